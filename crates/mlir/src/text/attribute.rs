@@ -4,7 +4,7 @@ use super::Parser;
 use crate::syntax::{Attribute, Attributes, Dense, Elements, Ranked, Type};
 use systole_base::{Error, ErrorKind, Result};
 use systole_ir::text::Token;
-use systole_ir::text::cursor::{MAX_DEPTH, Reader};
+use systole_ir::text::cursor::{Cursor, MAX_DEPTH, Reader};
 use systole_ir::text::parse_hex;
 
 /// Types.
@@ -283,12 +283,12 @@ impl Parser<'_> {
             }
             Token::Mark('[') => {
                 let (mut dims, mut words) = (Vec::new(), Vec::new());
-                self.nested(0, &mut dims, &mut words)?;
+                self.nested(0, &mut dims, &mut words, element)?;
                 Elements::List(dims, words)
             }
             _ => {
                 let mut words = Vec::new();
-                self.element(&mut words)?;
+                element(&mut self.cursor, &mut words)?;
                 Elements::Splat(words)
             }
         };
@@ -303,54 +303,17 @@ impl Parser<'_> {
         self.expect(':')?;
         Ok(Attribute::Dense(Dense { ty: self.ty()?, elements: Elements::Resource(name) }))
     }
-
-    /// `1`, `true`, `0x7F`, `(1.0, 2.0)`
-    fn element(&mut self, words: &mut Vec<String>) -> Result<()> {
-        match self.token {
-            Token::Word(w @ ("true" | "false")) => words.push(w.into()),
-            Token::Number(n) => words.push(n.into()),
-            Token::Mark('(') => {
-                let parts = self.list('(', ')', |p| {
-                    let mut one = Vec::new();
-                    p.element(&mut one)?;
-                    Ok(one)
-                })?;
-                words.extend(parts.into_iter().flatten());
-                return Ok(());
-            }
-            _ => return Err(self.unexpected("an element")),
-        }
-        self.advance().map(drop)
-    }
-
-    /// `[[…], […]]`: all lists of one depth must have one length.
-    fn nested(&mut self, depth: usize, dims: &mut Vec<usize>, words: &mut Vec<String>) -> Result<()> {
-        let at = self.at;
-        if !self.is('[') {
-            if dims.len() > depth {
-                return Err(self.unexpected("a list"));
-            }
-            return self.element(words);
-        }
-        let first_here = dims.len() == depth;
-        if first_here {
-            if depth == MAX_DEPTH || !words.is_empty() {
-                return Err(self.error("lists of different depths or too deep"));
-            }
-            dims.push(0);
-        }
-        let n = self.list('[', ']', |p| p.nested(depth + 1, dims, words))?.len();
-        if first_here {
-            dims[depth] = n;
-        }
-        if dims[depth] == n { Ok(()) } else { Err(self.error_at(at, "lists of different lengths")) }
-    }
 }
 
-impl From<&str> for Attribute {
-    fn from(text: &str) -> Attribute {
-        Attribute::String(text.into())
+/// `1`, `true`, `0x7F`, `(1.0, 2.0)`
+fn element(c: &mut Cursor<'_>, words: &mut Vec<String>) -> Result<()> {
+    match c.token {
+        Token::Word(w @ ("true" | "false")) => words.push(w.into()),
+        Token::Number(n) => words.push(n.into()),
+        Token::Mark('(') => return c.list('(', ')', |c| element(c, words)).map(drop),
+        _ => return Err(c.unexpected("an element")),
     }
+    c.advance().map(drop)
 }
 
 /// An error about something that is not read.

@@ -219,7 +219,7 @@ enum Elements<'a> {
     None,
     Splat(&'a str),
     Bytes(String),
-    List(Dims, Vec<&'a str>),
+    List(Vec<usize>, Vec<&'a str>),
 }
 
 /// Arrays.
@@ -236,8 +236,8 @@ impl<'a> Cursor<'a> {
                 Elements::Bytes(s)
             }
             Token::Mark('[') => {
-                let (mut dims, mut words) = (Dims::new(), Vec::new());
-                self.nested(0, &mut dims, &mut words)?;
+                let (mut dims, mut words) = (Vec::new(), Vec::new());
+                self.nested(0, &mut dims, &mut words, |p, words| p.element().map(|w| words.push(w)))?;
                 Elements::List(dims, words)
             }
             _ => Elements::Splat(self.element()?),
@@ -249,28 +249,24 @@ impl<'a> Cursor<'a> {
     }
 
     fn element(&mut self) -> Result<&'a str> {
-        match self.token {
-            Token::Word(w @ ("true" | "false")) => {
-                self.advance()?;
-                Ok(w)
-            }
-            Token::Number(n) => {
-                self.advance()?;
-                Ok(n)
-            }
-            _ => Err(self.unexpected("an element")),
-        }
+        let (Token::Word(word @ ("true" | "false")) | Token::Number(word)) = self.token else {
+            return Err(self.unexpected("an element"));
+        };
+        self.advance()?;
+        Ok(word)
     }
 
-    /// `[[…], […]]`: all lists of one depth must have one length.
-    fn nested(&mut self, depth: usize, dims: &mut Dims, words: &mut Vec<&'a str>) -> Result<()> {
+    /// `[[…], […]]`, of which `element` reads the innermost: all lists of one depth must have one length.
+    pub fn nested<W>(
+        &mut self,
+        depth: usize,
+        dims: &mut Vec<usize>,
+        words: &mut Vec<W>,
+        element: fn(&mut Self, &mut Vec<W>) -> Result<()>,
+    ) -> Result<()> {
         let at = self.at;
         if !self.is('[') {
-            if dims.len() > depth {
-                return Err(self.unexpected("a list"));
-            }
-            words.push(self.element()?);
-            return Ok(());
+            return if dims.len() > depth { Err(self.unexpected("a list")) } else { element(self, words) };
         }
         let first_here = dims.len() == depth;
         if first_here {
@@ -279,7 +275,7 @@ impl<'a> Cursor<'a> {
             }
             dims.push(0);
         }
-        let n = self.list('[', ']', |p| p.nested(depth + 1, dims, words))?.len();
+        let n = self.list('[', ']', |p| p.nested(depth + 1, dims, words, element))?.len();
         if first_here {
             dims[depth] = n;
         }
