@@ -450,7 +450,25 @@ fn programs_are_read_as_they_are_printed() {
     f.write("step.mlir", text);
     let plan = f.run(&["plan", "step.mlir", "--targets", "v2-8", "--steps", "10", "--json"]).ok().json();
     assert!(choice(&plan, "v2-8")["device_seconds"]["likely"].as_f64() > Some(0.0), "{plan}");
-    // StableHLO of others has forms that are not read: an error with its place, no plan of something else.
+    // As JAX prints a product and its activation.
+    f.write(
+        "jax.mlir",
+        "module @jit_f attributes {mhlo.num_partitions = 1 : i32} {
+           func.func public @main(%arg0: tensor<64x512xf32>, %arg1: tensor<512x256xf32>) -> (tensor<64x256xf32> {jax.result_info = \"\"}) {
+             %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0] : (tensor<64x512xf32>, tensor<512x256xf32>) -> tensor<64x256xf32>
+             %1 = call @relu(%0) : (tensor<64x256xf32>) -> tensor<64x256xf32>
+             return %1 : tensor<64x256xf32>
+           }
+           func.func private @relu(%arg0: tensor<64x256xf32>) -> tensor<64x256xf32> {
+             %cst = stablehlo.constant dense<0.000000e+00> : tensor<64x256xf32>
+             %0 = stablehlo.maximum %arg0, %cst : tensor<64x256xf32>
+             return %0 : tensor<64x256xf32>
+           }
+         }",
+    );
+    let plan = f.run(&["plan", "jax.mlir", "--targets", "v2-8", "--steps", "10", "--json"]).ok().json();
+    assert!(choice(&plan, "v2-8")["device_seconds"]["likely"].as_f64() > Some(0.0), "{plan}");
+    // What breaks off is an error with its place, no plan of something else.
     f.write(
         "other.mlir",
         "module { func.func public @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a } }",

@@ -44,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-nn",
             "systole-pjrt",
             "systole-plan",
+            "systole-mlir",
         ],
     ),
 ];

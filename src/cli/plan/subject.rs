@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::Path;
 use std::sync::Arc;
-use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, text};
+use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType};
 use systole_nn::{Model, Precision, counted, suggestion};
 use systole_plan::{Estimate, Machine, Work, duration};
 use systole_runtime::Roles;
@@ -89,10 +89,12 @@ impl Subject {
                 Error::io("cannot read", name, e)
                     .hint("check the path of the StableHLO file, or name a model or a preset")
             })?;
-            let graph = text::parse(&source).map_err(|e| {
-                e.at(name.to_string())
-                    .hint("a program as `systole show MODEL --stage stablehlo` prints it is read; others' as far as they keep to that form")
+            let program = systole_mlir::read_text(&source).map_err(|e| {
+                e.at(name.to_string()).hint(
+                    "StableHLO text is read, as JAX or `systole show MODEL --stage stablehlo` prints it",
+                )
             })?;
+            let graph = program.graph;
             return Ok(Subject::Program { name: name.into(), share: Share::of(graph, 0) });
         }
         let mut draft = draft(name)?;
