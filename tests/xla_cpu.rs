@@ -182,6 +182,9 @@ fn more_devices_are_asked_for() {
     pinned.fails(1, &["the mesh data=8 has 8 devices, xla has 4", "data=4", "-vv"]);
     let wrong = r.run(&[&args[..], &["--plugin-option=nonsense=1", "--out=wrong"]].concat());
     wrong.fails(1, &["nonsense", "--plugin-option"]);
+    // What fails before a plugin is loaded has nothing to do with what it would have written.
+    let before = r.run(&["evaluate", "none.safetensors", "--device=xla"]).fails(1, &["none.safetensors"]);
+    assert!(!before.err.contains("warnings"), "{}", before.err);
     let shown = r.run(&["devices", "--json"]).ok().json();
     assert_eq!(shown[0]["xla_plugin"], r.plugin.display().to_string(), "{shown}");
 }

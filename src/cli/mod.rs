@@ -81,7 +81,7 @@ pub fn main() -> ExitCode {
         suggest::with_suggestion(e, command(), &args).exit()
     });
     plugins::quieten(&cli.common);
-    let left_out = plugins::what_was_left_out(&cli.common);
+    let shows_warnings = plugins::shows_warnings(&cli.common);
     let screen = Screen::new(cli.common.json, cli.common.quiet, cli.common.verbose > 0);
     // A panic has printed its message; it must not end in an undocumented exit code.
     let outcome = catch_unwind(AssertUnwindSafe(|| run(cli, &screen)));
@@ -89,6 +89,7 @@ pub fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             report_failure(&screen, &failure);
+            let left_out = plugins::what_was_left_out(shows_warnings);
             left_out.filter(|_| failure.code == 1).into_iter().for_each(screen::note);
             ExitCode::from(failure.code)
         }

@@ -4,7 +4,7 @@ use super::common::Common;
 use std::env;
 use std::process::Command;
 use systole_ir::{Error, ErrorKind, Result, knobs};
-use systole_pjrt::{Platform, device_nodes};
+use systole_pjrt::{Platform, Plugin, device_nodes};
 
 /// Devices behind plugins.
 const BEHIND_PLUGINS: [&str; 4] = ["tpu", "cuda", "xla", "pjrt"];
@@ -47,7 +47,7 @@ pub(crate) fn set_options(common: &Common) -> Result<()> {
 /// Starts this program again with XLA's warnings off, where a plugin will be loaded and the user has not said how much it
 /// may write: XLA reads that while it is loaded, and a running program cannot safely change its environment.
 pub(crate) fn quieten(common: &Common) {
-    if env::var_os(XLA_LEVEL).is_some() || log_level(common) >= SHOWN_FROM || !will_load(&device(common)) {
+    if env::var_os(XLA_LEVEL).is_some() || shows_warnings(common) || !will_load(&device(common)) {
         return;
     }
     let Ok(program) = env::current_exe() else { return };
@@ -64,12 +64,16 @@ pub(crate) fn quieten(common: &Common) {
     }
 }
 
-/// Where a plugin's warnings were left out: how to see them.
-pub(crate) fn what_was_left_out(common: &Common) -> Option<&'static str> {
+/// Where the warnings of a plugin that was loaded were left out: how to see them.
+pub(crate) fn what_was_left_out(is_asked: bool) -> Option<&'static str> {
     let quiet = env::var_os(XLA_LEVEL).is_some_and(|level| level == ERRORS);
-    let asked = log_level(common) >= SHOWN_FROM;
-    (quiet && !asked && will_load(&device(common)))
+    (quiet && !is_asked && Plugin::any_loaded())
         .then_some("the plugin's warnings are left out; -vv shows them")
+}
+
+/// Whether plugins may write what they like.
+pub(crate) fn shows_warnings(common: &Common) -> bool {
+    log_level(common) >= SHOWN_FROM
 }
 
 fn log_level(common: &Common) -> usize {

@@ -4,6 +4,7 @@ use crate::sys::{self, Args, Object, named};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// A PJRT plugin. Copies refer to the same library, which stays loaded until the process ends: plugins start threads
@@ -60,6 +61,9 @@ impl std::fmt::Display for Value {
     }
 }
 
+/// Whether a plugin was loaded in this process.
+static LOADED: AtomicBool = AtomicBool::new(false);
+
 impl Plugin {
     /// Loads a plugin and initialises it. What it reads from the environment must be set before.
     ///
@@ -68,10 +72,16 @@ impl Plugin {
     /// initialisation fails.
     pub fn load(path: &Path) -> Result<Plugin> {
         let plugin = Plugin::peek(path)?;
+        LOADED.store(true, Ordering::Relaxed);
         plugin.check_version()?;
         plugin.call(&mut sys::Plugin_Initialize::new())?;
         plugin.check_dialect()?;
         Ok(plugin)
+    }
+
+    /// Whether one was loaded in this process.
+    pub fn any_loaded() -> bool {
+        LOADED.load(Ordering::Relaxed)
     }
 
     /// The versions of StableHLO that the plugin reads, least and greatest, where it says so.
