@@ -57,9 +57,9 @@ fn main() {
                 None => f.body.arguments.is_empty() && !f.is_private,
             };
             for (i, f) in module.functions.iter().enumerate().filter(|(i, f)| is_test(*i, f)) {
-                let (program, checks) = systole_mlir::import::of_function(&module, f)
-                    .inspect_err(|_| ())
+                let imported = systole_mlir::import::of_function(&module, f)
                     .map_err(|e| e.at(format!("@{}, {i}", f.name)))?;
+                let (program, checks) = (imported.program, imported.checks);
                 read += 1;
                 if program.graph.params.is_empty() && !checks.is_empty() {
                     tested += 1;

@@ -14,6 +14,7 @@
 //! Source: the StableHLO specification, CHLO's and Shardy's documents, MLIR's language reference.
 
 pub mod import;
+pub mod interface;
 pub mod syntax;
 pub mod text;
 
@@ -25,5 +26,5 @@ use systole_ir::text::Program;
 /// # Errors
 /// `Data` when the text is none (line, column, op); `Unsupported` for an op that is not there (its name and why).
 pub fn read_text(text: &str) -> Result<Program> {
-    import::program(&text::parse(text)?)
+    Ok(import::program(&text::parse(text)?)?.program)
 }

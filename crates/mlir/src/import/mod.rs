@@ -6,6 +6,7 @@ mod chlo;
 mod rewrite;
 mod types;
 
+use crate::interface::{Element, Face, Interface};
 use crate::syntax::{Attribute, Function, Module, Operation, Region, Type, Value};
 use crate::text::find;
 pub use check::Check;
@@ -21,20 +22,22 @@ const MAX_CALLS: usize = 64;
 /// Ops that all calls may unfold to.
 const MOST_OPS: usize = 1 << 22;
 
+/// A module as the IR has it.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    /// What it computes; the arrays that `checks` compare are the last results of its graph.
+    pub program: Program,
+    /// What the module's writer calls its arguments and results.
+    pub interface: Interface,
+    /// What the module says of its own results.
+    pub checks: Vec<Check>,
+}
+
 /// The program of a module: `main`, or else the first function that is not private.
 ///
 /// # Errors
 /// `Data` where the module contradicts itself; `Unsupported` for what is not there: each with its place.
-pub fn program(module: &Module) -> Result<Program> {
-    Ok(checked_program(module)?.0)
-}
-
-/// As [`program`], with what the module says of its own results: the arrays that are compared are the last results of the
-/// graph, in order.
-///
-/// # Errors
-/// As [`program`].
-pub fn checked_program(module: &Module) -> Result<(Program, Vec<Check>)> {
+pub fn program(module: &Module) -> Result<Imported> {
     let main = module.functions.iter().find(|f| f.name == "main");
     let main = main.or_else(|| module.functions.iter().find(|f| !f.is_private)).ok_or_else(|| {
         Error::new(ErrorKind::Data, "the module has no function to run")
@@ -43,11 +46,11 @@ pub fn checked_program(module: &Module) -> Result<(Program, Vec<Check>)> {
     of_function(module, main)
 }
 
-/// As [`checked_program`], of one function of the module.
+/// As [`program`], of one function of the module.
 ///
 /// # Errors
 /// As [`program`].
-pub fn of_function(module: &Module, main: &Function) -> Result<(Program, Vec<Check>)> {
+pub fn of_function(module: &Module, main: &Function) -> Result<Imported> {
     let g = GraphBuilder::new(&main.name);
     let mut arguments = Vec::new();
     for (value, name) in main.body.arguments.iter().zip(&main.names) {
@@ -62,7 +65,22 @@ pub fn of_function(module: &Module, main: &Function) -> Result<(Program, Vec<Che
     results.append(&mut importer.compared);
     let graph = g.finish(&results)?;
     let spread = spread(module, main, &graph)?;
-    Ok((Program { donated: donated(main, own), spread, graph }, importer.checks))
+    let interface = interface(&graph, own);
+    let program = Program { donated: donated(main, own), spread, graph };
+    Ok(Imported { program, interface, checks: importer.checks })
+}
+
+/// The faces of the arguments and of the results that are not only compared.
+fn interface(graph: &systole_ir::Graph, own: usize) -> Interface {
+    let face = |(first, ty): (usize, TensorType)| Face {
+        dims: ty.shape.iter().copied().collect(),
+        element: Element::Plain(ty.dtype),
+        first,
+    };
+    Interface {
+        arguments: graph.param_types().into_iter().enumerate().map(face).collect(),
+        results: graph.result_types().into_iter().take(own).enumerate().map(face).collect(),
+    }
 }
 
 /// Pairs of parameters and the results that take their memory.

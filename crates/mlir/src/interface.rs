@@ -1,0 +1,99 @@
+//! What the writer of a program calls its arguments and results, and the arrays of the IR that hold them: elements that the
+//! IR has no type for (complex numbers, four bits, eight-bit floats) lie in arrays of others.
+
+use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+
+/// The elements of an argument or a result, as the program's writer has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// The IR's own type: one array.
+    Plain(DType),
+}
+
+impl Element {
+    /// The name in programs: `f32`, `complex<f32>`, `i4`, `f8E4M3FN`.
+    pub fn name(self) -> String {
+        match self {
+            Element::Plain(dtype) => dtype.name().to_owned(),
+        }
+    }
+
+    /// Bytes of one element in memory of others, as PJRT and NumPy lay it out.
+    pub fn size(self) -> usize {
+        match self {
+            Element::Plain(dtype) => dtype.size(),
+        }
+    }
+
+    /// Types of the elements of the arrays that hold it, in order.
+    pub fn held(self) -> Vec<DType> {
+        match self {
+            Element::Plain(dtype) => vec![dtype],
+        }
+    }
+}
+
+/// One argument or result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Face {
+    /// Sizes of its dimensions.
+    pub dims: Vec<usize>,
+    /// What it is made of.
+    pub element: Element,
+    /// The index of the first array that holds it, among the graph's parameters or results; the others follow.
+    pub first: usize,
+}
+
+impl Face {
+    /// Types of the arrays that hold it.
+    pub fn types(&self) -> Vec<TensorType> {
+        self.element.held().into_iter().map(|d| TensorType::new(d, &self.dims[..])).collect()
+    }
+
+    /// Bytes of all elements in memory of others.
+    pub fn bytes(&self) -> usize {
+        self.dims.iter().product::<usize>() * self.element.size()
+    }
+
+    /// Elements as others lay them out, dense and in row-major order → the arrays that hold them.
+    ///
+    /// # Errors
+    /// `Data` when there are more or fewer bytes.
+    pub fn split(&self, bytes: &[u8]) -> Result<Vec<Literal>> {
+        if bytes.len() != self.bytes() {
+            return Err(Error::new(
+                ErrorKind::Data,
+                format!("{} bytes are given where {} are needed", bytes.len(), self.bytes()),
+            ));
+        }
+        match self.element {
+            Element::Plain(_) => {
+                let types = self.types();
+                types.into_iter().map(|ty| Literal::from_bytes(ty, bytes)).collect()
+            }
+        }
+    }
+
+    /// The arrays that hold it → elements as others lay them out.
+    ///
+    /// # Errors
+    /// `Data` when an array is missing.
+    pub fn join(&self, arrays: &[&Literal]) -> Result<Vec<u8>> {
+        let one = |i: usize| {
+            let found = arrays.get(i).copied();
+            found.ok_or_else(|| Error::new(ErrorKind::Data, "an array of the result is missing"))
+        };
+        match self.element {
+            Element::Plain(_) => Ok(one(0)?.bytes().to_vec()),
+        }
+    }
+}
+
+/// The faces of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Of its arguments, in order.
+    pub arguments: Vec<Face>,
+    /// Of its results, in order; arrays that are only compared (`check.expect_eq`) are none.
+    pub results: Vec<Face>,
+}
