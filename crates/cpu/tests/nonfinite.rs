@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::odd::{Allowed, ODD, convolves, difference, with_odd};
 use common::{backend, levels, oracle, run_with, sums};
 use std::sync::Arc;
 use systole_cpu::{CpuBackend, Level};
@@ -12,66 +13,6 @@ use systole_ir::op::{Sample, TABLE};
 use systole_ir::rng::Stream;
 use systole_ir::{Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, grad};
 use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable};
-
-/// What is put among the elements of one operand, and how many of it.
-const ODD: [(&str, &[f64], usize); 5] = [
-    ("NaN", &[f64::NAN], 1),
-    ("an infinity", &[f64::INFINITY], 1),
-    ("a negative infinity", &[f64::NEG_INFINITY], 1),
-    ("subnormal numbers and zeros", &[1e-40, -3e-42, 6e-8, 0.0, -0.0], 40),
-    ("everything", &[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e-40, 0.0, -0.0], 6),
-];
-
-/// `x` with some of `values` among its elements.
-fn with_odd(x: &Literal, values: &[f64], count: usize, s: &mut Stream) -> Literal {
-    let n = x.ty().elements();
-    let mut b = LiteralBuilder::new(x.ty().clone());
-    (0..n).for_each(|k| b.set(k, x.get(k)));
-    for k in 0..count.min(n) {
-        b.set(s.below(n as u64) as usize, Scalar::of(x.dtype(), values[k % values.len()]));
-    }
-    b.finish()
-}
-
-/// What a program may do to numbers that are not finite.
-#[derive(Clone, Copy)]
-struct Allowed {
-    /// An infinity may become a NaN.
-    other_class: bool,
-    /// Numbers that are finite may become NaN: beside others in a tile, or by a product with zeros around an operand.
-    spread: bool,
-}
-
-/// Whether a program has convolutions. By the specification zeros around the operand are multiplied too, and zero times what
-/// is not finite is NaN; the interpreter leaves them out, some kernels do, others do not.
-fn convolves(graph: &Graph) -> bool {
-    graph.nodes.iter().any(|n| n.op.name() == "convolution")
-}
-
-/// How a result differs in what is not finite, or by more than the tolerance in what is.
-fn difference(got: &Literal, want: &Literal, allowed: Allowed, tolerance: f64) -> Option<String> {
-    let (mut x, mut y) = (got.to_f64s(), want.to_f64s());
-    let mut worst = None;
-    for (i, (g, w)) in x.iter_mut().zip(&mut y).enumerate() {
-        let same = match (g.is_finite(), w.is_finite()) {
-            (true, true) => continue,
-            (false, false) => allowed.other_class || (g.is_nan() && w.is_nan()) || g == w,
-            (false, true) => allowed.spread,
-            (true, false) => false,
-        };
-        if !same && worst.is_none() {
-            worst = Some(format!("element {i} of {} is {g}, not {w}", got.ty()));
-        }
-        (*g, *w) = (0.0, 0.0);
-    }
-    if worst.is_some() {
-        return worst;
-    }
-    let diff: f64 = x.iter().zip(&y).map(|(x, y)| (x - y).powi(2)).sum();
-    let norm: f64 = y.iter().map(|y| y * y).sum();
-    let far = (diff / norm.max(1e-60)).sqrt();
-    (diff > 0.0 && far > tolerance).then(|| format!("finite elements of {}: {far:e}", got.ty()))
-}
 
 /// One program, compiled for every level of this machine.
 fn compiled(backends: &[(Level, CpuBackend)], graph: &Arc<Graph>) -> Vec<(Level, Arc<dyn Executable>)> {

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod net;
+pub mod odd;
 pub mod programs;
 
 use std::sync::Arc;

@@ -18,13 +18,16 @@ use crate::kernel::partial_sums::{Finish, sum_parts};
 use crate::kernel::product::roles;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernels::conv_pool::finite::Magnitude;
 use crate::kernels::conv_pool::im2col::{Gradients, Im2col, LANES};
+use crate::kernels::conv_pool::zeros::ZeroProducts;
 use crate::select::{Problem, Refusal};
 use crate::simd::halves::{BF16, F16, F32, Format, Halves};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut, narrow, widen};
 use crate::simd::vector::Portable32;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use systole_compile::Kernel as Plan;
 use systole_compile::{DEAD, Step, UnpooledGradient};
 use systole_ir::{DType, Result};
@@ -526,16 +529,22 @@ pub struct ConvPoolGradient {
     im2col: Option<Im2col>,
     /// Windows of an image whose gradients are computed together.
     strip: usize,
+    /// The greatest magnitude of an image's elements.
+    magnitude: TileFn,
+    /// What the microkernels leave out where an image has one that is not finite.
+    zeros: ZeroProducts,
 }
 
 /// The operands as all parts share them.
-struct Given {
+struct Given<'a> {
     x: *const f32,
     argmax: *const u8,
     /// The pooled gradient, or the product's right operand.
     dy: *const u8,
     /// The product's left operand.
     left: *const f32,
+    /// Set where an image has an element that is not finite.
+    is_odd: &'a AtomicBool,
 }
 
 /// Images of a part, and windows of an image whose gradients are computed together.
@@ -604,6 +613,8 @@ impl ConvPoolGradient {
             product,
             im2col,
             strip,
+            magnitude: level.tile::<Magnitude>(),
+            zeros: ZeroProducts::new(g, argmax, dk, (input.image, input.strides[0], channels)),
             input,
         })
     }
@@ -744,8 +755,30 @@ impl ConvPoolGradient {
         [tables * self.table() * 4, made, packed].map(|bytes| bytes.next_multiple_of(64))
     }
 
+    /// Whether all elements of a padded image are finite.
+    unsafe fn is_finite(&self, x: *const f32) -> bool {
+        let mut greatest = 0f32;
+        // SAFETY: the caller's image has `image` elements.
+        unsafe { (self.magnitude)((&raw mut greatest).cast(), x.cast(), x.cast(), x.cast(), self.image) };
+        greatest.is_finite()
+    }
+
+    /// Adds to the sums what the microkernels leave out: see [`ZeroProducts`].
+    unsafe fn add_zeros(&self, x: *const f32, argmax: *const u8, sums: *mut f32) {
+        let places = self.windows.len() * self.features;
+        for image in 0..self.batch {
+            // SAFETY: the caller's arrays have `batch` images, and rows of `padded` sums for all taps.
+            unsafe {
+                let x = lanes::<f32>(x.add(image * self.image).cast(), self.image);
+                let argmax = lanes::<u8>(argmax.add(image * places), places);
+                let sums = lanes_mut::<f32>(sums.cast(), self.taps.len() * self.padded);
+                self.zeros.spoil(x, argmax, (sums, self.padded));
+            }
+        }
+    }
+
     /// Sums over the images of one part.
-    unsafe fn part(&self, part: usize, given: &Given, sum: *mut f32) {
+    unsafe fn part(&self, part: usize, given: &Given<'_>, sum: *mut f32) {
         let (count, f, size) = (self.windows.len(), self.features, self.dtype.size());
         let images = part * self.images_per_part..((part + 1) * self.images_per_part).min(self.batch);
         let [tables, made, packed] = self.part_bytes();
@@ -756,6 +789,9 @@ impl ConvPoolGradient {
             // image's rows; the sum is this part's.
             unsafe {
                 sum.write_bytes(0, self.sums());
+                if images.clone().any(|image| !self.is_finite(given.x.add(image * self.image))) {
+                    given.is_odd.store(true, Ordering::Relaxed);
+                }
                 for start in (0..count).step_by(self.strip) {
                     let strip = start..(start + self.strip).min(count);
                     if let (Some(product), Some(im2col)) = (&self.product, &self.im2col) {
@@ -853,13 +889,18 @@ impl Kernel for ConvPoolGradient {
             }
             let (xp, argmax, dy) = (Ptr::of(x.cast()), Ptr::of(io.inputs[1]), Ptr::of(dy));
             let (sp, left) = (Ptr(sums), Ptr(factors.cast()));
+            let is_odd = AtomicBool::new(false);
             let body = |part: usize| {
-                let given = Given { x: xp.elem(0), argmax: argmax.at(0), dy: dy.at(0), left: left.elem(0) };
+                let (x, argmax) = (xp.elem(0), argmax.at(0));
+                let given = Given { x, argmax, dy: dy.at(0), left: left.elem(0), is_odd: &is_odd };
                 self.part(part, &given, sp.elem::<f32>(part * self.sums()));
             };
             let products = (self.batch * self.windows.len() * self.padded) as f64 * self.taps.len() as f64;
             cx.team.run_with(self.parts(), products / 16.0, cx.flush, &body);
             sum_parts(cx, sums.cast(), self.parts(), self.sums(), whole.cast(), Finish::Copy);
+            if is_odd.load(Ordering::Relaxed) {
+                self.add_zeros(x.cast(), io.inputs[1], whole);
+            }
             self.put(whole, self.taps.len(), io.outputs[0], self.to[0]);
             if let Some(&to) = self.to.get(1) {
                 self.put(whole.add(self.taps.len() * self.padded), 1, io.outputs[1], to);

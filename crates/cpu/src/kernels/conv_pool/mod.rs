@@ -13,6 +13,7 @@ pub mod microkernel;
 mod pooled;
 pub mod winograd;
 mod winograd_tiles;
+mod zeros;
 
 use crate::kernels::conv_pool::forward::{Ask, Forward};
 use crate::kernels::conv_pool::gradient::{ConvPoolGradient, Method};
