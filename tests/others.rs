@@ -7,7 +7,8 @@ use program::{Done, Folder};
 use serde_json::Value;
 use std::fs;
 use systole_data::format::{npy, png};
-use systole_ir::Literal;
+use systole_ir::{Literal, Scalar};
+use systole_nn::Model;
 
 const FAST: [&str; 5] = ["--epochs=1", "--threads=1", "--json", "--quiet", "--batch-size=16"];
 
@@ -63,6 +64,15 @@ fn values_that_are_not_finite_are_told_with_their_place() {
     f.run(&["predict", &model, "new.csv"]).fails(1, &["new.csv, line 3", "`b` is not finite"]);
     f.write("new.csv", "a,b\n1,2\n3,NA\n");
     assert_eq!(f.run(&["predict", &model, "new.csv"]).ok().out.lines().count(), 2);
+    // A weight that is not finite gives no answer, rather than `NaN %`.
+    let mut bad = Model::load(f.path(&model)).unwrap();
+    let (path, weight) = bad.weights().last().map(|(path, w)| (path.to_string(), w.ty().clone())).unwrap();
+    bad.set_weight(&path, Literal::splat(weight, Scalar::Float(f64::NAN))).unwrap();
+    bad.save(f.path("bad.safetensors")).unwrap();
+    let done = f.run(&["predict", "bad.safetensors", "new.csv"]);
+    let told = ["new.csv[1] has no answer", "not a finite number", "2 samples have no answer"];
+    assert!(done.code == Some(1) && done.out.is_empty(), "{}", done.err);
+    told.iter().for_each(|part| assert!(done.err.contains(part), "{}", done.err));
     let mut x: Vec<f32> = (0..200).flat_map(|i| [pair(i).0 as f32, pair(i).1 as f32]).collect();
     let y: Vec<i64> = (0..200).map(|i| pair(i).2 as i64).collect();
     x[101] = f32::NAN;

@@ -41,7 +41,7 @@ commands! {
     Resume(resume::ResumeArgs),
     /// Measure a saved model on test data
     Evaluate(evaluate::EvaluateArgs),
-    /// Say what is in pictures (JPEG, PNG or IDX files)
+    /// Say what is in pictures, rows of tables or sentences
     Predict(predict::PredictArgs),
     /// Look at data, convert, count, check and time them, follow one element through a pipeline
     Data(data::DataCommand),

@@ -16,7 +16,7 @@ use sources::{Reading, Source, Takes, Unread, nothing, or_go_on, stacked};
 use std::path::PathBuf;
 use systole_data::Sample;
 use systole_data::disk::{Disk, write_atomically};
-use systole_ir::{Error, Literal, Result, ResultExt};
+use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::{Model, counted};
 
 /// Samples in one step: enough to fill the machine, little enough for any memory.
@@ -168,6 +168,10 @@ impl Answering<'_> {
         let outputs = model.predict_on_batch(&fit_input(model, &x)?).at(|| source.path.clone())?;
         for ((index, _), row) in samples.iter().zip(last_values(&outputs, self.takes)) {
             let (path, index, many) = source.place(*index);
+            if row.iter().any(|v| !v.is_finite()) {
+                self.tell(&path, many.then_some(index), &not_finite());
+                continue;
+            }
             let values = if self.is_of_values { row } else { probabilities(&row) };
             show(
                 Answer { path, index, many, values, is_of_values: self.is_of_values },
@@ -231,4 +235,11 @@ fn scale(args: &PredictArgs, config: Option<&Config>, screen: &Screen) -> Result
 fn fit_input(model: &Model, x: &Literal) -> Result<Literal> {
     let rank = model.architecture().inputs.first().and_then(|i| i.ty.as_ref()).map_or(3, |t| t.shape.rank());
     if rank + 1 == x.shape().rank() { Ok(x.clone()) } else { x.reshape(&x.shape()[..rank + 1]) }
+}
+
+/// An answer that says nothing.
+fn not_finite() -> Error {
+    Error::new(ErrorKind::Numeric, "what the model gives for it is not a finite number")
+        .because("a weight of the model is not finite, or the sample's values are too large for it")
+        .hint("take another model of the run's folder, such as NAME.best.safetensors, or train again")
 }
