@@ -3,6 +3,7 @@
 mod attribute;
 mod check;
 mod chlo;
+mod fold;
 mod rewrite;
 mod types;
 
@@ -274,7 +275,7 @@ impl<'m> Importer<'m> {
         }
         let types = op.results.iter().map(|v| frame.ty(*v)).map(|ty| tensor_type(ty?));
         let results = types.collect::<Result<Vec<_>>>()?;
-        if let Some(written) = chlo::write(op, &operands, g)? {
+        if let Some(written) = chlo::write(op, &operands)? {
             return Ok(written);
         }
         if let Some(written) = rewrite::write(op, &operands, &results, g)? {
