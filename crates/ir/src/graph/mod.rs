@@ -8,6 +8,7 @@ pub mod attr;
 mod builder;
 pub mod cost;
 pub(crate) mod elementwise;
+mod known;
 pub mod op;
 mod rule;
 mod tensor;

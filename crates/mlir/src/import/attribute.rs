@@ -295,3 +295,37 @@ pub(super) fn sizes(op: &Operation, name: &str) -> Result<Vec<usize>> {
         _ => Err(wrong(format!("the attribute `{name}` is no list of numbers"))),
     }
 }
+
+/// An attribute of an op, or of those that JAX keeps beside a custom call (`mhlo.attributes`).
+fn own<'a>(op: &'a Operation, name: &str) -> Option<&'a Attribute> {
+    crate::text::find(&op.attributes, name).or_else(|| {
+        match crate::text::find(&op.attributes, "mhlo.attributes") {
+            Some(Attribute::Dictionary(all)) => crate::text::find(all, name),
+            _ => None,
+        }
+    })
+}
+
+/// A whole number that is not negative.
+pub(super) fn size(op: &Operation, name: &str) -> Option<usize> {
+    match own(op, name) {
+        Some(Attribute::Int(i)) => usize::try_from(*i).ok(),
+        _ => None,
+    }
+}
+
+/// A bool.
+pub(super) fn flag(op: &Operation, name: &str) -> Option<bool> {
+    match own(op, name) {
+        Some(Attribute::Bool(b)) => Some(*b),
+        _ => None,
+    }
+}
+
+/// The word of `#stablehlo<kind WORD>`.
+pub(super) fn keyword<'a>(op: &'a Operation, name: &str) -> Option<&'a str> {
+    match crate::text::find(&op.attributes, name) {
+        Some(Attribute::Keyword(_, word)) => Some(word),
+        _ => None,
+    }
+}

@@ -4,6 +4,7 @@ mod attribute;
 mod check;
 mod chlo;
 mod complex;
+mod fold;
 mod given;
 mod narrow;
 mod number;
@@ -325,7 +326,7 @@ impl<'m> Importer<'m> {
         }
         let types = op.results.iter().map(|v| held(frame.ty(*v)?)).collect::<Result<Vec<_>>>()?;
         let results: Vec<TensorType> = types.into_iter().flatten().collect();
-        if let Some(written) = chlo::write(op, &operands, g)? {
+        if let Some(written) = chlo::write(op, &operands)? {
             return Ok(written);
         }
         if let Some(written) = rewrite::write(op, &operands, &results, g)? {

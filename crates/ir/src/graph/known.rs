@@ -1,0 +1,76 @@
+//! Values that are known while a graph is built: those that depend on constants alone, such as shapes that are computed.
+
+use super::{EvalCx, Node, Op, Tensor, ValueId};
+use std::collections::HashMap;
+use systole_base::Literal;
+
+/// Nodes that one question may look at, and elements of each of their values: shapes are small.
+const MOST_NODES: usize = 1 << 14;
+const MOST_ELEMENTS: usize = 1 << 16;
+
+/// A node of one of the graphs that are being built.
+type Key = (usize, u32);
+
+impl Tensor {
+    /// `→ T[…]`: the elements, where they are known while the graph is built: they depend on constants alone, through small
+    /// arrays and no bodies.
+    ///
+    /// ```
+    /// use systole_ir::{DType::{F32, I32}, GraphBuilder, Literal, TensorType};
+    /// let g = GraphBuilder::new("main");
+    /// let x = g.parameter(TensorType::new(F32, [4]), "x");
+    /// let n = g.constant(Literal::from_slice([2], &[2i32, 3])?);
+    /// assert_eq!((&n + &n).known().map(|l| l.to_f64s()), Some(vec![4.0, 6.0]));
+    /// assert_eq!(x.known(), None);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    pub fn known(&self) -> Option<Literal> {
+        let mut values: HashMap<Key, Vec<Literal>> = HashMap::new();
+        let mut open = vec![self.clone()];
+        let mut looked = 0;
+        while let Some(t) = open.last().cloned() {
+            looked += 1;
+            if looked > MOST_NODES || t.is_poisoned() {
+                return None;
+            }
+            let key = key(&t);
+            if values.contains_key(&key) {
+                open.pop();
+                continue;
+            }
+            let node = t.builder().with_node(t.id().index(), Node::clone);
+            let inputs = inputs_of(&t, &node)?;
+            let missing = inputs.iter().filter(|i| !values.contains_key(&self::key(i)));
+            let missing: Vec<Tensor> = missing.cloned().collect();
+            if missing.is_empty() {
+                let found = inputs.iter().map(|i| values.get(&self::key(i))?.get(i.id().out as usize));
+                let found = found.collect::<Option<Vec<&Literal>>>()?;
+                let value = match &node.op {
+                    Op::Parameter(_) => vec![found.first().map(|&l| l.clone())?],
+                    op => op.rule().eval(&mut EvalCx::default(), &found, &node.outs).ok()?,
+                };
+                values.insert(key, value);
+                open.pop();
+            }
+            open.extend(missing);
+        }
+        values.get(&key(self))?.get(self.id().out as usize).cloned()
+    }
+}
+
+fn key(t: &Tensor) -> Key {
+    (t.builder().address(), t.id().node)
+}
+
+/// What a node is computed of: its operands, or the value of an outer graph that a parameter stands for; `None` where it is
+/// not known or too much.
+fn inputs_of(t: &Tensor, node: &Node) -> Option<Vec<Tensor>> {
+    if node.outs.iter().any(|ty| ty.elements() > MOST_ELEMENTS) || !node.op.rule().regions().is_empty() {
+        return None;
+    }
+    match &node.op {
+        Op::Parameter(_) => Some(vec![t.builder().captured_as(t.id())?]),
+        op if op.collective().is_some() || matches!(op, Op::PartitionId(_) | Op::ReplicaId(_)) => None,
+        _ => Some(node.inputs.iter().map(|&v: &ValueId| t.builder().value(v)).collect()),
+    }
+}

@@ -1,0 +1,130 @@
+//! Ops of CHLO that broadcast, make constants, choose or count.
+
+use super::math;
+use crate::import::attribute::{elements, flag, keyword, size, sizes};
+use crate::import::fold;
+use crate::import::types::{not_there, wrong};
+use crate::syntax::{Attribute, Operation};
+use crate::text::find;
+use systole_base::{DType, Literal, Result, Shape, TensorType};
+use systole_ir::Tensor;
+use systole_ir::op::{CompareType, Direction};
+
+/// An op whose operands take one shape first: that of the operand with the higher rank, to whose dimensions
+/// `broadcast_dimensions` takes those of the other.
+pub(super) fn broadcast(name: &str, op: &Operation, operands: &[Tensor]) -> Result<Option<Vec<Tensor>>> {
+    let all = in_one_shape(op, operands)?;
+    let written = match (name, all.as_slice()) {
+        ("select", [pred, a, b]) => pred.select(a, b),
+        ("compare", [a, b]) => compared(op, a, b)?,
+        ("next_after" | "polygamma" | "zeta", [_, _]) => match super::element_wise(name, &all) {
+            Some(written) => written,
+            None => return Err(wrong(format!("{name} is not defined on {}", operands[0].dtype()))),
+        },
+        (_, [a, b]) => match math::binary(name) {
+            Some(binary) => return Ok(Some(a.builder().emit(binary, &[a, b]))),
+            None => return Ok(None),
+        },
+        _ => return Err(wrong(format!("{} operands", operands.len()))),
+    };
+    Ok(Some(vec![written]))
+}
+
+fn compared(op: &Operation, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let word = keyword(op, "comparison_direction").unwrap_or_default();
+    let found = Direction::ALL.iter().find(|d| d.1 == word).map(|d| d.0);
+    let direction = found.ok_or_else(|| wrong(format!("there is no relation `{word}`")))?;
+    let compare_type = match keyword(op, "compare_type") {
+        Some("TOTALORDER") => CompareType::TotalOrder,
+        _ => CompareType::of(a.dtype()),
+    };
+    let op = systole_ir::op::Compare { direction, compare_type };
+    Ok(a.builder().emit(op, &[a, b]).remove(0))
+}
+
+fn in_one_shape(op: &Operation, operands: &[Tensor]) -> Result<Vec<Tensor>> {
+    let said = match find(&op.attributes, "broadcast_dimensions") {
+        Some(_) => Some(sizes(op, "broadcast_dimensions")?),
+        None => None,
+    };
+    let rank = operands.iter().map(Tensor::rank).max().unwrap_or(0);
+    let mut aligned = Vec::new();
+    for x in operands {
+        let places: Vec<usize> = match &said {
+            Some(dims) if x.rank() < rank && dims.len() == x.rank() => dims.clone(),
+            _ => (rank - x.rank()..rank).collect(),
+        };
+        aligned.push((x, places));
+    }
+    let mut shape = vec![1; rank];
+    for (x, places) in &aligned {
+        for (d, &place) in places.iter().enumerate() {
+            let slot =
+                shape.get_mut(place).ok_or_else(|| wrong("`broadcast_dimensions` is beyond the rank"))?;
+            match (*slot, x.shape()[d]) {
+                (_, 1) => {}
+                (1, n) => *slot = n,
+                (m, n) if m == n => {}
+                (m, n) => return Err(wrong(format!("sizes {m} and {n} do not broadcast"))),
+            }
+        }
+    }
+    let shape = Shape::new(&shape);
+    let one = |(x, places): (&Tensor, Vec<usize>)| match x.shape() == &shape {
+        true => x.clone(),
+        false => x.broadcast_in_dim(&shape, &places),
+    };
+    Ok(aligned.into_iter().map(one).collect())
+}
+
+/// Other ops of arrays.
+pub(super) fn write(name: &str, op: &Operation, operands: &[Tensor]) -> Result<Option<Vec<Tensor>>> {
+    let written = match (name, operands) {
+        ("constant_like", [x]) => vec![x.builder().constant(constant_like(op, x)?)],
+        ("top_k" | "topk", [x]) => {
+            let k = size(op, "k").ok_or_else(|| wrong("`k` is missing"))?;
+            top_k(x, k, flag(op, "largest").unwrap_or(true))?
+        }
+        ("dynamic_reshape", [x, shape]) => vec![x.reshape(fold::shape(shape, "the shape")?)],
+        ("minimum_broadcast_shapes", _) => {
+            return Err(not_there("chlo.minimum_broadcast_shapes is not supported")
+                .because("its shapes would be known only when it runs"));
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(written))
+}
+
+fn constant_like(op: &Operation, x: &Tensor) -> Result<Literal> {
+    let value = match find(&op.attributes, "value") {
+        Some(Attribute::Float(digits, _)) => digits.clone(),
+        Some(Attribute::Int(i)) => i.to_string(),
+        Some(Attribute::Bool(b)) => b.to_string(),
+        _ => {
+            let one = elements(op, "value")?.into_iter().next().ok_or_else(|| wrong("`value` is missing"))?;
+            return Ok(Literal::splat(x.ty().clone(), one.get(0)));
+        }
+    };
+    let bits = systole_ir::text::parse_element(&value, x.dtype()).map_err(wrong)?;
+    Ok(Literal::splat(x.ty().clone(), systole_base::Scalar::from_bits(x.dtype(), bits)))
+}
+
+/// The greatest `k` of the last dimension (or the least), and their places; floats in total order.
+pub(in crate::import) fn top_k(x: &Tensor, k: usize, largest: bool) -> Result<Vec<Tensor>> {
+    let last = x.shape().dims().last().copied().ok_or_else(|| wrong("top_k takes no single number"))?;
+    if k > last {
+        return Err(wrong(format!("k = {k} is more than the {last} elements")));
+    }
+    if largest {
+        let (values, places) = x.top_k(k);
+        return Ok(vec![values, places]);
+    }
+    let dim = x.rank() - 1;
+    let places = x.argsort(dim, false).slice_dim(dim, 0, k);
+    Ok(vec![x.sort(dim, false).slice_dim(dim, 0, k), places])
+}
+
+/// `→ T[…]`: numbers of `0 ≤ i < n` along a new array.
+pub(super) fn counted(like: &Tensor, n: usize) -> Tensor {
+    like.builder().iota(TensorType::new(DType::I64, [n]), 0)
+}

@@ -1,0 +1,311 @@
+//! Inverse trigonometric and hyperbolic functions, erfc, bessel_i1e, next_after and mulhi. `x` is f32 or f64 where the function
+//! is one of real numbers.
+//!
+//! Sources: CHLO's decomposition for the forms; Cephes (erfc, bessel_i1e) for the coefficients.
+
+use super::{greatest, polynomial};
+use systole_base::{DType, Literal, Scalar, TensorType};
+use systole_ir::Tensor;
+use systole_ir::op::Binary;
+
+fn one(x: &Tensor) -> Tensor {
+    x.scalar_like(1.0)
+}
+
+fn atan2(y: &Tensor, x: &Tensor) -> Tensor {
+    y.atan2(x)
+}
+
+/// √(1 − x²) without the cancellation near 1.
+fn cosine_of_asin(x: &Tensor) -> Tensor {
+    ((one(x) - x) * (one(x) + x)).sqrt()
+}
+
+pub(super) fn acos(x: &Tensor) -> Tensor {
+    atan2(&cosine_of_asin(x), x)
+}
+
+pub(super) fn asin(x: &Tensor) -> Tensor {
+    atan2(x, &(cosine_of_asin(x) + 1.0)) * 2.0
+}
+
+pub(super) fn atan(x: &Tensor) -> Tensor {
+    atan2(x, &one(x))
+}
+
+/// ln(x + √(x² − 1)): by log1p near 1, by ln 2 + ln x where x² would overflow.
+pub(super) fn acosh(x: &Tensor) -> Tensor {
+    let low = (x - 1.0).sqrt();
+    let usual = (&low * &((x + 1.0).sqrt() + &low)).log1p();
+    let large = x.log() + std::f64::consts::LN_2;
+    x.greater_equal(&x.scalar_like(greatest(x) / 2.0)).select(&large, &usual)
+}
+
+/// sign x · ln(|x| + √(x² + 1)): by log1p, by ln 2 + ln |x| where x² would overflow.
+pub(super) fn asinh(x: &Tensor) -> Tensor {
+    let a = x.abs();
+    let square = &a * &a;
+    let usual = (&a + &(&square / &((&square + 1.0).sqrt() + 1.0))).log1p();
+    let large = a.log() + std::f64::consts::LN_2;
+    let root = x.scalar_like(greatest(x).sqrt());
+    x.sign() * a.greater_equal(&root).select(&large, &usual)
+}
+
+pub(super) fn atanh(x: &Tensor) -> Tensor {
+    let inside = (x.log1p() - (-x).log1p()) * 0.5;
+    x.abs().greater(&one(x)).select(&x.scalar_like(f64::NAN), &inside)
+}
+
+/// (eˣ + e⁻ˣ) / 2 with the half inside, so that it overflows no sooner than it must.
+pub(super) fn cosh(x: &Tensor) -> Tensor {
+    let half = 0.5f64.ln();
+    (x + half).exp() + (-x + half).exp()
+}
+
+pub(super) fn erfc(x: &Tensor) -> Tensor {
+    let a = x.abs();
+    let (far, most) = match x.dtype() {
+        DType::F64 => (erfc_far_f64(x, &a), 709.782_712_893_384),
+        _ => (erfc_far_f32(x, &a), 88.722_839_052_068_35),
+    };
+    let vanishes = (-&(x * x)).less(&x.scalar_like(-most));
+    let far = vanishes.select(&x.scalar_like(0.0), &far);
+    let far = x.less(&x.scalar_like(0.0)).select(&(2.0 - &far), &far);
+    a.less(&one(x)).select(&(1.0 - x.erf()), &far)
+}
+
+/// erfc of numbers of at least 1, of the magnitude. Cephes, ndtr.c.
+fn erfc_far_f64(x: &Tensor, a: &Tensor) -> Tensor {
+    const P: [f64; 9] = [
+        2.461_969_814_735_305e-10,
+        5.641_895_648_310_689e-1,
+        7.463_210_564_422_699,
+        4.863_719_709_856_814e1,
+        1.965_208_329_560_771e2,
+        5.264_451_949_954_773e2,
+        9.345_285_271_719_576e2,
+        1.027_551_886_895_157_2e3,
+        5.575_353_353_693_994e2,
+    ];
+    const Q: [f64; 9] = [
+        1.0,
+        1.322_819_511_547_449_9e1,
+        8.670_721_408_859_897e1,
+        3.549_377_788_878_199e2,
+        9.757_085_017_432_055e2,
+        1.823_909_166_879_097_4e3,
+        2.246_337_608_187_109_8e3,
+        1.656_663_091_941_613_5e3,
+        5.575_353_408_177_277e2,
+    ];
+    const R: [f64; 6] = [
+        5.641_895_835_477_551e-1,
+        1.275_366_707_599_781_1,
+        5.019_050_422_511_805,
+        6.160_210_979_930_536,
+        7.409_742_699_504_489,
+        2.978_866_653_721_002_4,
+    ];
+    const S: [f64; 7] = [
+        1.0,
+        2.260_528_632_201_172_8,
+        9.396_035_249_380_015,
+        1.204_895_398_080_966_6e1,
+        1.708_144_507_475_659e1,
+        9.608_968_090_632_859,
+        3.369_076_451_000_815,
+    ];
+    let decay = (-&(x * x)).exp();
+    let near = &decay * &polynomial(a, &P) / polynomial(a, &Q);
+    let far = &decay * &polynomial(a, &R) / polynomial(a, &S);
+    a.less(&x.scalar_like(8.0)).select(&near, &far)
+}
+
+/// As [`erfc_far_f64`]. Cephes, ndtrf.c.
+fn erfc_far_f32(x: &Tensor, a: &Tensor) -> Tensor {
+    const P: [f64; 9] = [
+        2.326_819_970_068_386e-2,
+        -1.387_039_388_740_657e-1,
+        3.687_424_674_597_105e-1,
+        -5.824_733_027_278_666e-1,
+        6.210_004_621_745_983e-1,
+        -4.944_515_323_274_145e-1,
+        3.404_879_937_665_872e-1,
+        -2.741_127_028_184_656e-1,
+        5.638_259_427_386_472e-1,
+    ];
+    const R: [f64; 8] = [
+        -1.047_766_399_936_249e1,
+        1.297_719_955_372_516e1,
+        -7.495_518_717_768_503,
+        2.921_019_019_210_786,
+        -1.015_265_279_202_7,
+        4.218_463_358_204_948e-1,
+        -2.820_767_439_740_514e-1,
+        5.641_895_067_754_075e-1,
+    ];
+    let square = x * x;
+    let scale = (-&square).exp() * (1.0 / a);
+    let inverse = 1.0 / &square;
+    let near = a.less(&x.scalar_like(2.0));
+    scale * near.select(&polynomial(&inverse, &P), &polynomial(&inverse, &R))
+}
+
+/// e^(−|x|) · I₁(x) by Chebyshev's polynomials. Cephes, i1.c and i1f.c.
+pub(super) fn bessel_i1e(x: &Tensor) -> Tensor {
+    let z = x.abs();
+    let (near, far) = match x.dtype() {
+        DType::F64 => (&I1E_NEAR[..], &I1E_FAR[..]),
+        // Those that f32 can tell.
+        _ => (&I1E_NEAR[12..], &I1E_FAR[18..]),
+    };
+    let small = &z * &chebyshev(&(&z * 0.5 - 2.0), near);
+    let large = chebyshev(&(32.0 / &z - 2.0), far) / z.sqrt();
+    x.sign() * z.less_equal(&x.scalar_like(8.0)).select(&small, &large)
+}
+
+fn chebyshev(x: &Tensor, coefficients: &[f64]) -> Tensor {
+    let zero = x.zeros_like();
+    let (mut b0, mut b1, mut b2) = (zero.clone(), zero.clone(), zero);
+    for &c in coefficients {
+        (b2, b1) = (b1, b0);
+        b0 = &(x * &b1) - &b2 + c;
+    }
+    let _ = b1;
+    (b0 - b2) * 0.5
+}
+
+const I1E_NEAR: [f64; 29] = [
+    2.777_914_112_761_046_4e-18,
+    -2.111_421_214_358_166e-17,
+    1.553_631_957_736_200_5e-16,
+    -1.105_596_947_735_386_2e-15,
+    7.600_684_294_735_408e-15,
+    -5.042_185_504_727_912e-14,
+    3.223_793_365_945_575e-13,
+    -1.983_974_397_764_943_6e-12,
+    1.173_618_629_889_090_1e-11,
+    -6.663_489_723_502_027e-11,
+    3.625_590_281_552_117e-10,
+    -1.887_249_751_722_829_4e-9,
+    9.381_537_386_495_773e-9,
+    -4.445_059_128_796_328e-8,
+    2.003_294_753_552_135_3e-7,
+    -8.568_720_264_695_455e-7,
+    3.470_251_308_137_678_5e-6,
+    -1.327_316_365_603_943_6e-5,
+    4.781_565_107_550_054e-5,
+    -1.617_608_158_258_967_5e-4,
+    5.122_859_561_685_758e-4,
+    -1.513_572_450_631_253_2e-3,
+    4.156_422_944_312_888e-3,
+    -1.056_408_489_462_619_7e-2,
+    2.472_644_903_062_651_6e-2,
+    -5.294_598_120_809_499e-2,
+    1.026_436_586_898_471e-1,
+    -1.764_165_183_578_340_6e-1,
+    2.525_871_864_436_336_5e-1,
+];
+
+const I1E_FAR: [f64; 25] = [
+    7.517_296_310_842_105e-18,
+    4.414_348_323_071_708e-18,
+    -4.650_305_368_489_359e-17,
+    -3.209_525_921_993_424e-17,
+    2.962_628_997_645_95e-16,
+    3.308_202_310_920_929e-16,
+    -1.880_354_775_510_782_4e-15,
+    -3.814_403_072_437_008e-15,
+    1.042_027_698_412_880_3e-14,
+    4.272_440_016_711_951e-14,
+    -2.101_541_842_772_664_3e-14,
+    -4.083_551_111_092_197e-13,
+    -7.198_551_776_245_908e-13,
+    2.035_628_544_147_089_5e-12,
+    1.412_580_743_661_378_1e-11,
+    3.252_603_583_015_488e-11,
+    -1.897_495_812_350_541_2e-11,
+    -5.589_743_462_196_584e-10,
+    -3.835_380_385_964_237e-9,
+    -2.631_468_846_889_519_5e-8,
+    -2.512_236_237_870_209e-7,
+    -3.882_564_808_877_690_4e-6,
+    -1.105_889_387_626_237_2e-4,
+    -9.761_097_491_361_469e-3,
+    7.785_762_350_182_801e-1,
+];
+
+/// The unsigned type of as many bits.
+fn bits_of(dtype: DType) -> DType {
+    match dtype.bits() {
+        8 => DType::U8,
+        16 => DType::U16,
+        32 => DType::U32,
+        _ => DType::U64,
+    }
+}
+
+/// `T[]`: a whole number to the bit, which `f64` may not hold.
+fn whole(x: &Tensor, value: u64) -> Tensor {
+    let ty = TensorType::scalar(x.dtype());
+    x.builder().constant(Literal::splat(ty, Scalar::from_bits(x.dtype(), value)))
+}
+
+/// The next number after x on the way to y: a step of the bits' value. NaN where one is; y where both are equal.
+pub(super) fn next_after(x: &Tensor, y: &Tensor) -> Option<Tensor> {
+    if !x.dtype().is_float() || x.ty() != y.ty() {
+        return None;
+    }
+    let unsigned = bits_of(x.dtype());
+    let (a, b) = (x.bitcast_convert(unsigned), y.bitcast_convert(unsigned));
+    let sign = whole(&a, 1 << (x.dtype().bits() - 1));
+    let rest = whole(&a, (1 << (x.dtype().bits() - 1)) - 1);
+    let (zero, unit) = (whole(&a, 0), whole(&a, 1));
+    let (a_size, b_size) = (a.and(&rest), b.and(&rest));
+    let shrinks = a_size.greater(&b_size).or(&a.and(&sign).not_equal(&b.and(&sign)));
+    let stepped = shrinks.select(&(&a - &unit), &(&a + &unit));
+    // From a zero the smallest number of y's sign; to a zero y itself.
+    let from_zero = b_size.equal(&zero).select(&b, &b.and(&sign).or(&unit));
+    let stepped = a_size.equal(&zero).select(&from_zero, &stepped);
+    let stepped = x.equal(y).select(&b, &stepped).bitcast_convert(x.dtype());
+    let is_nan = x.not_equal(x).or(&y.not_equal(y));
+    Some(is_nan.select(&x.scalar_like(f64::NAN), &stepped))
+}
+
+/// The high half of a product of whole numbers.
+pub(super) fn high_product(x: &Tensor, y: &Tensor) -> Option<Tensor> {
+    let dtype = x.dtype();
+    if !dtype.is_int() || x.ty() != y.ty() {
+        return None;
+    }
+    if dtype.bits() < 64 {
+        let wide = if dtype.is_signed_int() { DType::I64 } else { DType::U64 };
+        let product = x.convert(wide) * y.convert(wide);
+        let by = product.scalar_like(f64::from(dtype.bits()));
+        return Some(product.shift_right_arithmetic(&by).convert(dtype));
+    }
+    let (a, b) = (x.bitcast_convert(DType::U64), y.bitcast_convert(DType::U64));
+    let high = high_unsigned(&a, &b);
+    if dtype == DType::U64 {
+        return Some(high);
+    }
+    // A negative factor stands for itself plus 2⁶⁴.
+    let excess =
+        |sign: &Tensor, other: &Tensor| sign.less(&sign.scalar_like(0.0)).select(other, &other.zeros_like());
+    Some((high - excess(x, &b) - excess(y, &a)).bitcast_convert(dtype))
+}
+
+/// The high 64 bits of the product of two numbers of 64 bits, by halves.
+fn high_unsigned(a: &Tensor, b: &Tensor) -> Tensor {
+    let (low, by) = (whole(a, 0xffff_ffff), whole(a, 32));
+    let high = |t: &Tensor| t.shift_right_logical(&by);
+    let (a0, a1, b0, b1) = (a.and(&low), high(a), b.and(&low), high(b));
+    let middle = &a0 * &b1 + high(&(&a0 * &b0));
+    let other = &a1 * &b0 + middle.and(&low);
+    a1 * b1 + high(&middle) + high(&other)
+}
+
+/// The op of two operands with this name.
+pub(super) fn binary(name: &str) -> Option<Binary> {
+    Binary::ALL.iter().copied().find(|b| systole_ir::op::Op::from(*b).name() == name)
+}

@@ -1,0 +1,90 @@
+//! ragged_dot: products of groups of rows with a matrix for each group. CHLO: ragged_dot, its three modes.
+
+use super::arrays::counted;
+use crate::import::types::{not_there, wrong};
+use crate::syntax::{Attribute, Attributes, Operation};
+use crate::text::find;
+use systole_base::{DType, Dims, Result};
+use systole_ir::Tensor;
+use systole_ir::op::DotGeneral;
+
+/// `lhs, rhs, group_sizes: int[groups]`, by the dimension of lhs that is ragged: one of the rows (each group has its own
+/// matrix), one that is summed over (each group has its own result), or one of the batch (nothing is ragged).
+pub(super) fn write(op: &Operation, operands: &[Tensor]) -> Result<Vec<Tensor>> {
+    let [lhs, rhs, sizes] = operands else { return Err(wrong("ragged_dot takes three operands")) };
+    let Some(Attribute::Struct(_, fields)) = find(&op.attributes, "ragged_dot_dimension_numbers") else {
+        return Err(wrong("`ragged_dot_dimension_numbers` is missing"));
+    };
+    let dot = DotGeneral {
+        lhs_batch: list(fields, "lhs_batching_dimensions")?,
+        rhs_batch: list(fields, "rhs_batching_dimensions")?,
+        lhs_contract: list(fields, "lhs_contracting_dimensions")?,
+        rhs_contract: list(fields, "rhs_contracting_dimensions")?,
+        element_type: lhs.dtype(),
+    };
+    let ragged = list(fields, "lhs_ragged_dimensions")?;
+    let [ragged] = ragged[..] else { return Err(wrong("there must be one ragged dimension")) };
+    let groups = list(fields, "rhs_group_dimensions")?;
+    if ragged >= lhs.rank() {
+        return Err(wrong("the ragged dimension is beyond the rank"));
+    }
+    if sizes.rank() != 1 || !sizes.dtype().is_int() {
+        return Err(not_there("sizes of groups that differ along the batch are not supported"));
+    }
+    if dot.lhs_batch.contains(&ragged) {
+        return Ok(lhs.builder().emit(dot, &[lhs, rhs]));
+    }
+    let parts = in_groups(lhs, ragged, sizes);
+    if dot.lhs_contract.contains(&ragged) {
+        let each = parts.iter().map(|part| {
+            let product = lhs.builder().emit(dot.clone(), &[part, rhs]).remove(0);
+            let shape: Dims = std::iter::once(1).chain(product.shape().iter().copied()).collect();
+            product.reshape(&shape[..])
+        });
+        let each: Vec<Tensor> = each.collect();
+        return Ok(vec![Tensor::concatenate(&each.iter().collect::<Vec<_>>(), 0)]);
+    }
+    let [group] = groups[..] else { return Err(wrong("there must be one dimension of groups")) };
+    if group >= rhs.rank() || rhs.shape()[group] != parts.len() {
+        return Err(wrong("rhs has another number of groups"));
+    }
+    let below = |dims: &Dims| dims.iter().map(|&d| if d > group { d - 1 } else { d }).collect();
+    let dot = DotGeneral { rhs_batch: below(&dot.rhs_batch), rhs_contract: below(&dot.rhs_contract), ..dot };
+    let shape: Dims = rhs.shape().iter().enumerate().filter(|(d, _)| *d != group).map(|(_, n)| *n).collect();
+    let products = parts.iter().enumerate().map(|(i, part)| {
+        let own = rhs.slice_dim(group, i, i + 1).reshape(&shape[..]);
+        lhs.builder().emit(dot.clone(), &[part, &own]).remove(0)
+    });
+    let sum = products.reduce(|a, b| a + b);
+    Ok(vec![sum.ok_or_else(|| not_there("a ragged_dot without groups"))?])
+}
+
+/// `lhs` once for each group, zero outside of its rows.
+fn in_groups(lhs: &Tensor, ragged: usize, sizes: &Tensor) -> Vec<Tensor> {
+    let sizes = sizes.convert(DType::I64);
+    let row = counted(lhs, lhs.shape()[ragged]).broadcast_in_dim(lhs.shape(), &[ragged]);
+    let mut start = row.scalar_like(0.0);
+    let mut parts = Vec::new();
+    for i in 0..sizes.shape()[0] {
+        let end = &start + sizes.slice_dim(0, i, i + 1).reshape([0usize; 0]);
+        let inside = row.greater_equal(&start).and(&row.less(&end));
+        parts.push(inside.select(lhs, &lhs.zeros_like()));
+        start = end;
+    }
+    parts
+}
+
+fn list(fields: &Attributes, name: &str) -> Result<Dims> {
+    match find(fields, name) {
+        None => Ok(Dims::new()),
+        Some(Attribute::List(items)) => {
+            let one = |item: &Attribute| match item {
+                Attribute::Int(i) => usize::try_from(*i).ok(),
+                _ => None,
+            };
+            let all: Option<Dims> = items.iter().map(one).collect();
+            all.ok_or_else(|| wrong(format!("`{name}` is no list of dimensions")))
+        }
+        _ => Err(wrong(format!("`{name}` is no list of dimensions"))),
+    }
+}
