@@ -111,6 +111,9 @@ impl<'a> Parser<'a> {
         }
         self.expect('>')?;
         module.meshes.push((name, axes));
+        if self.is('{') {
+            self.dictionary()?;
+        }
         self.location().map(drop)
     }
 
