@@ -25,6 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-cpu",
             "systole-dist",
             "systole-pjrt",
+            "systole-mlir",
             "systole-compile",
             "systole-runtime",
             "systole-ir",

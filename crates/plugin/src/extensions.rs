@@ -71,13 +71,7 @@ pub(crate) fn first() -> *mut c_void {
 
 /// The object behind `PJRT_Layouts_MemoryLayout*`: its text, `{1,0}`.
 fn object(kind: &Kind) -> Object {
-    Box::into_raw(Box::new(text(kind))).cast()
-}
-
-/// A layout as XLA writes it.
-pub(crate) fn text(kind: &Kind) -> String {
-    let order: Vec<String> = kind.minor_to_major.iter().map(ToString::to_string).collect();
-    format!("{{{}}}", order.join(","))
+    Box::into_raw(Box::new(kind.layout())).cast()
 }
 
 impl Handle for sys::Layouts_MemoryLayout_Destroy {

@@ -106,6 +106,12 @@ impl Kind {
         Kind::new(Element::Plain(ty.dtype), &ty.shape)
     }
 
+    /// Its layout as XLA writes it.
+    pub(crate) fn layout(&self) -> String {
+        let order: Vec<String> = self.minor_to_major.iter().map(ToString::to_string).collect();
+        format!("{{{}}}", order.join(","))
+    }
+
     /// Bytes of one element in memory of callers.
     pub(crate) fn size(&self) -> usize {
         self.face.element.size()

@@ -1,7 +1,6 @@
 //! What an executable tells its callers: lists that live as long as it does.
 
 use crate::device::MEMORY_KIND;
-use crate::extensions::text;
 use crate::kind::Kind;
 use crate::sharding::Tiles;
 use std::sync::Arc;
@@ -48,7 +47,7 @@ pub(crate) struct Layouts {
 
 impl Layouts {
     fn new(kinds: &[Arc<Kind>]) -> Layouts {
-        let own: Vec<Box<String>> = kinds.iter().map(|k| Box::new(text(k))).collect();
+        let own: Vec<Box<String>> = kinds.iter().map(|k| Box::new(k.layout())).collect();
         let objects = own.iter().map(|t| std::ptr::from_ref(&**t).cast_mut().cast()).collect();
         Layouts { _own: own, objects }
     }

@@ -3,6 +3,7 @@
 mod attribute;
 mod check;
 mod chlo;
+mod manual;
 mod rewrite;
 mod types;
 
@@ -237,6 +238,7 @@ impl<'m> Importer<'m> {
             }
             "stablehlo.create_token" | "stablehlo.after_all" => Ok(vec![Given::Token]),
             "sdy.sharding_constraint" => Ok(operands),
+            "sdy.manual_computation" => self.manual(op, operands, frame, g),
             _ => {
                 let arrays = operands.into_iter().map(Given::array).collect::<Result<Vec<_>>>()?;
                 let results = self.arrays(op, arrays, frame, g)?;
