@@ -2,8 +2,9 @@
 
 use crate::call::Failure;
 use std::fmt;
-use systole_ir::{Literal, TensorType};
+use systole_ir::{DType, Literal, TensorType};
 use systole_mlir::interface::{Element, Face};
+use systole_mlir::narrow::Narrow;
 use systole_pjrt::sys;
 
 /// More bytes than any machine has: a shape like that is a mistake or an attack.
@@ -32,7 +33,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The numbers of element types that the IR has none for.
+/// The numbers of element types that the IR has none for, by their names.
 const OTHERS: &[(i32, &str)] = &[
     (14, "complex<f32>"),
     (15, "complex<f64>"),
@@ -55,15 +56,12 @@ const OTHERS: &[(i32, &str)] = &[
 
 /// The number of an element type.
 fn code(element: Element) -> Result<i32, Failure> {
-    match element {
-        Element::Plain(dtype) => Ok(sys::buffer_type(dtype)),
-        #[allow(unreachable_patterns, reason = "elements that no type of the IR stands for")]
-        other => {
-            let name = other.name();
-            let found = OTHERS.iter().find(|(_, n)| *n == name);
-            found.map(|(code, _)| *code).ok_or_else(|| Failure::unimplemented(format!("arrays of {name}")))
-        }
+    if let Element::Plain(dtype) = element {
+        return Ok(sys::buffer_type(dtype));
     }
+    let name = element.name();
+    let found = OTHERS.iter().find(|(_, n)| *n == name);
+    found.map(|(code, _)| *code).ok_or_else(|| Failure::unimplemented(format!("arrays of {name}")))
 }
 
 /// The element type of a number.
@@ -71,11 +69,15 @@ fn element(code: i32) -> Result<Element, Failure> {
     if let Some(dtype) = sys::element_type(code) {
         return Ok(Element::Plain(dtype));
     }
-    let name = OTHERS.iter().find(|(c, _)| *c == code).map(|(_, name)| *name);
-    Err(match name {
-        Some(name) => Failure::unimplemented(format!("arrays of {name} are not implemented")),
-        None => Failure::invalid(format!("there is no element type {code}")),
-    })
+    match OTHERS.iter().find(|(c, _)| *c == code).map(|(_, name)| *name) {
+        Some("complex<f32>") => Ok(Element::Complex(DType::F32)),
+        Some("complex<f64>") => Ok(Element::Complex(DType::F64)),
+        Some(name) => match Narrow::parse(name) {
+            Some(narrow) => Ok(Element::Narrow(narrow)),
+            None => Err(Failure::unimplemented(format!("arrays of {name} are not implemented"))),
+        },
+        None => Err(Failure::invalid(format!("there is no element type {code}"))),
+    }
 }
 
 impl Kind {

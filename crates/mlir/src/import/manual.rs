@@ -4,8 +4,9 @@
 //! computations all compute the same; at the begin each takes its part of the operands, and at the end the parts of all are
 //! gathered. A program with none of them stays as it is, and is run once.
 
+use super::given::Given;
 use super::types::{not_there, wrong};
-use super::{Frame, Given, Importer};
+use super::{Frame, Importer};
 use crate::syntax::{Attribute, Operation};
 use crate::text::find;
 use systole_base::{DType, Result};
@@ -153,6 +154,10 @@ impl<'m> Importer<'m> {
         for ((value, given), sharding) in body.arguments.iter().zip(operands).zip(ins) {
             let given = match given {
                 Given::Array(x) => Given::Array(part(&x, &manual_dims(sharding, &devices, &manual)?, g)?),
+                Given::Complex(re, im) => {
+                    let dims = manual_dims(sharding, &devices, &manual)?;
+                    Given::Complex(part(&re, &dims, g)?, part(&im, &dims, g)?)
+                }
                 other => other,
             };
             frame.set(*value, given);
@@ -164,6 +169,10 @@ impl<'m> Importer<'m> {
         let whole = |(given, sharding): (Given, &Attribute)| match given {
             Given::Array(x) => {
                 Ok(Given::Array(gathered(x, &manual_dims(sharding, &devices, &manual)?, &devices, g)))
+            }
+            Given::Complex(re, im) => {
+                let dims = manual_dims(sharding, &devices, &manual)?;
+                Ok(Given::Complex(gathered(re, &dims, &devices, g), gathered(im, &dims, &devices, g)))
             }
             other => Ok(other),
         };
