@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use systole_cpu::{CpuBackend, available_memory};
-use systole_pjrt::sys::{self, Object};
+use systole_pjrt::sys::{self, Args, Object};
 
 const PLATFORM: &str = "systole";
 pub(crate) const VERSION: &str = concat!("Systole ", env!("CARGO_PKG_VERSION"), ", CPU engine");
@@ -323,6 +323,8 @@ handle! {
         args.attributes_deleter = Some(keep);
     }
     Device_MemoryStats: |args, device: Device| device => {
+        // Callers leave behind what they do not expect to be read.
+        *args = sys::Device_MemoryStats { device: args.device, ..Args::new() };
         let stats = &device.stats;
         args.bytes_in_use = stats.bytes.load(Relaxed);
         (args.peak_bytes_in_use, args.peak_bytes_in_use_is_set) = (stats.peak.load(Relaxed), true);
