@@ -12,6 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("systole-ir", &["systole-base"]),
     ("systole-data", &["systole-base"]),
     ("systole-mlir", &["systole-ir", "systole-base"]),
+    ("systole-bytecode", &["systole-mlir", "systole-ir", "systole-base"]),
     ("systole-compile", &["systole-ir", "systole-base"]),
     ("systole-runtime", &["systole-ir", "systole-base"]),
     ("systole-dist", &["systole-runtime", "systole-ir", "systole-base"]),
@@ -22,6 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "systole-plugin",
         &[
+            "systole-bytecode",
             "systole-cpu",
             "systole-dist",
             "systole-pjrt",

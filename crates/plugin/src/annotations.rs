@@ -168,7 +168,7 @@ impl Walk<'_> {
     fn operation(&mut self, f: &Function, op: &Operation, known: &HashMap<Value, Axes>) -> Vec<Axes> {
         let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
         match name {
-            "sdy.sharding_constraint" => match find(&op.attributes, "sharding") {
+            "sdy.sharding_constraint" | "sdy.reshard" => match find(&op.attributes, "sharding") {
                 Some(Attribute::Sharding(_, dims)) => vec![dims.clone()],
                 _ => Vec::new(),
             },

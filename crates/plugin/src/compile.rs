@@ -36,7 +36,7 @@ enum Written {
 
 fn read(code: &[u8]) -> Result<Written, Failure> {
     if code.starts_with(BYTECODE) {
-        return bytecode(code).map(|m| Written::Other(Box::new(m)));
+        return Ok(Written::Other(Box::new(systole_bytecode::parse(code)?)));
     }
     let text = std::str::from_utf8(code).map_err(|_| {
         Failure::invalid("the program is neither StableHLO text nor bytecode (a portable artifact)")
@@ -50,10 +50,6 @@ fn read(code: &[u8]) -> Result<Written, Failure> {
         Err(e) if text.contains("\"stablehlo.") && !text.contains(" stablehlo.") => Err(e.into()),
         Err(_) => Ok(Written::Other(Box::new(systole_mlir::text::parse(text)?))),
     }
-}
-
-fn bytecode(_: &[u8]) -> Result<Module, Failure> {
-    Err(Failure::unimplemented("the program is bytecode; Systole's plugin reads StableHLO text only"))
 }
 
 /// Which parts of a program this process's devices run.

@@ -131,7 +131,8 @@ unsafe impl Send for Attributes {}
 
 impl Attributes {
     fn new() -> Attributes {
-        const CURRENT: &[i64] = &[1, 9, 0];
+        const KNOWN: systole_bytecode::Version = systole_bytecode::CURRENT;
+        const CURRENT: &[i64] = &[KNOWN.major as i64, KNOWN.minor as i64, KNOWN.patch as i64];
         const MINIMUM: &[i64] = &[0, 9, 0];
         let list = |name: &'static str, value: &'static [i64]| sys::NamedValue {
             name: name.as_ptr(),

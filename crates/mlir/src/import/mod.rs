@@ -260,7 +260,7 @@ impl<'m> Importer<'m> {
                 }
             }
             "stablehlo.create_token" | "stablehlo.after_all" => Ok(vec![Given::Token]),
-            "sdy.sharding_constraint" => Ok(operands),
+            "sdy.sharding_constraint" | "sdy.reshard" => Ok(operands),
             "sdy.manual_computation" => self.manual(op, operands, frame, g),
             _ => self.values(op, operands, frame, g),
         }

@@ -68,7 +68,7 @@ impl<'a> Parser<'a> {
             "stablehlo.reduce_precision" => self.reduce_precision(),
             "stablehlo.custom_call" | "func.call" => self.call(name),
             "stablehlo.composite" => self.composite(),
-            "sdy.sharding_constraint" => self.sharding_constraint(),
+            "sdy.sharding_constraint" | "sdy.reshard" => self.sharding_constraint(),
             "sdy.manual_computation" => self.manual_computation(),
             _ if name.starts_with("sdy.") && name != "sdy.return" => {
                 Err(not_read(format!("`{name}` is not read")).at(self.place_of(self.at).to_string()))
@@ -370,39 +370,6 @@ impl<'a> Parser<'a> {
 
 /// Ops with regions.
 impl<'a> Parser<'a> {
-    /// `(%0) in_shardings=[<@mesh, [{"x"}]>] out_shardings=[…] manual_axes={"x"} (%arg: tensor<…>) {…} : (…) -> …`
-    fn manual_computation(&mut self) -> Result<Said> {
-        let at = self.at;
-        let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
-        for name in ["in_shardings", "out_shardings"] {
-            self.expect_word(name)?;
-            self.expect('=')?;
-            let all = self.list('[', ']', Self::sharding)?;
-            said.attributes.push((name.into(), Attribute::List(all)));
-        }
-        self.expect_word("manual_axes")?;
-        self.expect('=')?;
-        let axes = self.list('{', '}', |p| p.string().map(Attribute::String))?;
-        said.attributes.push(("manual_axes".into(), Attribute::List(axes)));
-        let arguments = self.list('(', ')', |p| {
-            let Token::Value(name) = p.token else { return Err(p.unexpected("an argument")) };
-            p.advance()?;
-            p.expect(':')?;
-            let ty = p.ty()?;
-            p.location()?;
-            Ok((name, ty))
-        })?;
-        said.regions.push(self.region_of(arguments)?);
-        if self.is('{') {
-            said.attributes.extend(self.dictionary()?);
-        }
-        self.expect(':')?;
-        let (from, to) = self.function_type()?;
-        self.same_types(&said.operands, &from, at)?;
-        said.results = to;
-        Ok(said)
-    }
-
     /// `(%0 init: %c), (%1 init: %d) applies stablehlo.add across dimensions = [0] : (…) -> …`, or a `reducer` behind it.
     fn reduce(&mut self) -> Result<Said> {
         let at = self.at;
@@ -483,6 +450,32 @@ impl<'a> Parser<'a> {
         }
         left.extend(right);
         self.region_of(left)
+    }
+
+    /// `(%0) in_shardings=[<@mesh, …>] out_shardings=[…] manual_axes={"x"} (%1: …) {…} : (…) -> …`
+    fn manual_computation(&mut self) -> Result<Said> {
+        let at = self.at;
+        let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
+        while let Token::Word(name) = self.token {
+            self.advance()?;
+            self.expect('=')?;
+            let items = match name {
+                "manual_axes" => self.list('{', '}', |p| p.string().map(Attribute::String))?,
+                _ => self.list('[', ']', Self::sharding)?,
+            };
+            said.attributes.push((name.into(), Attribute::List(items)));
+        }
+        let arguments = self.list('(', ')', |p| {
+            let Token::Value(name) = p.token else { return Err(p.unexpected("an argument")) };
+            p.advance()?;
+            p.expect(':')?;
+            let ty = p.ty()?;
+            p.location()?;
+            Ok((name, ty))
+        })?;
+        said.regions.push(self.region_of(arguments)?);
+        self.end("manual_computation", said.operands.len(), &mut said, at)?;
+        Ok(said)
     }
 
     /// `(%i = %0, %x = %1) : types attributes {…} cond {…} do {…}`
