@@ -23,9 +23,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "systole-plugin",
         &[
+            "systole-bytecode",
             "systole-cpu",
             "systole-dist",
             "systole-pjrt",
+            "systole-mlir",
             "systole-compile",
             "systole-runtime",
             "systole-ir",

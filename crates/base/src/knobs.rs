@@ -69,6 +69,8 @@ knobs! {
     /// options that the PJRT plugin's devices are opened with, such as num_devices=8 for Systole's own, cpu_device_count=8 for
     /// XLA's on the processor or memory_fraction=0.5 for CUDA; --plugin-option adds to them
     PJRT_OPTIONS: "NAME=VALUE,…", "";
+    /// logical devices that Systole's own PJRT plugin offers, for JAX, where no option num_devices says it
+    DEVICES: "1..1024", "1";
     /// a Python interpreter whose installed packages are searched for plugins; it is not run
     PYTHON: "PATH", "";
     /// memory that this process may use; a program that needs more is refused before it runs. Empty: what the machine, or its

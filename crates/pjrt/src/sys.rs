@@ -155,7 +155,12 @@ structs! {
     312 Device_MemoryStats {
         device: Object, bytes_in_use: i64, peak_bytes_in_use: i64, peak_bytes_in_use_is_set: bool,
         num_allocs: i64, num_allocs_is_set: bool, largest_alloc_size: i64, largest_alloc_size_is_set: bool,
-        bytes_limit: i64, bytes_limit_is_set: bool,
+        bytes_limit: i64, bytes_limit_is_set: bool, bytes_reserved: i64, bytes_reserved_is_set: bool,
+        peak_bytes_reserved: i64, peak_bytes_reserved_is_set: bool, bytes_reservable_limit: i64,
+        bytes_reservable_limit_is_set: bool, largest_free_block_bytes: i64,
+        largest_free_block_bytes_is_set: bool, pool_bytes: i64, pool_bytes_is_set: bool,
+        peak_pool_bytes: i64, peak_pool_bytes_is_set: bool, peak_allocated_bytes: i64,
+        peak_allocated_bytes_is_set: bool,
     }
     320 Memory_Id { memory: Object, id: i32 }
     328 Memory_Kind { memory: Object, kind: Chars, kind_size: usize }
@@ -202,19 +207,26 @@ structs! {
     504 Buffer_Destroy { buffer: Object }
     512 Buffer_ElementType { buffer: Object, type_: i32 }
     520 Buffer_Dimensions { buffer: Object, dims: *const i64, num_dims: usize }
+    528 Buffer_UnpaddedDimensions { buffer: Object, unpadded_dims: *const i64, num_dims: usize }
     536 Buffer_DynamicDimensionIndices {
         buffer: Object, dynamic_dim_indices: *const usize, num_dynamic_dims: usize,
     }
+    544 Buffer_GetMemoryLayout { buffer: Object, layout: MemoryLayout }
     552 Buffer_OnDeviceSizeInBytes { buffer: Object, on_device_size_in_bytes: usize }
     560 Buffer_Device { buffer: Object, device: Object }
     568 Buffer_Memory { buffer: Object, memory: Object }
     576 Buffer_Delete { buffer: Object }
     584 Buffer_IsDeleted { buffer: Object, is_deleted: bool }
+    592 Buffer_CopyToDevice { buffer: Object, dst_device: Object, dst_buffer: Object }
     600 Buffer_ToHostBuffer {
         src: Object, host_layout: *const c_void, dst: *mut c_void, dst_size: usize, event: Object,
     }
     608 Buffer_IsOnCpu { buffer: Object, is_on_cpu: bool }
     616 Buffer_ReadyEvent { buffer: Object, event: Object }
+    624 Buffer_UnsafePointer { buffer: Object, buffer_pointer: usize }
+    632 Buffer_IncreaseExternalReferenceCount { buffer: Object }
+    640 Buffer_DecreaseExternalReferenceCount { buffer: Object }
+    648 Buffer_OpaqueDeviceMemoryDataPointer { buffer: Object, device_memory_ptr: *mut c_void }
     696 TopologyDescription_Create {
         topology_name: Chars, topology_name_size: usize, create_options: *const NamedValue, num_options: usize,
         topology: Object,
@@ -229,6 +241,10 @@ structs! {
     728 TopologyDescription_GetDeviceDescriptions {
         topology: Object, descriptions: *const Object, num_descriptions: usize,
     }
+    736 TopologyDescription_Serialize {
+        topology: Object, serialized_bytes: Chars, serialized_bytes_size: usize, serialized_topology: Object,
+        serialized_topology_deleter: Option<Deleter>,
+    }
     744 TopologyDescription_Attributes {
         topology: Object, attributes: *const NamedValue, num_attributes: usize,
     }
@@ -242,6 +258,12 @@ structs! {
     768 Executable_OutputDimensions {
         executable: Object, num_outputs: usize, dims: *const i64, dim_sizes: *const usize,
     }
+    776 Buffer_CopyToMemory { buffer: Object, dst_memory: Object, dst_buffer: Object }
+    784 Client_CreateViewOfDeviceBuffer {
+        client: Object, device_buffer_ptr: *mut c_void, dims: *const i64, num_dims: usize, element_type: i32,
+        layout: *const MemoryLayout, device: Object, on_delete_callback: Option<OnDelete>,
+        on_delete_callback_arg: *mut c_void, stream: isize, buffer: Object, memory: Object,
+    }
     792 Executable_Fingerprint {
         executable: Object, executable_fingerprint: Chars, executable_fingerprint_size: usize,
     }
@@ -254,10 +276,56 @@ structs! {
         peak_memory_in_bytes: i64, total_size_in_bytes: i64, total_allocation_bytes: i64,
         indefinite_allocations: i64, peak_unpadded_heap_bytes: i64,
     }
+    816 Memory_Kind_Id { memory: Object, kind_id: i32 }
+    824 ExecuteContext_Create { context: Object }
+    832 ExecuteContext_Destroy { context: Object }
+    840 Buffer_CopyRawToHost {
+        buffer: Object, dst: *mut c_void, offset: i64, transfer_size: i64, event: Object,
+    }
+    848 AsyncHostToDeviceTransferManager_Destroy { transfer_manager: Object }
+    856 AsyncHostToDeviceTransferManager_TransferData {
+        transfer_manager: Object, buffer_index: i32, data: *const c_void, offset: i64, transfer_size: i64,
+        is_last_transfer: bool, done_with_h2d_transfer: Object,
+    }
+    864 Client_CreateBuffersForAsyncHostToDevice {
+        client: Object, shape_specs: *const ShapeSpec, num_shape_specs: usize,
+        device_layouts: *const *const MemoryLayout, num_device_layouts: usize, memory: Object,
+        transfer_manager: Object,
+    }
+    872 AsyncHostToDeviceTransferManager_RetrieveBuffer {
+        transfer_manager: Object, buffer_index: i32, buffer_out: Object,
+    }
+    880 AsyncHostToDeviceTransferManager_Device { transfer_manager: Object, device_out: Object }
+    888 AsyncHostToDeviceTransferManager_BufferCount { transfer_manager: Object, buffer_count: usize }
+    896 AsyncHostToDeviceTransferManager_BufferSize {
+        transfer_manager: Object, buffer_index: i32, buffer_size: usize,
+    }
+    904 AsyncHostToDeviceTransferManager_SetBufferError {
+        transfer_manager: Object, buffer_index: i32, error_code: i32, error_message: Chars,
+        error_message_size: usize,
+    }
+    912 AsyncHostToDeviceTransferManager_AddMetadata {
+        transfer_manager: Object, transfer_metadata: *const NamedValue, num_metadata: usize,
+    }
+    920 Client_DmaMap { client: Object, data: *mut c_void, size: usize }
+    928 Client_DmaUnmap { client: Object, data: *mut c_void }
+    936 Client_CreateUninitializedBuffer {
+        client: Object, shape_dims: *const i64, shape_num_dims: usize, shape_element_type: i32,
+        shape_layout: *const MemoryLayout, device: Object, memory: Object, buffer: Object,
+    }
+    952 TopologyDescription_Deserialize {
+        serialized_topology: Chars, serialized_topology_size: usize, topology: Object,
+    }
     976 LoadedExecutable_GetDeviceAssignment {
         executable: Object, serialized_bytes: Chars, serialized_bytes_size: usize,
         serialized_device_assignment: Object, serialized_device_assignment_deleter: Option<Deleter>,
     }
+    1032 Executable_GetCompileOptions {
+        executable: Object, serialized_bytes: Chars, serialized_bytes_size: usize,
+        serialized_compile_options: Object, serialized_compile_options_deleter: Option<Deleter>,
+    }
+    1048 Event_Create { event: Object }
+    1056 Event_Set { event: Object, error_code: i32, error_message: Chars, error_message_size: usize }
     1064 Device_GetAttributes {
         device: Object, attributes: *const NamedValue, num_attributes: usize, device_attributes: Object,
         attributes_deleter: Option<Deleter>,
@@ -267,6 +335,32 @@ structs! {
         num_addressable_device_logical_ids: usize,
     }
     1096 Error_ForEachPayload { error: Object, visitor: *mut c_void, user_arg: *mut c_void }
+    1112 Executable_ParameterMemoryKinds {
+        executable: Object, num_parameters: usize, memory_kinds: *const Chars, memory_kind_sizes: *const usize,
+    }
+    0 Layouts_MemoryLayout_Destroy { layout: Object }
+    0 Layouts_MemoryLayout_Serialize {
+        layout: Object, serialized_bytes: Chars, serialized_bytes_size: usize, serialized_layout: Object,
+        serialized_layout_deleter: Option<Deleter>,
+    }
+    0 Layouts_Client_GetDefaultLayout {
+        client: Object, type_: i32, dims: *const i64, num_dims: usize, layout: Object,
+    }
+    0 Layouts_Buffer_MemoryLayout { buffer: Object, layout: Object }
+    0 Layouts_Topology_GetDefaultLayout {
+        topology_description: Object, type_: i32, dims: *const i64, num_dims: usize, layout: Object,
+    }
+    0 Layouts_Executable_GetOutputLayouts { executable: Object, num_outputs: usize, layouts: *const Object }
+    0 Layouts_Executable_GetParameterLayouts {
+        executable: Object, num_parameters: usize, layouts: *const Object,
+    }
+    0 Shardings_Executable_ParameterShardings {
+        executable: Object, num_parameters: usize, shardings: *const Chars, sharding_sizes: *const usize,
+    }
+    0 Shardings_Executable_OutputShardings {
+        executable: Object, num_outputs: usize, shardings: *const Chars, sharding_sizes: *const usize,
+    }
+    0 ShapeSpec { dims: *const i64, num_dims: usize, element_type: i32 }
     0 MemoryLayout_Tiled {
         minor_to_major: *const i64, minor_to_major_size: usize, tile_dims: *const i64,
         tile_dim_sizes: *const usize, num_tiles: usize,
@@ -288,6 +382,9 @@ structs! {
 pub type Deleter = unsafe extern "C" fn(Object);
 /// Called when an event is ready, with an error or null.
 pub type EventCallback = unsafe extern "C" fn(error: Object, user_arg: *mut c_void);
+
+/// Called when memory that was lent as an array is read no more.
+pub type OnDelete = unsafe extern "C" fn(device_buffer_ptr: *mut c_void, user_arg: *mut c_void);
 
 /// A device's place in an assignment of devices.
 #[repr(C)]
@@ -341,10 +438,156 @@ pub fn element_type(code: i32) -> Option<DType> {
     DType::ALL.into_iter().find(|d| buffer_type(*d) == code)
 }
 
+/// Names of the functions in the table, in order, without `PJRT_`.
+pub const NAMES: &[&str] = &[
+    "Error_Destroy",
+    "Error_Message",
+    "Error_GetCode",
+    "Plugin_Initialize",
+    "Plugin_Attributes",
+    "Event_Destroy",
+    "Event_IsReady",
+    "Event_Error",
+    "Event_Await",
+    "Event_OnReady",
+    "Client_Create",
+    "Client_Destroy",
+    "Client_PlatformName",
+    "Client_ProcessIndex",
+    "Client_PlatformVersion",
+    "Client_Devices",
+    "Client_AddressableDevices",
+    "Client_LookupDevice",
+    "Client_LookupAddressableDevice",
+    "Client_AddressableMemories",
+    "Client_Compile",
+    "Client_DefaultDeviceAssignment",
+    "Client_BufferFromHostBuffer",
+    "DeviceDescription_Id",
+    "DeviceDescription_ProcessIndex",
+    "DeviceDescription_Attributes",
+    "DeviceDescription_Kind",
+    "DeviceDescription_DebugString",
+    "DeviceDescription_ToString",
+    "Device_GetDescription",
+    "Device_IsAddressable",
+    "Device_LocalHardwareId",
+    "Device_AddressableMemories",
+    "Device_DefaultMemory",
+    "Device_MemoryStats",
+    "Memory_Id",
+    "Memory_Kind",
+    "Memory_DebugString",
+    "Memory_ToString",
+    "Memory_AddressableByDevices",
+    "Executable_Destroy",
+    "Executable_Name",
+    "Executable_NumReplicas",
+    "Executable_NumPartitions",
+    "Executable_NumOutputs",
+    "Executable_SizeOfGeneratedCodeInBytes",
+    "Executable_GetCostAnalysis",
+    "Executable_OutputMemoryKinds",
+    "Executable_OptimizedProgram",
+    "Executable_Serialize",
+    "LoadedExecutable_Destroy",
+    "LoadedExecutable_GetExecutable",
+    "LoadedExecutable_AddressableDevices",
+    "LoadedExecutable_Delete",
+    "LoadedExecutable_IsDeleted",
+    "LoadedExecutable_Execute",
+    "Executable_DeserializeAndLoad",
+    "LoadedExecutable_Fingerprint",
+    "Buffer_Destroy",
+    "Buffer_ElementType",
+    "Buffer_Dimensions",
+    "Buffer_UnpaddedDimensions",
+    "Buffer_DynamicDimensionIndices",
+    "Buffer_GetMemoryLayout",
+    "Buffer_OnDeviceSizeInBytes",
+    "Buffer_Device",
+    "Buffer_Memory",
+    "Buffer_Delete",
+    "Buffer_IsDeleted",
+    "Buffer_CopyToDevice",
+    "Buffer_ToHostBuffer",
+    "Buffer_IsOnCpu",
+    "Buffer_ReadyEvent",
+    "Buffer_UnsafePointer",
+    "Buffer_IncreaseExternalReferenceCount",
+    "Buffer_DecreaseExternalReferenceCount",
+    "Buffer_OpaqueDeviceMemoryDataPointer",
+    "CopyToDeviceStream_Destroy",
+    "CopyToDeviceStream_AddChunk",
+    "CopyToDeviceStream_TotalBytes",
+    "CopyToDeviceStream_GranuleSize",
+    "CopyToDeviceStream_CurrentBytes",
+    "TopologyDescription_Create",
+    "TopologyDescription_Destroy",
+    "TopologyDescription_PlatformName",
+    "TopologyDescription_PlatformVersion",
+    "TopologyDescription_GetDeviceDescriptions",
+    "TopologyDescription_Serialize",
+    "TopologyDescription_Attributes",
+    "Compile",
+    "Executable_OutputElementTypes",
+    "Executable_OutputDimensions",
+    "Buffer_CopyToMemory",
+    "Client_CreateViewOfDeviceBuffer",
+    "Executable_Fingerprint",
+    "Client_TopologyDescription",
+    "Executable_GetCompiledMemoryStats",
+    "Memory_Kind_Id",
+    "ExecuteContext_Create",
+    "ExecuteContext_Destroy",
+    "Buffer_CopyRawToHost",
+    "AsyncHostToDeviceTransferManager_Destroy",
+    "AsyncHostToDeviceTransferManager_TransferData",
+    "Client_CreateBuffersForAsyncHostToDevice",
+    "AsyncHostToDeviceTransferManager_RetrieveBuffer",
+    "AsyncHostToDeviceTransferManager_Device",
+    "AsyncHostToDeviceTransferManager_BufferCount",
+    "AsyncHostToDeviceTransferManager_BufferSize",
+    "AsyncHostToDeviceTransferManager_SetBufferError",
+    "AsyncHostToDeviceTransferManager_AddMetadata",
+    "Client_DmaMap",
+    "Client_DmaUnmap",
+    "Client_CreateUninitializedBuffer",
+    "Client_UpdateGlobalProcessInfo",
+    "TopologyDescription_Deserialize",
+    "Client_CreateAliasBuffer",
+    "Client_FulfillAliasBuffer",
+    "LoadedExecutable_GetDeviceAssignment",
+    "Client_CreateErrorBuffer",
+    "AsyncHostToDeviceTransferManager_TransferLiteral",
+    "Buffer_CopyRawToHostFuture",
+    "Device_PoisonExecution",
+    "Device_CreateAsyncTrackingEvent",
+    "AsyncTrackingEvent_Destroy",
+    "Executable_GetCompileOptions",
+    "Buffer_DonateWithControlDependency",
+    "Event_Create",
+    "Event_Set",
+    "Device_GetAttributes",
+    "Client_Load",
+    "LoadedExecutable_AddressableDeviceLogicalIds",
+    "Buffer_Bitcast",
+    "Error_ForEachPayload",
+    "TopologyDescription_Fingerprint",
+    "Executable_ParameterMemoryKinds",
+    "Device_ClearMemoryStats",
+    "TopologyDescription_MakeCanonicalShapeForMemorySpace",
+    "TopologyDescription_GetMemorySpaceKindIds",
+];
+
 /// Codes of errors; those of absl.
 pub mod code {
+    pub const CANCELLED: i32 = 1;
+    pub const UNKNOWN: i32 = 2;
     pub const INVALID_ARGUMENT: i32 = 3;
     pub const NOT_FOUND: i32 = 5;
+    pub const ABORTED: i32 = 10;
+    pub const OUT_OF_RANGE: i32 = 11;
     pub const FAILED_PRECONDITION: i32 = 9;
     pub const RESOURCE_EXHAUSTED: i32 = 8;
     pub const UNIMPLEMENTED: i32 = 12;
@@ -391,6 +634,11 @@ mod tests {
             ("Compile", 64),
             ("MemoryLayout_Tiled", 56),
             ("MemoryLayout", 76),
+            ("Buffer_GetMemoryLayout", 104),
+            ("Client_CreateViewOfDeviceBuffer", 120),
+            ("AsyncHostToDeviceTransferManager_TransferData", 64),
+            ("Device_MemoryStats", 201),
+            ("ShapeSpec", 36),
         ];
         for (name, size) in header {
             let ours = ALL.iter().find(|(n, ..)| *n == name).map(|(.., size)| *size);

@@ -1,129 +1,302 @@
-//! Arrays: from host memory in any strides, and back in row-major order.
+//! Arrays: what is behind `PJRT_Buffer*`, also while it is still being made.
 
-use crate::device::{Client, Device, Memory, seen};
+use crate::call::{Answer, Failure, Handle, seen};
+use crate::device::{Device, Memory, Stats};
 use crate::event::Event;
-use crate::table::{Answer, Failure, Handle};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::kind::Kind;
+use crate::sharding::Tiles;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use systole_ir::{Literal, TensorType};
 use systole_pjrt::sys::{self, Object};
-use systole_runtime::{Backend, Buffer, DeviceId};
+use systole_runtime::Buffer;
 
 /// The object behind `PJRT_Buffer*`.
 pub(crate) struct Array {
-    pub(crate) ty: TensorType,
-    dims: Vec<i64>,
+    pub(crate) kind: Arc<Kind>,
     pub(crate) device: Object,
-    /// Gone when deleted or donated.
-    buffer: Mutex<Option<Buffer>>,
+    stats: Arc<Stats>,
+    content: Mutex<Content>,
     /// Before it nobody is to see the array.
     made: Event,
+    /// Memory that callers read, in their own order of bytes.
+    pinned: OnceLock<Pinned>,
+    /// How many of them there are.
+    readers: AtomicUsize,
+}
+
+// SAFETY: the pointer is to a device, which the client owns and never changes.
+unsafe impl Send for Array {}
+// SAFETY: as above.
+unsafe impl Sync for Array {}
+
+/// The elements of an array.
+#[derive(Clone)]
+pub(crate) enum Content {
+    /// Its own.
+    Own(Held),
+    /// A device's part of what all devices have together.
+    Part(Arc<Whole>, usize),
+    /// Deleted or donated.
+    Gone,
+}
+
+/// Arrays of the engine, or those that a run will make.
+#[derive(Clone)]
+pub(crate) enum Held {
+    Ready(Vec<Buffer>),
+    Later(Arc<Pending>),
+}
+
+/// An array of all devices, of which each has a part.
+pub(crate) struct Whole {
+    pub(crate) held: Held,
+    pub(crate) tiles: Tiles,
+    /// The devices, in order.
+    pub(crate) ids: Arc<Vec<i32>>,
+}
+
+/// What a run, or a caller that sends an array in pieces, will make.
+pub(crate) struct Pending {
+    made: Mutex<Option<Vec<Buffer>>>,
+    pub(crate) event: Event,
+}
+
+/// Memory that does not move.
+enum Pinned {
+    Array(Literal),
+    Bytes(Box<[u64]>),
+}
+
+impl Pending {
+    /// Made when `event` happens.
+    pub(crate) fn new(event: Event) -> Arc<Pending> {
+        Arc::new(Pending { made: Mutex::new(None), event })
+    }
+
+    fn made(&self) -> MutexGuard<'_, Option<Vec<Buffer>>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To be called before the event happens.
+    pub(crate) fn set(&self, arrays: Vec<Buffer>) {
+        *self.made() = Some(arrays);
+    }
+}
+
+impl Held {
+    /// The arrays, waited for. What nobody else holds is taken.
+    pub(crate) fn wait(self) -> Result<Vec<Buffer>, Failure> {
+        match self {
+            Held::Ready(arrays) => Ok(arrays),
+            Held::Later(pending) => {
+                pending.event.wait()?;
+                let made = match Arc::try_unwrap(pending) {
+                    Ok(own) => own.made.into_inner().unwrap_or_else(PoisonError::into_inner),
+                    Err(shared) => shared.made().clone(),
+                };
+                made.ok_or_else(|| Failure::invalid("an array was never made"))
+            }
+        }
+    }
+
+    /// When they are there.
+    pub(crate) fn event(&self) -> Event {
+        match self {
+            Held::Ready(_) => Event::past(),
+            Held::Later(pending) => pending.event.clone(),
+        }
+    }
+}
+
+impl Whole {
+    /// One device's part, which is waited for.
+    pub(crate) fn part(&self, device: usize) -> Result<Vec<Buffer>, Failure> {
+        let arrays = self.held.clone().wait()?;
+        if self.tiles.is_replicated() {
+            return Ok(arrays);
+        }
+        let cut = |b: &Buffer| Ok(self.tiles.cut(&b.to_literal()?, device)?.into());
+        arrays.iter().map(cut).collect()
+    }
+}
+
+impl Content {
+    /// The arrays of the engine, waited for.
+    pub(crate) fn wait(self) -> Result<Vec<Buffer>, Failure> {
+        match self {
+            Content::Own(held) => held.wait(),
+            Content::Part(whole, device) => whole.part(device),
+            Content::Gone => Err(gone()),
+        }
+    }
+
+    pub(crate) fn event(&self) -> Event {
+        match self {
+            Content::Own(held) => held.event(),
+            Content::Part(whole, _) => whole.held.event(),
+            Content::Gone => Event::past(),
+        }
+    }
+}
+
+fn gone() -> Failure {
+    Failure::invalid("Invalid buffer passed: buffer has been deleted or donated before")
 }
 
 impl Array {
-    pub(crate) fn object(buffer: Buffer, device: Object, made: Event) -> Object {
-        let ty = buffer.ty().clone();
-        let dims = ty.shape.iter().map(|d| *d as i64).collect();
-        Box::into_raw(Box::new(Array { ty, dims, device, buffer: Mutex::new(Some(buffer)), made })).cast()
+    /// Of arrays that are there.
+    pub(crate) fn ready(kind: Arc<Kind>, arrays: Vec<Buffer>, device: Object) -> Result<Object, Failure> {
+        Array::object(kind, Content::Own(Held::Ready(arrays)), device, Event::past())
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<Buffer>> {
-        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    /// An array for callers. `made`: before it nobody is to see it.
+    pub(crate) fn object(
+        kind: Arc<Kind>,
+        content: Content,
+        device: Object,
+        made: Event,
+    ) -> Result<Object, Failure> {
+        // SAFETY: devices live as long as their client.
+        let stats = unsafe { seen::<Device>(device)? }.stats.clone();
+        stats.add(kind.bytes());
+        let array = Array {
+            kind,
+            device,
+            stats,
+            content: Mutex::new(content),
+            made,
+            pinned: OnceLock::new(),
+            readers: AtomicUsize::new(0),
+        };
+        Ok(Box::into_raw(Box::new(array)).cast())
     }
 
-    /// The array, taken away where it is donated.
-    pub(crate) fn argument(&self, donated: bool) -> Result<Buffer, Failure> {
-        let mut held = self.held();
-        let buffer = if donated { held.take() } else { held.clone() };
-        buffer.ok_or_else(|| Failure::invalid("an array was deleted or donated before"))
+    fn content(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-/// More bytes than any machine has: a shape like that is a mistake or an attack.
-const MOST_BYTES: usize = 1 << 42;
-
-fn shape(type_: i32, dims: &[i64]) -> Result<TensorType, Failure> {
-    let dtype = sys::element_type(type_)
-        .ok_or_else(|| Failure::unimplemented(format!("element type {type_} is not one of Systole's")))?;
-    let dims = dims.iter().map(|d| usize::try_from(*d)).collect::<Result<Vec<usize>, _>>();
-    let dims = dims.map_err(|_| Failure::invalid("a dimension is negative"))?;
-    let bytes = dims.iter().try_fold(dtype.size(), |n, d| n.checked_mul(*d));
-    match bytes {
-        Some(bytes) if bytes <= MOST_BYTES => Ok(TensorType::new(dtype, &dims[..])),
-        _ => Err(Failure {
-            code: sys::code::RESOURCE_EXHAUSTED,
-            message: format!("an array of {dims:?} elements does not fit any memory"),
-        }),
+    /// The elements, taken away where they are donated.
+    pub(crate) fn give(&self, donated: bool) -> Result<Content, Failure> {
+        let mut content = self.content();
+        let given = if donated { self.take(&mut content) } else { content.clone() };
+        match given {
+            Content::Gone => Err(gone()),
+            given => Ok(given),
+        }
     }
-}
 
-/// # Safety
-/// Each element that shape and strides reach from `data` is readable.
-unsafe fn gather(data: *const u8, ty: &TensorType, strides: &[i64]) -> Result<Literal, Failure> {
-    let size = ty.dtype.size();
-    let mut bytes: Vec<u8> = Vec::new();
-    bytes.try_reserve_exact(ty.bytes()).map_err(|e| Failure {
-        code: sys::code::RESOURCE_EXHAUSTED,
-        message: format!("no memory for {} bytes: {e}", ty.bytes()),
-    })?;
-    let mut index = vec![0usize; ty.shape.len()];
-    for _ in 0..ty.elements() {
-        let offset: i64 = index.iter().zip(strides).map(|(i, s)| *i as i64 * s).sum();
-        // SAFETY: passed on.
-        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(data.offset(offset as isize), size) });
-        for axis in (0..index.len()).rev() {
-            index[axis] += 1;
-            if index[axis] < ty.shape[axis] {
-                break;
+    fn take(&self, content: &mut Content) -> Content {
+        let taken = std::mem::replace(content, Content::Gone);
+        if !matches!(taken, Content::Gone) {
+            self.stats.subtract(self.kind.bytes());
+        }
+        taken
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(*self.content(), Content::Gone)
+    }
+
+    /// When the elements are there and may be seen.
+    pub(crate) fn event(&self) -> Event {
+        let own = self.content().event();
+        if own.outcome().is_some_and(|o| o.is_ok()) { self.made.clone() } else { own }
+    }
+
+    /// The arrays of the engine, waited for.
+    fn arrays(&self) -> Result<Vec<Buffer>, Failure> {
+        let given = self.give(false)?;
+        let was_ready = matches!(given, Content::Own(Held::Ready(_)));
+        let arrays = given.wait()?;
+        if !was_ready {
+            let mut content = self.content();
+            if !matches!(*content, Content::Gone) {
+                *content = Content::Own(Held::Ready(arrays.clone()));
             }
-            index[axis] = 0;
+        }
+        Ok(arrays)
+    }
+
+    /// Calls with the elements as callers lay them out, waited for.
+    pub(crate) fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> Result<R, Failure>) -> Result<R, Failure> {
+        if let Some(pinned) = self.pinned.get().filter(|_| !self.is_gone()) {
+            return f(pinned.bytes(self.kind.bytes()));
+        }
+        let arrays = self.arrays()?;
+        let values = arrays.iter().map(Buffer::to_literal).collect::<Result<Vec<_>, _>>()?;
+        match &values[..] {
+            [value] if value.bytes().len() == self.kind.bytes() && is_plain(&self.kind, value.ty()) => {
+                f(value.bytes())
+            }
+            _ => f(&self.kind.face.join(&values.iter().collect::<Vec<_>>())?),
         }
     }
-    Ok(Literal::from_bytes(ty.clone(), &bytes)?)
-}
 
-/// # Safety
-/// `start` is null or points to `len` values.
-unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
-    // SAFETY: passed on.
-    if start.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(start, len) } }
-}
-
-impl Handle for sys::Client_BufferFromHostBuffer {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let client: &Client = unsafe { seen(self.client)? };
-        // SAFETY: the caller's lists are that long.
-        let (dims, strides) =
-            unsafe { (list(self.dims, self.num_dims), list(self.byte_strides, self.num_byte_strides)) };
-        let ty = shape(self.type_, dims)?;
-        if !self.device_layout.is_null() {
-            return Err(Failure::unimplemented("arrays have row-major order here, and no other layout"));
+    /// Memory with the elements, which stays where it is as long as the array.
+    fn pin(&self) -> Result<*const u8, Failure> {
+        if self.is_gone() {
+            return Err(gone());
         }
-        let value = if ty.elements() == 0 {
-            Literal::zeros(ty.clone())
-        } else if strides.is_empty() {
-            // SAFETY: without strides the array is dense.
-            Literal::from_bytes(ty.clone(), unsafe { list(self.data.cast(), ty.bytes()) })?
-        } else if strides.len() == dims.len() {
-            // SAFETY: the caller's memory is readable where the strides lead.
-            unsafe { gather(self.data.cast(), &ty, strides)? }
-        } else {
-            return Err(Failure::invalid(format!("{} strides for {} dimensions", strides.len(), dims.len())));
+        if let Some(pinned) = self.pinned.get() {
+            return Ok(pinned.bytes(self.kind.bytes()).as_ptr());
+        }
+        let arrays = self.arrays()?;
+        let pinned = match &arrays[..] {
+            [one] if is_plain(&self.kind, one.ty()) => {
+                let value = one.to_literal()?;
+                // From now on the engine reads the same memory.
+                let mut content = self.content();
+                if !matches!(*content, Content::Gone) {
+                    *content = Content::Own(Held::Ready(vec![value.clone().into()]));
+                }
+                Pinned::Array(value)
+            }
+            _ => {
+                let bytes = self.with_bytes(|bytes| Ok(bytes.to_vec()))?;
+                let word = |c: &[u8]| {
+                    let mut word = [0; 8];
+                    word[..c.len()].copy_from_slice(c);
+                    u64::from_ne_bytes(word)
+                };
+                Pinned::Bytes(bytes.chunks(8).map(word).collect())
+            }
         };
-        let device = match self.device.is_null() {
-            // SAFETY: callers hand back what they were given.
-            true => unsafe { seen::<Memory>(self.memory)? }.device,
-            false => self.device,
-        };
-        // SAFETY: as above.
+        Ok(self.pinned.get_or_init(|| pinned).bytes(self.kind.bytes()).as_ptr())
+    }
+
+    /// The same elements on another device.
+    fn copy_to(&self, device: Object) -> Result<Object, Failure> {
+        // SAFETY: callers hand back what they were given.
         let to: &Device = unsafe { seen(device)? };
         if !to.is_local() {
-            return Err(Failure::invalid(format!("device {} is another process's", to.id)));
+            return Err(Failure::unimplemented("copies to devices of other processes"));
         }
-        let made = Event::past();
-        self.done_with_host_buffer = made.object();
-        self.buffer = Array::object(client.engine.put(&value, DeviceId(0))?, device, made);
-        Ok(())
+        Array::object(self.kind.clone(), self.give(false)?, device, self.made.clone())
+    }
+}
+
+fn is_plain(kind: &Kind, ty: &TensorType) -> bool {
+    kind.face.element == systole_mlir::interface::Element::Plain(ty.dtype)
+}
+
+impl Pinned {
+    fn bytes(&self, len: usize) -> &[u8] {
+        match self {
+            Pinned::Array(value) => value.bytes(),
+            Pinned::Bytes(words) => {
+                // SAFETY: the words have at least that many bytes.
+                unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), len.min(words.len() * 8)) }
+            }
+        }
+    }
+}
+
+impl Drop for Array {
+    fn drop(&mut self) {
+        let mut content =
+            std::mem::replace(self.content.get_mut().unwrap_or_else(PoisonError::into_inner), Content::Gone);
+        self.take(&mut content);
     }
 }
 
@@ -153,16 +326,25 @@ macro_rules! handle {
 
 handle! {
     Buffer_ElementType: |args, array| {
-        args.type_ = sys::buffer_type(array.ty.dtype);
+        args.type_ = array.kind.code;
     }
     Buffer_Dimensions: |args, array| {
-        (args.dims, args.num_dims) = (array.dims.as_ptr(), array.dims.len());
+        (args.dims, args.num_dims) = (array.kind.dims.as_ptr(), array.kind.dims.len());
+    }
+    Buffer_UnpaddedDimensions: |args, array| {
+        (args.unpadded_dims, args.num_dims) = (array.kind.dims.as_ptr(), array.kind.dims.len());
     }
     Buffer_DynamicDimensionIndices: |args, _array| {
         args.num_dynamic_dims = 0;
     }
+    Buffer_GetMemoryLayout: |args, array| {
+        let order = &array.kind.minor_to_major;
+        args.layout.type_ = sys::layout::TILED;
+        args.layout.tiled.minor_to_major = order.as_ptr();
+        args.layout.tiled.minor_to_major_size = order.len();
+    }
     Buffer_OnDeviceSizeInBytes: |args, array| {
-        args.on_device_size_in_bytes = array.ty.bytes();
+        args.on_device_size_in_bytes = array.kind.bytes();
     }
     Buffer_Device: |args, array| {
         args.device = array.device;
@@ -173,58 +355,61 @@ handle! {
         args.memory = device.memory();
     }
     Buffer_Delete: |_args, array| {
-        array.held().take();
+        array.take(&mut array.content());
     }
     Buffer_IsDeleted: |args, array| {
-        args.is_deleted = array.held().is_none();
+        args.is_deleted = array.is_gone();
     }
     Buffer_IsOnCpu: |args, _array| {
-        // What callers make of it is a pointer to the array, which this plugin does not give.
-        args.is_on_cpu = false;
+        args.is_on_cpu = true;
     }
     Buffer_ReadyEvent: |args, array| {
-        args.event = array.made.object();
+        args.event = array.event().object();
     }
-}
-
-impl Handle for sys::Buffer_ToHostBuffer {
-    unsafe fn handle(&mut self) -> Answer {
+    Buffer_CopyToDevice: |args, array| {
+        args.dst_buffer = array.copy_to(args.dst_device)?;
+    }
+    Buffer_CopyToMemory: |args, array| {
         // SAFETY: callers hand back what they were given.
-        let array: &Array = unsafe { seen(self.src)? };
-        let bytes = array.ty.bytes();
-        if self.dst.is_null() {
-            self.dst_size = bytes;
-            return Ok(());
+        args.dst_buffer = array.copy_to(unsafe { seen::<Memory>(args.dst_memory)? }.device)?;
+    }
+    Buffer_UnsafePointer: |args, array| {
+        args.buffer_pointer = array.pin()? as usize;
+    }
+    Buffer_OpaqueDeviceMemoryDataPointer: |args, array| {
+        args.device_memory_ptr = array.pin()?.cast_mut().cast();
+    }
+    Buffer_IncreaseExternalReferenceCount: |_args, array| {
+        array.pin()?;
+        array.readers.fetch_add(1, Ordering::Relaxed);
+    }
+    Buffer_DecreaseExternalReferenceCount: |_args, array| {
+        let less = |n: usize| n.checked_sub(1);
+        if array.readers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
+            return Err(Failure::invalid("nobody reads the array's memory"));
         }
-        if self.dst_size < bytes {
-            return Err(Failure::invalid(format!("{} bytes of room for {bytes}", self.dst_size)));
-        }
-        // SAFETY: null or a layout of the caller's.
-        unsafe { row_major(self.host_layout.cast(), &array.ty)? };
-        let value = array.argument(false)?.to_literal()?;
-        // SAFETY: the caller's memory has room for that many bytes.
-        unsafe { std::ptr::copy_nonoverlapping(value.bytes().as_ptr(), self.dst.cast(), bytes) };
-        self.event = array.made.object();
-        Ok(())
     }
 }
 
+/// The device that a caller names, by itself or by its memory: one of this process.
+///
 /// # Safety
-/// `layout` is null or as the C API has it.
-unsafe fn row_major(layout: *const sys::MemoryLayout, ty: &TensorType) -> Answer {
-    // SAFETY: passed on.
-    let Some(layout) = (unsafe { layout.as_ref() }) else { return Ok(()) };
-    let rank = ty.shape.len();
-    let order = match layout.type_ {
-        sys::layout::TILED if layout.tiled.num_tiles == 0 => {
-            // SAFETY: the caller's list is that long.
-            unsafe { list(layout.tiled.minor_to_major, layout.tiled.minor_to_major_size) }
-        }
-        _ => &[],
+/// Both are null or objects of this plugin.
+pub(crate) unsafe fn destination(device: Object, memory: Object) -> Result<Object, Failure> {
+    let device = match device.is_null() {
+        // SAFETY: passed on.
+        true => unsafe { seen::<Memory>(memory)? }.device,
+        false => device,
     };
-    let wanted = (0..rank as i64).rev();
-    match order.iter().copied().eq(wanted) {
-        true => Ok(()),
-        false => Err(Failure::unimplemented("arrays are read in row-major order, and in no other layout")),
+    // SAFETY: passed on.
+    let to: &Device = unsafe { seen(device)? };
+    match to.is_local() {
+        true => Ok(device),
+        false => Err(Failure::invalid(format!("device {} is another process's", to.id))),
     }
+}
+
+/// An array of the engine with a caller's elements. The engine reads host memory as it is.
+pub(crate) fn put(kind: &Kind, bytes: &[u8]) -> Result<Vec<Buffer>, Failure> {
+    Ok(kind.split(bytes)?.into_iter().map(Buffer::from).collect())
 }

@@ -1,22 +1,25 @@
 //! The client, its logical devices and their memories. A client owns all of them; callers hold pointers.
 
+use crate::call::{Answer, Failure, Handle, chars, list, seen};
 use crate::event::Pace;
 use crate::hosts::{Line, ProcessOptions};
-use crate::table::{Answer, Failure, Handle, chars};
+use crate::queue::Queue;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::Arc;
-use systole_cpu::CpuBackend;
-use systole_pjrt::sys::{self, Object};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use systole_cpu::{CpuBackend, available_memory};
+use systole_pjrt::sys::{self, Args, Object};
 
 const PLATFORM: &str = "systole";
 pub(crate) const VERSION: &str = concat!("Systole ", env!("CARGO_PKG_VERSION"), ", CPU engine");
 const KIND: &str = "Systole CPU";
-const MEMORY_KIND: &str = "device";
+pub(crate) const MEMORY_KIND: &str = "device";
+const TOPOLOGY: &str = "systole topology ";
 /// More logical devices than this are a mistake.
 const MOST_DEVICES: i64 = 1024;
 
-/// The object behind `PJRT_Client*`, and behind its topology.
+/// The object behind `PJRT_Client*`.
 pub(crate) struct Client {
     pub(crate) engine: Arc<CpuBackend>,
     /// To the other processes, where there are some.
@@ -24,17 +27,47 @@ pub(crate) struct Client {
     pub(crate) pace: Pace,
     /// Which of the devices are this process's.
     pub(crate) local: Range<usize>,
+    /// Runs that go on after their calls.
+    pub(crate) queue: Arc<Queue>,
     process: i32,
+    topology: Topology,
+    memory_list: Vec<Object>,
+}
+
+/// The object behind `PJRT_TopologyDescription*`: the devices of all processes.
+struct Topology {
     #[allow(clippy::vec_box, reason = "callers hold pointers to each")]
     devices: Vec<Box<Device>>,
     device_list: Vec<Object>,
-    memory_list: Vec<Object>,
+}
+
+/// What arrays take on a device.
+#[derive(Default)]
+pub(crate) struct Stats {
+    bytes: AtomicI64,
+    peak: AtomicI64,
+    arrays: AtomicI64,
+    largest: AtomicI64,
+}
+
+impl Stats {
+    pub(crate) fn add(&self, bytes: usize) {
+        let now = self.bytes.fetch_add(bytes as i64, Relaxed) + bytes as i64;
+        self.peak.fetch_max(now, Relaxed);
+        self.largest.fetch_max(bytes as i64, Relaxed);
+        self.arrays.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn subtract(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes as i64, Relaxed);
+    }
 }
 
 /// The object behind `PJRT_Device*`, and behind its description.
 pub(crate) struct Device {
     pub(crate) id: i32,
     process: i32,
+    pub(crate) stats: Arc<Stats>,
     /// Its number among this process's; `None`: it is another's.
     local: Option<i32>,
     name: String,
@@ -82,21 +115,44 @@ impl Client {
         let line = place.meet()?.map(Arc::new);
         let pace = Pace::new(place.step).map_err(|e| Failure::invalid(format!("no thread: {e}")))?;
         let each = each as i32;
-        let device = |id: i32| Device::new(id, id / each, (id / each == process).then_some(id % each));
-        let devices: Vec<Box<Device>> = (0..each * place.processes as i32).map(device).collect();
-        let device_list = devices.iter().map(|d| pointer(&**d)).collect();
+        let topology = Topology::new(each, place.processes as i32, process);
         let local = (process * each) as usize..((process + 1) * each) as usize;
-        let memory_list = devices[local.clone()].iter().map(|d| d.memories[0]).collect();
-        Ok(Client { engine, line, pace, local, process, devices, device_list, memory_list })
+        let memory_list = topology.devices[local.clone()].iter().map(|d| d.memories[0]).collect();
+        Ok(Client { engine, line, pace, local, queue: Arc::default(), process, topology, memory_list })
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.device_list.len()
+        self.topology.device_list.len()
     }
 
     pub(crate) fn device(&self, id: i32) -> Result<Object, Failure> {
-        let found = usize::try_from(id).ok().and_then(|i| self.device_list.get(i).copied());
-        found.ok_or_else(|| Failure::invalid(format!("there is no device {id} of {}", self.devices.len())))
+        let found = usize::try_from(id).ok().and_then(|i| self.topology.device_list.get(i).copied());
+        found.ok_or_else(|| Failure::invalid(format!("there is no device {id} of {}", self.count())))
+    }
+
+    fn own(&self) -> &[Box<Device>] {
+        self.topology.devices.get(self.local.clone()).unwrap_or_default()
+    }
+}
+
+impl Topology {
+    fn new(each: i32, processes: i32, process: i32) -> Topology {
+        let device = |id: i32| Device::new(id, id / each, (id / each == process).then_some(id % each));
+        let devices: Vec<Box<Device>> = (0..each * processes).map(device).collect();
+        let device_list = devices.iter().map(|d| pointer(&**d)).collect();
+        Topology { devices, device_list }
+    }
+
+    /// `MARK`, then how many devices there are.
+    fn to_bytes(&self) -> Vec<u8> {
+        format!("{TOPOLOGY}{}", self.devices.len()).into_bytes()
+    }
+
+    fn read(bytes: &[u8]) -> Result<Topology, Failure> {
+        let text = std::str::from_utf8(bytes).ok().and_then(|t| t.strip_prefix(TOPOLOGY));
+        let count = text.and_then(|t| t.parse::<i64>().ok()).filter(|n| (1..=MOST_DEVICES).contains(n));
+        let count = count.ok_or_else(|| Failure::invalid("this is no topology of Systole's plugin"))?;
+        Ok(Topology::new(count as i32, 1, 0))
     }
 }
 
@@ -106,8 +162,9 @@ impl Device {
         let null = std::ptr::null_mut();
         let memory = Memory { functions: &raw const MEMORY_FUNCTIONS, id, device: null, devices: [null] };
         let name = format!("systole:{id}");
+        let stats = Arc::default();
         let mut device =
-            Box::new(Device { id, process, local, name, memory: Box::new(memory), memories: [null] });
+            Box::new(Device { id, process, stats, local, name, memory: Box::new(memory), memories: [null] });
         let own = pointer(&*device);
         device.memory.device = own;
         device.memory.devices = [own];
@@ -130,13 +187,6 @@ impl Device {
 
 fn pointer<T>(of: &T) -> Object {
     std::ptr::from_ref(of).cast_mut().cast()
-}
-
-/// # Safety
-/// `object` is a pointer that this plugin handed out for a `T` that is alive.
-pub(crate) unsafe fn seen<'a, T>(object: Object) -> Result<&'a T, Failure> {
-    // SAFETY: passed on.
-    unsafe { object.cast::<T>().as_ref() }.ok_or_else(|| Failure::invalid("an object is null"))
 }
 
 macro_rules! handle {
@@ -183,17 +233,18 @@ handle! {
         args.process_index = client.process;
     }
     Client_Devices: |args, client: Client| client => {
-        (args.devices, args.num_devices) = (client.device_list.as_ptr(), client.device_list.len());
+        let all = &client.topology.device_list;
+        (args.devices, args.num_devices) = (all.as_ptr(), all.len());
     }
     Client_AddressableDevices: |args, client: Client| client => {
-        let own = &client.device_list[client.local.clone()];
+        let own = client.topology.device_list.get(client.local.clone()).unwrap_or_default();
         (args.addressable_devices, args.num_addressable_devices) = (own.as_ptr(), own.len());
     }
     Client_LookupDevice: |args, client: Client| client => {
         args.device = client.device(args.id)?;
     }
     Client_LookupAddressableDevice: |args, client: Client| client => {
-        let own = client.devices[client.local.clone()].iter().find(|d| d.local == Some(args.local_hardware_id));
+        let own = client.own().iter().find(|d| d.local == Some(args.local_hardware_id));
         let missing = || Failure::invalid(format!("this process has no device {}", args.local_hardware_id));
         args.addressable_device = pointer(&**own.ok_or_else(missing)?);
     }
@@ -202,29 +253,36 @@ handle! {
         args.num_addressable_memories = client.memory_list.len();
     }
     Client_TopologyDescription: |args, client: Client| client => {
-        args.topology = pointer(client);
+        args.topology = pointer(&client.topology);
     }
     Client_DefaultDeviceAssignment: |args, client: Client| client => {
         let wanted = i64::from(args.num_replicas) * i64::from(args.num_partitions);
-        if wanted < 0 || wanted as usize > client.devices.len().min(args.default_assignment_size) {
-            return Err(Failure::invalid(format!("{wanted} devices asked for, {} there", client.devices.len())));
+        if wanted < 0 || wanted as usize > client.count().min(args.default_assignment_size) {
+            return Err(Failure::invalid(format!("{wanted} devices asked for, {} there", client.count())));
         }
         for i in 0..wanted as usize {
             // SAFETY: the caller's list has room for that many.
             unsafe { *args.default_assignment.add(i) = i as i32 };
         }
     }
-    TopologyDescription_PlatformName: |args, _client: Client| topology => {
+    TopologyDescription_PlatformName: |args, _topology: Topology| topology => {
         (args.platform_name, args.platform_name_size) = chars(PLATFORM);
     }
-    TopologyDescription_PlatformVersion: |args, _client: Client| topology => {
+    TopologyDescription_PlatformVersion: |args, _topology: Topology| topology => {
         (args.platform_version, args.platform_version_size) = chars(VERSION);
     }
-    TopologyDescription_GetDeviceDescriptions: |args, client: Client| topology => {
-        (args.descriptions, args.num_descriptions) = (client.device_list.as_ptr(), client.device_list.len());
+    TopologyDescription_GetDeviceDescriptions: |args, topology: Topology| topology => {
+        let all = &topology.device_list;
+        (args.descriptions, args.num_descriptions) = (all.as_ptr(), all.len());
     }
-    TopologyDescription_Attributes: |args, _client: Client| topology => {
+    TopologyDescription_Attributes: |args, _topology: Topology| topology => {
         (args.attributes, args.num_attributes) = (std::ptr::null(), 0);
+    }
+    TopologyDescription_Serialize: |args, topology: Topology| topology => {
+        let bytes = Box::new(topology.to_bytes());
+        (args.serialized_bytes, args.serialized_bytes_size) = (bytes.as_ptr(), bytes.len());
+        args.serialized_topology = Box::into_raw(bytes).cast();
+        args.serialized_topology_deleter = Some(free_bytes);
     }
     DeviceDescription_Id: |args, device: Device| device_description => {
         args.id = device.id;
@@ -264,6 +322,21 @@ handle! {
         args.device_attributes = pointer(device);
         args.attributes_deleter = Some(keep);
     }
+    Device_MemoryStats: |args, device: Device| device => {
+        // Callers leave behind what they do not expect to be read.
+        *args = sys::Device_MemoryStats { device: args.device, ..Args::new() };
+        let stats = &device.stats;
+        args.bytes_in_use = stats.bytes.load(Relaxed);
+        (args.peak_bytes_in_use, args.peak_bytes_in_use_is_set) = (stats.peak.load(Relaxed), true);
+        (args.num_allocs, args.num_allocs_is_set) = (stats.arrays.load(Relaxed), true);
+        (args.largest_alloc_size, args.largest_alloc_size_is_set) = (stats.largest.load(Relaxed), true);
+        if let Some(left) = available_memory() {
+            (args.bytes_limit, args.bytes_limit_is_set) = (args.bytes_in_use.saturating_add(left as i64), true);
+        }
+    }
+    Memory_Kind_Id: |args, _memory: Memory| memory => {
+        args.kind_id = 0;
+    }
     Memory_Id: |args, memory: Memory| memory => {
         args.id = memory.id;
     }
@@ -283,3 +356,42 @@ handle! {
 
 /// The attributes of a device belong to the client.
 unsafe extern "C" fn keep(_: Object) {}
+
+/// Frees what a call handed out as bytes.
+pub(crate) unsafe extern "C" fn free_bytes(object: Object) {
+    // SAFETY: the box that was given away there, given back once.
+    drop(unsafe { Box::from_raw(object.cast::<Vec<u8>>()) });
+}
+
+impl Handle for sys::TopologyDescription_Create {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: the caller's list is that long.
+        let place = unsafe { ProcessOptions::read(self.create_options, self.num_options)? };
+        let (each, processes) = (place.devices, place.processes);
+        if each < 1 || each.saturating_mul(processes) > MOST_DEVICES {
+            return Err(Failure::invalid(format!("num_devices is {each}, and may be 1 to {MOST_DEVICES}")));
+        }
+        let topology = Topology::new(each as i32, processes as i32, place.process as i32);
+        self.topology = Box::into_raw(Box::new(topology)).cast();
+        Ok(())
+    }
+}
+
+impl Handle for sys::TopologyDescription_Deserialize {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: the bytes are as many as stands beside them.
+        let bytes = unsafe { list(self.serialized_topology, self.serialized_topology_size) };
+        self.topology = Box::into_raw(Box::new(Topology::read(bytes)?)).cast();
+        Ok(())
+    }
+}
+
+impl Handle for sys::TopologyDescription_Destroy {
+    unsafe fn handle(&mut self) -> Answer {
+        if !self.topology.is_null() {
+            // SAFETY: made by one of the two functions above, and given back once.
+            drop(unsafe { Box::from_raw(self.topology.cast::<Topology>()) });
+        }
+        Ok(())
+    }
+}

@@ -1,7 +1,6 @@
 //! Events: what has happened, and what a device that takes its time will tell.
 
-use crate::device::seen;
-use crate::table::{Answer, Handle};
+use crate::call::{Answer, Failure, Handle, error, list, seen};
 use std::ffi::c_void;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,77 +8,109 @@ use std::thread::{Builder, sleep};
 use std::time::Duration;
 use systole_pjrt::sys::{self, Object};
 
-/// Something that happens. Copies are of the same; the object behind `PJRT_Event*` is one of them.
+/// Something that happens. Copies are of the same; the object behind `PJRT_Event*` is one of them. `None`: it has happened.
 #[derive(Clone)]
-pub(crate) struct Event(Arc<Happening>);
+pub(crate) struct Event(Option<Arc<Happening>>);
 
-struct Happening {
+pub(crate) struct Happening {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 struct State {
-    has_happened: bool,
+    /// How it ended; `None`: it has not yet.
+    outcome: Option<Answer>,
     /// To be called when it happens.
     callbacks: Vec<Callback>,
 }
 
-struct Callback {
+type Callback = Box<dyn FnOnce(&Answer) + Send>;
+
+/// A caller's function with its argument.
+struct Told {
     function: sys::EventCallback,
     argument: *mut c_void,
 }
 
 // SAFETY: the C API lets plugins call back from any thread.
-unsafe impl Send for Callback {}
+unsafe impl Send for Told {}
 
-impl Callback {
-    fn call(self) {
-        // SAFETY: the caller's function, once, with the caller's argument and no error.
-        unsafe { (self.function)(std::ptr::null_mut(), self.argument) };
+impl Told {
+    fn call(self, outcome: &Answer) {
+        let object = outcome.as_ref().err().map_or(std::ptr::null_mut(), |f| error(f.clone()));
+        // SAFETY: the caller's function, once, with the caller's argument and an error that it destroys.
+        unsafe { (self.function)(object, self.argument) };
     }
 }
 
-impl Event {
-    fn new(has_happened: bool) -> Event {
-        let state = Mutex::new(State { has_happened, callbacks: Vec::new() });
-        Event(Arc::new(Happening { state, changed: Condvar::new() }))
-    }
+/// What callers get for events that have happened: nothing is made for them.
+static PAST: Event = Event(None);
 
+impl Event {
     /// Of work that is done.
     pub(crate) fn past() -> Event {
-        Event::new(true)
+        Event(None)
+    }
+
+    /// Of something that is still to come.
+    pub(crate) fn coming() -> Event {
+        let state = Mutex::new(State { outcome: None, callbacks: Vec::new() });
+        Event(Some(Arc::new(Happening { state, changed: Condvar::new() })))
     }
 
     /// For callers, who give it back.
     pub(crate) fn object(&self) -> Object {
-        Box::into_raw(Box::new(self.clone())).cast()
+        match &self.0 {
+            None => (&raw const PAST).cast_mut().cast(),
+            Some(_) => Box::into_raw(Box::new(self.clone())).cast(),
+        }
     }
 
-    fn happens(&self) {
-        let mut state = self.state();
-        state.has_happened = true;
-        self.0.changed.notify_all();
+    /// It has happened, and so it ended. Only the first time counts.
+    pub(crate) fn happens(&self, outcome: Answer) {
+        let Some(own) = &self.0 else { return };
+        let mut state = own.state();
+        if state.outcome.is_some() {
+            return;
+        }
+        let told = outcome.clone();
+        state.outcome = Some(outcome);
+        own.changed.notify_all();
         let callbacks = std::mem::take(&mut state.callbacks);
         drop(state);
-        callbacks.into_iter().for_each(Callback::call);
+        callbacks.into_iter().for_each(|callback| callback(&told));
     }
 
-    fn wait(&self) {
-        let waiting = |state: &mut State| !state.has_happened;
-        drop(self.0.changed.wait_while(self.state(), waiting).unwrap_or_else(PoisonError::into_inner));
+    /// How it ended; `None`: it has not yet.
+    pub(crate) fn outcome(&self) -> Option<Answer> {
+        self.0.as_ref().map_or(Some(Ok(())), |own| own.state().outcome.clone())
     }
 
-    fn on_ready(&self, callback: Callback) {
-        let mut state = self.state();
-        if state.has_happened {
-            drop(state);
-            return callback.call();
+    /// Waits for the end.
+    pub(crate) fn wait(&self) -> Answer {
+        let Some(own) = &self.0 else { return Ok(()) };
+        let waiting = |state: &mut State| state.outcome.is_none();
+        let state = own.changed.wait_while(own.state(), waiting).unwrap_or_else(PoisonError::into_inner);
+        state.outcome.clone().unwrap_or(Ok(()))
+    }
+
+    /// Calls when it happens: at once where it has.
+    pub(crate) fn on_ready(&self, callback: impl FnOnce(&Answer) + Send + 'static) {
+        let Some(own) = &self.0 else { return callback(&Ok(())) };
+        let mut state = own.state();
+        match state.outcome.clone() {
+            Some(outcome) => {
+                drop(state);
+                callback(&outcome);
+            }
+            None => state.callbacks.push(Box::new(callback)),
         }
-        state.callbacks.push(callback);
     }
+}
 
+impl Happening {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -102,7 +133,7 @@ impl Pace {
         let device = move || {
             for run in runs {
                 sleep(each);
-                run.happens();
+                run.happens(Ok(()));
             }
         };
         Builder::new().name("device".into()).spawn(device)?;
@@ -111,11 +142,10 @@ impl Pace {
 
     /// The end of a run whose work is done.
     pub(crate) fn end_of_run(&self) -> Event {
-        let event = Event::new(matches!(self, Pace::AtOnce));
-        if let Pace::Later(begin) = self
-            && begin.send(event.clone()).is_err()
-        {
-            event.happens();
+        let Pace::Later(begin) = self else { return Event::past() };
+        let event = Event::coming();
+        if begin.send(event.clone()).is_err() {
+            event.happens(Ok(()));
         }
         event
     }
@@ -123,7 +153,7 @@ impl Pace {
 
 impl Handle for sys::Event_Destroy {
     unsafe fn handle(&mut self) -> Answer {
-        if !self.event.is_null() {
+        if !self.event.is_null() && !std::ptr::eq(self.event.cast(), &raw const PAST) {
             // SAFETY: made by `Event::object`, and given back once.
             drop(unsafe { Box::from_raw(self.event.cast::<Event>()) });
         }
@@ -134,22 +164,22 @@ impl Handle for sys::Event_Destroy {
 impl Handle for sys::Event_IsReady {
     unsafe fn handle(&mut self) -> Answer {
         // SAFETY: callers hand back what they were given.
-        self.is_ready = unsafe { seen::<Event>(self.event)? }.state().has_happened;
+        self.is_ready = unsafe { seen::<Event>(self.event)? }.outcome().is_some();
         Ok(())
     }
 }
 
 impl Handle for sys::Event_Error {
     unsafe fn handle(&mut self) -> Answer {
-        Ok(())
+        // SAFETY: callers hand back what they were given.
+        unsafe { seen::<Event>(self.event)? }.outcome().unwrap_or(Ok(()))
     }
 }
 
 impl Handle for sys::Event_Await {
     unsafe fn handle(&mut self) -> Answer {
         // SAFETY: callers hand back what they were given.
-        unsafe { seen::<Event>(self.event)? }.wait();
-        Ok(())
+        unsafe { seen::<Event>(self.event)? }.clone().wait()
     }
 }
 
@@ -158,8 +188,32 @@ impl Handle for sys::Event_OnReady {
         // SAFETY: callers hand back what they were given. The callback may give the event back: a copy is used here.
         let event = unsafe { seen::<Event>(self.event)? }.clone();
         if let Some(function) = self.callback {
-            event.on_ready(Callback { function, argument: self.user_arg });
+            let told = Told { function, argument: self.user_arg };
+            event.on_ready(move |outcome| told.call(outcome));
         }
+        Ok(())
+    }
+}
+
+impl Handle for sys::Event_Create {
+    unsafe fn handle(&mut self) -> Answer {
+        self.event = Event::coming().object();
+        Ok(())
+    }
+}
+
+impl Handle for sys::Event_Set {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        let event = unsafe { seen::<Event>(self.event)? }.clone();
+        event.happens(match self.error_code {
+            0 => Ok(()),
+            code => {
+                // SAFETY: the message has the length that stands beside it.
+                let message = unsafe { list(self.error_message, self.error_message_size) };
+                Err(Failure { code, message: String::from_utf8_lossy(message).into_owned() })
+            }
+        });
         Ok(())
     }
 }

@@ -5,14 +5,14 @@
 //! Slow, and simple: this shows numerics. A process that ends closes its connection, which the others see at once; one that
 //! hangs is given up when it has been silent for too long.
 
-use crate::table::Failure;
+use crate::call::Failure;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use systole_dist::Exchange;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_pjrt::sys::{self, code};
 
 /// The options of a client: how many devices each process has, and which process of how many this is.
@@ -28,6 +28,12 @@ pub(crate) struct ProcessOptions {
     pub(crate) step: Duration,
 }
 
+/// How many devices there are where no option says it.
+fn default_devices() -> std::result::Result<i64, Failure> {
+    let text = knobs::DEVICES.get();
+    text.trim().parse().map_err(|_| knobs::DEVICES.no_value(&text).into())
+}
+
 /// More processes than this are a mistake.
 const MOST_PROCESSES: i64 = 1024;
 /// How often it is looked whether somebody has come.
@@ -41,7 +47,7 @@ impl ProcessOptions {
         len: usize,
     ) -> std::result::Result<ProcessOptions, Failure> {
         let mut place = ProcessOptions {
-            devices: 1,
+            devices: default_devices()?,
             process: 0,
             processes: 1,
             coordinator: String::new(),

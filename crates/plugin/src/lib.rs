@@ -1,6 +1,6 @@
 //! Systole's CPU engine as a PJRT plugin: a library that exports `GetPjrtApi`.
 //!
-//! It takes StableHLO text as Systole prints it, and offers as many logical devices as the option `num_devices` asks
+//! It takes StableHLO, as Systole prints it and as other systems do, and offers as many logical devices as the option `num_devices` asks
 //! for, all of them this machine's cores: they show numerics, not speed. Programs that are split over devices (`sdy`) become
 //! the program of each device with collectives, by the partitioner of `systole-dist`. It is the test bed of `systole-pjrt` where no
 //! accelerator is, and JAX can list its devices and put and get arrays; JAX's programs, which come as bytecode, are
@@ -17,13 +17,23 @@
 //! This crate has `unsafe` code: what callers pass are pointers, which the C API says are valid.
 #![allow(unsafe_code)]
 
+mod annotations;
 mod array;
+mod call;
+mod compile;
 mod device;
 mod event;
+mod extensions;
 mod hosts;
+mod kind;
 mod options;
 mod program;
+mod queue;
+mod run;
 mod serialized;
+mod sharding;
 mod table;
+mod told;
+mod transfer;
 
 pub use table::GetPjrtApi;

@@ -1,44 +1,71 @@
-//! Programs: StableHLO text in, the CPU engine's executable behind it, runs on one or several logical devices. Programs of
-//! several are split by the partitioner of `systole-dist`, and their collectives run between the devices.
+//! Executables: what is behind `PJRT_LoadedExecutable*` and `PJRT_Executable*`, and what these tell.
 //!
-//! A serialized program is its text with what it was compiled for: to load it is to compile it again. It is of use to
-//! test callers that keep what was compiled, and to no one else.
+//! A serialized program is its code with what it was compiled for: to load it is to compile it again. It is of use to
+//! callers that keep what was compiled.
 
-use crate::array::Array;
-use crate::device::{Client, Device, seen};
+use crate::call::{Answer, Failure, Handle, chars, list, seen};
+use crate::compile::compile;
+use crate::device::{Client, free_bytes};
 use crate::event::Pace;
-use crate::options::Options;
+use crate::kind::Kind;
+use crate::queue::Queue;
 use crate::serialized::Serialized;
-use crate::table::{Answer, Failure, Handle, chars};
-use std::ops::Range;
-use std::sync::Arc;
-use systole_dist::{SimulatedMesh, Team, partition};
-use systole_ir::op::Devices;
-use systole_ir::{TensorType, text};
+use crate::sharding::{Tiles, varint};
+use crate::told::Told;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use systole_dist::SimulatedMesh;
+use systole_ir::TensorType;
 use systole_pjrt::sys::{self, Object};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable};
+use systole_runtime::Executable;
 
 /// The object behind `PJRT_LoadedExecutable*` and `PJRT_Executable*`, which share a program.
-pub(crate) struct Loaded(Arc<Program>);
-
-struct Program {
-    name: String,
-    engine: Engine,
-    donated: Vec<usize>,
-    /// Devices of all processes.
-    partitions: usize,
-    /// Those of this one.
-    devices: Vec<Object>,
-    /// Types of one device's arrays.
-    params: Vec<TensorType>,
-    results: usize,
-    source: Serialized,
-    pace: Pace,
+pub(crate) struct Loaded {
+    pub(crate) program: Arc<Program>,
+    is_deleted: AtomicBool,
 }
 
-enum Engine {
+/// A compiled program.
+pub(crate) struct Program {
+    pub(crate) name: String,
+    pub(crate) engine: Engine,
+    /// Arguments that are given away.
+    pub(crate) donated: Vec<bool>,
+    pub(crate) replicas: usize,
+    pub(crate) partitions: usize,
+    /// Devices of this process.
+    pub(crate) devices: Vec<Object>,
+    /// Those of all processes.
+    pub(crate) ids: Arc<Vec<i32>>,
+    /// Of one device.
+    pub(crate) arguments: Vec<Arc<Kind>>,
+    pub(crate) results: Vec<Arc<Kind>>,
+    /// How many arrays hold each result.
+    pub(crate) result_arrays: Vec<usize>,
+    pub(crate) argument_tiles: Vec<Tiles>,
+    pub(crate) result_tiles: Vec<Tiles>,
+    /// The arrays that hold each argument of all devices together.
+    pub(crate) wholes: Vec<Vec<TensorType>>,
+    pub(crate) source: Serialized,
+    pub(crate) pace: Pace,
+    /// The client's own thread.
+    pub(crate) queue: Weak<Queue>,
+    /// Whether it runs so long that callers had better not wait.
+    pub(crate) is_long: bool,
+    pub(crate) arena: usize,
+    pub(crate) told: Told,
+}
+
+/// How a program runs on its devices.
+pub(crate) enum Engine {
+    /// Once, on the arrays of all devices together.
     Alone(Arc<dyn Executable>),
-    SimulatedMesh(SimulatedMesh),
+    /// On each device with the arrays of all together, in parts with that device's own: all get the same results.
+    Same(SimulatedMesh),
+    /// On each device with its own arrays.
+    Each(SimulatedMesh),
+    /// The same, without any exchange.
+    Copies(Arc<dyn Executable>),
 }
 
 // SAFETY: the pointers are to devices, which the client owns and never changes.
@@ -48,7 +75,12 @@ unsafe impl Sync for Program {}
 
 impl Loaded {
     fn object(program: &Arc<Program>) -> Object {
-        Box::into_raw(Box::new(Loaded(program.clone()))).cast()
+        let is_deleted = AtomicBool::new(false);
+        Box::into_raw(Box::new(Loaded { program: program.clone(), is_deleted })).cast()
+    }
+
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.is_deleted.load(Ordering::Relaxed)
     }
 }
 
@@ -60,165 +92,16 @@ impl Handle for sys::Client_Compile {
         let program = unsafe { self.program.as_ref() }.ok_or_else(|| Failure::invalid("no program"))?;
         // SAFETY: code and format have the lengths that stand beside them.
         let (code, format) = unsafe {
-            (
-                std::slice::from_raw_parts(program.code.cast_const(), program.code_size),
-                std::slice::from_raw_parts(program.format, program.format_size),
-            )
+            (list(program.code.cast_const(), program.code_size), list(program.format, program.format_size))
         };
         if format != b"mlir" {
             let format = String::from_utf8_lossy(format);
             return Err(Failure::unimplemented(format!("programs must be StableHLO text, not `{format}`")));
         }
-        let text = std::str::from_utf8(code).ok().filter(|t| !t.starts_with("ML\u{ef}"));
-        let text = text.ok_or_else(|| {
-            Failure::unimplemented("the program is bytecode; Systole's plugin reads StableHLO text only")
-        })?;
         // SAFETY: the options have the length that stands beside them.
-        let options = unsafe { bytes(self.compile_options, self.compile_options_size) };
-        let program = Program::compile(client, Serialized { text: text.into(), options: options.into() })?;
+        let options = unsafe { list(self.compile_options, self.compile_options_size) };
+        let program = compile(client, Serialized { code: code.into(), options: options.into() })?;
         self.executable = Loaded::object(&Arc::new(program));
-        Ok(())
-    }
-}
-
-/// # Safety
-/// `start` is null or points to `len` bytes.
-unsafe fn bytes<'a>(start: sys::Chars, len: usize) -> &'a [u8] {
-    // SAFETY: passed on.
-    if start.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(start, len) } }
-}
-
-/// Which parts of a program this process's devices run.
-fn own_parts(assigned: &[Object]) -> Result<Range<usize>, Failure> {
-    // SAFETY: pointers to devices, which the client owns.
-    let local = |device: &Object| Ok::<_, Failure>(unsafe { seen::<Device>(*device)? }.is_local());
-    let local = assigned.iter().map(local).collect::<Result<Vec<bool>, _>>()?;
-    let first = local.iter().position(|l| *l);
-    let first = first.ok_or_else(|| Failure::invalid("none of the program's devices is this process's"))?;
-    let own = first..first + local[first..].iter().take_while(|l| **l).count();
-    match local[own.end..].contains(&true) {
-        true => Err(Failure::unimplemented("a process's devices must follow each other in the program's")),
-        false => Ok(own),
-    }
-}
-
-impl Program {
-    fn compile(client: &Client, source: Serialized) -> Result<Program, Failure> {
-        let options = Options::read(&source.options)?;
-        let text::Program { graph, donated, spread } = text::parse_program(&source.text)?;
-        let wanted = spread.as_ref().map_or(1, |s| s.mesh.devices());
-        if options.partitions != wanted {
-            let what = format!("{} partitions for a mesh of {wanted} devices", options.partitions);
-            return Err(Failure::invalid(what));
-        }
-        if wanted > client.count() {
-            return Err(Failure::invalid(format!(
-                "{wanted} devices are wanted, and {} there",
-                client.count()
-            )));
-        }
-        // What one device runs is each process's own.
-        let first = if wanted == 1 { client.local.start } else { 0 };
-        let assigned = options.devices(wanted, first)?.into_iter();
-        let assigned = assigned.map(|id| client.device(id)).collect::<Result<Vec<_>, _>>()?;
-        let parts = own_parts(&assigned)?;
-        let devices = assigned[parts.clone()].to_vec();
-        let donated: Vec<usize> = donated.into_iter().map(|(param, _)| param).collect();
-        let options =
-            CompileOptions { donated: donated.clone(), label: graph.name.clone(), ..Default::default() };
-        let (name, results) = (graph.name.clone(), graph.results.len());
-        let (params, engine) = match &spread {
-            None => (graph.param_types(), Engine::Alone(client.engine.compile(&graph, &options)?)),
-            Some(spread) => {
-                // What is given away comes back updated: it is the state.
-                let own = partition(&graph, spread, &donated)?;
-                let team = match &client.line {
-                    Some(line) if parts.len() < wanted => {
-                        Team::of(Devices::replicas(wanted), parts, line.clone())
-                    }
-                    _ => Team::alone(Devices::replicas(wanted)),
-                };
-                let program = SimulatedMesh::compile(&*client.engine, &own, &team, &options)?;
-                (own.param_types(), Engine::SimulatedMesh(program))
-            }
-        };
-        let pace = client.pace.clone();
-        Ok(Program { name, engine, donated, partitions: wanted, devices, params, results, source, pace })
-    }
-
-    /// Before anything is given away.
-    fn check(&self, arrays: &[&Array]) -> Answer {
-        for (i, (array, ty)) in arrays.iter().zip(&self.params).enumerate() {
-            if array.ty != *ty {
-                let what = format!("argument {i} is {} and must be {ty}", array.ty);
-                return Err(Failure::invalid(what));
-            }
-        }
-        Ok(())
-    }
-
-    /// One list of results for each device of this process. Logical devices show numerics, not speed: they run one after the other.
-    fn run(&self, arrays: &[Vec<&Array>], kept: &[i64]) -> Result<Vec<Vec<Buffer>>, Failure> {
-        let argument = |(i, array): (usize, &&Array)| {
-            let gives = self.donated.contains(&i) && !kept.contains(&(i as i64));
-            Ok(Arg::Donate(array.argument(gives)?))
-        };
-        let arguments = |list: &Vec<&Array>| list.iter().enumerate().map(argument).collect();
-        let mut lists = arrays.iter().map(arguments).collect::<Result<Vec<Vec<Arg<'_>>>, Failure>>()?;
-        match &self.engine {
-            Engine::Alone(program) => Ok(vec![program.run(lists.pop().unwrap_or_default())?]),
-            Engine::SimulatedMesh(program) => Ok(program.run(lists)?),
-        }
-    }
-}
-
-impl Handle for sys::LoadedExecutable_Execute {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let program: &Program = unsafe { &seen::<Loaded>(self.executable)?.0 };
-        if self.num_devices != program.devices.len() {
-            let what = format!("{} devices were given for {}", self.num_devices, program.devices.len());
-            return Err(Failure::invalid(what));
-        }
-        if self.num_args != program.params.len() {
-            return Err(Failure::invalid(format!(
-                "{} arguments for {}",
-                self.num_args,
-                program.params.len()
-            )));
-        }
-        // SAFETY: the caller's options, with a list of that length.
-        let kept: &[i64] = match unsafe { self.options.as_ref() } {
-            Some(o) if !o.non_donatable_input_indices.is_null() => unsafe {
-                std::slice::from_raw_parts(o.non_donatable_input_indices, o.num_non_donatable_input_indices)
-            },
-            _ => &[],
-        };
-        let mut arrays: Vec<Vec<&Array>> = Vec::new();
-        for device in 0..self.num_devices {
-            let objects: &[Object] = match self.num_args {
-                0 => &[],
-                // SAFETY: one list of that many arguments for each device.
-                n => unsafe { std::slice::from_raw_parts(*self.argument_lists.add(device), n) },
-            };
-            // SAFETY: callers hand back what they were given.
-            let list = objects.iter().map(|a| unsafe { seen::<Array>(*a) }).collect::<Result<Vec<_>, _>>()?;
-            program.check(&list)?;
-            arrays.push(list);
-        }
-        let results = program.run(&arrays, kept)?;
-        let end = program.pace.end_of_run();
-        for (device, results) in results.into_iter().enumerate() {
-            for (i, buffer) in results.into_iter().enumerate() {
-                let array = Array::object(buffer, program.devices[device], end.clone());
-                // SAFETY: the caller's list for each device has room for every result.
-                unsafe { *(*self.output_lists.add(device)).add(i) = array };
-            }
-            if !self.device_complete_events.is_null() {
-                // SAFETY: room for one event of each device.
-                unsafe { *self.device_complete_events.add(device) = end.object() };
-            }
-        }
         Ok(())
     }
 }
@@ -229,12 +112,19 @@ macro_rules! handle {
             unsafe fn handle(&mut self) -> Answer {
                 let $args = self;
                 // SAFETY: callers hand back what they were given.
-                let $program: &Arc<Program> = unsafe { &seen::<Loaded>($args.$from)?.0 };
+                let $program: &Arc<Program> = unsafe { &seen::<Loaded>($args.$from)?.program };
                 $body
                 Ok(())
             }
         })*
     };
+}
+
+/// Hands bytes out: start, length, what backs them, and its deleter.
+fn give(bytes: Vec<u8>) -> (sys::Chars, usize, Object, Option<sys::Deleter>) {
+    let bytes = Box::new(bytes);
+    let (start, len) = (bytes.as_ptr(), bytes.len());
+    (start, len, Box::into_raw(bytes).cast(), Some(free_bytes))
 }
 
 handle! {
@@ -245,30 +135,123 @@ handle! {
         args.addressable_devices = program.devices.as_ptr();
         args.num_addressable_devices = program.devices.len();
     }
+    LoadedExecutable_AddressableDeviceLogicalIds: |args, program| executable => {
+        args.addressable_device_logical_ids = program.told.logical_ids.as_ptr().cast_mut();
+        args.num_addressable_device_logical_ids = program.told.logical_ids.len();
+    }
+    LoadedExecutable_GetDeviceAssignment: |args, program| executable => {
+        (args.serialized_bytes, args.serialized_bytes_size, args.serialized_device_assignment,
+         args.serialized_device_assignment_deleter) = give(program.assignment());
+    }
+    LoadedExecutable_Fingerprint: |args, program| executable => {
+        (args.executable_fingerprint, args.executable_fingerprint_size) = chars(&program.told.fingerprint);
+    }
+    Executable_Fingerprint: |args, program| executable => {
+        (args.executable_fingerprint, args.executable_fingerprint_size) = chars(&program.told.fingerprint);
+    }
     Executable_Name: |args, program| executable => {
         (args.executable_name, args.executable_name_size) = chars(&program.name);
     }
-    Executable_NumReplicas: |args, _program| executable => {
-        args.num_replicas = 1;
+    Executable_NumReplicas: |args, program| executable => {
+        args.num_replicas = program.replicas;
     }
     Executable_NumPartitions: |args, program| executable => {
         args.num_partitions = program.partitions;
     }
     Executable_NumOutputs: |args, program| executable => {
-        args.num_outputs = program.results;
+        args.num_outputs = program.results.len();
+    }
+    Executable_SizeOfGeneratedCodeInBytes: |args, program| executable => {
+        args.size_in_bytes = program.source.code.len() as i64;
+    }
+    Executable_GetCostAnalysis: |args, program| executable => {
+        (args.properties, args.num_properties) = (program.told.costs.as_ptr(), program.told.costs.len());
+    }
+    Executable_GetCompiledMemoryStats: |args, program| executable => {
+        let told = &program.told;
+        args.argument_size_in_bytes = told.argument_bytes as i64;
+        args.output_size_in_bytes = told.result_bytes as i64;
+        args.alias_size_in_bytes = told.alias_bytes as i64;
+        args.temp_size_in_bytes = program.arena as i64;
+        let held = told.argument_bytes + told.result_bytes - told.alias_bytes;
+        args.peak_memory_in_bytes = held.saturating_add(program.arena) as i64;
+        args.total_size_in_bytes = args.peak_memory_in_bytes;
+        args.total_allocation_bytes = args.peak_memory_in_bytes;
+    }
+    Executable_OutputMemoryKinds: |args, program| executable => {
+        let kinds = &program.told.result_memories;
+        args.num_outputs = kinds.len();
+        (args.memory_kinds, args.memory_kind_sizes) = (kinds.starts(), kinds.sizes());
+    }
+    Executable_ParameterMemoryKinds: |args, program| executable => {
+        let kinds = &program.told.argument_memories;
+        args.num_parameters = kinds.len();
+        (args.memory_kinds, args.memory_kind_sizes) = (kinds.starts(), kinds.sizes());
+    }
+    Executable_OutputElementTypes: |args, program| executable => {
+        let types = &program.told.result_types;
+        (args.output_types, args.num_output_types) = (types.as_ptr(), types.len());
+    }
+    Executable_OutputDimensions: |args, program| executable => {
+        let told = &program.told;
+        args.num_outputs = told.result_ranks.len();
+        (args.dims, args.dim_sizes) = (told.result_dims.as_ptr(), told.result_ranks.as_ptr());
+    }
+    Executable_GetCompileOptions: |args, program| executable => {
+        (args.serialized_bytes, args.serialized_bytes_size, args.serialized_compile_options,
+         args.serialized_compile_options_deleter) = give(program.source.options.clone());
     }
     Executable_Serialize: |args, program| executable => {
-        let bytes = Box::new(program.source.to_bytes());
-        (args.serialized_bytes, args.serialized_bytes_size) = (bytes.as_ptr(), bytes.len());
-        args.serialized_executable = Box::into_raw(bytes).cast();
-        args.serialized_executable_deleter = Some(free_bytes);
+        (args.serialized_bytes, args.serialized_bytes_size, args.serialized_executable,
+         args.serialized_executable_deleter) = give(program.source.to_bytes());
     }
 }
 
-/// Frees what `Executable_Serialize` handed out.
-unsafe extern "C" fn free_bytes(object: Object) {
-    // SAFETY: the box that was given away there, given back once.
-    drop(unsafe { Box::from_raw(object.cast::<Vec<u8>>()) });
+impl Program {
+    /// A serialized `xla.DeviceAssignmentProto`: for each partition the devices of its replicas.
+    fn assignment(&self) -> Vec<u8> {
+        let mut bytes = vec![0x08];
+        varint(self.replicas as u64, &mut bytes);
+        bytes.push(0x10);
+        varint(self.partitions as u64, &mut bytes);
+        for p in 0..self.partitions {
+            let mut ids = Vec::new();
+            for r in 0..self.replicas {
+                let id = self.ids.get(r * self.partitions + p).copied().unwrap_or_default();
+                varint(id as u64, &mut ids);
+            }
+            let mut own = vec![0x0a];
+            varint(ids.len() as u64, &mut own);
+            own.extend(ids);
+            bytes.push(0x1a);
+            varint(own.len() as u64, &mut bytes);
+            bytes.extend(own);
+        }
+        bytes
+    }
+}
+
+impl Handle for sys::Executable_OptimizedProgram {
+    /// The program as it came. Callers ask twice: how long it is, then for the bytes.
+    unsafe fn handle(&mut self) -> Answer {
+        const FORMAT: &str = "mlir";
+        // SAFETY: callers hand back what they were given.
+        let program = &unsafe { seen::<Loaded>(self.executable)? }.program;
+        // SAFETY: the caller's structure, which is to be filled.
+        let given = unsafe { self.program.as_mut() }.ok_or_else(|| Failure::invalid("no program"))?;
+        let code = &program.source.code;
+        (given.format, given.format_size) = chars(FORMAT);
+        if !given.code.is_null() {
+            if given.code_size < code.len() {
+                let what = format!("{} bytes of room for {}", given.code_size, code.len());
+                return Err(Failure::invalid(what));
+            }
+            // SAFETY: the caller's memory has room for that many bytes.
+            unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), given.code, code.len()) };
+        }
+        given.code_size = code.len();
+        Ok(())
+    }
 }
 
 impl Handle for sys::Executable_DeserializeAndLoad {
@@ -276,14 +259,30 @@ impl Handle for sys::Executable_DeserializeAndLoad {
         // SAFETY: callers hand back what they were given.
         let client: &Client = unsafe { seen(self.client)? };
         // SAFETY: the caller's bytes are that many.
-        let given = unsafe { bytes(self.serialized_executable, self.serialized_executable_size) };
+        let given = unsafe { list(self.serialized_executable, self.serialized_executable_size) };
         let mut source = Serialized::read(given)?;
         if !self.overridden_serialized_compile_options.is_null() {
             let len = self.overridden_serialized_compile_options_size;
             // SAFETY: the options have the length that stands beside them.
-            source.options = unsafe { bytes(self.overridden_serialized_compile_options, len) }.into();
+            source.options = unsafe { list(self.overridden_serialized_compile_options, len) }.into();
         }
-        self.loaded_executable = Loaded::object(&Arc::new(Program::compile(client, source)?));
+        self.loaded_executable = Loaded::object(&Arc::new(compile(client, source)?));
+        Ok(())
+    }
+}
+
+impl Handle for sys::LoadedExecutable_Delete {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        unsafe { seen::<Loaded>(self.executable)? }.is_deleted.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Handle for sys::LoadedExecutable_IsDeleted {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        self.is_deleted = unsafe { seen::<Loaded>(self.executable)? }.is_deleted();
         Ok(())
     }
 }

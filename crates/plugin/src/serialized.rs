@@ -1,25 +1,26 @@
-//! The serialized form of a program: `MARK`, this plugin's version, a checksum, the options and the text.
+//! The serialized form of a program: `MARK`, this plugin's version, a checksum, the options and the code.
 
+use crate::call::Failure;
 use crate::device::VERSION;
-use crate::table::Failure;
 use systole_ir::rng::fnv1a;
 use systole_pjrt::sys::code;
 
 /// What a program is compiled from.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Serialized {
-    pub(crate) text: String,
+    /// Text or bytecode.
+    pub(crate) code: Vec<u8>,
     pub(crate) options: Vec<u8>,
 }
 
 const MARK: &[u8] = b"systole program\n";
 
 impl Serialized {
-    /// `MARK, length of the version: u32, version, checksum: u64, length of the options: u64, options, text`.
+    /// `MARK, length of the version: u32, version, checksum: u64, length of the options: u64, options, code`.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut rest = (self.options.len() as u64).to_le_bytes().to_vec();
         rest.extend_from_slice(&self.options);
-        rest.extend_from_slice(self.text.as_bytes());
+        rest.extend_from_slice(&self.code);
         let mut bytes = MARK.to_vec();
         bytes.extend_from_slice(&(VERSION.len() as u32).to_le_bytes());
         bytes.extend_from_slice(VERSION.as_bytes());
@@ -49,9 +50,8 @@ impl Serialized {
         }
         let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
         let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| cut())?;
-        let (options, text) = rest.split_at_checked(length).ok_or_else(cut)?;
-        let text = String::from_utf8(text.to_vec()).map_err(|_| wrong("its text is none"))?;
-        Ok(Serialized { text, options: options.into() })
+        let (options, code) = rest.split_at_checked(length).ok_or_else(cut)?;
+        Ok(Serialized { code: code.into(), options: options.into() })
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn any_changed_or_missing_byte_is_refused() {
-        let program = Serialized { text: "func.func @main".into(), options: vec![1, 2, 3] };
+        let program = Serialized { code: b"func.func @main".into(), options: vec![1, 2, 3] };
         let bytes = program.to_bytes();
         assert!(Serialized::read(&bytes).is_ok_and(|p| p == program));
         for n in 0..bytes.len() {

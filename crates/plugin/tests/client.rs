@@ -486,10 +486,6 @@ for d in devices:
             y = jax.device_put(view, d)
             assert y.devices() == {d}, y.devices()
             assert np.array_equal(np.asarray(y), view), (dtype, view.shape)
-try:
-    jax.jit(lambda x: x + 1)(np.float32(1))
-except Exception as e:
-    print('refused', 'bytecode' in str(e))
 ";
     let out = Command::new(python)
         .args(["-c", SCRIPT])
@@ -501,7 +497,6 @@ except Exception as e:
     let said = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{said}\n{}", String::from_utf8_lossy(&out.stderr));
     assert!(said.contains("devices 4 systole Systole CPU"), "{said}");
-    assert!(said.contains("refused True"), "{said}");
 }
 
 /// A client whose runs end `EACH` after their calls, one after the other.

@@ -6,6 +6,7 @@ mod chlo;
 mod complex;
 mod fold;
 mod given;
+mod manual;
 mod narrow;
 mod number;
 mod rewrite;
@@ -260,7 +261,8 @@ impl<'m> Importer<'m> {
                 }
             }
             "stablehlo.create_token" | "stablehlo.after_all" => Ok(vec![Given::Token]),
-            "sdy.sharding_constraint" => Ok(operands),
+            "sdy.sharding_constraint" | "sdy.reshard" => Ok(operands),
+            "sdy.manual_computation" => self.manual(op, operands, frame, g),
             _ => self.values(op, operands, frame, g),
         }
     }

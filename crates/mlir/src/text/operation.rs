@@ -114,6 +114,9 @@ impl<'a> Parser<'a> {
             self.dictionary()?;
         }
         module.meshes.push((name, axes));
+        if self.is('{') {
+            self.dictionary()?;
+        }
         self.location().map(drop)
     }
 

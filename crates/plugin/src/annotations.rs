@@ -1,0 +1,317 @@
+//! What a program of another system says of devices: how its arguments and results lie on them, and which arguments are
+//! given away. Where it leaves a result open, the way of the arguments is followed through the program (Shardy's
+//! propagation, as far as it is needed to name a result's axes).
+
+use crate::call::Failure;
+use crate::sharding::Tiles;
+use std::collections::HashMap;
+use systole_mlir::syntax::{
+    Attribute, Attributes, Elements, Function, Module, Operation, Region, Type, Value,
+};
+
+/// Calls deeper than this are not followed.
+const MOST_CALLS: usize = 16;
+
+/// The axes that split each dimension; empty: none known.
+type Axes = Vec<Vec<String>>;
+
+/// What the module says of its devices.
+#[derive(Debug)]
+pub(crate) struct Annotations {
+    /// How each argument lies on the devices.
+    pub(crate) arguments: Vec<Tiles>,
+    /// How each result does, where it is said or found out.
+    pub(crate) results: Vec<Tiles>,
+    /// Arguments that callers give away.
+    pub(crate) donated: Vec<bool>,
+}
+
+fn find<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a Attribute> {
+    attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value)
+}
+
+/// The function that is run.
+fn main_of(module: &Module) -> Option<usize> {
+    let named = module.functions.iter().position(|f| f.name == "main");
+    named.or_else(|| module.functions.iter().position(|f| !f.is_private))
+}
+
+/// Reads the annotations of a program for `devices`, and takes those of its face away: the rest is for one device, or
+/// for all together. `chooses`: for each result whether it may lie as the program leads to.
+pub(crate) fn take(module: &mut Module, devices: usize, chooses: &[bool]) -> Result<Annotations, Failure> {
+    let missing = || Failure::invalid("the module has no function to run");
+    let at = main_of(module).ok_or_else(missing)?;
+    let main = module.functions.get(at).ok_or_else(missing)?;
+    let rank = |ty: Option<&Type>| match ty {
+        Some(Type::Tensor(t)) => t.dims.len(),
+        _ => 0,
+    };
+    let mut arguments = Vec::new();
+    for (value, attributes) in main.body.arguments.iter().zip(&main.parameters) {
+        let told = tiles(module, attributes, rank(main.values.get(*value)), devices)?;
+        arguments.push(told.unwrap_or_else(|| Tiles::replicated(rank(main.values.get(*value)), devices)));
+    }
+    let mut results = Vec::new();
+    let mut led: Option<Vec<Option<Tiles>>> = None;
+    for (i, (ty, attributes)) in main.results.iter().enumerate() {
+        let whole = Tiles::replicated(rank(Some(ty)), devices);
+        let told = tiles(module, attributes, rank(Some(ty)), devices)?;
+        let found = match told {
+            None if devices > 1 && chooses.get(i).or(chooses.last()).copied().unwrap_or(true) => {
+                led.get_or_insert_with(|| lead(module, main, devices)).get(i).cloned().flatten()
+            }
+            told => told,
+        };
+        let fits = |t: &Tiles| match ty {
+            Type::Tensor(ty) => {
+                let dims: Vec<usize> = ty.dims.iter().map(|d| d.unwrap_or(1) as usize).collect();
+                t.local(&dims).is_ok()
+            }
+            _ => false,
+        };
+        results.push(found.filter(fits).unwrap_or(whole));
+    }
+    let donated = main.parameters.iter().map(gives).collect();
+    if let Some(main) = module.functions.get_mut(at) {
+        let own = |attributes: &mut Attributes| attributes.retain(|(name, _)| name != "sdy.sharding");
+        main.parameters.iter_mut().for_each(own);
+        main.results.iter_mut().for_each(|(_, attributes)| own(attributes));
+    }
+    Ok(Annotations { arguments, results, donated })
+}
+
+fn gives(attributes: &Attributes) -> bool {
+    find(attributes, "tf.aliasing_output").is_some()
+        || matches!(find(attributes, "jax.buffer_donor"), Some(Attribute::Bool(true) | Attribute::Unit))
+}
+
+/// How an argument or a result lies, where that is said.
+fn tiles(
+    module: &Module,
+    attributes: &Attributes,
+    rank: usize,
+    devices: usize,
+) -> Result<Option<Tiles>, Failure> {
+    if let Some(Attribute::Sharding(mesh, dims)) = find(attributes, "sdy.sharding") {
+        return of_axes(module, mesh, dims, rank, devices).map(Some);
+    }
+    match find(attributes, "mhlo.sharding") {
+        Some(Attribute::String(text)) => Tiles::of_text(text, rank, devices).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn of_axes(
+    module: &Module,
+    mesh: &str,
+    dims: &[Vec<String>],
+    rank: usize,
+    devices: usize,
+) -> Result<Tiles, Failure> {
+    let axes = module.meshes.iter().find(|(name, _)| name == mesh).map(|(_, axes)| axes.as_slice());
+    let whole = devices == 1 || dims.len() != rank || dims.iter().all(Vec::is_empty);
+    match axes {
+        Some(axes) if !whole && !axes.is_empty() => Tiles::of_axes(dims, axes, devices),
+        _ => Ok(Tiles::replicated(rank, devices)),
+    }
+}
+
+/// How the results lie when ops keep what they are given.
+fn lead(module: &Module, main: &Function, devices: usize) -> Vec<Option<Tiles>> {
+    let mut walk = Walk { module, mesh: String::new(), depth: 0 };
+    let given = main.parameters.iter().map(|attributes| match find(attributes, "sdy.sharding") {
+        Some(Attribute::Sharding(mesh, dims)) => {
+            walk.mesh = mesh.clone();
+            dims.clone()
+        }
+        _ => Axes::new(),
+    });
+    let given: Vec<Axes> = given.collect();
+    if walk.mesh.is_empty() {
+        // Constraints within may name the mesh.
+        walk.mesh = module.meshes.first().map(|(name, _)| name.clone()).unwrap_or_default();
+    }
+    let found = walk.function(main, given);
+    let tiles = |axes: Axes| match axes.iter().all(Vec::is_empty) {
+        true => None,
+        false => of_axes(module, &walk.mesh, &axes, axes.len(), devices).ok(),
+    };
+    found.into_iter().map(tiles).collect()
+}
+
+struct Walk<'m> {
+    module: &'m Module,
+    mesh: String,
+    depth: usize,
+}
+
+impl Walk<'_> {
+    /// The axes of a function's results.
+    fn function(&mut self, f: &Function, given: Vec<Axes>) -> Vec<Axes> {
+        let mut known: HashMap<Value, Axes> = f.body.arguments.iter().copied().zip(given).collect();
+        self.body(f, &f.body, &mut known)
+    }
+
+    fn body(&mut self, f: &Function, region: &Region, known: &mut HashMap<Value, Axes>) -> Vec<Axes> {
+        let Some((last, ops)) = region.operations.split_last() else { return Vec::new() };
+        for op in ops {
+            let results = self.operation(f, op, known);
+            for (value, axes) in op.results.iter().zip(results) {
+                if axes.iter().any(|a| !a.is_empty()) {
+                    known.insert(*value, axes);
+                }
+            }
+        }
+        last.operands.iter().map(|v| known.get(v).cloned().unwrap_or_default()).collect()
+    }
+
+    fn operation(&mut self, f: &Function, op: &Operation, known: &HashMap<Value, Axes>) -> Vec<Axes> {
+        let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
+        match name {
+            "sdy.sharding_constraint" | "sdy.reshard" => match find(&op.attributes, "sharding") {
+                Some(Attribute::Sharding(_, dims)) => vec![dims.clone()],
+                _ => Vec::new(),
+            },
+            "sdy.manual_computation" => shardings(&op.attributes, "out_shardings"),
+            "func.call" => {
+                let Some(Attribute::Symbol(callee)) = find(&op.attributes, "callee") else {
+                    return Vec::new();
+                };
+                let Some(called) = self.module.functions.iter().find(|f| f.name == *callee) else {
+                    return Vec::new();
+                };
+                if self.depth == MOST_CALLS {
+                    return Vec::new();
+                }
+                self.depth += 1;
+                let given = op.operands.iter().map(|v| known.get(v).cloned().unwrap_or_default()).collect();
+                let results = self.function(called, given);
+                self.depth -= 1;
+                results
+            }
+            "while" => op.operands.iter().map(|v| known.get(v).cloned().unwrap_or_default()).collect(),
+            _ => {
+                let results = op.results.iter().filter_map(|r| dims(f, *r)).map(|out| {
+                    let mut axes: Axes = vec![Vec::new(); out.len()];
+                    for (k, operand) in op.operands.iter().enumerate() {
+                        let (Some(own), Some(from)) = (known.get(operand), dims(f, *operand)) else {
+                            continue;
+                        };
+                        for (d, to) in along(name, op, k, &from, &out, f) {
+                            join(&mut axes, to, own.get(d));
+                        }
+                    }
+                    axes
+                });
+                results.collect()
+            }
+        }
+    }
+}
+
+/// Adds axes to a dimension that has none, where no other dimension is split by them.
+fn join(axes: &mut Axes, to: usize, own: Option<&Vec<String>>) {
+    let Some(own) = own.filter(|own| !own.is_empty()) else { return };
+    let taken = axes.iter().flatten().any(|a| own.contains(a));
+    if let Some(place) = axes.get_mut(to).filter(|place| place.is_empty() && !taken) {
+        place.clone_from(own);
+    }
+}
+
+fn dims(f: &Function, value: Value) -> Option<Vec<u64>> {
+    match f.values.get(value)? {
+        Type::Tensor(t) => t.dims.iter().copied().collect(),
+        _ => None,
+    }
+}
+
+/// The shardings of several values, as `sdy.manual_computation` has them.
+fn shardings(attributes: &Attributes, name: &str) -> Vec<Axes> {
+    let one = |item: &Attribute| match item {
+        Attribute::Sharding(_, dims) => dims.clone(),
+        _ => Axes::new(),
+    };
+    match find(attributes, name) {
+        Some(Attribute::List(items)) => items.iter().map(one).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn numbers(attributes: &Attributes, name: &str) -> Vec<usize> {
+    let int = |item: &Attribute| match item {
+        Attribute::Int(i) => usize::try_from(*i).ok(),
+        _ => None,
+    };
+    match find(attributes, name) {
+        Some(Attribute::Array(_, items) | Attribute::List(items)) => items.iter().filter_map(int).collect(),
+        Some(Attribute::Dense(dense)) => match &dense.elements {
+            Elements::List(_, words) | Elements::Splat(words) => {
+                words.iter().filter_map(|w| w.parse().ok()).collect()
+            }
+            _ => Vec::new(),
+        },
+        Some(one) => int(one).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+/// Which dimensions of operand `k` are which of the result.
+fn along(
+    name: &str,
+    op: &Operation,
+    k: usize,
+    from: &[u64],
+    out: &[u64],
+    f: &Function,
+) -> Vec<(usize, usize)> {
+    let same = || (0..from.len().min(out.len())).filter(|&d| from[d] == out[d]).map(|d| (d, d)).collect();
+    match name {
+        "transpose" => {
+            numbers(&op.attributes, "permutation").into_iter().enumerate().map(|(to, d)| (d, to)).collect()
+        }
+        "broadcast_in_dim" => {
+            let to = numbers(&op.attributes, "broadcast_dimensions").into_iter().enumerate();
+            to.filter(|&(d, to)| from.get(d) == out.get(to)).collect()
+        }
+        "reshape" => {
+            let before = |dims: &[u64], d: usize| dims.iter().take(d).product::<u64>();
+            let pairs = (0..from.len()).flat_map(|d| (0..out.len()).map(move |to| (d, to)));
+            pairs.filter(|&(d, to)| from[d] == out[to] && before(from, d) == before(out, to)).collect()
+        }
+        "reduce" if k < op.operands.len() / 2 => {
+            let gone = numbers(&op.attributes, "dimensions");
+            (0..from.len()).filter(|d| !gone.contains(d)).enumerate().map(|(to, d)| (d, to)).collect()
+        }
+        "dot_general" => product(op, k, from.len(), f),
+        "concatenate" | "pad" | "slice" | "dynamic_slice" | "dynamic_update_slice" | "reduce_window"
+            if from.len() == out.len() =>
+        {
+            same()
+        }
+        "convolution" | "gather" | "scatter" | "iota" | "custom_call" | "rng_bit_generator" | "reduce" => {
+            Vec::new()
+        }
+        _ if from == out => same(),
+        _ => Vec::new(),
+    }
+}
+
+/// Of a product of arrays: first what both have, then rows, then columns.
+fn product(op: &Operation, k: usize, rank: usize, f: &Function) -> Vec<(usize, usize)> {
+    let Some(Attribute::Struct(_, fields)) = find(&op.attributes, "dot_dimension_numbers") else {
+        return Vec::new();
+    };
+    let side = if k == 0 { "lhs" } else { "rhs" };
+    let batch = numbers(fields, &format!("{side}_batching_dimensions"));
+    let summed = numbers(fields, &format!("{side}_contracting_dimensions"));
+    let rows = match k {
+        0 => 0,
+        _ => {
+            let lhs = op.operands.first().and_then(|v| dims(f, *v)).map_or(0, |d| d.len());
+            lhs.saturating_sub(batch.len() + summed.len())
+        }
+    };
+    let own = (0..rank).filter(|d| !batch.contains(d) && !summed.contains(d)).enumerate();
+    let own = own.map(|(i, d)| (d, batch.len() + rows + i)).collect::<Vec<_>>();
+    batch.iter().enumerate().map(|(i, d)| (*d, i)).chain(own).collect()
+}

@@ -1,0 +1,158 @@
+//! How a call comes in, how an answer and an error go out.
+
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use systole_ir::{Error, ErrorKind};
+use systole_pjrt::sys::{self, Args, Object, code};
+
+/// An error on its way out, with the code that callers see.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: i32,
+    pub(crate) message: String,
+}
+
+/// What a function of the plugin returns.
+pub(crate) type Answer = Result<(), Failure>;
+
+impl Failure {
+    pub(crate) fn invalid(message: impl Into<String>) -> Failure {
+        Failure { code: code::INVALID_ARGUMENT, message: message.into() }
+    }
+
+    pub(crate) fn exhausted(message: impl Into<String>) -> Failure {
+        Failure { code: code::RESOURCE_EXHAUSTED, message: message.into() }
+    }
+
+    pub(crate) fn unimplemented(message: impl Into<String>) -> Failure {
+        Failure { code: code::UNIMPLEMENTED, message: message.into() }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Failure {
+        let code = match e.kind() {
+            ErrorKind::Unsupported => code::UNIMPLEMENTED,
+            ErrorKind::Bug => code::INTERNAL,
+            _ => code::INVALID_ARGUMENT,
+        };
+        Failure { code, message: e.to_string() }
+    }
+}
+
+/// A function of the C API, as a method of its arguments.
+pub(crate) trait Handle: Args {
+    /// # Safety
+    /// Pointers in the arguments are as the C API says.
+    unsafe fn handle(&mut self) -> Answer;
+}
+
+/// The object behind `PJRT_Error*`. Since version 0.117 it begins with a pointer to its own functions.
+#[repr(C)]
+struct ErrorObject {
+    functions: *const ErrorFunctions,
+    failure: Failure,
+}
+
+#[repr(C)]
+struct ErrorFunctions {
+    struct_size: usize,
+    instance_size: usize,
+    extension_start: *const c_void,
+    functions: [Option<sys::Function>; 4],
+}
+
+// SAFETY: constant numbers and functions.
+unsafe impl Sync for ErrorFunctions {}
+
+static ERROR_FUNCTIONS: ErrorFunctions = ErrorFunctions {
+    struct_size: size_of::<ErrorFunctions>(),
+    instance_size: size_of::<usize>(),
+    extension_start: std::ptr::null(),
+    functions: [
+        Some(entry::<sys::Error_Destroy>),
+        Some(entry::<sys::Error_Message>),
+        Some(entry::<sys::Error_GetCode>),
+        Some(entry::<sys::Error_ForEachPayload>),
+    ],
+};
+
+/// An error object, which the caller destroys.
+pub(crate) fn error(failure: Failure) -> Object {
+    Box::into_raw(Box::new(ErrorObject { functions: &raw const ERROR_FUNCTIONS, failure })).cast()
+}
+
+/// # Safety
+/// `object` is a pointer that this plugin handed out for a `T` that is alive.
+pub(crate) unsafe fn seen<'a, T>(object: Object) -> Result<&'a T, Failure> {
+    // SAFETY: passed on.
+    unsafe { object.cast::<T>().as_ref() }.ok_or_else(|| Failure::invalid("an object is null"))
+}
+
+/// # Safety
+/// `start` is null or points to `len` values.
+pub(crate) unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
+    // SAFETY: passed on.
+    if start.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(start, len) } }
+}
+
+/// How every call comes in. Callers may have been compiled with a shorter or a longer structure: only what both know
+/// is read and written. A panic must not cross into C.
+pub(crate) unsafe extern "C" fn entry<A: Handle>(args: *mut c_void) -> Object {
+    let answer = catch_unwind(AssertUnwindSafe(|| {
+        let mut own = A::new();
+        // SAFETY: every structure begins with its size.
+        let known = unsafe { *args.cast::<usize>() }.min(A::SIZE);
+        // SAFETY: both are at least that long, and any bytes of the caller's are integers and pointers.
+        unsafe { std::ptr::copy_nonoverlapping(args.cast::<u8>(), (&raw mut own).cast(), known) };
+        // SAFETY: the caller follows the C API.
+        let answer = unsafe { own.handle() };
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping((&raw const own).cast::<u8>(), args.cast(), known) };
+        answer
+    }));
+    match answer {
+        Ok(Ok(())) => std::ptr::null_mut(),
+        Ok(Err(failure)) => error(failure),
+        Err(_) => error(Failure { code: code::INTERNAL, message: "a defect of Systole's plugin".into() }),
+    }
+}
+
+impl Handle for sys::Error_Destroy {
+    unsafe fn handle(&mut self) -> Answer {
+        if !self.error.is_null() {
+            // SAFETY: made by `error`, and given back once.
+            drop(unsafe { Box::from_raw(self.error.cast::<ErrorObject>()) });
+        }
+        Ok(())
+    }
+}
+
+impl Handle for sys::Error_Message {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: made by `error`, and alive.
+        let object: &ErrorObject = unsafe { seen(self.error)? };
+        (self.message, self.message_size) = chars(&object.failure.message);
+        Ok(())
+    }
+}
+
+impl Handle for sys::Error_GetCode {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: made by `error`, and alive.
+        self.code = unsafe { seen::<ErrorObject>(self.error)? }.failure.code;
+        Ok(())
+    }
+}
+
+impl Handle for sys::Error_ForEachPayload {
+    /// There are none. It must not fail: callers would ask the failure for its payloads, for ever.
+    unsafe fn handle(&mut self) -> Answer {
+        Ok(())
+    }
+}
+
+/// Pointer and length of a text.
+pub(crate) fn chars(text: &str) -> (sys::Chars, usize) {
+    (text.as_ptr(), text.len())
+}

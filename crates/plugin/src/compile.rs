@@ -1,0 +1,273 @@
+//! Code → a program: text as Systole prints it or as others do, and bytecode, on one or several devices.
+
+use crate::annotations;
+use crate::call::{Failure, seen};
+use crate::device::{Client, Device};
+use crate::kind::Kind;
+use crate::options::Options;
+use crate::program::{Engine, Program};
+use crate::serialized::Serialized;
+use crate::sharding::Tiles;
+use crate::told::{Facts, Told};
+use std::ops::Range;
+use std::sync::Arc;
+use systole_dist::{SimulatedMesh, Team, partition};
+use systole_ir::op::Devices;
+use systole_ir::rng::fnv1a;
+use systole_ir::{Graph, TensorType, cost, text};
+use systole_mlir::import;
+use systole_mlir::interface::{Face, Interface};
+use systole_mlir::syntax::Module;
+use systole_pjrt::sys::Object;
+use systole_runtime::{Backend, CompileOptions};
+
+/// How MLIR bytecode begins.
+const BYTECODE: &[u8] = b"ML\xefR";
+
+/// Programs of more work than this run on a thread of their own, so that the caller goes on meanwhile.
+const LITTLE_WORK: f64 = 4e6;
+
+/// A program as it came.
+enum Written {
+    /// Systole's own text: what each device has is said by its mesh.
+    Own(Box<text::Program>),
+    Other(Box<Module>),
+}
+
+fn read(code: &[u8]) -> Result<Written, Failure> {
+    if code.starts_with(BYTECODE) {
+        return Ok(Written::Other(Box::new(systole_bytecode::parse(code)?)));
+    }
+    let text = std::str::from_utf8(code).map_err(|_| {
+        Failure::invalid("the program is neither StableHLO text nor bytecode (a portable artifact)")
+    })?;
+    if text.starts_with("ML\u{ef}R") {
+        return Err(Failure::invalid("the program is bytecode that was taken for text"));
+    }
+    match text::parse_program(text) {
+        Ok(program) => Ok(Written::Own(Box::new(program))),
+        // All in the generic form is meant as text of ours.
+        Err(e) if text.contains("\"stablehlo.") && !text.contains(" stablehlo.") => Err(e.into()),
+        Err(_) => Ok(Written::Other(Box::new(systole_mlir::text::parse(text)?))),
+    }
+}
+
+/// Which parts of a program this process's devices run.
+fn own_parts(assigned: &[Object]) -> Result<Range<usize>, Failure> {
+    // SAFETY: pointers to devices, which the client owns.
+    let local = |device: &Object| Ok::<_, Failure>(unsafe { seen::<Device>(*device)? }.is_local());
+    let local = assigned.iter().map(local).collect::<Result<Vec<bool>, _>>()?;
+    let first = local.iter().position(|l| *l);
+    let first = first.ok_or_else(|| Failure::invalid("none of the program's devices is this process's"))?;
+    let own = first..first + local[first..].iter().take_while(|l| **l).count();
+    match local[own.end..].contains(&true) {
+        true => Err(Failure::unimplemented("a process's devices must follow each other in the program's")),
+        false => Ok(own),
+    }
+}
+
+/// The devices that a program runs on.
+struct Place {
+    ids: Vec<i32>,
+    /// Those of all processes.
+    assigned: Vec<Object>,
+    /// Which of them are this process's.
+    own: Range<usize>,
+}
+
+impl Place {
+    fn new(client: &Client, options: &Options, wanted: usize) -> Result<Place, Failure> {
+        if wanted > client.count() {
+            let what = format!("{wanted} devices are wanted, and {} there", client.count());
+            return Err(Failure::invalid(what));
+        }
+        // What one device runs is each process's own.
+        let first = if wanted == 1 { client.local.start } else { 0 };
+        let ids = options.devices(wanted, first)?;
+        let assigned = ids.iter().map(|id| client.device(*id)).collect::<Result<Vec<_>, _>>()?;
+        let own = own_parts(&assigned)?;
+        Ok(Place { ids, assigned, own })
+    }
+
+    fn team(&self, client: &Client, devices: Devices) -> Team {
+        match &client.line {
+            Some(line) if self.own.len() < self.assigned.len() => {
+                Team::of(devices, self.own.clone(), line.clone())
+            }
+            _ => Team::alone(devices),
+        }
+    }
+}
+
+/// A program before it is put together.
+struct Parts {
+    engine: Engine,
+    graph: Arc<Graph>,
+    /// Of one device.
+    arguments: Vec<Arc<Kind>>,
+    results: Vec<Arc<Kind>>,
+    argument_tiles: Vec<Tiles>,
+    result_tiles: Vec<Tiles>,
+    /// Of all devices together.
+    wholes: Vec<Vec<TensorType>>,
+    donated: Vec<bool>,
+    arena: usize,
+    is_foreign: bool,
+}
+
+pub(crate) fn compile(client: &Client, source: Serialized) -> Result<Program, Failure> {
+    let options = Options::read(&source.options)?;
+    let (place, parts) = match read(&source.code)? {
+        Written::Own(program) => own(client, &options, *program)?,
+        Written::Other(module) => other(client, &options, *module)?,
+    };
+    let devices = place.assigned.get(place.own.clone()).unwrap_or_default().to_vec();
+    let work = cost::cost(&parts.graph);
+    let is_long = parts.is_foreign
+        && ((work.flops as f64).max(work.bytes as f64) > LITTLE_WORK || has_loops(&parts.graph));
+    let mut key = source.code.clone();
+    key.extend_from_slice(&source.options);
+    let told = Told::new(Facts {
+        fingerprint: format!("{:016x}", fnv1a(&key)),
+        arguments: &parts.arguments,
+        results: &parts.results,
+        argument_tiles: &parts.argument_tiles,
+        result_tiles: &parts.result_tiles,
+        donated: &parts.donated,
+        graph: &parts.graph,
+        replicas: options.replicas,
+        partitions: options.partitions,
+        own: place.own.clone(),
+    });
+    Ok(Program {
+        name: parts.graph.name.clone(),
+        engine: parts.engine,
+        donated: parts.donated,
+        replicas: options.replicas,
+        partitions: options.partitions,
+        devices,
+        ids: Arc::new(place.ids),
+        result_arrays: parts.results.iter().map(|k| k.face.types().len()).collect(),
+        queue: Arc::downgrade(&client.queue),
+        arguments: parts.arguments,
+        results: parts.results,
+        argument_tiles: parts.argument_tiles,
+        result_tiles: parts.result_tiles,
+        wholes: parts.wholes,
+        source,
+        pace: client.pace.clone(),
+        is_long,
+        arena: parts.arena,
+        told,
+    })
+}
+
+/// Loops whose number of trips is not known.
+fn has_loops(graph: &Graph) -> bool {
+    let unknown = |op: &systole_ir::Op| match op {
+        systole_ir::Op::While(w) => w.trip_count.is_none(),
+        _ => false,
+    };
+    graph.nodes.iter().any(|n| unknown(&n.op))
+}
+
+fn kinds(types: &[TensorType]) -> Result<Vec<Arc<Kind>>, Failure> {
+    types.iter().map(|ty| Kind::of_type(ty).map(Arc::new)).collect()
+}
+
+/// A program of Systole's own client. What it may round is said by nobody: nothing.
+fn own(client: &Client, options: &Options, program: text::Program) -> Result<(Place, Parts), Failure> {
+    let text::Program { graph, donated, spread } = program;
+    let wanted = spread.as_ref().map_or(1, |s| s.mesh.devices());
+    if options.replicas != 1 {
+        let what = format!("{} replicas: programs have one here", options.replicas);
+        return Err(Failure::unimplemented(what));
+    }
+    if options.partitions != wanted {
+        let what = format!("{} partitions for a mesh of {wanted} devices", options.partitions);
+        return Err(Failure::invalid(what));
+    }
+    let place = Place::new(client, options, wanted)?;
+    let given: Vec<usize> = donated.into_iter().map(|(param, _)| param).collect();
+    let compiled = CompileOptions { donated: given.clone(), label: graph.name.clone(), ..Default::default() };
+    let (graph, engine, arena) = match &spread {
+        None => {
+            let program = client.engine.compile(&graph, &compiled)?;
+            let arena = program.report().arena_bytes;
+            (graph, Engine::Alone(program), arena)
+        }
+        Some(spread) => {
+            // What is given away comes back updated: it is the state.
+            let own = partition(&graph, spread, &given)?;
+            let team = place.team(client, Devices::replicas(wanted));
+            let program = SimulatedMesh::compile(&*client.engine, &own, &team, &compiled)?;
+            let arena = program.report().arena_bytes;
+            (own, Engine::Each(program), arena)
+        }
+    };
+    let whole = |types: &[TensorType]| types.iter().map(|t| Tiles::replicated(t.rank(), wanted)).collect();
+    let (params, made) = (graph.param_types(), graph.result_types());
+    let parts = Parts {
+        engine,
+        arguments: kinds(&params)?,
+        results: kinds(&made)?,
+        argument_tiles: whole(&params),
+        result_tiles: whole(&made),
+        wholes: params.iter().map(|t| vec![t.clone()]).collect(),
+        donated: (0..params.len()).map(|i| given.contains(&i)).collect(),
+        graph,
+        arena,
+        is_foreign: false,
+    };
+    Ok((place, parts))
+}
+
+/// A program of another system.
+fn other(client: &Client, options: &Options, mut module: Module) -> Result<(Place, Parts), Failure> {
+    let wanted = options.count();
+    let place = Place::new(client, options, wanted)?;
+    if place.own.len() < wanted {
+        return Err(Failure::unimplemented("programs of other systems on devices of several processes"));
+    }
+    let split = if options.replicas == 1 { options.partitions } else { 1 };
+    let annotated = annotations::take(&mut module, split, &options.chooses_results)?;
+    let import::Imported { program, interface, .. } = import::program(&module)?;
+    let graph = program.graph;
+    let arrays = |face: &Face| face.first..face.first + face.types().len();
+    let given = interface.arguments.iter().zip(&annotated.donated).filter(|(_, gives)| **gives);
+    let compiled = CompileOptions {
+        donated: given.flat_map(|(face, _)| arrays(face)).collect(),
+        label: graph.name.clone(),
+        flush_denormals: options.flush_denormals,
+        winograd: options.winograd,
+        excess_precision: options.excess_precision,
+        ..Default::default()
+    };
+    let meets = graph.nodes.iter().any(|n| n.op.meets());
+    let (engine, arena) = if wanted > 1 && meets {
+        let devices = Devices { replicas: options.replicas, partitions: options.partitions };
+        let program = SimulatedMesh::compile(&*client.engine, &graph, &Team::alone(devices), &compiled)?;
+        let arena = program.report().arena_bytes;
+        (if split == wanted { Engine::Same(program) } else { Engine::Each(program) }, arena)
+    } else {
+        let program = client.engine.compile(&graph, &compiled)?;
+        let arena = program.report().arena_bytes;
+        (if split == wanted { Engine::Alone(program) } else { Engine::Copies(program) }, arena)
+    };
+    let Interface { arguments, results } = &interface;
+    let local =
+        |(face, tiles): (&Face, &Tiles)| Kind::new(face.element, &tiles.local(&face.dims)?).map(Arc::new);
+    let parts = Parts {
+        engine,
+        arguments: arguments.iter().zip(&annotated.arguments).map(local).collect::<Result<_, _>>()?,
+        results: results.iter().zip(&annotated.results).map(local).collect::<Result<_, _>>()?,
+        wholes: arguments.iter().map(Face::types).collect(),
+        argument_tiles: annotated.arguments,
+        result_tiles: annotated.results,
+        donated: annotated.donated,
+        graph,
+        arena,
+        is_foreign: true,
+    };
+    Ok((place, parts))
+}

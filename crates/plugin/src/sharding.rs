@@ -1,0 +1,298 @@
+//! How an array of all devices lies on them: equal tiles, and which of them each device has. Read from the strings of
+//! GSPMD (`mhlo.sharding`) and from axes of a mesh (Shardy); told to callers as `xla.OpSharding`.
+
+use crate::call::Failure;
+use systole_ir::{Literal, TensorType};
+
+/// More devices than this are a mistake.
+const MOST_DEVICES: usize = 1024;
+
+/// Equal tiles of an array over devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tiles {
+    /// Into how many parts each dimension is split.
+    counts: Vec<usize>,
+    /// The tile of each device, by its place in the assignment; tiles are numbered in row-major order.
+    owner: Vec<usize>,
+}
+
+impl Tiles {
+    /// Every device has all of an array of `rank` dimensions.
+    pub(crate) fn replicated(rank: usize, devices: usize) -> Tiles {
+        Tiles { counts: vec![1; rank], owner: vec![0; devices] }
+    }
+
+    pub(crate) fn is_replicated(&self) -> bool {
+        self.counts.iter().all(|c| *c == 1)
+    }
+
+    /// Of the axes of a mesh (name and size, the first slowest) that split each dimension, the first slowest.
+    pub(crate) fn of_axes(
+        dims: &[Vec<String>],
+        mesh: &[(String, u64)],
+        devices: usize,
+    ) -> Result<Tiles, Failure> {
+        let total = mesh.iter().try_fold(1u64, |n, (_, size)| n.checked_mul(*size));
+        if total != Some(devices as u64) {
+            return Err(Failure::invalid(format!("a mesh {mesh:?} for {devices} devices")));
+        }
+        let mut tiles = Tiles { counts: Vec::new(), owner: vec![0; devices] };
+        for axes in dims {
+            let mut count = 1;
+            for axis in axes {
+                let (stride, size) = part_of_mesh(mesh, axis)?;
+                count *= size;
+                for (device, tile) in tiles.owner.iter_mut().enumerate() {
+                    *tile = *tile * size + device / stride % size;
+                }
+            }
+            tiles.counts.push(count);
+        }
+        Ok(tiles)
+    }
+
+    /// `{devices=[2,4]<=[8]}`, `{replicated}` and the other forms of GSPMD.
+    pub(crate) fn of_text(text: &str, rank: usize, devices: usize) -> Result<Tiles, Failure> {
+        let wrong =
+            || Failure::invalid(format!("the sharding {text} is not understood for {devices} devices"));
+        let inner = text.trim().strip_prefix('{').and_then(|t| t.strip_suffix('}')).ok_or_else(wrong)?.trim();
+        let Some(rest) = inner.strip_prefix("devices=[") else {
+            let known = ["replicated", "maximal", "manual", "unknown", "unreduced"];
+            let known = known.iter().any(|word| inner.starts_with(word));
+            return if known { Ok(Tiles::replicated(rank, devices)) } else { Err(wrong()) };
+        };
+        let (dims, rest) = rest.split_once(']').ok_or_else(wrong)?;
+        let dims = numbers(dims).ok_or_else(wrong)?;
+        let order = device_order(rest.trim(), devices).ok_or_else(wrong)?;
+        let tiles = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+        if tiles != Some(devices) || dims.len() < rank || order.len() != devices || devices > MOST_DEVICES {
+            return Err(wrong());
+        }
+        let copies: usize = dims[rank..].iter().product();
+        let mut owner = vec![usize::MAX; devices];
+        for (place, device) in order.iter().enumerate() {
+            *owner.get_mut(*device).ok_or_else(wrong)? = place / copies.max(1);
+        }
+        match owner.contains(&usize::MAX) {
+            true => Err(wrong()),
+            false => Ok(Tiles { counts: dims[..rank].to_vec(), owner }),
+        }
+    }
+
+    /// The dimensions of one device's part.
+    pub(crate) fn local(&self, dims: &[usize]) -> Result<Vec<usize>, Failure> {
+        if dims.len() != self.counts.len() {
+            let what = format!("a sharding of {} dimensions for {}", self.counts.len(), dims.len());
+            return Err(Failure::invalid(what));
+        }
+        let one = |(d, c): (&usize, &usize)| match d.is_multiple_of(*c) {
+            true => Ok(d / c),
+            false => Err(Failure::invalid(format!("a dimension of {d} is not split into {c} equal parts"))),
+        };
+        dims.iter().zip(&self.counts).map(one).collect()
+    }
+
+    /// The first device of each tile.
+    fn holders(&self) -> Vec<usize> {
+        let tiles: usize = self.counts.iter().product();
+        (0..tiles).map(|t| self.owner.iter().position(|o| *o == t).unwrap_or(0)).collect()
+    }
+
+    /// Parts of all devices → the array. `ty` is that of the whole.
+    pub(crate) fn join(&self, ty: &TensorType, parts: &[Literal]) -> Result<Literal, Failure> {
+        if self.is_replicated() {
+            return parts.first().cloned().ok_or_else(|| Failure::invalid("an array without parts"));
+        }
+        let local = self.local(&ty.shape)?;
+        let mut whole = Literal::zeros(ty.clone());
+        let bytes = whole.bytes_mut();
+        for (tile, device) in self.holders().into_iter().enumerate() {
+            let part = parts.get(device).ok_or_else(|| Failure::invalid("a part is missing"))?.bytes();
+            self.runs(ty, &local, tile, |at, from, len| {
+                if let (Some(to), Some(own)) = (bytes.get_mut(at..at + len), part.get(from..from + len)) {
+                    to.copy_from_slice(own);
+                }
+            });
+        }
+        Ok(whole)
+    }
+
+    /// A device's part of the array.
+    pub(crate) fn cut(&self, whole: &Literal, device: usize) -> Result<Literal, Failure> {
+        if self.is_replicated() {
+            return Ok(whole.clone());
+        }
+        let local = self.local(&whole.ty().shape)?;
+        let mut part = Literal::zeros(TensorType::new(whole.dtype(), &local[..]));
+        let (from, to) = (whole.bytes(), part.bytes_mut());
+        let tile = self.owner.get(device).copied().unwrap_or(0);
+        self.runs(whole.ty(), &local, tile, |at, own, len| {
+            if let (Some(to), Some(from)) = (to.get_mut(own..own + len), from.get(at..at + len)) {
+                to.copy_from_slice(from);
+            }
+        });
+        Ok(part)
+    }
+
+    /// Calls with each run of bytes that lie together: place in the whole, place in the part, length.
+    fn runs(&self, ty: &TensorType, local: &[usize], tile: usize, mut each: impl FnMut(usize, usize, usize)) {
+        let rank = local.len();
+        let size = ty.dtype.size();
+        let (mut start, mut rest) = (vec![0; rank], tile);
+        for d in (0..rank).rev() {
+            start[d] = rest % self.counts[d] * local[d];
+            rest /= self.counts[d];
+        }
+        // Dimensions behind the last one that is split lie together.
+        let last = (0..rank).rev().find(|&d| self.counts[d] > 1).unwrap_or(0);
+        let len = local.get(last..).unwrap_or_default().iter().product::<usize>() * size;
+        let rows: usize = local.get(..last).unwrap_or_default().iter().product();
+        for row in 0..rows {
+            let (mut index, mut rest) = (start.clone(), row);
+            for d in (0..last).rev() {
+                index[d] += rest % local[d];
+                rest /= local[d];
+            }
+            let at = index.iter().zip(ty.shape.iter()).fold(0, |at, (i, n)| at * n + i);
+            each(at * size, row * len, len);
+        }
+    }
+
+    /// A serialized `xla.OpSharding`:
+    /// <https://github.com/openxla/xla/blob/main/xla/xla_data.proto>.
+    pub(crate) fn to_proto(&self) -> Vec<u8> {
+        if self.is_replicated() {
+            // type = REPLICATED
+            return vec![0x08, 0];
+        }
+        let tiles: usize = self.counts.iter().product();
+        let copies = self.owner.len() / tiles.max(1);
+        let mut dims = self.counts.clone();
+        if copies > 1 {
+            dims.push(copies);
+        }
+        let mut devices: Vec<usize> = (0..self.owner.len()).collect();
+        devices.sort_by_key(|d| self.owner[*d]);
+        let mut bytes = vec![0x08, 3];
+        packed(3, &dims, &mut bytes);
+        packed(4, &devices, &mut bytes);
+        if copies > 1 {
+            bytes.extend([0x30, 1]);
+        }
+        bytes
+    }
+}
+
+/// Stride and size of an axis, or of a part of one: `x`, `x:(2)4` is the four parts of `x` behind its first two.
+pub(crate) fn part_of_mesh(mesh: &[(String, u64)], axis: &str) -> Result<(usize, usize), Failure> {
+    let (name, part) = axis.split_once(':').map_or((axis, None), |(name, part)| (name, Some(part)));
+    let missing = || Failure::invalid(format!("the mesh has no axis {axis}"));
+    let at = mesh.iter().position(|(n, _)| n == name).ok_or_else(missing)?;
+    let size = usize::try_from(mesh[at].1).map_err(|_| missing())?;
+    let stride: usize = mesh[at + 1..].iter().map(|(_, size)| *size as usize).product();
+    let Some(part) = part else { return Ok((stride, size)) };
+    let (before, own) = part.strip_prefix('(').and_then(|p| p.split_once(')')).ok_or_else(missing)?;
+    let (before, own): (usize, usize) =
+        (before.parse().map_err(|_| missing())?, own.parse().map_err(|_| missing())?);
+    match before.checked_mul(own) {
+        Some(n) if n > 0 && size.is_multiple_of(n) => Ok((stride * (size / n), own)),
+        _ => Err(missing()),
+    }
+}
+
+/// `field: repeated int64`, packed.
+fn packed(field: u8, values: &[usize], out: &mut Vec<u8>) {
+    let mut inner = Vec::new();
+    values.iter().for_each(|v| varint(*v as u64, &mut inner));
+    out.push(field << 3 | 2);
+    varint(inner.len() as u64, out);
+    out.extend(inner);
+}
+
+pub(crate) fn varint(mut v: u64, out: &mut Vec<u8>) {
+    while v > 0x7f {
+        out.push(v as u8 | 0x80);
+        v >>= 7;
+    }
+    out.push(v as u8);
+}
+
+fn numbers(text: &str) -> Option<Vec<usize>> {
+    text.split(',').filter(|t| !t.trim().is_empty()).map(|t| t.trim().parse().ok()).collect()
+}
+
+/// The devices in the order of the tiles: `<=[8]`, `<=[2,4]T(1,0)`, `0,2,1,3`; words may follow.
+fn device_order(text: &str, devices: usize) -> Option<Vec<usize>> {
+    let Some(iota) = text.strip_prefix("<=[") else {
+        return numbers(text.split_whitespace().next()?);
+    };
+    let (dims, rest) = iota.split_once(']')?;
+    let dims = numbers(dims)?;
+    if dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d)) != Some(devices) {
+        return None;
+    }
+    let order = match rest.strip_prefix("T(") {
+        Some(rest) => numbers(rest.split_once(')')?.0)?,
+        None => (0..dims.len()).collect(),
+    };
+    let mut seen = order.clone();
+    seen.sort_unstable();
+    if !seen.into_iter().eq(0..dims.len()) {
+        return None;
+    }
+    let stride = |d: usize| dims[d + 1..].iter().product::<usize>();
+    let mut all = vec![0];
+    for d in order {
+        let step = stride(d);
+        all = all.iter().flat_map(|at| (0..dims[d]).map(move |i| at + i * step)).collect();
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mesh() -> Vec<(String, u64)> {
+        vec![("x".into(), 2), ("y".into(), 4)]
+    }
+
+    fn axes(dims: &[&[&str]]) -> Tiles {
+        let dims: Vec<Vec<String>> = dims.iter().map(|d| d.iter().map(|a| a.to_string()).collect()).collect();
+        Tiles::of_axes(&dims, &mesh(), 8).unwrap()
+    }
+
+    #[test]
+    fn both_ways_to_write_a_sharding_say_the_same() {
+        for (dims, text) in [
+            (&[&["x"][..], &["y"]][..], "{devices=[2,4]<=[8]}"),
+            (&[&["y"], &["x"]], "{devices=[4,2]<=[2,4]T(1,0)}"),
+            (&[&["x"], &[]], "{devices=[2,1,4]<=[8] last_tile_dim_replicate}"),
+            (&[&[], &["y"]], "{devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}"),
+            (&[&["y", "x"], &[]], "{devices=[8,1]0,4,1,5,2,6,3,7}"),
+            (&[&["y:(1)2"], &[]], "{devices=[2,1,4]<=[2,2,2]T(1,0,2) last_tile_dims={replicated}}"),
+            (&[&[], &[]], "{replicated}"),
+        ] {
+            assert_eq!(axes(dims), Tiles::of_text(text, 2, 8).unwrap(), "{text}");
+        }
+        for wrong in ["", "{devices=[2,4]<=[7]}", "{devices=[2]0,0}", "{devices=[8,1]<=[8]T(1)}", "{half}"] {
+            assert!(Tiles::of_text(wrong, 2, 8).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn parts_joined_are_the_whole() {
+        let values: Vec<f32> = (0..8 * 4 * 3).map(|i| i as f32).collect();
+        let whole = Literal::from_slice([8, 4, 3], &values).unwrap();
+        for dims in
+            [&[&["x"][..], &["y"], &[]][..], &[&["y", "x"], &[], &[]], &[&[], &["x"], &[]], &[&[], &[], &[]]]
+        {
+            let tiles = axes(dims);
+            let parts: Vec<Literal> = (0..8).map(|d| tiles.cut(&whole, d).unwrap()).collect();
+            assert_eq!(parts[0].shape().to_vec(), tiles.local(&[8, 4, 3]).unwrap());
+            assert_eq!(tiles.join(whole.ty(), &parts).unwrap(), whole);
+        }
+        let second = axes(&[&["x"], &["y"], &[]]).cut(&whole, 6).unwrap();
+        assert_eq!(second.to_f32s()[..3], [4.0 * 12.0 + 6.0, 4.0 * 12.0 + 7.0, 4.0 * 12.0 + 8.0]);
+    }
+}

@@ -1,0 +1,413 @@
+//! Elements on their way: from host memory in any strides, in one piece or in several, and back.
+
+use crate::array::{Array, Content, Held, Pending, destination, put};
+use crate::call::{Answer, Failure, Handle, list, seen};
+use crate::device::Client;
+use crate::event::Event;
+use crate::kind::Kind;
+use std::sync::{Arc, Mutex, PoisonError};
+use systole_ir::Literal;
+use systole_pjrt::sys::{self, Object};
+
+/// Elements that lie in strides → row-major order.
+///
+/// # Safety
+/// Each element that shape and strides reach from `data` is readable.
+unsafe fn gather(data: *const u8, kind: &Kind, strides: &[i64]) -> Result<Vec<u8>, Failure> {
+    let size = kind.size();
+    let mut bytes: Vec<u8> = room(kind.bytes())?;
+    let dims = &kind.face.dims;
+    // The last dimensions that are dense are copied at once.
+    let (mut run, mut outer) = (size, dims.len());
+    while outer > 0 && (strides[outer - 1] == run as i64 || dims[outer - 1] == 1) {
+        outer -= 1;
+        run *= dims[outer];
+    }
+    let mut index = vec![0usize; outer];
+    let runs: usize = dims[..outer].iter().product();
+    for _ in 0..runs {
+        let offset: i64 = index.iter().zip(strides).map(|(i, s)| *i as i64 * s).sum();
+        // SAFETY: passed on.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(data.offset(offset as isize), run) });
+        for axis in (0..outer).rev() {
+            index[axis] += 1;
+            if index[axis] < dims[axis] {
+                break;
+            }
+            index[axis] = 0;
+        }
+    }
+    Ok(bytes)
+}
+
+fn room(bytes: usize) -> Result<Vec<u8>, Failure> {
+    let mut own = Vec::new();
+    let refused = |e| Failure::exhausted(format!("no memory for {bytes} bytes: {e}"));
+    own.try_reserve_exact(bytes).map_err(refused)?;
+    Ok(own)
+}
+
+/// # Safety
+/// `layout` is null or as the C API has it.
+unsafe fn minor_to_major<'a>(layout: *const sys::MemoryLayout) -> Result<Option<&'a [i64]>, Failure> {
+    // SAFETY: passed on.
+    let Some(layout) = (unsafe { layout.as_ref() }) else { return Ok(None) };
+    match layout.type_ {
+        sys::layout::TILED if layout.tiled.num_tiles == 0 => {
+            // SAFETY: the caller's list is that long.
+            Ok(Some(unsafe { list(layout.tiled.minor_to_major, layout.tiled.minor_to_major_size) }))
+        }
+        _ => Err(Failure::unimplemented("arrays in tiles, and layouts by strides")),
+    }
+}
+
+/// # Safety
+/// As [`minor_to_major`].
+unsafe fn row_major(layout: *const sys::MemoryLayout, kind: &Kind) -> Answer {
+    // SAFETY: passed on.
+    match unsafe { minor_to_major(layout)? } {
+        Some(order) if order != kind.minor_to_major => {
+            Err(Failure::unimplemented("arrays have row-major order on the device, and no other layout"))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Handle for sys::Client_BufferFromHostBuffer {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        unsafe { seen::<Client>(self.client)? };
+        // SAFETY: the caller's lists are that long.
+        let (dims, strides) =
+            unsafe { (list(self.dims, self.num_dims), list(self.byte_strides, self.num_byte_strides)) };
+        let kind = Kind::of_caller(self.type_, dims)?;
+        // SAFETY: null or a layout of the caller's.
+        unsafe { row_major(self.device_layout.cast(), &kind)? };
+        if !strides.is_empty() && strides.len() != dims.len() {
+            return Err(Failure::invalid(format!("{} strides for {} dimensions", strides.len(), dims.len())));
+        }
+        let bytes = kind.bytes();
+        let arrays = if bytes == 0 {
+            put(&kind, &[])?
+        } else if self.data.is_null() {
+            return Err(Failure::invalid("an array without data"));
+        } else if strides.is_empty() {
+            // SAFETY: without strides the array is dense.
+            put(&kind, unsafe { list(self.data.cast(), bytes) })?
+        } else {
+            // SAFETY: the caller's memory is readable where the strides lead.
+            put(&kind, &unsafe { gather(self.data.cast(), &kind, strides)? })?
+        };
+        // SAFETY: callers hand back what they were given.
+        let device = unsafe { destination(self.device, self.memory)? };
+        self.buffer = Array::ready(Arc::new(kind), arrays, device)?;
+        self.done_with_host_buffer = Event::past().object();
+        Ok(())
+    }
+}
+
+/// The caller's memory, which it keeps until the event.
+struct To(*mut u8);
+
+// SAFETY: the C API lets plugins write it from any thread until the event has happened.
+unsafe impl Send for To {}
+
+/// Writes elements, from row-major order to the caller's, when they are there.
+fn fetch(array: &Array, order: Option<Vec<i64>>, to: To) -> Result<Event, Failure> {
+    let write = move |kind: &Kind, bytes: &[u8], to: &To| {
+        let turned;
+        let bytes = match order {
+            Some(order) if order != kind.minor_to_major => {
+                turned = turn(kind, bytes, &order)?;
+                &turned[..]
+            }
+            _ => bytes,
+        };
+        // SAFETY: the caller's memory has room for that many bytes.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.0, bytes.len()) };
+        Ok(())
+    };
+    let event = array.event();
+    if event.outcome().is_some() {
+        array.with_bytes(|bytes| write(&array.kind, bytes, &to))?;
+        return Ok(event);
+    }
+    let content = array.give(false)?;
+    if content.event().outcome().is_some() {
+        // The elements are there, and only said to come later.
+        array.with_bytes(|bytes| write(&array.kind, bytes, &to))?;
+        return Ok(event);
+    }
+    let (done, kind) = (Event::coming(), array.kind.clone());
+    let told = done.clone();
+    event.on_ready(move |outcome| {
+        let to = to;
+        let read = || {
+            outcome.clone()?;
+            let values = content.wait()?;
+            let values = values.iter().map(|b| b.to_literal()).collect::<Result<Vec<Literal>, _>>()?;
+            write(&kind, &kind.face.join(&values.iter().collect::<Vec<_>>())?, &to)
+        };
+        told.happens(read());
+    });
+    Ok(done)
+}
+
+/// Row-major order → the dimensions in another order.
+fn turn(kind: &Kind, bytes: &[u8], minor_to_major: &[i64]) -> Result<Vec<u8>, Failure> {
+    let (dims, size) = (&kind.face.dims, kind.size());
+    let mut order: Vec<usize> = minor_to_major.iter().rev().map(|d| *d as usize).collect();
+    let mut seen = order.clone();
+    seen.sort_unstable();
+    if !seen.into_iter().eq(0..dims.len()) {
+        return Err(Failure::invalid(format!("{minor_to_major:?} is no order of {} dimensions", dims.len())));
+    }
+    let stride = |d: usize| dims[d + 1..].iter().product::<usize>() * size;
+    let strides: Vec<usize> = order.iter().map(|&d| stride(d)).collect();
+    order.iter_mut().for_each(|d| *d = dims[*d]);
+    let mut out = room(bytes.len())?;
+    let mut index = vec![0usize; order.len()];
+    for _ in 0..dims.iter().product::<usize>() {
+        let at: usize = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
+        out.extend_from_slice(bytes.get(at..at + size).unwrap_or_default());
+        for axis in (0..index.len()).rev() {
+            index[axis] += 1;
+            if index[axis] < order[axis] {
+                break;
+            }
+            index[axis] = 0;
+        }
+    }
+    Ok(out)
+}
+
+impl Handle for sys::Buffer_ToHostBuffer {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        let array: &Array = unsafe { seen(self.src)? };
+        let bytes = array.kind.bytes();
+        if self.dst.is_null() {
+            self.dst_size = bytes;
+            return Ok(());
+        }
+        if self.dst_size < bytes {
+            return Err(Failure::invalid(format!("{} bytes of room for {bytes}", self.dst_size)));
+        }
+        // SAFETY: null or a layout of the caller's.
+        let order = unsafe { minor_to_major(self.host_layout.cast())? }.map(<[i64]>::to_vec);
+        self.event = fetch(array, order, To(self.dst.cast()))?.object();
+        Ok(())
+    }
+}
+
+impl Handle for sys::Buffer_CopyRawToHost {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        let array: &Array = unsafe { seen(self.buffer)? };
+        let part = usize::try_from(self.offset).ok().zip(usize::try_from(self.transfer_size).ok());
+        let outside = || Failure::invalid("the bytes asked for are not the array's");
+        let (at, len) = part.ok_or_else(outside)?;
+        let to: *mut u8 = self.dst.cast();
+        array.with_bytes(|bytes| {
+            let own = bytes.get(at..).and_then(|b| b.get(..len)).ok_or_else(outside)?;
+            // SAFETY: the caller's memory has room for that many bytes.
+            unsafe { std::ptr::copy_nonoverlapping(own.as_ptr(), to, len) };
+            Ok(())
+        })?;
+        self.event = array.event().object();
+        Ok(())
+    }
+}
+
+impl Handle for sys::Client_CreateViewOfDeviceBuffer {
+    /// The elements are copied: the engine's arrays do not change, and the caller's memory may.
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        unsafe { seen::<Client>(self.client)? };
+        // SAFETY: the caller's list is that long.
+        let kind = Kind::of_caller(self.element_type, unsafe { list(self.dims, self.num_dims) })?;
+        // SAFETY: null or a layout of the caller's.
+        unsafe { row_major(self.layout, &kind)? };
+        // SAFETY: the caller's memory holds the array.
+        let arrays = put(&kind, unsafe { list(self.device_buffer_ptr.cast(), kind.bytes()) })?;
+        // SAFETY: callers hand back what they were given.
+        let device = unsafe { destination(self.device, self.memory)? };
+        self.buffer = Array::ready(Arc::new(kind), arrays, device)?;
+        if let Some(unused) = self.on_delete_callback {
+            // SAFETY: the caller's function with the caller's argument, once.
+            unsafe { unused(self.device_buffer_ptr, self.on_delete_callback_arg) };
+        }
+        Ok(())
+    }
+}
+
+impl Handle for sys::Client_CreateUninitializedBuffer {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: the caller's list is that long.
+        let dims = unsafe { list(self.shape_dims, self.shape_num_dims) };
+        let kind = Kind::of_caller(self.shape_element_type, dims)?;
+        // SAFETY: null or a layout of the caller's.
+        unsafe { row_major(self.shape_layout, &kind)? };
+        let arrays = kind.face.types().into_iter().map(|ty| Literal::zeros(ty).into()).collect();
+        // SAFETY: callers hand back what they were given.
+        let device = unsafe { destination(self.device, self.memory)? };
+        self.buffer = Array::ready(Arc::new(kind), arrays, device)?;
+        Ok(())
+    }
+}
+
+/// The object behind `PJRT_AsyncHostToDeviceTransferManager*`: arrays that come in pieces.
+struct Arrivals {
+    device: Object,
+    arrays: Vec<Arrival>,
+}
+
+struct Arrival {
+    kind: Arc<Kind>,
+    pending: Arc<Pending>,
+    /// What has come so far; `None`: it is complete.
+    bytes: Mutex<Option<Vec<u8>>>,
+}
+
+impl Handle for sys::Client_CreateBuffersForAsyncHostToDevice {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given; their lists are as long as they say.
+        let device = unsafe { destination(std::ptr::null_mut(), self.memory)? };
+        // SAFETY: as above.
+        let specs = unsafe { list(self.shape_specs, self.num_shape_specs) };
+        let arrival = |spec: &sys::ShapeSpec| {
+            // SAFETY: as above.
+            let kind = Kind::of_caller(spec.element_type, unsafe { list(spec.dims, spec.num_dims) })?;
+            let mut bytes = room(kind.bytes())?;
+            bytes.resize(kind.bytes(), 0);
+            let pending = Pending::new(Event::coming());
+            Ok(Arrival { kind: Arc::new(kind), pending, bytes: Mutex::new(Some(bytes)) })
+        };
+        let arrays = specs.iter().map(arrival).collect::<Result<Vec<_>, Failure>>()?;
+        self.transfer_manager = Box::into_raw(Box::new(Arrivals { device, arrays })).cast();
+        Ok(())
+    }
+}
+
+impl Arrivals {
+    /// # Safety
+    /// `object` is null or a transfer manager of this plugin.
+    unsafe fn at<'a>(object: Object, index: i32) -> Result<(&'a Arrivals, &'a Arrival), Failure> {
+        // SAFETY: passed on.
+        let all: &Arrivals = unsafe { seen(object)? };
+        let one = usize::try_from(index).ok().and_then(|i| all.arrays.get(i));
+        Ok((all, one.ok_or_else(|| Failure::invalid(format!("there is no array {index}")))?))
+    }
+}
+
+impl Arrival {
+    fn receive(&self, data: &[u8], offset: i64, is_last: bool) -> Answer {
+        let mut held = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let complete = || Failure::invalid("the array is complete already");
+        let bytes = held.as_mut().ok_or_else(complete)?;
+        let place = usize::try_from(offset).ok().and_then(|at| bytes.get_mut(at..)?.get_mut(..data.len()));
+        place.ok_or_else(|| Failure::invalid("the bytes are not the array's"))?.copy_from_slice(data);
+        if is_last {
+            let values = self.kind.split(&held.take().unwrap_or_default())?;
+            self.pending.set(values.into_iter().map(Into::into).collect());
+            self.pending.event.happens(Ok(()));
+        }
+        Ok(())
+    }
+}
+
+impl Handle for sys::AsyncHostToDeviceTransferManager_TransferData {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        let (_, array) = unsafe { Arrivals::at(self.transfer_manager, self.buffer_index)? };
+        let len = usize::try_from(self.transfer_size).map_err(|_| Failure::invalid("a negative size"))?;
+        // SAFETY: the caller's memory has that many bytes.
+        array.receive(unsafe { list(self.data.cast(), len) }, self.offset, self.is_last_transfer)?;
+        self.done_with_h2d_transfer = Event::past().object();
+        Ok(())
+    }
+}
+
+impl Handle for sys::AsyncHostToDeviceTransferManager_RetrieveBuffer {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        let (all, array) = unsafe { Arrivals::at(self.transfer_manager, self.buffer_index)? };
+        let content = Content::Own(Held::Later(array.pending.clone()));
+        self.buffer_out = Array::object(array.kind.clone(), content, all.device, Event::past())?;
+        Ok(())
+    }
+}
+
+impl Handle for sys::AsyncHostToDeviceTransferManager_BufferSize {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        self.buffer_size = unsafe { Arrivals::at(self.transfer_manager, self.buffer_index)? }.1.kind.bytes();
+        Ok(())
+    }
+}
+
+impl Handle for sys::AsyncHostToDeviceTransferManager_SetBufferError {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        let (_, array) = unsafe { Arrivals::at(self.transfer_manager, self.buffer_index)? };
+        // SAFETY: the message has the length that stands beside it.
+        let message = unsafe { list(self.error_message, self.error_message_size) };
+        let message = String::from_utf8_lossy(message).into_owned();
+        array.pending.event.happens(Err(Failure { code: self.error_code, message }));
+        Ok(())
+    }
+}
+
+macro_rules! handle {
+    ($($name:ident: |$args:ident, $all:ident| $body:block)*) => {
+        $(impl Handle for sys::$name {
+            unsafe fn handle(&mut self) -> Answer {
+                let $args = self;
+                // SAFETY: callers hand back what they were given.
+                let $all: &Arrivals = unsafe { seen($args.transfer_manager)? };
+                $body
+                Ok(())
+            }
+        })*
+    };
+}
+
+handle! {
+    AsyncHostToDeviceTransferManager_Device: |args, all| {
+        args.device_out = all.device;
+    }
+    AsyncHostToDeviceTransferManager_BufferCount: |args, all| {
+        args.buffer_count = all.arrays.len();
+    }
+    AsyncHostToDeviceTransferManager_AddMetadata: |_args, _all| {}
+}
+
+impl Handle for sys::AsyncHostToDeviceTransferManager_Destroy {
+    unsafe fn handle(&mut self) -> Answer {
+        if self.transfer_manager.is_null() {
+            return Ok(());
+        }
+        // SAFETY: made by `Client_CreateBuffersForAsyncHostToDevice`, and given back once.
+        let all = unsafe { Box::from_raw(self.transfer_manager.cast::<Arrivals>()) };
+        // Who waits for an array that will never be complete is told.
+        let lost =
+            || Err(Failure { code: sys::code::CANCELLED, message: "its transfer was given up".into() });
+        all.arrays.iter().for_each(|array| array.pending.event.happens(lost()));
+        Ok(())
+    }
+}
+
+impl Handle for sys::Client_DmaMap {
+    /// Host memory is the device's memory: there is nothing to map.
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        unsafe { seen::<Client>(self.client) }.map(drop)
+    }
+}
+
+impl Handle for sys::Client_DmaUnmap {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        unsafe { seen::<Client>(self.client) }.map(drop)
+    }
+}

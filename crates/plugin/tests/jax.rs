@@ -1,0 +1,79 @@
+//! JAX itself on the plugin: each case is a Python script that checks its own numbers with NumPy.
+
+#![allow(clippy::print_stdout, reason = "says what was skipped")]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The library beside the tests.
+fn library() -> PathBuf {
+    let exe = std::env::current_exe().expect("a test has a path");
+    let found = exe.ancestors().skip(1).take(2).map(|d| d.join("libsystole_plugin.so")).find(|p| p.is_file());
+    found.expect("cargo builds the library with its tests")
+}
+
+/// What every script begins with. Whether a platform gives memory away, and keeps compiled programs, is a list in JAX.
+const BEGIN: &str = "
+import threading, tempfile, os
+import numpy as np, jax, jax.numpy as jnp
+from functools import partial
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax._src import compilation_cache
+from jax._src.interpreters import mlir
+mlir._platforms_with_donation.append('systole')
+assert jax.devices()[0].platform == 'systole'
+def close(a, b, tolerance=1e-5):
+    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tolerance, atol=tolerance)
+def mesh(*sizes):
+    return Mesh(np.array(jax.devices()).reshape(sizes), ('x', 'y')[:len(sizes)])
+";
+
+/// Runs a script on so many devices.
+fn run(name: &str, devices: usize, script: &str) {
+    let Ok(python) = std::env::var("SYSTOLE_PYTHON") else {
+        println!("SKIPPED {name}: SYSTOLE_PYTHON names no Python with JAX");
+        return;
+    };
+    let has_jax = Command::new(&python).args(["-c", "import jax"]).output();
+    if !has_jax.is_ok_and(|out| out.status.success()) {
+        println!("SKIPPED {name}: {python} has no JAX");
+        return;
+    }
+    let out = Command::new(python)
+        .arg("-c")
+        .arg(format!("{BEGIN}{script}\nprint('the end')"))
+        .env("PJRT_NAMES_AND_LIBRARY_PATHS", format!("systole:{}", library().display()))
+        .env("JAX_PLATFORMS", "systole")
+        .env("SYSTOLE_DEVICES", devices.to_string())
+        .env("TPU_SKIP_MDS_QUERY", "1")
+        .output()
+        .expect("Python starts");
+    let (said, wrong) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success() && said.ends_with("the end\n"), "{name}: {said}\n{wrong}");
+}
+
+/// A test for each script of `tests/jax`.
+macro_rules! scripts {
+    ($($name:ident: $devices:literal;)*) => {
+        $(#[test]
+        fn $name() {
+            run(stringify!($name), $devices, include_str!(concat!("jax/", stringify!($name), ".py")));
+        })*
+    };
+}
+
+scripts! {
+    arithmetic: 1;
+    training: 1;
+    control_flow: 1;
+    random_numbers: 1;
+    element_types: 1;
+    donation: 2;
+    threads: 2;
+    errors: 1;
+    what_is_told: 1;
+    kept_programs: 1;
+    several_devices: 8;
+    manual_computations: 8;
+    memory: 1;
+}

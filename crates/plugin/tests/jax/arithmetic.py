@@ -1,0 +1,10 @@
+assert jax.jit(lambda x: x + 1)(jnp.arange(8.)).tolist() == list(range(1, 9))
+a, b = np.arange(12, dtype=np.float32).reshape(3, 4), np.arange(8, dtype=np.float32).reshape(4, 2)
+close(jax.jit(lambda a, b: jnp.tanh(a @ b).sum(1))(a, b), np.tanh(a @ b).sum(1))
+close(jax.jit(lambda a: jnp.einsum('ij,kj->ik', a, a))(a), a @ a.T)
+x = np.array([3.0, 1.0, 2.0], np.float32)
+assert jnp.sort(x).tolist() == [1, 2, 3]
+close(jax.jit(lambda x: jax.nn.softmax(x))(x), np.exp(x) / np.exp(x).sum())
+assert jax.jit(lambda: jnp.arange(3))().tolist() == [0, 1, 2]
+assert jax.jit(lambda x: (x, x))(x)[1].tolist() == x.tolist()
+assert jax.vmap(lambda v: v.sum())(a).tolist() == a.sum(1).tolist()

@@ -1,0 +1,33 @@
+double = jax.jit(lambda a: a * 2, donate_argnums=0)
+a = jnp.ones(4)
+b = double(a)
+assert a.is_deleted() and b.tolist() == [2, 2, 2, 2]
+try:
+    a + 1
+    raise SystemExit('a given array was read')
+except RuntimeError as e:
+    assert 'deleted' in str(e), e
+add = jax.jit(lambda a, b: a + b, donate_argnums=0)
+try:
+    add(b, b)
+    raise SystemExit('an array was given and kept')
+except Exception as e:
+    assert 'donate' in str(e), e
+assert b.tolist() == [2, 2, 2, 2]
+# Runs that go on after their calls, each with what the one before will make.
+step = jax.jit(lambda w: w @ w.T * 0.002 + 1, donate_argnums=0)
+w = jnp.ones((300, 300))
+for _ in range(20):
+    w = step(w)
+expected = np.ones((300, 300), np.float32)
+for _ in range(20):
+    expected = expected @ expected.T * np.float32(0.002) + 1
+close(w, expected, 1e-4)
+x = jax.device_put(jnp.arange(3.), jax.devices()[1])
+assert x.devices() == {jax.devices()[1]}
+y = jax.device_put(x, jax.devices()[0])
+assert y.devices() == {jax.devices()[0]} and y.tolist() == [0, 1, 2]
+z = jax.jit(lambda v: v + 1)(x)
+assert z.devices() == {jax.devices()[1]}
+del x
+assert z.tolist() == [1, 2, 3]

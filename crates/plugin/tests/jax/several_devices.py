@@ -1,0 +1,35 @@
+m = mesh(4, 2)
+def on(x, *axes):
+    return jax.device_put(x, NamedSharding(m, P(*axes)))
+x0 = np.arange(32, dtype=np.float32).reshape(8, 4) / 10
+x = on(x0, 'x', 'y')
+assert len(x.addressable_shards) == 8 and x.addressable_shards[3].data.tolist() == x0[2:4, 2:].tolist()
+r = jax.jit(lambda x: jnp.sin(x) @ x.T)(x)
+close(r, np.sin(x0) @ x0.T)
+assert r.sharding.is_equivalent_to(NamedSharding(m, P('x')), 2), r.sharding
+r = jax.jit(lambda x: x * 2)(x)
+assert r.sharding.is_equivalent_to(x.sharding, 2)
+close(r.addressable_shards[5].data, x0[4:6, 2:] * 2)
+r = jax.jit(lambda x: jax.lax.with_sharding_constraint(x * 2, NamedSharding(m, P('y'))))(x)
+assert r.sharding.is_equivalent_to(NamedSharding(m, P('y')), 2), r.sharding
+r = jax.jit(lambda x: x.sum(1), out_shardings=NamedSharding(m, P('y')))(x)
+assert r.sharding.is_equivalent_to(NamedSharding(m, P('y')), 1)
+close(r, x0.sum(1))
+
+@partial(jax.jit, donate_argnums=0)
+def step(w, batch):
+    loss, g = jax.value_and_grad(lambda w: ((batch @ w - 1) ** 2).mean())(w)
+    return w - 0.05 * g, loss
+w, batch = on(np.ones((4, 2), np.float32)), on(x0, ('x', 'y'))
+expected = np.ones((4, 2))
+for _ in range(20):
+    old = w
+    w, loss = step(w, batch)
+    assert old.is_deleted()
+    expected -= 0.05 * x0.T @ (x0 @ expected - 1) * 2 / 16
+close(w, expected, 1e-4)
+assert w.sharding.is_equivalent_to(NamedSharding(m, P()), 2), w.sharding
+# Arrays of one device and of all, and from one mesh to another.
+y = jax.device_put(x, NamedSharding(mesh(8), P('x')))
+close(y, x0)
+close(jax.device_put(y, jax.devices()[3]), x0)

@@ -1,0 +1,75 @@
+//! Every function of the table answers, whatever it is given: an error with a message, or nothing wrong.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use systole_pjrt::sys::{self, Args, Object};
+
+/// The function in a slot.
+fn function(slot: usize) -> sys::Function {
+    let table = systole_plugin::GetPjrtApi().cast::<u8>();
+    // SAFETY: the table has that many functions behind its head, and lives for ever.
+    unsafe { *table.add(sys::FIRST_SLOT + slot * size_of::<usize>()).cast::<sys::Function>() }
+}
+
+/// Calls the function of the arguments' type.
+fn call<A: Args>(args: &mut A) -> Object {
+    // SAFETY: the arguments are those of the function.
+    unsafe { function((A::SLOT - sys::FIRST_SLOT) / size_of::<usize>())(std::ptr::from_mut(args).cast()) }
+}
+
+/// Message and code of an error, which is destroyed.
+fn told(error: Object) -> (String, i32) {
+    let mut message = sys::Error_Message { error, ..Args::new() };
+    assert!(call(&mut message).is_null());
+    // SAFETY: the plugin says how long its message is.
+    let text = unsafe { std::slice::from_raw_parts(message.message, message.message_size) };
+    let text = String::from_utf8_lossy(text).into_owned();
+    let mut code = sys::Error_GetCode { error, ..Args::new() };
+    assert!(call(&mut code).is_null());
+    let mut payloads = sys::Error_ForEachPayload { error, ..Args::new() };
+    assert!(call(&mut payloads).is_null());
+    assert!(call(&mut sys::Error_Destroy { error, ..Args::new() }).is_null());
+    (text, code.code)
+}
+
+#[test]
+fn every_slot_answers_arguments_that_say_nothing() {
+    assert_eq!(sys::NAMES.len() * size_of::<usize>() + sys::FIRST_SLOT, sys::API_SIZE);
+    let (mut lacking, mut refused, mut answered) = (Vec::new(), 0, 0);
+    for (slot, name) in sys::NAMES.iter().enumerate() {
+        let mut args = [0usize; 40];
+        // A structure with no more than its head.
+        args[0] = 16;
+        // SAFETY: every structure begins with its size, and no more is read.
+        let error = unsafe { function(slot)((&raw mut args).cast::<c_void>()) };
+        if error.is_null() {
+            answered += 1;
+            continue;
+        }
+        let (text, code) = told(error);
+        assert!(!text.is_empty() && (1..=16).contains(&code), "{name}: {code} {text}");
+        if code == sys::code::UNIMPLEMENTED {
+            assert!(text.contains(&format!("PJRT_{name} ")), "{name}: {text}");
+            lacking.push(*name);
+        } else {
+            refused += 1;
+        }
+    }
+    assert!(lacking.len() <= 21, "{} are lacking: {lacking:?}", lacking.len());
+    assert!(refused > 80 && answered > 5, "{refused} refused, {answered} answered");
+}
+
+#[test]
+fn arguments_of_zeros_are_refused_and_leave_nothing_broken() {
+    for (slot, name) in sys::NAMES.iter().enumerate() {
+        let mut args = [0usize; 40];
+        args[0] = size_of_val(&args);
+        // SAFETY: every field is zero, and every structure is shorter than that.
+        let error = unsafe { function(slot)((&raw mut args).cast::<c_void>()) };
+        if !error.is_null() {
+            let (text, _) = told(error);
+            assert!(!text.is_empty(), "{name}");
+        }
+    }
+}
