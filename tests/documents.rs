@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// Crates in the order of their layers. One that is not here comes after these.
-const LAYERS: &[&str] =
-    &["base", "ir", "data", "mlir", "compile", "runtime", "dist", "cpu", "plan", "pjrt", "plugin", "nn"];
+const LAYERS: &[&str] = &[
+    "base", "ir", "data", "mlir", "compile", "runtime", "dist", "cpu", "plan", "program", "pjrt", "plugin",
+    "nn",
+];
 
 fn read(file: &str) -> String {
     fs::read_to_string(Path::new(ROOT).join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))

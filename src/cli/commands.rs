@@ -6,7 +6,7 @@ use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::{
     bench, chips, compile, compile_here, data, devices, doctor, evaluate, init, knobs, ops, plan, predict,
-    resume, selftest, setup, show, summary, train,
+    resume, run, selftest, setup, show, summary, train,
 };
 use clap::Subcommand;
 
@@ -51,6 +51,8 @@ commands! {
     Bench(bench::BenchArgs),
     /// Compile a training step for a TPU slice that is not here, with Google's own compiler
     Compile(compile::CompileArgs),
+    /// Run a program of another system: StableHLO text or bytecode, as JAX, PyTorch/XLA or `systole show` write it
+    Run(run::RunArgs),
     /// List what this machine can run on: cores, accelerators, plugins and where they were looked for
     Devices(devices::DevicesArgs),
     /// Look for what keeps TPUs and GPUs from use, and say what mends it

@@ -9,8 +9,9 @@ use std::error::Error as _;
 use systole_nn::{similar, synonym};
 
 /// Commands and options, and what other programs call them, beside what holds for keys and layers too.
-const SYNONYMS: [(&str, &str); 35] = [
-    ("train", "fit run learn start"),
+const SYNONYMS: [(&str, &str); 36] = [
+    ("train", "fit learn start"),
+    ("run", "exec execute interpret"),
     ("resume", "continue restart restore"),
     ("evaluate", "eval test validate val score measure"),
     ("predict", "infer inference classify label recognise recognize generate"),

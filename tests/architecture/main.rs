@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("systole-runtime", &["systole-ir", "systole-base"]),
     ("systole-dist", &["systole-runtime", "systole-ir", "systole-base"]),
     ("systole-cpu", &["systole-compile", "systole-runtime", "systole-ir", "systole-base"]),
+    ("systole-program", &["systole-mlir", "systole-runtime", "systole-data", "systole-ir", "systole-base"]),
     ("systole-plan", &["systole-compile", "systole-runtime", "systole-ir", "systole-base"]),
     ("systole-nn", &["systole-dist", "systole-runtime", "systole-data", "systole-ir", "systole-base"]),
     ("systole-pjrt", &["systole-runtime", "systole-ir", "systole-base"]),
@@ -45,6 +46,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-pjrt",
             "systole-plan",
             "systole-mlir",
+            "systole-program",
         ],
     ),
 ];
