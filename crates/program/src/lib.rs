@@ -19,8 +19,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bisect;
+pub mod compare;
 pub mod files;
 pub mod inputs;
 pub mod open;
 pub mod run;
+pub mod shrink;
 pub mod summary;
