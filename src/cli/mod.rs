@@ -1,6 +1,7 @@
 //! The command line: arguments, dispatch, exit codes. One file for each command; `commands.rs` has their table.
 
 mod bench;
+mod check;
 mod chips;
 mod commands;
 mod common;
@@ -30,6 +31,7 @@ mod screen;
 mod selftest;
 mod setup;
 mod show;
+mod shrink;
 mod stop;
 mod suggest;
 mod summary;

@@ -92,6 +92,15 @@ pub(crate) fn open(name: &str) -> Result<Opened> {
     open::open(&bytes(name)?).at(|| called(name).to_string())
 }
 
+/// A program file as text, for a compiler that knows more than is read here: what is text is not looked into.
+pub(crate) fn text(name: &str) -> Result<String> {
+    String::from_utf8(bytes(name)?).or_else(|e| {
+        let (_, module) = open::module(e.as_bytes()).at(|| called(name).to_string())?;
+        drop(module);
+        Err(Error::new(ErrorKind::Unsupported, "MLIR bytecode is not written as text"))
+    })
+}
+
 /// A file's name in messages.
 pub(crate) fn called(name: &str) -> &str {
     if name == STANDARD_INPUT { "standard input" } else { name }

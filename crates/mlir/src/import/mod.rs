@@ -7,7 +7,7 @@ mod rewrite;
 mod types;
 
 use crate::interface::{Element, Face, Interface};
-use crate::syntax::{Attribute, Function, Module, Operation, Region, Type, Value};
+use crate::syntax::{Attribute, Function, Module, Operation, Place, Region, Type, Value};
 use crate::text::find;
 pub use check::Check;
 use std::sync::Arc;
@@ -31,6 +31,16 @@ pub struct Imported {
     pub interface: Interface,
     /// What the module says of its own results.
     pub checks: Vec<Check>,
+    /// Where the nodes of the graph come from: the last node of an op and the op's place, in order.
+    places: Vec<(u32, Place)>,
+}
+
+impl Imported {
+    /// Where in the text, or in the bytecode, the op stands that a node of the graph is of.
+    pub fn place(&self, node: usize) -> Option<Place> {
+        let next = self.places.partition_point(|(last, _)| (*last as usize) < node);
+        self.places.get(next).map(|(_, place)| *place)
+    }
 }
 
 /// The program of a module: `main`, or else the first function that is not private.
@@ -57,8 +67,15 @@ pub fn of_function(module: &Module, main: &Function) -> Result<Imported> {
         let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter without a type"))?;
         arguments.push(Given::Array(g.parameter(tensor_type(ty)?, name)));
     }
-    let mut importer =
-        Importer { module, calls: Vec::new(), ops: 0, checks: Vec::new(), compared: Vec::new() };
+    let mut importer = Importer {
+        module,
+        calls: Vec::new(),
+        ops: 0,
+        checks: Vec::new(),
+        compared: Vec::new(),
+        regions: 0,
+        places: Vec::new(),
+    };
     let results = importer.function(main, arguments, &g)?;
     let mut results = results.into_iter().map(Given::array).collect::<Result<Vec<_>>>()?;
     let own = results.len();
@@ -67,7 +84,7 @@ pub fn of_function(module: &Module, main: &Function) -> Result<Imported> {
     let spread = spread(module, main, &graph)?;
     let interface = interface(&graph, own);
     let program = Program { donated: donated(main, own), spread, graph };
-    Ok(Imported { program, interface, checks: importer.checks })
+    Ok(Imported { program, interface, checks: importer.checks, places: importer.places })
 }
 
 /// The faces of the arguments and of the results that are not only compared.
@@ -162,9 +179,20 @@ struct Importer<'m> {
     /// What the module says of its own results, and the arrays that it says it of.
     checks: Vec<Check>,
     compared: Vec<Tensor>,
+    /// Regions around what is being read; their nodes are in graphs of their own.
+    regions: usize,
+    places: Vec<(u32, Place)>,
 }
 
 impl<'m> Importer<'m> {
+    /// Notes where the nodes up to this value come from. Those of a call have been noted, op by op.
+    fn note(&mut self, t: &Tensor, op: &Operation) {
+        let node = t.id().node;
+        if self.regions == 0 && self.places.last().is_none_or(|(last, _)| *last < node) {
+            self.places.push((node, op.place));
+        }
+    }
+
     fn function(&mut self, f: &'m Function, arguments: Vec<Given>, g: &GraphBuilder) -> Result<Vec<Given>> {
         if self.calls.contains(&f.name.as_str()) || self.calls.len() == MAX_CALLS {
             return Err(not_there(format!("@{} calls itself", f.name)));
@@ -200,6 +228,7 @@ impl<'m> Importer<'m> {
             }
             for (value, given) in op.results.iter().zip(results) {
                 if let Given::Array(t) = &given {
+                    self.note(t, op);
                     let said = tensor_type(frame.ty(*value)?).at(|| place(op))?;
                     if *t.ty() != said && g.error().is_none() {
                         return Err(wrong(format!("the result is {}, not {said}", t.ty())).at(place(op)));
@@ -300,7 +329,10 @@ impl<'m> Importer<'m> {
             let ty = tensor_type(frame.ty(*value)?)?;
             frame.set(*value, Given::Array(inner.parameter(ty, "arg")));
         }
-        let results = self.body(region, frame, &inner)?;
+        self.regions += 1;
+        let results = self.body(region, frame, &inner);
+        self.regions -= 1;
+        let results = results?;
         Ok((inner, results.into_iter().map(Given::array).collect::<Result<_>>()?))
     }
 
