@@ -177,8 +177,10 @@ impl Answer<'_> {
             }
             return 0;
         }
-        let what =
-            format!("{} of {} of the program do not hold", wrong.len(), number_of(checks.len(), "check"));
+        let what = match checks.len() {
+            1 => "the program's check of its result does not hold".into(),
+            n => format!("{} of the program's {n} checks do not hold", wrong.len()),
+        };
         screen.error(&format!(
             "{what}\n  where: {}\n  why: {}\n  try: `systole check` finds the first op whose value differs from that of the interpreter (--devices {},ref)",
             program::called(&self.args.program),

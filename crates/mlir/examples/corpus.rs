@@ -85,7 +85,7 @@ fn main() {
     }
     let mut reasons: Vec<_> = reasons.into_iter().collect();
     reasons.sort_by_key(|(_, (n, _))| std::cmp::Reverse(*n));
-    for (reason, (n, path)) in reasons.iter().take(60) {
+    for (reason, (n, path)) in reasons.iter().take(200) {
         println!("{n:5} {reason}  ({})", path.rsplit('/').next().unwrap_or(""));
     }
     println!("{} files, {parsed} parsed, {read} read, {passed} of {tested} right", all.len());

@@ -1,13 +1,18 @@
 //! What the writer of a program calls its arguments and results, and the arrays of the IR that hold them: elements that the
 //! IR has no type for (complex numbers, four bits, eight-bit floats) lie in arrays of others.
 
-use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use crate::narrow::Narrow;
+use systole_base::{DType, Error, ErrorKind, Literal, Result, Scalar, TensorType};
 
 /// The elements of an argument or a result, as the program's writer has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
     /// The IR's own type: one array.
     Plain(DType),
+    /// Complex numbers: an array of the real parts and one of the imaginary ones; interleaved in memory of others.
+    Complex(DType),
+    /// Less than eight bits, or floats of eight, in an array of wider elements; one for each byte in memory of others.
+    Narrow(Narrow),
 }
 
 impl Element {
@@ -15,6 +20,8 @@ impl Element {
     pub fn name(self) -> String {
         match self {
             Element::Plain(dtype) => dtype.name().to_owned(),
+            Element::Complex(part) => format!("complex<{}>", part.name()),
+            Element::Narrow(narrow) => narrow.name().to_owned(),
         }
     }
 
@@ -22,6 +29,8 @@ impl Element {
     pub fn size(self) -> usize {
         match self {
             Element::Plain(dtype) => dtype.size(),
+            Element::Complex(part) => 2 * part.size(),
+            Element::Narrow(_) => 1,
         }
     }
 
@@ -29,6 +38,8 @@ impl Element {
     pub fn held(self) -> Vec<DType> {
         match self {
             Element::Plain(dtype) => vec![dtype],
+            Element::Complex(part) => vec![part, part],
+            Element::Narrow(narrow) => vec![narrow.held()],
         }
     }
 }
@@ -71,6 +82,23 @@ impl Face {
                 let types = self.types();
                 types.into_iter().map(|ty| Literal::from_bytes(ty, bytes)).collect()
             }
+            Element::Complex(part) => {
+                let size = part.size();
+                let every = |p: usize| bytes.chunks(size).skip(p).step_by(2).flatten().copied().collect();
+                let parts: [Vec<u8>; 2] = [every(0), every(1)];
+                self.types().into_iter().zip(&parts).map(|(ty, b)| Literal::from_bytes(ty, b)).collect()
+            }
+            Element::Narrow(narrow) => {
+                let scalar = |b: &u8| match narrow.held() {
+                    DType::I8 => Scalar::Int(narrow.decode(*b) as i64),
+                    DType::U8 => Scalar::Uint(narrow.decode(*b) as u64),
+                    _ => Scalar::Float(narrow.decode(*b)),
+                };
+                let held = narrow.held();
+                let one = |b: &u8| scalar(b).to_bits(held).to_le_bytes()[..held.size()].to_vec();
+                let all: Vec<u8> = bytes.iter().flat_map(one).collect();
+                self.types().into_iter().map(|ty| Literal::from_bytes(ty, &all)).collect()
+            }
         }
     }
 
@@ -85,6 +113,14 @@ impl Face {
         };
         match self.element {
             Element::Plain(_) => Ok(one(0)?.bytes().to_vec()),
+            Element::Complex(part) => {
+                let parts = one(0)?.bytes().chunks(part.size()).zip(one(1)?.bytes().chunks(part.size()));
+                Ok(parts.flat_map(|(re, im)| re.iter().chain(im)).copied().collect())
+            }
+            Element::Narrow(narrow) => {
+                let array = one(0)?;
+                Ok((0..array.ty().elements()).map(|i| narrow.encode(array.get(i).as_f64())).collect())
+            }
         }
     }
 }

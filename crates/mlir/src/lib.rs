@@ -15,6 +15,7 @@
 
 pub mod import;
 pub mod interface;
+pub mod narrow;
 pub mod syntax;
 pub mod text;
 

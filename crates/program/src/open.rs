@@ -42,7 +42,7 @@ pub fn is_program(start: &[u8]) -> bool {
 /// As [`module`]; as [`import::program`].
 pub fn open(bytes: &[u8]) -> Result<Opened> {
     let (form, module) = module(bytes)?;
-    let imported = import::program(&module)?;
+    let imported = import::program(&module).map_err(|e| e.hint(UNREAD))?;
     Ok(Opened { form, module, imported })
 }
 
@@ -69,6 +69,10 @@ pub fn module(bytes: &[u8]) -> Result<(Form, Module)> {
 
 const HINT: &str = "StableHLO is read as JAX (jax.jit(f).lower(x).as_text()), PyTorch/XLA, MLIR's printer and `systole show \
                     MODEL --stage stablehlo` write it";
+
+/// For programs that are well written and cannot be run here.
+const UNREAD: &str =
+    "docs/guide/programs.md says what is read; where the specification has it, please report the program";
 
 fn bytecode(_: &[u8]) -> Result<Module> {
     Err(Error::new(ErrorKind::Unsupported, "MLIR bytecode is not read").hint(HINT))

@@ -1,7 +1,9 @@
 //! Attributes as the IR's ops read them.
 
-use super::types::{tensor_type, wrong};
-use crate::syntax::{Attribute, Attributes, Dense, Elements, Module, Operation};
+use super::types::{element, narrow, tensor_type, wrong};
+use crate::interface::{Element, Face};
+use crate::narrow::Narrow;
+use crate::syntax::{Attribute, Attributes, Dense, Elements, Module, Operation, Type};
 use systole_base::{DType, Literal, Result, TensorType};
 use systole_ir::op::source::Value;
 use systole_ir::op::{ConvDims, Field};
@@ -105,8 +107,107 @@ fn fields_of(fields: &Attributes) -> Result<Vec<(String, Field)>> {
     Ok(all)
 }
 
-/// The elements of an array.
+/// The elements of an array, as the arrays that hold it: the parts of complex numbers are two.
+pub(super) fn literals(dense: &Dense, module: &Module) -> Result<Vec<Literal>> {
+    if !matches!(element(&dense.ty)?, Element::Complex(_)) {
+        return Ok(vec![literal(dense, module)?]);
+    }
+    let Type::Tensor(ranked) = &dense.ty else { return Err(wrong(format!("{} is no array", dense.ty))) };
+    let dtype = element(&dense.ty)?.held()[0];
+    // The parts of an element as a last dimension.
+    let mut pairs = ranked.clone();
+    pairs.element = dtype.name().into();
+    pairs.dims.push(Some(2));
+    let bytes = match &dense.elements {
+        Elements::Splat(words) => {
+            let ty = tensor_type(&Type::Tensor(pairs))?;
+            if ty.bytes() > MOST_SPLAT_BYTES {
+                return Err(wrong(format!("{} of one value is too large", dense.ty)));
+            }
+            let [re, im] = words.as_slice() else { return Err(wrong("an element is not a pair")) };
+            let mut one = Vec::new();
+            for word in [re, im] {
+                let bits = parse_element(word, dtype).map_err(wrong)?;
+                one.extend_from_slice(&bits.to_le_bytes()[..dtype.size()]);
+            }
+            one.repeat(ty.elements() / 2)
+        }
+        elements => {
+            let elements = match elements {
+                Elements::List(dims, words) => {
+                    Elements::List(dims.iter().copied().chain([2]).collect(), words.clone())
+                }
+                Elements::Bytes(bytes) => Elements::Bytes(splat_bytes(bytes, dtype.size() * 2, &pairs)?),
+                other => other.clone(),
+            };
+            literal(&Dense { ty: Type::Tensor(pairs), elements }, module)?.bytes().to_vec()
+        }
+    };
+    let dims = ranked.dims.iter().flatten().map(|d| *d as usize).collect();
+    Face { dims, element: Element::Complex(dtype), first: 0 }.split(&bytes)
+}
+
+/// One element's bytes for all.
+fn splat_bytes(bytes: &[u8], size: usize, pairs: &crate::syntax::Ranked) -> Result<Vec<u8>> {
+    let ty = tensor_type(&Type::Tensor(pairs.clone()))?;
+    if bytes.len() != size || ty.elements() == 2 {
+        return Ok(bytes.to_vec());
+    }
+    if ty.bytes() > MOST_SPLAT_BYTES {
+        return Err(wrong(format!("{ty} of one value is too large")));
+    }
+    Ok(bytes.repeat(ty.elements() / 2))
+}
+
+/// Elements that the IR has no type for, in the array that holds them.
+fn narrow_literal(dense: &Dense, narrow: Narrow, module: &Module) -> Result<Literal> {
+    let ty = tensor_type(&dense.ty)?;
+    let face = Face { dims: ty.shape.to_vec(), element: Element::Narrow(narrow), first: 0 };
+    let of_words =
+        |words: &[String]| words.iter().map(|w| narrow_bits(w, narrow)).collect::<Result<Vec<u8>>>();
+    let bytes = match &dense.elements {
+        Elements::None => Vec::new(),
+        Elements::Splat(words) => of_words(words)?,
+        Elements::List(dims, words) if dims[..] == ty.shape[..] => of_words(words)?,
+        Elements::List(dims, _) => {
+            return Err(wrong(format!("the list has the shape {dims:?}, not that of {}", dense.ty)));
+        }
+        Elements::Bytes(bytes) => bytes.clone(),
+        Elements::Resource(name) => {
+            let found = module.resources.iter().find(|(n, _)| n == name).map(|(_, bytes)| bytes.clone());
+            found.ok_or_else(|| wrong(format!("there is no resource {name}")))?
+        }
+    };
+    let bytes = match bytes.as_slice() {
+        [one] if ty.bytes() <= MOST_SPLAT_BYTES => vec![*one; ty.elements()],
+        _ => bytes,
+    };
+    let held = face.split(&bytes)?.pop();
+    held.ok_or_else(|| wrong("no elements"))
+}
+
+/// `0x38` is bits; other words are numbers.
+fn narrow_bits(word: &str, narrow: Narrow) -> Result<u8> {
+    let unknown = || wrong(format!("`{word}` is not an element of type {}", narrow.name()));
+    if let Some(hex) = word.strip_prefix("0x") {
+        let bits = u8::from_str_radix(hex, 16).map_err(|_| unknown())?;
+        return if u32::from(bits) < 1 << narrow.bits() { Ok(bits) } else { Err(unknown()) };
+    }
+    if narrow.format().is_some() {
+        let plain = word.bytes().all(|b| matches!(b, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E'));
+        let value: f64 = word.parse().ok().filter(|_| plain).ok_or_else(unknown)?;
+        return Ok(narrow.encode(value));
+    }
+    let value: i64 = word.parse().map_err(|_| unknown())?;
+    let bits = narrow.encode(value as f64);
+    if narrow.decode(bits) == value as f64 { Ok(bits) } else { Err(unknown()) }
+}
+
+/// The elements of an array that one array holds.
 pub(super) fn literal(dense: &Dense, module: &Module) -> Result<Literal> {
+    if let Some(narrow) = narrow(&dense.ty) {
+        return narrow_literal(dense, narrow, module);
+    }
     let ty = tensor_type(&dense.ty)?;
     match &dense.elements {
         Elements::None if ty.elements() == 0 => Literal::from_bytes(ty, &[]),
@@ -166,11 +267,11 @@ fn of_bytes(ty: TensorType, bytes: &[u8]) -> Result<Literal> {
     Literal::from_bytes(ty, bytes)
 }
 
-/// An array that stands in an attribute.
-pub(super) fn elements(op: &Operation, name: &str) -> Result<Option<Literal>> {
+/// An array that stands in an attribute, as the arrays that hold it; none where it is missing.
+pub(super) fn elements(op: &Operation, name: &str) -> Result<Vec<Literal>> {
     match crate::text::find(&op.attributes, name) {
-        Some(Attribute::Dense(dense)) => literal(dense, &Module::default()).map(Some),
-        _ => Ok(None),
+        Some(Attribute::Dense(dense)) => literals(dense, &Module::default()),
+        _ => Ok(Vec::new()),
     }
 }
 

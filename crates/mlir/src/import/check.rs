@@ -26,8 +26,8 @@ enum Kind {
 }
 
 impl Check {
-    /// The claim of an op; `None`: it is none.
-    pub(super) fn of(op: &Operation) -> Result<Option<Check>> {
+    /// The claims of an op, one for each part of complex numbers; `None`: it makes none.
+    pub(super) fn of(op: &Operation, parts: usize) -> Result<Option<Vec<Check>>> {
         let called = text(op, "call_target_name").unwrap_or_default();
         let name = if op.name == "stablehlo.custom_call" { called } else { op.name.as_str() };
         let int = |name: &str, usual: u64| match find(&op.attributes, name) {
@@ -46,7 +46,8 @@ impl Check {
             _ if name.starts_with("check.") => return Err(wrong(format!("{name} is not supported"))),
             _ => return Ok(None),
         };
-        Ok(Some(Check { kind, expected: elements(op, "value")? }))
+        let mut expected = elements(op, "value")?.into_iter();
+        Ok(Some((0..parts).map(|_| Check { kind, expected: expected.next() }).collect()))
     }
 
     /// How many results of the graph it compares.
@@ -69,7 +70,10 @@ impl Check {
         }
         let differs = |i: &usize| !self.agree(actual.get(*i), expected.get(*i), actual);
         match (0..actual.ty().elements()).find(differs) {
-            Some(i) => Err(format!("element {i} is {:?}, not {:?}", actual.get(i), expected.get(i))),
+            Some(i) => {
+                let index = actual.shape().unravel(i);
+                Err(format!("element {index:?} is {}, not {}", told(actual.get(i)), told(expected.get(i))))
+            }
             None => Ok(()),
         }
     }
@@ -90,6 +94,16 @@ impl Check {
                 x == y && least == 0 || (least..=most).contains(&apart)
             }
         }
+    }
+}
+
+/// A value with all its digits.
+fn told(value: Scalar) -> String {
+    match value {
+        Scalar::Bool(v) => v.to_string(),
+        Scalar::Int(v) => v.to_string(),
+        Scalar::Uint(v) => v.to_string(),
+        Scalar::Float(v) => format!("{v:?}"),
     }
 }
 

@@ -3,19 +3,24 @@
 mod attribute;
 mod check;
 mod chlo;
+mod complex;
+mod given;
+mod narrow;
+mod number;
 mod rewrite;
 mod types;
 
 use crate::interface::{Element, Face, Interface};
-use crate::syntax::{Attribute, Function, Module, Operation, Place, Region, Type, Value};
+use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Place, Region, Type, Value};
 use crate::text::find;
 pub use check::Check;
+use given::Given;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_ir::op::{Op, Source, entry};
 use systole_ir::text::Program;
 use systole_ir::{GraphBuilder, Mesh, Sharding, Spread, Tensor, flow};
-use types::{not_there, tensor_type, wrong};
+use types::{element, held, not_there, wrong};
 
 /// Functions that call each other deeper are refused: such programs never end.
 const MAX_CALLS: usize = 64;
@@ -62,10 +67,13 @@ pub fn program(module: &Module) -> Result<Imported> {
 /// As [`program`].
 pub fn of_function(module: &Module, main: &Function) -> Result<Imported> {
     let g = GraphBuilder::new(&main.name);
-    let mut arguments = Vec::new();
+    let (mut arguments, mut parameters) = (Vec::new(), Vec::new());
     for (value, name) in main.body.arguments.iter().zip(&main.names) {
         let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter without a type"))?;
-        arguments.push(Given::Array(g.parameter(tensor_type(ty)?, name)));
+        let types = held(ty).at(|| format!("parameter `{name}` of @{}", main.name))?;
+        let mut parts = types.iter().map(|ty| g.parameter(ty.clone(), name));
+        arguments.extend(Given::of_parts(&mut parts, types.len()));
+        parameters.push(element(ty)?);
     }
     let mut importer = Importer {
         module,
@@ -77,44 +85,69 @@ pub fn of_function(module: &Module, main: &Function) -> Result<Imported> {
         places: Vec::new(),
     };
     let results = importer.function(main, arguments, &g)?;
-    let mut results = results.into_iter().map(Given::array).collect::<Result<Vec<_>>>()?;
-    let own = results.len();
+    let own = elements_of(main, &results);
+    let parts = results.iter().map(Given::parts).collect::<Result<Vec<_>>>()?;
+    let mut results: Vec<Tensor> = parts.into_iter().flatten().collect();
     results.append(&mut importer.compared);
     let graph = g.finish(&results)?;
-    let spread = spread(module, main, &graph)?;
-    let interface = interface(&graph, own);
-    let program = Program { donated: donated(main, own), spread, graph };
+    let interface = Interface {
+        arguments: faces(&parameters, &graph.param_types()),
+        results: faces(&own, &graph.result_types()),
+    };
+    let spread = spread(module, main, &interface, &graph)?;
+    let program = Program { donated: donated(main, &interface), spread, graph };
     Ok(Imported { program, interface, checks: importer.checks, places: importer.places })
 }
 
-/// The faces of the arguments and of the results that are not only compared.
-fn interface(graph: &systole_ir::Graph, own: usize) -> Interface {
-    let face = |(first, ty): (usize, TensorType)| Face {
-        dims: ty.shape.iter().copied().collect(),
-        element: Element::Plain(ty.dtype),
-        first,
+/// What results are made of: as the function says, else what they are.
+fn elements_of(main: &Function, results: &[Given]) -> Vec<Element> {
+    let of = |(i, given): (usize, &Given)| match given {
+        Given::Complex(re, _) => Element::Complex(re.dtype()),
+        Given::Array(t) => {
+            let said = main.results.get(i).and_then(|(ty, _)| element(ty).ok());
+            said.filter(|e| e.held() == [t.dtype()]).unwrap_or(Element::Plain(t.dtype()))
+        }
+        _ => Element::Plain(systole_base::DType::Bool),
     };
-    Interface {
-        arguments: graph.param_types().into_iter().enumerate().map(face).collect(),
-        results: graph.result_types().into_iter().take(own).enumerate().map(face).collect(),
-    }
+    results.iter().enumerate().map(of).collect()
 }
 
-/// Pairs of parameters and the results that take their memory.
-fn donated(main: &Function, results: usize) -> Vec<(usize, usize)> {
+/// The faces of arguments or results; arrays that are only compared are none.
+fn faces(elements: &[Element], types: &[TensorType]) -> Vec<Face> {
+    let mut first = 0;
+    let mut all = Vec::new();
+    for &element in elements {
+        let Some(ty) = types.get(first) else { break };
+        all.push(Face { dims: ty.shape.iter().copied().collect(), element, first });
+        first += element.held().len();
+    }
+    all
+}
+
+/// Pairs of parameters and the results that take their memory: those of each part.
+fn donated(main: &Function, interface: &Interface) -> Vec<(usize, usize)> {
     let mut pairs: Vec<(usize, usize)> = Vec::new();
     for (p, attributes) in main.parameters.iter().enumerate() {
         let Some(Attribute::Int(r)) = find(attributes, "tf.aliasing_output") else { continue };
-        match usize::try_from(*r) {
-            Ok(r) if r < results && pairs.iter().all(|(_, taken)| *taken != r) => pairs.push((p, r)),
-            _ => {}
+        let faces = interface.arguments.get(p).zip(usize::try_from(*r).ok());
+        let Some((from, to)) = faces.and_then(|(from, r)| Some((from, interface.results.get(r)?))) else {
+            continue;
+        };
+        let free = pairs.iter().all(|(_, taken)| *taken != to.first);
+        if free && from.element.held().len() == to.element.held().len() {
+            pairs.extend((0..from.element.held().len()).map(|i| (from.first + i, to.first + i)));
         }
     }
     pairs
 }
 
 /// How arguments and results lie on several devices, where the module has a mesh.
-fn spread(module: &Module, main: &Function, graph: &systole_ir::Graph) -> Result<Option<Spread>> {
+fn spread(
+    module: &Module,
+    main: &Function,
+    interface: &Interface,
+    graph: &systole_ir::Graph,
+) -> Result<Option<Spread>> {
     let Some((_, axes)) = module.meshes.iter().find(|(_, axes)| !axes.is_empty()) else { return Ok(None) };
     let mesh = Mesh::new(axes.iter().map(|(name, size)| (name.as_str(), *size as usize)))?;
     let one = |attributes: Option<&Attribute>, ty: &TensorType| -> Result<Sharding> {
@@ -123,29 +156,15 @@ fn spread(module: &Module, main: &Function, graph: &systole_ir::Graph) -> Result
             _ => Ok(Sharding::replicated(ty.rank())),
         }
     };
-    let params = main.parameters.iter().zip(graph.param_types());
-    let params = params.map(|(a, ty)| one(find(a, "sdy.sharding"), &ty)).collect::<Result<_>>()?;
-    let results = main.results.iter().zip(graph.result_types());
-    let results = results.map(|((_, a), ty)| one(find(a, "sdy.sharding"), &ty)).collect::<Result<_>>()?;
+    let each = |said: Vec<&Attributes>, faces: &[Face], types: Vec<TensorType>| -> Result<Vec<Sharding>> {
+        let held = |f: &Face| f.element.held().len();
+        let said = said.iter().zip(faces).flat_map(|(a, f)| std::iter::repeat_n(*a, held(f)));
+        said.zip(&types).map(|(a, ty)| one(find(a, "sdy.sharding"), ty)).collect()
+    };
+    let params = each(main.parameters.iter().collect(), &interface.arguments, graph.param_types())?;
+    let said = main.results.iter().map(|(_, a)| a).collect();
+    let results = each(said, &interface.results, graph.result_types())?;
     Ok(Some(Spread { mesh, params, results }))
-}
-
-/// What a value of a module is here.
-#[derive(Clone)]
-enum Given {
-    Array(Tensor),
-    Tuple(Vec<Given>),
-    Token,
-}
-
-impl Given {
-    fn array(self) -> Result<Tensor> {
-        match self {
-            Given::Array(t) => Ok(t),
-            Given::Tuple(_) => Err(not_there("a tuple stands where an array is needed")),
-            Given::Token => Err(not_there("a token stands where an array is needed")),
-        }
-    }
 }
 
 /// The values of one call of a function.
@@ -227,10 +246,14 @@ impl<'m> Importer<'m> {
                 return Err(wrong(format!("it has {} results", results.len())).at(place(op)));
             }
             for (value, given) in op.results.iter().zip(results) {
-                if let Given::Array(t) = &given {
-                    self.note(t, op);
-                    let said = tensor_type(frame.ty(*value)?).at(|| place(op))?;
-                    if *t.ty() != said && g.error().is_none() {
+                let given = narrow::fitted(op, given, frame.ty(*value)?);
+                given.parts().unwrap_or_default().iter().for_each(|t| self.note(t, op));
+                if let Given::Array(t) | Given::Complex(t, _) = &given {
+                    let said = held(frame.ty(*value)?).at(|| place(op))?;
+                    let fits = said.first() == Some(t.ty())
+                        && (said.len() == 2) == matches!(given, Given::Complex(..));
+                    if !fits && g.error().is_none() {
+                        let said = frame.ty(*value)?;
                         return Err(wrong(format!("the result is {}, not {said}", t.ty())).at(place(op)));
                     }
                 }
@@ -266,12 +289,38 @@ impl<'m> Importer<'m> {
             }
             "stablehlo.create_token" | "stablehlo.after_all" => Ok(vec![Given::Token]),
             "sdy.sharding_constraint" => Ok(operands),
-            _ => {
-                let arrays = operands.into_iter().map(Given::array).collect::<Result<Vec<_>>>()?;
-                let results = self.arrays(op, arrays, frame, g)?;
-                Ok(results.into_iter().map(Given::Array).collect())
-            }
+            _ => self.values(op, operands, frame, g),
         }
+    }
+
+    /// An op of values that one or two arrays hold.
+    fn values(
+        &mut self,
+        op: &'m Operation,
+        operands: Vec<Given>,
+        frame: &mut Frame<'m>,
+        g: &GraphBuilder,
+    ) -> Result<Vec<Given>> {
+        let function = frame.function;
+        let results =
+            op.results.iter().map(|v| function.values.get(*v).ok_or_else(|| wrong("a value without a type")));
+        let results = results.collect::<Result<Vec<&Type>>>()?;
+        let emit = |operands, types, bodies| self.emit(op, operands, types, (Vec::new(), bodies), g);
+        let call =
+            complex::Call { module: self.module, op, operands: &operands, results: &results, g, emit: &emit };
+        if let Some(written) = complex::write(&call)? {
+            return Ok(written);
+        }
+        let from = op.operands.iter().map(|v| frame.ty(*v)).collect::<Result<Vec<_>>>()?;
+        if let Some(written) = narrow::write(op, &operands, &from, &results)? {
+            return Ok(vec![written]);
+        }
+        let parts = operands.iter().map(Given::parts).collect::<Result<Vec<_>>>()?;
+        let counts = results.iter().map(|ty| held(ty).map_or(1, |parts| parts.len()));
+        let counts: Vec<usize> = counts.collect();
+        let mut arrays = self.arrays(op, parts.into_iter().flatten().collect(), frame, g)?.into_iter();
+        let given = |count: &usize| Given::of_parts(&mut arrays, *count);
+        Ok(counts.iter().map_while(given).collect())
     }
 
     fn call(
@@ -296,13 +345,15 @@ impl<'m> Importer<'m> {
         frame: &mut Frame<'m>,
         g: &GraphBuilder,
     ) -> Result<Vec<Tensor>> {
-        if let Some(check) = Check::of(op)? {
-            self.compared.extend(operands);
-            self.checks.push(check);
+        let parts = (operands.len() / op.operands.len().max(1)).max(1);
+        if let Some(mut checks) = Check::of(op, parts)? {
+            // The real parts of all that is compared, then the imaginary ones.
+            (0..parts).for_each(|p| self.compared.extend(operands.iter().skip(p).step_by(parts).cloned()));
+            self.checks.append(&mut checks);
             return Ok(Vec::new());
         }
-        let types = op.results.iter().map(|v| frame.ty(*v)).map(|ty| tensor_type(ty?));
-        let results = types.collect::<Result<Vec<_>>>()?;
+        let types = op.results.iter().map(|v| held(frame.ty(*v)?)).collect::<Result<Vec<_>>>()?;
+        let results: Vec<TensorType> = types.into_iter().flatten().collect();
         if let Some(written) = chlo::write(op, &operands, g)? {
             return Ok(written);
         }
@@ -311,7 +362,7 @@ impl<'m> Importer<'m> {
         }
         let mut regions = Vec::new();
         for region in &op.regions {
-            regions.push(self.region(region, frame, g)?);
+            regions.push(self.region(&op.name, region, frame, g)?);
         }
         let (captured, regions) = flow::finish(&regions)?;
         self.emit(op, operands, results, (captured, regions), g)
@@ -320,20 +371,28 @@ impl<'m> Importer<'m> {
     /// A region in a builder of its own.
     fn region(
         &mut self,
+        name: &str,
         region: &'m Region,
         frame: &mut Frame<'m>,
         g: &GraphBuilder,
     ) -> Result<(GraphBuilder, Vec<Tensor>)> {
         let inner = g.child("body");
-        for value in &region.arguments {
-            let ty = tensor_type(frame.ty(*value)?)?;
-            frame.set(*value, Given::Array(inner.parameter(ty, "arg")));
+        let types = region.arguments.iter().map(|v| held(frame.ty(*v)?)).collect::<Result<Vec<_>>>()?;
+        let counts: Vec<usize> = types.iter().map(Vec::len).collect();
+        let mut parts: Vec<Vec<Tensor>> = vec![Vec::new(); types.len()];
+        for (argument, part) in complex::parameters(name, &counts) {
+            if let Some(ty) = types.get(argument).and_then(|parts| parts.get(part)) {
+                parts[argument].push(inner.parameter(ty.clone(), "arg"));
+            }
         }
-        self.regions += 1;
-        let results = self.body(region, frame, &inner);
-        self.regions -= 1;
-        let results = results?;
-        Ok((inner, results.into_iter().map(Given::array).collect::<Result<_>>()?))
+        for ((value, parts), count) in region.arguments.iter().zip(parts).zip(counts) {
+            if let Some(given) = Given::of_parts(&mut parts.into_iter(), count) {
+                frame.set(*value, given);
+            }
+        }
+        let results = self.body(region, frame, &inner)?;
+        let results = results.iter().map(Given::parts).collect::<Result<Vec<_>>>()?;
+        Ok((inner, results.into_iter().flatten().collect()))
     }
 
     /// The IR's own op of the same name.

@@ -1,5 +1,7 @@
 //! Types of arrays as the IR has them, and errors about modules.
 
+use crate::interface::Element;
+use crate::narrow::Narrow;
 use crate::syntax::Type;
 use systole_base::{DType, Error, ErrorKind, Result, TensorType};
 
@@ -13,21 +15,51 @@ pub(super) fn not_there(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, what)
 }
 
-/// A type of an array as the IR's.
-pub(super) fn tensor_type(ty: &Type) -> Result<TensorType> {
+/// What the elements of an array are.
+pub(super) fn element(ty: &Type) -> Result<Element> {
     let Type::Tensor(ranked) = ty else { return Err(wrong(format!("{ty} is no array"))) };
     let name = match ranked.element.as_str() {
         "index" => "i64",
         name => name,
     };
-    let known = DType::parse(name).filter(|d| d.name() == name);
-    let dtype = known
-        .ok_or_else(|| not_there(format!("{ty}: elements of type {} are not supported", ranked.element)))?;
+    let plain = |name: &str| DType::parse(name).filter(|d| d.name() == name);
+    let part = name.strip_prefix("complex<").and_then(|rest| rest.strip_suffix('>')).map(str::trim);
+    let found = match part {
+        Some(part) => plain(part).filter(|d| matches!(d, DType::F32 | DType::F64)).map(Element::Complex),
+        None => plain(name).map(Element::Plain).or_else(|| Narrow::parse(name).map(Element::Narrow)),
+    };
+    found.ok_or_else(|| not_there(format!("{ty}: elements of type {} are not supported", ranked.element)))
+}
+
+/// Elements of less than eight bits or floats of eight, where they are some.
+pub(super) fn narrow(ty: &Type) -> Option<Narrow> {
+    match element(ty) {
+        Ok(Element::Narrow(narrow)) => Some(narrow),
+        _ => None,
+    }
+}
+
+/// Types of the arrays that hold an array: two for complex numbers.
+pub(super) fn held(ty: &Type) -> Result<Vec<TensorType>> {
+    let element = element(ty)?;
+    let Type::Tensor(ranked) = ty else { return Err(wrong(format!("{ty} is no array"))) };
     let dims = ranked.dims.iter().map(|d| d.map(|d| d as usize)).collect::<Option<Vec<usize>>>();
     let dims = dims.ok_or_else(|| not_there(format!("{ty}: sizes that are known only when it runs")))?;
-    let bytes = dims.iter().try_fold(dtype.size(), |n, d| n.checked_mul((*d).max(1)));
-    match bytes {
-        Some(n) if n < 1 << 46 => Ok(TensorType::new(dtype, &dims[..])),
-        _ => Err(wrong(format!("{ty} is too large"))),
+    let one = |dtype: DType| {
+        let bytes = dims.iter().try_fold(dtype.size(), |n, d| n.checked_mul((*d).max(1)));
+        match bytes {
+            Some(n) if n < 1 << 46 => Ok(TensorType::new(dtype, &dims[..])),
+            _ => Err(wrong(format!("{ty} is too large"))),
+        }
+    };
+    element.held().into_iter().map(one).collect()
+}
+
+/// A type of an array that one array holds.
+pub(super) fn tensor_type(ty: &Type) -> Result<TensorType> {
+    let mut parts = held(ty)?;
+    match (parts.pop(), parts.pop()) {
+        (Some(one), None) => Ok(one),
+        _ => Err(not_there(format!("{ty}: complex numbers stand where real ones are needed"))),
     }
 }

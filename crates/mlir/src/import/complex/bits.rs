@@ -1,0 +1,46 @@
+//! The bits of complex numbers as other elements and back: the real part lies first.
+
+use crate::import::number::Number;
+use crate::import::types::wrong;
+use systole_base::{Result, TensorType};
+use systole_ir::Tensor;
+
+/// `bitcast_convert` where operand or result is complex; `to` is the type of the result or of its parts.
+pub(super) fn cast(x: &Number, to: &TensorType, complex: bool) -> Result<Number> {
+    if x.is_complex() && complex && x.ty() == to {
+        return Ok(x.clone());
+    }
+    // Real elements with the parts along a last dimension, then those of the result.
+    let parts = if x.is_complex() { stacked(x) } else { x.re.clone() };
+    let wide = if complex { to.with_shape([to.shape.dims(), &[2]].concat()) } else { to.clone() };
+    let cast = regrouped(&parts, &wide)?;
+    if !complex {
+        return Ok(Number::real(cast));
+    }
+    let last = to.rank();
+    let part = |p: usize| cast.slice_dim(last, p, p + 1).reshape(to.shape.clone());
+    Ok(Number::complex(part(0), part(1)))
+}
+
+fn stacked(x: &Number) -> Tensor {
+    let shape: Vec<usize> = x.shape().iter().copied().chain([1]).collect();
+    let parts = [x.re.reshape(&shape[..]), x.imag().reshape(&shape[..])];
+    Tensor::concatenate(&[&parts[0], &parts[1]], x.rank())
+}
+
+/// The same bits as elements of another width.
+fn regrouped(x: &Tensor, to: &TensorType) -> Result<Tensor> {
+    let bits = |ty: &TensorType| ty.elements().checked_mul(ty.dtype.size());
+    if bits(x.ty()) != bits(to) {
+        return Err(wrong(format!("the bits of {} are not as many as those of {to}", x.ty())));
+    }
+    let (from_size, to_size) = (x.dtype().size(), to.dtype.size());
+    let total = x.ty().elements();
+    let flat = if from_size < to_size {
+        let k = to_size / from_size;
+        x.reshape([total / k, k]).bitcast_convert(to.dtype)
+    } else {
+        x.reshape([total]).bitcast_convert(to.dtype)
+    };
+    Ok(flat.reshape(to.shape.clone()))
+}

@@ -1,0 +1,214 @@
+//! Elementary functions of complex numbers, with the branch cuts of C99 and NumPy.
+//!
+//! Source: Kahan, "Branch Cuts for Complex Elementary Functions", 1987.
+
+use crate::import::number::{Number, hypot};
+use systole_base::DType;
+use systole_ir::Tensor;
+
+/// `size · (cos angle + i sin angle)`
+fn polar(size: &Tensor, angle: &Tensor) -> Number {
+    Number::complex(size * &angle.cosine(), size * &angle.sine())
+}
+
+fn number(x: &Tensor, value: f64) -> Tensor {
+    x.scalar_like(value)
+}
+
+/// |size| with the sign of `sign`, which −0 has too.
+fn copysign(size: &Tensor, sign: &Tensor) -> Tensor {
+    let bits = match sign.dtype() {
+        DType::F64 => sign.bitcast_convert(DType::I64),
+        _ => sign.convert(DType::F32).bitcast_convert(DType::I32),
+    };
+    let size = size.abs();
+    bits.less(&number(&bits, 0.0)).select(&-&size, &size)
+}
+
+fn angle(z: &Number) -> Tensor {
+    z.imag().atan2(&z.re)
+}
+
+/// z / |z|; 0 of 0.
+pub(super) fn sign(z: &Number) -> Number {
+    let size = z.abs();
+    let zero = number(&size, 0.0);
+    let is_zero = size.equal(&zero);
+    z.map(|t| is_zero.select(t, &(t / &size)))
+}
+
+/// Where eˣ overflows and the result need not, by the square of the root.
+pub(super) fn exp(z: &Number) -> Number {
+    let (x, y) = (&z.re, z.imag());
+    let (size, root) = (x.exp(), (x * 0.5).exp());
+    let too_large = size.equal(&number(x, f64::INFINITY));
+    let part = |unit: &Tensor| {
+        let usual = &size * unit;
+        too_large.select(&(&(&root * unit) * &root), &usual)
+    };
+    let is_real = y.equal(&number(x, 0.0));
+    let none = x.equal(&number(x, f64::NEG_INFINITY)).and(&y.is_finite().not());
+    let zero = number(x, 0.0);
+    let re = none.select(&zero, &is_real.select(&size, &part(&y.cosine())));
+    Number::complex(re, none.select(&zero, &is_real.select(&y, &part(&y.sine()))))
+}
+
+/// ln |z| + i·angle, where |z| is near 1 by what differs from 1.
+pub(super) fn log(z: &Number) -> Number {
+    let (a, b) = (z.re.abs(), z.imag().abs());
+    let (most, least) = (a.maximum(&b), a.minimum(&b));
+    let beyond = &(&(&most - 1.0) * &(&most + 1.0)) + &(&least * &least);
+    let near = &beyond.log1p() * 0.5;
+    let size = z.abs();
+    let is_near = size.greater(&number(&size, 0.7)).and(&size.less(&number(&size, 1.5)));
+    let ratio = &least / &most;
+    // Where |z| itself overflows or is subnormal.
+    let far = &most.log() + &(&(&ratio * &ratio).log1p() * 0.5);
+    let usual = size.log();
+    let ends = size.is_finite().not().or(&size.less(&number(&size, 1e-30)));
+    let far_defined = ends.and(&most.is_finite()).and(&most.greater(&number(&most, 0.0)));
+    let re = far_defined.select(&far, &is_near.select(&near, &usual));
+    Number::complex(re, angle(z))
+}
+
+pub(super) fn log1p(z: &Number) -> Number {
+    let (x, y) = (&z.re, z.imag());
+    let moved = Number::complex(x + 1.0, y.clone());
+    let near = &(&(x * &(x + 2.0)) + &(&y * &y)).log1p() * 0.5;
+    let is_near = z.abs().less(&number(x, 0.5));
+    let far = log(&moved);
+    Number::complex(is_near.select(&near, &far.re), angle(&moved))
+}
+
+pub(super) fn expm1(z: &Number) -> Number {
+    let (x, y) = (&z.re, z.imag());
+    let half = (&y * 0.5).sine();
+    let less = &(&half * &half) * -2.0;
+    let re = &(&x.expm1() * &y.cosine()) + &less;
+    let whole = exp(z);
+    let is_near = x.abs().less(&number(x, 1.0));
+    Number::complex(is_near.select(&re, &(&whole.re - 1.0)), whole.imag())
+}
+
+/// The root with a part that is not negative.
+pub(super) fn sqrt(z: &Number) -> Number {
+    let (x, y) = (&z.re, z.imag());
+    let (zero, infinite) = (number(x, 0.0), number(x, f64::INFINITY));
+    let most = x.abs().maximum(&y.abs());
+    let is_zero = most.equal(&zero);
+    let scale = is_zero.select(&number(x, 1.0), &most);
+    let (u, v) = (&x.abs() / &scale, &y / &scale);
+    let root = &scale.sqrt() * &(&(&u + &hypot(&u, &v)) * 0.5).sqrt();
+    let other = &y.abs() / &(&root * 2.0);
+    let (root, other) = (is_zero.select(&zero, &root), is_zero.select(&zero, &other));
+    let is_left = x.less(&zero);
+    let re = is_left.select(&other, &root);
+    let im = copysign(&is_left.select(&root, &other), &y);
+    // Of what is infinite: an imaginary part goes first.
+    let (y_ends, x_ends) = (y.abs().equal(&infinite), x.abs().equal(&infinite));
+    let y_nan = y.not_equal(&y);
+    let of_x = x_ends.and(&y_ends.not());
+    let re_of_x = is_left.select(&y_nan.select(&y, &zero), &infinite);
+    let im_of_x = is_left.select(&infinite, &y_nan.select(&y, &zero));
+    let re = y_ends.select(&infinite, &of_x.select(&re_of_x, &re));
+    let im = y_ends.select(&y, &of_x.select(&copysign(&im_of_x, &y), &im));
+    Number::complex(re, im)
+}
+
+/// The conjugate of the root by |z|.
+pub(super) fn rsqrt(z: &Number) -> Number {
+    let root = sqrt(z);
+    let one = Number::real(root.re.ones_like());
+    one.div(&root)
+}
+
+/// The root of the third of the angle.
+pub(super) fn cbrt(z: &Number) -> Number {
+    polar(&z.abs().cbrt(), &(&angle(z) / 3.0))
+}
+
+/// e^(w ln z); 0 to the power of 0 is 1, to one with a positive real part 0.
+pub(super) fn power(z: &Number, w: &Number) -> Number {
+    let whole = exp(&w.mul(&log(z)));
+    let zero = number(&z.re, 0.0);
+    let is_zero = z.re.equal(&zero).and(&z.imag().equal(&zero));
+    let (c, d) = (&w.re, w.imag());
+    let one = c.equal(&zero).and(&d.equal(&zero));
+    let of_zero = |unit: f64| {
+        let nan = number(c, f64::NAN);
+        one.select(&number(c, unit), &c.greater(&zero).select(&zero, &nan))
+    };
+    Number::complex(is_zero.select(&of_zero(1.0), &whole.re), is_zero.select(&of_zero(0.0), &whole.imag()))
+}
+
+/// cosh x and sinh x.
+fn hyperbolic(x: &Tensor) -> (Tensor, Tensor) {
+    let size = x.abs();
+    let root = (&size * 0.5).exp();
+    let large = &(&root * 0.5) * &root;
+    let small = 0.5 / &(&root * &root);
+    let less = size.expm1();
+    let near = &(&less + &(&less / &(&less + 1.0))) * 0.5;
+    let is_near = size.less(&number(x, 1.0));
+    let sinh = is_near.select(&near, &(&large - &small));
+    (&large + &small, copysign(&sinh, x))
+}
+
+pub(super) fn sine(z: &Number) -> Number {
+    let (cosh, sinh) = hyperbolic(&z.imag());
+    Number::complex(&z.re.sine() * &cosh, &z.re.cosine() * &sinh)
+}
+
+pub(super) fn cosine(z: &Number) -> Number {
+    let (cosh, sinh) = hyperbolic(&z.imag());
+    Number::complex(&z.re.cosine() * &cosh, -&(&z.re.sine() * &sinh))
+}
+
+pub(super) fn sinh(z: &Number) -> Number {
+    let (cosh, sinh) = hyperbolic(&z.re);
+    Number::complex(&sinh * &z.imag().cosine(), &cosh * &z.imag().sine())
+}
+
+pub(super) fn cosh(z: &Number) -> Number {
+    let (cosh, sinh) = hyperbolic(&z.re);
+    Number::complex(&cosh * &z.imag().cosine(), &sinh * &z.imag().sine())
+}
+
+/// Kahan's formula; far from the imaginary axis its limit.
+pub(super) fn tanh(z: &Number) -> Number {
+    let (x, y) = (&z.re, z.imag());
+    let t = y.tan();
+    let (_, s) = hyperbolic(x);
+    let beta = &(&t * &t) + 1.0;
+    let rho = (&(&s * &s) + 1.0).sqrt();
+    let bottom = &(&beta * &(&s * &s)) + 1.0;
+    let near = Number::complex(&(&(&beta * &rho) * &s) / &bottom, &t / &bottom);
+    let least = (&x.abs() * -2.0).exp();
+    let far = Number::complex(x.sign(), &(&(&y.sine() * &y.cosine()) * 4.0) * &least);
+    let is_far = x.abs().greater(&number(x, if x.dtype() == DType::F64 { 22.0 } else { 11.0 }));
+    let whole = Number::select(&is_far, &far, &near);
+    let real = y.equal(&number(x, 0.0));
+    Number::complex(real.select(&x.tanh(), &whole.re), real.select(&y, &whole.imag()))
+}
+
+/// −i tanh(iz)
+pub(super) fn tan(z: &Number) -> Number {
+    let turned = tanh(&Number::complex(-&z.imag(), z.re.clone()));
+    Number::complex(turned.imag(), -&turned.re)
+}
+
+/// 1 / (1 + e⁻ᶻ), by the exponential that does not overflow.
+pub(super) fn logistic(z: &Number) -> Number {
+    let is_left = z.re.less(&number(&z.re, 0.0));
+    let e = exp(&Number::select(&is_left, z, &z.neg()));
+    let one = Number::real(z.re.ones_like());
+    let top = Number::select(&is_left, &e, &one);
+    top.div(&one.add(&e))
+}
+
+/// −i ln((x + iy) / √(x² + y²))
+pub(super) fn atan2(y: &Number, x: &Number) -> Number {
+    let turned = Number::complex(&x.re - &y.imag(), &x.imag() + &y.re);
+    let ln = log(&turned.div(&sqrt(&x.mul(x).add(&y.mul(y)))));
+    Number::complex(ln.imag(), -&ln.re)
+}

@@ -1,0 +1,74 @@
+//! Inverse trigonometric and hyperbolic functions of complex numbers, with Kahan's branch cuts.
+//!
+//! Source: Kahan, "Branch Cuts for Complex Elementary Functions", 1987.
+
+use super::functions::sqrt;
+use crate::import::number::Number;
+use systole_ir::Tensor;
+
+/// `1 − z` and `1 + z`: the imaginary parts keep their zeros' signs.
+fn around_one(z: &Number) -> (Number, Number) {
+    (Number::complex(1.0 - &z.re, -&z.imag()), Number::complex(&z.re + 1.0, z.imag()))
+}
+
+/// `i·z` and `−i·z`
+fn turned(z: &Number) -> Number {
+    Number::complex(-&z.imag(), z.re.clone())
+}
+
+fn turned_back(z: &Number) -> Number {
+    Number::complex(z.imag(), -&z.re)
+}
+
+/// `asinh x` of real numbers, accurate near 0.
+fn real_asinh(x: &Tensor) -> Tensor {
+    let a = x.abs();
+    let square = &a * &a;
+    let near = (&a + &(&square / &(&(&square + 1.0).sqrt() + 1.0))).log1p();
+    let far = &a.log() + std::f64::consts::LN_2;
+    let limit = if x.dtype() == systole_base::DType::F64 { 1e8 } else { 1e4 };
+    let size = a.greater(&a.scalar_like(limit)).select(&far, &near);
+    x.less(&x.scalar_like(0.0)).select(&-&size, &size)
+}
+
+pub(super) fn asin(z: &Number) -> Number {
+    let (minus, plus) = around_one(z);
+    let (p, q) = (sqrt(&minus), sqrt(&plus));
+    let re = z.re.atan2(&p.mul(&q).re);
+    Number::complex(re, real_asinh(&p.conj().mul(&q).imag()))
+}
+
+pub(super) fn acos(z: &Number) -> Number {
+    let (minus, plus) = around_one(z);
+    let (p, q) = (sqrt(&minus), sqrt(&plus));
+    let re = &p.re.atan2(&q.re) * 2.0;
+    Number::complex(re, real_asinh(&q.conj().mul(&p).imag()))
+}
+
+pub(super) fn asinh(z: &Number) -> Number {
+    turned_back(&asin(&turned(z)))
+}
+
+pub(super) fn acosh(z: &Number) -> Number {
+    let minus = Number::complex(&z.re - 1.0, z.imag());
+    let plus = Number::complex(&z.re + 1.0, z.imag());
+    let (p, q) = (sqrt(&minus), sqrt(&plus));
+    let re = real_asinh(&p.conj().mul(&q).re);
+    Number::complex(re, &p.imag().atan2(&q.re) * 2.0)
+}
+
+/// Half the difference of the logarithms of 1 + z and 1 − z.
+pub(super) fn atanh(z: &Number) -> Number {
+    let (x, y) = (&z.re, z.imag());
+    let square = &y * &y;
+    let apart = &(1.0 - x) * &(1.0 - x);
+    let re = &(&(x * 4.0) / &(&apart + &square)).log1p() * 0.25;
+    let bottom = &(&(1.0 - x) * &(x + 1.0)) - &square;
+    let im = &(&y * 2.0).atan2(&bottom) * 0.5;
+    Number::complex(re, im)
+}
+
+/// −i atanh(iz)
+pub(super) fn atan(z: &Number) -> Number {
+    turned_back(&atanh(&turned(z)))
+}

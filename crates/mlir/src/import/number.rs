@@ -1,0 +1,209 @@
+//! Arrays of real or complex numbers: complex ones are pairs of real arrays. What is written with [`Number`] works on both.
+
+use systole_base::{DType, Shape, TensorType};
+use systole_ir::{GraphBuilder, Tensor};
+
+/// `re + i·im`; without `im` the numbers are real. Both parts have one type.
+#[derive(Clone)]
+pub(super) struct Number {
+    pub(super) re: Tensor,
+    pub(super) im: Option<Tensor>,
+}
+
+impl Number {
+    pub(super) fn real(re: Tensor) -> Number {
+        Number { re, im: None }
+    }
+
+    pub(super) fn complex(re: Tensor, im: Tensor) -> Number {
+        Number { re, im: Some(im) }
+    }
+
+    /// The imaginary part; zeros of real numbers.
+    pub(super) fn imag(&self) -> Tensor {
+        self.im.clone().unwrap_or_else(|| self.re.zeros_like())
+    }
+
+    pub(super) fn is_complex(&self) -> bool {
+        self.im.is_some()
+    }
+
+    /// With zeros as the imaginary part where there is none.
+    pub(super) fn widened(&self) -> Number {
+        Number::complex(self.re.clone(), self.imag())
+    }
+
+    pub(super) fn parts(&self) -> impl Iterator<Item = &Tensor> {
+        std::iter::once(&self.re).chain(&self.im)
+    }
+
+    /// Of each part.
+    pub(super) fn ty(&self) -> &TensorType {
+        self.re.ty()
+    }
+
+    pub(super) fn shape(&self) -> &Shape {
+        self.re.shape()
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.re.rank()
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.re.dtype()
+    }
+
+    pub(super) fn g(&self) -> &GraphBuilder {
+        self.re.builder()
+    }
+
+    /// What moves elements, done to both parts.
+    pub(super) fn map(&self, f: impl Fn(&Tensor) -> Tensor) -> Number {
+        Number { re: f(&self.re), im: self.im.as_ref().map(f) }
+    }
+
+    /// What moves elements of two arrays, done to both parts.
+    pub(super) fn zip(&self, other: &Number, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Number {
+        let im = (self.is_complex() || other.is_complex()).then(|| f(&self.imag(), &other.imag()));
+        Number { re: f(&self.re, &other.re), im }
+    }
+
+    /// Joined along `dim`.
+    pub(super) fn concatenate(parts: &[&Number], dim: usize) -> Option<Number> {
+        let complex = parts.iter().any(|p| p.is_complex());
+        let re: Vec<&Tensor> = parts.iter().map(|p| &p.re).collect();
+        let im: Vec<Tensor> = if complex { parts.iter().map(|p| p.imag()).collect() } else { Vec::new() };
+        if re.is_empty() {
+            return None;
+        }
+        let im = complex.then(|| Tensor::concatenate(&im.iter().collect::<Vec<_>>(), dim));
+        Some(Number { re: Tensor::concatenate(&re, dim), im })
+    }
+
+    pub(super) fn reshape(&self, shape: &[usize]) -> Number {
+        self.map(|t| t.reshape(shape))
+    }
+
+    pub(super) fn transpose(&self, permutation: &[usize]) -> Number {
+        self.map(|t| t.transpose(permutation))
+    }
+
+    pub(super) fn slice_dim(&self, dim: usize, start: usize, limit: usize) -> Number {
+        self.map(|t| t.slice_dim(dim, start, limit))
+    }
+
+    pub(super) fn sum(&self, dims: &[usize]) -> Number {
+        self.map(|t| t.sum(dims))
+    }
+
+    pub(super) fn convert(&self, to: DType) -> Number {
+        self.map(|t| t.convert(to))
+    }
+
+    pub(super) fn zeros_like(&self) -> Number {
+        self.map(Tensor::zeros_like)
+    }
+
+    /// `pred: bool[…]`
+    pub(super) fn select(pred: &Tensor, yes: &Number, no: &Number) -> Number {
+        yes.zip(no, |a, b| pred.select(a, b))
+    }
+
+    pub(super) fn add(&self, other: &Number) -> Number {
+        self.zip(other, |a, b| a + b)
+    }
+
+    pub(super) fn sub(&self, other: &Number) -> Number {
+        self.zip(other, |a, b| a - b)
+    }
+
+    pub(super) fn neg(&self) -> Number {
+        self.map(|t| -t)
+    }
+
+    pub(super) fn conj(&self) -> Number {
+        Number { re: self.re.clone(), im: self.im.as_ref().map(|t| -t) }
+    }
+
+    /// Both parts times a real array.
+    pub(super) fn scale(&self, by: &Tensor) -> Number {
+        self.map(|t| t * by)
+    }
+
+    /// The products that `f`, linear in both, makes of the parts.
+    pub(super) fn product(&self, other: &Number, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Number {
+        match (&self.im, &other.im) {
+            (None, None) => Number::real(f(&self.re, &other.re)),
+            (Some(im), None) => Number::complex(f(&self.re, &other.re), f(im, &other.re)),
+            (None, Some(im)) => Number::complex(f(&self.re, &other.re), f(&self.re, im)),
+            (Some(b), Some(d)) => {
+                Number::complex(f(&self.re, &other.re) - f(b, d), f(&self.re, d) + f(b, &other.re))
+            }
+        }
+    }
+
+    pub(super) fn mul(&self, other: &Number) -> Number {
+        self.product(other, |a, b| a * b)
+    }
+
+    /// Smith's division: no part is squared. By zero as NumPy: each part by |0|.
+    pub(super) fn div(&self, other: &Number) -> Number {
+        let Some(d) = &other.im else { return self.map(|t| t / &other.re) };
+        let (a, b, c) = (&self.re, &self.imag(), &other.re);
+        let (size_c, size_d) = (c.abs(), d.abs());
+        let by_c = size_c.greater_equal(&size_d);
+        let is_zero = size_c.maximum(&size_d).equal(&c.scalar_like(0.0));
+        let ratio = is_zero.select(&c.scalar_like(0.0), &(by_c.select(d, c) / by_c.select(c, d)));
+        let bottom = by_c.select(&(c + &(d * &ratio)), &(&(c * &ratio) + d));
+        let bottom = is_zero.select(&size_c, &bottom);
+        let re = by_c.select(&(a + &(b * &ratio)), &(&(a * &ratio) + b));
+        let im = by_c.select(&(b - &(a * &ratio)), &(&(b * &ratio) - a));
+        Number::complex(re / &bottom, im / &bottom)
+    }
+
+    /// |z|: neither overflows nor underflows where the result does not.
+    pub(super) fn abs(&self) -> Tensor {
+        let Some(im) = &self.im else { return self.re.abs() };
+        hypot(&self.re, im)
+    }
+
+    /// |z|²
+    pub(super) fn norm(&self) -> Tensor {
+        let square = &self.re * &self.re;
+        self.im.as_ref().map_or(square.clone(), |im| &square + &(im * im))
+    }
+
+    /// Whether both parts are equal.
+    pub(super) fn equal(&self, other: &Number) -> Tensor {
+        let re = self.re.equal(&other.re);
+        if self.is_complex() || other.is_complex() { re.and(&self.imag().equal(&other.imag())) } else { re }
+    }
+
+    /// `a: T[B…, M, K], b: T[B…, K, N] → T[B…, M, N]` with equal leading dimensions.
+    pub(super) fn matmul(&self, other: &Number) -> Number {
+        self.product(other, Tensor::matmul)
+    }
+
+    /// Rows and columns exchanged.
+    pub(super) fn transposed(&self) -> Number {
+        let n = self.rank();
+        let mut order: Vec<usize> = (0..n).collect();
+        if n >= 2 {
+            order.swap(n - 2, n - 1);
+        }
+        self.transpose(&order)
+    }
+}
+
+/// `√(a² + b²)` by the greater times a root near 1.
+pub(super) fn hypot(a: &Tensor, b: &Tensor) -> Tensor {
+    let (a, b) = (a.abs(), b.abs());
+    let (most, least) = (a.maximum(&b), a.minimum(&b));
+    let one = most.scalar_like(1.0);
+    let is_zero = most.equal(&most.scalar_like(0.0));
+    let ratio = &least / &is_zero.select(&one, &most);
+    let size = &most * &(&(&ratio * &ratio) + 1.0).sqrt();
+    let infinite = most.scalar_like(f64::INFINITY);
+    a.equal(&infinite).or(&b.equal(&infinite)).select(&infinite, &size)
+}

@@ -1,0 +1,234 @@
+//! Elements of less than eight bits and floats of eight: the types that the IR holds in wider ones.
+//!
+//! Source: the StableHLO specification's list of types, the OCP formats FP8 and MX, and ml_dtypes, whose bits these are.
+
+use systole_base::DType;
+
+/// Such a type, by its name in programs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)]
+pub enum Narrow {
+    I2,
+    I4,
+    U2,
+    U4,
+    F4E2M1FN,
+    F6E2M3FN,
+    F6E3M2FN,
+    F8E3M4,
+    F8E4M3,
+    F8E4M3B11FNUZ,
+    F8E4M3FN,
+    F8E4M3FNUZ,
+    F8E5M2,
+    F8E5M2FNUZ,
+    F8E8M0FNU,
+}
+
+use Narrow::*;
+
+/// What stands for what is no finite number, and what becomes of numbers beyond the greatest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Special {
+    /// As IEEE 754: infinities, which too great numbers become, and NaN.
+    Ieee,
+    /// One NaN of each sign with all bits set, which too great numbers become; no infinity.
+    Nan,
+    /// One NaN, at the place of −0, which too great numbers become; no infinity.
+    NanAtMinusZero,
+    /// Neither: too great numbers become the greatest, NaN becomes −0.
+    None,
+    /// Powers of two alone, and NaN with all bits set, which is what 0 and negative numbers become.
+    Powers,
+}
+
+/// How a float is laid out.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Format {
+    /// Bits of the exponent.
+    pub exponent: u32,
+    /// Bits of the mantissa.
+    pub mantissa: u32,
+    /// What is taken from the exponent's bits.
+    pub bias: i32,
+    /// The greatest finite number.
+    pub max: f64,
+    /// What else there is.
+    pub special: Special,
+}
+
+impl Format {
+    /// The exponent of the least normal number.
+    pub fn least(self) -> i32 {
+        1 - self.bias
+    }
+
+    /// The least positive number.
+    pub fn quantum(self) -> f64 {
+        2f64.powi(self.least() - self.mantissa as i32)
+    }
+}
+
+impl Narrow {
+    /// Every such type.
+    pub const ALL: [Narrow; 15] = [
+        I2,
+        I4,
+        U2,
+        U4,
+        F4E2M1FN,
+        F6E2M3FN,
+        F6E3M2FN,
+        F8E3M4,
+        F8E4M3,
+        F8E4M3B11FNUZ,
+        F8E4M3FN,
+        F8E4M3FNUZ,
+        F8E5M2,
+        F8E5M2FNUZ,
+        F8E8M0FNU,
+    ];
+
+    /// The name in programs: `i4`, `f8E4M3FN`.
+    pub fn name(self) -> &'static str {
+        match self {
+            I2 => "i2",
+            I4 => "i4",
+            U2 => "ui2",
+            U4 => "ui4",
+            F4E2M1FN => "f4E2M1FN",
+            F6E2M3FN => "f6E2M3FN",
+            F6E3M2FN => "f6E3M2FN",
+            F8E3M4 => "f8E3M4",
+            F8E4M3 => "f8E4M3",
+            F8E4M3B11FNUZ => "f8E4M3B11FNUZ",
+            F8E4M3FN => "f8E4M3FN",
+            F8E4M3FNUZ => "f8E4M3FNUZ",
+            F8E5M2 => "f8E5M2",
+            F8E5M2FNUZ => "f8E5M2FNUZ",
+            F8E8M0FNU => "f8E8M0FNU",
+        }
+    }
+
+    /// The type of a name.
+    pub fn parse(name: &str) -> Option<Narrow> {
+        Narrow::ALL.into_iter().find(|n| n.name() == name)
+    }
+
+    /// Bits of an element.
+    pub fn bits(self) -> u32 {
+        match self {
+            I2 | U2 => 2,
+            I4 | U4 | F4E2M1FN => 4,
+            F6E2M3FN | F6E3M2FN => 6,
+            _ => 8,
+        }
+    }
+
+    /// The IR's type that holds it: each value exactly.
+    pub fn held(self) -> DType {
+        match self {
+            I2 | I4 => DType::I8,
+            U2 | U4 => DType::U8,
+            _ => DType::F32,
+        }
+    }
+
+    /// The layout of a float; `None`: it is a whole number.
+    pub fn format(self) -> Option<Format> {
+        let of =
+            |exponent, mantissa, bias, max, special| Some(Format { exponent, mantissa, bias, max, special });
+        match self {
+            I2 | I4 | U2 | U4 => None,
+            F4E2M1FN => of(2, 1, 1, 6.0, Special::None),
+            F6E2M3FN => of(2, 3, 1, 7.5, Special::None),
+            F6E3M2FN => of(3, 2, 3, 28.0, Special::None),
+            F8E3M4 => of(3, 4, 3, 15.5, Special::Ieee),
+            F8E4M3 => of(4, 3, 7, 240.0, Special::Ieee),
+            F8E4M3B11FNUZ => of(4, 3, 11, 30.0, Special::NanAtMinusZero),
+            F8E4M3FN => of(4, 3, 7, 448.0, Special::Nan),
+            F8E4M3FNUZ => of(4, 3, 8, 240.0, Special::NanAtMinusZero),
+            F8E5M2 => of(5, 2, 15, 57344.0, Special::Ieee),
+            F8E5M2FNUZ => of(5, 2, 16, 57344.0, Special::NanAtMinusZero),
+            F8E8M0FNU => of(8, 0, 127, 2f64.powi(127), Special::Powers),
+        }
+    }
+
+    /// The number that the low bits of a byte mean.
+    pub fn decode(self, byte: u8) -> f64 {
+        let Some(f) = self.format() else { return self.decode_int(byte) };
+        let bits = byte & (((1u16 << self.bits()) - 1) as u8);
+        if f.special == Special::Powers {
+            return if bits == 0xFF { f64::NAN } else { 2f64.powi(i32::from(bits) - f.bias) };
+        }
+        let sign_bit = 1 << (self.bits() - 1);
+        let (negative, magnitude) = (bits & sign_bit != 0, bits & (sign_bit - 1));
+        let (exponent, mantissa) =
+            (i32::from(magnitude >> f.mantissa), f64::from(magnitude & ((1 << f.mantissa) - 1)));
+        let top = exponent == (1 << f.exponent) - 1;
+        let value = match f.special {
+            Special::Ieee if top && mantissa == 0.0 => f64::INFINITY,
+            Special::Ieee if top => f64::NAN,
+            Special::Nan if magnitude == sign_bit - 1 => f64::NAN,
+            Special::NanAtMinusZero if negative && magnitude == 0 => return f64::NAN,
+            _ if exponent == 0 => mantissa * f.quantum(),
+            _ => (1.0 + mantissa / f64::from(1u32 << f.mantissa)) * 2f64.powi(exponent - f.bias),
+        };
+        if negative { -value } else { value }
+    }
+
+    fn decode_int(self, byte: u8) -> f64 {
+        let unused = 8 - self.bits();
+        match self {
+            I2 | I4 => f64::from((byte << unused) as i8 >> unused),
+            _ => f64::from(byte << unused >> unused),
+        }
+    }
+
+    /// The bits of the nearest number, ties to even; whole numbers are taken modulo their range.
+    pub fn encode(self, x: f64) -> u8 {
+        let mask = ((1u16 << self.bits()) - 1) as u8;
+        let Some(f) = self.format() else { return (x as i64) as u8 & mask };
+        let sign_bit = 1u8 << (self.bits() - 1);
+        let sign = if x.is_sign_negative() { sign_bit } else { 0 };
+        if f.special == Special::Powers {
+            return encode_power(x);
+        }
+        let rounded = if x.is_finite() { round(x.abs(), f) } else { x.abs() };
+        if rounded.is_nan() || rounded > f.max {
+            let top = ((1u8 << f.exponent) - 1) << f.mantissa;
+            return match f.special {
+                Special::Ieee if rounded.is_nan() => sign | top | 1 << (f.mantissa - 1),
+                Special::Ieee => sign | top,
+                Special::Nan => sign | (sign_bit - 1),
+                Special::None if rounded.is_nan() => sign_bit,
+                Special::None => sign | (sign_bit - 1),
+                _ => sign_bit,
+            };
+        }
+        let bits = rounded.to_bits() >> (52 - f.mantissa);
+        let base = ((1023 - f.bias) as u64) << f.mantissa;
+        let magnitude =
+            if rounded < 2f64.powi(f.least()) { (rounded / f.quantum()) as u64 } else { bits - base };
+        match f.special {
+            Special::NanAtMinusZero if magnitude == 0 => 0,
+            _ => sign | magnitude as u8,
+        }
+    }
+}
+
+/// The nearest multiple of what a format's last bit is worth there.
+fn round(x: f64, f: Format) -> f64 {
+    let exponent = ((x.to_bits() >> 52) as i32 - 1023).max(f.least());
+    let unit = 2f64.powi(exponent - f.mantissa as i32);
+    (x / unit).round_ties_even() * unit
+}
+
+/// The nearest power of two, ties up.
+fn encode_power(x: f64) -> u8 {
+    if x.is_nan() || x <= 0.0 {
+        return 0xFF;
+    }
+    let exponent = ((x.to_bits() + (1 << 51)) >> 52) as i64 - 1023 + 127;
+    if exponent > 254 { 0xFF } else { exponent.max(0) as u8 }
+}
