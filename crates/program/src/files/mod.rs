@@ -170,6 +170,13 @@ pub fn stored(element: &str, dims: &[usize], bytes: Vec<u8>) -> Result<Stored> {
     let known = known.ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, format!("files of arrays have no elements of type {element}"))
     })?;
+    // A byte of few bits is a whole integer to those who read it as one.
+    let extended = |bits: u32| move |b: u8| ((b << (8 - bits)) as i8 >> (8 - bits)) as u8;
+    let bytes = match element {
+        "i4" => bytes.into_iter().map(extended(4)).collect(),
+        "i2" => bytes.into_iter().map(extended(2)).collect(),
+        _ => bytes,
+    };
     Ok(Stored { elements: vec![known.0], dims: dims.to_vec(), bytes })
 }
 
@@ -205,7 +212,7 @@ mod tests {
 
     fn every_type() -> Vec<(String, Stored)> {
         let one = |k: &Known| {
-            let bytes = (0..6 * k.1).map(|i| (i % 2) as u8).collect();
+            let bytes = (0..6 * k.1).map(|i| u8::from(i % 5 == 0 && k.1 > 1)).collect();
             (format!("x {}", k.0), stored(k.0, &[2, 3], bytes).unwrap())
         };
         KNOWN.iter().map(one).collect()
