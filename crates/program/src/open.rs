@@ -52,7 +52,7 @@ pub fn open(bytes: &[u8]) -> Result<Opened> {
 /// `Data` where it is no program, says which kind of file it seems to be; else with line and column, or byte.
 pub fn module(bytes: &[u8]) -> Result<(Form, Module)> {
     if bytes.starts_with(BYTECODE) {
-        return bytecode(bytes).map(|m| (Form::Bytecode, m));
+        return Ok((Form::Bytecode, systole_bytecode::parse(bytes)?));
     }
     if let Some((what, hint)) = other_kind(bytes) {
         return Err(Error::new(ErrorKind::Data, format!("this is no program: {what}")).hint(hint));
@@ -73,10 +73,6 @@ const HINT: &str = "StableHLO is read as JAX (jax.jit(f).lower(x).as_text()), Py
 /// For programs that are well written and cannot be run here.
 const UNREAD: &str =
     "docs/guide/programs.md says what is read; where the specification has it, please report the program";
-
-fn bytecode(_: &[u8]) -> Result<Module> {
-    Err(Error::new(ErrorKind::Unsupported, "MLIR bytecode is not read").hint(HINT))
-}
 
 /// What bytes seem to be that are no program, and what to do.
 fn other_kind(bytes: &[u8]) -> Option<(&'static str, &'static str)> {

@@ -146,7 +146,12 @@ impl<'a> Parser<'a> {
                 Ok(Attribute::Symbol(name))
             }
             Token::Mark('[') => Ok(Attribute::List(self.list('[', ']', Self::attribute)?)),
-            Token::Mark('{') => Ok(Attribute::Dictionary(self.dictionary()?)),
+            Token::Mark('{') => {
+                self.open += 1;
+                let entries = self.dictionary();
+                self.open -= 1;
+                entries.map(Attribute::Dictionary)
+            }
             Token::Attr(kind) => self.dialect_attribute(kind),
             Token::Word(_) | Token::Bang(_) | Token::Mark('(') => Ok(Attribute::Type(self.ty()?)),
             _ => Err(self.unexpected("an attribute")),
@@ -169,7 +174,14 @@ impl<'a> Parser<'a> {
             Some(hex) => i128::from_str_radix(hex, 16).ok(),
             None => digits.parse().ok(),
         };
-        value.map(Attribute::Int).ok_or_else(|| self.error_at(at, format!("`{digits}` is no number")))
+        let value = value.ok_or_else(|| self.error_at(at, format!("`{digits}` is no number")))?;
+        // What is in a dictionary is read by others, who may ask for the type.
+        match ty {
+            Some(Type::Scalar(name)) if self.open > 0 && name != "i64" => {
+                Ok(Attribute::Other(name, value.to_string()))
+            }
+            _ => Ok(Attribute::Int(value)),
+        }
     }
 
     /// `array<i64: 1, 2>`
@@ -223,9 +235,20 @@ impl<'a> Parser<'a> {
         let fields = self.list('<', '>', |p| {
             let name = p.word()?.to_string();
             p.expect('=')?;
+            if name == "sub_axis_info" {
+                return Ok((name, p.sub_axis()?));
+            }
             Ok((name, p.attribute()?))
         })?;
         Ok(Attribute::Struct(kind.into(), fields))
+    }
+
+    /// `(1)2`: a part of an axis.
+    fn sub_axis(&mut self) -> Result<Attribute> {
+        self.expect('(')?;
+        let before = self.int()?;
+        self.expect(')')?;
+        Ok(Attribute::Other("sub_axis".into(), format!("({before}){}", self.int()?)))
     }
 
     /// `<@mesh, [{"data"}, {}], replicated={…}>`: what is said beside the axes is left out.

@@ -6,6 +6,7 @@ mod operation;
 mod pretty;
 
 use crate::syntax::{Attribute, Attributes, Module, Place, Type, Value};
+pub use operation::function_of;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use systole_base::Result;
@@ -20,6 +21,26 @@ pub fn parse(text: &str) -> Result<Module> {
     Parser::new(text)?.module()
 }
 
+/// Reads one type: `tensor<2xf32>`.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_type(text: &str) -> Result<Type> {
+    let mut parser = Parser::new(text)?;
+    let ty = parser.ty()?;
+    parser.end_of(ty)
+}
+
+/// Reads one attribute: `dense<1> : tensor<2xi64>`.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_attribute(text: &str) -> Result<Attribute> {
+    let mut parser = Parser::new(text)?;
+    let attribute = parser.attribute()?;
+    parser.end_of(attribute)
+}
+
 /// What reads a text.
 struct Parser<'a> {
     cursor: Cursor<'a>,
@@ -31,6 +52,8 @@ struct Parser<'a> {
     values: Vec<Type>,
     /// Names that are known here, innermost last.
     scopes: Vec<HashMap<&'a str, Vec<Value>>>,
+    /// How many dictionaries are open that stand as values.
+    open: usize,
 }
 
 impl<'a> Deref for Parser<'a> {
@@ -57,7 +80,15 @@ impl<'a> Parser<'a> {
         let ends = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
         let lines = std::iter::once(0).chain(ends).collect();
         let (aliases, values, scopes) = (HashMap::new(), Vec::new(), Vec::new());
-        Ok(Parser { cursor: Cursor::new(text)?, lines, aliases, values, scopes })
+        Ok(Parser { cursor: Cursor::new(text)?, lines, aliases, values, scopes, open: 0 })
+    }
+
+    /// What was read, where nothing stands behind it.
+    fn end_of<T>(&self, read: T) -> Result<T> {
+        match self.token {
+            Token::End => Ok(read),
+            _ => Err(self.unexpected("the end")),
+        }
     }
 
     /// Where byte `at` is.

@@ -110,6 +110,9 @@ impl<'a> Parser<'a> {
             self.attribute()?;
         }
         self.expect('>')?;
+        if self.is('{') {
+            self.dictionary()?;
+        }
         module.meshes.push((name, axes));
         self.location().map(drop)
     }
@@ -230,12 +233,11 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// A function from the attributes that the generic form and bytecode give it.
-pub(crate) fn function_of(
-    attributes: Attributes,
-    body: Region,
-    values: Vec<Type>,
-) -> Result<Function, String> {
+/// A function from the attributes that the generic form and bytecode give it, which say its name and type among others.
+///
+/// # Errors
+/// What is missing or is not as it must be.
+pub fn function_of(attributes: Attributes, body: Region, values: Vec<Type>) -> Result<Function, String> {
     let name = match find(&attributes, "sym_name") {
         Some(Attribute::String(name)) => name.clone(),
         _ => return Err("a function without a name".into()),
@@ -249,7 +251,7 @@ pub(crate) fn function_of(
             _ => &[],
         };
         let one = |i: usize| match given.get(i) {
-            Some(Attribute::Dictionary(entries)) => entries.clone(),
+            Some(Attribute::Dictionary(entries)) => entries.iter().cloned().map(untyped).collect(),
             _ => Vec::new(),
         };
         (0..n).map(one).collect()
@@ -257,16 +259,21 @@ pub(crate) fn function_of(
     let is_private =
         matches!(find(&attributes, "sym_visibility"), Some(Attribute::String(v)) if v == "private");
     let (parameters, results) = (lists("arg_attrs", from.len()), lists("res_attrs", to.len()));
-    Ok(Function {
-        is_private,
-        names: vec![String::new(); from.len()],
-        parameters,
-        results: to.iter().cloned().zip(results).collect(),
-        name,
-        attributes,
-        values,
-        body,
-    })
+    let said = ["sym_name", "function_type", "sym_visibility", "arg_attrs", "res_attrs"];
+    let results = to.iter().cloned().zip(results).collect();
+    let (names, name) = (vec![String::new(); from.len()], name);
+    let attributes = attributes.into_iter().filter(|(name, _)| !said.contains(&name.as_str())).collect();
+    Ok(Function { is_private, names, parameters, results, name, attributes, values, body })
+}
+
+/// A number of any type as other attributes of functions have it.
+fn untyped((name, value): (String, Attribute)) -> (String, Attribute) {
+    match value {
+        Attribute::Other(ty, digits) if ty.starts_with(['i', 's', 'u']) && digits.parse::<i128>().is_ok() => {
+            (name, Attribute::Int(digits.parse().unwrap_or_default()))
+        }
+        value => (name, value),
+    }
 }
 
 /// Regions and ops.

@@ -68,7 +68,8 @@ impl<'a> Parser<'a> {
             "stablehlo.reduce_precision" => self.reduce_precision(),
             "stablehlo.custom_call" | "func.call" => self.call(name),
             "stablehlo.composite" => self.composite(),
-            "sdy.sharding_constraint" => self.sharding_constraint(),
+            "sdy.sharding_constraint" | "sdy.reshard" => self.sharding_constraint(),
+            "sdy.manual_computation" => self.manual_computation(),
             _ if name.starts_with("sdy.") && name != "sdy.return" => {
                 Err(not_read(format!("`{name}` is not read")).at(self.place_of(self.at).to_string()))
             }
@@ -449,6 +450,32 @@ impl<'a> Parser<'a> {
         }
         left.extend(right);
         self.region_of(left)
+    }
+
+    /// `(%0) in_shardings=[<@mesh, …>] out_shardings=[…] manual_axes={"x"} (%1: …) {…} : (…) -> …`
+    fn manual_computation(&mut self) -> Result<Said> {
+        let at = self.at;
+        let mut said = Said { operands: self.list('(', ')', Self::value)?, ..Said::default() };
+        while let Token::Word(name) = self.token {
+            self.advance()?;
+            self.expect('=')?;
+            let items = match name {
+                "manual_axes" => self.list('{', '}', |p| p.string().map(Attribute::String))?,
+                _ => self.list('[', ']', Self::sharding)?,
+            };
+            said.attributes.push((name.into(), Attribute::List(items)));
+        }
+        let arguments = self.list('(', ')', |p| {
+            let Token::Value(name) = p.token else { return Err(p.unexpected("an argument")) };
+            p.advance()?;
+            p.expect(':')?;
+            let ty = p.ty()?;
+            p.location()?;
+            Ok((name, ty))
+        })?;
+        said.regions.push(self.region_of(arguments)?);
+        self.end("manual_computation", said.operands.len(), &mut said, at)?;
+        Ok(said)
     }
 
     /// `(%i = %0, %x = %1) : types attributes {…} cond {…} do {…}`

@@ -1,0 +1,496 @@
+//! The tables of VHLO: which attributes each version of an op has, how they stand in StableHLO, which types there are.
+
+/// Since which version, or until which.
+type Since = (u16, u16);
+/// Until today.
+const NOW: Since = (u16::MAX, 0);
+
+/// Op, its version, the versions of StableHLO from and to which it is there, its attributes in the order of their names.
+type Row = (&'static str, u16, Since, Since, &'static str);
+
+/// A version of an op.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpVersion {
+    pub(crate) name: &'static str,
+    pub(crate) version: u16,
+    pub(crate) since: Since,
+    pub(crate) until: Since,
+    attributes: &'static str,
+}
+
+impl OpVersion {
+    /// Names of its attributes, in the order in which they are written.
+    pub(crate) fn attributes(self) -> impl Iterator<Item = &'static str> {
+        self.attributes.split_ascii_whitespace()
+    }
+}
+
+/// All versions of an op, oldest first; none: there is no such op.
+pub(crate) fn versions(name: &str) -> impl Iterator<Item = OpVersion> {
+    let plain = PLAIN.split_ascii_whitespace().find(|n| *n == name).map(|n| (n, 1, (0, 9), NOW, ""));
+    let rows = OPS.iter().copied().filter(move |row| row.0 == name);
+    rows.chain(plain).map(|(name, version, since, until, attributes)| OpVersion {
+        name,
+        version,
+        since,
+        until,
+        attributes,
+    })
+}
+
+/// Ops of one version, without attributes.
+const PLAIN: &str = "\
+    abs add after_all and atan2 bitcast_convert case ceil clamp complex convert count_leading_zeros create_token \
+    divide dynamic_pad dynamic_reshape dynamic_update_slice floor if imag is_finite maximum minimum multiply negate \
+    not optimization_barrier or partition_id popcnt power real real_dynamic_slice remainder replica_id reshape return \
+    round_nearest_afz round_nearest_even select shift_left shift_right_arithmetic shift_right_logical sign subtract \
+    tuple uniform_dequantize uniform_quantize while xor";
+const OPS: &[Row] = &[
+    ("all_gather", 1, (0, 9), (1, 4), "all_gather_dim channel_id replica_groups use_global_device_ids"),
+    ("all_gather", 2, (1, 5), NOW, "all_gather_dim channel_id replica_groups use_global_device_ids"),
+    ("all_reduce", 1, (0, 9), (1, 4), "channel_id replica_groups use_global_device_ids"),
+    ("all_reduce", 2, (1, 5), NOW, "channel_id replica_groups use_global_device_ids"),
+    (
+        "all_to_all",
+        1,
+        (0, 9),
+        (1, 4),
+        "channel_id concat_dimension replica_groups split_count split_dimension",
+    ),
+    ("all_to_all", 2, (1, 5), NOW, "channel_id concat_dimension replica_groups split_count split_dimension"),
+    ("async_done", 1, (1, 15), NOW, ""),
+    ("async_start", 1, (1, 15), NOW, ""),
+    ("batch_norm_grad", 1, (0, 9), NOW, "epsilon feature_index"),
+    ("batch_norm_inference", 1, (0, 9), NOW, "epsilon feature_index"),
+    ("batch_norm_training", 1, (0, 9), NOW, "epsilon feature_index"),
+    ("broadcast", 1, (0, 9), NOW, "broadcast_sizes"),
+    ("broadcast_in_dim", 1, (0, 9), NOW, "broadcast_dimensions"),
+    ("call", 1, (0, 9), NOW, "callee"),
+    ("cbrt", 1, (0, 9), (1, 9), ""),
+    ("cbrt", 2, (1, 10), NOW, "result_accuracy"),
+    ("cholesky", 1, (0, 9), NOW, "lower"),
+    ("collective_broadcast", 1, (0, 16), (1, 19), "channel_id replica_groups"),
+    ("collective_broadcast", 2, (1, 20), NOW, "channel_id has_dynamic_root replica_groups"),
+    ("collective_permute", 1, (0, 9), NOW, "channel_id source_target_pairs"),
+    (
+        "collective_reduce",
+        1,
+        (1, 19),
+        NOW,
+        "channel_id has_dynamic_root replica_groups use_global_device_ids",
+    ),
+    ("compare", 1, (0, 9), NOW, "compare_type comparison_direction"),
+    ("composite", 1, (0, 19), (1, 13), "composite_attributes decomposition name version"),
+    ("composite", 2, (1, 14), NOW, "composite_attributes decomposition name version"),
+    ("concatenate", 1, (0, 9), NOW, "dimension"),
+    ("constant", 1, (0, 9), NOW, "value"),
+    (
+        "convolution",
+        1,
+        (0, 9),
+        NOW,
+        "batch_group_count feature_group_count input_batch_dimension input_feature_dimension input_spatial_dimensions kernel_input_feature_dimension kernel_output_feature_dimension kernel_spatial_dimensions lhs_dilation output_batch_dimension output_feature_dimension output_spatial_dimensions padding precision_config rhs_dilation window_reversal window_strides",
+    ),
+    ("cosine", 1, (0, 9), (1, 9), ""),
+    ("cosine", 2, (1, 10), NOW, "result_accuracy"),
+    ("cross-replica-sum", 1, (0, 9), NOW, "replica_groups"),
+    (
+        "custom_call",
+        1,
+        (0, 9),
+        (1, 17),
+        "api_version backend_config call_target_name called_computations has_side_effect operand_layouts output_operand_aliases result_layouts",
+    ),
+    (
+        "custom_call",
+        2,
+        (1, 18),
+        NOW,
+        "api_version backend_config call_target_name called_computations has_side_effect operand_layouts output_operand_aliases result_layouts result_tilings",
+    ),
+    ("dot", 1, (0, 9), NOW, "precision_config"),
+    (
+        "dot_general",
+        1,
+        (0, 9),
+        (1, 5),
+        "lhs_batching_dimensions lhs_contracting_dimensions precision_config rhs_batching_dimensions rhs_contracting_dimensions",
+    ),
+    (
+        "dot_general",
+        2,
+        (1, 6),
+        NOW,
+        "accumulation_type allow_imprecise_accumulation lhs_batching_dimensions lhs_component_count lhs_contracting_dimensions lhs_precision_type num_primitive_operations precision_config rhs_batching_dimensions rhs_component_count rhs_contracting_dimensions rhs_precision_type",
+    ),
+    (
+        "dynamic_broadcast_in_dim",
+        1,
+        (0, 9),
+        NOW,
+        "broadcast_dimensions known_expanding_dimensions known_nonexpanding_dimensions",
+    ),
+    (
+        "dynamic_conv",
+        1,
+        (0, 9),
+        (0, 19),
+        "batch_group_count feature_group_count input_batch_dimension input_feature_dimension input_spatial_dimensions kernel_input_feature_dimension kernel_output_feature_dimension kernel_spatial_dimensions lhs_dilation output_batch_dimension output_feature_dimension output_spatial_dimensions padding precision_config rhs_dilation window_reversal window_strides",
+    ),
+    (
+        "dynamic_conv",
+        2,
+        (0, 20),
+        NOW,
+        "batch_group_count feature_group_count input_batch_dimension input_feature_dimension input_spatial_dimensions kernel_input_feature_dimension kernel_output_feature_dimension kernel_spatial_dimensions lhs_dilation output_batch_dimension output_feature_dimension output_spatial_dimensions precision_config rhs_dilation window_reversal window_strides",
+    ),
+    (
+        "dynamic_gather",
+        1,
+        (0, 9),
+        (1, 0),
+        "collapsed_slice_dims index_vector_dim indices_are_sorted offset_dims start_index_map",
+    ),
+    (
+        "dynamic_gather",
+        2,
+        (1, 1),
+        NOW,
+        "collapsed_slice_dims index_vector_dim indices_are_sorted offset_dims operand_batching_dims start_index_map start_indices_batching_dims",
+    ),
+    ("dynamic_iota", 1, (0, 9), NOW, "iota_dimension"),
+    ("dynamic_slice", 1, (0, 9), NOW, "slice_sizes"),
+    ("einsum", 1, (0, 9), NOW, "einsum_config"),
+    ("exponential", 1, (0, 9), (1, 8), ""),
+    ("exponential", 2, (1, 9), NOW, "result_accuracy"),
+    ("exponential_minus_one", 1, (0, 9), (1, 9), ""),
+    ("exponential_minus_one", 2, (1, 10), NOW, "result_accuracy"),
+    ("fft", 1, (0, 9), NOW, "fft_length fft_type"),
+    ("func", 1, (0, 9), NOW, "arg_attrs function_type res_attrs sym_name sym_visibility"),
+    (
+        "gather",
+        1,
+        (0, 9),
+        (1, 0),
+        "collapsed_slice_dims index_vector_dim indices_are_sorted offset_dims slice_sizes start_index_map",
+    ),
+    (
+        "gather",
+        2,
+        (1, 1),
+        NOW,
+        "collapsed_slice_dims index_vector_dim indices_are_sorted offset_dims operand_batching_dims slice_sizes start_index_map start_indices_batching_dims",
+    ),
+    ("get_dimension_size", 1, (0, 9), NOW, "dimension"),
+    ("get_tuple_element", 1, (0, 9), NOW, "index"),
+    ("infeed", 1, (0, 9), NOW, "infeed_config layout"),
+    ("iota", 1, (0, 9), NOW, "iota_dimension"),
+    ("log", 1, (0, 9), (1, 9), ""),
+    ("log", 2, (1, 10), NOW, "result_accuracy"),
+    ("log_plus_one", 1, (0, 9), (1, 9), ""),
+    ("log_plus_one", 2, (1, 10), NOW, "result_accuracy"),
+    ("logistic", 1, (0, 9), (1, 9), ""),
+    ("logistic", 2, (1, 10), NOW, "result_accuracy"),
+    ("map", 1, (0, 9), NOW, "dimensions"),
+    ("outfeed", 1, (0, 9), NOW, "outfeed_config"),
+    ("pad", 1, (0, 9), NOW, "edge_padding_high edge_padding_low interior_padding"),
+    ("recv", 1, (0, 9), (1, 11), "channel_id channel_type is_host_transfer"),
+    ("recv", 2, (1, 12), NOW, "channel_id channel_type is_host_transfer source_target_pairs"),
+    ("reduce", 1, (0, 9), NOW, "dimensions"),
+    ("reduce_precision", 1, (0, 9), NOW, "exponent_bits mantissa_bits"),
+    ("reduce_scatter", 1, (0, 9), NOW, "channel_id replica_groups scatter_dimension use_global_device_ids"),
+    (
+        "reduce_window",
+        1,
+        (0, 9),
+        NOW,
+        "base_dilations padding window_dilations window_dimensions window_strides",
+    ),
+    ("reverse", 1, (0, 9), NOW, "dimensions"),
+    ("rng", 1, (0, 9), NOW, "rng_distribution"),
+    ("rng_bit_generator", 1, (0, 9), NOW, "rng_algorithm"),
+    ("rsqrt", 1, (0, 9), (1, 9), ""),
+    ("rsqrt", 2, (1, 10), NOW, "result_accuracy"),
+    (
+        "scatter",
+        1,
+        (0, 9),
+        (1, 0),
+        "index_vector_dim indices_are_sorted inserted_window_dims scatter_dims_to_operand_dims unique_indices update_window_dims",
+    ),
+    (
+        "scatter",
+        2,
+        (1, 1),
+        NOW,
+        "index_vector_dim indices_are_sorted input_batching_dims inserted_window_dims scatter_dims_to_operand_dims scatter_indices_batching_dims unique_indices update_window_dims",
+    ),
+    ("select_and_scatter", 1, (0, 9), NOW, "padding window_dimensions window_strides"),
+    ("send", 1, (0, 9), (1, 11), "channel_id channel_type is_host_transfer"),
+    ("send", 2, (1, 12), NOW, "channel_id channel_type is_host_transfer source_target_pairs"),
+    ("set_dimension_size", 1, (0, 9), NOW, "dimension"),
+    ("sine", 1, (0, 9), (1, 9), ""),
+    ("sine", 2, (1, 10), NOW, "result_accuracy"),
+    ("slice", 1, (0, 9), NOW, "limit_indices start_indices strides"),
+    ("sort", 1, (0, 9), NOW, "dimension is_stable"),
+    ("sqrt", 1, (0, 9), (1, 9), ""),
+    ("sqrt", 2, (1, 10), NOW, "result_accuracy"),
+    ("tan", 1, (1, 4), (1, 9), ""),
+    ("tan", 2, (1, 10), NOW, "result_accuracy"),
+    ("tanh", 1, (0, 9), (1, 9), ""),
+    ("tanh", 2, (1, 10), NOW, "result_accuracy"),
+    ("torch_index_select", 1, (0, 9), NOW, "batch_dims dim"),
+    ("transpose", 1, (0, 9), NOW, "permutation"),
+    ("triangular_solve", 1, (0, 9), NOW, "left_side lower transpose_a unit_diagonal"),
+    ("unary_einsum", 1, (0, 9), NOW, "einsum_config"),
+];
+
+/// How an attribute of VHLO stands in StableHLO.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Kind {
+    /// As what it is.
+    Any,
+    /// A tensor as `array<i64: …>`.
+    Ints,
+    /// A tensor as `array<i1: …>`.
+    Bools,
+    /// A number of this type.
+    Int(&'static str),
+    /// A flag that is there or not.
+    Unit,
+    /// A string as `@name`.
+    Symbol,
+    /// Strings as `@name`s.
+    Symbols,
+    /// A number that is one of the words of an attribute's code.
+    Word(u64),
+}
+
+/// How an attribute stands in StableHLO, by its name.
+pub(crate) fn kind(name: &str) -> Kind {
+    KINDS
+        .iter()
+        .find(|(_, names)| names.split_ascii_whitespace().any(|n| n == name))
+        .map_or(Kind::Any, |(k, _)| *k)
+}
+
+const KINDS: &[(Kind, &str)] = &[
+    (
+        Kind::Ints,
+        "fft_length broadcast_sizes slice_sizes dimensions permutation edge_padding_low edge_padding_high interior_padding \
+         start_indices limit_indices strides broadcast_dimensions known_expanding_dimensions \
+         known_nonexpanding_dimensions window_dimensions window_strides base_dilations window_dilations lhs_dilation \
+         rhs_dilation",
+    ),
+    (Kind::Bools, "window_reversal"),
+    (Kind::Int("i32"), "index exponent_bits mantissa_bits version"),
+    (Kind::Unit, "use_global_device_ids has_dynamic_root"),
+    (Kind::Symbol, "callee decomposition"),
+    (Kind::Symbols, "called_computations"),
+    (Kind::Word(3), "comparison_direction"),
+    (Kind::Word(4), "compare_type"),
+    (Kind::Word(5), "api_version"),
+    (Kind::Word(7), "fft_type"),
+    (Kind::Word(11), "precision_config"),
+    (Kind::Word(12), "rng_algorithm"),
+    (Kind::Word(13), "rng_distribution"),
+    (Kind::Word(16), "transpose_a"),
+];
+
+/// Code of an attribute that is one of some words, its kind in StableHLO, the words by number.
+pub(crate) const WORDS: &[(u64, &str, &str)] = &[
+    (3, "comparison_direction", "EQ NE GE GT LE LT"),
+    (4, "comparison_type", "NOTYPE FLOAT TOTALORDER SIGNED UNSIGNED"),
+    (7, "fft_type", "FFT IFFT RFFT IRFFT"),
+    (11, "precision", "DEFAULT HIGH HIGHEST"),
+    (12, "rng_algorithm", "DEFAULT THREE_FRY PHILOX"),
+    (13, "rng_distribution", "? UNIFORM NORMAL"),
+    (16, "transpose", "TRANSPOSE_INVALID NO_TRANSPOSE TRANSPOSE ADJOINT"),
+    (19, "result_accuracy_mode", "DEFAULT HIGHEST TOLERANCE"),
+];
+
+/// What StableHLO leaves out and VHLO always says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Default {
+    /// `false`, or a flag that is not there.
+    False,
+    /// A number.
+    Int(i64),
+    /// `[]`
+    List,
+    /// A tensor without elements.
+    Empty,
+    /// `""`, and `{}` where one is read.
+    Text,
+    /// `{}`
+    Dictionary,
+    /// A tensor of this number for each dimension of the window.
+    Each(i64),
+    /// Two zeros for each dimension of the window.
+    Pairs,
+    /// `false` for each dimension of the window.
+    Falses,
+    /// The precision `DEFAULT` of both operands.
+    Precision,
+    /// The accuracy `DEFAULT`.
+    Accuracy,
+    /// No type.
+    None,
+}
+
+/// What an attribute of an op is where StableHLO does not say it.
+pub(crate) fn default(op: &str, name: &str) -> Option<Default> {
+    let among = |all: &str, name: &str| all.split_ascii_whitespace().any(|n| n == name);
+    let found =
+        DEFAULTS.iter().find(|(ops, names, _)| among(names, name) && (ops.is_empty() || among(ops, op)));
+    found.map(|(.., default)| *default)
+}
+
+/// Ops (none: all), attributes, default.
+const DEFAULTS: &[(&str, &str, Default)] = &[
+    ("cholesky", "lower", Default::False),
+    (
+        "",
+        "use_global_device_ids has_dynamic_root has_side_effect indices_are_sorted unique_indices is_host_transfer is_stable",
+        Default::False,
+    ),
+    (
+        "all_gather all_reduce reduce_scatter all_to_all collective_permute collective_broadcast collective_reduce",
+        "channel_id",
+        Default::Int(0),
+    ),
+    ("", "version compare_type", Default::Int(0)),
+    ("", "api_version", Default::Int(1)),
+    ("sort", "dimension", Default::Int(-1)),
+    (
+        "",
+        "called_computations operand_layouts result_layouts output_operand_aliases result_tilings layout arg_attrs res_attrs",
+        Default::List,
+    ),
+    ("send recv", "source_target_pairs", Default::Empty),
+    ("", "known_expanding_dimensions known_nonexpanding_dimensions", Default::Empty),
+    (
+        "",
+        "operand_batching_dims start_indices_batching_dims input_batching_dims scatter_indices_batching_dims",
+        Default::Empty,
+    ),
+    ("", "backend_config infeed_config outfeed_config sym_visibility", Default::Text),
+    ("", "composite_attributes", Default::Dictionary),
+    (
+        "convolution dynamic_conv reduce_window select_and_scatter",
+        "window_strides lhs_dilation rhs_dilation base_dilations window_dilations",
+        Default::Each(1),
+    ),
+    ("convolution reduce_window select_and_scatter", "padding", Default::Pairs),
+    ("", "window_reversal", Default::Falses),
+    ("", "precision_config", Default::Precision),
+    ("", "result_accuracy", Default::Accuracy),
+    (
+        "",
+        "lhs_precision_type rhs_precision_type accumulation_type lhs_component_count rhs_component_count \
+         num_primitive_operations allow_imprecise_accumulation",
+        Default::None,
+    ),
+];
+
+/// Attributes of VHLO that are fields of one in StableHLO: its name there, its kind, and the fields with their attributes.
+pub(crate) struct Gathered {
+    pub(crate) ops: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) kind: &'static str,
+    /// In order; the attributes of VHLO have the same names.
+    pub(crate) fields: &'static str,
+}
+
+/// The attributes of an op that are gathered from several.
+pub(crate) fn gathered(op: &str) -> impl Iterator<Item = &'static Gathered> {
+    GATHERED.iter().filter(move |g| g.ops.split_ascii_whitespace().any(|n| n == op))
+}
+
+const GATHERED: &[Gathered] = &[
+    Gathered {
+        ops: "dot_general",
+        name: "dot_dimension_numbers",
+        kind: "dot",
+        fields: "lhs_batching_dimensions rhs_batching_dimensions lhs_contracting_dimensions rhs_contracting_dimensions",
+    },
+    Gathered {
+        ops: "dot_general",
+        name: "algorithm",
+        kind: "dot_algorithm",
+        fields: "lhs_precision_type rhs_precision_type accumulation_type lhs_component_count rhs_component_count \
+                 num_primitive_operations allow_imprecise_accumulation",
+    },
+    Gathered {
+        ops: "gather dynamic_gather",
+        name: "dimension_numbers",
+        kind: "gather",
+        fields: "offset_dims collapsed_slice_dims operand_batching_dims start_indices_batching_dims start_index_map \
+                 index_vector_dim",
+    },
+    Gathered {
+        ops: "scatter",
+        name: "scatter_dimension_numbers",
+        kind: "scatter",
+        fields: "update_window_dims inserted_window_dims input_batching_dims scatter_indices_batching_dims \
+                 scatter_dims_to_operand_dims index_vector_dim",
+    },
+];
+
+/// The layouts of a convolution: for each of the three, the two dimensions that are not spatial, with their letters, and
+/// the spatial ones.
+pub(crate) const LAYOUTS: [[(&str, &str); 3]; 3] = [
+    [("b", "input_batch_dimension"), ("f", "input_feature_dimension"), ("", "input_spatial_dimensions")],
+    [
+        ("i", "kernel_input_feature_dimension"),
+        ("o", "kernel_output_feature_dimension"),
+        ("", "kernel_spatial_dimensions"),
+    ],
+    [("b", "output_batch_dimension"), ("f", "output_feature_dimension"), ("", "output_spatial_dimensions")],
+];
+
+/// Types without parameters: code, name, bits, since which version.
+pub(crate) const TYPES: &[(u64, &str, u32, Since)] = &[
+    (0, "i1", 1, (0, 9)),
+    (2, "bf16", 16, (0, 9)),
+    (3, "f16", 16, (0, 9)),
+    (4, "f32", 32, (0, 9)),
+    (5, "f64", 64, (0, 9)),
+    (6, "f8E4M3FN", 8, (0, 9)),
+    (7, "f8E5M2", 8, (0, 9)),
+    (9, "index", 64, (0, 9)),
+    (10, "i4", 4, (0, 9)),
+    (11, "i8", 8, (0, 9)),
+    (12, "i16", 16, (0, 9)),
+    (13, "i32", 32, (0, 9)),
+    (14, "i64", 64, (0, 9)),
+    (15, "ui4", 4, (0, 9)),
+    (16, "ui8", 8, (0, 9)),
+    (17, "ui16", 16, (0, 9)),
+    (18, "ui32", 32, (0, 9)),
+    (19, "ui64", 64, (0, 9)),
+    (26, "!shape.witness", 0, (0, 9)),
+    (27, "f8E4M3FNUZ", 8, (0, 10)),
+    (28, "f8E5M2FNUZ", 8, (0, 10)),
+    (29, "f8E4M3B11FNUZ", 8, (0, 11)),
+    (31, "i2", 2, (1, 2)),
+    (32, "ui2", 2, (1, 2)),
+    (33, "none", 0, (1, 6)),
+    (34, "tf32", 19, (1, 6)),
+    (35, "f8E4M3", 8, (1, 7)),
+    (36, "f8E3M4", 8, (1, 7)),
+    (37, "f4E2M1FN", 4, (1, 8)),
+    (38, "f6E2M3FN", 6, (1, 8)),
+    (39, "f6E3M2FN", 6, (1, 8)),
+    (40, "f8E8M0FNU", 8, (1, 8)),
+];
+
+/// Ops of other dialects: their attributes in the order in which they are written, `?` before those that may be missing.
+pub(crate) const OTHERS: &[(&str, &str)] = &[
+    ("builtin.module", "?sym_name ?sym_visibility"),
+    ("sdy.mesh", "mesh sym_name"),
+    ("sdy.sharding_constraint", "sharding"),
+    ("sdy.reshard", "sharding"),
+    ("sdy.manual_computation", "in_shardings manual_axes out_shardings"),
+    ("sdy.return", ""),
+];

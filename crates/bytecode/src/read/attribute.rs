@@ -1,0 +1,435 @@
+//! Types and attributes: those of MLIR itself and of VHLO, as StableHLO has them.
+
+use super::{MAX_DEPTH, Reader, unknown};
+use crate::bytes::{Bytes, wrong};
+use crate::ops::{TYPES, WORDS};
+use systole_base::Result;
+use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Ranked, Type};
+
+/// What one type, and what one attribute takes beside the lists and texts in it.
+const TYPE_BYTES: usize = size_of::<Type>() + 48;
+const ATTRIBUTE_BYTES: usize = size_of::<(String, Attribute)>() + 48;
+
+/// Types.
+impl<'a> Reader<'a> {
+    /// The type whose number comes next.
+    pub(super) fn ty(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Type> {
+        let n = bytes.number()?;
+        self.type_of(n, bytes.at, depth)
+    }
+
+    /// A type by number.
+    pub(super) fn type_of(&self, n: u64, at: usize, depth: usize) -> Result<Type> {
+        let entry = Self::entry(&self.file.types, n, "type", at)?;
+        let mut bytes = entry.bytes;
+        if depth == MAX_DEPTH {
+            return Err(bytes.wrong(format!("types nested deeper than {MAX_DEPTH}")));
+        }
+        self.charge(TYPE_BYTES)?;
+        match (entry.dialect, entry.custom) {
+            ("builtin", true) => self.builtin_type(&mut bytes, depth + 1),
+            ("vhlo", true) => self.vhlo_type(&mut bytes, depth + 1),
+            (_, false) => {
+                let text = bytes.text()?;
+                self.charge(text.len() * 16)?;
+                systole_mlir::text::parse_type(text).map_err(|e| e.at(format!("byte {at}")))
+            }
+            (dialect, _) => Err(unknown(format!("types of the dialect {dialect} are not read"), at)),
+        }
+    }
+
+    pub(super) fn types(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Vec<Type>> {
+        bytes.list(|b| self.ty(b, depth))
+    }
+
+    fn builtin_type(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Type> {
+        let scalar = |name: &str| Ok(Type::Scalar(name.into()));
+        match bytes.number()? {
+            0 => {
+                let n = bytes.number()?;
+                let prefix = match n & 3 {
+                    0 => "i",
+                    1 => "si",
+                    _ => "ui",
+                };
+                Ok(Type::Scalar(format!("{prefix}{}", n >> 2)))
+            }
+            1 => scalar("index"),
+            2 => Ok(Type::Function(self.types(bytes, depth)?, self.types(bytes, depth)?)),
+            3 => scalar("bf16"),
+            4 => scalar("f16"),
+            5 => scalar("f32"),
+            6 => scalar("f64"),
+            9 => Ok(Type::Scalar(format!("complex<{}>", self.ty(bytes, depth)?))),
+            12 => scalar("none"),
+            13 => self.ranked(bytes, None, depth),
+            14 => {
+                let encoding = self.encoding(bytes, depth)?;
+                self.ranked(bytes, Some(encoding), depth)
+            }
+            15 => Ok(Type::Tuple(self.types(bytes, depth)?)),
+            code => Err(unknown(format!("type {code} of MLIR is not read"), bytes.at)),
+        }
+    }
+
+    fn vhlo_type(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Type> {
+        let code = bytes.number()?;
+        if let Some((_, name, ..)) = TYPES.iter().find(|(c, ..)| *c == code) {
+            return Ok(Type::Scalar((*name).into()));
+        }
+        match code {
+            1 => Ok(Type::Scalar(format!("complex<{}>", self.ty(bytes, depth)?))),
+            8 => Ok(Type::Function(self.types(bytes, depth)?, self.types(bytes, depth)?)),
+            20 => self.ranked(bytes, None, depth),
+            21 => {
+                let encoding = self.encoding(bytes, depth)?;
+                self.ranked(bytes, Some(encoding), depth)
+            }
+            22 => Ok(Type::Token),
+            23 => Ok(Type::Tuple(self.types(bytes, depth)?)),
+            24 => self.quantized(bytes, false, depth),
+            30 => self.quantized(bytes, true, depth),
+            25 => Ok(Type::Other(format!("tensor<*x{}>", self.ty(bytes, depth)?))),
+            41 => {
+                let tensor = self.ranked(bytes, None, depth)?.to_string();
+                Ok(Type::Scalar(tensor.replacen("tensor", "memref", 1)))
+            }
+            42 => {
+                let all = Type::Tuple(self.types(bytes, depth)?).to_string();
+                Ok(Type::Other(all.replacen("tuple", "!stablehlo.future", 1)))
+            }
+            code => Err(unknown(format!("type {code} of VHLO is not read"), bytes.at)),
+        }
+    }
+
+    /// Sizes and the type of the elements.
+    fn ranked(&self, bytes: &mut Bytes<'a>, encoding: Option<String>, depth: usize) -> Result<Type> {
+        let dims = bytes.list(|b| match b.signed()? {
+            i64::MIN => Ok(None),
+            n => u64::try_from(n).map(Some).map_err(|_| b.wrong(format!("a size of {n}"))),
+        })?;
+        let element = self.ty(bytes, depth)?.to_string();
+        self.charge(dims.len() * size_of::<Option<u64>>() + 2 * element.len())?;
+        Ok(Type::Tensor(Ranked { dims, element, encoding }))
+    }
+
+    fn encoding(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<String> {
+        match self.attribute(bytes, depth)? {
+            Attribute::Other(name, text) => Ok(format!("#{name}<{text}>")),
+            _ => Err(unknown("the encoding of a tensor's type is not known", bytes.at)),
+        }
+    }
+
+    /// `!quant.uniform<i8:f32, 34.0:16>`, `!quant.uniform<i8:f32:0, {34.0:16, 2.0}>`
+    fn quantized(&self, bytes: &mut Bytes<'a>, per_axis: bool, depth: usize) -> Result<Type> {
+        let signed = bytes.number()? & 1 == 1;
+        let (storage, expressed) = (self.ty(bytes, depth)?.to_string(), self.ty(bytes, depth)?);
+        let axis = if per_axis { format!(":{}", bytes.number()?) } else { String::new() };
+        let one = |scale: f64, zero: i64| match zero {
+            0 => float_text(scale),
+            zero => format!("{}:{zero}", float_text(scale)),
+        };
+        let (range, scales) = if per_axis {
+            let range = (bytes.signed()?, bytes.signed()?);
+            let scales = bytes.list(|b| Ok(f64::from_bits(b.signed()? as u64)))?;
+            let zeros = bytes.list(Bytes::signed)?;
+            let all: Vec<String> = scales.iter().zip(&zeros).map(|(s, z)| one(*s, *z)).collect();
+            (range, format!("{{{}}}", all.join(", ")))
+        } else {
+            let scale = one(f64::from_bits(bytes.signed()? as u64), bytes.signed()?);
+            ((bytes.signed()?, bytes.signed()?), scale)
+        };
+        let text = quantized_text(&storage, signed, range, &format!("{expressed}{axis}"), &scales);
+        self.charge(text.len() * 4)?;
+        Ok(Type::Other(text))
+    }
+}
+
+/// `storage<min:max>:expressed, scales`: the range stands there where it is not the storage's own.
+fn quantized_text(storage: &str, signed: bool, range: (i64, i64), expressed: &str, scales: &str) -> String {
+    let bits: u32 =
+        storage.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(8).clamp(1, 32);
+    let whole = match signed {
+        true => (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1),
+        false => (0, (1i64 << bits) - 1),
+    };
+    let sign = if signed { "i" } else { "u" };
+    let range = if range == whole { String::new() } else { format!("<{}:{}>", range.0, range.1) };
+    format!("!quant.uniform<{sign}{bits}{range}:{expressed}, {scales}>")
+}
+
+/// A number as MLIR writes floats.
+pub(super) fn float_text(x: f64) -> String {
+    let shortest = format!("{x:?}");
+    match shortest.split_once('e') {
+        Some((digits, exponent)) if !digits.contains('.') => format!("{digits}.0e{exponent}"),
+        _ => shortest,
+    }
+}
+
+/// Attributes.
+impl<'a> Reader<'a> {
+    /// The attribute whose number comes next.
+    pub(super) fn attribute(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+        let n = bytes.number()?;
+        self.attribute_of(n, bytes.at, depth)
+    }
+
+    /// An attribute by number.
+    pub(super) fn attribute_of(&self, n: u64, at: usize, depth: usize) -> Result<Attribute> {
+        let entry = Self::entry(&self.file.attributes, n, "attribute", at)?;
+        let mut bytes = entry.bytes;
+        if depth == MAX_DEPTH {
+            return Err(bytes.wrong(format!("attributes nested deeper than {MAX_DEPTH}")));
+        }
+        self.charge(ATTRIBUTE_BYTES)?;
+        match (entry.dialect, entry.custom) {
+            ("builtin", true) => self.builtin_attribute(&mut bytes, depth + 1),
+            ("vhlo", true) => self.vhlo_attribute(&mut bytes, depth + 1),
+            ("sdy", true) => self.shardy_attribute(&mut bytes, depth + 1),
+            (_, false) => {
+                let text = bytes.text()?;
+                self.charge(text.len() * 64)?;
+                systole_mlir::text::parse_attribute(text).map_err(|e| e.at(format!("byte {at}")))
+            }
+            (dialect, _) => Err(unknown(format!("attributes of the dialect {dialect} are not read"), at)),
+        }
+    }
+
+    pub(super) fn list(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Vec<Attribute>> {
+        bytes.list(|b| self.attribute(b, depth))
+    }
+
+    /// `{…}`; what is in it keeps the types of its numbers.
+    pub(super) fn dictionary(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attributes> {
+        bytes.list(|b| {
+            let Attribute::String(name) = self.attribute(b, depth)? else {
+                return Err(b.wrong("an attribute's name that is no string"));
+            };
+            Ok((name, self.attribute(b, depth)?))
+        })
+    }
+
+    fn builtin_attribute(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+        match bytes.number()? {
+            0 => Ok(Attribute::List(self.list(bytes, depth)?)),
+            1 => Ok(Attribute::Dictionary(self.dictionary(bytes, depth)?)),
+            2 | 3 => Ok(Attribute::String(self.text(bytes)?)),
+            4 => match self.attribute(bytes, depth)? {
+                Attribute::String(name) => Ok(Attribute::Symbol(name)),
+                _ => Err(bytes.wrong("a reference without a name")),
+            },
+            6 => Ok(Attribute::Type(self.ty(bytes, depth)?)),
+            7 => Ok(Attribute::Unit),
+            8 => self.int(bytes, depth),
+            9 => self.float(bytes, depth),
+            16 => {
+                let ty = self.ty(bytes, depth)?;
+                let n = bytes.count().map_err(|_| bytes.wrong("no such resource"))?;
+                let (name, _) = *self.file.resources.get(n).ok_or_else(|| bytes.wrong("no such resource"))?;
+                self.charge(name.len())?;
+                Ok(Attribute::Dense(Dense { ty, elements: Elements::Resource(name.into()) }))
+            }
+            17 => self.array(bytes, depth),
+            18 => self.dense(bytes, depth),
+            code => Err(unknown(format!("attribute {code} of MLIR is not read"), bytes.at)),
+        }
+    }
+
+    fn vhlo_attribute(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+        let code = bytes.number()?;
+        if let Some((_, kind, words)) = WORDS.iter().find(|(c, ..)| *c == code) {
+            let n = bytes.number()?;
+            let word = usize::try_from(n).ok().and_then(|n| words.split_ascii_whitespace().nth(n));
+            let word = word.ok_or_else(|| bytes.wrong(format!("{n} is no {kind}")))?;
+            return Ok(match code {
+                19 => Attribute::Other(format!("stablehlo.{kind}"), word.into()),
+                _ => Attribute::Keyword((*kind).into(), word.into()),
+            });
+        }
+        let int = |n: i64| Attribute::Int(n.into());
+        let ints = |b: &mut Bytes<'a>| -> Result<Attribute> {
+            let all = b.list(Bytes::signed)?;
+            self.charge(all.len() * ATTRIBUTE_BYTES)?;
+            Ok(Attribute::List(all.into_iter().map(int).collect()))
+        };
+        match code {
+            1 => Ok(Attribute::List(self.list(bytes, depth)?)),
+            2 => Ok(Attribute::Bool(bytes.number()? == 1)),
+            5 => Ok(Attribute::Int(bytes.number()?.into())),
+            6 => Ok(Attribute::Dictionary(self.dictionary(bytes, depth)?)),
+            8 => self.float(bytes, depth),
+            9 => self.int(bytes, depth),
+            10 => Ok(structure(
+                "output_operand_alias",
+                [
+                    ("output_tuple_indices", ints(bytes)?),
+                    ("operand_index", int(bytes.signed()?)),
+                    ("operand_tuple_indices", ints(bytes)?),
+                ],
+            )),
+            14 => Ok(Attribute::String(self.text(bytes)?)),
+            15 => self.dense(bytes, depth),
+            17 => Ok(Attribute::Type(self.ty(bytes, depth)?)),
+            18 => {
+                let bounds = bytes.list(Bytes::signed)?;
+                let one = |n: &i64| if *n == i64::MIN { "?".into() } else { n.to_string() };
+                let all: Vec<String> = bounds.iter().map(one).collect();
+                self.charge(all.len() * 24)?;
+                Ok(Attribute::Other("stablehlo.bounds".into(), all.join(", ")))
+            }
+            20 => {
+                let mut float =
+                    || Ok(Attribute::Float(float_text(f64::from_bits(bytes.signed()? as u64)), "f64".into()));
+                let (atol, rtol) = (float()?, float()?);
+                let (ulps, mode) = (int(bytes.signed()?), self.attribute(bytes, depth)?);
+                let fields = [("atol", atol), ("rtol", rtol), ("ulps", ulps), ("mode", mode)];
+                Ok(structure("result_accuracy", fields))
+            }
+            _ => self.mesh_axes(code, bytes, depth),
+        }
+    }
+
+    /// Groups of devices by the axes of a mesh.
+    fn mesh_axes(&self, code: u64, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+        let int = |n: i64| Attribute::Int(n.into());
+        match code {
+            21 => {
+                Ok(Attribute::Other("sub_axis".into(), format!("({}){}", bytes.signed()?, bytes.signed()?)))
+            }
+            22 => {
+                let name = self.attribute(bytes, depth)?;
+                let mut fields = vec![("name".into(), name)];
+                if bytes.number()? != 0 {
+                    fields.push(("sub_axis_info".into(), self.attribute(bytes, depth)?));
+                }
+                Ok(Attribute::Struct("axis_ref".into(), fields))
+            }
+            23 => {
+                let mesh = match self.attribute(bytes, depth)? {
+                    Attribute::String(name) => Attribute::Symbol(name),
+                    mesh => mesh,
+                };
+                Ok(structure(
+                    "replica_group_mesh_axes",
+                    [("mesh", mesh), ("axes", self.attribute(bytes, depth)?)],
+                ))
+            }
+            24 => {
+                let name = self.attribute(bytes, depth)?;
+                Ok(structure("mesh_axis", [("name", name), ("size", int(bytes.signed()?))]))
+            }
+            25 => {
+                let mut fields = vec![("axes".into(), self.attribute(bytes, depth)?)];
+                if let (n, true) = bytes.flagged()? {
+                    fields.push(("device_ids".into(), self.attribute_of(n, bytes.at, depth)?));
+                }
+                Ok(Attribute::Struct("mesh".into(), fields))
+            }
+            code => Err(unknown(format!("attribute {code} of VHLO is not read"), bytes.at)),
+        }
+    }
+
+    /// A type of numbers and a number of it: bits, in a byte where they fit.
+    fn bits(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<(String, u32, u64)> {
+        let ty = self.ty(bytes, depth)?.to_string();
+        let width = width(&ty).ok_or_else(|| bytes.wrong(format!("a number of type {ty}")))?;
+        let bits = if width <= 8 { bytes.byte()?.into() } else { bytes.signed()? as u64 };
+        Ok((ty, width, bits & u64::MAX >> (64 - width)))
+    }
+
+    fn int(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+        let (ty, width, bits) = self.bits(bytes, depth)?;
+        if ty == "i1" {
+            return Ok(Attribute::Bool(bits == 1));
+        }
+        let signed = ((bits << (64 - width)) as i64) >> (64 - width);
+        let value = if ty.starts_with("ui") { i128::from(bits) } else { signed.into() };
+        Ok(match ty.as_str() {
+            "i64" => Attribute::Int(value),
+            _ => Attribute::Other(ty, value.to_string()),
+        })
+    }
+
+    fn float(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+        let (ty, width, bits) = self.bits(bytes, depth)?;
+        let value = match ty.as_str() {
+            "f64" => Some(f64::from_bits(bits)),
+            "f32" => Some(f64::from(f32::from_bits(bits as u32))),
+            _ => None,
+        };
+        let text = match value.filter(|v| v.is_finite()) {
+            Some(_) if ty == "f32" => float_text_f32(f32::from_bits(bits as u32)),
+            Some(value) => float_text(value),
+            None => format!("0x{bits:0digits$X}", digits = width.div_ceil(4) as usize),
+        };
+        Ok(Attribute::Float(text, ty))
+    }
+
+    fn array(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+        let ty = self.ty(bytes, depth)?.to_string();
+        bytes.number()?;
+        let blob = bytes.blob()?;
+        let width = width(&ty)
+            .filter(|_| ty.starts_with('i'))
+            .ok_or_else(|| blob.wrong(format!("an array of {ty}")))?;
+        self.charge(blob.len() * ATTRIBUTE_BYTES)?;
+        let all = blob.all().chunks_exact(width.div_ceil(8) as usize).map(|chunk| match ty.as_str() {
+            "i1" => Attribute::Bool(chunk.first() == Some(&1)),
+            _ => Attribute::Int(little(chunk).into()),
+        });
+        Ok(Attribute::Array(ty.clone(), all.collect()))
+    }
+
+    /// Elements as bytes: one element where all are one; those of i1 are packed.
+    fn dense(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+        let ty = self.ty(bytes, depth)?;
+        let blob = bytes.blob()?.all();
+        let Type::Tensor(ranked) = &ty else { return Err(bytes.wrong(format!("elements of {ty}"))) };
+        let count = ranked.dims.iter().try_fold(1u64, |n, d| n.checked_mul((*d)?));
+        let count = count.ok_or_else(|| bytes.wrong(format!("elements of {ty}")))?;
+        self.charge(blob.len() * 2)?;
+        let elements = match (ranked.element.as_str(), blob) {
+            (_, []) => Elements::None,
+            ("i1", [0xFF]) => Elements::Splat(vec!["true".into()]),
+            ("i1", [0]) if count > 1 => Elements::Splat(vec!["false".into()]),
+            // An old writer gave each a byte.
+            ("i1", all) if all.len() as u64 == count && count > 1 => {
+                let bit = |chunk: &[u8]| chunk.iter().rev().fold(0, |bits, b| bits << 1 | (b & 1));
+                Elements::Bytes(all.chunks(8).map(bit).collect())
+            }
+            (_, all) => Elements::Bytes(all.to_vec()),
+        };
+        Ok(Attribute::Dense(Dense { ty, elements }))
+    }
+}
+
+fn structure<const N: usize>(kind: &str, fields: [(&str, Attribute); N]) -> Attribute {
+    Attribute::Struct(kind.into(), fields.map(|(name, value)| (name.to_owned(), value)).into())
+}
+
+fn float_text_f32(x: f32) -> String {
+    let shortest = format!("{x:?}");
+    match shortest.split_once('e') {
+        Some((digits, exponent)) if !digits.contains('.') => format!("{digits}.0e{exponent}"),
+        _ => shortest,
+    }
+}
+
+/// Bits of a number of a type.
+pub(crate) fn width(ty: &str) -> Option<u32> {
+    let known = TYPES.iter().find(|(_, name, ..)| *name == ty).map(|(_, _, bits, _)| *bits);
+    let other = || ty.trim_start_matches(['s', 'u']).strip_prefix('i')?.parse().ok();
+    known.or_else(other).filter(|bits| (1..=64).contains(bits))
+}
+
+/// A little-endian number with its sign.
+pub(super) fn little(bytes: &[u8]) -> i64 {
+    let sign = bytes.last().is_some_and(|b| b & 0x80 != 0);
+    bytes.iter().rev().fold(if sign { -1 } else { 0 }, |n, b| n << 8 | i64::from(*b))
+}
+
+/// An error about an attribute of an op.
+pub(super) fn bad(at: usize, op: &str, name: &str) -> systole_base::Error {
+    wrong(at, format!("the attribute `{name}` of {op} is not as it must be"))
+}

@@ -1,0 +1,223 @@
+//! Attributes of VHLO → those of StableHLO: defaults left out, fields gathered, tensors as arrays.
+
+use super::Reader;
+use super::attribute::{bad, little};
+use crate::ops::{Default, Kind, LAYOUTS, default, gathered, kind};
+use systole_base::Result;
+use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Type};
+
+impl Reader<'_> {
+    /// The attributes of an op as StableHLO names and writes them, in the order of their names.
+    pub(super) fn raise(&self, op: &str, mut from: Attributes, at: usize) -> Result<Attributes> {
+        let both_empty = |all: &Attributes| {
+            let is_empty =
+                |name: &str| matches!(find(all, name), Some(Attribute::List(items)) if items.is_empty());
+            is_empty("operand_layouts") && is_empty("result_layouts")
+        };
+        let no_layouts = both_empty(&from);
+        let mut to = Attributes::new();
+        for g in gathered(op) {
+            let fields: Vec<_> = g.fields.split_ascii_whitespace().collect();
+            let given = fields.iter().filter_map(|field| Some((*field, take(&mut from, field)?)));
+            let given: Vec<_> = given.collect();
+            if g.kind == "dot_algorithm" && given.iter().all(|(_, value)| is_none_type(value)) {
+                continue;
+            }
+            let mut kept = Attributes::new();
+            for (name, value) in given {
+                match self.field(value).ok_or_else(|| bad(at, op, name))? {
+                    Attribute::List(items) if items.is_empty() => {}
+                    Attribute::Int(0) if name == "index_vector_dim" => {}
+                    value => kept.push((name.to_owned(), value)),
+                }
+            }
+            to.push((g.name.into(), Attribute::Struct(g.kind.into(), kept)));
+        }
+        if matches!(op, "convolution" | "dynamic_conv") {
+            to.push(("dimension_numbers".into(), self.layouts(op, &mut from, at)?));
+        }
+        let channel_type = take(&mut from, "channel_type").map(plain);
+        for (name, value) in from {
+            let is_layout = matches!(name.as_str(), "operand_layouts" | "result_layouts");
+            let drop = if is_layout {
+                no_layouts
+            } else {
+                default(op, &name).is_some_and(|d| is_default(&value, d))
+            };
+            if drop || op == "dynamic_conv" && name == "padding" {
+                continue;
+            }
+            if name == "channel_id" {
+                let kind = channel_type.clone().unwrap_or(Attribute::Int(0));
+                let fields = vec![("handle".into(), plain(value)), ("type".into(), kind)];
+                to.push(("channel_handle".into(), Attribute::Struct("channel_handle".into(), fields)));
+                continue;
+            }
+            let value = self.special(&name, value).ok_or_else(|| bad(at, op, &name))?;
+            to.push((name, value));
+        }
+        to.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(to)
+    }
+
+    /// An attribute that stands otherwise in StableHLO; `None`: it is not of its kind.
+    fn special(&self, name: &str, value: Attribute) -> Option<Attribute> {
+        let symbol = |value| match value {
+            Attribute::String(name) | Attribute::Symbol(name) => Some(Attribute::Symbol(name)),
+            _ => None,
+        };
+        match (kind(name), value) {
+            (Kind::Ints, Attribute::Dense(dense)) => Some(Attribute::Array("i64".into(), self.ints(&dense)?)),
+            (Kind::Bools, Attribute::Dense(dense)) => Some(Attribute::Array("i1".into(), bools(&dense)?)),
+            (Kind::Ints | Kind::Bools, value @ Attribute::Array(..)) => Some(value),
+            (Kind::Unit, Attribute::Bool(true) | Attribute::Unit) => Some(Attribute::Unit),
+            (Kind::Symbol, value) => symbol(value),
+            (Kind::Symbols, Attribute::List(items)) => {
+                Some(Attribute::List(items.into_iter().map(symbol).collect::<Option<_>>()?))
+            }
+            (Kind::Ints | Kind::Bools | Kind::Unit | Kind::Symbols, _) => None,
+            (_, value) => Some(plain(value)),
+        }
+    }
+
+    /// A field of an attribute that is gathered from several.
+    fn field(&self, value: Attribute) -> Option<Attribute> {
+        match value {
+            Attribute::Dense(dense) => Some(Attribute::List(self.ints(&dense)?)),
+            value => Some(plain(value)),
+        }
+    }
+
+    /// The whole numbers of a tensor of one dimension.
+    fn ints(&self, dense: &Dense) -> Option<Vec<Attribute>> {
+        let count = count(dense)?;
+        let numbers: Vec<i64> = match &dense.elements {
+            Elements::None => Vec::new(),
+            Elements::Bytes(bytes) if bytes.len() == 8 => vec![little(bytes); self.fill(count)?],
+            Elements::Bytes(bytes) => bytes.chunks_exact(8).map(little).collect(),
+            _ => return None,
+        };
+        self.charge(numbers.len() * size_of::<Attribute>()).ok()?;
+        Some(numbers.into_iter().map(|n| Attribute::Int(n.into())).collect())
+    }
+
+    /// How often one element stands for itself: few attributes have many dimensions.
+    fn fill(&self, count: usize) -> Option<usize> {
+        self.charge(count.checked_mul(size_of::<Attribute>())?).ok()?;
+        Some(count)
+    }
+
+    fn layouts(&self, op: &str, from: &mut Attributes, at: usize) -> Result<Attribute> {
+        let mut layouts: [Vec<String>; 3] = [const { Vec::new() }; 3];
+        for (layout, parts) in layouts.iter_mut().zip(LAYOUTS) {
+            let mut given = Vec::new();
+            for (letter, name) in parts {
+                let value = take(from, name).and_then(|v| self.field(v)).ok_or_else(|| bad(at, op, name))?;
+                match value {
+                    Attribute::Int(d) => given.push((d, letter.to_owned())),
+                    Attribute::List(dims) => {
+                        given.extend(dims.into_iter().enumerate().filter_map(|(i, d)| match d {
+                            Attribute::Int(d) => Some((d, i.to_string())),
+                            _ => None,
+                        }))
+                    }
+                    _ => return Err(bad(at, op, name)),
+                }
+            }
+            given.sort();
+            if !given.iter().enumerate().all(|(i, (d, _))| *d == i as i128) {
+                return Err(bad(at, op, "dimension_numbers"));
+            }
+            *layout = given.into_iter().map(|(_, letter)| letter).collect();
+        }
+        Ok(Attribute::Convolution(layouts))
+    }
+}
+
+/// Numbers without their types, but in dictionaries, whose readers may ask for them.
+pub(super) fn plain(value: Attribute) -> Attribute {
+    let all = |fields: Attributes| fields.into_iter().map(|(name, value)| (name, plain(value))).collect();
+    match value {
+        Attribute::Other(name, digits) => match digits.parse() {
+            Ok(n) if super::attribute::width(&name).is_some() => Attribute::Int(n),
+            _ => Attribute::Other(name, digits),
+        },
+        Attribute::List(items) => Attribute::List(items.into_iter().map(plain).collect()),
+        Attribute::Struct(kind, fields) => Attribute::Struct(kind, all(fields)),
+        value => value,
+    }
+}
+
+/// The attribute of a name.
+pub(super) fn find<'b>(all: &'b Attributes, name: &str) -> Option<&'b Attribute> {
+    all.iter().find(|(n, _)| n == name).map(|(_, value)| value)
+}
+
+/// Takes the attribute of a name out.
+pub(super) fn take(all: &mut Attributes, name: &str) -> Option<Attribute> {
+    let i = all.iter().position(|(n, _)| n == name)?;
+    Some(all.swap_remove(i).1)
+}
+
+fn is_none_type(value: &Attribute) -> bool {
+    matches!(value, Attribute::Type(Type::Scalar(name)) if name == "none")
+}
+
+/// The number of a tensor's elements.
+fn count(dense: &Dense) -> Option<usize> {
+    let Type::Tensor(ranked) = &dense.ty else { return None };
+    let count = ranked.dims.iter().try_fold(1u64, |n, d| n.checked_mul((*d)?))?;
+    usize::try_from(count).ok()
+}
+
+/// The flags of a tensor of one dimension; they are few.
+fn bools(dense: &Dense) -> Option<Vec<Attribute>> {
+    let n = count(dense).filter(|n| *n <= 64)?;
+    match &dense.elements {
+        Elements::None => Some(Vec::new()),
+        Elements::Splat(words) => Some(vec![Attribute::Bool(words.first()? == "true"); n]),
+        Elements::Bytes(bytes) => {
+            let bit = |i: usize| Some(Attribute::Bool(bytes.get(i / 8)? >> (i % 8) & 1 == 1));
+            (0..n).map(bit).collect()
+        }
+        _ => None,
+    }
+}
+
+/// Whether an attribute says what would hold without it.
+fn is_default(value: &Attribute, default: Default) -> bool {
+    let splat = |n: i64| match value {
+        Attribute::Dense(Dense { elements: Elements::Bytes(bytes), .. }) => {
+            !bytes.is_empty() && bytes.chunks(8).all(|chunk| chunk.len() == 8 && little(chunk) == n)
+        }
+        _ => false,
+    };
+    match (default, value) {
+        (Default::False, Attribute::Bool(flag)) => !flag,
+        (Default::Int(n), Attribute::Int(i)) => *i == i128::from(n),
+        (Default::Int(n), Attribute::Other(_, digits)) => digits.parse() == Ok(n),
+        (Default::Int(0), Attribute::Keyword(_, word)) => word == "NOTYPE",
+        (Default::List, Attribute::List(items)) => items.is_empty(),
+        (Default::Empty, Attribute::Dense(dense)) => dense.elements == Elements::None,
+        (Default::Text, Attribute::String(text)) => text.is_empty(),
+        (Default::Text | Default::Dictionary, Attribute::Dictionary(entries)) => entries.is_empty(),
+        (Default::Each(n), _) => splat(n),
+        (Default::Pairs, _) => splat(0),
+        (Default::Falses, Attribute::Dense(dense)) => match &dense.elements {
+            Elements::Splat(words) => words.iter().all(|w| w == "false"),
+            Elements::Bytes(bytes) => bytes.iter().all(|b| *b == 0),
+            _ => false,
+        },
+        (Default::Precision, Attribute::List(items)) => {
+            items.iter().all(|item| matches!(item, Attribute::Keyword(_, word) if word == "DEFAULT"))
+        }
+        (Default::Accuracy, Attribute::Struct(_, fields)) => fields.iter().all(|(_, value)| match value {
+            Attribute::Float(digits, _) => digits.parse() == Ok(0.0),
+            Attribute::Int(n) => *n == 0,
+            Attribute::Other(_, word) => word == "DEFAULT",
+            _ => false,
+        }),
+        (Default::None, value) => is_none_type(value),
+        _ => false,
+    }
+}

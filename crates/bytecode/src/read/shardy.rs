@@ -1,0 +1,87 @@
+//! Attributes of Shardy: as much of a sharding as the form of text keeps.
+
+use super::{Reader, unknown};
+use crate::bytes::Bytes;
+use systole_base::Result;
+use systole_mlir::syntax::Attribute;
+
+/// What a file's attributes are on the way to a sharding or a mesh.
+const MESH: &str = "sdy.mesh";
+
+impl<'a> Reader<'a> {
+    pub(super) fn shardy_attribute(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+        match bytes.number()? {
+            0 => Ok(Attribute::List(self.list(bytes, depth)?)),
+            1 => {
+                let name = self.text(bytes)?;
+                Ok(Attribute::Struct(
+                    "mesh_axis".into(),
+                    vec![(name, Attribute::Int(bytes.signed()?.into()))],
+                ))
+            }
+            2 => {
+                let axes = self.list(bytes, depth)?.into_iter().filter_map(|axis| match axis {
+                    Attribute::Struct(_, mut fields) => fields.pop(),
+                    _ => None,
+                });
+                let axes = axes.collect();
+                bytes.list(Bytes::signed)?;
+                Ok(Attribute::Struct(MESH.into(), axes))
+            }
+            4 => {
+                let name = self.text(bytes)?;
+                match bytes.flagged()? {
+                    (_, false) => Ok(Attribute::String(name)),
+                    _ => Err(unknown("parts of an axis are not read", bytes.at)),
+                }
+            }
+            // The axes of a dimension; whether more may be added, and its priority, are not kept.
+            5 => Ok(Attribute::List(self.list(bytes, depth)?)),
+            6 => self.sharding(bytes, depth),
+            code @ (15 | 17) => {
+                let sharding = self.sharding(bytes, depth)?;
+                let unreduced = self.list(bytes, depth)?;
+                match unreduced.is_empty() {
+                    true => Ok(sharding),
+                    false => {
+                        Err(unknown(format!("sharding {code} with unreduced axes is not read"), bytes.at))
+                    }
+                }
+            }
+            7 | 16 => Ok(Attribute::List(self.list(bytes, depth)?)),
+            code => Err(unknown(format!("attribute {code} of Shardy is not read"), bytes.at)),
+        }
+    }
+
+    fn sharding(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+        let Attribute::Symbol(mesh) = self.attribute(bytes, depth)? else {
+            return Err(unknown("a sharding with a mesh of its own is not read", bytes.at));
+        };
+        let dims = self.list(bytes, depth)?.into_iter().map(|dim| match dim {
+            Attribute::List(axes) => axes.into_iter().map(axis).collect(),
+            _ => None,
+        });
+        let dims: Option<Vec<Vec<String>>> = dims.collect();
+        let dims = dims.ok_or_else(|| bytes.wrong("a sharding without axes"))?;
+        // Axes that it is replicated over change nothing.
+        self.list(bytes, depth)?;
+        Ok(Attribute::Sharding(mesh, dims))
+    }
+}
+
+fn axis(axis: Attribute) -> Option<String> {
+    match axis {
+        Attribute::String(name) => Some(name),
+        _ => None,
+    }
+}
+
+/// The axes of a mesh with their sizes.
+pub(super) fn mesh(attribute: Attribute) -> Option<Vec<(String, u64)>> {
+    let Attribute::Struct(kind, axes) = attribute else { return None };
+    let axes = axes.into_iter().map(|(name, size)| match size {
+        Attribute::Int(n) => Some((name, u64::try_from(n).ok()?)),
+        _ => None,
+    });
+    axes.collect::<Option<Vec<_>>>().filter(|_| kind == MESH)
+}
