@@ -73,3 +73,16 @@ fn open_named() -> Result<Arc<dyn Backend>> {
     }
     systole_pjrt::open_file(Path::new(&path), compile_cache()?)
 }
+
+/// The device of a name as `--device` takes it: `cpu`, `ref`, `xla`, `pjrt:FILE`.
+///
+/// # Errors
+/// When there is no such device, or it cannot be opened.
+pub(crate) fn named(name: &str) -> Result<Arc<dyn Backend>> {
+    match name.split_once(':') {
+        Some(("pjrt", file)) if !file.is_empty() => {
+            systole_pjrt::open_file(Path::new(file), compile_cache()?)
+        }
+        _ => systole_runtime::backend(name),
+    }
+}

@@ -9,8 +9,8 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// Crates in the order of their layers. One that is not here comes after these.
 const LAYERS: &[&str] = &[
-    "base", "ir", "data", "mlir", "bytecode", "compile", "runtime", "dist", "cpu", "plan", "pjrt", "plugin",
-    "nn",
+    "base", "ir", "data", "mlir", "bytecode", "compile", "runtime", "dist", "cpu", "plan", "program", "pjrt",
+    "plugin", "nn",
 ];
 
 fn read(file: &str) -> String {

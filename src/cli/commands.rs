@@ -5,8 +5,8 @@ use super::common::Common;
 use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::{
-    bench, chips, compile, compile_here, data, devices, doctor, evaluate, init, knobs, ops, plan, predict,
-    resume, selftest, setup, show, summary, train,
+    bench, check, chips, compile, compile_here, data, devices, doctor, evaluate, init, knobs, ops, plan,
+    predict, resume, run, selftest, setup, show, shrink, summary, train,
 };
 use clap::Subcommand;
 
@@ -51,6 +51,12 @@ commands! {
     Bench(bench::BenchArgs),
     /// Compile a training step for a TPU slice that is not here, with Google's own compiler
     Compile(compile::CompileArgs),
+    /// Run a program of another system: StableHLO text or bytecode, as JAX, PyTorch/XLA or `systole show` write it
+    Run(run::RunArgs),
+    /// Find the first op of a program whose value differs between two devices
+    Check(check::CheckArgs),
+    /// Make a program that fails as small as it can be while it still fails, for a report
+    Shrink(shrink::ShrinkArgs),
     /// List what this machine can run on: cores, accelerators, plugins and where they were looked for
     Devices(devices::DevicesArgs),
     /// Look for what keeps TPUs and GPUs from use, and say what mends it

@@ -14,7 +14,7 @@ pub(crate) struct Common {
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
     pub(crate) threads: Option<u32>,
     /// What to run on: cpu, ref, tpu, cuda, xla (XLA on this processor), or pjrt:FILE with a PJRT plugin [default: the best that this machine has]
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, alias = "backend", global = true, value_name = "NAME")]
     pub(crate) device: Option<String>,
     /// An option that a PJRT plugin's devices are opened with, such as cpu_device_count=8 for xla; may be given again
     #[arg(long = "plugin-option", global = true, value_name = "KEY=VALUE", value_parser = key_value)]

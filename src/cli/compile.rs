@@ -2,13 +2,14 @@
 
 use super::common::Common;
 use super::outcome::{Failure, Outcome, Run};
+use super::program;
 use super::screen::{Screen, number_of};
 use super::target::{Target, config_of};
 use crate::config::Draft;
 use crate::devices::{compile_cache, find_plugin};
 use clap::Args;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 use systole_data::disk::{Disk, write_atomically};
 use systole_dist::Strategy;
@@ -20,7 +21,7 @@ use systole_runtime::{AheadOfTime, AheadReport, AheadRequest, AheadSlice, Roles}
 
 #[derive(Args)]
 pub(crate) struct CompileArgs {
-    /// A preset, a TOML file, a model file, or a StableHLO file (`.mlir`)
+    /// A preset, a TOML file, a model file, or a program: StableHLO text or bytecode
     #[arg(value_name = "PRESET | FILE")]
     program: String,
     /// The TPU slice: a cloud's name (v2-8, v5litepod-16, v6e-256), or chips along the axes (v5e:2x2); or GPUs of one
@@ -145,7 +146,7 @@ fn step(args: &CompileArgs, machine: &Machine) -> Result<Step, Failure> {
     };
     let given =
         |list: &[(&'static str, bool)]| list.iter().find(|(_, given)| *given).map(|(option, _)| *option);
-    if Path::new(&args.program).extension().is_some_and(|e| e == "mlir") {
+    if program::is_program(&args.program) {
         if let Some(option) =
             given(&[("--batch-size", args.batch_size.is_some()), ("--precision", args.precision.is_some())])
         {
@@ -161,10 +162,7 @@ fn step(args: &CompileArgs, machine: &Machine) -> Result<Step, Failure> {
             let hint = "leave the option out; --partitions says over how many devices";
             return Err(refused(option, "a StableHLO file says itself how its arrays are split", hint));
         }
-        let program = std::fs::read_to_string(&args.program).map_err(|e| {
-            Error::io("cannot read", &args.program, e)
-                .hint("check the path of the StableHLO file, or name a model or a preset")
-        })?;
+        let program = program::text(&args.program)?;
         return Ok(Step { program, partitions: args.partitions.unwrap_or(1) as usize, split: None });
     }
     if args.partitions.is_some() {

@@ -1,4 +1,4 @@
-//! `systole show --stage`: what a model's training step becomes in the CPU engine, after each pass, stage and rule of the
+//! `systole show --stage`: what a model's training step, or a program, becomes in the CPU engine, after each pass, stage and rule of the
 //! compiler, and which kernel computes each step in the end.
 
 use super::outcome::Outcome;
@@ -6,13 +6,12 @@ use super::screen::Screen;
 use serde_json::{Value, json};
 use systole_compile::{Form, form_after};
 use systole_cpu::{ChosenKernel, CpuBackend, StepKernel, kernel_listing};
-use systole_ir::Result;
 use systole_ir::text::print_annotated;
-use systole_nn::Model;
+use systole_ir::{Graph, Result};
 use systole_runtime::CompileOptions;
 
 /// What training asks of the compiler.
-fn options(parameters: usize) -> CompileOptions {
+pub(crate) fn training(parameters: usize) -> CompileOptions {
     CompileOptions {
         donated: (0..parameters).collect(),
         label: "train step".into(),
@@ -23,30 +22,23 @@ fn options(parameters: usize) -> CompileOptions {
     }
 }
 
-/// The steps of the training program, as the knobs have it compiled.
-fn steps(model: &mut Model, batch_size: usize) -> Result<Vec<StepKernel>> {
-    let graph = model.train_graph(batch_size)?;
-    CpuBackend::new()?.explain(&graph, &options(graph.params.len()))
-}
-
-/// What the training step has become after a pass, stage or rule of the compiler.
-pub(crate) fn after(model: &mut Model, batch_size: usize, stage: &str) -> Result<String> {
-    let graph = model.train_graph(batch_size)?;
-    let options = CpuBackend::new()?.program_options(&options(graph.params.len()));
-    Ok(match form_after(&graph, &options, stage)? {
+/// What it has become after a pass, stage or rule of the compiler.
+pub(crate) fn after(graph: &Graph, options: &CompileOptions, stage: &str) -> Result<String> {
+    let options = CpuBackend::new()?.program_options(options);
+    Ok(match form_after(graph, &options, stage)? {
         Form::Graph(graph) => print_annotated(&graph),
         Form::Program(program) => program.to_string(),
     })
 }
 
-/// Each step and its kernel on a line.
-pub(crate) fn text(model: &mut Model, batch_size: usize) -> Result<String> {
-    Ok(kernel_listing(&steps(model, batch_size)?))
+/// Each step and its kernel on a line, as the knobs have it compiled.
+pub(crate) fn text(graph: &Graph, options: &CompileOptions) -> Result<String> {
+    Ok(kernel_listing(&CpuBackend::new()?.explain(graph, options)?))
 }
 
 /// Prints the steps as objects.
-pub(crate) fn object(model: &mut Model, target: &str, batch_size: usize, screen: &Screen) -> Outcome {
-    let steps: Vec<Value> = steps(model, batch_size)?.iter().map(step).collect();
+pub(crate) fn object(graph: &Graph, options: &CompileOptions, target: &str, screen: &Screen) -> Outcome {
+    let steps: Vec<Value> = CpuBackend::new()?.explain(graph, options)?.iter().map(step).collect();
     screen.object(&json!({"target": target, "stage": "kernels", "steps": steps}));
     Ok(0)
 }

@@ -1,6 +1,7 @@
 //! The command line: arguments, dispatch, exit codes. One file for each command; `commands.rs` has their table.
 
 mod bench;
+mod check;
 mod chips;
 mod commands;
 mod common;
@@ -21,13 +22,16 @@ mod own_data;
 mod plan;
 mod plugins;
 mod predict;
+mod program;
 mod report;
 mod resume;
+mod run;
 mod run_folder;
 mod screen;
 mod selftest;
 mod setup;
 mod show;
+mod shrink;
 mod stop;
 mod suggest;
 mod summary;

@@ -1,20 +1,21 @@
-//! `systole show`: the graphs that a model is compiled from.
+//! `systole show`: the graphs that a model is compiled from, and what becomes of a program file.
 
 use super::common::Common;
 use super::kernels;
-use super::outcome::{Outcome, Run};
+use super::outcome::{Failure, Outcome, Run};
+use super::program;
 use super::screen::Screen;
 use super::target::{Target, config_of};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use serde_json::json;
-use systole_ir::Result;
 use systole_ir::text::{print, print_annotated};
-use systole_nn::Model;
+use systole_ir::{Error, ErrorKind, Graph};
+use systole_runtime::CompileOptions;
 
 #[derive(Args)]
 pub(crate) struct ShowArgs {
-    /// A model file, a preset or a TOML file
+    /// A model file, a preset, a TOML file, or a program: StableHLO text or bytecode
     target: String,
     /// What to print: a graph, or the program after a pass, stage or rule of the compiler
     #[arg(long, value_name = "NAME", default_value = "traced", value_parser = stages())]
@@ -26,7 +27,7 @@ pub(crate) struct ShowArgs {
 
 /// Forms of a training step that are no stage of the compiler.
 const FORMS: [(&str, &str); 5] = [
-    ("traced", "The layers' forward pass, as they built it"),
+    ("traced", "The layers' forward pass, as they built it; of a program all of it"),
     ("grad", "A whole training step: forward, loss, backward, update, metrics"),
     ("optimized", "The training step after the compiler's passes"),
     ("stablehlo", "The training step as StableHLO text without comments, for other compilers"),
@@ -50,34 +51,66 @@ impl Run for ShowArgs {
 }
 
 fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
+    if program::is_program(&args.target) {
+        return show_program(args, screen);
+    }
     let target = Target::of(&args.target)?;
     let mut model = target.model()?;
     let trained = config_of(&model, &args.target)?.map_or(32, |c| c.fit.batch_size);
     let batch_size = args.batch_size.map_or(trained, |n| n as usize);
-    if screen.json && args.stage == "kernels" {
-        return kernels::object(&mut model, &args.target, batch_size, screen);
+    if args.stage == "traced" {
+        return shown(args, &print_annotated(&*model.forward_graph(batch_size)?), screen);
     }
-    let text = graph_text(&mut model, &args.stage, batch_size)?;
+    let graph = model.train_graph(batch_size)?;
+    let options = kernels::training(graph.params.len());
+    match args.stage.as_str() {
+        "grad" => shown(args, &print_annotated(&graph), screen),
+        _ => show_stage(args, &graph, &options, screen),
+    }
+}
+
+/// What a program becomes: it has no layers and no derivative.
+fn show_program(args: &ShowArgs, screen: &Screen) -> Outcome {
+    let refused = |option: &str, what: &str, hint: &str| {
+        Err(Failure::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint)))
+    };
+    if args.batch_size.is_some() {
+        return refused("--batch-size", "a program has its shapes already", "leave the option out");
+    }
+    if args.stage == "grad" {
+        let hint = "--stage traced shows all of it; --help lists the other stages";
+        return refused("--stage grad", "a program is no model: it has no training step", hint);
+    }
+    let graph = program::open(&args.target)?.imported.program.graph;
+    let options = CompileOptions { label: graph.name.clone(), ..CompileOptions::default() };
+    match args.stage.as_str() {
+        "traced" => shown(args, &print_annotated(&graph), screen),
+        _ => show_stage(args, &graph, &options, screen),
+    }
+}
+
+/// A form of a whole program.
+fn show_stage(args: &ShowArgs, graph: &Graph, options: &CompileOptions, screen: &Screen) -> Outcome {
+    let text = match args.stage.as_str() {
+        "optimized" => {
+            let (graph, stats) = systole_compile::optimize_with(graph, options.excess_precision)?;
+            let steps: Vec<String> =
+                stats.iter().map(|s| format!("// {}: {} nodes to {}\n", s.name, s.before, s.after)).collect();
+            steps.concat() + &print_annotated(&graph)
+        }
+        "stablehlo" => print(graph),
+        "kernels" if screen.json => return kernels::object(graph, options, &args.target, screen),
+        "kernels" => kernels::text(graph, options)?,
+        stage => kernels::after(graph, options, stage)?,
+    };
+    shown(args, &text, screen)
+}
+
+fn shown(args: &ShowArgs, text: &str, screen: &Screen) -> Outcome {
     let text = text.trim_end();
     match screen.json {
         true => screen.object(&json!({"target": args.target, "stage": args.stage, "text": text})),
         false => screen.line(text),
     }
     Ok(0)
-}
-
-fn graph_text(model: &mut Model, stage: &str, batch_size: usize) -> Result<String> {
-    Ok(match stage {
-        "traced" => print_annotated(&*model.forward_graph(batch_size)?),
-        "grad" => print_annotated(&*model.train_graph(batch_size)?),
-        "optimized" => {
-            let (graph, stats) = systole_compile::optimize_with(&*model.train_graph(batch_size)?, true)?;
-            let steps: Vec<String> =
-                stats.iter().map(|s| format!("// {}: {} nodes to {}\n", s.name, s.before, s.after)).collect();
-            steps.concat() + &print_annotated(&graph)
-        }
-        "stablehlo" => print(&*model.train_graph(batch_size)?),
-        "kernels" => kernels::text(model, batch_size)?,
-        stage => kernels::after(model, batch_size, stage)?,
-    })
 }

@@ -9,8 +9,11 @@ use std::error::Error as _;
 use systole_nn::{similar, synonym};
 
 /// Commands and options, and what other programs call them, beside what holds for keys and layers too.
-const SYNONYMS: [(&str, &str); 35] = [
-    ("train", "fit run learn start"),
+const SYNONYMS: [(&str, &str); 38] = [
+    ("train", "fit learn start"),
+    ("check", "diff compare"),
+    ("shrink", "reduce minimize minimise bisect"),
+    ("run", "exec execute interpret"),
     ("resume", "continue restart restore"),
     ("evaluate", "eval test validate val score measure"),
     ("predict", "infer inference classify label recognise recognize generate"),
@@ -19,7 +22,7 @@ const SYNONYMS: [(&str, &str); 35] = [
     ("init", "new create config configure template preset presets"),
     ("device", "gpu accelerator backend cuda tpu usecuda"),
     ("devices", "gpu gpus tpu tpus hardware"),
-    ("doctor", "check diagnose"),
+    ("doctor", "diagnose"),
     ("setup", "install plugin download"),
     ("selftest", "verify test"),
     ("plan", "estimate cost price"),

@@ -17,6 +17,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("systole-runtime", &["systole-ir", "systole-base"]),
     ("systole-dist", &["systole-runtime", "systole-ir", "systole-base"]),
     ("systole-cpu", &["systole-compile", "systole-runtime", "systole-ir", "systole-base"]),
+    (
+        "systole-program",
+        &[
+            "systole-mlir",
+            "systole-bytecode",
+            "systole-runtime",
+            "systole-data",
+            "systole-ir",
+            "systole-base",
+        ],
+    ),
     ("systole-plan", &["systole-compile", "systole-runtime", "systole-ir", "systole-base"]),
     ("systole-nn", &["systole-dist", "systole-runtime", "systole-data", "systole-ir", "systole-base"]),
     ("systole-pjrt", &["systole-runtime", "systole-ir", "systole-base"]),
@@ -48,6 +59,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-pjrt",
             "systole-plan",
             "systole-mlir",
+            "systole-program",
+            "systole-bytecode",
         ],
     ),
 ];

@@ -322,3 +322,30 @@ fn damaged_text_is_an_error_or_a_program() {
         }
     }
 }
+
+#[test]
+fn nodes_know_the_line_of_their_op_through_calls_and_regions() {
+    let text = "func.func @main(%a: tensor<2xf32>) -> tensor<f32> {
+  %c = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = call @f(%a) : (tensor<2xf32>) -> tensor<2xf32>
+  %1 = stablehlo.reduce(%0 init: %c) across dimensions = [0] : (tensor<2xf32>, tensor<f32>) -> tensor<f32>
+   reducer(%x: tensor<f32>, %y: tensor<f32>) {
+    %s = stablehlo.add %x, %y : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }
+  return %1 : tensor<f32>
+}
+func.func private @f(%a: tensor<2xf32>) -> tensor<2xf32> {
+  %0 = stablehlo.tanh %a : tensor<2xf32>
+  return %0 : tensor<2xf32>
+}";
+    let module = systole_mlir::text::parse(text).unwrap();
+    let program = systole_mlir::import::program(&module).unwrap();
+    let graph = &program.program.graph;
+    let line = |name: &str| {
+        let node = graph.nodes.iter().position(|n| n.op.name() == name).unwrap();
+        program.place(node).unwrap().line
+    };
+    assert_eq!([line("constant"), line("tanh"), line("reduce")], [2, 12, 4]);
+    assert_eq!(program.place(graph.nodes.len()), None);
+}

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct PlanArgs {
-    /// A preset, a TOML file, or a program as StableHLO text (.mlir, from JAX or `systole show MODEL --stage stablehlo`)
+    /// A preset, a TOML file, or a program: StableHLO text (from JAX or `systole show MODEL --stage stablehlo`) or bytecode
     #[arg(required_unless_present = "matmul")]
     pub(super) target: Option<String>,
     /// Instead of a model: a product of an M×K with a K×N matrix

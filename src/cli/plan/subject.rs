@@ -1,6 +1,7 @@
 //! What is planned: a model's training step at any batch size, or one program.
 
 use super::args::PlanArgs;
+use crate::cli::program;
 use crate::cli::screen::number_of;
 use crate::cli::target::{is_path, missing};
 use crate::config::{Config, Draft, PRESETS};
@@ -69,7 +70,7 @@ impl Share {
 impl Subject {
     pub(super) fn of(args: &PlanArgs) -> Result<Subject> {
         let name = args.target.as_deref().unwrap_or_default();
-        let is_program = args.matmul.is_some() || name.to_lowercase().ends_with(".mlir");
+        let is_program = args.matmul.is_some() || program::is_program(name);
         if let (true, Some(flag)) = (is_program, of_training(args)) {
             let e = Error::new(
                 ErrorKind::Config,
@@ -85,16 +86,7 @@ impl Subject {
             return Ok(Subject::Program { name, share: Share::of(graph, 0) });
         }
         if is_program {
-            let source = std::fs::read_to_string(name).map_err(|e| {
-                Error::io("cannot read", name, e)
-                    .hint("check the path of the StableHLO file, or name a model or a preset")
-            })?;
-            let program = systole_mlir::read_text(&source).map_err(|e| {
-                e.at(name.to_string()).hint(
-                    "StableHLO text is read, as JAX or `systole show MODEL --stage stablehlo` prints it",
-                )
-            })?;
-            let graph = program.graph;
+            let graph = program::open(name)?.imported.program.graph;
             return Ok(Subject::Program { name: name.into(), share: Share::of(graph, 0) });
         }
         let mut draft = draft(name)?;
@@ -279,7 +271,7 @@ fn draft(name: &str) -> Result<Draft> {
     if PRESETS.contains(&preset) {
         return Draft::preset(preset);
     }
-    let e = Error::new(ErrorKind::Config, format!("`{name}` is no preset, no .toml file and no .mlir file"));
+    let e = Error::new(ErrorKind::Config, format!("`{name}` is no preset, no .toml file and no program"));
     Err(match (is_path(name), Path::new(name).exists()) {
         (true, false) => missing(Path::new(name)),
         (true, true) => e.hint("name the .toml file that the model was trained with, or a preset"),

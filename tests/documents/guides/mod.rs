@@ -1,4 +1,4 @@
-//! The guides to models, configurations, the command line, training loops and callbacks: their tables are made from the
+//! The guides to models, configurations, the command line, training loops, callbacks and programs: their tables are made from the
 //! program, and what they show is run or at least read.
 
 mod callbacks;
@@ -12,7 +12,8 @@ mod table;
 use crate::{read, same_or_bless};
 
 /// The pages that are tested here.
-const PAGES: [&str; 5] = ["models", "configuration", "command-line", "training-loops", "callbacks"];
+const PAGES: [&str; 6] =
+    ["models", "configuration", "command-line", "training-loops", "callbacks", "programs"];
 
 fn page(name: &str) -> String {
     format!("docs/guide/{name}.md")

@@ -37,10 +37,14 @@ fn blocks(text: &str) -> Vec<Block> {
     found
 }
 
-/// The name that a block of TOML gives itself in its first line: `# mine.toml`.
+/// The name that a block gives itself in its first line: `# mine.toml`, `// mine.mlir`.
 fn file_name(block: &Block) -> Option<&str> {
-    let first = block.text.lines().next()?.strip_prefix("# ")?;
-    first.ends_with(".toml").then_some(first)
+    let (comment, ending) = match block.language.as_str() {
+        "toml" => ("# ", ".toml"),
+        "mlir" => ("// ", ".mlir"),
+        _ => return None,
+    };
+    block.text.lines().next()?.strip_prefix(comment).filter(|name| name.ends_with(ending))
 }
 
 /// Every block of TOML is a part of a configuration: it replaces that part of the preset `glyphs`.
@@ -142,7 +146,7 @@ fn folder(name: &str, text: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("guide-{name}"));
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).expect("a scratch folder");
-    for block in blocks(text).iter().filter(|b| b.language == "toml") {
+    for block in &blocks(text) {
         if let Some(file) = file_name(block) {
             fs::write(dir.join(file), &block.text).expect("a file");
         }

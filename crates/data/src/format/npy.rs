@@ -5,8 +5,9 @@
 use super::zip;
 use crate::disk::{Disk, write_atomically};
 use crate::input;
+use std::borrow::Cow;
 use std::path::Path;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
@@ -42,6 +43,85 @@ pub fn npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, Literal)>
 /// Reads the bytes of an `.npy` file; `name` stands for the file in messages.
 pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     parse(bytes).at(|| name.to_string())
+}
+
+/// An array of any of NumPy's types of fixed size, also of those that have no [`DType`]: complex numbers, and the bytes (`V2`) as
+/// which NumPy keeps what it has no name for, such as bf16.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Raw {
+    /// The type as NumPy writes it, little endian: `<f4`, `<c8`, `|V1`.
+    pub descr: String,
+    /// Sizes of its dimensions.
+    pub dims: Vec<usize>,
+    /// Its elements, little endian and row-major.
+    pub bytes: Vec<u8>,
+}
+
+/// Reads the bytes of an `.npy` file of any type of fixed size; `name` stands for the file in messages.
+///
+/// # Errors
+/// When it is damaged, cut, or holds texts or objects.
+pub fn raw_from_bytes(name: &str, bytes: &[u8]) -> Result<Raw> {
+    raw(bytes).at(|| name.to_string())
+}
+
+/// As [`raw_from_bytes`], of every array of an `.npz` file, in the file's order.
+///
+/// # Errors
+/// As [`raw_from_bytes`]; when the archive is damaged.
+pub fn raw_npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, Raw)>> {
+    let array = |(entry, data): (String, Vec<u8>)| {
+        let x = raw_from_bytes(&format!("{name}, {entry}"), &data)?;
+        Ok((entry.strip_suffix(".npy").unwrap_or(&entry).to_string(), x))
+    };
+    zip::entries(bytes).at(|| name.to_string())?.into_iter().map(array).collect()
+}
+
+/// Arrays as the parts of an `.npz` file, one after the other, as numpy.savez writes it.
+///
+/// # Errors
+/// For an array with too many dimensions.
+pub fn npz_parts<'a>(arrays: &'a [(String, Raw)]) -> Result<Vec<Cow<'a, [u8]>>> {
+    let entry = |(name, x): &'a (String, Raw)| -> Result<zip::Stored<'a>> {
+        Ok(zip::Stored { name: format!("{name}.npy"), head: head(&x.descr, &x.dims)?, data: &x.bytes })
+    };
+    Ok(zip::archive(arrays.iter().map(entry).collect::<Result<_>>()?))
+}
+
+fn raw(bytes: &[u8]) -> Result<Raw> {
+    let Header { descr, is_fortran, dims, data } = split(bytes)?;
+    let refused = || {
+        Error::new(ErrorKind::Data, format!("arrays of NumPy's type {descr:?} are not offered"))
+            .hint("convert it to numbers or truth values")
+    };
+    let (order, kind) = descr.split_at_checked(1).ok_or_else(refused)?;
+    let (letter, size) = kind.split_at_checked(1).ok_or_else(refused)?;
+    let size = size.parse::<usize>().ok().filter(|n| (1..=64).contains(n)).ok_or_else(refused)?;
+    if !"biufcV".contains(letter) || !"<>|=".contains(order) {
+        return Err(refused());
+    }
+    let count = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+    let Some(count) = count.filter(|n| n.checked_mul(size) == Some(data.len())) else {
+        let what = format!("its header says {kind} of {dims:?}, and {} bytes follow", data.len());
+        return Err(wrong(&what));
+    };
+    let mut bytes = data.to_vec();
+    if order == ">" && letter != "V" {
+        // The two parts of a complex number are turned each for itself.
+        let unit = if letter == "c" { size / 2 } else { size };
+        bytes.chunks_exact_mut(unit.max(1)).for_each(<[u8]>::reverse);
+    }
+    if is_fortran {
+        let shape = Shape::new(&dims);
+        let turned = (0..count).flat_map(|at| {
+            let index = shape.unravel(at);
+            let from = index.iter().zip(&dims).rev().fold(0, |sum, (i, d)| sum * d + i);
+            bytes.get(from * size..(from + 1) * size).unwrap_or_default().iter().copied()
+        });
+        bytes = turned.collect();
+    }
+    let order = if letter == "V" || size == 1 { "|" } else { "<" };
+    Ok(Raw { descr: format!("{order}{kind}"), dims, bytes })
 }
 
 /// What an `.npy` file holds.
@@ -211,15 +291,20 @@ pub fn to_bytes(x: &Literal) -> Result<Vec<u8>> {
             format!("<{letter}{}", d.size())
         }
     };
-    let dims: Vec<String> = x.shape().iter().map(ToString::to_string).collect();
-    let shape = if dims.len() == 1 { format!("{},", dims[0]) } else { dims.join(", ") };
-    let mut header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}");
+    Ok([&head(&kind, x.shape())?[..], x.bytes()].concat())
+}
+
+/// What stands before the elements.
+fn head(descr: &str, dims: &[usize]) -> Result<Vec<u8>> {
+    let sizes: Vec<String> = dims.iter().map(ToString::to_string).collect();
+    let shape = if let [one] = &sizes[..] { format!("{one},") } else { sizes.join(", ") };
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}");
     // The data begin at a multiple of 64 bytes.
     let pad = 63 - (MAGIC.len() + 4 + header.len()) % 64;
     header.push_str(&" ".repeat(pad));
     header.push('\n');
     let len = u16::try_from(header.len()).map_err(|_| Error::new(ErrorKind::Data, "too many dimensions"))?;
-    Ok([MAGIC, &[1, 0], &len.to_le_bytes(), header.as_bytes(), x.bytes()].concat())
+    Ok([MAGIC, &[1, 0], &len.to_le_bytes(), header.as_bytes()].concat())
 }
 
 /// [`to_bytes`] into a file.
@@ -253,6 +338,38 @@ mod tests {
             b"\x93NUMPY\x01\x00\x76\x00{'descr': '|u1', 'fortran_order': False, 'shape': (2,), }"
         ));
         assert_eq!((bytes.len(), bytes[127]), (130, b'\n'));
+    }
+
+    #[test]
+    fn types_that_numpy_alone_has_come_back_with_the_archive() {
+        let raw = |descr: &str, dims: &[usize], bytes: &[u8]| Raw {
+            descr: descr.into(),
+            dims: dims.to_vec(),
+            bytes: bytes.to_vec(),
+        };
+        let arrays = vec![
+            ("a".to_string(), raw("<c8", &[1], &[0, 0, 128, 63, 0, 0, 0, 64])),
+            ("b".to_string(), raw("|V2", &[2, 1], &[1, 2, 3, 4])),
+            ("c".to_string(), raw("<f8", &[], &1.5f64.to_le_bytes())),
+            ("empty".to_string(), raw("|b1", &[0, 3], &[])),
+        ];
+        let file = npz_parts(&arrays).unwrap().concat();
+        assert_eq!(raw_npz_from_bytes("x.npz", &file).unwrap(), arrays);
+        for cut in 0..file.len() {
+            assert!(raw_npz_from_bytes("cut", &file[..cut]).is_err(), "cut at {cut}");
+        }
+        let big = with_header(
+            "{'descr': '>c8', 'fortran_order': False, 'shape': (1,), }",
+            &[1, 2, 3, 4, 5, 6, 7, 8],
+        );
+        assert_eq!(raw_from_bytes("x", &big).unwrap().bytes, [4, 3, 2, 1, 8, 7, 6, 5]);
+        let fortran =
+            with_header("{'descr': '|V1', 'fortran_order': True, 'shape': (2, 3), }", &[1, 4, 2, 5, 3, 6]);
+        assert_eq!(raw_from_bytes("x", &fortran).unwrap().bytes, [1, 2, 3, 4, 5, 6]);
+        for descr in ["|O", "<U3", "<M8", "V", ""] {
+            let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (1,), }}");
+            assert!(raw_from_bytes("x", &with_header(&header, &[1])).is_err(), "{descr}");
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! ZIP archives as far as `.npz` files need them: stored and deflated entries, sizes of more than 32 bits, checksums.
+//! ZIP archives as far as `.npz` files need them: stored and deflated entries, sizes of more than 32 bits, checksums. Written
+//! entries are stored.
 
 use flate2::Crc;
 use flate2::read::DeflateDecoder;
+use std::borrow::Cow;
 use std::io::Read;
 use systole_base::{Error, ErrorKind, Result};
 
@@ -138,6 +140,77 @@ impl Zip<'_> {
         }
         Ok(data)
     }
+}
+
+/// A file that goes into an archive as it is.
+pub(crate) struct Stored<'a> {
+    pub name: String,
+    /// Its first bytes.
+    pub head: Vec<u8>,
+    /// The others.
+    pub data: &'a [u8],
+}
+
+/// Sizes from here on stand in an extra field.
+const LARGE: u64 = 0xffff_ffff;
+
+/// The parts of an archive of these files, one after the other.
+pub(crate) fn archive(files: Vec<Stored<'_>>) -> Vec<Cow<'_, [u8]>> {
+    let (mut parts, mut directory, mut at) = (Vec::new(), Vec::new(), 0u64);
+    let count = files.len() as u64;
+    for Stored { name, head, data } in files {
+        let mut crc = Crc::new();
+        crc.update(&head);
+        crc.update(data);
+        let size = head.len() as u64 + data.len() as u64;
+        let is_large = size >= LARGE;
+        let sizes = if is_large { [size, size].map(u64::to_le_bytes).concat() } else { Vec::new() };
+        let begin = entry(&LOCAL, &[], &name, crc.sum(), size, &sizes, &[]);
+        let offset = if at >= LARGE { at.to_le_bytes().to_vec() } else { Vec::new() };
+        // Attributes and the number of the disk are none.
+        let place = [&[0; 10][..], &(at.min(LARGE) as u32).to_le_bytes()].concat();
+        directory.extend(entry(
+            &CENTRAL,
+            &[45, 0],
+            &name,
+            crc.sum(),
+            size,
+            &[sizes, offset].concat(),
+            &place,
+        ));
+        at += (begin.len() + head.len() + data.len()) as u64;
+        parts.extend([Cow::Owned(begin), Cow::Owned(head), Cow::Borrowed(data)]);
+    }
+    parts.push(Cow::Owned([&directory[..], &end(count, directory.len() as u64, at)].concat()));
+    parts
+}
+
+/// What stands before a file, or of it in the directory.
+fn entry(magic: &[u8; 4], by: &[u8], name: &str, crc: u32, size: u64, large: &[u8], place: &[u8]) -> Vec<u8> {
+    let short = (size.min(LARGE) as u32).to_le_bytes();
+    let field = match large.len() {
+        0 => Vec::new(),
+        n => [&[1, 0][..], &(n as u16).to_le_bytes(), large].concat(),
+    };
+    // Version 4.5, no flags, stored, the first of January 1980.
+    let common = [&[45, 0, 0, 0, 0, 0, 0, 0, 33, 0][..], &crc.to_le_bytes(), &short, &short].concat();
+    let lengths = [name.len() as u16, field.len() as u16].map(u16::to_le_bytes).concat();
+    [magic, by, &common, &lengths, place, name.as_bytes(), &field].concat()
+}
+
+/// The end of an archive whose directory of `count` files has `size` bytes from `at` on.
+fn end(count: u64, size: u64, at: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    if count >= 0xffff || size >= LARGE || at >= LARGE {
+        out.extend([&END64[..], &44u64.to_le_bytes(), &[45, 0, 45, 0], &[0; 8]].concat());
+        out.extend([count, count, size, at].map(u64::to_le_bytes).concat());
+        out.extend([&LOCATOR[..], &[0; 4], &(at + size).to_le_bytes(), &1u32.to_le_bytes()].concat());
+    }
+    let short = (count.min(0xffff) as u16).to_le_bytes();
+    out.extend([&END[..], &[0; 4], &short, &short].concat());
+    out.extend([size, at].map(|n| (n.min(LARGE) as u32).to_le_bytes()).concat());
+    out.extend([0, 0]);
+    out
 }
 
 fn wrong(why: &str) -> Error {

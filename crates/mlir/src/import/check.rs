@@ -70,7 +70,10 @@ impl Check {
         }
         let differs = |i: &usize| !self.agree(actual.get(*i), expected.get(*i), actual);
         match (0..actual.ty().elements()).find(differs) {
-            Some(i) => Err(format!("element {i} is {:?}, not {:?}", actual.get(i), expected.get(i))),
+            Some(i) => {
+                let index = actual.shape().unravel(i);
+                Err(format!("element {index:?} is {}, not {}", told(actual.get(i)), told(expected.get(i))))
+            }
             None => Ok(()),
         }
     }
@@ -91,6 +94,16 @@ impl Check {
                 x == y && least == 0 || (least..=most).contains(&apart)
             }
         }
+    }
+}
+
+/// A value with all its digits.
+fn told(value: Scalar) -> String {
+    match value {
+        Scalar::Bool(v) => v.to_string(),
+        Scalar::Int(v) => v.to_string(),
+        Scalar::Uint(v) => v.to_string(),
+        Scalar::Float(v) => format!("{v:?}"),
     }
 }
 

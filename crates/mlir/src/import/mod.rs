@@ -13,7 +13,7 @@ mod rewrite;
 mod types;
 
 use crate::interface::{Element, Face, Interface};
-use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Region, Type, Value};
+use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Place, Region, Type, Value};
 use crate::text::find;
 pub use check::Check;
 use given::Given;
@@ -38,6 +38,16 @@ pub struct Imported {
     pub interface: Interface,
     /// What the module says of its own results.
     pub checks: Vec<Check>,
+    /// Where the nodes of the graph come from: the last node of an op and the op's place, in order.
+    places: Vec<(u32, Place)>,
+}
+
+impl Imported {
+    /// Where in the text, or in the bytecode, the op stands that a node of the graph is of.
+    pub fn place(&self, node: usize) -> Option<Place> {
+        let next = self.places.partition_point(|(last, _)| (*last as usize) < node);
+        self.places.get(next).map(|(_, place)| *place)
+    }
 }
 
 /// The program of a module: `main`, or else the first function that is not private.
@@ -62,13 +72,20 @@ pub fn of_function(module: &Module, main: &Function) -> Result<Imported> {
     let (mut arguments, mut parameters) = (Vec::new(), Vec::new());
     for (value, name) in main.body.arguments.iter().zip(&main.names) {
         let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter without a type"))?;
-        let types = held(ty)?;
+        let types = held(ty).at(|| format!("parameter `{name}` of @{}", main.name))?;
         let mut parts = types.iter().map(|ty| g.parameter(ty.clone(), name));
         arguments.extend(Given::of_parts(&mut parts, types.len()));
         parameters.push(element(ty)?);
     }
-    let mut importer =
-        Importer { module, calls: Vec::new(), ops: 0, checks: Vec::new(), compared: Vec::new() };
+    let mut importer = Importer {
+        module,
+        calls: Vec::new(),
+        ops: 0,
+        checks: Vec::new(),
+        compared: Vec::new(),
+        regions: 0,
+        places: Vec::new(),
+    };
     let results = importer.function(main, arguments, &g)?;
     let own = elements_of(main, &results);
     let parts = results.iter().map(Given::parts).collect::<Result<Vec<_>>>()?;
@@ -81,7 +98,7 @@ pub fn of_function(module: &Module, main: &Function) -> Result<Imported> {
     };
     let spread = spread(module, main, &interface, &graph)?;
     let program = Program { donated: donated(main, &interface), spread, graph };
-    Ok(Imported { program, interface, checks: importer.checks })
+    Ok(Imported { program, interface, checks: importer.checks, places: importer.places })
 }
 
 /// What results are made of: as the function says, else what they are.
@@ -183,9 +200,20 @@ struct Importer<'m> {
     /// What the module says of its own results, and the arrays that it says it of.
     checks: Vec<Check>,
     compared: Vec<Tensor>,
+    /// Regions around what is being read; their nodes are in graphs of their own.
+    regions: usize,
+    places: Vec<(u32, Place)>,
 }
 
 impl<'m> Importer<'m> {
+    /// Notes where the nodes up to this value come from. Those of a call have been noted, op by op.
+    fn note(&mut self, t: &Tensor, op: &Operation) {
+        let node = t.id().node;
+        if self.regions == 0 && self.places.last().is_none_or(|(last, _)| *last < node) {
+            self.places.push((node, op.place));
+        }
+    }
+
     fn function(&mut self, f: &'m Function, arguments: Vec<Given>, g: &GraphBuilder) -> Result<Vec<Given>> {
         if self.calls.contains(&f.name.as_str()) || self.calls.len() == MAX_CALLS {
             return Err(not_there(format!("@{} calls itself", f.name)));
@@ -221,6 +249,7 @@ impl<'m> Importer<'m> {
             }
             for (value, given) in op.results.iter().zip(results) {
                 let given = narrow::fitted(op, given, frame.ty(*value)?);
+                given.parts().unwrap_or_default().iter().for_each(|t| self.note(t, op));
                 if let Given::Array(t) | Given::Complex(t, _) = &given {
                     let said = held(frame.ty(*value)?).at(|| place(op))?;
                     let fits = said.first() == Some(t.ty())

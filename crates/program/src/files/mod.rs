@@ -1,0 +1,250 @@
+//! Named arrays in files of others: NumPy's `.npz` and `.npy`, and `.safetensors`. Elements are told by the names that programs
+//! have for them (`f32`, `complex<f32>`, `i4`), as far as a format has such.
+
+mod safetensors;
+
+use std::borrow::Cow;
+use std::path::Path;
+use systole_base::{Error, ErrorKind, Result, Shape};
+use systole_data::disk::{Disk, write_atomically};
+use systole_data::format::npy::{self, Raw};
+
+/// An array as a file holds it, or is to hold it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored {
+    /// What its elements may be, by the names that programs have for them: a file's `|V1` may be one of several.
+    pub elements: Vec<&'static str>,
+    /// Sizes of its dimensions.
+    pub dims: Vec<usize>,
+    /// Its elements, little endian and row-major.
+    pub bytes: Vec<u8>,
+}
+
+impl Stored {
+    /// `f32[2, 3]`; of several possible types the first.
+    pub fn ty(&self) -> String {
+        format!("{}{}", self.elements.first().unwrap_or(&"?"), Shape::new(&self.dims))
+    }
+}
+
+/// An element type of programs, and what the formats call it: bytes of one, NumPy's and safetensors' word.
+struct Known(&'static str, usize, &'static str, Option<&'static str>);
+
+/// Of what a format's word may mean, the first comes first. Four bits lie in a byte each.
+const KNOWN: [Known; 28] = [
+    Known("i1", 1, "|b1", Some("BOOL")),
+    Known("i8", 1, "|i1", Some("I8")),
+    Known("i16", 2, "<i2", Some("I16")),
+    Known("i32", 4, "<i4", Some("I32")),
+    Known("i64", 8, "<i8", Some("I64")),
+    Known("ui8", 1, "|u1", Some("U8")),
+    Known("ui16", 2, "<u2", Some("U16")),
+    Known("ui32", 4, "<u4", Some("U32")),
+    Known("ui64", 8, "<u8", Some("U64")),
+    Known("f16", 2, "<f2", Some("F16")),
+    Known("bf16", 2, "|V2", Some("BF16")),
+    Known("f32", 4, "<f4", Some("F32")),
+    Known("f64", 8, "<f8", Some("F64")),
+    Known("complex<f32>", 8, "<c8", Some("C64")),
+    Known("complex<f64>", 16, "<c16", None),
+    Known("f8E4M3FN", 1, "|V1", Some("F8_E4M3")),
+    Known("f8E5M2", 1, "|V1", Some("F8_E5M2")),
+    Known("f8E8M0FNU", 1, "|V1", Some("F8_E8M0")),
+    Known("f8E3M4", 1, "|V1", None),
+    Known("f8E4M3", 1, "|V1", None),
+    Known("f8E4M3FNUZ", 1, "|V1", None),
+    Known("f8E4M3B11FNUZ", 1, "|V1", None),
+    Known("f8E5M2FNUZ", 1, "|V1", None),
+    Known("f4E2M1FN", 1, "|V1", None),
+    Known("i4", 1, "|i1", Some("I8")),
+    Known("ui4", 1, "|u1", Some("U8")),
+    Known("i2", 1, "|i1", Some("I8")),
+    Known("ui2", 1, "|u1", Some("U8")),
+];
+
+/// A format of files of named arrays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// NumPy's archive.
+    Npz,
+    /// The format of that name, without checksums.
+    Safetensors,
+}
+
+impl Format {
+    /// By the file's name.
+    ///
+    /// # Errors
+    /// When it ends in neither.
+    pub fn of(path: &Path) -> Result<Format> {
+        let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase());
+        match extension.as_deref() {
+            Some("npz") => Ok(Format::Npz),
+            Some("safetensors") => Ok(Format::Safetensors),
+            _ => {
+                let what = format!("{} ends in neither .npz nor .safetensors", path.display());
+                Err(Error::new(ErrorKind::Config, what).hint(
+                    "the name says how arrays are written: out.npz for NumPy, out.safetensors for others",
+                ))
+            }
+        }
+    }
+
+    /// Whether it has a word for elements of this name.
+    ///
+    /// # Errors
+    /// When it has none; names what has.
+    pub fn check(self, element: &str) -> Result<()> {
+        let known = KNOWN.iter().find(|k| k.0 == element);
+        match (self, known) {
+            (Format::Npz, Some(_)) | (Format::Safetensors, Some(Known(_, _, _, Some(_)))) => Ok(()),
+            _ => {
+                let name = if self == Format::Npz { ".npz" } else { ".safetensors" };
+                let e = Error::new(
+                    ErrorKind::Unsupported,
+                    format!("{name} files have no elements of type {element}"),
+                );
+                Err(e.hint("write it to a .npz file, or have the program convert it to a type that there is"))
+            }
+        }
+    }
+}
+
+/// Reads the arrays of a file, by what is in it. The one array of an `.npy` file has no name.
+///
+/// # Errors
+/// When it cannot be read, is damaged or cut, or of another kind; each with its place.
+pub fn read(path: &Path) -> Result<Vec<(String, Stored)>> {
+    let bytes = systole_data::input::read(path)
+        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the arrays"))?;
+    from_bytes(&path.display().to_string(), &bytes)
+}
+
+/// As [`read`], of a file's bytes; `name` stands for it in messages.
+///
+/// # Errors
+/// As [`read`].
+pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, Stored)>> {
+    if bytes.starts_with(b"\x93NUMPY") {
+        let x = npy::raw_from_bytes(name, bytes)?;
+        return Ok(vec![(String::new(), of_numpy(x).map_err(|e| e.at(name))?)]);
+    }
+    if bytes.starts_with(b"PK") {
+        let arrays = npy::raw_npz_from_bytes(name, bytes)?.into_iter();
+        let one = |(key, x): (String, Raw)| {
+            let read = of_numpy(x).map_err(|e| e.at(format!("{name}, {key}")))?;
+            Ok((key, read))
+        };
+        return arrays.map(one).collect();
+    }
+    safetensors::read(bytes).map_err(|e| e.at(name))
+}
+
+fn of_numpy(x: Raw) -> Result<Stored> {
+    let kind = |descr: &str| descr.trim_start_matches(['<', '|', '=']).to_string();
+    let size = x.dims.iter().product::<usize>();
+    let size = x.bytes.len().checked_div(size);
+    // ml_dtypes keeps its types of one byte as V1: integers of four bits too.
+    let is_narrow =
+        |k: &Known| kind(&x.descr) == "V1" && k.1 == 1 && k.0.starts_with(['i', 'u']) && narrow(k.0);
+    let is_it = |k: &&Known| kind(k.2) == kind(&x.descr) || is_narrow(k);
+    let elements: Vec<&'static str> = KNOWN.iter().filter(is_it).map(|k| k.0).collect();
+    if elements.is_empty() || size.is_some_and(|n| KNOWN.iter().any(|k| k.0 == elements[0] && k.1 != n)) {
+        let what = format!("programs have no elements of NumPy's type {}", x.descr);
+        return Err(Error::new(ErrorKind::Data, what).hint("convert the array before it is saved"));
+    }
+    Ok(Stored { elements, dims: x.dims, bytes: x.bytes })
+}
+
+/// Whether an integer has fewer bits than a byte.
+fn narrow(element: &str) -> bool {
+    element.ends_with('4') && !element.ends_with("64") || element.ends_with('2') && element.len() < 4
+}
+
+/// An array for [`write`].
+///
+/// # Errors
+/// When there is no such element type.
+pub fn stored(element: &str, dims: &[usize], bytes: Vec<u8>) -> Result<Stored> {
+    let known = KNOWN.iter().find(|k| k.0 == element);
+    let known = known.ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported, format!("files of arrays have no elements of type {element}"))
+    })?;
+    // A byte of few bits is a whole integer to those who read it as one.
+    let extended = |bits: u32| move |b: u8| ((b << (8 - bits)) as i8 >> (8 - bits)) as u8;
+    let bytes = match element {
+        "i4" => bytes.into_iter().map(extended(4)).collect(),
+        "i2" => bytes.into_iter().map(extended(2)).collect(),
+        _ => bytes,
+    };
+    Ok(Stored { elements: vec![known.0], dims: dims.to_vec(), bytes })
+}
+
+/// Writes named arrays to a file, whole or not at all.
+///
+/// # Errors
+/// When the format has no such elements; when the disk is full or protected.
+pub fn write(path: &Path, format: Format, arrays: Vec<(String, Stored)>) -> Result<()> {
+    for (name, x) in &arrays {
+        let element = x.elements.first().copied().unwrap_or_default();
+        format.check(element).map_err(|e| e.at(name.clone()).at(path.display().to_string()))?;
+    }
+    match format {
+        Format::Npz => {
+            let raw = |(name, x): (String, Stored)| {
+                let descr = KNOWN.iter().find(|k| x.elements.first() == Some(&k.0)).map_or("", |k| k.2);
+                (name, Raw { descr: descr.into(), dims: x.dims, bytes: x.bytes })
+            };
+            let arrays: Vec<(String, Raw)> = arrays.into_iter().map(raw).collect();
+            put(path, &npy::npz_parts(&arrays)?)
+        }
+        Format::Safetensors => put(path, &safetensors::parts(&arrays)),
+    }
+}
+
+fn put(path: &Path, parts: &[Cow<'_, [u8]>]) -> Result<()> {
+    write_atomically(&Disk, path, &parts.iter().map(AsRef::as_ref).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every_type() -> Vec<(String, Stored)> {
+        let one = |k: &Known| {
+            let bytes = (0..6 * k.1).map(|i| u8::from(i % 5 == 0 && k.1 > 1)).collect();
+            (format!("x {}", k.0), stored(k.0, &[2, 3], bytes).unwrap())
+        };
+        KNOWN.iter().map(one).collect()
+    }
+
+    #[test]
+    fn every_type_comes_back_from_both_formats() {
+        let dir = std::env::temp_dir().join(format!("systole-files-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for format in [Format::Npz, Format::Safetensors] {
+            let mut arrays = every_type();
+            arrays.retain(|(_, x)| format.check(x.elements[0]).is_ok());
+            let path = dir.join("x");
+            write(&path, format, arrays.clone()).unwrap();
+            let mut read = read(&path).unwrap();
+            read.sort_by_key(|(name, _)| arrays.iter().position(|(n, _)| n == name));
+            assert_eq!(read.len(), arrays.len());
+            for ((_, a), (name, b)) in read.iter().zip(&arrays) {
+                assert!(a.elements.contains(&b.elements[0]), "{name}: {:?}", a.elements);
+                assert_eq!((&a.dims, &a.bytes), (&b.dims, &b.bytes), "{name}");
+            }
+        }
+        let wide = vec![("y".to_string(), stored("complex<f64>", &[1], vec![0; 16]).unwrap())];
+        let told = write(&dir.join("y"), Format::Safetensors, wide).unwrap_err().to_string();
+        assert!(told.contains("complex<f64>") && told.contains(".npz"), "{told}");
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn names_of_files_say_the_format() {
+        assert_eq!(Format::of(Path::new("a/B.NPZ")).unwrap(), Format::Npz);
+        assert_eq!(Format::of(Path::new("a.safetensors")).unwrap(), Format::Safetensors);
+        assert!(Format::of(Path::new("a.txt")).unwrap_err().to_string().contains("a.txt"));
+    }
+}

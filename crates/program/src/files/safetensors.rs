@@ -1,0 +1,115 @@
+//! The safetensors format as its library writes and reads it: 8 bytes of header length, a JSON header, the arrays' bytes.
+
+use super::{KNOWN, Known, Stored};
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+use systole_base::{Error, ErrorKind, Result};
+
+/// Longer headers are refused, as the library does.
+const MAX_HEADER: usize = 100_000_000;
+
+fn wrong(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Data, "this is no whole file of arrays")
+        .because(what)
+        .hint("arrays are read from .npz and .npy (NumPy) and from .safetensors files")
+}
+
+/// Reads every array, in the order of the header.
+pub(super) fn read(bytes: &[u8]) -> Result<Vec<(String, Stored)>> {
+    let length = bytes.first_chunk::<8>().map(|b| u64::from_le_bytes(*b));
+    let length = length.ok_or_else(|| wrong(format!("it has {} bytes", bytes.len())))?;
+    let length = usize::try_from(length).ok().filter(|n| *n <= MAX_HEADER.min(bytes.len() - 8));
+    let length = length.ok_or_else(|| wrong("its first 8 bytes are the length of no header"))?;
+    let (header, data) = bytes.get(8..).and_then(|b| b.split_at_checked(length)).unwrap_or_default();
+    let header: Map<String, Value> =
+        serde_json::from_slice(header).map_err(|e| wrong(format!("its header cannot be read: {e}")))?;
+    let entries = header.into_iter().filter(|(name, _)| name != "__metadata__");
+    entries
+        .map(|(name, entry)| {
+            let read = array(&entry, data).map_err(|e| e.at(name.clone()))?;
+            Ok((name, read))
+        })
+        .collect()
+}
+
+fn array(entry: &Value, data: &[u8]) -> Result<Stored> {
+    let word = entry.get("dtype").and_then(Value::as_str).ok_or_else(|| wrong("an array has no type"))?;
+    let elements: Vec<&'static str> = KNOWN.iter().filter(|k| k.3 == Some(word)).map(|k| k.0).collect();
+    let size = KNOWN.iter().find(|k| k.3 == Some(word)).map(|k| k.1).ok_or_else(|| {
+        Error::new(ErrorKind::Data, format!("programs have no elements of type {word}"))
+            .hint("convert the array before it is saved")
+    })?;
+    let numbers = |key: &str| -> Option<Vec<usize>> {
+        entry.get(key)?.as_array()?.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect()
+    };
+    let dims = numbers("shape").ok_or_else(|| wrong("an array has no shape"))?;
+    let offsets = numbers("data_offsets").ok_or_else(|| wrong("an array has no place"))?;
+    let bytes = match offsets[..] {
+        [begin, end] => data.get(begin..end),
+        _ => None,
+    };
+    let bytes =
+        bytes.ok_or_else(|| wrong(format!("its {} bytes end before those of an array", data.len())))?;
+    if dims.iter().try_fold(size, |n, d| n.checked_mul(*d)) != Some(bytes.len()) {
+        return Err(wrong(format!("{word} of {dims:?} has not {} bytes", bytes.len())));
+    }
+    Ok(Stored { elements, dims, bytes: bytes.to_vec() })
+}
+
+/// The parts of a file, one after the other. Wide elements come first, so that all are aligned.
+pub(super) fn parts(arrays: &[(String, Stored)]) -> Vec<Cow<'_, [u8]>> {
+    let known = |x: &Stored| KNOWN.iter().find(|k| x.elements.first() == Some(&k.0));
+    let size = |x: &Stored| known(x).map_or(0, |k: &Known| k.1);
+    let mut order: Vec<&(String, Stored)> = arrays.iter().collect();
+    order.sort_by_key(|(_, x)| std::cmp::Reverse(size(x)));
+    let (mut header, mut at) = (Map::new(), 0);
+    for (name, x) in &order {
+        let word = known(x).and_then(|k| k.3).unwrap_or_default();
+        let offsets = [at, at + x.bytes.len()];
+        header.insert(name.clone(), json!({"dtype": word, "shape": x.dims, "data_offsets": offsets}));
+        at += x.bytes.len();
+    }
+    let mut text = Value::Object(header).to_string().into_bytes();
+    text.resize(text.len().next_multiple_of(8), b' ');
+    let length = (text.len() as u64).to_le_bytes().to_vec();
+    let mut parts = vec![Cow::Owned(length), Cow::Owned(text)];
+    parts.extend(order.iter().map(|(_, x)| Cow::Borrowed(&x.bytes[..])));
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::stored;
+
+    fn two() -> Vec<u8> {
+        let arrays = [
+            ("a".to_string(), stored("i8", &[3], vec![1, 2, 3]).unwrap()),
+            ("b".to_string(), stored("f32", &[1, 2], vec![0, 0, 128, 63, 0, 0, 0, 64]).unwrap()),
+        ];
+        parts(&arrays).concat()
+    }
+
+    #[test]
+    fn the_library_reads_what_is_written() {
+        let bytes = two();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let b = file.tensor("b").unwrap();
+        assert_eq!((b.dtype(), b.shape(), b.data()[3]), (safetensors::Dtype::F32, &[1, 2][..], 63));
+        assert_eq!(file.tensor("a").unwrap().data(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn damage_is_an_error_and_never_a_panic() {
+        let good = two();
+        assert_eq!(read(&good).unwrap().len(), 2);
+        for cut in 0..good.len() {
+            assert!(read(&good[..cut]).is_err(), "cut at {cut}");
+        }
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let _ = read(&bad);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What a program is given: arrays of a file by name, or drawn values. Each argument is the arrays that hold it
+//! ([`Face::types`]), row-major.
+
+use crate::files::Stored;
+use systole_base::rng::{Stream, hash_name};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape};
+use systole_mlir::interface::Face;
+
+/// `f32[2, 3]`, with the element's own name.
+pub fn type_text(face: &Face) -> String {
+    format!("{}{}", face.element.name(), Shape::new(&face.dims))
+}
+
+/// The name of an argument.
+pub fn name(index: usize) -> String {
+    format!("arg{index}")
+}
+
+/// `arg0: f32[2, 3], arg1: i32[]`
+pub fn listed(faces: &[Face]) -> String {
+    let one = |(i, face): (usize, &Face)| format!("{}: {}", name(i), type_text(face));
+    faces.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// An error of a program that needs arguments and is given none.
+pub fn missing(faces: &[Face]) -> Error {
+    let arguments =
+        if faces.len() == 1 { "an argument".into() } else { format!("{} arguments", faces.len()) };
+    Error::new(ErrorKind::Config, format!("the program takes {arguments}, and none is given"))
+        .because(listed(faces))
+        .hint("--random 0 draws them; --input FILE.npz or FILE.safetensors gives arrays of these names")
+}
+
+/// The arrays of a file as a program's arguments, each held as the IR has it. `given` are their names (`arg0`, `arr_0` as
+/// numpy.savez names what has none, or what the program's writer called the argument, in `own`).
+///
+/// # Errors
+/// `Data`: every argument that is missing, is of another type or shape, and every array that no argument has the name of.
+pub fn of_file(faces: &[Face], own: &[String], given: Vec<(String, Stored)>) -> Result<Vec<Vec<Literal>>> {
+    let mut found: Vec<Option<Stored>> = vec![None; faces.len()];
+    let mut wrong = Vec::new();
+    let alone = faces.len() == 1;
+    for (key, array) in given {
+        let place = (0..faces.len()).find(|&i| {
+            let called = [name(i), format!("arr_{i}")];
+            called.contains(&key) || own.get(i).is_some_and(|n| *n == key) || alone && key.is_empty()
+        });
+        match place.and_then(|i| found.get_mut(i)) {
+            None => wrong.push(format!("`{key}` ({}) is no argument", array.ty())),
+            Some(Some(_)) => wrong.push(format!("`{key}` is given twice")),
+            Some(slot) => *slot = Some(array),
+        }
+    }
+    for (i, (face, array)) in faces.iter().zip(&found).enumerate() {
+        match array {
+            None => wrong.push(format!("{} is missing: {}", name(i), type_text(face))),
+            Some(a) if a.dims == face.dims && a.elements.contains(&&*face.element.name()) => {}
+            Some(a) => {
+                wrong.push(format!("{} is {}, and the program takes {}", name(i), a.ty(), type_text(face)))
+            }
+        }
+    }
+    if !wrong.is_empty() {
+        return Err(Error::new(ErrorKind::Data, "the arrays do not fit the program")
+            .because(wrong.join("; "))
+            .hint(format!("give {}", listed(faces))));
+    }
+    let split = |(i, (face, array)): (usize, (&Face, Option<Stored>))| {
+        let bytes = array.map(|a| a.bytes).unwrap_or_default();
+        face.split(&bytes).at(|| name(i))
+    };
+    faces.iter().zip(found).enumerate().map(split).collect()
+}
+
+/// Arguments that are drawn: floats from −1 to 1, integers from 0 to 9 (they are often places), truth values. The same seed
+/// draws the same, whatever the program computes.
+///
+/// # Errors
+/// When an element type is not known here.
+pub fn random(faces: &[Face], seed: u64) -> Result<Vec<Vec<Literal>>> {
+    let one = |(i, face): (usize, &Face)| {
+        let mut stream = Stream::new(seed, hash_name("argument"), i as u64);
+        let element = face.element.name();
+        let mut bytes = Vec::with_capacity(face.bytes());
+        for _ in 0..face.dims.iter().product::<usize>() {
+            draw(&element, &mut stream, &mut bytes).at(|| name(i))?;
+        }
+        face.split(&bytes).at(|| name(i))
+    };
+    faces.iter().enumerate().map(one).collect()
+}
+
+/// Appends one element.
+fn draw(element: &str, stream: &mut Stream, out: &mut Vec<u8>) -> Result<()> {
+    if let Some(part) = element.strip_prefix("complex<").and_then(|e| e.strip_suffix('>')) {
+        draw(part, stream, out)?;
+        return draw(part, stream, out);
+    }
+    let float = f64::from(stream.uniform()) * 2.0 - 1.0;
+    if let Some(dtype) = DType::parse(element) {
+        let value = match dtype {
+            DType::Bool => f64::from(u8::from(float > 0.0)),
+            d if d.is_float() => float,
+            _ => ((float + 1.0) * 5.0).floor().min(9.0),
+        };
+        out.extend(Literal::scalar(dtype, value).bytes());
+        return Ok(());
+    }
+    let bits = stream.next_u32();
+    let sign = if bits >> 8 & 1 == 1 { 0x80 } else { 0 };
+    // One, and a little below it: bits of such floats are in the order of the numbers.
+    let below = |one: u8, steps: u32, sign: u8| sign | (one - (bits % steps) as u8);
+    out.push(match element {
+        "i4" | "ui4" => (bits % 8) as u8,
+        "i2" | "ui2" => (bits % 2) as u8,
+        "f8E4M3FN" | "f8E4M3" => below(0x38, 24, sign),
+        "f8E5M2" => below(0x3c, 16, sign),
+        "f8E3M4" => below(0x30, 32, sign),
+        "f8E4M3FNUZ" => below(0x40, 24, sign),
+        "f8E5M2FNUZ" => below(0x40, 16, sign),
+        "f8E4M3B11FNUZ" => below(0x58, 24, sign),
+        "f8E8M0FNU" => below(0x7f, 4, 0),
+        "f4E2M1FN" => (sign >> 4) | (bits % 8) as u8,
+        _ => {
+            let what = format!("elements of type {element} cannot be drawn");
+            return Err(Error::new(ErrorKind::Unsupported, what).hint("give arrays with --input"));
+        }
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::stored;
+    use systole_mlir::interface::Element;
+
+    fn face(dtype: DType, dims: &[usize], first: usize) -> Face {
+        Face { dims: dims.to_vec(), element: Element::Plain(dtype), first }
+    }
+
+    #[test]
+    fn every_misfit_is_told_at_once() {
+        let faces = [face(DType::F32, &[2], 0), face(DType::I32, &[], 1), face(DType::Bool, &[1], 2)];
+        let own = ["x", "n", "m"].map(String::from);
+        let array =
+            |element: &str, dims: &[usize], bytes: usize| stored(element, dims, vec![0; bytes]).unwrap();
+        let told = of_file(
+            &faces,
+            &own,
+            vec![
+                ("arg0".into(), array("f64", &[2], 16)),
+                ("y".into(), array("i32", &[], 4)),
+                ("m".into(), array("i1", &[1], 1)),
+            ],
+        );
+        let told = told.unwrap_err().to_string();
+        for part in [
+            "`y` (i32[]) is no argument",
+            "arg0 is f64[2], and the program takes f32[2]",
+            "arg1 is missing: i32[]",
+            "try: give arg0: f32[2], arg1: i32[], arg2: i1[1]",
+        ] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        let given = vec![
+            ("x".to_string(), array("f32", &[2], 8)),
+            ("arr_1".to_string(), array("i32", &[], 4)),
+            ("arg2".to_string(), array("i1", &[1], 1)),
+        ];
+        assert_eq!(of_file(&faces, &own, given).unwrap().len(), 3);
+        let twice =
+            vec![("x".to_string(), array("f32", &[2], 8)), ("arg0".to_string(), array("f32", &[2], 8))];
+        assert!(of_file(&faces[..1], &own, twice).unwrap_err().to_string().contains("given twice"));
+    }
+
+    #[test]
+    fn drawn_values_are_small_and_those_of_the_seed() {
+        for dtype in DType::ALL {
+            let x = random(&[face(dtype, &[200], 0)], 7).unwrap().remove(0).remove(0);
+            assert_eq!(x, random(&[face(dtype, &[200], 0)], 7).unwrap().remove(0).remove(0));
+            assert_ne!(x, random(&[face(dtype, &[200], 0)], 8).unwrap().remove(0).remove(0));
+            let values = x.to_f64s();
+            let (low, high) = if dtype.is_float() { (-1.0, 1.0) } else { (0.0, 9.0) };
+            assert!(values.iter().all(|v| (low..=high).contains(v)), "{dtype}");
+            assert!(values.iter().any(|v| *v != values[0]), "{dtype}");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Program files of other systems at work: opened by what is in them ([`open`]), given named arrays ([`files`], [`inputs`]), run
+//! on a device ([`run`]), compared between two devices op by op ([`bisect`]), made smaller while they still fail ([`shrink`]).
+//!
+//! ```
+//! use systole_program::{inputs, open::open, run::Runner, summary};
+//! let text = b"func.func @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {
+//!     %0 = stablehlo.add %arg0, %arg0 : tensor<2xf32>
+//!     return %0 : tensor<2xf32>
+//! }";
+//! let program = open(text)?.imported;
+//! let inputs = inputs::random(&program.interface.arguments, 0)?;
+//! let runner = Runner::new(&program, &systole_runtime::backend("ref")?)?;
+//! let ran = runner.results(&runner.run(&runner.put(&inputs)?)?)?;
+//! assert_eq!(ran.values[0].ty(), "f32[2]");
+//! # Ok::<(), systole_base::Error>(())
+//! ```
+//!
+//! Nothing here knows a particular device: they come as [`Backend`](systole_runtime::Backend)s.
+
+#![forbid(unsafe_code)]
+
+pub mod bisect;
+pub mod compare;
+pub mod files;
+pub mod inputs;
+pub mod open;
+pub mod run;
+pub mod shrink;
+pub mod summary;

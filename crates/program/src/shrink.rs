@@ -1,0 +1,304 @@
+//! The smallest program that still fails: results, ops and arguments are taken away and sizes made smaller, as long as what is left
+//! fails as the whole did. What an op was given becomes an argument with the value that it had there, or a constant.
+
+mod sizes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+use systole_base::{Literal, TensorType};
+use systole_ir::op::{Constant, Op, Parameter};
+use systole_ir::{Graph, Node, ValueId};
+
+/// A program and what it is given.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The program.
+    pub graph: Arc<Graph>,
+    /// An array for each parameter.
+    pub arguments: Vec<Literal>,
+}
+
+/// What says whether a case fails, and what its values are.
+pub trait Judge {
+    /// Whether the case fails as the whole did.
+    fn fails(&mut self, case: &Case) -> bool;
+
+    /// The results of a program where nothing fails; `None`: nobody could compute them.
+    fn values(&mut self, case: &Case) -> Option<Vec<Literal>>;
+
+    /// Is told of each smaller case that fails.
+    fn smaller(&mut self, case: &Case);
+}
+
+impl Case {
+    /// Ops that are no parameters.
+    pub fn ops(&self) -> usize {
+        self.graph.nodes.iter().filter(|n| !matches!(n.op, Op::Parameter(_))).count()
+    }
+
+    /// How large it is: what is made smaller.
+    fn weight(&self) -> (usize, usize, usize) {
+        let constants = self.graph.nodes.iter().filter(|n| matches!(n.op, Op::Constant(_))).count();
+        let elements = self.graph.nodes.iter().flat_map(|n| &n.outs).map(TensorType::elements);
+        (self.ops() - constants, self.graph.results.len() + self.arguments.len(), elements.sum())
+    }
+
+    /// Without what no result needs: ops, and arguments.
+    fn tidy(&self) -> Case {
+        let live = self.graph.live(&self.graph.results);
+        let mut new = BTreeMap::new();
+        let mut out = Graph { name: "main".into(), scopes: vec![String::new()], ..Graph::default() };
+        let mut arguments = Vec::new();
+        for (i, node) in self.graph.nodes.iter().enumerate().filter(|(i, _)| live.get(*i) == Some(&true)) {
+            let mut node = Node { scope: 0, loc: None, ..node.clone() };
+            node.inputs.iter_mut().for_each(|v| *v = moved(&new, *v));
+            if let Op::Parameter(p) = &mut node.op {
+                arguments.extend(self.arguments.get(p.index).cloned());
+                p.index = out.params.len();
+                out.params.push(ValueId::new(out.nodes.len(), 0));
+                out.param_names.push(String::new());
+            }
+            new.insert(i, out.nodes.len());
+            out.nodes.push(node);
+        }
+        out.results = self.graph.results.iter().map(|v| moved(&new, *v)).collect();
+        Case { graph: Arc::new(out), arguments }
+    }
+
+    /// With other results.
+    fn returning(&self, results: Vec<ValueId>) -> Case {
+        let graph = Arc::new(Graph { results, ..(*self.graph).clone() });
+        Case { graph, arguments: self.arguments.clone() }.tidy()
+    }
+
+    /// With values in the place of the nodes that make them: an argument where `given` has an array.
+    fn with_given(&self, replaced: &BTreeMap<ValueId, Literal>) -> Case {
+        let nodes: BTreeSet<usize> = replaced.keys().map(|v| v.index()).collect();
+        let mut out = Graph { params: Vec::new(), nodes: Vec::new(), ..(*self.graph).clone() };
+        let (mut new, mut place) = (BTreeMap::new(), BTreeMap::new());
+        let mut arguments = Vec::new();
+        let parameter = |out: &mut Graph, ty: TensorType| {
+            let id = ValueId::new(out.nodes.len(), 0);
+            let op = Op::Parameter(Parameter { index: out.params.len(), ty: ty.clone() });
+            let outs = std::iter::once(ty).collect();
+            out.nodes.push(Node { op, inputs: Default::default(), outs, loc: None, scope: 0 });
+            out.params.push(id);
+            id
+        };
+        for (p, x) in self.graph.params.iter().zip(&self.arguments) {
+            place.insert(*p, parameter(&mut out, x.ty().clone()));
+            arguments.push(x.clone());
+        }
+        for (v, x) in replaced {
+            place.insert(*v, parameter(&mut out, x.ty().clone()));
+            arguments.push(x.clone());
+        }
+        let at = |v: ValueId, new: &BTreeMap<usize, usize>| {
+            place.get(&v).copied().unwrap_or_else(|| moved(new, v))
+        };
+        for (i, node) in self.graph.nodes.iter().enumerate() {
+            if nodes.contains(&i) || matches!(node.op, Op::Parameter(_)) {
+                continue;
+            }
+            let mut node = node.clone();
+            node.inputs.iter_mut().for_each(|v| *v = at(*v, &new));
+            new.insert(i, out.nodes.len());
+            out.nodes.push(node);
+        }
+        out.results = self.graph.results.iter().map(|v| at(*v, &new)).collect();
+        out.param_names = vec![String::new(); out.params.len()];
+        Case { graph: Arc::new(out), arguments }.tidy()
+    }
+
+    /// With constants in the place of some arguments.
+    fn with_constant(&self, argument: usize, value: Literal) -> Case {
+        let mut graph = (*self.graph).clone();
+        if let Some(node) = graph.params.get(argument).and_then(|p| graph.nodes.get_mut(p.index())) {
+            node.op = Op::Constant(Constant { value });
+        }
+        // Parameters stand before all else.
+        let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
+        order.sort_by_key(|i| !graph.nodes.get(*i).is_some_and(|n| matches!(n.op, Op::Parameter(_))));
+        let new: BTreeMap<usize, usize> = order.iter().enumerate().map(|(new, old)| (*old, new)).collect();
+        let mut nodes: Vec<Node> = order.iter().filter_map(|i| graph.nodes.get(*i).cloned()).collect();
+        nodes.iter_mut().flat_map(|n| n.inputs.iter_mut()).for_each(|v| *v = moved(&new, *v));
+        graph.nodes = nodes;
+        graph.results.iter_mut().for_each(|v| *v = moved(&new, *v));
+        Case { graph: Arc::new(graph), arguments: self.arguments.clone() }.tidy()
+    }
+}
+
+/// A value where its node is now.
+fn moved(new: &BTreeMap<usize, usize>, v: ValueId) -> ValueId {
+    ValueId::new(new.get(&v.index()).copied().unwrap_or_default(), v.out as usize)
+}
+
+/// Makes a failing case as small as can be done until `deadline`. `culprit` is the node that is thought to be at fault.
+pub fn shrink(case: &Case, culprit: Option<usize>, judge: &mut dyn Judge, deadline: Instant) -> Case {
+    let mut work = Work { case: case.clone(), judge, deadline };
+    work.take(&case.tidy());
+    if let Some(node) = culprit {
+        let count = case.graph.nodes.get(node).map_or(0, |n| n.outs.len());
+        work.take(&case.returning((0..count).map(|out| ValueId::new(node, out)).collect()));
+    }
+    loop {
+        let before = work.case.weight();
+        work.results();
+        work.beginnings();
+        work.givens();
+        work.sizes();
+        work.constants();
+        if work.case.weight() >= before || work.is_late() {
+            return work.case;
+        }
+    }
+}
+
+struct Work<'a> {
+    /// The smallest case so far.
+    case: Case,
+    judge: &'a mut dyn Judge,
+    deadline: Instant,
+}
+
+impl Work<'_> {
+    fn is_late(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+
+    /// Goes on with a case if it fails.
+    fn take(&mut self, case: &Case) -> bool {
+        if self.is_late() || case.graph.results.is_empty() || case.graph.verify().is_err() {
+            return false;
+        }
+        let fails = self.judge.fails(case);
+        if fails {
+            self.case = case.clone();
+            self.judge.smaller(case);
+        }
+        fails
+    }
+
+    /// One result, or half of them.
+    fn results(&mut self) {
+        let all = self.case.graph.results.clone();
+        if all.len() > 1 {
+            for one in &all {
+                if self.take(&self.case.returning(vec![*one])) {
+                    return;
+                }
+            }
+        }
+        let mut size = all.len() / 2;
+        while size > 0 && self.case.graph.results.len() > 1 {
+            let mut at = 0;
+            while at < self.case.graph.results.len() && self.case.graph.results.len() > 1 {
+                let mut fewer = self.case.graph.results.clone();
+                fewer.drain(at..(at + size).min(fewer.len()));
+                if !self.take(&self.case.returning(fewer)) {
+                    at += size;
+                }
+            }
+            size /= 2;
+        }
+    }
+
+    /// What goes into a result in the place of the result, as long as that fails too.
+    fn beginnings(&mut self) {
+        loop {
+            let graph = self.case.graph.clone();
+            let inputs: BTreeSet<ValueId> = graph
+                .results
+                .iter()
+                .flat_map(|r| graph.node(*r).inputs.iter().copied())
+                .filter(|v| !matches!(graph.node(*v).op, Op::Parameter(_) | Op::Constant(_)))
+                .collect();
+            if !inputs.into_iter().rev().any(|v| self.take(&self.case.returning(vec![v]))) {
+                return;
+            }
+        }
+    }
+
+    /// Values in the place of ops: many at once, then fewer.
+    fn givens(&mut self) {
+        let mut size = self.case.graph.nodes.len().next_power_of_two();
+        while size > 0 && !self.is_late() {
+            let mut end = self.case.graph.nodes.len();
+            let known = self.known();
+            let mut is_known = true;
+            while end > 0 && !self.is_late() {
+                let begin = end.saturating_sub(size);
+                let values = if is_known { known.clone() } else { self.known() };
+                let case = self.case.with_given(&self.replaceable(begin..end, &values));
+                // Nodes are numbered anew where some are gone.
+                if case.ops() < self.case.ops() && self.take(&case) {
+                    is_known = false;
+                    end = begin.min(self.case.graph.nodes.len());
+                } else {
+                    end = begin;
+                }
+            }
+            size /= 2;
+        }
+    }
+
+    /// Values of these nodes that others need. What makes a result stays, and small constants do.
+    fn replaceable(
+        &self,
+        nodes: std::ops::Range<usize>,
+        values: &BTreeMap<ValueId, Literal>,
+    ) -> BTreeMap<ValueId, Literal> {
+        let graph = &self.case.graph;
+        let is_small =
+            |op: &Op| matches!(op, Op::Constant(c) if c.value.is_splat() || c.value.ty().elements() <= 16);
+        let last: BTreeSet<usize> = graph.results.iter().map(|r| r.index()).collect();
+        let is_one = |v: &ValueId| {
+            let node = graph.node(*v);
+            nodes.contains(&v.index()) && !last.contains(&v.index()) && !is_small(&node.op)
+        };
+        values.iter().filter(|(v, _)| is_one(v)).map(|(v, x)| (*v, x.clone())).collect()
+    }
+
+    /// Values of all nodes but parameters, zeros where nobody could compute them.
+    fn known(&mut self) -> BTreeMap<ValueId, Literal> {
+        let graph = &self.case.graph;
+        let all: Vec<ValueId> = (0..graph.nodes.len())
+            .filter(|i| !matches!(graph.nodes[*i].op, Op::Parameter(_)))
+            .flat_map(|i| (0..graph.nodes[i].outs.len()).map(move |out| ValueId::new(i, out)))
+            .collect();
+        let whole = Graph { results: all.clone(), ..(**graph).clone() };
+        let whole = Case { graph: Arc::new(whole), arguments: self.case.arguments.clone() };
+        let types: Vec<TensorType> = all.iter().map(|v| self.case.graph.ty(*v).clone()).collect();
+        let values = self.judge.values(&whole).filter(|v| v.len() == all.len());
+        let values = values.unwrap_or_else(|| types.into_iter().map(Literal::zeros).collect());
+        all.into_iter().zip(values).collect()
+    }
+
+    /// Smaller sizes, each wherever it stands.
+    fn sizes(&mut self) {
+        for size in sizes::of(&self.case.graph) {
+            for smaller in [1, 2, size / 2, size - 1] {
+                let case =
+                    if smaller < size && smaller > 0 { sizes::with(&self.case, size, smaller) } else { None };
+                if case.is_some_and(|case| self.take(&case)) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// A constant in the place of an argument: its value where that is one number, else one number everywhere.
+    fn constants(&mut self) {
+        let mut argument = 0;
+        while let Some(x) = self.case.arguments.get(argument).cloned() {
+            let splat = match x.ty().elements() {
+                0 => x.clone(),
+                _ => Literal::splat(x.ty().clone(), x.get(0)),
+            };
+            if !self.take(&self.case.with_constant(argument, splat)) {
+                argument += 1;
+            }
+        }
+    }
+}

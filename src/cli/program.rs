@@ -1,0 +1,107 @@
+//! Program files on the command line: StableHLO text, Systole's own or that of other systems, and bytecode, from a file or
+//! from standard input; told apart by what is in them. Also what such programs are given.
+
+use super::screen::number_of;
+use super::target::missing;
+use clap::Args;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_mlir::import::Imported;
+use systole_program::open::{self, Opened};
+use systole_program::{files, inputs};
+
+/// Where a program's arguments come from.
+#[derive(Args)]
+pub(crate) struct InputArgs {
+    /// The arguments: arrays arg0, arg1, … in a .npz (NumPy) or .safetensors file
+    #[arg(long, value_name = "FILE", conflicts_with = "random")]
+    pub(crate) input: Option<PathBuf>,
+    /// Draw the arguments: floats from -1 to 1, integers from 0 to 9; the same seed draws the same
+    #[arg(long, value_name = "SEED")]
+    pub(crate) random: Option<u64>,
+}
+
+impl InputArgs {
+    /// The arguments, each as the arrays that hold it, and where they are from.
+    pub(crate) fn values(&self, program: &Imported) -> Result<(Vec<Vec<Literal>>, String)> {
+        let faces = &program.interface.arguments;
+        systole_program::run::fits(&program.program.graph, false)?;
+        let count = number_of(faces.len(), "argument");
+        match (&self.input, self.random) {
+            (Some(path), _) => {
+                let names = &program.program.graph.param_names;
+                let own: Vec<String> =
+                    faces.iter().map(|f| names.get(f.first).cloned().unwrap_or_default()).collect();
+                let given =
+                    inputs::of_file(faces, &own, files::read(path)?).at(|| path.display().to_string())?;
+                Ok((given, format!("{count} of {}", path.display())))
+            }
+            (None, Some(seed)) => {
+                Ok((inputs::random(faces, seed)?, format!("{count} drawn with seed {seed}")))
+            }
+            (None, None) if faces.is_empty() => Ok((Vec::new(), "no arguments".into())),
+            (None, None) => Err(inputs::missing(faces)),
+        }
+    }
+}
+
+/// The name of standard input.
+const STANDARD_INPUT: &str = "-";
+
+/// Bytes that are looked at to tell what a file is.
+const START: u64 = 4096;
+
+/// Whether a name is that of a program file: by its ending, or else by how it begins.
+pub(crate) fn is_program(name: &str) -> bool {
+    let extension = Path::new(name).extension().map(|e| e.to_string_lossy().to_lowercase());
+    match extension.as_deref() {
+        _ if name == STANDARD_INPUT => true,
+        Some("mlir" | "mlirbc" | "bc") => true,
+        Some("toml") => false,
+        _ => std::fs::File::open(name).is_ok_and(|file| {
+            let mut start = Vec::new();
+            // A pipe can be read once only.
+            let is_file = file.metadata().is_ok_and(|m| m.is_file());
+            is_file && file.take(START).read_to_end(&mut start).is_ok() && open::is_program(&start)
+        }),
+    }
+}
+
+/// What is in a program file.
+pub(crate) fn bytes(name: &str) -> Result<Vec<u8>> {
+    let path = Path::new(name);
+    if name == STANDARD_INPUT {
+        let mut bytes = Vec::new();
+        let read = std::io::stdin().lock().read_to_end(&mut bytes);
+        return read.map(|_| bytes).map_err(|e| Error::io("cannot read", "standard input", e));
+    }
+    if path.is_dir() {
+        let e = Error::new(ErrorKind::Io, format!("{name} is a folder, and no program"));
+        return Err(e.hint("name a file of StableHLO text or bytecode in it"));
+    }
+    systole_data::input::read(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => missing(path),
+        _ => Error::io("cannot read", name, e)
+            .hint("check the path of the StableHLO file and its access rights"),
+    })
+}
+
+/// Reads a program file.
+pub(crate) fn open(name: &str) -> Result<Opened> {
+    open::open(&bytes(name)?).at(|| called(name).to_string())
+}
+
+/// A program file as text, for a compiler that knows more than is read here: what is text is not looked into.
+pub(crate) fn text(name: &str) -> Result<String> {
+    String::from_utf8(bytes(name)?).or_else(|e| {
+        let (_, module) = open::module(e.as_bytes()).at(|| called(name).to_string())?;
+        drop(module);
+        Err(Error::new(ErrorKind::Unsupported, "MLIR bytecode is not written as text"))
+    })
+}
+
+/// A file's name in messages.
+pub(crate) fn called(name: &str) -> &str {
+    if name == STANDARD_INPUT { "standard input" } else { name }
+}
