@@ -49,6 +49,11 @@ impl Check {
         Ok(Some(Check { kind, expected: elements(op, "value")? }))
     }
 
+    /// That two arrays are the same.
+    pub(super) fn equal() -> Check {
+        Check { kind: Kind::Equal, expected: None }
+    }
+
     /// How many results of the graph it compares.
     pub fn arrays(&self) -> usize {
         if self.expected.is_some() { 1 } else { 2 }

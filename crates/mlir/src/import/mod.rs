@@ -1,22 +1,27 @@
 //! [`Module`] → [`Program`]: calls are unfolded, ops of other dialects are written out in StableHLO's own.
 
 mod attribute;
+mod bodies;
 mod check;
 mod chlo;
+mod contract;
+mod dynamic;
 mod fold;
+mod parallel;
 mod rewrite;
 mod types;
 
 use crate::interface::{Element, Face, Interface};
 use crate::syntax::{Attribute, Function, Module, Operation, Region, Type, Value};
 use crate::text::find;
+use attribute::text;
 pub use check::Check;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_ir::op::{Op, Source, entry};
 use systole_ir::text::Program;
 use systole_ir::{GraphBuilder, Mesh, Sharding, Spread, Tensor, flow};
-use types::{not_there, tensor_type, wrong};
+use types::{fits, is_settled, not_there, tensor_type, unsettled, wrong};
 
 /// Functions that call each other deeper are refused: such programs never end.
 const MAX_CALLS: usize = 64;
@@ -56,10 +61,19 @@ pub fn of_function(module: &Module, main: &Function) -> Result<Imported> {
     let mut arguments = Vec::new();
     for (value, name) in main.body.arguments.iter().zip(&main.names) {
         let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter without a type"))?;
+        if !is_settled(ty) {
+            return Err(unsettled(ty).at(format!("argument {name}")));
+        }
         arguments.push(Given::Array(g.parameter(tensor_type(ty)?, name)));
     }
-    let mut importer =
-        Importer { module, calls: Vec::new(), ops: 0, checks: Vec::new(), compared: Vec::new() };
+    let mut importer = Importer {
+        module,
+        calls: Vec::new(),
+        ops: 0,
+        checks: Vec::new(),
+        compared: Vec::new(),
+        probes: Vec::new(),
+    };
     let results = importer.function(main, arguments, &g)?;
     let mut results = results.into_iter().map(Given::array).collect::<Result<Vec<_>>>()?;
     let own = results.len();
@@ -163,6 +177,8 @@ struct Importer<'m> {
     /// What the module says of its own results, and the arrays that it says it of.
     checks: Vec<Check>,
     compared: Vec<Tensor>,
+    /// What `interpreter.probe` was given, by name, in order.
+    probes: Vec<(String, Vec<Given>)>,
 }
 
 impl<'m> Importer<'m> {
@@ -201,8 +217,9 @@ impl<'m> Importer<'m> {
             }
             for (value, given) in op.results.iter().zip(results) {
                 if let Given::Array(t) = &given {
-                    let said = tensor_type(frame.ty(*value)?).at(|| place(op))?;
-                    if *t.ty() != said && g.error().is_none() {
+                    let said = frame.ty(*value)?;
+                    tensor_type(said).at(|| place(op))?;
+                    if !fits(said, t.ty()) && g.error().is_none() {
                         return Err(wrong(format!("the result is {}, not {said}", t.ty())).at(place(op)));
                     }
                 }
@@ -237,6 +254,14 @@ impl<'m> Importer<'m> {
                 }
             }
             "stablehlo.create_token" | "stablehlo.after_all" => Ok(vec![Given::Token]),
+            "interpreter.print" => Ok(Vec::new()),
+            "interpreter.probe" => {
+                self.probes.extend(text(op, "probe_id").map(|id| (id.to_owned(), operands.clone())));
+                Ok(operands)
+            }
+            "check.expect_serialized_eq" => self.expect_serialized(op, operands),
+            name if rewrite::refused(name).is_some() => Err(rewrite::refusal(name)),
+            "interpreter.run_parallel" => self.run_parallel(op, operands, g),
             "sdy.sharding_constraint" => Ok(operands),
             _ => {
                 let arrays = operands.into_iter().map(Given::array).collect::<Result<Vec<_>>>()?;
@@ -244,6 +269,22 @@ impl<'m> Importer<'m> {
                 Ok(results.into_iter().map(Given::Array).collect())
             }
         }
+    }
+
+    /// `check.expect_serialized_eq %0, probe_id = "name", iter = 1`: the array is the one that the probe was given.
+    fn expect_serialized(&mut self, op: &Operation, operands: Vec<Given>) -> Result<Vec<Given>> {
+        let name = text(op, "probe_id").unwrap_or_default();
+        let turn = attribute::size(op, "iter").unwrap_or(0);
+        let probed = self.probes.iter().filter(|(id, _)| id == name).nth(turn);
+        let probed = probed.map(|(_, given)| given.clone()).ok_or_else(|| {
+            not_there(format!("there is no value {turn} of the probe `{name}`"))
+                .because("a probe in a loop has a value for each turn only while the program runs")
+        })?;
+        for given in operands.into_iter().chain(probed) {
+            self.compared.push(given.array()?);
+        }
+        self.checks.push(Check::equal());
+        Ok(Vec::new())
     }
 
     fn call(
@@ -275,17 +316,64 @@ impl<'m> Importer<'m> {
         }
         let types = op.results.iter().map(|v| frame.ty(*v)).map(|ty| tensor_type(ty?));
         let results = types.collect::<Result<Vec<_>>>()?;
+        op.results.iter().try_for_each(|v| dynamic::check_result(op, frame.ty(*v)?))?;
         if let Some(written) = chlo::write(op, &operands)? {
             return Ok(written);
+        }
+        if let Some(written) = dynamic::write(op, &operands)? {
+            return Ok(written);
+        }
+        if let Some((op, operands, results)) = dynamic::settle(op, &operands, &results)? {
+            return self.emit(&op, operands, results, (Vec::new(), Vec::new()), g);
         }
         if let Some(written) = rewrite::write(op, &operands, &results, g)? {
             return Ok(written);
         }
         let mut regions = Vec::new();
         for region in &op.regions {
-            regions.push(self.region(region, frame, g)?);
+            regions.push(self.region(region, &operands, frame, g)?);
         }
         let (captured, regions) = flow::finish(&regions)?;
+        self.with_bodies(op, operands, results, (captured, regions), g)
+    }
+
+    /// An op whose bodies are there.
+    fn with_bodies(
+        &self,
+        op: &Operation,
+        operands: Vec<Tensor>,
+        results: Vec<TensorType>,
+        (captured, regions): (Vec<Tensor>, Vec<Arc<systole_ir::Graph>>),
+        g: &GraphBuilder,
+    ) -> Result<Vec<Tensor>> {
+        match (op.name.as_str(), operands.as_slice(), regions.as_slice()) {
+            ("stablehlo.if", [pred], [on_true, on_false]) => {
+                // Branch 0 is for false, as false converts to 0.
+                let case = systole_ir::op::Case { branches: vec![on_false.clone(), on_true.clone()] };
+                let index = pred.convert(systole_base::DType::I32);
+                return Ok(g.emit(case, &captured.iter().chain([&index]).collect::<Vec<_>>()));
+            }
+            ("stablehlo.map", [x, ..], [body]) => {
+                let args: Vec<Tensor> = captured.iter().chain(&operands).cloned().collect();
+                return bodies::on_arrays(g, body, &args, x.shape());
+            }
+            ("chlo.scan", all, [body]) if captured.is_empty() => {
+                return chlo::scan::write(op, all, &results, body);
+            }
+            ("stablehlo.while" | "stablehlo.case", ..) => {}
+            _ if !captured.is_empty() => {
+                let lifted = bodies::lift(&captured, &regions, bodies::kind_of(&op.name))?;
+                let operands = bodies::with_further(&op.name, operands, &lifted.further);
+                let all = self.emit(op, operands, results, (Vec::new(), lifted.bodies), g)?;
+                return Ok(all.into_iter().take(op.results.len()).collect());
+            }
+            _ => {}
+        }
+        if operands.len() > 1 && parallel::is_each_alone(&op.name) {
+            let one = |(x, ty)| self.emit(op, vec![x], vec![ty], (Vec::new(), regions.clone()), g);
+            let all = operands.into_iter().zip(results).map(one).collect::<Result<Vec<_>>>()?;
+            return Ok(all.concat());
+        }
         self.emit(op, operands, results, (captured, regions), g)
     }
 
@@ -293,12 +381,19 @@ impl<'m> Importer<'m> {
     fn region(
         &mut self,
         region: &'m Region,
+        operands: &[Tensor],
         frame: &mut Frame<'m>,
         g: &GraphBuilder,
     ) -> Result<(GraphBuilder, Vec<Tensor>)> {
         let inner = g.child("body");
-        for value in &region.arguments {
-            let ty = tensor_type(frame.ty(*value)?)?;
+        for (i, value) in region.arguments.iter().enumerate() {
+            // Sizes that the type of a loop's state leaves open are those of its start.
+            let said = frame.ty(*value)?;
+            let ty = match operands.get(i) {
+                Some(t) if !is_settled(said) && fits(said, t.ty()) => t.ty().clone(),
+                _ if !is_settled(said) => return Err(unsettled(said)),
+                _ => tensor_type(said)?,
+            };
             frame.set(*value, Given::Array(inner.parameter(ty, "arg")));
         }
         let results = self.body(region, frame, &inner)?;
@@ -338,6 +433,7 @@ impl<'m> Importer<'m> {
     }
 }
 
+/// Where an op stands.
 fn place(op: &Operation) -> String {
     format!("{}, {}", op.place, op.name)
 }

@@ -13,7 +13,26 @@ pub(super) fn not_there(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, what)
 }
 
-/// A type of an array as the IR's.
+/// Whether all sizes of a type are known.
+pub(super) fn is_settled(ty: &Type) -> bool {
+    !matches!(ty, Type::Tensor(ranked) if ranked.dims.contains(&None))
+}
+
+/// An error about a type with sizes that nothing tells.
+pub(super) fn unsettled(ty: &Type) -> Error {
+    not_there(format!("{ty}: sizes that are known only when it runs"))
+        .because("arrays have sizes that are known when the program is compiled")
+        .hint("export the program with sizes instead of names for its dimensions")
+}
+
+/// Whether an array is of a type; sizes that the type leaves open fit all.
+pub(super) fn fits(said: &Type, ty: &TensorType) -> bool {
+    let Type::Tensor(ranked) = said else { return false };
+    let sizes = || ranked.dims.iter().zip(ty.shape.iter()).all(|(d, n)| d.is_none_or(|d| d == *n as u64));
+    tensor_type(said).is_ok_and(|said| said.dtype == ty.dtype) && ranked.dims.len() == ty.rank() && sizes()
+}
+
+/// A type of an array as the IR's; sizes that are left open are 1 (see [`is_settled`]).
 pub(super) fn tensor_type(ty: &Type) -> Result<TensorType> {
     let Type::Tensor(ranked) = ty else { return Err(wrong(format!("{ty} is no array"))) };
     let name = match ranked.element.as_str() {
@@ -23,8 +42,7 @@ pub(super) fn tensor_type(ty: &Type) -> Result<TensorType> {
     let known = DType::parse(name).filter(|d| d.name() == name);
     let dtype = known
         .ok_or_else(|| not_there(format!("{ty}: elements of type {} are not supported", ranked.element)))?;
-    let dims = ranked.dims.iter().map(|d| d.map(|d| d as usize)).collect::<Option<Vec<usize>>>();
-    let dims = dims.ok_or_else(|| not_there(format!("{ty}: sizes that are known only when it runs")))?;
+    let dims: Vec<usize> = ranked.dims.iter().map(|d| d.map_or(1, |d| d as usize)).collect();
     let bytes = dims.iter().try_fold(dtype.size(), |n, d| n.checked_mul((*d).max(1)));
     match bytes {
         Some(n) if n < 1 << 46 => Ok(TensorType::new(dtype, &dims[..])),
