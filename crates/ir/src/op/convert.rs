@@ -67,6 +67,9 @@ impl OpRule for BitcastConvert {
 impl ReducePrecision {
     /// The value at one element.
     pub fn apply(self, x: f64) -> f64 {
+        if x.is_nan() && self.mantissa_bits == 0 {
+            return f64::INFINITY.copysign(x); // no bit is left that tells NaN from infinity
+        }
         if !x.is_finite() || x == 0.0 {
             return x;
         }

@@ -50,6 +50,11 @@ impl Check {
         Ok(Some((0..parts).map(|_| Check { kind, expected: expected.next() }).collect()))
     }
 
+    /// That two arrays are the same.
+    pub(super) fn equal() -> Check {
+        Check { kind: Kind::Equal, expected: None }
+    }
+
     /// How many results of the graph it compares.
     pub fn arrays(&self) -> usize {
         if self.expected.is_some() { 1 } else { 2 }

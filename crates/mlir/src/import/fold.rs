@@ -19,6 +19,14 @@ pub(super) fn ints(t: &Tensor, what: &str) -> Result<Vec<i64>> {
     Ok(all.as_slice::<i64>()?.to_vec())
 }
 
+/// As [`ints`]; bools are 0 and 1.
+pub(super) fn ints_or_bools(t: &Tensor, what: &str) -> Result<Vec<i64>> {
+    match t.dtype() {
+        DType::Bool => ints(&t.convert(DType::I64), what),
+        _ => ints(t, what),
+    }
+}
+
 /// As [`ints`], where none is negative.
 pub(super) fn sizes(t: &Tensor, what: &str) -> Result<Vec<usize>> {
     let all = ints(t, what)?.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>();

@@ -1,20 +1,25 @@
 //! [`Module`] → [`Program`]: calls are unfolded, ops of other dialects are written out in StableHLO's own.
 
 mod attribute;
+mod bodies;
 mod check;
 mod chlo;
 mod complex;
+mod contract;
+mod dynamic;
 mod fold;
 mod given;
 mod manual;
 mod narrow;
 mod number;
+mod parallel;
 mod rewrite;
 mod types;
 
 use crate::interface::{Element, Face, Interface};
 use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Place, Region, Type, Value};
 use crate::text::find;
+use attribute::text;
 pub use check::Check;
 use given::Given;
 use std::sync::Arc;
@@ -22,7 +27,7 @@ use systole_base::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_ir::op::{Op, Source, entry};
 use systole_ir::text::Program;
 use systole_ir::{GraphBuilder, Mesh, Sharding, Spread, Tensor, flow};
-use types::{element, held, not_there, wrong};
+use types::{element, fits, held, is_settled, not_there, unsettled, wrong};
 
 /// Functions that call each other deeper are refused: such programs never end.
 const MAX_CALLS: usize = 64;
@@ -72,6 +77,9 @@ pub fn of_function(module: &Module, main: &Function) -> Result<Imported> {
     let (mut arguments, mut parameters) = (Vec::new(), Vec::new());
     for (value, name) in main.body.arguments.iter().zip(&main.names) {
         let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter without a type"))?;
+        if !is_settled(ty) {
+            return Err(unsettled(ty).at(format!("argument {name}")));
+        }
         let types = held(ty).at(|| format!("parameter `{name}` of @{}", main.name))?;
         let mut parts = types.iter().map(|ty| g.parameter(ty.clone(), name));
         arguments.extend(Given::of_parts(&mut parts, types.len()));
@@ -85,6 +93,7 @@ pub fn of_function(module: &Module, main: &Function) -> Result<Imported> {
         compared: Vec::new(),
         regions: 0,
         places: Vec::new(),
+        probes: Vec::new(),
     };
     let results = importer.function(main, arguments, &g)?;
     let own = elements_of(main, &results);
@@ -203,6 +212,8 @@ struct Importer<'m> {
     /// Regions around what is being read; their nodes are in graphs of their own.
     regions: usize,
     places: Vec<(u32, Place)>,
+    /// What `interpreter.probe` was given, by name, in order.
+    probes: Vec<(String, Vec<Given>)>,
 }
 
 impl<'m> Importer<'m> {
@@ -249,13 +260,11 @@ impl<'m> Importer<'m> {
             }
             for (value, given) in op.results.iter().zip(results) {
                 let given = narrow::fitted(op, given, frame.ty(*value)?);
-                given.parts().unwrap_or_default().iter().for_each(|t| self.note(t, op));
-                if let Given::Array(t) | Given::Complex(t, _) = &given {
-                    let said = held(frame.ty(*value)?).at(|| place(op))?;
-                    let fits = said.first() == Some(t.ty())
-                        && (said.len() == 2) == matches!(given, Given::Complex(..));
-                    if !fits && g.error().is_none() {
-                        let said = frame.ty(*value)?;
+                let parts = given.parts().unwrap_or_default();
+                parts.iter().for_each(|t| self.note(t, op));
+                if let (Given::Array(t) | Given::Complex(t, _), said) = (&given, frame.ty(*value)?) {
+                    held(said).at(|| place(op))?;
+                    if !fits(said, &parts) && g.error().is_none() {
                         return Err(wrong(format!("the result is {}, not {said}", t.ty())).at(place(op)));
                     }
                 }
@@ -290,6 +299,14 @@ impl<'m> Importer<'m> {
                 }
             }
             "stablehlo.create_token" | "stablehlo.after_all" => Ok(vec![Given::Token]),
+            "interpreter.print" => Ok(Vec::new()),
+            "interpreter.probe" => {
+                self.probes.extend(text(op, "probe_id").map(|id| (id.to_owned(), operands.clone())));
+                Ok(operands)
+            }
+            "check.expect_serialized_eq" => self.expect_serialized(op, operands),
+            name if rewrite::refused(name).is_some() => Err(rewrite::refusal(name)),
+            "interpreter.run_parallel" => self.run_parallel(op, operands, g),
             "sdy.sharding_constraint" | "sdy.reshard" => Ok(operands),
             "sdy.manual_computation" => self.manual(op, operands, frame, g),
             _ => self.values(op, operands, frame, g),
@@ -326,6 +343,22 @@ impl<'m> Importer<'m> {
         Ok(counts.iter().map_while(given).collect())
     }
 
+    /// `check.expect_serialized_eq %0, probe_id = "name", iter = 1`: the array is the one that the probe was given.
+    fn expect_serialized(&mut self, op: &Operation, operands: Vec<Given>) -> Result<Vec<Given>> {
+        let name = text(op, "probe_id").unwrap_or_default();
+        let turn = attribute::size(op, "iter").unwrap_or(0);
+        let probed = self.probes.iter().filter(|(id, _)| id == name).nth(turn);
+        let probed = probed.map(|(_, given)| given.clone()).ok_or_else(|| {
+            not_there(format!("there is no value {turn} of the probe `{name}`"))
+                .because("a probe in a loop has a value for each turn only while the program runs")
+        })?;
+        for given in operands.into_iter().chain(probed) {
+            self.compared.push(given.array()?);
+        }
+        self.checks.push(Check::equal());
+        Ok(Vec::new())
+    }
+
     fn call(
         &mut self,
         callee: Option<&Attribute>,
@@ -357,17 +390,64 @@ impl<'m> Importer<'m> {
         }
         let types = op.results.iter().map(|v| held(frame.ty(*v)?)).collect::<Result<Vec<_>>>()?;
         let results: Vec<TensorType> = types.into_iter().flatten().collect();
+        op.results.iter().try_for_each(|v| dynamic::check_result(op, frame.ty(*v)?))?;
         if let Some(written) = chlo::write(op, &operands)? {
             return Ok(written);
+        }
+        if let Some(written) = dynamic::write(op, &operands)? {
+            return Ok(written);
+        }
+        if let Some((op, operands, results)) = dynamic::settle(op, &operands, &results)? {
+            return self.emit(&op, operands, results, (Vec::new(), Vec::new()), g);
         }
         if let Some(written) = rewrite::write(op, &operands, &results, g)? {
             return Ok(written);
         }
         let mut regions = Vec::new();
         for region in &op.regions {
-            regions.push(self.region(&op.name, region, frame, g)?);
+            regions.push(self.region(&op.name, region, &operands, frame, g)?);
         }
         let (captured, regions) = flow::finish(&regions)?;
+        self.with_bodies(op, operands, results, (captured, regions), g)
+    }
+
+    /// An op whose bodies are there.
+    fn with_bodies(
+        &self,
+        op: &Operation,
+        operands: Vec<Tensor>,
+        results: Vec<TensorType>,
+        (captured, regions): (Vec<Tensor>, Vec<Arc<systole_ir::Graph>>),
+        g: &GraphBuilder,
+    ) -> Result<Vec<Tensor>> {
+        match (op.name.as_str(), operands.as_slice(), regions.as_slice()) {
+            ("stablehlo.if", [pred], [on_true, on_false]) => {
+                // Branch 0 is for false, as false converts to 0.
+                let case = systole_ir::op::Case { branches: vec![on_false.clone(), on_true.clone()] };
+                let index = pred.convert(systole_base::DType::I32);
+                return Ok(g.emit(case, &captured.iter().chain([&index]).collect::<Vec<_>>()));
+            }
+            ("stablehlo.map", [x, ..], [body]) => {
+                let args: Vec<Tensor> = captured.iter().chain(&operands).cloned().collect();
+                return bodies::on_arrays(g, body, &args, x.shape());
+            }
+            ("chlo.scan", all, [body]) if captured.is_empty() => {
+                return chlo::scan::write(op, all, &results, body);
+            }
+            ("stablehlo.while" | "stablehlo.case", ..) => {}
+            _ if !captured.is_empty() => {
+                let lifted = bodies::lift(&captured, &regions, bodies::kind_of(&op.name))?;
+                let operands = bodies::with_further(&op.name, operands, &lifted.further);
+                let all = self.emit(op, operands, results, (Vec::new(), lifted.bodies), g)?;
+                return Ok(all.into_iter().take(op.results.len()).collect());
+            }
+            _ => {}
+        }
+        if operands.len() > 1 && parallel::is_each_alone(&op.name) {
+            let one = |(x, ty)| self.emit(op, vec![x], vec![ty], (Vec::new(), regions.clone()), g);
+            let all = operands.into_iter().zip(results).map(one).collect::<Result<Vec<_>>>()?;
+            return Ok(all.concat());
+        }
         self.emit(op, operands, results, (captured, regions), g)
     }
 
@@ -376,11 +456,12 @@ impl<'m> Importer<'m> {
         &mut self,
         name: &str,
         region: &'m Region,
+        operands: &[Tensor],
         frame: &mut Frame<'m>,
         g: &GraphBuilder,
     ) -> Result<(GraphBuilder, Vec<Tensor>)> {
         let inner = g.child("body");
-        let types = region.arguments.iter().map(|v| held(frame.ty(*v)?)).collect::<Result<Vec<_>>>()?;
+        let types = argument_types(region, operands, frame)?;
         let counts: Vec<usize> = types.iter().map(Vec::len).collect();
         let mut parts: Vec<Vec<Tensor>> = vec![Vec::new(); types.len()];
         for (argument, part) in complex::parameters(name, &counts) {
@@ -429,6 +510,25 @@ impl<'m> Importer<'m> {
         read.rule().infer(&types).map_err(|c| wrong(format!("({}) {}", c.label, c.message)))?;
         Ok(g.emit(read, &inputs))
     }
+}
+
+/// Where an op stands.
+/// Types of the arrays that hold each argument of a region. Sizes that the type of a loop's state leaves open are those of
+/// its start, `operands`.
+fn argument_types(region: &Region, operands: &[Tensor], frame: &Frame<'_>) -> Result<Vec<Vec<TensorType>>> {
+    let (mut types, mut at) = (Vec::new(), 0);
+    for value in &region.arguments {
+        let said = frame.ty(*value)?;
+        let mut parts = held(said)?;
+        let given = operands.get(at..at + parts.len());
+        at += parts.len();
+        if !is_settled(said) {
+            let given = given.filter(|given| fits(said, given)).ok_or_else(|| unsettled(said))?;
+            parts = given.iter().map(|t| t.ty().clone()).collect();
+        }
+        types.push(parts);
+    }
+    Ok(types)
 }
 
 fn place(op: &Operation) -> String {

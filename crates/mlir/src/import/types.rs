@@ -4,6 +4,7 @@ use crate::interface::Element;
 use crate::narrow::Narrow;
 use crate::syntax::Type;
 use systole_base::{DType, Error, ErrorKind, Result, TensorType};
+use systole_ir::Tensor;
 
 /// An error about a module that contradicts itself.
 pub(super) fn wrong(what: impl Into<String>) -> Error {
@@ -13,6 +14,30 @@ pub(super) fn wrong(what: impl Into<String>) -> Error {
 /// An error about what is not here.
 pub(super) fn not_there(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, what)
+}
+
+/// Whether all sizes of a type are known.
+pub(super) fn is_settled(ty: &Type) -> bool {
+    !matches!(ty, Type::Tensor(ranked) if ranked.dims.contains(&None))
+}
+
+/// An error about a type with sizes that nothing tells.
+pub(super) fn unsettled(ty: &Type) -> Error {
+    not_there(format!("{ty}: sizes that are known only when it runs"))
+        .because("arrays have sizes that are known when the program is compiled")
+        .hint("export the program with sizes instead of names for its dimensions")
+}
+
+/// Whether arrays hold an array of a type; sizes that the type leaves open fit all.
+pub(super) fn fits(said: &Type, parts: &[Tensor]) -> bool {
+    let (Type::Tensor(ranked), Ok(element)) = (said, element(said)) else { return false };
+    let one = |(t, dtype): (&Tensor, DType)| {
+        let sizes =
+            || ranked.dims.iter().zip(t.shape().iter()).all(|(d, n)| d.is_none_or(|d| d == *n as u64));
+        t.dtype() == dtype && ranked.dims.len() == t.rank() && sizes()
+    };
+    let held = element.held();
+    held.len() == parts.len() && parts.iter().zip(held).all(one)
 }
 
 /// What the elements of an array are.
@@ -39,12 +64,11 @@ pub(super) fn narrow(ty: &Type) -> Option<Narrow> {
     }
 }
 
-/// Types of the arrays that hold an array: two for complex numbers.
+/// Types of the arrays that hold an array: two for complex numbers. Sizes that are left open are 1 (see [`is_settled`]).
 pub(super) fn held(ty: &Type) -> Result<Vec<TensorType>> {
     let element = element(ty)?;
     let Type::Tensor(ranked) = ty else { return Err(wrong(format!("{ty} is no array"))) };
-    let dims = ranked.dims.iter().map(|d| d.map(|d| d as usize)).collect::<Option<Vec<usize>>>();
-    let dims = dims.ok_or_else(|| not_there(format!("{ty}: sizes that are known only when it runs")))?;
+    let dims: Vec<usize> = ranked.dims.iter().map(|d| d.map_or(1, |d| d as usize)).collect();
     let one = |dtype: DType| {
         let bytes = dims.iter().try_fold(dtype.size(), |n, d| n.checked_mul((*d).max(1)));
         match bytes {

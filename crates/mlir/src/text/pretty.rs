@@ -63,6 +63,7 @@ impl<'a> Parser<'a> {
             "stablehlo.convolution" if self.is('(') => self.convolution(),
             "stablehlo.reduce" => self.reduce(),
             "stablehlo.while" => self.while_loop(),
+            "chlo.scan" => self.scan(),
             "stablehlo.slice" => self.slice(),
             "stablehlo.get_tuple_element" => self.tuple_element(),
             "stablehlo.reduce_precision" => self.reduce_precision(),
@@ -102,6 +103,10 @@ impl<'a> Parser<'a> {
         }
         if self.eat(':')? {
             self.plain_types(name, named, &mut said, at)?;
+            // `check.expect_almost_eq_const %0, dense<…> : tensor<…> {tolerance = 0.1 : f64}`
+            if name.starts_with("check.") && self.is('{') {
+                said.attributes.extend(self.dictionary()?);
+            }
         } else if !said.operands.is_empty() {
             return Err(self.unexpected("`:`"));
         }
@@ -125,7 +130,16 @@ impl<'a> Parser<'a> {
                 Attribute::Keyword(attribute.into(), w.into())
             }
             // A `:` behind it is the op's.
+            Token::Number(digits) if digits.contains(['.', 'e']) && !digits.starts_with("0x") => {
+                self.advance()?;
+                Attribute::Float(digits.into(), "f64".into())
+            }
             Token::Number(_) => Attribute::Int(self.int()?),
+            Token::Str(ref text) => {
+                let text = text.clone();
+                self.advance()?;
+                Attribute::String(text)
+            }
             Token::Mark('<') => self.structure("dot_algorithm")?,
             _ => of_words(self.attribute()?),
         };
@@ -173,7 +187,7 @@ impl<'a> Parser<'a> {
             _ if types.len() > 1 => said.results = Vec::new(),
             _ => {
                 // Those with side effects alone have no results.
-                let is_check = name.starts_with("check.");
+                let is_check = name.starts_with("check.") || name == "interpreter.print";
                 said.results = vec![one.clone(); if is_check { 0 } else { named.max(1) }];
                 types = vec![one; said.operands.len()];
             }
@@ -399,6 +413,27 @@ impl<'a> Parser<'a> {
             None => self.reducer()?,
         };
         said.regions.push(body);
+        Ok(said)
+    }
+
+    /// `(%0) inits(%1) dimension=0 attributes {…} {…} : (…) -> …`
+    fn scan(&mut self) -> Result<Said> {
+        let at = self.at;
+        let inputs = self.list('(', ')', Self::value)?;
+        self.expect_word("inits")?;
+        let inits = self.list('(', ')', Self::value)?;
+        self.expect_word("dimension")?;
+        self.expect('=')?;
+        let counts = [inputs.len(), inits.len()].map(|n| Attribute::Int(n as i128)).to_vec();
+        let mut said = Said { operands: inputs.into_iter().chain(inits).collect(), ..Said::default() };
+        said.attributes.push(("dimension".into(), Attribute::Int(self.int()?)));
+        said.attributes.push(("operandSegmentSizes".into(), Attribute::Array("i32".into(), counts)));
+        if self.eat_word("attributes")? {
+            said.attributes.extend(self.dictionary()?);
+        }
+        said.regions.push(self.region()?);
+        self.expect(':')?;
+        self.plain_types("scan", 1, &mut said, at)?;
         Ok(said)
     }
 

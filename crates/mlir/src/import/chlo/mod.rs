@@ -4,11 +4,14 @@ mod arrays;
 mod gamma;
 mod math;
 mod ragged;
+pub(super) mod scan;
 mod zeta;
 
 use crate::syntax::Operation;
 use systole_base::{DType, Result};
 use systole_ir::Tensor;
+
+pub(super) use arrays::top_k;
 
 /// The results of an op of CHLO; `None`: it is none, or the IR has it.
 pub(super) fn write(op: &Operation, operands: &[Tensor]) -> Result<Option<Vec<Tensor>>> {

@@ -1,0 +1,151 @@
+//! Bodies of ops: what they capture, and what one does to whole arrays.
+
+use super::types::{not_there, wrong};
+use std::sync::Arc;
+use systole_base::{Result, Shape};
+use systole_ir::op::{Lowering, Op};
+use systole_ir::{Graph, GraphBuilder, Tensor};
+
+/// A body of elements on whole arrays of one shape, as `map` runs it: single numbers are repeated.
+pub(super) fn on_arrays(
+    g: &GraphBuilder,
+    body: &Graph,
+    args: &[Tensor],
+    shape: &Shape,
+) -> Result<Vec<Tensor>> {
+    if args.len() != body.params.len() {
+        return Err(wrong(format!("the body takes {} values, not {}", body.params.len(), args.len())));
+    }
+    let mut values: Vec<Vec<Tensor>> = Vec::with_capacity(body.nodes.len());
+    for (i, node) in body.nodes.iter().enumerate() {
+        let found: Option<Vec<&Tensor>> =
+            node.inputs.iter().map(|v| values.get(v.index())?.get(v.out as usize)).collect();
+        let inputs = found.ok_or_else(|| wrong("a value of the body is missing"))?;
+        let place = body.params.iter().position(|p| p.index() == i);
+        let outs = match (&node.op, place) {
+            (_, Some(p)) => vec![args[p].clone()],
+            (Op::Constant(_), _) => g.emit(node.op.clone(), &[]),
+            (op, _) if op.rule().lower() == Lowering::Map => {
+                // Operands of rank 0 stay so where all are.
+                let is_wide = inputs.iter().any(|t| t.rank() > 0);
+                let wide = inputs.iter().map(|t| if is_wide { t.broadcast_to(shape) } else { (*t).clone() });
+                let wide: Vec<Tensor> = wide.collect();
+                g.emit(op.clone(), &wide.iter().collect::<Vec<_>>())
+            }
+            (op, _) => {
+                return Err(not_there(format!("a body of elements with the op {}", op.name()))
+                    .because("it is run on whole arrays, which element-wise ops allow"));
+            }
+        };
+        values.push(outs);
+    }
+    let results = body.results.iter().map(|r| values.get(r.index())?.get(r.out as usize));
+    let results = results.collect::<Option<Vec<&Tensor>>>().ok_or_else(|| wrong("a result is missing"))?;
+    Ok(results.into_iter().map(|t| t.broadcast_to(shape)).collect())
+}
+
+/// The bodies of an op that has no captures, without their first parameters, which stand for captured values: constants are
+/// made inside, other single numbers become further operands.
+pub(super) struct Lifted {
+    /// The bodies.
+    pub bodies: Vec<Arc<Graph>>,
+    /// The single numbers that are further operands.
+    pub further: Vec<Tensor>,
+}
+
+/// See [`Lifted`].
+pub(super) fn lift(captured: &[Tensor], bodies: &[Arc<Graph>], kind: Kind) -> Result<Lifted> {
+    let further: Vec<Tensor> = captured.iter().filter(|t| t.known().is_none()).cloned().collect();
+    if let Some(t) = further.iter().find(|t| t.rank() > 0) {
+        return Err(not_there(format!("its body uses an array {} from outside of it", t.ty())));
+    }
+    if !further.is_empty() && kind == Kind::Closed {
+        return Err(not_there("its body uses a value from outside of it that is no constant"));
+    }
+    let lift = |body: &Arc<Graph>| one(captured, body, kind);
+    Ok(Lifted { bodies: bodies.iter().map(lift).collect::<Result<_>>()?, further })
+}
+
+/// How a body takes its operands.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Kind {
+    /// All accumulated values, then all elements.
+    Halves,
+    /// Both elements of an operand next to each other; it returns none of them.
+    Pairs,
+    /// As many operands as the op says.
+    Closed,
+}
+
+fn one(captured: &[Tensor], body: &Graph, kind: Kind) -> Result<Arc<Graph>> {
+    let inner = GraphBuilder::new(&body.name);
+    let types = body.param_types();
+    let own = types.get(captured.len()..).unwrap_or_default();
+    let half = match kind {
+        Kind::Halves => own.len() / 2,
+        _ => own.len(),
+    };
+    let param = |ty: &systole_base::TensorType| inner.parameter(ty.clone(), "arg");
+    let mut arguments: Vec<Tensor> = own[..half].iter().map(param).collect();
+    let mut handed = Vec::new();
+    let mut args = Vec::new();
+    for t in captured {
+        match t.known() {
+            Some(value) => args.push(inner.constant(value)),
+            None => {
+                let accumulated = param(t.ty());
+                handed.push(accumulated.clone());
+                args.push(accumulated);
+                if kind == Kind::Pairs {
+                    param(t.ty());
+                }
+            }
+        }
+    }
+    arguments.extend(own[half..].iter().map(param));
+    if kind == Kind::Halves {
+        handed.iter().for_each(|t| drop(param(t.ty())));
+    }
+    args.extend(arguments);
+    let mut results = inner.inline(body, &args.iter().collect::<Vec<_>>());
+    if kind == Kind::Halves {
+        results.extend(handed);
+    }
+    inner.finish(&results)
+}
+
+/// How the bodies of an op take its operands.
+pub(super) fn kind_of(name: &str) -> Kind {
+    match name {
+        "stablehlo.reduce" | "stablehlo.reduce_window" | "stablehlo.scatter" => Kind::Halves,
+        "stablehlo.sort" => Kind::Pairs,
+        _ => Kind::Closed,
+    }
+}
+
+/// The operands of an op with further ones, repeated to the shapes of the others.
+pub(super) fn with_further(name: &str, operands: Vec<Tensor>, further: &[Tensor]) -> Vec<Tensor> {
+    let wide = |like: Option<&Tensor>| -> Vec<Tensor> {
+        further.iter().map(|t| like.map_or_else(|| t.clone(), |x| t.broadcast_to(x.shape()))).collect()
+    };
+    let n = match name {
+        "stablehlo.sort" => operands.len(),
+        _ => operands.len() / 2,
+    };
+    let (first, rest) = operands.split_at(n.min(operands.len()));
+    let mut all = first.to_vec();
+    all.extend(wide(first.first()));
+    match (name, rest) {
+        ("stablehlo.scatter", [indices, updates @ ..]) => {
+            all.push(indices.clone());
+            all.extend(updates.iter().cloned());
+            all.extend(wide(updates.first()));
+        }
+        ("stablehlo.sort", _) => {}
+        _ => {
+            all.extend(rest.iter().cloned());
+            all.extend(further.iter().cloned());
+        }
+    }
+    all
+}
