@@ -7,13 +7,16 @@ mod chlo;
 mod complex;
 mod contract;
 mod dynamic;
+mod fft;
 mod fold;
 mod given;
+mod linalg;
 mod manual;
 mod narrow;
 mod number;
 mod parallel;
 mod rewrite;
+mod top;
 mod types;
 
 use crate::interface::{Element, Face, Interface};
@@ -328,6 +331,15 @@ impl<'m> Importer<'m> {
         let emit = |operands, types, bodies| self.emit(op, operands, types, (Vec::new(), bodies), g);
         let call =
             complex::Call { module: self.module, op, operands: &operands, results: &results, g, emit: &emit };
+        if let Some(written) = fft::write(op, &operands, &results)? {
+            return Ok(vec![written]);
+        }
+        if let Some(written) = linalg::write(op, &operands)? {
+            return Ok(written);
+        }
+        if let Some(written) = top::write(op, &operands, &results, self.module)? {
+            return Ok(written);
+        }
         if let Some(written) = complex::write(&call)? {
             return Ok(written);
         }
