@@ -43,7 +43,8 @@ impl Environment {
         let own = succeed(Command::new(&python).args(["-c", site]));
         let beside = Path::new(own.trim()).join("beside.pth");
         std::fs::write(beside, found.stdout).unwrap();
-        let install = ["-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--disable-pip-version-check"];
+        let install =
+            ["-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--disable-pip-version-check"];
         succeed(Command::new(&python).args(install).arg(wheel));
         Some(Environment { folder, python })
     }
@@ -62,7 +63,8 @@ impl Environment {
 /// The wheel of what cargo has built for the tests.
 fn built(to: &Path) -> PathBuf {
     let exe = std::env::current_exe().expect("a test has a path");
-    let plugin = exe.ancestors().skip(1).take(2).map(|d| d.join("libsystole_plugin.so")).find(|p| p.is_file());
+    let plugin =
+        exe.ancestors().skip(1).take(2).map(|d| d.join("libsystole_plugin.so")).find(|p| p.is_file());
     let plugin = plugin.expect("`cargo test --workspace` builds the plugin's library");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python/wheel.py");
     let mut command = Command::new("python3");
@@ -77,7 +79,8 @@ fn twenty_programs_a_sharded_loop_and_systole_run_through_the_wheel() {
     e.run(include_str!("wheel/sharded.py"), 8);
     e.run(include_str!("wheel/module.py"), 1);
     // It stands below JAX's own CPU.
-    let usual = "import jax; assert jax.default_backend() == 'cpu'; assert jax.devices('systole'); print('the end')";
+    let usual =
+        "import jax; assert jax.default_backend() == 'cpu'; assert jax.devices('systole'); print('the end')";
     let mut command = Command::new(&e.python);
     assert_eq!(succeed(command.arg("-c").arg(usual).env("TPU_SKIP_MDS_QUERY", "1")), "the end\n");
     succeed(Command::new(e.folder.path("venv/bin/systole")).arg("--version"));

@@ -74,7 +74,7 @@ impl Case {
                 // Every operand has NaN and all together; the others take turns.
                 let turn = (k + number) % 3 + 1 == o;
                 if !(turn || o == 0 || o == 4)
-                    || (is_long && (k + number + o) % 9 != 0)
+                    || (is_long && !(k + number + o).is_multiple_of(9))
                     || (is_longest && !trials.is_empty())
                 {
                     continue;

@@ -3,6 +3,7 @@
 mod batch_variance;
 pub mod cheap;
 mod cse;
+mod folds;
 mod linear;
 pub mod loops;
 mod pad_sums;

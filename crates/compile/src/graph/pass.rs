@@ -43,6 +43,12 @@ pub const PASSES: &[Pass] = &[
         run: super::pad_sums::run,
         exact: true,
     },
+    Pass {
+        name: "folds",
+        doc: "reductions by bodies of several ops as element-wise ops on neighbours",
+        run: super::folds::run,
+        exact: true,
+    },
     Pass { name: "loops", doc: "sums of all trips of a loop after it", run: super::loops::run, exact: true },
     Pass {
         name: "linear",

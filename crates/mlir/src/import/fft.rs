@@ -38,7 +38,9 @@ pub(super) fn write(op: &Operation, operands: &[Given], results: &[&Type]) -> Re
     if x.ty().elements() == 0 || to.elements() == 0 || lengths.contains(&0) {
         let zeros = x.g().full(to, 0.0);
         let complex = kind != "IRFFT";
-        return Ok(Some(if complex { Number::complex(zeros.clone(), zeros) } else { Number::real(zeros) }.into()));
+        return Ok(Some(
+            if complex { Number::complex(zeros.clone(), zeros) } else { Number::real(zeros) }.into(),
+        ));
     }
     let others = |x: Number, sign: f64| {
         lengths[..lengths.len() - 1].iter().enumerate().fold(x, |x, (i, _)| along(&x, first + i, sign))
@@ -80,7 +82,8 @@ fn checked(x: &Number, lengths: &[usize], kind: &str) -> Result<()> {
     }
     let have = &x.shape()[x.rank() - lengths.len()..];
     if have != wanted {
-        let what = format!("(C4, C5) {kind} of the lengths {lengths:?} takes last sizes {wanted:?}, not {have:?}");
+        let what =
+            format!("(C4, C5) {kind} of the lengths {lengths:?} takes last sizes {wanted:?}, not {have:?}");
         return Err(wrong(what));
     }
     if lengths.iter().any(|n| *n > LONGEST) {
@@ -182,7 +185,13 @@ fn convolved(x: &Number, n: usize, sign: f64) -> Number {
 }
 
 /// `e^(sign · 2πi · at(j, k) / n)` for each place of a matrix.
-fn roots(like: &Number, shape: &[usize; 2], at: impl Fn(usize, usize) -> usize, n: usize, sign: f64) -> Number {
+fn roots(
+    like: &Number,
+    shape: &[usize; 2],
+    at: impl Fn(usize, usize) -> usize,
+    n: usize,
+    sign: f64,
+) -> Number {
     let angle = |p: usize| sign * 2.0 * PI * p as f64 / n as f64;
     let places = (0..shape[0]).flat_map(|j| (0..shape[1]).map(move |k| (j, k)));
     let all: Vec<(f64, f64)> =

@@ -78,7 +78,8 @@ pub(super) fn write(
     };
     let (from, to) = (narrow(from), narrow(said));
     let of_bools = op.name == "stablehlo.bitcast_convert"
-        && (x.dtype() == DType::Bool || held(said).is_ok_and(|ty| ty.iter().any(|ty| ty.dtype == DType::Bool)));
+        && (x.dtype() == DType::Bool
+            || held(said).is_ok_and(|ty| ty.iter().any(|ty| ty.dtype == DType::Bool)));
     if from.is_none() && to.is_none() && !of_bools {
         return Ok(None);
     }

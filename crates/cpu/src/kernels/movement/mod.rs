@@ -5,6 +5,7 @@
 pub mod moves;
 pub mod scatter;
 pub mod sort;
+pub mod sort_keys;
 
 use crate::select::{Candidate, EVERY, Family, Problem, Refusal, answer};
 use systole_compile::Kernel;

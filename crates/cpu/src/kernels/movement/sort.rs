@@ -1,40 +1,37 @@
 //! Sort: a stable merge sort of each line along the sorted dimension, lines in parallel.
 //!
-//! It sorts the positions of a line's elements, then copies all operands in that order. Comparators that are one
-//! comparison of two elements of one operand run directly, others in the interpreter, once per comparison. Not tuned:
-//! operands are copied to literals first.
+//! It sorts the positions of a line's elements, then copies all operands in that order. Where the comparator compares
+//! one function of either element, keys are sorted ([`SortKeys`]); others run in the interpreter, once per comparison. Not
+//! tuned: operands are copied to literals first.
 
 use crate::kernel::literal::literal;
 use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernels::movement::sort_keys::SortKeys;
 use std::sync::Mutex;
 use systole_compile::Step;
 use systole_ir::interp::EvalCx;
-use systole_ir::op::{Compare, Sort};
-use systole_ir::{Error, Graph, Literal, Op, Result, Scalar, TensorType};
+use systole_ir::op::Sort;
+use systole_ir::{Error, Literal, Result, Scalar, TensorType};
 
 /// A bound sort.
 pub struct SortKernel {
     op: Sort,
     types: Vec<TensorType>,
-    /// If the comparator is one comparison: the operand that it compares, the comparison, and whether its arguments are
-    /// swapped.
-    simple: Option<(usize, Compare, bool)>,
+    /// If the comparator compares one function of both elements.
+    keys: Option<SortKeys>,
 }
 
 impl SortKernel {
     pub fn new(op: &Sort, step: &Step) -> SortKernel {
-        SortKernel { simple: simple(&op.comparator), op: op.clone(), types: step.input_types.clone() }
+        SortKernel { keys: SortKeys::of(&op.comparator), op: op.clone(), types: step.input_types.clone() }
     }
 
     /// Sorts `places`, row-major positions of the elements of one line.
     fn order(&self, args: &[Literal], places: &mut Vec<usize>) -> Result<()> {
-        if let Some((k, compare, swapped)) = self.simple {
-            let x = &args[k];
-            let keys: Vec<(Scalar, usize)> = places.iter().map(|&p| (x.get(p), p)).collect();
-            let before = |a: &(Scalar, usize), b: &(Scalar, usize)| {
-                Ok(if swapped { compare.apply(b.0, a.0) } else { compare.apply(a.0, b.0) })
-            };
-            *places = merge_sort(keys, before)?.into_iter().map(|k| k.1).collect();
+        if let Some(sorted) =
+            self.keys.as_ref().and_then(|keys| self.by_keys(keys, &args[keys.operand], places))
+        {
+            *places = sorted;
             return Ok(());
         }
         let mut cx = EvalCx::default();
@@ -44,15 +41,23 @@ impl SortKernel {
         })?;
         Ok(())
     }
-}
 
-/// Matches a body that is `compare(param 2k, param 2k + 1)` (false) or with swapped arguments (true).
-fn simple(body: &Graph) -> Option<(usize, Compare, bool)> {
-    let node = body.node(*body.results.first()?);
-    let Op::Compare(compare) = &node.op else { return None };
-    let at = |k: usize| body.params.iter().position(|p| *p == node.inputs[k]);
-    let (a, b) = (at(0)?, at(1)?);
-    (a / 2 == b / 2 && a != b).then_some((a / 2, *compare, a > b))
+    /// The order of keys; elements with the same key stay in order. `None`: some element has none.
+    fn by_keys(&self, keys: &SortKeys, x: &Literal, places: &[usize]) -> Option<Vec<usize>> {
+        let mut memory = keys.memory();
+        let mut key = |place: usize| keys.key(&self.op.comparator, x.get(place), &mut memory);
+        if keys.bits() <= 32 && places.len() <= u32::MAX as usize {
+            // Key and number in one word.
+            let packed = places.iter().enumerate().map(|(i, &place)| Some(key(place)? << 32 | i as u64));
+            let mut packed = packed.collect::<Option<Vec<u64>>>()?;
+            packed.sort_unstable();
+            return Some(packed.into_iter().map(|k| places[k as u32 as usize]).collect());
+        }
+        let keyed = places.iter().enumerate().map(|(i, &place)| Some((key(place)?, i)));
+        let mut keyed = keyed.collect::<Option<Vec<(u64, usize)>>>()?;
+        keyed.sort_unstable();
+        Some(keyed.into_iter().map(|(_, i)| places[i]).collect())
+    }
 }
 
 /// Stable merge sort, bottom-up: a later element goes before an earlier one only if `before(later, earlier)`.

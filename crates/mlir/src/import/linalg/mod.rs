@@ -118,9 +118,7 @@ fn decomposed(a: &Number) -> Result<Vec<Given>> {
     let n = a.rank();
     let (lead, count) = (&a.shape()[..n - 2], a.shape()[n - 2].min(a.shape()[n - 1]));
     let shape = [lead, &[count]].concat();
-    let none = |t: &Tensor| {
-        t.builder().full(&t.ty().with_shape(shape.clone()), 0.0)
-    };
+    let none = |t: &Tensor| t.builder().full(&t.ty().with_shape(shape.clone()), 0.0);
     if a.ty().elements() == 0 {
         return Ok(vec![a.clone().into(), a.map(none).into()]);
     }

@@ -3,7 +3,9 @@
 //!
 //! Source: Schreiber and Van Loan, "A Storage-Efficient WY Representation", 1989; LAPACK's conventions.
 
-use super::blocks::{adjoint, beside, block, column, joined, lower, masked, places, repeated, with_unit_diagonal};
+use super::blocks::{
+    adjoint, beside, block, column, joined, lower, masked, places, repeated, with_unit_diagonal,
+};
 use super::triangular::solve_lower;
 use crate::import::number::{Number, copysign};
 use systole_ir::Tensor;
@@ -55,7 +57,8 @@ fn panel(a: &Number) -> (Number, Number) {
         let wide = |t: &Tensor, like: &Number| t.broadcast_to(like.shape());
         let new = new.map(|t| wide(t, p));
         let pick = |mask: &Tensor, like: &Number| wide(mask, like);
-        let next = Number::select(&pick(&right, p), &p.sub(&change), &Number::select(&pick(&here, p), &new, p));
+        let next =
+            Number::select(&pick(&right, p), &p.sub(&change), &Number::select(&pick(&here, p), &new, p));
         let tau = tau.map(|t| wide(t, taus));
         vec![next, Number::select(&pick(&of_taus.equal(j), taus), &tau, taus)]
     });

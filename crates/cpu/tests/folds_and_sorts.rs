@@ -1,0 +1,164 @@
+//! Reductions by bodies of several ops, and sorts by comparators as JAX writes them, against the interpreter.
+
+mod common;
+
+use common::{backend, levels, oracle, run};
+use std::sync::Arc;
+use systole_ir::rng::Stream;
+use systole_ir::{DType, Graph, Literal, LiteralBuilder, Scalar, TensorType, text};
+
+/// JAX's body of argmax: the first of the greatest, a NaN above all.
+fn argmax(dims: &str, shape: &str, out: &str) -> Arc<Graph> {
+    let text = format!(
+        r#"module @m {{ func.func public @main(%x: tensor<{shape}xf32>, %i: tensor<{shape}xi32>) -> (tensor<{out}f32>, tensor<{out}i32>) {{
+  %a = "stablehlo.constant"() <{{value = dense<0xFF800000> : tensor<f32>}}> : () -> tensor<f32>
+  %b = "stablehlo.constant"() <{{value = dense<0> : tensor<i32>}}> : () -> tensor<i32>
+  %0:2 = "stablehlo.reduce"(%x, %i, %a, %b) <{{dimensions = array<i64: {dims}>}}> ({{
+  ^bb0(%p: tensor<f32>, %q: tensor<i32>, %r: tensor<f32>, %s: tensor<i32>):
+    %2 = "stablehlo.compare"(%p, %r) <{{comparison_direction = #stablehlo<comparison_direction GT>, compare_type = #stablehlo<comparison_type FLOAT>}}> : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %3 = "stablehlo.compare"(%p, %p) <{{comparison_direction = #stablehlo<comparison_direction NE>, compare_type = #stablehlo<comparison_type FLOAT>}}> : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %4 = "stablehlo.or"(%2, %3) : (tensor<i1>, tensor<i1>) -> tensor<i1>
+    %5 = "stablehlo.compare"(%p, %r) <{{comparison_direction = #stablehlo<comparison_direction EQ>, compare_type = #stablehlo<comparison_type FLOAT>}}> : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %6 = "stablehlo.compare"(%q, %s) <{{comparison_direction = #stablehlo<comparison_direction LT>, compare_type = #stablehlo<comparison_type SIGNED>}}> : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    %7 = "stablehlo.and"(%5, %6) : (tensor<i1>, tensor<i1>) -> tensor<i1>
+    %8 = "stablehlo.or"(%4, %7) : (tensor<i1>, tensor<i1>) -> tensor<i1>
+    %9 = "stablehlo.select"(%4, %p, %r) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %10 = "stablehlo.select"(%8, %q, %s) : (tensor<i1>, tensor<i32>, tensor<i32>) -> tensor<i32>
+    "stablehlo.return"(%9, %10) : (tensor<f32>, tensor<i32>) -> ()
+  }}) : (tensor<{shape}xf32>, tensor<{shape}xi32>, tensor<f32>, tensor<i32>) -> (tensor<{out}f32>, tensor<{out}i32>)
+  return %0#0, %0#1 : tensor<{out}f32>, tensor<{out}i32>
+}} }}"#
+    );
+    text::parse(&text).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Few different numbers, so that many are the same, and every odd one.
+fn drawn(shape: &[usize], seed: u64) -> Literal {
+    let ty = TensorType::new(DType::F32, shape);
+    let mut s = Stream::new(seed, 0, 0);
+    let values = [0.0, -0.0, 1.0, -1.0, 2.5, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -f64::NAN, 1e-40];
+    let mut b = LiteralBuilder::new(ty.clone());
+    for i in 0..ty.elements() {
+        let odd = s.below(40);
+        let value = if odd < 10 { values[odd as usize] } else { s.below(50) as f64 * 0.25 - 6.0 };
+        b.set(i, Scalar::Float(value));
+    }
+    b.finish()
+}
+
+fn bits(l: &Literal) -> Vec<u64> {
+    (0..l.ty().elements())
+        .map(|i| match l.get(i) {
+            Scalar::Float(v) if v.is_nan() => u64::MAX,
+            v => v.to_bits(l.dtype()),
+        })
+        .collect()
+}
+
+fn check(graph: &Arc<Graph>, args: &[Literal]) {
+    let want = oracle(graph, args);
+    for level in levels() {
+        let got = run(&backend(level, 2), graph, args);
+        for (k, (got, want)) in got.iter().zip(&want).enumerate() {
+            assert!(bits(got) == bits(want), "result {k} on {level:?}");
+        }
+    }
+}
+
+#[test]
+fn the_place_of_the_greatest_is_found_by_neighbours() {
+    let cases: [(&str, &[usize], &str); 6] = [
+        ("1", &[40, 300], "40x"),
+        ("0", &[301, 33], "33x"),
+        ("0, 1", &[64, 65], ""),
+        ("1", &[16, 257, 3], "16x3x"),
+        ("0, 2", &[17, 16, 31], "16x"),
+        ("1", &[3, 5], "3x"),
+    ];
+    for (seed, (dims, shape, out)) in cases.into_iter().enumerate() {
+        let named = shape.iter().map(ToString::to_string).collect::<Vec<_>>().join("x");
+        let x = drawn(shape, seed as u64);
+        let n = x.ty().elements() as i32;
+        let places = Literal::from_slice(shape, &(0..n).map(|i| i * 7919 % n).collect::<Vec<_>>()).unwrap();
+        check(&argmax(dims, &named, out), &[x, places]);
+    }
+}
+
+/// A sort of f32[4, 600] with the places beside it.
+fn sort(comparator: &str) -> Arc<Graph> {
+    let text = format!(
+        r#"module @m {{ func.func public @main(%x: tensor<4x600xf32>, %i: tensor<4x600xi32>) -> (tensor<4x600xf32>, tensor<4x600xi32>) {{
+  %0:2 = "stablehlo.sort"(%x, %i) <{{dimension = 1 : i64, is_stable = true}}> ({{
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>, %c: tensor<i32>, %d: tensor<i32>):
+{comparator}
+  }}) : (tensor<4x600xf32>, tensor<4x600xi32>) -> (tensor<4x600xf32>, tensor<4x600xi32>)
+  return %0#0, %0#1 : tensor<4x600xf32>, tensor<4x600xi32>
+}} }}"#
+    );
+    text::parse(&text).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn compare(a: &str, b: &str, direction: &str, kind: &str, ty: &str) -> String {
+    format!(
+        r#""stablehlo.compare"({a}, {b}) <{{comparison_direction = #stablehlo<comparison_direction {direction}>, compare_type = #stablehlo<comparison_type {kind}>}}> : (tensor<{ty}>, tensor<{ty}>) -> tensor<i1>"#
+    )
+}
+
+/// As JAX writes it: zeros of both signs and all NaN are the same.
+fn canonical(direction: &str) -> String {
+    let mut all = String::from(
+        "%z = \"stablehlo.constant\"() <{value = dense<0.0> : tensor<f32>}> : () -> tensor<f32>\n\
+         %n = \"stablehlo.constant\"() <{value = dense<0x7FC00000> : tensor<f32>}> : () -> tensor<f32>\n",
+    );
+    for v in ["a", "b"] {
+        let select = "(tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>";
+        let (zero, nan) = (
+            compare(&format!("%{v}"), "%z", "EQ", "FLOAT", "f32"),
+            compare(&format!("%{v}"), &format!("%{v}"), "NE", "FLOAT", "f32"),
+        );
+        all += &format!(
+            "%e{v} = {zero}\n%s{v} = \"stablehlo.select\"(%e{v}, %z, %{v}) : {select}\n\
+             %m{v} = {nan}\n%k{v} = \"stablehlo.select\"(%m{v}, %n, %s{v}) : {select}\n"
+        );
+    }
+    format!(
+        "{all}%y = {}\n\"stablehlo.return\"(%y) : (tensor<i1>) -> ()",
+        compare("%ka", "%kb", direction, "TOTALORDER", "f32")
+    )
+}
+
+#[test]
+fn sorts_by_keys_and_by_comparisons_are_the_interpreters() {
+    let x = drawn(&[4, 600], 9);
+    let places =
+        Literal::from_slice([4, 600], &(0..2400).map(|i| i * 31 % 90).collect::<Vec<i32>>()).unwrap();
+    let plain = |a, b, direction, kind, ty| {
+        format!("%y = {}\n\"stablehlo.return\"(%y) : (tensor<i1>) -> ()", compare(a, b, direction, kind, ty))
+    };
+    let two = format!(
+        "%e = {}\n%l = {}\n%i2 = {}\n%t = \"stablehlo.and\"(%e, %i2) : (tensor<i1>, tensor<i1>) -> tensor<i1>\n\
+         %y = \"stablehlo.or\"(%l, %t) : (tensor<i1>, tensor<i1>) -> tensor<i1>\n\"stablehlo.return\"(%y) : (tensor<i1>) -> ()",
+        compare("%a", "%b", "EQ", "TOTALORDER", "f32"),
+        compare("%a", "%b", "LT", "TOTALORDER", "f32"),
+        compare("%c", "%d", "GT", "SIGNED", "i32")
+    );
+    let comparators = [
+        canonical("LT"),
+        canonical("GT"),
+        plain("%a", "%b", "LT", "TOTALORDER", "f32"),
+        plain("%b", "%a", "LT", "TOTALORDER", "f32"),
+        plain("%a", "%b", "GT", "TOTALORDER", "f32"),
+        plain("%c", "%d", "LT", "SIGNED", "i32"),
+        plain("%c", "%d", "GT", "SIGNED", "i32"),
+        plain("%d", "%c", "GE", "SIGNED", "i32"),
+        two,
+    ];
+    for comparator in comparators {
+        check(&sort(&comparator), &[x.clone(), places.clone()]);
+    }
+    // Where a NaN is neither below nor above there is no order to keep.
+    let finite: Vec<f32> = x.to_f32s().into_iter().map(|v| if v.is_nan() { -0.0 } else { v }).collect();
+    let x = Literal::from_slice([4, 600], &finite).unwrap();
+    check(&sort(&plain("%a", "%b", "LT", "FLOAT", "f32")), &[x.clone(), places.clone()]);
+    check(&sort(&plain("%a", "%b", "GT", "FLOAT", "f32")), &[x, places]);
+}
