@@ -1,5 +1,6 @@
 //! Reads the artifacts of a folder, such as `stablehlo/tests/vhlo` of StableHLO's repository, writes each for its own version, and
-//! compares it with the text beside it: `cargo run -p systole-bytecode --example translate_corpus -- FOLDER`.
+//! compares it with the text beside it: `cargo run -p systole-bytecode --example translate_corpus -- FOLDER [OUT]`. What is
+//! written goes to the folder OUT.
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
@@ -31,7 +32,11 @@ fn one(path: &Path) -> Result<String> {
     let ops: usize = module.functions.iter().map(|f| f.body.operations.len()).sum();
     let mut said = format!("{} functions, {ops} ops", module.functions.len());
     let version = version_of(&bytes).filter(|v| v.major > 0).unwrap_or(CURRENT);
-    let again = bare(parse(&write(&module, version)?)?);
+    let written = write(&module, version)?;
+    if let (Some(out), Some(name)) = (std::env::args().nth(2), path.file_name()) {
+        std::fs::write(Path::new(&out).join(name), &written).unwrap_or_else(|e| println!("{e}"));
+    }
+    let again = bare(parse(&written)?);
     said += if again == module { ", written for " } else { ", WRITTEN OTHERWISE for " };
     said += &version.to_string();
     if let Ok(text) = std::fs::read_to_string(path.with_extension("")) {

@@ -269,7 +269,12 @@ impl Writer<'_> {
             }
             Attribute::Dense(dense) => self.dense(dense, dialect, depth, &mut out)?,
             Attribute::Type(ty) => out.numbers_of([code_of(dialect, 17, 6), self.ty(ty, dialect, depth)?]),
-            _ => self.stablehlo(value, depth, &mut out)?,
+            Attribute::Other(ty, digits) if width(ty).is_some() => {
+                let n: i128 = digits.parse().map_err(|_| refused(format!("{digits} : {ty} is not written")))?;
+                self.number_of(ty, n as u64, code_of(dialect, 9, 8), dialect, &mut out)?;
+            }
+            _ if dialect == Vhlo => self.stablehlo(value, depth, &mut out)?,
+            _ => return Err(refused(format!("the attribute {value:?} is not written"))),
         }
         let dialect = if matches!(value, Attribute::Array(..)) { Vhlo } else { dialect };
         Ok(self.tables.attribute(dialect.name(), out))
@@ -390,10 +395,6 @@ impl Writer<'_> {
                 out.signed(before);
                 out.signed(size);
                 Ok(())
-            }
-            Attribute::Other(ty, digits) if width(ty).is_some() => {
-                let n: i128 = digits.parse().map_err(|_| refused(format!("{digits} : {ty} is not written")))?;
-                self.number_of(ty, n as u64, 9, Vhlo, out)
             }
             Attribute::Struct(kind, fields) => self.structure(kind, fields, depth, out),
             other => Err(refused(format!("the attribute {other:?} is not written"))),
