@@ -5,9 +5,9 @@ mod operation;
 mod raise;
 mod shardy;
 
-pub(crate) use attribute::width;
 use crate::bytes::{Bytes, wrong};
 use crate::file::{Entry, File};
+pub(crate) use attribute::width;
 pub(crate) use raise::is_default;
 use std::cell::Cell;
 use systole_base::{Error, ErrorKind, Result};

@@ -84,11 +84,14 @@ impl Writer<'_> {
 
     /// `#stablehlo.bounds<16, ?>`, `#stablehlo.type_extensions<bounds = [16, ?]>`
     fn bounds(&mut self, text: &str) -> Result<u64> {
-        let inner = text.strip_prefix("#stablehlo.").and_then(|rest| rest.split_once('<')).map(|(_, inner)| inner);
-        let items = inner.map(|inner| inner.trim_start_matches("bounds = ").trim_matches(['[', ']', '>']).split(','));
+        let inner =
+            text.strip_prefix("#stablehlo.").and_then(|rest| rest.split_once('<')).map(|(_, inner)| inner);
+        let items =
+            inner.map(|inner| inner.trim_start_matches("bounds = ").trim_matches(['[', ']', '>']).split(','));
         let one = |item: &str| if item.trim() == "?" { Some(i64::MIN) } else { item.trim().parse().ok() };
         let bounds = items.and_then(|items| items.map(one).collect::<Option<Vec<i64>>>());
-        let bounds = bounds.ok_or_else(|| refused(format!("the encoding {text} of a type is not written")))?;
+        let bounds =
+            bounds.ok_or_else(|| refused(format!("the encoding {text} of a type is not written")))?;
         let mut out = Sink::default();
         out.number(18);
         out.signeds(&bounds);
@@ -136,7 +139,9 @@ impl Writer<'_> {
             return Ok(self.tables.ty("vhlo", out));
         }
         let quantized = name.strip_prefix("!quant.uniform<").and_then(|rest| rest.strip_suffix('>'));
-        let parts = quantized.and_then(quantization).ok_or_else(|| refused(format!("the type {name} is not written")))?;
+        let parts = quantized
+            .and_then(quantization)
+            .ok_or_else(|| refused(format!("the type {name} is not written")))?;
         self.quantized(parts, depth)
     }
 
@@ -170,7 +175,8 @@ impl Writer<'_> {
     fn builtin_named(&mut self, name: &str) -> u64 {
         let mut out = Sink::default();
         let plain = [("index", 1), ("bf16", 3), ("f16", 4), ("f32", 5), ("f64", 6), ("none", 12)];
-        let digits = name.trim_start_matches(['s', 'u']).strip_prefix('i').and_then(|n| n.parse::<u64>().ok());
+        let digits =
+            name.trim_start_matches(['s', 'u']).strip_prefix('i').and_then(|n| n.parse::<u64>().ok());
         if let Some((_, code)) = plain.iter().find(|(n, _)| *n == name) {
             out.number(*code);
         } else if let Some(bits) = digits {
@@ -208,7 +214,8 @@ fn quantization(text: &str) -> Option<Quantization<'_>> {
     };
     let bits: u32 = storage.get(1..)?.parse().ok().filter(|n| (1..=32).contains(n))?;
     let signed = storage.starts_with('i');
-    let whole = if signed { (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1) } else { (0, (1i64 << bits) - 1) };
+    let whole =
+        if signed { (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1) } else { (0, (1i64 << bits) - 1) };
     let (range, rest) = match rest.split_once('>') {
         Some((range, rest)) => {
             let (low, high) = range.split_once(':')?;
@@ -248,9 +255,12 @@ impl Writer<'_> {
             }
             Attribute::Bool(b) if dialect == Vhlo => out.numbers_of([2, u64::from(*b)]),
             Attribute::Bool(b) => self.number_of("i1", u64::from(*b), 8, dialect, &mut out)?,
-            Attribute::Int(n) => self.number_of("i64", *n as u64, code_of(dialect, 9, 8), dialect, &mut out)?,
+            Attribute::Int(n) => {
+                self.number_of("i64", *n as u64, code_of(dialect, 9, 8), dialect, &mut out)?
+            }
             Attribute::Float(digits, ty) => {
-                let bits = bits_of(digits, ty).ok_or_else(|| refused(format!("{digits} : {ty} is not written")))?;
+                let bits =
+                    bits_of(digits, ty).ok_or_else(|| refused(format!("{digits} : {ty} is not written")))?;
                 self.number_of(ty, bits, code_of(dialect, 8, 9), dialect, &mut out)?;
             }
             Attribute::String(text) => out.numbers_of([code_of(dialect, 14, 2), self.tables.string(text)]),
@@ -270,8 +280,12 @@ impl Writer<'_> {
             Attribute::Dense(dense) => self.dense(dense, dialect, depth, &mut out)?,
             Attribute::Type(ty) => out.numbers_of([code_of(dialect, 17, 6), self.ty(ty, dialect, depth)?]),
             Attribute::Other(ty, digits) if width(ty).is_some() => {
-                let n: i128 = digits.parse().map_err(|_| refused(format!("{digits} : {ty} is not written")))?;
+                let n: i128 =
+                    digits.parse().map_err(|_| refused(format!("{digits} : {ty} is not written")))?;
                 self.number_of(ty, n as u64, code_of(dialect, 9, 8), dialect, &mut out)?;
+            }
+            Attribute::Other(name, text) if name.starts_with("sdy.") => {
+                return Ok(self.tables.attribute_text("sdy", &format!("#{name}<{text}>")));
             }
             _ if dialect == Vhlo => self.stablehlo(value, depth, &mut out)?,
             _ => return Err(refused(format!("the attribute {value:?} is not written"))),
@@ -377,7 +391,8 @@ impl Writer<'_> {
     fn stablehlo(&mut self, value: &Attribute, depth: usize, out: &mut Sink) -> Result<()> {
         match value {
             Attribute::Array(element, items) => {
-                let dense = of_ints(items, element).ok_or_else(|| refused(format!("an array of {element}")))?;
+                let dense =
+                    of_ints(items, element).ok_or_else(|| refused(format!("an array of {element}")))?;
                 self.dense(&dense, Vhlo, depth, out)
             }
             Attribute::Keyword(kind, word) => {
@@ -418,7 +433,9 @@ impl Writer<'_> {
             _ => 0,
         };
         let ints = |name: &str| match field(name) {
-            Some(Attribute::List(items) | Attribute::Array(_, items)) => items.iter().map(|i| int(Some(i))).collect(),
+            Some(Attribute::List(items) | Attribute::Array(_, items)) => {
+                items.iter().map(|i| int(Some(i))).collect()
+            }
             _ => Vec::new(),
         };
         match kind {

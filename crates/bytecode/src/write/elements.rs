@@ -90,7 +90,8 @@ fn of_words(words: &[String], element: &Storage) -> Result<Vec<u8>> {
     let mut all = Vec::with_capacity(words.len() * element.bytes);
     for word in words {
         let bits = bits_of(word, &element.part);
-        let bits = bits.ok_or_else(|| wrong(format!("`{word}` is not an element of type {}", element.part)))?;
+        let bits =
+            bits.ok_or_else(|| wrong(format!("`{word}` is not an element of type {}", element.part)))?;
         all.extend(bits.to_le_bytes().iter().take(element.bytes));
     }
     Ok(all)

@@ -174,7 +174,9 @@ fn formed(name: &str, value: Attribute) -> Result<Attribute> {
         (Kind::Word(code), Attribute::Keyword(_, word)) => Some(Attribute::Keyword(code.to_string(), word)),
         (Kind::Word(5), value @ Attribute::Int(_)) => Some(value),
         (Kind::Any, Attribute::Array(element, items)) => ints(&items, &element),
-        (Kind::Any, Attribute::List(items)) if matches!(name, "padding" | "source_target_pairs") => pairs(&items),
+        (Kind::Any, Attribute::List(items)) if matches!(name, "padding" | "source_target_pairs") => {
+            pairs(&items)
+        }
         (Kind::Int(_) | Kind::Unit, value @ (Attribute::Other(..) | Attribute::Bool(_))) => Some(value),
         (Kind::Int(_), _) => None,
         (_, value) => Some(value),
@@ -187,7 +189,9 @@ fn pairs(items: &[Attribute]) -> Option<Attribute> {
     let mut all = Vec::new();
     for item in items {
         match item {
-            Attribute::List(pair) | Attribute::Array(_, pair) if pair.len() == 2 => all.extend(pair.iter().cloned()),
+            Attribute::List(pair) | Attribute::Array(_, pair) if pair.len() == 2 => {
+                all.extend(pair.iter().cloned())
+            }
             _ => return None,
         }
     }

@@ -69,7 +69,10 @@ impl Writer<'_> {
         out.number(self.nowhere());
         parts.attributes.into_iter().for_each(|n| out.number(n));
         parts.properties.into_iter().for_each(|n| out.number(n));
-        [parts.results, parts.operands].into_iter().filter(|all| !all.is_empty()).for_each(|all| out.numbers(all));
+        [parts.results, parts.operands]
+            .into_iter()
+            .filter(|all| !all.is_empty())
+            .for_each(|all| out.numbers(all));
     }
 
     /// The location that is none.
@@ -147,7 +150,12 @@ impl<'m> Body<'_, 'm> {
         }
         let properties = Some(self.writer.tables.property(properties));
         let attributes = self.writer.others(&f.attributes, Vhlo)?;
-        self.writer.head(out, ("vhlo", "func_v1"), Parts { attributes, properties, ..Parts::default() }, true);
+        self.writer.head(
+            out,
+            ("vhlo", "func_v1"),
+            Parts { attributes, properties, ..Parts::default() },
+            true,
+        );
         out.flagged(1, true);
         let mut region = Sink::default();
         self.region(&f.body, Vhlo, 0, &mut region)?;
@@ -233,7 +241,8 @@ impl<'m> Body<'_, 'm> {
         for value in values {
             let ty = self.types(&[*value], to)?;
             let from = self.numbers.get(*value).copied().flatten();
-            let from = from.ok_or_else(|| Error::new(ErrorKind::Data, "it uses a value that is not there yet"))?;
+            let from =
+                from.ok_or_else(|| Error::new(ErrorKind::Data, "it uses a value that is not there yet"))?;
             let parts = Parts { results: &ty, operands: &[from], ..Parts::default() };
             self.writer.head(out, ("builtin", "unrealized_conversion_cast"), parts, false);
             self.set(*value, next);
@@ -258,7 +267,9 @@ impl<'m> Body<'_, 'm> {
             Some(("func", name @ ("return" | "call"))) => name,
             _ => {
                 let what = format!("{} is not written", op.name);
-                return Err(refused(what).because("portable artifacts hold ops of StableHLO, func and Shardy"));
+                return Err(
+                    refused(what).because("portable artifacts hold ops of StableHLO, func and Shardy")
+                );
             }
         };
         let row = self.writer.version_of(name)?;
@@ -321,7 +332,8 @@ impl<'m> Body<'_, 'm> {
         let known = OTHERS.iter().find(|(name, _)| *name == op.name);
         let (_, names) = known.ok_or_else(|| refused(format!("{} is not written", op.name)))?;
         // Ops behind it see the operands as they were.
-        let before: Vec<_> = op.operands.iter().map(|v| (*v, self.numbers.get(*v).copied().flatten())).collect();
+        let before: Vec<_> =
+            op.operands.iter().map(|v| (*v, self.numbers.get(*v).copied().flatten())).collect();
         self.casts(&op.operands, Builtin, out, (&mut *next, &mut *ops))?;
         let mut properties = Sink::default();
         for name in names.split_ascii_whitespace() {

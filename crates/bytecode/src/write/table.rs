@@ -65,6 +65,12 @@ impl Tables {
         self.attributes.number(entry)
     }
 
+    /// An attribute in text.
+    pub(super) fn attribute_text(&mut self, dialect: &str, text: &str) -> u64 {
+        let entry = (self.dialect(dialect), false, [text.as_bytes(), b"\0"].concat());
+        self.attributes.number(entry)
+    }
+
     /// A type in its dialect's encoding.
     pub(super) fn ty(&mut self, dialect: &str, encoding: Sink) -> u64 {
         let entry = (self.dialect(dialect), true, encoding.0);
@@ -109,7 +115,12 @@ impl Tables {
         sizes.number(self.attributes.all.len() as u64);
         sizes.number(self.types.all.len() as u64);
         for entries in [&self.attributes.all, &self.types.all] {
-            grouped(&mut sizes, entries, |e| e.0, |out, (_, custom, bytes)| out.flagged(bytes.len() as u64, *custom));
+            grouped(
+                &mut sizes,
+                entries,
+                |e| e.0,
+                |out, (_, custom, bytes)| out.flagged(bytes.len() as u64, *custom),
+            );
             entries.iter().for_each(|(.., bytes)| content.0.extend(bytes));
         }
         (content, sizes)
