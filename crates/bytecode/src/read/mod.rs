@@ -7,6 +7,8 @@ mod shardy;
 
 use crate::bytes::{Bytes, wrong};
 use crate::file::{Entry, File};
+pub(crate) use attribute::width;
+pub(crate) use raise::is_default;
 use std::cell::Cell;
 use systole_base::{Error, ErrorKind, Result};
 use systole_mlir::syntax::Module;

@@ -5,8 +5,17 @@ use crate::bytes::Bytes;
 use systole_base::Result;
 use systole_mlir::syntax::Attribute;
 
-/// What a file's attributes are on the way to a sharding or a mesh.
+/// What attributes are on the way to a mesh, and to a rule.
 const MESH: &str = "sdy.mesh";
+const RULE: &str = "sdy.op_sharding_rule";
+
+/// The letter of a dimension in a rule.
+fn factor(n: i64) -> String {
+    match u8::try_from(n).ok().filter(|n| *n < 18) {
+        Some(n) => char::from(b'i' + n).to_string(),
+        None => format!("z_{}", n.saturating_sub(17)),
+    }
+}
 
 impl<'a> Reader<'a> {
     pub(super) fn shardy_attribute(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
@@ -48,9 +57,52 @@ impl<'a> Reader<'a> {
                     }
                 }
             }
+            8 => {
+                let factors = bytes.list(Bytes::signed)?.into_iter().map(factor).collect::<String>();
+                self.part(factors)
+            }
+            9 => {
+                let text = self.texts(bytes, depth)?;
+                self.part(format!("[{text}]"))
+            }
+            10 => self.rule(bytes, depth),
             7 | 16 => Ok(Attribute::List(self.list(bytes, depth)?)),
             code => Err(unknown(format!("attribute {code} of Shardy is not read"), bytes.at)),
         }
+    }
+
+    /// A part of a rule, in text.
+    fn part(&self, text: String) -> Result<Attribute> {
+        self.charge(text.len())?;
+        Ok(Attribute::Other(RULE.into(), text))
+    }
+
+    /// Parts of a rule with commas between them.
+    fn texts(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<String> {
+        let all = self.list(bytes, depth)?.into_iter().map(|part| match part {
+            Attribute::Other(_, text) => text,
+            _ => String::new(),
+        });
+        Ok(all.collect::<Vec<_>>().join(", "))
+    }
+
+    /// `([i, j])->([k]) {i=4, j=4, k=4} reduction={j}, custom`: how the dimensions of an op's operands and results belong together.
+    fn rule(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
+        let sizes = bytes.list(Bytes::signed)?;
+        let (operands, results) = (self.texts(bytes, depth)?, self.texts(bytes, depth)?);
+        let mut text = format!("({operands})->({results})");
+        let all: Vec<String> = (0..).zip(sizes).map(|(i, n)| format!("{}={n}", factor(i))).collect();
+        if !all.is_empty() {
+            text += &format!(" {{{}}}", all.join(", "));
+        }
+        for kind in ["reduction", "need_replication", "permutation", "blocked_propagation"] {
+            let all: Vec<String> = bytes.list(Bytes::signed)?.into_iter().map(factor).collect();
+            if !all.is_empty() {
+                text += &format!(" {kind}={{{}}}", all.join(", "));
+            }
+        }
+        text += if bytes.byte()? == 1 { ", custom" } else { "" };
+        self.part(text)
     }
 
     fn sharding(&self, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
