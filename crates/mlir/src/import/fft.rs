@@ -19,6 +19,8 @@ const ONE_PRODUCT: usize = 64;
 const LARGEST_PRIME: usize = 256;
 /// Longer transforms need larger constants than a program should have.
 const LONGEST: usize = 1 << 22;
+/// The same of factors that are convolutions.
+const LONGEST_CONVOLVED: usize = 1 << 18;
 
 /// The result of `fft`; `None`: it is another op.
 pub(super) fn write(op: &Operation, operands: &[Given], results: &[&Type]) -> Result<Option<Given>> {
@@ -38,7 +40,9 @@ pub(super) fn write(op: &Operation, operands: &[Given], results: &[&Type]) -> Re
     if x.ty().elements() == 0 || to.elements() == 0 || lengths.contains(&0) {
         let zeros = x.g().full(to, 0.0);
         let complex = kind != "IRFFT";
-        return Ok(Some(if complex { Number::complex(zeros.clone(), zeros) } else { Number::real(zeros) }.into()));
+        return Ok(Some(
+            if complex { Number::complex(zeros.clone(), zeros) } else { Number::real(zeros) }.into(),
+        ));
     }
     let others = |x: Number, sign: f64| {
         lengths[..lengths.len() - 1].iter().enumerate().fold(x, |x, (i, _)| along(&x, first + i, sign))
@@ -80,13 +84,25 @@ fn checked(x: &Number, lengths: &[usize], kind: &str) -> Result<()> {
     }
     let have = &x.shape()[x.rank() - lengths.len()..];
     if have != wanted {
-        let what = format!("(C4, C5) {kind} of the lengths {lengths:?} takes last sizes {wanted:?}, not {have:?}");
+        let what =
+            format!("(C4, C5) {kind} of the lengths {lengths:?} takes last sizes {wanted:?}, not {have:?}");
         return Err(wrong(what));
     }
-    if lengths.iter().any(|n| *n > LONGEST) {
-        return Err(not_there(format!("transforms longer than {LONGEST}")).hint("split the array into rows"));
+    if lengths.iter().any(|n| *n > LONGEST || unsplit(*n) > LONGEST_CONVOLVED) {
+        let what = format!("transforms longer than {LONGEST}, or {LONGEST_CONVOLVED} times a small number");
+        return Err(not_there(what).hint("pad the array to a length with small factors"));
     }
     Ok(())
+}
+
+/// What is left of a length without the factors of products.
+fn unsplit(n: usize) -> usize {
+    (2..=ONE_PRODUCT).fold(n.max(1), |mut rest, a| {
+        while rest.is_multiple_of(a) {
+            rest /= a;
+        }
+        rest
+    })
 }
 
 fn scaled(x: &Number, lengths: &[usize]) -> Number {
@@ -182,7 +198,13 @@ fn convolved(x: &Number, n: usize, sign: f64) -> Number {
 }
 
 /// `e^(sign · 2πi · at(j, k) / n)` for each place of a matrix.
-fn roots(like: &Number, shape: &[usize; 2], at: impl Fn(usize, usize) -> usize, n: usize, sign: f64) -> Number {
+fn roots(
+    like: &Number,
+    shape: &[usize; 2],
+    at: impl Fn(usize, usize) -> usize,
+    n: usize,
+    sign: f64,
+) -> Number {
     let angle = |p: usize| sign * 2.0 * PI * p as f64 / n as f64;
     let places = (0..shape[0]).flat_map(|j| (0..shape[1]).map(move |k| (j, k)));
     let all: Vec<(f64, f64)> =

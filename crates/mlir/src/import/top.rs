@@ -62,7 +62,8 @@ fn direction(op: &Operation, module: &Module) -> Result<Direction> {
     };
     let f = named.ok_or_else(|| wrong("ApproxTopK does not name a function that compares"))?;
     let first = f.body.operations.first().filter(|_| f.body.operations.len() == 2);
-    let compare = first.filter(|o| o.name == "stablehlo.compare" && Some(&*o.operands) == f.body.arguments.get(..2));
+    let compare =
+        first.filter(|o| o.name == "stablehlo.compare" && Some(&*o.operands) == f.body.arguments.get(..2));
     match compare.and_then(|o| find(&o.attributes, "comparison_direction")) {
         Some(Attribute::Keyword(_, word)) if word == "GT" => Ok(Direction::Gt),
         Some(Attribute::Keyword(_, word)) if word == "LT" => Ok(Direction::Lt),

@@ -99,10 +99,13 @@ pub(super) fn repeated(
     let init: Vec<&Tensor> = init.iter().flat_map(Number::parts).collect();
     let last = flow::fori_loop(n, &init, |i, state| {
         let next = body(i, &of_parts(state));
-        next.iter().zip(&kinds).flat_map(|(x, complex)| {
-            let x = if *complex { x.widened() } else { x.clone() };
-            x.parts().cloned().collect::<Vec<_>>()
-        }).collect()
+        next.iter()
+            .zip(&kinds)
+            .flat_map(|(x, complex)| {
+                let x = if *complex { x.widened() } else { x.clone() };
+                x.parts().cloned().collect::<Vec<_>>()
+            })
+            .collect()
     });
     of_parts(&last)
 }

@@ -94,7 +94,7 @@ fn solve(op: &Operation, a: &Number, b: &Number) -> Result<Number> {
     }
     let a = if conjugate { a.conj() } else { a.clone() };
     // x · a = b is aᵀ · xᵀ = bᵀ.
-    let turn = turn != !left;
+    let turn = turn == left;
     let a = if turn { a.transposed() } else { a };
     let lower = flag(op, "lower") != turn;
     let wide = if a.ty().dtype == DType::F64 { DType::F64 } else { DType::F32 };
@@ -118,9 +118,7 @@ fn decomposed(a: &Number) -> Result<Vec<Given>> {
     let n = a.rank();
     let (lead, count) = (&a.shape()[..n - 2], a.shape()[n - 2].min(a.shape()[n - 1]));
     let shape = [lead, &[count]].concat();
-    let none = |t: &Tensor| {
-        t.builder().full(&t.ty().with_shape(shape.clone()), 0.0)
-    };
+    let none = |t: &Tensor| t.builder().full(&t.ty().with_shape(shape.clone()), 0.0);
     if a.ty().elements() == 0 {
         return Ok(vec![a.clone().into(), a.map(none).into()]);
     }

@@ -27,8 +27,7 @@ pub(super) fn solve_lower(l: &Number, b: &Number, unit: bool) -> Number {
     let all = Number::concatenate(&blocks.iter().collect::<Vec<_>>(), 0).unwrap_or_else(|| l.clone());
     let inverses = inverse(&all);
     let lead = l.shape()[0];
-    let inverses: Vec<Number> =
-        (0..count).map(|i| inverses.slice_dim(0, i * lead, (i + 1) * lead)).collect();
+    let inverses: Vec<Number> = (0..count).map(|i| inverses.slice_dim(0, i * lead, (i + 1) * lead)).collect();
     let x = by_halves(&l, &b, &inverses, size);
     if more == 0 { x } else { x.slice_dim(1, 0, n) }
 }
@@ -38,7 +37,8 @@ fn with_ones(l: &Number, more: usize) -> Number {
     let n = l.shape()[1];
     let wide = padded(l, (0, more), (0, more));
     let here = super::blocks::places(&wide, 0);
-    let is_new = here.equal(&super::blocks::places(&wide, 1)).and(&here.greater_equal(&here.scalar_like(n as f64)));
+    let is_new =
+        here.equal(&super::blocks::places(&wide, 1)).and(&here.greater_equal(&here.scalar_like(n as f64)));
     Number { re: is_new.select(&wide.re.scalar_like(1.0), &wide.re), im: wide.im }
 }
 
