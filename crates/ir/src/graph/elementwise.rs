@@ -148,15 +148,34 @@ pub(crate) fn leading_zeros(dtype: DType, s: Scalar) -> Scalar {
     Scalar::Int((s.to_bits(dtype).leading_zeros() - unused) as i64).convert_to(dtype)
 }
 
-/// The error function to about 1e-16: its Taylor series near zero, else a continued fraction of `erfc`.
-/// Abramowitz & Stegun 7.1.6 and 7.1.14.
+/// The error function to about 1e-16: a quotient of polynomials below 1 (Cephes, ndtr.c), its Taylor series below 2.5, else a
+/// continued fraction of `erfc`. Abramowitz & Stegun 7.1.6 and 7.1.14.
 pub(crate) fn erf(x: f64) -> f64 {
+    const T: [f64; 5] = [
+        9.604_973_739_870_516,
+        9.002_601_972_038_427e1,
+        2.232_005_345_946_843e3,
+        7.003_325_141_128_051e3,
+        5.559_230_130_103_949e4,
+    ];
+    const U: [f64; 6] = [
+        1.0,
+        3.356_171_416_475_031e1,
+        5.213_579_497_801_527e2,
+        4.594_323_829_709_801e3,
+        2.262_900_006_138_909_3e4,
+        4.926_739_426_086_359e4,
+    ];
     let a = x.abs();
     if a.is_nan() {
         return x;
     }
     if a > 6.0 {
         return x.signum();
+    }
+    if a < 1.0 {
+        let horner = |all: &[f64]| all.iter().fold(0.0, |sum, c| sum * (x * x) + c);
+        return x * horner(&T) / horner(&U);
     }
     if a < 2.5 {
         // erf(x) = 2/√π · e^(−x²) · Σ 2ⁿ x^(2n+1) / (1·3·…·(2n+1)); all terms are positive.

@@ -46,14 +46,24 @@ impl Groups {
         self.members.first().map_or(1, |g| g.len())
     }
 
-    fn check(&self) -> Result<(), Constraint> {
+    /// Checks the groups; `labels` are those of the op for groups that repeat a device and for ids without a channel.
+    fn check(&self, [unique, global]: [&'static str; 2]) -> Result<(), Constraint> {
         let all: Vec<usize> = self.members.iter().flatten().copied().collect();
         let size = self.size();
-        require!(size > 0 && !all.is_empty(), "C2", "replica_groups are empty");
-        require!(self.members.iter().all(|g| g.len() == size), "C2", "replica_groups differ in size");
-        require!(gather::unique(&all), "C2", "a device is in replica_groups twice");
-        require!(!self.global || self.channel > 0, "C5", "use_global_device_ids needs a channel");
-        Ok(())
+        let wrong = |label: &'static str, what: &str| Err(Constraint::new(label, what));
+        if size == 0 || all.is_empty() {
+            return wrong(unique, "replica_groups are empty");
+        }
+        if self.members.iter().any(|g| g.len() != size) {
+            return wrong(unique, "replica_groups differ in size");
+        }
+        if !gather::unique(&all) {
+            return wrong(unique, "a device is in replica_groups twice");
+        }
+        match self.global && self.channel == 0 {
+            true => wrong(global, "use_global_device_ids needs a channel"),
+            false => Ok(()),
+        }
     }
 
     /// Each device's group and its place there.
@@ -352,8 +362,8 @@ impl OpRule for AllReduce {
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let x = one(args)?;
-        self.groups.check()?;
-        reduce::check_fold_body(&self.body, &[x.dtype])?;
+        self.groups.check(["C1", "C4"])?;
+        reduce::check_fold_body(&self.body, &[x.dtype]).map_err(|c| Constraint::new("C5", c.message))?;
         Ok(smallvec![x])
     }
 
@@ -379,7 +389,7 @@ impl OpRule for AllGather {
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let x = one(args)?;
-        self.groups.check()?;
+        self.groups.check(["C2", "C5"])?;
         require!(self.dim < x.rank(), "C1", "all_gather_dim {} is not below rank {}", self.dim, x.rank());
         let grown = resized(&x, self.dim, |n| n.checked_mul(self.groups.size()));
         Ok(smallvec![grown.ok_or_else(|| Constraint::new("C6", format!("{x} cannot grow so much")))?])
@@ -405,10 +415,10 @@ impl OpRule for ReduceScatter {
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let x = one(args)?;
-        self.groups.check()?;
+        self.groups.check(["C3", "C6"])?;
         let (dim, n) = (self.dim, self.groups.size());
         require!(dim < x.rank(), "C2", "scatter_dimension {dim} is not below rank {}", x.rank());
-        reduce::check_fold_body(&self.body, &[x.dtype])?;
+        reduce::check_fold_body(&self.body, &[x.dtype]).map_err(|c| Constraint::new("C7", c.message))?;
         let part = resized(&x, dim, |size| divided(size, n));
         Ok(smallvec![part.ok_or_else(|| {
             Constraint::new("C1", format!("dimension {dim} of {x} does not divide into {n} parts"))
@@ -437,7 +447,7 @@ impl OpRule for AllToAll {
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let x = one(args)?;
-        self.groups.check()?;
+        self.groups.check(["C5", "-"])?;
         let (split, concat, n) = (self.split_dim, self.concat_dim, self.groups.size());
         require!(split < x.rank(), "C1", "split_dimension {split} is not below rank {}", x.rank());
         require!(concat < x.rank(), "C3", "concat_dimension {concat} is not below rank {}", x.rank());
@@ -537,6 +547,9 @@ pub(super) mod parse {
     pub fn all_to_all(s: &Source<'_>) -> Unread<Op> {
         let groups = Groups::read(s)?;
         let (split_dim, concat_dim) = (s.size("split_dimension")?, s.size("concat_dimension")?);
+        if s.size("split_count")? == 0 {
+            return Err("split_count is 0 (C4)".into());
+        }
         match s.size("split_count")? == groups.size() {
             true => Ok(AllToAll { groups, split_dim, concat_dim }.into()),
             false => Err("split_count is not the size of a group (C8)".into()),

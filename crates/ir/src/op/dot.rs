@@ -17,9 +17,9 @@ impl DotGeneral {
     }
 }
 
-fn distinct_below(dims: &[&[usize]], rank: usize) -> bool {
-    let all: Vec<usize> = dims.concat();
-    all.iter().enumerate().all(|(i, d)| *d < rank && !all[..i].contains(d))
+fn distinct(batch: &[usize], contract: &[usize]) -> bool {
+    let all: Vec<usize> = [batch, contract].concat();
+    all.iter().enumerate().all(|(i, d)| !all[..i].contains(d))
 }
 
 impl OpRule for DotGeneral {
@@ -36,16 +36,13 @@ impl OpRule for DotGeneral {
             "C2",
             "contracting dimensions do not pair up"
         );
-        require!(
-            distinct_below(&[&self.lhs_batch, &self.lhs_contract], a.rank()),
-            "C3",
-            "dimensions of the left operand {a} repeat or are out of range"
-        );
-        require!(
-            distinct_below(&[&self.rhs_batch, &self.rhs_contract], b.rank()),
-            "C4",
-            "dimensions of the right operand {b} repeat or are out of range"
-        );
+        let below = |dims: &[usize], x: &TensorType| dims.iter().all(|d| *d < x.rank());
+        require!(below(&self.lhs_batch, a), "C5", "batch dimensions are not below the rank of {a}");
+        require!(below(&self.lhs_contract, a), "C6", "contracting dimensions are not below the rank of {a}");
+        require!(below(&self.rhs_batch, b), "C7", "batch dimensions are not below the rank of {b}");
+        require!(below(&self.rhs_contract, b), "C8", "contracting dimensions are not below the rank of {b}");
+        require!(distinct(&self.lhs_batch, &self.lhs_contract), "C3", "dimensions of {a} are named twice");
+        require!(distinct(&self.rhs_batch, &self.rhs_contract), "C4", "dimensions of {b} are named twice");
         for (&l, &r) in self.lhs_batch.iter().zip(&self.rhs_batch) {
             require!(a.shape[l] == b.shape[r], "C9", "batch sizes differ: {l} of {a}, {r} of {b}");
         }
@@ -58,7 +55,7 @@ impl OpRule for DotGeneral {
                 b.shape[r]
             );
         }
-        require!(a.dtype == b.dtype, "C11", "element types differ: {a} and {b}");
+        require!(a.dtype == b.dtype, "C13", "element types differ: {a} and {b}");
         require!(
             a.dtype.is_float() == self.element_type.is_float(),
             "C13",

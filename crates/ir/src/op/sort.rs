@@ -13,7 +13,7 @@ impl OpRule for Sort {
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(!args.is_empty(), "C1", "needs at least one operand");
         for x in args {
-            require!(x.shape == args[0].shape, "C2", "operand shapes differ: {} and {x}", args[0]);
+            require!(x.shape == args[0].shape, "C3", "operand shapes differ: {} and {x}", args[0]);
         }
         require!(
             self.dim < args[0].rank(),

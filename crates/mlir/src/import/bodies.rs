@@ -1,8 +1,10 @@
 //! Bodies of ops: what they capture, and what one does to whole arrays.
 
+use super::attribute::sizes;
 use super::types::{not_there, wrong};
+use crate::syntax::Operation;
 use std::sync::Arc;
-use systole_base::{Result, Shape};
+use systole_base::{Result, Shape, TensorType};
 use systole_ir::op::{Lowering, Op};
 use systole_ir::{Graph, GraphBuilder, Tensor};
 
@@ -148,4 +150,22 @@ pub(super) fn with_further(name: &str, operands: Vec<Tensor>, further: &[Tensor]
         }
     }
     all
+}
+
+/// The specification's constraints of `map`.
+pub(super) fn check_map(op: &Operation, body: &Graph, operands: &[Tensor], captures: usize) -> Result<()> {
+    let Some(first) = operands.first() else { return Err(wrong("(C2) needs at least one operand")) };
+    if let Some(other) = operands.iter().find(|x| x.shape() != first.shape()) {
+        return Err(wrong(format!("(C1) operand shapes differ: {} and {}", first.ty(), other.ty())));
+    }
+    if !sizes(op, "dimensions")?.into_iter().eq(0..first.rank()) {
+        return Err(wrong("(C3) the dimensions are not all of the operands' in order"));
+    }
+    let scalars = operands.iter().map(|x| TensorType::scalar(x.dtype()));
+    let takes = body.param_types();
+    let fits = takes.iter().skip(captures).cloned().eq(scalars) && body.results.len() == 1;
+    match fits && body.result_types().iter().all(|ty| ty.rank() == 0) {
+        true => Ok(()),
+        false => Err(wrong(format!("(C4) the body takes {takes:?}, not an element of each operand"))),
+    }
 }

@@ -434,12 +434,16 @@ impl<'m> Importer<'m> {
     ) -> Result<Vec<Tensor>> {
         match (op.name.as_str(), operands.as_slice(), regions.as_slice()) {
             ("stablehlo.if", [pred], [on_true, on_false]) => {
+                if on_true.result_types() != on_false.result_types() {
+                    return Err(wrong("(C2) the branches have other results"));
+                }
                 // Branch 0 is for false, as false converts to 0.
                 let case = systole_ir::op::Case { branches: vec![on_false.clone(), on_true.clone()] };
                 let index = pred.convert(systole_base::DType::I32);
                 return Ok(g.emit(case, &captured.iter().chain([&index]).collect::<Vec<_>>()));
             }
             ("stablehlo.map", [x, ..], [body]) => {
+                bodies::check_map(op, body, &operands, captured.len())?;
                 let args: Vec<Tensor> = captured.iter().chain(&operands).cloned().collect();
                 return bodies::on_arrays(g, body, &args, x.shape());
             }
