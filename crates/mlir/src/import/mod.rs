@@ -4,11 +4,14 @@ mod attribute;
 mod check;
 mod chlo;
 mod complex;
+mod fft;
 mod given;
+mod linalg;
 mod manual;
 mod narrow;
 mod number;
 mod rewrite;
+mod top;
 mod types;
 
 use crate::interface::{Element, Face, Interface};
@@ -262,6 +265,12 @@ impl<'m> Importer<'m> {
             "stablehlo.create_token" | "stablehlo.after_all" => Ok(vec![Given::Token]),
             "sdy.sharding_constraint" | "sdy.reshard" => Ok(operands),
             "sdy.manual_computation" => self.manual(op, operands, frame, g),
+            "stablehlo.custom_call"
+                if attribute::text(op, "call_target_name")
+                    .is_some_and(|n| manual::SHAPE_CALLS.contains(&n)) =>
+            {
+                self.shape_call(op, operands, frame, g)
+            }
             _ => self.values(op, operands, frame, g),
         }
     }
@@ -281,6 +290,15 @@ impl<'m> Importer<'m> {
         let emit = |operands, types, bodies| self.emit(op, operands, types, (Vec::new(), bodies), g);
         let call =
             complex::Call { module: self.module, op, operands: &operands, results: &results, g, emit: &emit };
+        if let Some(written) = fft::write(op, &operands, &results)? {
+            return Ok(vec![written]);
+        }
+        if let Some(written) = linalg::write(op, &operands)? {
+            return Ok(written);
+        }
+        if let Some(written) = top::write(op, &operands, &results, self.module)? {
+            return Ok(written);
+        }
         if let Some(written) = complex::write(&call)? {
             return Ok(written);
         }
