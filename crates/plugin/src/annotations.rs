@@ -137,31 +137,22 @@ fn of_axes(
 
 /// How the results lie when ops keep what they are given.
 fn lead(module: &Module, main: &Function, devices: usize) -> Vec<Option<Tiles>> {
-    let mut walk = Walk { module, mesh: String::new(), depth: 0 };
-    let given =
-        main.parameters.iter().map(|attributes| match find(attributes, "sdy.sharding").and_then(said) {
-            Some((mesh, dims, _)) => {
-                walk.mesh = mesh.into();
-                dims.clone()
-            }
-            _ => Axes::new(),
-        });
-    let given: Vec<Axes> = given.collect();
-    if walk.mesh.is_empty() {
-        // Constraints within may name the mesh.
-        walk.mesh = module.meshes.first().map(|(name, _)| name.clone()).unwrap_or_default();
-    }
-    let found = walk.function(main, given);
+    let mut walk = Walk { module, depth: 0 };
+    let given = main.parameters.iter().map(|attributes| {
+        let told = find(attributes, "sdy.sharding").and_then(said);
+        told.map(|(_, dims, _)| dims.clone()).unwrap_or_default()
+    });
+    let found = walk.function(main, given.collect());
+    // Axes of the same name are the same in all meshes of a module.
     let tiles = |axes: Axes| match axes.iter().all(Vec::is_empty) {
         true => None,
-        false => of_axes(module, &walk.mesh, &axes, &[], axes.len(), devices).ok(),
+        false => module.meshes.iter().find_map(|(_, mesh)| Tiles::of_axes(&axes, &[], mesh, devices).ok()),
     };
     found.into_iter().map(tiles).collect()
 }
 
 struct Walk<'m> {
     module: &'m Module,
-    mesh: String,
     depth: usize,
 }
 
