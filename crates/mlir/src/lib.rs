@@ -18,6 +18,7 @@ pub mod interface;
 pub mod narrow;
 pub mod syntax;
 pub mod text;
+pub mod tiles;
 
 use systole_base::Result;
 use systole_ir::text::Program;

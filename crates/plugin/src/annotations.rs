@@ -3,11 +3,11 @@
 //! propagation, as far as it is needed to name a result's axes).
 
 use crate::call::Failure;
-use crate::sharding::Tiles;
 use std::collections::HashMap;
 use systole_mlir::syntax::{
     Attribute, Attributes, Elements, Function, Module, Operation, Region, Type, Value,
 };
+use systole_mlir::tiles::Tiles;
 
 /// Calls deeper than this are not followed.
 const MOST_CALLS: usize = 16;
@@ -92,12 +92,29 @@ fn tiles(
     rank: usize,
     devices: usize,
 ) -> Result<Option<Tiles>, Failure> {
-    if let Some(Attribute::Sharding(mesh, dims)) = find(attributes, "sdy.sharding") {
-        return of_axes(module, mesh, dims, rank, devices).map(Some);
+    if let Some((mesh, dims, unreduced)) = find(attributes, "sdy.sharding").and_then(said) {
+        return of_axes(module, mesh, dims, &unreduced, rank, devices).map(Some);
     }
     match find(attributes, "mhlo.sharding") {
-        Some(Attribute::String(text)) => Tiles::of_text(text, rank, devices).map(Some),
+        Some(Attribute::String(text)) => Ok(Some(Tiles::of_text(text, rank, devices)?)),
         _ => Ok(None),
+    }
+}
+
+/// Mesh, axes and axes along which devices have terms of a sum.
+fn said(sharding: &Attribute) -> Option<(&str, &Axes, Vec<String>)> {
+    match sharding {
+        Attribute::Sharding(mesh, dims) => Some((mesh, dims, Vec::new())),
+        Attribute::Struct(_, fields) => {
+            let Some(Attribute::Sharding(mesh, dims)) = find(fields, "sharding") else { return None };
+            let Some(Attribute::List(axes)) = find(fields, "axes") else { return None };
+            let name = |a: &Attribute| match a {
+                Attribute::String(name) => Some(name.clone()),
+                _ => None,
+            };
+            Some((mesh, dims, axes.iter().filter_map(name).collect()))
+        }
+        _ => None,
     }
 }
 
@@ -105,43 +122,37 @@ fn of_axes(
     module: &Module,
     mesh: &str,
     dims: &[Vec<String>],
+    unreduced: &[String],
     rank: usize,
     devices: usize,
 ) -> Result<Tiles, Failure> {
     let axes = module.meshes.iter().find(|(name, _)| name == mesh).map(|(_, axes)| axes.as_slice());
-    let whole = devices == 1 || dims.len() != rank || dims.iter().all(Vec::is_empty);
+    let none = dims.iter().all(Vec::is_empty) && unreduced.is_empty();
+    let whole = devices == 1 || dims.len() != rank || none;
     match axes {
-        Some(axes) if !whole && !axes.is_empty() => Tiles::of_axes(dims, axes, devices),
+        Some(axes) if !whole && !axes.is_empty() => Ok(Tiles::of_axes(dims, unreduced, axes, devices)?),
         _ => Ok(Tiles::replicated(rank, devices)),
     }
 }
 
 /// How the results lie when ops keep what they are given.
 fn lead(module: &Module, main: &Function, devices: usize) -> Vec<Option<Tiles>> {
-    let mut walk = Walk { module, mesh: String::new(), depth: 0 };
-    let given = main.parameters.iter().map(|attributes| match find(attributes, "sdy.sharding") {
-        Some(Attribute::Sharding(mesh, dims)) => {
-            walk.mesh = mesh.clone();
-            dims.clone()
-        }
-        _ => Axes::new(),
+    let mut walk = Walk { module, depth: 0 };
+    let given = main.parameters.iter().map(|attributes| {
+        let told = find(attributes, "sdy.sharding").and_then(said);
+        told.map(|(_, dims, _)| dims.clone()).unwrap_or_default()
     });
-    let given: Vec<Axes> = given.collect();
-    if walk.mesh.is_empty() {
-        // Constraints within may name the mesh.
-        walk.mesh = module.meshes.first().map(|(name, _)| name.clone()).unwrap_or_default();
-    }
-    let found = walk.function(main, given);
+    let found = walk.function(main, given.collect());
+    // Axes of the same name are the same in all meshes of a module.
     let tiles = |axes: Axes| match axes.iter().all(Vec::is_empty) {
         true => None,
-        false => of_axes(module, &walk.mesh, &axes, axes.len(), devices).ok(),
+        false => module.meshes.iter().find_map(|(_, mesh)| Tiles::of_axes(&axes, &[], mesh, devices).ok()),
     };
     found.into_iter().map(tiles).collect()
 }
 
 struct Walk<'m> {
     module: &'m Module,
-    mesh: String,
     depth: usize,
 }
 
@@ -168,10 +179,12 @@ impl Walk<'_> {
     fn operation(&mut self, f: &Function, op: &Operation, known: &HashMap<Value, Axes>) -> Vec<Axes> {
         let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
         match name {
-            "sdy.sharding_constraint" | "sdy.reshard" => match find(&op.attributes, "sharding") {
-                Some(Attribute::Sharding(_, dims)) => vec![dims.clone()],
-                _ => Vec::new(),
-            },
+            "sdy.sharding_constraint" | "sdy.reshard" => {
+                match find(&op.attributes, "sharding").and_then(said) {
+                    Some((_, dims, _)) => vec![dims.clone()],
+                    None => Vec::new(),
+                }
+            }
             "sdy.manual_computation" => shardings(&op.attributes, "out_shardings"),
             "func.call" => {
                 let Some(Attribute::Symbol(callee)) = find(&op.attributes, "callee") else {
@@ -227,10 +240,7 @@ fn dims(f: &Function, value: Value) -> Option<Vec<u64>> {
 
 /// The shardings of several values, as `sdy.manual_computation` has them.
 fn shardings(attributes: &Attributes, name: &str) -> Vec<Axes> {
-    let one = |item: &Attribute| match item {
-        Attribute::Sharding(_, dims) => dims.clone(),
-        _ => Axes::new(),
-    };
+    let one = |item: &Attribute| said(item).map(|(_, dims, _)| dims.clone()).unwrap_or_default();
     match find(attributes, name) {
         Some(Attribute::List(items)) => items.iter().map(one).collect(),
         _ => Vec::new(),

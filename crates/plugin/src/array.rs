@@ -4,10 +4,10 @@ use crate::call::{Answer, Failure, Handle, seen};
 use crate::device::{Device, Memory, Stats};
 use crate::event::Event;
 use crate::kind::Kind;
-use crate::sharding::Tiles;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use systole_ir::{Literal, TensorType};
+use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys::{self, Object};
 use systole_runtime::Buffer;
 

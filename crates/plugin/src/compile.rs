@@ -7,7 +7,6 @@ use crate::kind::Kind;
 use crate::options::Options;
 use crate::program::{Engine, Program};
 use crate::serialized::Serialized;
-use crate::sharding::Tiles;
 use crate::told::{Facts, Told};
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use systole_ir::{Graph, TensorType, cost, text};
 use systole_mlir::import;
 use systole_mlir::interface::{Face, Interface};
 use systole_mlir::syntax::Module;
+use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys::Object;
 use systole_runtime::{Backend, CompileOptions};
 

@@ -31,7 +31,6 @@ mod program;
 mod queue;
 mod run;
 mod serialized;
-mod sharding;
 mod table;
 mod told;
 mod transfer;

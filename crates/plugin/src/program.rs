@@ -10,12 +10,12 @@ use crate::event::Pace;
 use crate::kind::Kind;
 use crate::queue::Queue;
 use crate::serialized::Serialized;
-use crate::sharding::{Tiles, varint};
 use crate::told::Told;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use systole_dist::SimulatedMesh;
 use systole_ir::TensorType;
+use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys::{self, Object};
 use systole_runtime::Executable;
 
@@ -118,6 +118,14 @@ macro_rules! handle {
             }
         })*
     };
+}
+
+fn varint(mut v: u64, out: &mut Vec<u8>) {
+    while v > 0x7f {
+        out.push(v as u8 | 0x80);
+        v >>= 7;
+    }
+    out.push(v as u8);
 }
 
 /// Hands bytes out: start, length, what backs them, and its deleter.

@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use systole_dist::SimulatedMesh;
 use systole_ir::Literal;
+use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys::{self, Object, code};
 use systole_runtime::{Arg, Buffer, Executable};
 
@@ -20,6 +21,8 @@ enum Made {
     Together(Vec<Vec<Buffer>>),
     /// Of each device.
     Each(Vec<Vec<Vec<Buffer>>>),
+    /// Of each device all of it.
+    Same(Vec<Vec<Vec<Buffer>>>),
 }
 
 impl Program {
@@ -105,13 +108,20 @@ impl Program {
                 Ok(Made::Together(self.grouped(program.run(args)?)))
             }
             Engine::Same(program) => {
-                let mut args = Vec::new();
+                let mut lists: Vec<Vec<Arg<'static>>> = self.devices.iter().map(|_| Vec::new()).collect();
                 for (i, own) in given.into_iter().enumerate() {
-                    args.extend(self.together(i, own)?);
+                    let whole = self.argument_tiles.get(i).is_some_and(Tiles::is_replicated);
+                    if whole && own.iter().all(|c| matches!(c, Content::Own(_))) {
+                        for (list, content) in lists.iter_mut().zip(own) {
+                            list.extend(content.wait()?.into_iter().map(Arg::Donate));
+                        }
+                        continue;
+                    }
+                    let arrays = self.together(i, own)?;
+                    lists.iter_mut().for_each(|list| list.extend(arrays.iter().cloned().map(Arg::Donate)));
                 }
-                let lists = (0..self.devices.len()).map(|_| args.iter().map(Arg::Borrow).collect());
-                let first = program.run(lists.collect())?.into_iter().next().unwrap_or_default();
-                Ok(Made::Together(self.grouped(first)))
+                let results = program.run(lists)?;
+                Ok(Made::Same(results.into_iter().map(|own| self.grouped(own)).collect()))
             }
             Engine::Each(program) => self.each(given, program),
             Engine::Copies(program) => self.copies(given, program),
@@ -144,6 +154,16 @@ impl Program {
         self.result_arrays.iter().map(|n| arrays.by_ref().take(*n).collect()).collect()
     }
 
+    /// What each device gets of a result that all have: its own, or its part of the first one's.
+    fn own_shares(&self, k: usize, devices: &mut [Vec<Vec<Buffer>>]) -> Vec<Content> {
+        let mut taken = devices.iter_mut().map(|own| own.get_mut(k).map(std::mem::take).unwrap_or_default());
+        if self.result_tiles.get(k).is_some_and(Tiles::is_replicated) {
+            return taken.map(|arrays| Content::Own(Held::Ready(arrays))).collect();
+        }
+        let first = taken.next().unwrap_or_default();
+        self.shares(k, Held::Ready(first))
+    }
+
     /// What each device gets of a result.
     fn shares(&self, k: usize, held: Held) -> Vec<Content> {
         let n = self.devices.len();
@@ -170,7 +190,7 @@ impl Program {
                     pending.iter().zip(results).for_each(|(p, arrays)| p.set(arrays));
                     Ok(())
                 }
-                Ok(Made::Each(_)) => Err(Failure::invalid("results of single devices")),
+                Ok(Made::Each(_) | Made::Same(_)) => Err(Failure::invalid("results of single devices")),
                 Err(failure) => Err(failure),
             };
             // What waits for them is their only holder then, and may write over them.
@@ -184,8 +204,7 @@ impl Program {
 
     fn is_later(&self, given: &Given) -> bool {
         let waits = |c: &Content| c.event().outcome().is_none();
-        matches!(self.engine, Engine::Alone(_) | Engine::Same(_))
-            && (self.is_long || given.iter().flatten().any(waits))
+        matches!(self.engine, Engine::Alone(_)) && (self.is_long || given.iter().flatten().any(waits))
     }
 }
 
@@ -292,6 +311,15 @@ impl Handle for sys::LoadedExecutable_Execute {
             let end = |made| (made, program.pace.end_of_run());
             match program.compute(given)? {
                 Made::Together(results) => end(results.into_iter().map(Held::Ready).collect()),
+                Made::Same(mut devices_results) => {
+                    let shares =
+                        (0..program.results.len()).map(|k| program.own_shares(k, &mut devices_results));
+                    let shares = shares.collect();
+                    // SAFETY: passed on.
+                    return unsafe {
+                        Call(self).hand_out(program, &devices, shares, &program.pace.end_of_run())
+                    };
+                }
                 Made::Each(devices_results) => {
                     let mut shares: Vec<Vec<Content>> = program.results.iter().map(|_| Vec::new()).collect();
                     for own in devices_results {

@@ -2,10 +2,10 @@
 
 use crate::device::MEMORY_KIND;
 use crate::kind::Kind;
-use crate::sharding::Tiles;
 use std::sync::Arc;
 use systole_ir::Graph;
 use systole_ir::cost;
+use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys::{self, Args, Chars, LogicalIds, Object, named};
 
 /// Texts or bytes, as callers read lists of them.
@@ -29,12 +29,13 @@ impl Texts {
         self.starts.len()
     }
 
+    /// Null where there are none: then nothing is said.
     pub(crate) fn starts(&self) -> *const Chars {
-        self.starts.as_ptr()
+        if self.starts.is_empty() { std::ptr::null() } else { self.starts.as_ptr() }
     }
 
     pub(crate) fn sizes(&self) -> *const usize {
-        self.sizes.as_ptr()
+        if self.sizes.is_empty() { std::ptr::null() } else { self.sizes.as_ptr() }
     }
 }
 

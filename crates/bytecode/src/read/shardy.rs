@@ -4,6 +4,7 @@ use super::{Reader, unknown};
 use crate::bytes::Bytes;
 use systole_base::Result;
 use systole_mlir::syntax::Attribute;
+use systole_mlir::text::unreduced_along;
 
 /// What attributes are on the way to a mesh, and to a rule.
 const MESH: &str = "sdy.mesh";
@@ -47,15 +48,10 @@ impl<'a> Reader<'a> {
             // The axes of a dimension; whether more may be added, and its priority, are not kept.
             5 => Ok(Attribute::List(self.list(bytes, depth)?)),
             6 => self.sharding(bytes, depth),
-            code @ (15 | 17) => {
+            15 | 17 => {
                 let sharding = self.sharding(bytes, depth)?;
                 let unreduced = self.list(bytes, depth)?;
-                match unreduced.is_empty() {
-                    true => Ok(sharding),
-                    false => {
-                        Err(unknown(format!("sharding {code} with unreduced axes is not read"), bytes.at))
-                    }
-                }
+                Ok(unreduced_along(sharding, unreduced))
             }
             8 => {
                 let factors = bytes.list(Bytes::signed)?.into_iter().map(factor).collect::<String>();

@@ -1,125 +1,144 @@
-//! `sdy.manual_computation`: what each device computes by itself, as Shardy has it.
+//! What each device computes by itself: Shardy's `sdy.manual_computation`, and GSPMD's custom calls between which a program
+//! is that of one device.
 //!
-//! Around it a program is that of all devices together. It becomes the program that every device runs: outside of such
+//! Around them a program is that of all devices together. It becomes the program that every device runs: outside of such
 //! computations all compute the same; at the begin each takes its part of the operands, and at the end the parts of all are
 //! gathered. A program with none of them stays as it is, and is run once.
 
 use super::given::Given;
 use super::types::{not_there, wrong};
 use super::{Frame, Importer};
-use crate::syntax::{Attribute, Operation};
+use crate::syntax::{Attribute, Operation, Region, Value};
 use crate::text::find;
-use systole_base::{DType, Result};
-use systole_ir::op::{AllGather, Convert, DynamicSlice, Groups, PartitionId};
+use crate::tiles::Tiles;
+use systole_base::{DType, Literal, Result, TensorType};
+use systole_ir::op::{
+    AllGather, AllReduce, BroadcastInDim, Convert, DynamicSlice, Groups, Monoid, PartitionId, Reshape,
+};
 use systole_ir::{GraphBuilder, Tensor};
 
 /// More devices than this are a mistake.
-const MOST_DEVICES: usize = 1 << 12;
+const MOST_DEVICES: u64 = 1 << 10;
+/// Regions within regions that are searched.
+const MOST_DEPTH: usize = 64;
 
-/// One axis of a mesh.
-#[derive(Clone, Copy)]
-struct Axis {
-    stride: usize,
-    size: usize,
-}
+/// The custom calls that begin and end what a device computes by itself.
+pub(super) const SHAPE_CALLS: [&str; 2] = ["SPMDFullToShardShape", "SPMDShardToFullShape"];
 
-/// The devices of a mesh.
-struct Devices {
-    axes: Vec<(String, Axis)>,
-    count: usize,
-}
-
-impl Devices {
-    fn new(mesh: &[(String, u64)]) -> Result<Devices> {
-        let mut axes = Vec::new();
-        let mut count = 1usize;
-        for (name, size) in mesh.iter().rev() {
-            let size = usize::try_from(*size).map_err(|_| wrong("an axis is too large"))?;
-            axes.push((name.clone(), Axis { stride: count, size }));
-            count = count
-                .checked_mul(size)
-                .filter(|n| *n <= MOST_DEVICES && *n > 0)
-                .ok_or_else(|| not_there(format!("a mesh of over {MOST_DEVICES} devices")))?;
-        }
-        Ok(Devices { axes, count })
-    }
-
-    /// An axis, or a part of one: `x:(2)4` is the four parts of `x` behind its first two.
-    fn axis(&self, text: &str) -> Result<Axis> {
-        let missing = || wrong(format!("the mesh has no axis {text}"));
-        let (name, part) = text.split_once(':').map_or((text, None), |(name, part)| (name, Some(part)));
-        let axis = self.axes.iter().find(|(n, _)| n == name).map(|(_, axis)| *axis).ok_or_else(missing)?;
-        let Some(part) = part else { return Ok(axis) };
-        let sizes = part.strip_prefix('(').and_then(|p| p.split_once(')'));
-        let (before, size) = sizes.ok_or_else(missing)?;
-        let (before, size): (usize, usize) =
-            (before.parse().map_err(|_| missing())?, size.parse().map_err(|_| missing())?);
-        match before.checked_mul(size) {
-            Some(n) if n > 0 && axis.size.is_multiple_of(n) => {
-                Ok(Axis { stride: axis.stride * (axis.size / n), size })
-            }
-            _ => Err(missing()),
-        }
-    }
-
-    /// The devices that differ along `axes` alone, the last fastest.
-    fn groups(&self, axes: &[Axis]) -> Vec<Vec<usize>> {
-        let place = |d: usize| axes.iter().fold(0, |at, a| at * a.size + d / a.stride % a.size);
-        let others = |d: usize| axes.iter().fold(d, |d, a| d - d / a.stride % a.size * a.stride);
-        let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
-        for d in 0..self.count {
-            match groups.iter_mut().find(|(first, _)| *first == others(d)) {
-                Some((_, group)) => group.push(d),
-                None => groups.push((others(d), vec![d])),
-            }
-        }
-        let sorted = |(_, mut group): (usize, Vec<usize>)| {
-            group.sort_by_key(|d| place(*d));
-            group
-        };
-        groups.into_iter().map(sorted).collect()
-    }
-}
-
-/// How an operand or a result lies: for each dimension the axes that each device has its own part of.
-fn manual_dims(sharding: &Attribute, devices: &Devices, manual: &[String]) -> Result<Vec<Vec<Axis>>> {
+/// How an operand or a result lies along the axes that devices have their own parts of.
+fn tiles(sharding: &Attribute, mesh: &[(String, u64)], manual: &[String]) -> Result<Tiles> {
+    let (sharding, unreduced) = match sharding {
+        Attribute::Struct(_, fields) => match (find(fields, "sharding"), find(fields, "axes")) {
+            (Some(inner), Some(Attribute::List(axes))) => (inner, axes.as_slice()),
+            _ => return Err(wrong("a sharding of no axes")),
+        },
+        plain => (plain, &[][..]),
+    };
     let Attribute::Sharding(_, dims) = sharding else { return Err(wrong("a sharding of no axes")) };
     let is_manual = |text: &&String| manual.iter().any(|m| m == text.split(':').next().unwrap_or(text));
-    dims.iter().map(|axes| axes.iter().filter(is_manual).map(|a| devices.axis(a)).collect()).collect()
+    let dims: Vec<Vec<String>> =
+        dims.iter().map(|axes| axes.iter().filter(is_manual).cloned().collect()).collect();
+    let name = |a: &Attribute| match a {
+        Attribute::String(name) => Some(name.clone()),
+        _ => None,
+    };
+    let unreduced: Vec<String> = unreduced.iter().filter_map(name).filter(|n| is_manual(&n)).collect();
+    let count = mesh.iter().try_fold(1u64, |n, (_, size)| n.checked_mul(*size));
+    let count = count.filter(|n| (1..=MOST_DEVICES).contains(n));
+    let count = count.ok_or_else(|| not_there(format!("a mesh of over {MOST_DEVICES} devices")))?;
+    Tiles::of_axes(&dims, &unreduced, mesh, count as usize)
+}
+
+/// This device's number.
+fn device(g: &GraphBuilder) -> Tensor {
+    let own = g.emit(PartitionId, &[]).remove(0);
+    g.emit(Convert { to: DType::I32 }, &[&own]).remove(0)
+}
+
+/// This device's entry of a list with one for each.
+fn entry(list: Literal, device: &Tensor, g: &GraphBuilder) -> Tensor {
+    let list = g.constant(list);
+    let sizes = [1].into_iter().collect();
+    let one = g.emit(DynamicSlice { sizes }, &[&list, device]).remove(0);
+    g.emit(Reshape { shape: Default::default() }, &[&one]).remove(0)
 }
 
 /// This device's part of what all have.
-fn part(x: &Tensor, dims: &[Vec<Axis>], g: &GraphBuilder) -> Result<Tensor> {
-    if dims.iter().all(Vec::is_empty) {
+fn part(x: &Tensor, tiles: &Tiles, g: &GraphBuilder) -> Result<Tensor> {
+    if tiles.is_replicated() {
         return Ok(x.clone());
     }
-    let number = |n: usize| g.scalar(DType::U32, n as f64);
-    let device = g.emit(PartitionId, &[]).remove(0);
-    let (mut sizes, mut starts) = (x.ty().shape.to_vec(), Vec::new());
-    for (size, axes) in sizes.iter_mut().zip(dims) {
-        let parts: usize = axes.iter().map(|a| a.size).product();
-        if !size.is_multiple_of(parts) {
-            return Err(wrong(format!("a dimension of {size} is not split into {parts} equal parts")));
-        }
-        *size /= parts;
-        let mut at = number(0);
-        for axis in axes {
-            let along = (&device / &number(axis.stride)).remainder(&number(axis.size));
-            at = at * number(axis.size) + along;
-        }
-        let start = at * number(*size);
-        starts.push(g.emit(Convert { to: DType::I32 }, &[&start]).remove(0));
+    let own = device(g);
+    let local = tiles.local(x.shape())?;
+    let starts = tiles.starts(&local);
+    let mut inputs = vec![x.clone()];
+    for d in 0..local.len() {
+        let column: Vec<i32> = starts.iter().map(|s| s.get(d).map_or(0, |at| *at as i32)).collect();
+        inputs.push(entry(Literal::from_slice([column.len()], &column)?, &own, g));
     }
-    let inputs: Vec<&Tensor> = std::iter::once(x).chain(&starts).collect();
-    Ok(g.emit(DynamicSlice { sizes: sizes.into_iter().collect() }, &inputs).remove(0))
+    let inputs: Vec<&Tensor> = inputs.iter().collect();
+    let mine = match local.is_empty() {
+        true => x.clone(),
+        false => g.emit(DynamicSlice { sizes: local.into_iter().collect() }, &inputs).remove(0),
+    };
+    if tiles.is_reduced() {
+        return Ok(mine);
+    }
+    // One of those that share a sum has all of it.
+    let firsts = tiles.firsts();
+    let first = entry(Literal::from_bools([firsts.len()], &firsts)?, &own, g);
+    let spread = BroadcastInDim { dims: Default::default(), shape: mine.ty().shape.clone() };
+    let first = g.emit(spread, &[&first]).remove(0);
+    let nothing = g.constant(Literal::zeros(mine.ty().clone()));
+    Ok(first.select(&mine, &nothing))
 }
 
 /// The parts of all devices together.
-fn gathered(x: Tensor, dims: &[Vec<Axis>], devices: &Devices, g: &GraphBuilder) -> Tensor {
-    dims.iter().enumerate().filter(|(_, axes)| !axes.is_empty()).fold(x, |x, (dim, axes)| {
-        let groups = Groups { members: devices.groups(axes), channel: 1, global: true };
-        g.emit(AllGather { groups, dim }, &[&x]).remove(0)
+fn gathered(x: Tensor, tiles: &Tiles, g: &GraphBuilder) -> Tensor {
+    let groups = |members| Groups { members, channel: 1, global: true };
+    let split = (0..x.ty().rank()).filter(|d| !tiles.is_whole(*d));
+    let whole =
+        split.fold(x, |x, dim| g.emit(AllGather { groups: groups(tiles.rows(dim)), dim }, &[&x]).remove(0));
+    match tiles.is_reduced() {
+        true => whole,
+        false => {
+            let body = Monoid::Add.body(whole.ty().dtype);
+            g.emit(AllReduce { groups: groups(tiles.sums()), body }, &[&whole]).remove(0)
+        }
+    }
+}
+
+fn part_of(given: Given, tiles: &Tiles, g: &GraphBuilder) -> Result<Given> {
+    Ok(match given {
+        Given::Array(x) => Given::Array(part(&x, tiles, g)?),
+        Given::Complex(re, im) => Given::Complex(part(&re, tiles, g)?, part(&im, tiles, g)?),
+        other => other,
     })
+}
+
+fn whole_of(given: Given, tiles: &Tiles, g: &GraphBuilder) -> Given {
+    match given {
+        Given::Array(x) => Given::Array(gathered(x, tiles, g)),
+        Given::Complex(re, im) => Given::Complex(gathered(re, tiles, g), gathered(im, tiles, g)),
+        other => other,
+    }
+}
+
+/// The op that makes a value.
+fn maker(region: &Region, value: Value, depth: usize) -> Option<&Operation> {
+    let within = |op: &'_ Operation| op.results.contains(&value);
+    region.operations.iter().find(|op| within(op)).or_else(|| match depth {
+        MOST_DEPTH => None,
+        _ => region.operations.iter().flat_map(|op| &op.regions).find_map(|r| maker(r, value, depth + 1)),
+    })
+}
+
+/// The sharding that GSPMD's calls have as a string.
+fn told(op: &Operation) -> Option<&str> {
+    match find(&op.attributes, "mhlo.sharding") {
+        Some(Attribute::String(text)) => Some(text),
+        _ => None,
+    }
 }
 
 impl<'m> Importer<'m> {
@@ -143,39 +162,49 @@ impl<'m> Importer<'m> {
         let manual = list("manual_axes")?.iter().map(axis).collect::<Result<Vec<String>>>()?;
         let named = ins.iter().chain(outs).find_map(|s| match s {
             Attribute::Sharding(mesh, _) => Some(mesh),
+            Attribute::Struct(_, fields) => match find(fields, "sharding") {
+                Some(Attribute::Sharding(mesh, _)) => Some(mesh),
+                _ => None,
+            },
             _ => None,
         });
         let mesh = self.module.meshes.iter().find(|(name, _)| Some(name) == named);
-        let devices = Devices::new(mesh.map_or(&[], |(_, axes)| axes.as_slice()))?;
+        let mesh = mesh.map_or(&[][..], |(_, axes)| axes.as_slice());
         let [body] = op.regions.as_slice() else { return Err(wrong("it has no body")) };
         if body.arguments.len() != operands.len() || ins.len() != operands.len() {
             return Err(wrong(format!("{} operands, {} shardings", operands.len(), ins.len())));
         }
         for ((value, given), sharding) in body.arguments.iter().zip(operands).zip(ins) {
-            let given = match given {
-                Given::Array(x) => Given::Array(part(&x, &manual_dims(sharding, &devices, &manual)?, g)?),
-                Given::Complex(re, im) => {
-                    let dims = manual_dims(sharding, &devices, &manual)?;
-                    Given::Complex(part(&re, &dims, g)?, part(&im, &dims, g)?)
-                }
-                other => other,
-            };
-            frame.set(*value, given);
+            frame.set(*value, part_of(given, &tiles(sharding, mesh, &manual)?, g)?);
         }
         let results = self.body(body, frame, g)?;
         if results.len() != outs.len() {
             return Err(wrong(format!("{} results, {} shardings", results.len(), outs.len())));
         }
-        let whole = |(given, sharding): (Given, &Attribute)| match given {
-            Given::Array(x) => {
-                Ok(Given::Array(gathered(x, &manual_dims(sharding, &devices, &manual)?, &devices, g)))
-            }
-            Given::Complex(re, im) => {
-                let dims = manual_dims(sharding, &devices, &manual)?;
-                Ok(Given::Complex(gathered(re, &dims, &devices, g), gathered(im, &dims, &devices, g)))
-            }
-            other => Ok(other),
-        };
+        let whole = |(given, sharding)| Ok(whole_of(given, &tiles(sharding, mesh, &manual)?, g));
         results.into_iter().zip(outs).map(whole).collect()
+    }
+
+    /// GSPMD's call to one device's shape (how the operand lies is said by the call before it), or back.
+    pub(super) fn shape_call(
+        &mut self,
+        op: &'m Operation,
+        operands: Vec<Given>,
+        frame: &Frame<'m>,
+        g: &GraphBuilder,
+    ) -> Result<Vec<Given>> {
+        let [given] = <[Given; 1]>::try_from(operands).map_err(|_| wrong("it takes one operand"))?;
+        let enters = super::attribute::text(op, "call_target_name") == Some(SHAPE_CALLS[0]);
+        let before = op.operands.first().and_then(|v| maker(&frame.function.body, *v, 0));
+        let text = if enters { before.and_then(told) } else { told(op) };
+        let text = text.ok_or_else(|| wrong("it does not say how the array lies on the devices"))?;
+        let devices = match find(&self.module.attributes, "mhlo.num_partitions") {
+            Some(Attribute::Int(n)) => usize::try_from(*n).unwrap_or(1),
+            _ => 1,
+        };
+        let rank = |ty: &TensorType| ty.rank();
+        let rank = given.parts()?.first().map_or(0, |x| rank(x.ty()));
+        let tiles = Tiles::of_text(text, rank, devices)?;
+        Ok(vec![if enters { part_of(given, &tiles, g)? } else { whole_of(given, &tiles, g) }])
     }
 }

@@ -312,6 +312,12 @@ impl<'m> Importer<'m> {
             "interpreter.run_parallel" => self.run_parallel(op, operands, g),
             "sdy.sharding_constraint" | "sdy.reshard" => Ok(operands),
             "sdy.manual_computation" => self.manual(op, operands, frame, g),
+            "stablehlo.custom_call"
+                if attribute::text(op, "call_target_name")
+                    .is_some_and(|n| manual::SHAPE_CALLS.contains(&n)) =>
+            {
+                self.shape_call(op, operands, frame, g)
+            }
             _ => self.values(op, operands, frame, g),
         }
     }

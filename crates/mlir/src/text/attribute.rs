@@ -263,7 +263,16 @@ impl<'a> Parser<'a> {
             let dims = p.list('[', ']', |p| {
                 p.list('{', '}', Self::axis).map(|axes| axes.into_iter().flatten().collect())
             })?;
-            Ok(Attribute::Sharding(mesh, dims))
+            let mut unreduced = Vec::new();
+            while p.eat(',')? {
+                let word = p.word()?.to_string();
+                p.expect('=')?;
+                let axes = p.list('{', '}', Self::axis)?.into_iter().flatten().map(Attribute::String);
+                if word == "unreduced" {
+                    unreduced.extend(axes);
+                }
+            }
+            Ok(unreduced_along(Attribute::Sharding(mesh, dims), unreduced))
         };
         read(&mut inner).map_err(wrong)
     }
@@ -274,10 +283,24 @@ impl<'a> Parser<'a> {
             return Ok(None);
         }
         let name = p.string()?;
-        if p.is(':') {
-            return Err(p.error("parts of an axis are not read"));
+        if !p.eat(':')? {
+            return Ok(Some(name));
         }
-        Ok(Some(name))
+        p.expect('(')?;
+        let before = p.int()?;
+        p.expect(')')?;
+        Ok(Some(format!("{name}:({before}){}", p.int()?)))
+    }
+}
+
+/// A sharding along whose axes `unreduced` devices have terms of a sum: as it is where there are none.
+pub fn unreduced_along(sharding: Attribute, unreduced: Vec<Attribute>) -> Attribute {
+    match unreduced.is_empty() {
+        true => sharding,
+        false => Attribute::Struct(
+            "sdy.unreduced".into(),
+            vec![("sharding".into(), sharding), ("axes".into(), Attribute::List(unreduced))],
+        ),
     }
 }
 

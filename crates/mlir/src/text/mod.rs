@@ -6,6 +6,7 @@ mod operation;
 mod pretty;
 
 use crate::syntax::{Attribute, Attributes, Module, Place, Type, Value};
+pub use attribute::unreduced_along;
 pub use operation::function_of;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};

@@ -1,42 +1,71 @@
 //! How an array of all devices lies on them: equal tiles, and which of them each device has. Read from the strings of
-//! GSPMD (`mhlo.sharding`) and from axes of a mesh (Shardy); told to callers as `xla.OpSharding`.
+//! GSPMD (`mhlo.sharding`) and from axes of a mesh (Shardy); told to others as `xla.OpSharding`.
 
-use crate::call::Failure;
-use systole_ir::{Literal, TensorType};
+use systole_base::{Error, ErrorKind, Literal, LiteralBuilder, Result, Scalar, TensorType};
+
+/// An error about a sharding.
+fn wrong(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Data, what)
+}
 
 /// More devices than this are a mistake.
 const MOST_DEVICES: usize = 1024;
 
 /// Equal tiles of an array over devices.
+///
+/// ```
+/// use systole_mlir::tiles::Tiles;
+/// let tiles = Tiles::of_text("{devices=[2,1,2]<=[4] last_tile_dim_replicate}", 2, 4)?;
+/// assert_eq!(tiles.local(&[6, 3])?, [3, 3]);
+/// # Ok::<(), systole_base::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tiles {
+pub struct Tiles {
     /// Into how many parts each dimension is split.
     counts: Vec<usize>,
     /// The tile of each device, by its place in the assignment; tiles are numbered in row-major order.
     owner: Vec<usize>,
+    /// Which term of a sum each device has, where the array is a sum of what devices have.
+    term: Vec<usize>,
 }
 
 impl Tiles {
     /// Every device has all of an array of `rank` dimensions.
-    pub(crate) fn replicated(rank: usize, devices: usize) -> Tiles {
-        Tiles { counts: vec![1; rank], owner: vec![0; devices] }
+    pub fn replicated(rank: usize, devices: usize) -> Tiles {
+        Tiles { counts: vec![1; rank], owner: vec![0; devices], term: vec![0; devices] }
     }
 
-    pub(crate) fn is_replicated(&self) -> bool {
-        self.counts.iter().all(|c| *c == 1)
+    /// Whether every device has all of it.
+    pub fn is_replicated(&self) -> bool {
+        self.counts.iter().all(|c| *c == 1) && self.terms() == 1
     }
 
-    /// Of the axes of a mesh (name and size, the first slowest) that split each dimension, the first slowest.
-    pub(crate) fn of_axes(
+    /// Of how many terms it is the sum.
+    fn terms(&self) -> usize {
+        self.term.iter().max().map_or(1, |t| t + 1)
+    }
+
+    /// How many devices there are.
+    pub fn devices(&self) -> usize {
+        self.owner.len()
+    }
+
+    /// Of the axes of a mesh (name and size, the first slowest) that split each dimension, the first slowest; along those
+    /// of `unreduced` devices have terms of a sum.
+    ///
+    /// # Errors
+    /// `Data` when the mesh has other devices or no such axes.
+    pub fn of_axes(
         dims: &[Vec<String>],
+        unreduced: &[String],
         mesh: &[(String, u64)],
         devices: usize,
-    ) -> Result<Tiles, Failure> {
+    ) -> Result<Tiles> {
         let total = mesh.iter().try_fold(1u64, |n, (_, size)| n.checked_mul(*size));
         if total != Some(devices as u64) {
-            return Err(Failure::invalid(format!("a mesh {mesh:?} for {devices} devices")));
+            return Err(wrong(format!("a mesh {mesh:?} for {devices} devices")));
         }
-        let mut tiles = Tiles { counts: Vec::new(), owner: vec![0; devices] };
+        let mut tiles = Tiles { counts: Vec::new(), owner: vec![0; devices], term: vec![0; devices] };
         for axes in dims {
             let mut count = 1;
             for axis in axes {
@@ -48,13 +77,21 @@ impl Tiles {
             }
             tiles.counts.push(count);
         }
+        for axis in unreduced {
+            let (stride, size) = part_of_mesh(mesh, axis)?;
+            for (device, term) in tiles.term.iter_mut().enumerate() {
+                *term = *term * size + device / stride % size;
+            }
+        }
         Ok(tiles)
     }
 
-    /// `{devices=[2,4]<=[8]}`, `{replicated}` and the other forms of GSPMD.
-    pub(crate) fn of_text(text: &str, rank: usize, devices: usize) -> Result<Tiles, Failure> {
-        let wrong =
-            || Failure::invalid(format!("the sharding {text} is not understood for {devices} devices"));
+    /// `{devices=[2,4]<=[8]}`, `{replicated}` and the other forms of GSPMD, for an array of `rank` dimensions.
+    ///
+    /// # Errors
+    /// `Data` when it is none of them, or for other devices.
+    pub fn of_text(text: &str, rank: usize, devices: usize) -> Result<Tiles> {
+        let wrong = || wrong(format!("the sharding {text} is not understood for {devices} devices"));
         let inner = text.trim().strip_prefix('{').and_then(|t| t.strip_suffix('}')).ok_or_else(wrong)?.trim();
         let Some(rest) = inner.strip_prefix("devices=[") else {
             let known = ["replicated", "maximal", "manual", "unknown", "unreduced"];
@@ -75,39 +112,53 @@ impl Tiles {
         }
         match owner.contains(&usize::MAX) {
             true => Err(wrong()),
-            false => Ok(Tiles { counts: dims[..rank].to_vec(), owner }),
+            false => Ok(Tiles { counts: dims[..rank].to_vec(), owner, term: vec![0; devices] }),
         }
     }
 
     /// The dimensions of one device's part.
-    pub(crate) fn local(&self, dims: &[usize]) -> Result<Vec<usize>, Failure> {
+    ///
+    /// # Errors
+    /// `Data` when a dimension does not divide.
+    pub fn local(&self, dims: &[usize]) -> Result<Vec<usize>> {
         if dims.len() != self.counts.len() {
             let what = format!("a sharding of {} dimensions for {}", self.counts.len(), dims.len());
-            return Err(Failure::invalid(what));
+            return Err(wrong(what));
         }
         let one = |(d, c): (&usize, &usize)| match d.is_multiple_of(*c) {
             true => Ok(d / c),
-            false => Err(Failure::invalid(format!("a dimension of {d} is not split into {c} equal parts"))),
+            false => Err(wrong(format!("a dimension of {d} is not split into {c} equal parts"))),
         };
         dims.iter().zip(&self.counts).map(one).collect()
     }
 
-    /// The first device of each tile.
-    fn holders(&self) -> Vec<usize> {
-        let tiles: usize = self.counts.iter().product();
-        (0..tiles).map(|t| self.owner.iter().position(|o| *o == t).unwrap_or(0)).collect()
+    /// Parts of all devices → the array. `ty` is that of the whole.
+    ///
+    /// # Errors
+    /// `Data` when a part is missing or a dimension does not divide.
+    pub fn join(&self, ty: &TensorType, parts: &[Literal]) -> Result<Literal> {
+        if self.is_replicated() {
+            return parts.first().cloned().ok_or_else(|| wrong("an array without parts"));
+        }
+        let mut whole: Option<Literal> = None;
+        for term in 0..self.terms() {
+            let one = self.join_term(ty, parts, term)?;
+            whole = Some(match whole {
+                Some(sum) => added(&sum, &one),
+                None => one,
+            });
+        }
+        whole.ok_or_else(|| wrong("an array without parts"))
     }
 
-    /// Parts of all devices → the array. `ty` is that of the whole.
-    pub(crate) fn join(&self, ty: &TensorType, parts: &[Literal]) -> Result<Literal, Failure> {
-        if self.is_replicated() {
-            return parts.first().cloned().ok_or_else(|| Failure::invalid("an array without parts"));
-        }
+    fn join_term(&self, ty: &TensorType, parts: &[Literal], term: usize) -> Result<Literal> {
         let local = self.local(&ty.shape)?;
         let mut whole = Literal::zeros(ty.clone());
         let bytes = whole.bytes_mut();
-        for (tile, device) in self.holders().into_iter().enumerate() {
-            let part = parts.get(device).ok_or_else(|| Failure::invalid("a part is missing"))?.bytes();
+        let tiles: usize = self.counts.iter().product();
+        for tile in 0..tiles {
+            let holder = self.owner.iter().zip(&self.term).position(|held| held == (&tile, &term));
+            let part = holder.and_then(|d| parts.get(d)).ok_or_else(|| wrong("a part is missing"))?.bytes();
             self.runs(ty, &local, tile, |at, from, len| {
                 if let (Some(to), Some(own)) = (bytes.get_mut(at..at + len), part.get(from..from + len)) {
                     to.copy_from_slice(own);
@@ -117,13 +168,19 @@ impl Tiles {
         Ok(whole)
     }
 
-    /// A device's part of the array.
-    pub(crate) fn cut(&self, whole: &Literal, device: usize) -> Result<Literal, Failure> {
+    /// A device's part of the array: of a sum the first device has all, and others nothing.
+    ///
+    /// # Errors
+    /// `Data` when a dimension does not divide.
+    pub fn cut(&self, whole: &Literal, device: usize) -> Result<Literal> {
         if self.is_replicated() {
             return Ok(whole.clone());
         }
         let local = self.local(&whole.ty().shape)?;
         let mut part = Literal::zeros(TensorType::new(whole.dtype(), &local[..]));
+        if self.term.get(device).is_some_and(|t| *t > 0) {
+            return Ok(part);
+        }
         let (from, to) = (whole.bytes(), part.bytes_mut());
         let tile = self.owner.get(device).copied().unwrap_or(0);
         self.runs(whole.ty(), &local, tile, |at, own, len| {
@@ -134,15 +191,78 @@ impl Tiles {
         Ok(part)
     }
 
+    /// Where each device's part begins, along each dimension.
+    pub(crate) fn starts(&self, local: &[usize]) -> Vec<Vec<usize>> {
+        self.owner
+            .iter()
+            .map(|tile| self.place(*tile).iter().zip(local).map(|(at, n)| at * n).collect())
+            .collect()
+    }
+
+    /// The place of a tile among the others.
+    fn place(&self, tile: usize) -> Vec<usize> {
+        let (mut place, mut rest) = (vec![0; self.counts.len()], tile);
+        for (at, count) in place.iter_mut().zip(&self.counts).rev() {
+            *at = rest % count;
+            rest /= count;
+        }
+        place
+    }
+
+    /// Groups of devices whose parts lie behind each other along a dimension, and whose other parts are the same.
+    pub(crate) fn rows(&self, dim: usize) -> Vec<Vec<usize>> {
+        self.groups(|place, term, copy| {
+            let at = place.get(dim).copied().unwrap_or(0);
+            let others: Vec<usize> =
+                place.iter().enumerate().filter(|(d, _)| *d != dim).map(|(_, p)| *p).collect();
+            ((others, term, copy), at)
+        })
+    }
+
+    /// Groups of devices that have the terms of the same sum.
+    pub(crate) fn sums(&self) -> Vec<Vec<usize>> {
+        self.groups(|place, term, copy| ((place, 0, copy), term))
+    }
+
+    /// Whether each device has the whole along a dimension.
+    pub(crate) fn is_whole(&self, dim: usize) -> bool {
+        self.counts.get(dim).is_none_or(|c| *c == 1)
+    }
+
+    /// Whether it is no sum.
+    pub(crate) fn is_reduced(&self) -> bool {
+        self.terms() == 1
+    }
+
+    /// Whether a device has the first term: for each device.
+    pub(crate) fn firsts(&self) -> Vec<bool> {
+        self.term.iter().map(|t| *t == 0).collect()
+    }
+
+    /// Groups by a key, in the order of a number; devices with the same part are told apart by their order.
+    fn groups<K: PartialEq>(&self, key: impl Fn(Vec<usize>, usize, usize) -> (K, usize)) -> Vec<Vec<usize>> {
+        let mut groups: Vec<(K, Vec<(usize, usize)>)> = Vec::new();
+        for d in 0..self.owner.len() {
+            let same = |e: &usize| self.owner[*e] == self.owner[d] && self.term[*e] == self.term[d];
+            let copy = (0..d).filter(same).count();
+            let (key, at) = key(self.place(self.owner[d]), self.term[d], copy);
+            match groups.iter_mut().find(|(k, _)| *k == key) {
+                Some((_, group)) => group.push((at, d)),
+                None => groups.push((key, vec![(at, d)])),
+            }
+        }
+        let in_order = |(_, mut group): (K, Vec<(usize, usize)>)| {
+            group.sort_unstable();
+            group.into_iter().map(|(_, d)| d).collect()
+        };
+        groups.into_iter().map(in_order).collect()
+    }
+
     /// Calls with each run of bytes that lie together: place in the whole, place in the part, length.
     fn runs(&self, ty: &TensorType, local: &[usize], tile: usize, mut each: impl FnMut(usize, usize, usize)) {
         let rank = local.len();
         let size = ty.dtype.size();
-        let (mut start, mut rest) = (vec![0; rank], tile);
-        for d in (0..rank).rev() {
-            start[d] = rest % self.counts[d] * local[d];
-            rest /= self.counts[d];
-        }
+        let start: Vec<usize> = self.place(tile).iter().zip(local).map(|(at, n)| at * n).collect();
         // Dimensions behind the last one that is split lie together.
         let last = (0..rank).rev().find(|&d| self.counts[d] > 1).unwrap_or(0);
         let len = local.get(last..).unwrap_or_default().iter().product::<usize>() * size;
@@ -160,33 +280,64 @@ impl Tiles {
 
     /// A serialized `xla.OpSharding`:
     /// <https://github.com/openxla/xla/blob/main/xla/xla_data.proto>.
-    pub(crate) fn to_proto(&self) -> Vec<u8> {
+    pub fn to_proto(&self) -> Vec<u8> {
         if self.is_replicated() {
             // type = REPLICATED
             return vec![0x08, 0];
         }
-        let tiles: usize = self.counts.iter().product();
-        let copies = self.owner.len() / tiles.max(1);
-        let mut dims = self.counts.clone();
-        if copies > 1 {
-            dims.push(copies);
-        }
+        let (tiles, terms) = (self.counts.iter().product::<usize>(), self.terms());
+        let copies = self.owner.len() / (tiles * terms).max(1);
         let mut devices: Vec<usize> = (0..self.owner.len()).collect();
         devices.sort_by_key(|d| self.owner[*d]);
+        let (mut dims, mut kinds) = (self.counts.clone(), Vec::new());
+        if copies > 1 {
+            dims.push(copies);
+            kinds.push(0);
+        }
+        if terms > 1 {
+            // UNREDUCED; for each of the copies the terms.
+            dims.push(terms);
+            kinds.push(6);
+            let copy = |d: usize| {
+                (0..d).filter(|e| self.owner[*e] == self.owner[d] && self.term[*e] == self.term[d]).count()
+            };
+            devices.sort_by_key(|d| (self.owner[*d], copy(*d), self.term[*d]));
+        }
+        // type = OTHER
         let mut bytes = vec![0x08, 3];
         packed(3, &dims, &mut bytes);
         packed(4, &devices, &mut bytes);
-        if copies > 1 {
-            bytes.extend([0x30, 1]);
+        match terms {
+            1 if copies > 1 => bytes.extend([0x30, 1]),
+            1 => {}
+            _ => packed(8, &kinds, &mut bytes),
         }
         bytes
     }
 }
 
+/// The sum, element by element.
+fn added(a: &Literal, b: &Literal) -> Literal {
+    let mut sum = LiteralBuilder::new(a.ty().clone());
+    for i in 0..a.ty().elements() {
+        sum.set(
+            i,
+            match (a.get(i), b.get(i)) {
+                (Scalar::Float(x), Scalar::Float(y)) => Scalar::Float(x + y),
+                (Scalar::Int(x), Scalar::Int(y)) => Scalar::Int(x.wrapping_add(y)),
+                (Scalar::Uint(x), Scalar::Uint(y)) => Scalar::Uint(x.wrapping_add(y)),
+                (Scalar::Bool(x), Scalar::Bool(y)) => Scalar::Bool(x || y),
+                (x, _) => x,
+            },
+        );
+    }
+    sum.finish()
+}
+
 /// Stride and size of an axis, or of a part of one: `x`, `x:(2)4` is the four parts of `x` behind its first two.
-pub(crate) fn part_of_mesh(mesh: &[(String, u64)], axis: &str) -> Result<(usize, usize), Failure> {
+fn part_of_mesh(mesh: &[(String, u64)], axis: &str) -> Result<(usize, usize)> {
     let (name, part) = axis.split_once(':').map_or((axis, None), |(name, part)| (name, Some(part)));
-    let missing = || Failure::invalid(format!("the mesh has no axis {axis}"));
+    let missing = || wrong(format!("the mesh has no axis {axis}"));
     let at = mesh.iter().position(|(n, _)| n == name).ok_or_else(missing)?;
     let size = usize::try_from(mesh[at].1).map_err(|_| missing())?;
     let stride: usize = mesh[at + 1..].iter().map(|(_, size)| *size as usize).product();
@@ -209,7 +360,7 @@ fn packed(field: u8, values: &[usize], out: &mut Vec<u8>) {
     out.extend(inner);
 }
 
-pub(crate) fn varint(mut v: u64, out: &mut Vec<u8>) {
+fn varint(mut v: u64, out: &mut Vec<u8>) {
     while v > 0x7f {
         out.push(v as u8 | 0x80);
         v >>= 7;
@@ -259,7 +410,7 @@ mod tests {
 
     fn axes(dims: &[&[&str]]) -> Tiles {
         let dims: Vec<Vec<String>> = dims.iter().map(|d| d.iter().map(|a| a.to_string()).collect()).collect();
-        Tiles::of_axes(&dims, &mesh(), 8).unwrap()
+        Tiles::of_axes(&dims, &[], &mesh(), 8).unwrap()
     }
 
     #[test]
@@ -278,6 +429,19 @@ mod tests {
         for wrong in ["", "{devices=[2,4]<=[7]}", "{devices=[2]0,0}", "{devices=[8,1]<=[8]T(1)}", "{half}"] {
             assert!(Tiles::of_text(wrong, 2, 8).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_sum_of_terms_is_the_whole() {
+        let tiles = Tiles::of_axes(&[vec!["x".into()]], &["y".into()], &mesh(), 8).unwrap();
+        let whole = Literal::from_slice([4], &[1f32, 2.0, 3.0, 4.0]).unwrap();
+        let parts: Vec<Literal> = (0..8).map(|d| tiles.cut(&whole, d).unwrap()).collect();
+        assert_eq!((parts[4].to_f32s(), parts[5].to_f32s()), (vec![3.0, 4.0], vec![0.0, 0.0]));
+        assert_eq!(tiles.join(whole.ty(), &parts).unwrap(), whole);
+        assert_eq!(tiles.sums(), [[0, 1, 2, 3], [4, 5, 6, 7]]);
+        // type: OTHER, dimensions 2 and 4, the devices in order, the last dimension UNREDUCED.
+        let expected = [8, 3, 0x1a, 2, 2, 4, 0x22, 8, 0, 1, 2, 3, 4, 5, 6, 7, 0x42, 1, 6];
+        assert_eq!(tiles.to_proto(), expected);
     }
 
     #[test]
