@@ -5,19 +5,44 @@
 
 use std::path::Path;
 use systole_base::Result;
-use systole_bytecode::{parse, version_of, write};
+use systole_bytecode::{CURRENT, parse, version_of, write};
+use systole_mlir::syntax::{Module, Operation, Place, Region};
+
+/// A module without the places of its ops and the names of its arguments.
+fn bare(mut module: Module) -> Module {
+    fn ops(region: &mut Region) {
+        for op in &mut region.operations {
+            let Operation { place, regions, .. } = op;
+            *place = Place::default();
+            regions.iter_mut().for_each(ops);
+        }
+    }
+    for f in &mut module.functions {
+        ops(&mut f.body);
+        f.names.clear();
+    }
+    module
+}
 
 /// What became of one file.
 fn one(path: &Path) -> Result<String> {
     let bytes = std::fs::read(path).unwrap_or_default();
-    let module = parse(&bytes)?;
+    let module = bare(parse(&bytes)?);
     let ops: usize = module.functions.iter().map(|f| f.body.operations.len()).sum();
     let mut said = format!("{} functions, {ops} ops", module.functions.len());
-    let version = version_of(&bytes).unwrap_or(systole_bytecode::CURRENT);
-    if version.major > 0 && std::env::var("W").is_ok() {
-        let again = write(&module, version)?;
-        said += if parse(&again)? == module { ", written again" } else { ", WRITTEN OTHERWISE" };
-        said += if again == bytes { " to the byte" } else { "" };
+    let version = version_of(&bytes).filter(|v| v.major > 0).unwrap_or(CURRENT);
+    let again = bare(parse(&write(&module, version)?)?);
+    said += if again == module { ", written for " } else { ", WRITTEN OTHERWISE for " };
+    said += &version.to_string();
+    if let Ok(text) = std::fs::read_to_string(path.with_extension("")) {
+        let text = bare(parse(&write(&systole_mlir::text::parse(&text)?, version)?)?);
+        said += if text == module { ", as in text" } else { ", OTHERWISE THAN IN TEXT" };
+        for (a, b) in text.functions.iter().zip(&module.functions).filter(|(a, b)| a != b) {
+            said += &format!(" @{}", b.name);
+            if std::env::var("SHOW").is_ok() {
+                println!("{a:#?}\n{b:#?}");
+            }
+        }
     }
     Ok(said)
 }

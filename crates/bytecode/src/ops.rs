@@ -11,7 +11,6 @@ type Row = (&'static str, u16, Since, Since, &'static str);
 /// A version of an op.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpVersion {
-    pub(crate) name: &'static str,
     pub(crate) version: u16,
     pub(crate) since: Since,
     pub(crate) until: Since,
@@ -29,8 +28,7 @@ impl OpVersion {
 pub(crate) fn versions(name: &str) -> impl Iterator<Item = OpVersion> {
     let plain = PLAIN.split_ascii_whitespace().find(|n| *n == name).map(|n| (n, 1, (0, 9), NOW, ""));
     let rows = OPS.iter().copied().filter(move |row| row.0 == name);
-    rows.chain(plain).map(|(name, version, since, until, attributes)| OpVersion {
-        name,
+    rows.chain(plain).map(|(_, version, since, until, attributes)| OpVersion {
         version,
         since,
         until,

@@ -5,8 +5,10 @@ mod operation;
 mod raise;
 mod shardy;
 
+pub(crate) use attribute::width;
 use crate::bytes::{Bytes, wrong};
 use crate::file::{Entry, File};
+pub(crate) use raise::is_default;
 use std::cell::Cell;
 use systole_base::{Error, ErrorKind, Result};
 use systole_mlir::syntax::Module;

@@ -185,7 +185,7 @@ fn bools(dense: &Dense) -> Option<Vec<Attribute>> {
 }
 
 /// Whether an attribute says what would hold without it.
-fn is_default(value: &Attribute, default: Default) -> bool {
+pub(crate) fn is_default(value: &Attribute, default: Default) -> bool {
     let splat = |n: i64| match value {
         Attribute::Dense(Dense { elements: Elements::Bytes(bytes), .. }) => {
             !bytes.is_empty() && bytes.chunks(8).all(|chunk| chunk.len() == 8 && little(chunk) == n)

@@ -1,0 +1,528 @@
+//! Types and attributes in the encodings of VHLO, of MLIR itself and of Shardy.
+
+use super::elements::{bits_of, bytes, of_ints};
+use super::{MAX_DEPTH, Writer, refused};
+use crate::bytes::Sink;
+use crate::ops::{TYPES, WORDS};
+use crate::read::width;
+use systole_base::Result;
+use systole_mlir::syntax::{Attribute, Attributes, Dense, Ranked, Type};
+
+/// Whose types and attributes are written.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Dialect {
+    /// StableHLO's.
+    Vhlo,
+    /// MLIR's.
+    Builtin,
+}
+use Dialect::{Builtin, Vhlo};
+
+impl Dialect {
+    fn name(self) -> &'static str {
+        match self {
+            Vhlo => "vhlo",
+            Builtin => "builtin",
+        }
+    }
+}
+
+/// Codes of the types with parameters: StableHLO's and MLIR's.
+fn code(dialect: Dialect, vhlo: u64, builtin: u64) -> Sink {
+    let mut out = Sink::default();
+    out.number(if dialect == Vhlo { vhlo } else { builtin });
+    out
+}
+
+/// Types.
+impl Writer<'_> {
+    /// The number of a type.
+    pub(super) fn ty(&mut self, ty: &Type, dialect: Dialect, depth: usize) -> Result<u64> {
+        if depth == MAX_DEPTH {
+            return Err(refused(format!("types nested deeper than {MAX_DEPTH}")));
+        }
+        let out = match ty {
+            Type::Tensor(ranked) => self.ranked(ranked, dialect, depth)?,
+            Type::Tuple(all) => {
+                let mut out = code(dialect, 23, 15);
+                self.types(all, dialect, depth + 1, &mut out)?;
+                out
+            }
+            Type::Function(from, to) => {
+                let mut out = code(dialect, 8, 2);
+                self.types(from, dialect, depth + 1, &mut out)?;
+                self.types(to, dialect, depth + 1, &mut out)?;
+                out
+            }
+            Type::Token if dialect == Vhlo => code(dialect, 22, 0),
+            Type::Token => return Ok(self.tables.type_text("stablehlo", "!stablehlo.token")),
+            Type::Scalar(name) | Type::Other(name) => return self.named(name, dialect, depth + 1),
+        };
+        Ok(self.tables.ty(dialect.name(), out))
+    }
+
+    fn types(&mut self, all: &[Type], dialect: Dialect, depth: usize, out: &mut Sink) -> Result<()> {
+        let numbers = all.iter().map(|ty| self.ty(ty, dialect, depth)).collect::<Result<Vec<_>>>()?;
+        out.numbers(&numbers);
+        Ok(())
+    }
+
+    fn ranked(&mut self, ranked: &Ranked, dialect: Dialect, depth: usize) -> Result<Sink> {
+        let mut out = match &ranked.encoding {
+            None => code(dialect, 20, 13),
+            Some(text) => {
+                let mut out = code(dialect, 21, 14);
+                out.number(self.bounds(text)?);
+                out
+            }
+        };
+        let dims: Vec<i64> = ranked.dims.iter().map(|d| d.map_or(i64::MIN, |d| d as i64)).collect();
+        out.signeds(&dims);
+        out.number(self.named(&ranked.element, dialect, depth + 1)?);
+        Ok(out)
+    }
+
+    /// `#stablehlo.bounds<16, ?>`, `#stablehlo.type_extensions<bounds = [16, ?]>`
+    fn bounds(&mut self, text: &str) -> Result<u64> {
+        let inner = text.strip_prefix("#stablehlo.").and_then(|rest| rest.split_once('<')).map(|(_, inner)| inner);
+        let items = inner.map(|inner| inner.trim_start_matches("bounds = ").trim_matches(['[', ']', '>']).split(','));
+        let one = |item: &str| if item.trim() == "?" { Some(i64::MIN) } else { item.trim().parse().ok() };
+        let bounds = items.and_then(|items| items.map(one).collect::<Option<Vec<i64>>>());
+        let bounds = bounds.ok_or_else(|| refused(format!("the encoding {text} of a type is not written")))?;
+        let mut out = Sink::default();
+        out.number(18);
+        out.signeds(&bounds);
+        Ok(self.tables.attribute("vhlo", out))
+    }
+
+    /// A type by its name.
+    fn named(&mut self, name: &str, dialect: Dialect, depth: usize) -> Result<u64> {
+        if let Some(part) = name.strip_prefix("complex<").and_then(|rest| rest.strip_suffix('>')) {
+            let part = self.named(part, dialect, depth)?;
+            let mut out = code(dialect, 1, 9);
+            out.number(part);
+            return Ok(self.tables.ty(dialect.name(), out));
+        }
+        match dialect {
+            Vhlo => self.vhlo_named(name, depth),
+            Builtin => Ok(self.builtin_named(name)),
+        }
+    }
+
+    fn vhlo_named(&mut self, name: &str, depth: usize) -> Result<u64> {
+        let mut out = Sink::default();
+        if let Some((code, _, _, since)) = TYPES.iter().find(|(_, n, ..)| *n == name) {
+            self.since(*since, &format!("the type {name}"))?;
+            out.number(*code);
+            return Ok(self.tables.ty("vhlo", out));
+        }
+        let of_text = |from: &str, to: &str| systole_mlir::text::parse_type(&name.replacen(from, to, 1)).ok();
+        if name.starts_with("memref<")
+            && let Some(Type::Tensor(ranked)) = of_text("memref", "tensor")
+        {
+            self.since((1, 13), "the type memref")?;
+            out.number(41);
+            let dims: Vec<i64> = ranked.dims.iter().map(|d| d.map_or(i64::MIN, |d| d as i64)).collect();
+            out.signeds(&dims);
+            out.number(self.named(&ranked.element, Vhlo, depth + 1)?);
+            return Ok(self.tables.ty("vhlo", out));
+        }
+        if name.starts_with("!stablehlo.future<")
+            && let Some(Type::Tuple(all)) = of_text("!stablehlo.future", "tuple")
+        {
+            self.since((1, 15), "the type !stablehlo.future")?;
+            out.number(42);
+            self.types(&all, Vhlo, depth + 1, &mut out)?;
+            return Ok(self.tables.ty("vhlo", out));
+        }
+        let quantized = name.strip_prefix("!quant.uniform<").and_then(|rest| rest.strip_suffix('>'));
+        let parts = quantized.and_then(quantization).ok_or_else(|| refused(format!("the type {name} is not written")))?;
+        self.quantized(parts, depth)
+    }
+
+    fn quantized(&mut self, q: Quantization<'_>, depth: usize) -> Result<u64> {
+        let mut out = Sink::default();
+        out.number(if q.axis.is_some() { 30 } else { 24 });
+        out.number(u64::from(q.signed));
+        out.number(self.named(&q.storage, Vhlo, depth + 1)?);
+        out.number(self.named(q.expressed, Vhlo, depth + 1)?);
+        let range = |out: &mut Sink| {
+            out.signed(q.range.0);
+            out.signed(q.range.1);
+        };
+        match (q.axis, q.scales.as_slice()) {
+            (Some(axis), scales) => {
+                out.number(axis);
+                range(&mut out);
+                out.signeds(&scales.iter().map(|(s, _)| s.to_bits() as i64).collect::<Vec<_>>());
+                out.signeds(&scales.iter().map(|(_, z)| *z).collect::<Vec<_>>());
+            }
+            (None, [(scale, zero)]) => {
+                out.signed(scale.to_bits() as i64);
+                out.signed(*zero);
+                range(&mut out);
+            }
+            _ => return Err(refused("a quantized type with several scales and no axis")),
+        }
+        Ok(self.tables.ty("vhlo", out))
+    }
+
+    fn builtin_named(&mut self, name: &str) -> u64 {
+        let mut out = Sink::default();
+        let plain = [("index", 1), ("bf16", 3), ("f16", 4), ("f32", 5), ("f64", 6), ("none", 12)];
+        let digits = name.trim_start_matches(['s', 'u']).strip_prefix('i').and_then(|n| n.parse::<u64>().ok());
+        if let Some((_, code)) = plain.iter().find(|(n, _)| *n == name) {
+            out.number(*code);
+        } else if let Some(bits) = digits {
+            let sign = match name.as_bytes().first() {
+                Some(b's') => 1,
+                Some(b'u') => 2,
+                _ => 0,
+            };
+            out.number(0);
+            out.number(bits << 2 | sign);
+        } else {
+            return self.tables.type_text("builtin", name);
+        }
+        self.tables.ty("builtin", out)
+    }
+}
+
+/// A quantized type.
+struct Quantization<'a> {
+    signed: bool,
+    storage: String,
+    range: (i64, i64),
+    expressed: &'a str,
+    axis: Option<u64>,
+    /// Scale and zero point, of each slice where there is an axis.
+    scales: Vec<(f64, i64)>,
+}
+
+/// `i8<-127:127>:f32:0, {34.0:16, 2.0}`
+fn quantization(text: &str) -> Option<Quantization<'_>> {
+    let (types, scales) = text.split_once(',')?;
+    let (storage, rest) = match types.split_once('<') {
+        Some((storage, rest)) => (storage, rest),
+        None => types.split_at_checked(types.find(':')?)?,
+    };
+    let bits: u32 = storage.get(1..)?.parse().ok().filter(|n| (1..=32).contains(n))?;
+    let signed = storage.starts_with('i');
+    let whole = if signed { (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1) } else { (0, (1i64 << bits) - 1) };
+    let (range, rest) = match rest.split_once('>') {
+        Some((range, rest)) => {
+            let (low, high) = range.split_once(':')?;
+            ((low.trim().parse().ok()?, high.trim().parse().ok()?), rest)
+        }
+        None => (whole, rest),
+    };
+    let mut rest = rest.strip_prefix(':')?.split(':');
+    let expressed = rest.next()?.trim();
+    let axis = rest.next().map(|axis| axis.trim().parse()).transpose().ok()?;
+    let scale = |item: &str| {
+        let (scale, zero) = item.trim().split_once(':').unwrap_or((item.trim(), "0"));
+        Some((scale.parse().ok()?, zero.trim().parse().ok()?))
+    };
+    let scales = scales.trim().trim_matches(['{', '}']).split(',').map(scale).collect::<Option<_>>()?;
+    // The dialect has signless storage for both.
+    Some(Quantization { signed, storage: format!("i{bits}"), range, expressed, axis, scales })
+}
+
+/// Attributes.
+impl Writer<'_> {
+    /// The number of an attribute.
+    pub(super) fn attribute(&mut self, value: &Attribute, dialect: Dialect, depth: usize) -> Result<u64> {
+        if depth == MAX_DEPTH {
+            return Err(refused(format!("attributes nested deeper than {MAX_DEPTH}")));
+        }
+        let depth = depth + 1;
+        let mut out = Sink::default();
+        match value {
+            Attribute::Sharding(mesh, dims) => return Ok(self.sharding(mesh, dims)),
+            Attribute::Unit => {
+                out.number(7);
+                return Ok(self.tables.attribute("builtin", out));
+            }
+            Attribute::Array(element, _) if element != "i64" && element != "i1" || dialect == Builtin => {
+                return self.array(value, depth);
+            }
+            Attribute::Bool(b) if dialect == Vhlo => out.numbers_of([2, u64::from(*b)]),
+            Attribute::Bool(b) => self.number_of("i1", u64::from(*b), 8, dialect, &mut out)?,
+            Attribute::Int(n) => self.number_of("i64", *n as u64, code_of(dialect, 9, 8), dialect, &mut out)?,
+            Attribute::Float(digits, ty) => {
+                let bits = bits_of(digits, ty).ok_or_else(|| refused(format!("{digits} : {ty} is not written")))?;
+                self.number_of(ty, bits, code_of(dialect, 8, 9), dialect, &mut out)?;
+            }
+            Attribute::String(text) => out.numbers_of([code_of(dialect, 14, 2), self.tables.string(text)]),
+            Attribute::Symbol(name) if dialect == Vhlo => out.numbers_of([14, self.tables.string(name)]),
+            Attribute::Symbol(name) => return Ok(self.symbol(name)),
+            Attribute::List(items) => {
+                let numbers = self.all(items, dialect, depth)?;
+                out.number(code_of(dialect, 1, 0));
+                out.numbers(&numbers);
+            }
+            Attribute::Dictionary(entries) => {
+                let entries = self.entries(entries, (dialect, dialect), depth)?;
+                out.number(code_of(dialect, 6, 1));
+                out.number(entries.len() as u64 / 2);
+                entries.iter().for_each(|n| out.number(*n));
+            }
+            Attribute::Dense(dense) => self.dense(dense, dialect, depth, &mut out)?,
+            Attribute::Type(ty) => out.numbers_of([code_of(dialect, 17, 6), self.ty(ty, dialect, depth)?]),
+            _ => self.stablehlo(value, depth, &mut out)?,
+        }
+        let dialect = if matches!(value, Attribute::Array(..)) { Vhlo } else { dialect };
+        Ok(self.tables.attribute(dialect.name(), out))
+    }
+
+    pub(super) fn all(&mut self, items: &[Attribute], dialect: Dialect, depth: usize) -> Result<Vec<u64>> {
+        items.iter().map(|item| self.attribute(item, dialect, depth)).collect()
+    }
+
+    /// Names and values in the order of the names, which is MLIR's.
+    pub(super) fn entries(
+        &mut self,
+        entries: &Attributes,
+        (names, values): (Dialect, Dialect),
+        depth: usize,
+    ) -> Result<Vec<u64>> {
+        let mut sorted: Vec<_> = entries.iter().collect();
+        sorted.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut all = Vec::new();
+        for (name, value) in sorted {
+            all.push(self.attribute(&Attribute::String(name.clone()), names, depth)?);
+            let value = match (name.as_str(), value) {
+                ("tf.aliasing_output" | "mhlo.num_partitions" | "mhlo.num_replicas", Attribute::Int(n)) => {
+                    Attribute::Other("i32".into(), n.to_string())
+                }
+                (_, value) => value.clone(),
+            };
+            all.push(self.attribute(&value, values, depth)?);
+        }
+        Ok(all)
+    }
+
+    /// A dictionary of MLIR's, whose values may be StableHLO's.
+    pub(super) fn dictionary(&mut self, entries: &Attributes, values: Dialect) -> Result<u64> {
+        let numbers = self.entries(entries, (Builtin, values), 0)?;
+        let mut out = Sink::default();
+        out.number(1);
+        out.number(numbers.len() as u64 / 2);
+        numbers.iter().for_each(|n| out.number(*n));
+        Ok(self.tables.attribute("builtin", out))
+    }
+
+    /// A code, a type, and a number of it in its bits.
+    fn number_of(&mut self, ty: &str, bits: u64, code: u64, dialect: Dialect, out: &mut Sink) -> Result<()> {
+        let ty_number = self.named(ty, dialect, 0)?;
+        let width = width(ty).ok_or_else(|| refused(format!("a number of type {ty}")))?;
+        let bits = bits & u64::MAX >> (64 - width);
+        out.numbers_of([code, ty_number]);
+        match width {
+            ..=8 => out.byte(bits as u8),
+            _ => out.signed(bits as i64),
+        }
+        Ok(())
+    }
+
+    pub(super) fn symbol(&mut self, name: &str) -> u64 {
+        let mut out = Sink::default();
+        out.numbers_of([2, self.tables.string(name)]);
+        let name = self.tables.attribute("builtin", out);
+        let mut out = Sink::default();
+        out.numbers_of([4, name]);
+        self.tables.attribute("builtin", out)
+    }
+
+    fn dense(&mut self, dense: &Dense, dialect: Dialect, depth: usize, out: &mut Sink) -> Result<()> {
+        let ty = self.ty(&dense.ty, dialect, depth)?;
+        out.numbers_of([code_of(dialect, 15, 18), ty]);
+        out.blob(&bytes(dense, self.module)?);
+        Ok(())
+    }
+
+    /// `array<i32: 1, 2>`, which only MLIR has.
+    fn array(&mut self, value: &Attribute, depth: usize) -> Result<u64> {
+        let Attribute::Array(element, items) = value else { return Err(refused("no array")) };
+        let mut raw = Vec::new();
+        let size = width(element).unwrap_or(64).div_ceil(8) as usize;
+        for item in items {
+            let bits = match item {
+                Attribute::Int(n) => *n as u64,
+                Attribute::Bool(b) => u64::from(*b),
+                Attribute::Float(digits, _) => bits_of(digits, element).unwrap_or_default(),
+                _ => return Err(refused(format!("an array of {element}"))),
+            };
+            raw.extend(bits.to_le_bytes().iter().take(size));
+        }
+        let mut out = Sink::default();
+        let ty = self.ty(&Type::Scalar(element.clone()), Builtin, depth)?;
+        out.numbers_of([17, ty, items.len() as u64]);
+        out.blob(&raw);
+        Ok(self.tables.attribute("builtin", out))
+    }
+}
+
+fn code_of(dialect: Dialect, vhlo: u64, builtin: u64) -> u64 {
+    if dialect == Vhlo { vhlo } else { builtin }
+}
+
+/// Attributes that StableHLO alone has, and those of Shardy.
+impl Writer<'_> {
+    fn stablehlo(&mut self, value: &Attribute, depth: usize, out: &mut Sink) -> Result<()> {
+        match value {
+            Attribute::Array(element, items) => {
+                let dense = of_ints(items, element).ok_or_else(|| refused(format!("an array of {element}")))?;
+                self.dense(&dense, Vhlo, depth, out)
+            }
+            Attribute::Keyword(kind, word) => {
+                let row = WORDS.iter().find(|(code, name, _)| kind == name || kind.parse() == Ok(*code));
+                self.word(row, word, out)
+            }
+            Attribute::Other(kind, word) if kind == "stablehlo.result_accuracy_mode" => {
+                self.word(WORDS.iter().find(|(code, ..)| *code == 19), word, out)
+            }
+            Attribute::Other(kind, text) if kind == "sub_axis" => {
+                let parts = text.strip_prefix('(').and_then(|rest| rest.split_once(')'));
+                let parts = parts.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+                let (before, size) = parts.ok_or_else(|| refused(format!("{text} is no part of an axis")))?;
+                out.number(21);
+                out.signed(before);
+                out.signed(size);
+                Ok(())
+            }
+            Attribute::Other(ty, digits) if width(ty).is_some() => {
+                let n: i128 = digits.parse().map_err(|_| refused(format!("{digits} : {ty} is not written")))?;
+                self.number_of(ty, n as u64, 9, Vhlo, out)
+            }
+            Attribute::Struct(kind, fields) => self.structure(kind, fields, depth, out),
+            other => Err(refused(format!("the attribute {other:?} is not written"))),
+        }
+    }
+
+    fn word(&mut self, row: Option<&(u64, &str, &str)>, word: &str, out: &mut Sink) -> Result<()> {
+        let found = row.and_then(|(code, _, words)| {
+            Some((*code, words.split_ascii_whitespace().position(|w| w == word)?))
+        });
+        let (code, n) = found.ok_or_else(|| refused(format!("the word {word} is not known")))?;
+        out.numbers_of([code, n as u64]);
+        Ok(())
+    }
+
+    fn structure(&mut self, kind: &str, fields: &Attributes, depth: usize, out: &mut Sink) -> Result<()> {
+        let field = |name: &str| fields.iter().find(|(n, _)| n == name).map(|(_, value)| value);
+        let need = |name: &str| field(name).ok_or_else(|| refused(format!("{kind} without `{name}`")));
+        let int = |value: Option<&Attribute>| match value {
+            Some(Attribute::Int(n)) => *n as i64,
+            _ => 0,
+        };
+        let ints = |name: &str| match field(name) {
+            Some(Attribute::List(items) | Attribute::Array(_, items)) => items.iter().map(|i| int(Some(i))).collect(),
+            _ => Vec::new(),
+        };
+        match kind {
+            "output_operand_alias" => {
+                out.number(10);
+                out.signeds(&ints("output_tuple_indices"));
+                out.signed(int(field("operand_index")));
+                out.signeds(&ints("operand_tuple_indices"));
+            }
+            "result_accuracy" => {
+                self.since((1, 9), "`result_accuracy`")?;
+                out.number(20);
+                for name in ["atol", "rtol"] {
+                    let value = match need(name)? {
+                        Attribute::Float(digits, _) => bits_of(digits, "f64").unwrap_or_default(),
+                        _ => 0,
+                    };
+                    out.signed(value as i64);
+                }
+                out.signed(int(field("ulps")));
+                out.number(self.attribute(need("mode")?, Vhlo, depth)?);
+            }
+            "axis_ref" => {
+                out.numbers_of([22, self.attribute(need("name")?, Vhlo, depth)?]);
+                match field("sub_axis_info") {
+                    None => out.number(0),
+                    Some(part) => out.numbers_of([1, self.attribute(part, Vhlo, depth)?]),
+                }
+            }
+            "replica_group_mesh_axes" => {
+                self.since((1, 16), "groups of devices by axes of a mesh")?;
+                let mesh = self.attribute(need("mesh")?, Vhlo, depth)?;
+                out.numbers_of([23, mesh, self.attribute(need("axes")?, Vhlo, depth)?]);
+            }
+            "mesh_axis" => {
+                out.numbers_of([24, self.attribute(need("name")?, Vhlo, depth)?]);
+                out.signed(int(field("size")));
+            }
+            "mesh" => {
+                out.numbers_of([25, self.attribute(need("axes")?, Vhlo, depth)?]);
+                match field("device_ids") {
+                    None => out.number(0),
+                    Some(ids) => out.flagged(self.attribute(ids, Vhlo, depth)?, true),
+                }
+            }
+            kind => return Err(refused(format!("the attribute {kind} is not written"))),
+        }
+        Ok(())
+    }
+
+    /// `#sdy.sharding<@mesh, [{"x"}, {}]>`
+    fn sharding(&mut self, mesh: &str, dims: &[Vec<String>]) -> u64 {
+        let mut out = Sink::default();
+        let dims: Vec<u64> = dims.iter().map(|axes| self.axes(axes)).collect();
+        out.numbers_of([6, self.symbol(mesh)]);
+        out.numbers(&dims);
+        out.numbers(&[]);
+        self.tables.attribute("sdy", out)
+    }
+
+    /// The axes of a dimension, to which none may be added.
+    fn axes(&mut self, axes: &[String]) -> u64 {
+        let mut numbers = Vec::new();
+        for axis in axes {
+            let mut out = Sink::default();
+            out.numbers_of([4, self.tables.string(axis), 0]);
+            numbers.push(self.tables.attribute("sdy", out));
+        }
+        let mut out = Sink::default();
+        out.number(5);
+        out.numbers(&numbers);
+        out.byte(1);
+        out.flagged(0, false);
+        self.tables.attribute("sdy", out)
+    }
+
+    /// `<["x"=2, "y"=4]>`
+    pub(super) fn mesh(&mut self, axes: &[(String, u64)]) -> u64 {
+        let mut numbers = Vec::new();
+        for (name, size) in axes {
+            let mut out = Sink::default();
+            out.numbers_of([1, self.tables.string(name)]);
+            out.signed(*size as i64);
+            numbers.push(self.tables.attribute("sdy", out));
+        }
+        let mut out = Sink::default();
+        out.number(2);
+        out.numbers(&numbers);
+        out.numbers(&[]);
+        self.tables.attribute("sdy", out)
+    }
+
+    /// A list of Shardy's: shardings, or names of axes.
+    pub(super) fn shardy_list(&mut self, items: &[Attribute]) -> Result<u64> {
+        let is_names = items.iter().all(|item| matches!(item, Attribute::String(_)));
+        let numbers = self.all(items, Builtin, 0)?;
+        let mut out = Sink::default();
+        out.number(if is_names && !items.is_empty() { 0 } else { 7 });
+        out.numbers(&numbers);
+        Ok(self.tables.attribute("sdy", out))
+    }
+}
+
+impl Sink {
+    fn numbers_of<const N: usize>(&mut self, all: [u64; N]) {
+        all.into_iter().for_each(|n| self.number(n));
+    }
+}

@@ -1,0 +1,168 @@
+//! Elements of arrays as the bytes of a tensor: one element where all are one, those of i1 packed.
+
+use crate::read::width;
+use systole_base::{DType, Error, ErrorKind, Result, Scalar};
+use systole_mlir::syntax::{Attribute, Dense, Elements, Module, Ranked, Type};
+
+fn wrong(what: String) -> Error {
+    Error::new(ErrorKind::Data, what)
+}
+
+/// The bytes of an array.
+pub(super) fn bytes(dense: &Dense, module: &Module) -> Result<Vec<u8>> {
+    let Type::Tensor(ranked) = &dense.ty else { return Err(wrong(format!("{} is no array", dense.ty))) };
+    let count = ranked.dims.iter().try_fold(1u64, |n, d| n.checked_mul((*d)?));
+    let count = count.and_then(|n| usize::try_from(n).ok());
+    let count = count.ok_or_else(|| wrong(format!("{} has no number of elements", dense.ty)))?;
+    let fits = |n: usize| n == count || n == 1;
+    let element = storage(&ranked.element)?;
+    let all = match &dense.elements {
+        Elements::None => Vec::new(),
+        Elements::Splat(words) | Elements::List(_, words) => {
+            let parts = if element.complex { 2 } else { 1 };
+            if words.len() % parts != 0 || !fits(words.len() / parts) {
+                return Err(wrong(format!("{} elements for {}", words.len(), dense.ty)));
+            }
+            of_words(words, &element)?
+        }
+        Elements::Bytes(bytes) => unpacked(bytes, count, &element),
+        Elements::Resource(name) => {
+            let found = module.resources.iter().find(|(n, _)| n == name);
+            let (_, bytes) = found.ok_or_else(|| wrong(format!("there is no resource {name}")))?;
+            unpacked(bytes, count, &element)
+        }
+    };
+    if count > 0 && !fits(all.len() / element.size()) || all.len() % element.size() != 0 {
+        return Err(wrong(format!("{} bytes for {}", all.len(), dense.ty)));
+    }
+    Ok(shortest(all, count, &element))
+}
+
+/// How an element lies in memory.
+struct Storage {
+    /// The type, of complex numbers that of their parts.
+    part: String,
+    complex: bool,
+    bytes: usize,
+}
+
+impl Storage {
+    fn size(&self) -> usize {
+        self.bytes << u32::from(self.complex)
+    }
+}
+
+fn storage(element: &str) -> Result<Storage> {
+    let part = element.strip_prefix("complex<").and_then(|rest| rest.strip_suffix('>'));
+    let (part, complex) = part.map_or((element, false), |part| (part, true));
+    let bits = width(part).ok_or_else(|| wrong(format!("elements of type {element} are not written")))?;
+    Ok(Storage { part: part.into(), complex, bytes: bits.div_ceil(8) as usize })
+}
+
+/// A byte for each element of i1, whichever way they were given.
+fn unpacked(bytes: &[u8], count: usize, element: &Storage) -> Vec<u8> {
+    if element.part == "i1" && bytes.len() == count.div_ceil(8) && bytes.len() != count {
+        return (0..count).map(|i| bytes.get(i / 8).map_or(0, |b| b >> (i % 8) & 1)).collect();
+    }
+    bytes.to_vec()
+}
+
+/// One element where all are one; eight of i1 in a byte.
+fn shortest(mut all: Vec<u8>, count: usize, element: &Storage) -> Vec<u8> {
+    let size = element.size();
+    let first = all.get(..size).map(<[u8]>::to_vec).unwrap_or_default();
+    if all.chunks(size).all(|chunk| chunk == first) {
+        all.truncate(size);
+    }
+    if element.part != "i1" || element.complex {
+        return all;
+    }
+    match all.as_slice() {
+        [one] if count > 1 => vec![if *one != 0 { 0xFF } else { 0 }],
+        _ => {
+            let byte = |chunk: &[u8]| chunk.iter().rev().fold(0, |bits, b| bits << 1 | u8::from(*b != 0));
+            all.chunks(8).map(byte).collect()
+        }
+    }
+}
+
+fn of_words(words: &[String], element: &Storage) -> Result<Vec<u8>> {
+    let mut all = Vec::with_capacity(words.len() * element.bytes);
+    for word in words {
+        let bits = bits_of(word, &element.part);
+        let bits = bits.ok_or_else(|| wrong(format!("`{word}` is not an element of type {}", element.part)))?;
+        all.extend(bits.to_le_bytes().iter().take(element.bytes));
+    }
+    Ok(all)
+}
+
+/// The bits of a number of a type.
+pub(super) fn bits_of(word: &str, ty: &str) -> Option<u64> {
+    if ty == "i1" {
+        return match word {
+            "true" | "1" | "-1" => Some(1),
+            "false" | "0" => Some(0),
+            _ => None,
+        };
+    }
+    let mask = u64::MAX >> (64 - width(ty)?);
+    if let Some(hex) = word.strip_prefix("0x") {
+        return u64::from_str_radix(hex, 16).ok().filter(|bits| bits & !mask == 0);
+    }
+    if !ty.starts_with(['f', 'b', 't']) {
+        return word.parse::<i128>().ok().map(|n| n as u64 & mask);
+    }
+    let value: f64 = word.parse().ok()?;
+    match ty {
+        "f32" => Some(word.parse::<f32>().ok()?.to_bits().into()),
+        "f64" => Some(value.to_bits()),
+        "f16" | "bf16" => Some(Scalar::Float(value).to_bits(DType::parse(ty)?)),
+        _ => narrow(value, ty),
+    }
+}
+
+/// Types of at most eight bits: those of the exponent and of the mantissa, and the exponent's bias.
+const NARROW: &[(&str, i32, i32, i32)] = &[
+    ("f8E4M3FN", 4, 3, 7),
+    ("f8E5M2", 5, 2, 15),
+    ("f8E4M3FNUZ", 4, 3, 8),
+    ("f8E5M2FNUZ", 5, 2, 16),
+    ("f8E4M3B11FNUZ", 4, 3, 11),
+    ("f8E4M3", 4, 3, 7),
+    ("f8E3M4", 3, 4, 3),
+    ("f8E8M0FNU", 8, 0, 127),
+    ("f6E2M3FN", 2, 3, 1),
+    ("f6E3M2FN", 3, 2, 3),
+    ("f4E2M1FN", 2, 1, 1),
+];
+
+/// The bits of the nearest number of at most eight bits; infinities and NaN are written as bits.
+fn narrow(value: f64, ty: &str) -> Option<u64> {
+    let (_, exponent, mantissa, bias) = *NARROW.iter().find(|(name, ..)| *name == ty)?;
+    let one = |code: u64| {
+        let fraction = (code & ((1 << mantissa) - 1)) as f64 / f64::from(1 << mantissa);
+        match (code >> mantissa) as i32 {
+            0 if mantissa > 0 => fraction * 2f64.powi(1 - bias),
+            e => (1.0 + fraction) * 2f64.powi(e - bias),
+        }
+    };
+    let codes = 0..1u64 << (exponent + mantissa);
+    let apart = |code: &u64| (one(*code) - value.abs()).abs();
+    let nearest = codes.min_by(|a, b| apart(a).total_cmp(&apart(b)).then((a & 1).cmp(&(b & 1))))?;
+    // Those without a negative zero have a NaN in its place.
+    let signed = value.is_sign_negative() && !(nearest == 0 && ty.ends_with("UZ"));
+    Some(nearest | u64::from(signed) << (exponent + mantissa))
+}
+
+/// Whole numbers as an array of one dimension.
+pub(super) fn of_ints(items: &[Attribute], element: &str) -> Option<Dense> {
+    let word = |item: &Attribute| match item {
+        Attribute::Int(n) => Some(n.to_string()),
+        Attribute::Bool(b) => Some(b.to_string()),
+        _ => None,
+    };
+    let words = items.iter().map(word).collect::<Option<Vec<_>>>()?;
+    let ty = Ranked { dims: vec![Some(words.len() as u64)], element: element.into(), encoding: None };
+    let elements = if words.is_empty() { Elements::None } else { Elements::List(vec![words.len()], words) };
+    Some(Dense { ty: Type::Tensor(ty), elements })
+}

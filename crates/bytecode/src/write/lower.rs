@@ -1,0 +1,234 @@
+//! Attributes of StableHLO → those of VHLO, by name: defaults filled in, fields taken apart.
+
+use super::elements::of_ints;
+use super::{Writer, refused};
+use crate::ops::{Default, Kind, LAYOUTS, OpVersion, default, gathered, kind, versions};
+use crate::read::is_default;
+use systole_base::{Error, ErrorKind, Result};
+use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Operation, Ranked, Type};
+
+fn lacks(name: &str) -> Error {
+    Error::new(ErrorKind::Data, format!("the attribute `{name}` is missing or is not as it must be"))
+}
+
+impl Writer<'_> {
+    /// The version of an op that the file's version has.
+    pub(super) fn version_of(&self, op: &str) -> Result<OpVersion> {
+        let target = self.version.ops();
+        let found = versions(op).find(|row| row.since <= target && target <= row.until);
+        match (found, versions(op).next()) {
+            (Some(row), _) => Ok(row),
+            (None, Some(first)) => {
+                self.since(first.since, &format!("stablehlo.{op}"))?;
+                Err(refused(format!("stablehlo.{op} is not written")))
+            }
+            (None, None) => Err(refused(format!("stablehlo.{op} is no op of StableHLO"))),
+        }
+    }
+
+    /// Attributes of an op by their names in VHLO, in order, and those that are not the op's own.
+    pub(super) fn lower(&self, op: &Operation, name: &str) -> Result<(Attributes, Attributes)> {
+        let row = self.version_of(name)?;
+        let newest = versions(name).last().unwrap_or(row);
+        let mut rest = op.attributes.clone();
+        let mut parts = taken_apart(name, &mut rest)?;
+        let window = window(name, &parts, &rest);
+        let mut own = Attributes::new();
+        for attribute in newest.attributes() {
+            let given = parts.remove_named(attribute).or_else(|| rest.remove_named(attribute));
+            let default = default(name, attribute);
+            let is_typed = matches!(rest.get_named("api_version"), Some(Attribute::Int(4)));
+            let value = match (given, default) {
+                (Some(value), _) => formed(attribute, value)?,
+                (None, Some(Default::Text)) if attribute == "backend_config" && typed(&own, is_typed) => {
+                    Attribute::Dictionary(Vec::new())
+                }
+                (None, Some(default)) => fill(attribute, default, window),
+                (None, None) => return Err(lacks(attribute)),
+            };
+            if row.attributes().any(|a| a == attribute) {
+                own.push((attribute.into(), value));
+            } else if !default.is_some_and(|d| is_default(&value, d)) {
+                self.since(newest.since, &format!("`{attribute}` of stablehlo.{name}"))?;
+            }
+        }
+        if row.version != newest.version {
+            self.fits_older(op, name, newest)?;
+        }
+        Ok((own, rest))
+    }
+
+    /// Whether an op's operands and regions are such as an older version of it takes.
+    fn fits_older(&self, op: &Operation, name: &str, newest: OpVersion) -> Result<()> {
+        let single = matches!(name, "all_gather" | "all_reduce" | "all_to_all" | "collective_broadcast");
+        if single && op.operands.len() != 1 {
+            return self.since(newest.since, &format!("stablehlo.{name} of several arrays"));
+        }
+        if name == "composite" && !op.regions.is_empty() {
+            return self.since(newest.since, "stablehlo.composite with regions");
+        }
+        Ok(())
+    }
+}
+
+fn typed(own: &Attributes, rest: bool) -> bool {
+    rest || matches!(own.get_named("api_version"), Some(Attribute::Int(4)))
+}
+
+/// Attributes by name.
+trait Named {
+    fn get_named(&self, name: &str) -> Option<&Attribute>;
+    fn remove_named(&mut self, name: &str) -> Option<Attribute>;
+}
+
+impl Named for Attributes {
+    fn get_named(&self, name: &str) -> Option<&Attribute> {
+        self.iter().find(|(n, _)| n == name).map(|(_, value)| value)
+    }
+
+    fn remove_named(&mut self, name: &str) -> Option<Attribute> {
+        let i = self.iter().position(|(n, _)| n == name)?;
+        Some(self.remove(i).1)
+    }
+}
+
+/// The attributes of VHLO that are fields of some of StableHLO, which are taken out of `rest`.
+fn taken_apart(op: &str, rest: &mut Attributes) -> Result<Attributes> {
+    let mut parts = Attributes::new();
+    for g in gathered(op) {
+        let fields = match rest.remove_named(g.name) {
+            Some(Attribute::Struct(_, fields)) => fields,
+            None if g.name == "algorithm" => continue,
+            _ => return Err(lacks(g.name)),
+        };
+        for name in g.fields.split_ascii_whitespace() {
+            let given = fields.get_named(name).cloned();
+            let absent = match name {
+                "index_vector_dim" => Attribute::Int(0),
+                _ => Attribute::List(Vec::new()),
+            };
+            let value = match given.unwrap_or(absent) {
+                Attribute::List(items) => Attribute::Array("i64".into(), items),
+                value => value,
+            };
+            parts.push((name.into(), value));
+        }
+    }
+    if matches!(op, "convolution" | "dynamic_conv") {
+        let Some(Attribute::Convolution(layouts)) = rest.remove_named("dimension_numbers") else {
+            return Err(lacks("dimension_numbers"));
+        };
+        layouts.iter().zip(LAYOUTS).try_for_each(|(layout, names)| dimensions(layout, names, &mut parts))?;
+    }
+    if let Some(Attribute::Struct(_, fields)) = rest.remove_named("channel_handle") {
+        let field = |name: &str| fields.get_named(name).cloned().unwrap_or(Attribute::Int(0));
+        parts.push(("channel_id".into(), field("handle")));
+        parts.push(("channel_type".into(), field("type")));
+    }
+    Ok(parts)
+}
+
+/// `[b, 0, 1, f]` as numbers of dimensions.
+fn dimensions(layout: &[String], names: [(&str, &str); 3], parts: &mut Attributes) -> Result<()> {
+    let place = |letter: &str| {
+        let found = layout.iter().position(|l| l == letter);
+        found.map(|i| Attribute::Int(i as i128)).ok_or_else(|| lacks("dimension_numbers"))
+    };
+    for (letter, name) in names {
+        let value = match letter {
+            "" => {
+                let spatial = layout.len().saturating_sub(2);
+                let all = (0..spatial).map(|i| place(&i.to_string())).collect::<Result<_>>()?;
+                Attribute::Array("i64".into(), all)
+            }
+            letter => place(letter)?,
+        };
+        parts.push((name.into(), value));
+    }
+    Ok(())
+}
+
+/// How many dimensions the window of an op has.
+fn window(op: &str, parts: &Attributes, rest: &Attributes) -> usize {
+    let list = match op {
+        "convolution" | "dynamic_conv" => parts.get_named("input_spatial_dimensions"),
+        _ => rest.get_named("window_dimensions"),
+    };
+    match list {
+        Some(Attribute::Array(_, items) | Attribute::List(items)) => items.len(),
+        Some(Attribute::Dense(Dense { ty: Type::Tensor(ranked), .. })) => {
+            ranked.dims.first().copied().flatten().map_or(0, |n| n as usize)
+        }
+        _ => 0,
+    }
+}
+
+/// An attribute as VHLO has it.
+fn formed(name: &str, value: Attribute) -> Result<Attribute> {
+    let ints = |items: &[Attribute], element: &str| of_ints(items, element).map(Attribute::Dense);
+    let found = match (kind(name), value) {
+        (Kind::Ints, Attribute::List(items) | Attribute::Array(_, items)) => ints(&items, "i64"),
+        (Kind::Bools, Attribute::List(items) | Attribute::Array(_, items)) => ints(&items, "i1"),
+        (Kind::Int(ty), Attribute::Int(n)) => Some(Attribute::Other(ty.into(), n.to_string())),
+        (Kind::Unit, Attribute::Unit) => Some(Attribute::Bool(true)),
+        (Kind::Word(code), Attribute::Keyword(_, word)) => Some(Attribute::Keyword(code.to_string(), word)),
+        (Kind::Word(5), value @ Attribute::Int(_)) => Some(value),
+        (Kind::Any, Attribute::Array(element, items)) => ints(&items, &element),
+        (Kind::Any, Attribute::List(items)) if matches!(name, "padding" | "source_target_pairs") => pairs(&items),
+        (Kind::Int(_) | Kind::Unit, value @ (Attribute::Other(..) | Attribute::Bool(_))) => Some(value),
+        (Kind::Int(_), _) => None,
+        (_, value) => Some(value),
+    };
+    found.ok_or_else(|| lacks(name))
+}
+
+/// `[[1, 2], [3, 4]]` as an array of two dimensions.
+fn pairs(items: &[Attribute]) -> Option<Attribute> {
+    let mut all = Vec::new();
+    for item in items {
+        match item {
+            Attribute::List(pair) | Attribute::Array(_, pair) if pair.len() == 2 => all.extend(pair.iter().cloned()),
+            _ => return None,
+        }
+    }
+    let mut dense = of_ints(&all, "i64")?;
+    if let Type::Tensor(ranked) = &mut dense.ty {
+        ranked.dims = vec![Some(items.len() as u64), Some(2)];
+    }
+    Some(Attribute::Dense(dense))
+}
+
+/// What holds where an attribute is not said.
+fn fill(name: &str, default: Default, window: usize) -> Attribute {
+    let tensor = |dims: Vec<usize>, element: &str, word: String| {
+        let dims = dims.into_iter().map(|d| Some(d as u64)).collect();
+        let elements = if window == 0 { Elements::None } else { Elements::Splat(vec![word]) };
+        let ty = Type::Tensor(Ranked { dims, element: element.into(), encoding: None });
+        Attribute::Dense(Dense { ty, elements })
+    };
+    let float = |name: &str| (name.to_owned(), Attribute::Float("0.0".into(), "f64".into()));
+    match default {
+        Default::False => Attribute::Bool(false),
+        Default::Int(_) if name == "compare_type" => Attribute::Keyword("4".into(), "NOTYPE".into()),
+        Default::Int(n) if name == "version" => Attribute::Other("i32".into(), n.to_string()),
+        Default::Int(n) => Attribute::Int(n.into()),
+        Default::List => Attribute::List(Vec::new()),
+        Default::Empty => of_ints(&[], "i64").map_or(Attribute::Unit, Attribute::Dense),
+        Default::Text => Attribute::String(String::new()),
+        Default::Dictionary => Attribute::Dictionary(Vec::new()),
+        Default::Each(n) => tensor(vec![window], "i64", n.to_string()),
+        Default::Pairs => tensor(vec![window, 2], "i64", "0".into()),
+        Default::Falses => tensor(vec![window], "i1", "false".into()),
+        Default::Precision => Attribute::List(vec![Attribute::Keyword("11".into(), "DEFAULT".into()); 2]),
+        Default::Accuracy => Attribute::Struct(
+            "result_accuracy".into(),
+            vec![
+                float("atol"),
+                float("rtol"),
+                ("ulps".into(), Attribute::Int(0)),
+                ("mode".into(), Attribute::Other("stablehlo.result_accuracy_mode".into(), "DEFAULT".into())),
+            ],
+        ),
+        Default::None => Attribute::Type(Type::Scalar("none".into())),
+    }
+}

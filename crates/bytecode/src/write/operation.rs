@@ -1,0 +1,368 @@
+//! Modules, functions, regions and ops.
+
+use super::attribute::Dialect::{self, Builtin, Vhlo};
+use super::{MAX_DEPTH, Writer, refused};
+use crate::bytes::Sink;
+use crate::file::section;
+use crate::ops::OTHERS;
+use systole_base::{Error, ErrorKind, Result, ResultExt};
+use systole_mlir::syntax::{Attribute, Attributes, Function, Operation, Region, Type, Value};
+
+/// What an op has.
+#[derive(Default)]
+struct Parts<'a> {
+    attributes: Option<u64>,
+    properties: Option<u64>,
+    results: &'a [u64],
+    operands: &'a [u64],
+}
+
+/// The op that is the module.
+pub(super) fn module(writer: &mut Writer<'_>) -> Result<Sink> {
+    let module = writer.module;
+    let mut block = Sink::default();
+    block.flagged((module.meshes.len() + module.functions.len()) as u64, false);
+    for (name, axes) in &module.meshes {
+        let mut own = Sink::default();
+        own.number(writer.mesh(axes));
+        own.number(writer.attribute(&Attribute::String(name.clone()), Builtin, 0)?);
+        let properties = Some(writer.tables.property(own));
+        writer.head(&mut block, ("sdy", "mesh"), Parts { properties, ..Parts::default() }, false);
+    }
+    for f in &module.functions {
+        let mut body = Body { writer, function: f, numbers: vec![None; f.values.len()], reserved: 0 };
+        body.function(&mut block).at(|| format!("@{}", f.name))?;
+    }
+    let mut region = Sink::default();
+    region.number(1);
+    region.number(0);
+    region.0.extend(&block.0);
+
+    let mut out = Sink::default();
+    out.flagged(1, false);
+    let attributes = match module.attributes.is_empty() {
+        true => None,
+        false => Some(writer.dictionary(&module.attributes, Builtin)?),
+    };
+    let mut own = Sink::default();
+    own.number(0);
+    own.number(0);
+    let properties = Some(writer.tables.property(own));
+    writer.head(&mut out, ("builtin", "module"), Parts { attributes, properties, ..Parts::default() }, true);
+    out.flagged(1, true);
+    out.section(section::IR, &region);
+    Ok(out)
+}
+
+impl Writer<'_> {
+    /// What stands before the regions of an op.
+    fn head(&mut self, out: &mut Sink, (dialect, name): (&str, &str), parts: Parts<'_>, regions: bool) {
+        let has = |present: bool, bit: u8| if present { bit } else { 0 };
+        out.number(self.tables.op(dialect, name));
+        out.byte(
+            has(parts.attributes.is_some(), 1)
+                | has(!parts.results.is_empty(), 2)
+                | has(!parts.operands.is_empty(), 4)
+                | has(regions, 16)
+                | has(parts.properties.is_some(), 64),
+        );
+        out.number(self.nowhere());
+        parts.attributes.into_iter().for_each(|n| out.number(n));
+        parts.properties.into_iter().for_each(|n| out.number(n));
+        [parts.results, parts.operands].into_iter().filter(|all| !all.is_empty()).for_each(|all| out.numbers(all));
+    }
+
+    /// The location that is none.
+    fn nowhere(&mut self) -> u64 {
+        let mut out = Sink::default();
+        out.number(15);
+        self.tables.attribute("builtin", out)
+    }
+
+    /// The location that is a name.
+    fn name(&mut self, name: &str) -> Result<u64> {
+        let mut out = Sink::default();
+        let name = self.attribute(&Attribute::String(name.into()), Builtin, 0)?;
+        out.number(14);
+        out.number(name);
+        out.number(self.nowhere());
+        Ok(self.tables.attribute("builtin", out))
+    }
+
+    /// Attributes that are not an op's own; `None`: there are none.
+    fn others(&mut self, attributes: &Attributes, values: Dialect) -> Result<Option<u64>> {
+        if attributes.is_empty() { Ok(None) } else { self.dictionary(attributes, values).map(Some) }
+    }
+}
+
+/// What writes the ops of a function.
+struct Body<'w, 'm> {
+    writer: &'w mut Writer<'m>,
+    function: &'m Function,
+    /// The number of each value, once it is there.
+    numbers: Vec<Option<u64>>,
+    /// Values of all open regions.
+    reserved: u64,
+}
+
+/// An op of Shardy, whose types are MLIR's: casts stand around it.
+fn is_shardy(op: &Operation) -> bool {
+    op.name.starts_with("sdy.")
+}
+
+/// How many values the ops of a region and its arguments are, with the casts around ops of Shardy.
+fn count(region: &Region, shardy: bool) -> u64 {
+    let of_op = |op: &Operation| match is_shardy(op) {
+        true => op.operands.len() + 2 * op.results.len(),
+        false => op.results.len(),
+    };
+    let arguments = region.arguments.len() * if shardy { 2 } else { 1 };
+    (arguments + region.operations.iter().map(of_op).sum::<usize>()) as u64
+}
+
+impl<'m> Body<'_, 'm> {
+    fn function(&mut self, out: &mut Sink) -> Result<()> {
+        let f = self.function;
+        let list = |all: Vec<&Attributes>| {
+            let items = all.iter().map(|a| Attribute::Dictionary((*a).clone())).collect();
+            Attribute::List(if all.iter().all(|a| a.is_empty()) { Vec::new() } else { items })
+        };
+        let from = match f.body.arguments.is_empty() {
+            true if f.parameters.is_empty() => Vec::new(),
+            true => return Err(refused("a function without a body, whose arguments have no types here")),
+            false => f.body.arguments.iter().map(|v| self.ty(*v).cloned()).collect::<Result<_>>()?,
+        };
+        let to = f.results.iter().map(|(ty, _)| ty.clone()).collect();
+        let visibility = if f.is_private { "private" } else { "" };
+        let own = [
+            list(f.parameters.iter().collect()),
+            Attribute::Type(Type::Function(from, to)),
+            list(f.results.iter().map(|(_, a)| a).collect()),
+            Attribute::String(f.name.clone()),
+            Attribute::String(visibility.into()),
+        ];
+        let mut properties = Sink::default();
+        for value in own {
+            properties.number(self.writer.attribute(&value, Vhlo, 0)?);
+        }
+        let properties = Some(self.writer.tables.property(properties));
+        let attributes = self.writer.others(&f.attributes, Vhlo)?;
+        self.writer.head(out, ("vhlo", "func_v1"), Parts { attributes, properties, ..Parts::default() }, true);
+        out.flagged(1, true);
+        let mut region = Sink::default();
+        self.region(&f.body, Vhlo, 0, &mut region)?;
+        out.section(section::IR, &region);
+        Ok(())
+    }
+
+    fn ty(&self, value: Value) -> Result<&'m Type> {
+        let found = self.function.values.get(value);
+        found.ok_or_else(|| Error::new(ErrorKind::Data, "a value without a type"))
+    }
+
+    fn types(&mut self, values: &[Value], dialect: Dialect) -> Result<Vec<u64>> {
+        values.iter().map(|v| self.ty(*v).and_then(|ty| self.writer.ty(ty, dialect, 0))).collect()
+    }
+
+    /// A region whose arguments have the types of a dialect.
+    fn region(&mut self, region: &'m Region, dialect: Dialect, depth: usize, out: &mut Sink) -> Result<()> {
+        if depth == MAX_DEPTH {
+            return Err(refused(format!("regions nested deeper than {MAX_DEPTH}")));
+        }
+        if region.operations.is_empty() {
+            out.number(0);
+            return Ok(());
+        }
+        let values = count(region, dialect == Builtin);
+        let mut next = self.reserved;
+        self.reserved += values;
+        let types = self.types(&region.arguments, dialect)?;
+        let mut arguments = Sink::default();
+        for (i, (value, ty)) in region.arguments.iter().zip(types).enumerate() {
+            let name = self.function.names.get(i).filter(|name| depth == 0 && !name.is_empty());
+            arguments.flagged(ty, name.is_some());
+            if let Some(name) = name {
+                arguments.number(self.writer.name(name)?);
+            }
+            self.set(*value, &mut next);
+        }
+        let (mut ops, mut block) = (0, Sink::default());
+        if dialect == Builtin {
+            self.casts(&region.arguments, Vhlo, &mut block, (&mut next, &mut ops))?;
+        }
+        for op in &region.operations {
+            self.operation(op, &mut block, (&mut next, &mut ops), depth).at(|| op.name.clone())?;
+        }
+        self.reserved -= values;
+        out.number(1);
+        out.number(values);
+        out.flagged(ops, !region.arguments.is_empty());
+        if !region.arguments.is_empty() {
+            out.number(region.arguments.len() as u64);
+            out.0.extend(&arguments.0);
+            out.byte(0);
+        }
+        out.0.extend(&block.0);
+        Ok(())
+    }
+
+    /// Gives a value the next number.
+    fn set(&mut self, value: Value, next: &mut u64) {
+        if let Some(slot) = self.numbers.get_mut(value) {
+            *slot = Some(*next);
+        }
+        *next += 1;
+    }
+
+    fn operands(&self, op: &Operation) -> Result<Vec<u64>> {
+        let number = |v: &Value| self.numbers.get(*v).copied().flatten();
+        let all = op.operands.iter().map(|v| {
+            number(v).ok_or_else(|| Error::new(ErrorKind::Data, "it uses a value that is not there yet"))
+        });
+        all.collect()
+    }
+
+    /// Casts of values to the types of a dialect.
+    fn casts(
+        &mut self,
+        values: &[Value],
+        to: Dialect,
+        out: &mut Sink,
+        (next, ops): (&mut u64, &mut u64),
+    ) -> Result<()> {
+        for value in values {
+            let ty = self.types(&[*value], to)?;
+            let from = self.numbers.get(*value).copied().flatten();
+            let from = from.ok_or_else(|| Error::new(ErrorKind::Data, "it uses a value that is not there yet"))?;
+            let parts = Parts { results: &ty, operands: &[from], ..Parts::default() };
+            self.writer.head(out, ("builtin", "unrealized_conversion_cast"), parts, false);
+            self.set(*value, next);
+            *ops += 1;
+        }
+        Ok(())
+    }
+
+    fn operation(
+        &mut self,
+        op: &'m Operation,
+        out: &mut Sink,
+        (next, ops): (&mut u64, &mut u64),
+        depth: usize,
+    ) -> Result<()> {
+        *ops += 1;
+        if is_shardy(op) {
+            return self.shardy(op, out, (next, ops), depth);
+        }
+        let name = match op.name.split_once('.') {
+            Some(("stablehlo", name)) => name,
+            Some(("func", name @ ("return" | "call"))) => name,
+            _ => {
+                let what = format!("{} is not written", op.name);
+                return Err(refused(what).because("portable artifacts hold ops of StableHLO, func and Shardy"));
+            }
+        };
+        let row = self.writer.version_of(name)?;
+        let (own, others) = self.writer.lower(op, name)?;
+        self.since_constraints(op, name, &own)?;
+        let mut properties = Sink::default();
+        for (attribute, value) in &own {
+            properties.number(match (attribute.as_str(), value) {
+                ("api_version", Attribute::Int(n)) => self.writer.api_version(*n),
+                _ => self.writer.attribute(value, Vhlo, 0).at(|| format!("`{attribute}`"))?,
+            });
+        }
+        let properties = (!own.is_empty()).then(|| self.writer.tables.property(properties));
+        let attributes = self.writer.others(&others, Vhlo)?;
+        let (results, operands) = (self.types(&op.results, Vhlo)?, self.operands(op)?);
+        let parts = Parts { attributes, properties, results: &results, operands: &operands };
+        let name = format!("{name}_v{}", row.version);
+        self.writer.head(out, ("vhlo", &name), parts, !op.regions.is_empty());
+        op.results.iter().for_each(|value| self.set(*value, next));
+        self.regions(op, Vhlo, out, depth)
+    }
+
+    fn regions(&mut self, op: &'m Operation, dialect: Dialect, out: &mut Sink, depth: usize) -> Result<()> {
+        if op.regions.is_empty() {
+            return Ok(());
+        }
+        out.flagged(op.regions.len() as u64, false);
+        op.regions.iter().try_for_each(|region| self.region(region, dialect, depth + 1, out))
+    }
+
+    /// What an op may say only since some version, though it is no other op then.
+    fn since_constraints(&self, op: &Operation, name: &str, own: &Attributes) -> Result<()> {
+        if name != "custom_call" {
+            return Ok(());
+        }
+        for (attribute, value) in own {
+            match (attribute.as_str(), value) {
+                ("backend_config", Attribute::Dictionary(_)) | ("api_version", Attribute::Int(4)) => {
+                    self.writer.since((1, 3), &format!("`{attribute}` of this kind"))?;
+                }
+                _ => {}
+            }
+        }
+        for value in &op.operands {
+            if self.ty(*value)?.to_string().starts_with("!stablehlo.future") {
+                self.writer.since((1, 17), "an argument of type !stablehlo.future")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An op of Shardy, with casts around it.
+    fn shardy(
+        &mut self,
+        op: &'m Operation,
+        out: &mut Sink,
+        (next, ops): (&mut u64, &mut u64),
+        depth: usize,
+    ) -> Result<()> {
+        let known = OTHERS.iter().find(|(name, _)| *name == op.name);
+        let (_, names) = known.ok_or_else(|| refused(format!("{} is not written", op.name)))?;
+        // Ops behind it see the operands as they were.
+        let before: Vec<_> = op.operands.iter().map(|v| (*v, self.numbers.get(*v).copied().flatten())).collect();
+        self.casts(&op.operands, Builtin, out, (&mut *next, &mut *ops))?;
+        let mut properties = Sink::default();
+        for name in names.split_ascii_whitespace() {
+            let found = op.attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value);
+            let found = found.ok_or_else(|| refused(format!("{} without `{name}`", op.name)))?;
+            properties.number(match found {
+                Attribute::List(items) if items.is_empty() && name == "manual_axes" => self.writer.no_axes(),
+                Attribute::List(items) => self.writer.shardy_list(items)?,
+                value => self.writer.attribute(value, Builtin, 0)?,
+            });
+        }
+        let properties = (!names.is_empty()).then(|| self.writer.tables.property(properties));
+        let (results, operands) = (self.types(&op.results, Builtin)?, self.operands(op)?);
+        let parts = Parts { properties, results: &results, operands: &operands, ..Parts::default() };
+        let name = op.name.trim_start_matches("sdy.");
+        self.writer.head(out, ("sdy", name), parts, !op.regions.is_empty());
+        for (value, number) in before {
+            if let Some(slot) = self.numbers.get_mut(value) {
+                *slot = number;
+            }
+        }
+        op.results.iter().for_each(|value| self.set(*value, next));
+        self.regions(op, Builtin, out, depth)?;
+        self.casts(&op.results, Vhlo, out, (next, ops))
+    }
+}
+
+impl Writer<'_> {
+    /// The version of a custom call's interface.
+    fn api_version(&mut self, n: i128) -> u64 {
+        let mut out = Sink::default();
+        out.number(5);
+        out.number(n as u64);
+        self.tables.attribute("vhlo", out)
+    }
+
+    /// Of no axes.
+    fn no_axes(&mut self) -> u64 {
+        let mut out = Sink::default();
+        out.number(0);
+        out.numbers(&[]);
+        self.tables.attribute("sdy", out)
+    }
+}

@@ -1,0 +1,133 @@
+//! What ops refer to by number, each once: strings, names of ops, attributes, types, properties.
+
+use crate::bytes::Sink;
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// Things by number.
+struct Table<T> {
+    all: Vec<T>,
+    numbers: HashMap<T, u64>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Table { all: Vec::new(), numbers: HashMap::new() }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Table<T> {
+    /// The number of a thing, which is new or not.
+    fn number(&mut self, thing: T) -> u64 {
+        let next = self.all.len() as u64;
+        if let Some(n) = self.numbers.get(&thing) {
+            return *n;
+        }
+        self.all.push(thing.clone());
+        self.numbers.insert(thing, next);
+        next
+    }
+}
+
+/// An attribute or a type: the number of its dialect, whether it is in the dialect's own encoding, its bytes.
+type Entry = (u64, bool, Vec<u8>);
+
+/// The tables of a file.
+#[derive(Default)]
+pub(super) struct Tables {
+    strings: Table<String>,
+    /// Numbers of their names.
+    dialects: Table<u64>,
+    /// The number of the dialect and that of the name.
+    ops: Table<(u64, u64)>,
+    attributes: Table<Entry>,
+    types: Table<Entry>,
+    properties: Table<Vec<u8>>,
+}
+
+impl Tables {
+    pub(super) fn string(&mut self, text: &str) -> u64 {
+        self.strings.number(text.to_owned())
+    }
+
+    fn dialect(&mut self, name: &str) -> u64 {
+        let name = self.string(name);
+        self.dialects.number(name)
+    }
+
+    pub(super) fn op(&mut self, dialect: &str, name: &str) -> u64 {
+        let op = (self.dialect(dialect), self.string(name));
+        self.ops.number(op)
+    }
+
+    pub(super) fn attribute(&mut self, dialect: &str, encoding: Sink) -> u64 {
+        let entry = (self.dialect(dialect), true, encoding.0);
+        self.attributes.number(entry)
+    }
+
+    /// A type in its dialect's encoding.
+    pub(super) fn ty(&mut self, dialect: &str, encoding: Sink) -> u64 {
+        let entry = (self.dialect(dialect), true, encoding.0);
+        self.types.number(entry)
+    }
+
+    /// A type in text.
+    pub(super) fn type_text(&mut self, dialect: &str, text: &str) -> u64 {
+        let entry = (self.dialect(dialect), false, [text.as_bytes(), b"\0"].concat());
+        self.types.number(entry)
+    }
+
+    pub(super) fn property(&mut self, encoding: Sink) -> u64 {
+        self.properties.number(encoding.0)
+    }
+
+    /// Lengths from the last string to the first, then the strings.
+    pub(super) fn strings(&self) -> Sink {
+        let mut out = Sink::default();
+        let all = &self.strings.all;
+        out.number(all.len() as u64);
+        all.iter().rev().for_each(|text| out.number(text.len() as u64 + 1));
+        for text in all {
+            out.0.extend(text.bytes());
+            out.byte(0);
+        }
+        out
+    }
+
+    pub(super) fn dialects(&self) -> Sink {
+        let mut out = Sink::default();
+        out.number(self.dialects.all.len() as u64);
+        self.dialects.all.iter().for_each(|name| out.flagged(*name, false));
+        out.number(self.ops.all.len() as u64);
+        grouped(&mut out, &self.ops.all, |op| op.0, |out, op| out.flagged(op.1, true));
+        out
+    }
+
+    /// Attributes and types one after the other, and their sizes.
+    pub(super) fn entries(&self) -> (Sink, Sink) {
+        let (mut content, mut sizes) = (Sink::default(), Sink::default());
+        sizes.number(self.attributes.all.len() as u64);
+        sizes.number(self.types.all.len() as u64);
+        for entries in [&self.attributes.all, &self.types.all] {
+            grouped(&mut sizes, entries, |e| e.0, |out, (_, custom, bytes)| out.flagged(bytes.len() as u64, *custom));
+            entries.iter().for_each(|(.., bytes)| content.0.extend(bytes));
+        }
+        (content, sizes)
+    }
+
+    pub(super) fn properties(&self) -> Sink {
+        let mut out = Sink::default();
+        out.number(self.properties.all.len() as u64);
+        self.properties.all.iter().for_each(|bytes| out.blob(bytes));
+        out
+    }
+}
+
+/// Neighbours of one dialect: the dialect, how many they are, each.
+fn grouped<T>(out: &mut Sink, all: &[T], dialect: impl Fn(&T) -> u64, one: impl Fn(&mut Sink, &T)) {
+    for group in all.chunk_by(|a, b| dialect(a) == dialect(b)) {
+        group.first().into_iter().for_each(|first| out.number(dialect(first)));
+        out.number(group.len() as u64);
+        group.iter().for_each(|item| one(out, item));
+    }
+}
