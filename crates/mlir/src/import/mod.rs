@@ -4,10 +4,13 @@ mod attribute;
 mod check;
 mod chlo;
 mod complex;
+mod fft;
 mod given;
+mod linalg;
 mod narrow;
 mod number;
 mod rewrite;
+mod top;
 mod types;
 
 use crate::interface::{Element, Face, Interface};
@@ -308,6 +311,15 @@ impl<'m> Importer<'m> {
         let emit = |operands, types, bodies| self.emit(op, operands, types, (Vec::new(), bodies), g);
         let call =
             complex::Call { module: self.module, op, operands: &operands, results: &results, g, emit: &emit };
+        if let Some(written) = fft::write(op, &operands, &results)? {
+            return Ok(vec![written]);
+        }
+        if let Some(written) = linalg::write(op, &operands)? {
+            return Ok(written);
+        }
+        if let Some(written) = top::write(op, &operands, &results, self.module)? {
+            return Ok(written);
+        }
         if let Some(written) = complex::write(&call)? {
             return Ok(written);
         }

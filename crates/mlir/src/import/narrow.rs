@@ -77,7 +77,9 @@ pub(super) fn write(
         return Ok(None);
     };
     let (from, to) = (narrow(from), narrow(said));
-    if from.is_none() && to.is_none() {
+    let of_bools = op.name == "stablehlo.bitcast_convert"
+        && (x.dtype() == DType::Bool || held(said).is_ok_and(|ty| ty.iter().any(|ty| ty.dtype == DType::Bool)));
+    if from.is_none() && to.is_none() && !of_bools {
         return Ok(None);
     }
     let whole = from.filter(|n| n.format().is_none());
@@ -205,7 +207,7 @@ fn decode(bytes: &Tensor, to: Narrow) -> Result<Tensor> {
 
 /// The same bits as elements of another type: by bytes that each hold as many bits as the narrower element has.
 fn cast(x: &Tensor, from: Option<Narrow>, to: Option<Narrow>, ty: &TensorType) -> Result<Tensor> {
-    let width = |n: Option<Narrow>, d: DType| n.map_or(d.bits().max(8), Narrow::bits) as usize;
+    let width = |n: Option<Narrow>, d: DType| n.map_or(d.bits(), Narrow::bits) as usize;
     let (a, b) = (width(from, x.dtype()), width(to, ty.dtype));
     let of_elements = |n: usize, w: usize| n.checked_mul(w);
     let even = a.max(b).is_multiple_of(a.min(b));
@@ -216,6 +218,7 @@ fn cast(x: &Tensor, from: Option<Narrow>, to: Option<Narrow>, ty: &TensorType) -
     let flat = x.reshape([x.ty().elements()]);
     let bytes = match from {
         Some(n) => encode(&flat, n),
+        None if flat.dtype() == DType::Bool => flat.convert(DType::U8),
         None => flat.bitcast_convert(DType::U8),
     };
     let bytes = bytes.reshape([bytes.ty().elements()]);
@@ -223,6 +226,7 @@ fn cast(x: &Tensor, from: Option<Narrow>, to: Option<Narrow>, ty: &TensorType) -
     let bytes = together(&units, unit, b.min(8));
     let elements = match to {
         Some(n) => decode(&bytes, n)?,
+        None if ty.dtype == DType::Bool => bytes.not_equal(&bytes.scalar_like(0.0)),
         None => {
             let per = ty.dtype.size();
             let shape = if per == 1 { vec![ty.elements()] } else { vec![ty.elements(), per] };

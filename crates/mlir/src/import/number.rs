@@ -50,10 +50,6 @@ impl Number {
         self.re.rank()
     }
 
-    pub(super) fn dtype(&self) -> DType {
-        self.re.dtype()
-    }
-
     pub(super) fn g(&self) -> &GraphBuilder {
         self.re.builder()
     }
@@ -206,4 +202,14 @@ pub(super) fn hypot(a: &Tensor, b: &Tensor) -> Tensor {
     let size = &most * &(&(&ratio * &ratio) + 1.0).sqrt();
     let infinite = most.scalar_like(f64::INFINITY);
     a.equal(&infinite).or(&b.equal(&infinite)).select(&infinite, &size)
+}
+
+/// |size| with the sign of `sign`, which −0 has too.
+pub(super) fn copysign(size: &Tensor, sign: &Tensor) -> Tensor {
+    let bits = match sign.dtype() {
+        DType::F64 => sign.bitcast_convert(DType::I64),
+        _ => sign.convert(DType::F32).bitcast_convert(DType::I32),
+    };
+    let size = size.abs();
+    bits.less(&bits.scalar_like(0.0)).select(&-&size, &size)
 }

@@ -2,7 +2,7 @@
 //!
 //! Source: Kahan, "Branch Cuts for Complex Elementary Functions", 1987.
 
-use crate::import::number::{Number, hypot};
+use crate::import::number::{Number, copysign, hypot};
 use systole_base::DType;
 use systole_ir::Tensor;
 
@@ -13,16 +13,6 @@ fn polar(size: &Tensor, angle: &Tensor) -> Number {
 
 fn number(x: &Tensor, value: f64) -> Tensor {
     x.scalar_like(value)
-}
-
-/// |size| with the sign of `sign`, which −0 has too.
-fn copysign(size: &Tensor, sign: &Tensor) -> Tensor {
-    let bits = match sign.dtype() {
-        DType::F64 => sign.bitcast_convert(DType::I64),
-        _ => sign.convert(DType::F32).bitcast_convert(DType::I32),
-    };
-    let size = size.abs();
-    bits.less(&number(&bits, 0.0)).select(&-&size, &size)
 }
 
 fn angle(z: &Number) -> Tensor {

@@ -56,10 +56,11 @@ const FOLDS: [&str; 5] = ["reduce", "reduce_window", "scatter", "all_reduce", "r
 pub(super) fn write(call: &Call<'_>) -> Result<Option<Vec<Given>>> {
     let is_complex = |ty: &&Type| held(ty).is_ok_and(|parts| parts.len() == 2);
     let concerned = call.operands.iter().any(|v| matches!(v, Given::Complex(..)));
-    if !concerned && !call.results.iter().any(is_complex) {
+    let name = call.name();
+    let of_real = matches!(call.op.name.as_str(), "stablehlo.real" | "stablehlo.imag");
+    if !concerned && !of_real && !call.results.iter().any(is_complex) {
         return Ok(None);
     }
-    let name = call.name();
     if name == "constant" {
         return call.constant().map(Some);
     }

@@ -1,0 +1,222 @@
+//! `fft` by products with matrices: a length is split into factors, each a product with the matrix of its roots of one, with
+//! factors of one between them. Large primes are convolutions of a length that splits (Bluestein). Constants are computed
+//! in f64.
+//!
+//! Source: the StableHLO specification, fft; Cooley and Tukey 1965; Bluestein 1970.
+
+use super::given::Given;
+use super::number::Number;
+use super::types::{held, not_there, wrong};
+use crate::syntax::{Attribute, Operation, Type};
+use crate::text::find;
+use std::f64::consts::PI;
+use systole_base::{Literal, Result, TensorType};
+use systole_ir::{GraphBuilder, Tensor};
+
+/// Lengths up to this are one product.
+const ONE_PRODUCT: usize = 64;
+/// Prime lengths above this are convolutions.
+const LARGEST_PRIME: usize = 256;
+/// Longer transforms need larger constants than a program should have.
+const LONGEST: usize = 1 << 22;
+
+/// The result of `fft`; `None`: it is another op.
+pub(super) fn write(op: &Operation, operands: &[Given], results: &[&Type]) -> Result<Option<Given>> {
+    if op.name != "stablehlo.fft" {
+        return Ok(None);
+    }
+    let x = operands.first().ok_or_else(|| wrong("an operand is missing"))?.number()?;
+    let to = held(results.first().ok_or_else(|| wrong("a result is missing"))?)?;
+    let lengths = super::attribute::sizes(op, "fft_length")?;
+    let kind = match find(&op.attributes, "fft_type") {
+        Some(Attribute::Keyword(_, kind)) => kind.as_str(),
+        _ => return Err(wrong("the attribute `fft_type` is missing")),
+    };
+    checked(&x, &lengths, kind)?;
+    let first = x.rank() - lengths.len();
+    let to = to.first().ok_or_else(|| wrong("a result without a type"))?;
+    if x.ty().elements() == 0 || to.elements() == 0 || lengths.contains(&0) {
+        let zeros = x.g().full(to, 0.0);
+        let complex = kind != "IRFFT";
+        return Ok(Some(if complex { Number::complex(zeros.clone(), zeros) } else { Number::real(zeros) }.into()));
+    }
+    let others = |x: Number, sign: f64| {
+        lengths[..lengths.len() - 1].iter().enumerate().fold(x, |x, (i, _)| along(&x, first + i, sign))
+    };
+    let last = x.rank() - 1;
+    let written = match kind {
+        "FFT" => others(along(&x, last, -1.0), -1.0),
+        "IFFT" => scaled(&others(along(&x, last, 1.0), 1.0), &lengths),
+        "RFFT" => {
+            let half = lengths[lengths.len() - 1] / 2 + 1;
+            others(along(&x, last, -1.0).widened().slice_dim(last, 0, half), -1.0)
+        }
+        _ => {
+            let whole = hermitian(&others(x, 1.0), lengths[lengths.len() - 1]);
+            Number::real(scaled(&along(&whole, last, 1.0), &lengths).re)
+        }
+    };
+    let complex = kind != "IRFFT";
+    Ok(Some(if complex { written.widened() } else { written }.into()))
+}
+
+fn checked(x: &Number, lengths: &[usize], kind: &str) -> Result<()> {
+    let wants_complex = match kind {
+        "FFT" | "IFFT" | "IRFFT" => true,
+        "RFFT" => false,
+        other => return Err(wrong(format!("there is no fft_type `{other}`"))),
+    };
+    if wants_complex != x.is_complex() {
+        let what = if wants_complex { "complex" } else { "real" };
+        return Err(wrong(format!("(C2) {kind} takes {what} numbers")));
+    }
+    if !(1..=3).contains(&lengths.len()) || lengths.len() > x.rank() {
+        let what = format!("(C1, C3) fft_length {lengths:?} has not 1 to 3 entries for {}", x.ty());
+        return Err(wrong(what));
+    }
+    let mut wanted = lengths.to_vec();
+    if let (Some(last), "IRFFT") = (wanted.last_mut(), kind) {
+        *last = if *last == 0 { 0 } else { *last / 2 + 1 };
+    }
+    let have = &x.shape()[x.rank() - lengths.len()..];
+    if have != wanted {
+        let what = format!("(C4, C5) {kind} of the lengths {lengths:?} takes last sizes {wanted:?}, not {have:?}");
+        return Err(wrong(what));
+    }
+    if lengths.iter().any(|n| *n > LONGEST) {
+        return Err(not_there(format!("transforms longer than {LONGEST}")).hint("split the array into rows"));
+    }
+    Ok(())
+}
+
+fn scaled(x: &Number, lengths: &[usize]) -> Number {
+    let all: f64 = lengths.iter().map(|n| *n as f64).product();
+    x.scale(&x.re.scalar_like(1.0 / all))
+}
+
+/// `[…, n / 2 + 1] → […, n]`: the other half is the conjugate backwards.
+fn hermitian(x: &Number, n: usize) -> Number {
+    let last = x.rank() - 1;
+    let tail = n.div_ceil(2);
+    if tail <= 1 {
+        return x.slice_dim(last, 0, n);
+    }
+    let rest = x.slice_dim(last, 1, tail).map(|t| t.reverse(&[last])).conj();
+    Number::concatenate(&[x, &rest], last).unwrap_or_else(|| x.clone())
+}
+
+/// The transform along one dimension.
+fn along(x: &Number, dim: usize, sign: f64) -> Number {
+    let n = x.rank();
+    let mut order: Vec<usize> = (0..n).collect();
+    order.swap(dim, n - 1);
+    transform(&x.transpose(&order), sign).transpose(&order)
+}
+
+/// The transform along the last dimension, not scaled: sums of `x[j] · e^(sign · 2πi · j · k / n)`.
+fn transform(x: &Number, sign: f64) -> Number {
+    let n = x.shape().last().copied().unwrap_or(1);
+    let factor = (2..=ONE_PRODUCT.min(n)).rev().find(|a| n.is_multiple_of(*a));
+    match factor {
+        _ if n <= 1 => x.clone(),
+        Some(a) if a == n => product(x, n, sign),
+        Some(a) => split(x, balanced(n, a), sign),
+        None if n <= LARGEST_PRIME => product(x, n, sign),
+        None => convolved(x, n, sign),
+    }
+}
+
+/// A factor near the root of a length of two products, else the largest.
+fn balanced(n: usize, largest: usize) -> usize {
+    if n / largest > ONE_PRODUCT {
+        return largest;
+    }
+    let fits = |a: &usize| n.is_multiple_of(*a) && n / a <= ONE_PRODUCT;
+    (2..=largest).filter(fits).find(|a| a * a >= n).unwrap_or(largest)
+}
+
+/// `[…, n] → […, n]` by the matrix of the roots.
+fn product(x: &Number, n: usize, sign: f64) -> Number {
+    let w = roots(x, &[n, n], |j, k| j * k % n, n, sign);
+    let last = x.rank() - 1;
+    x.product(&w, |a, b| a.dot_general(b, &[], &[], &[last], &[0]))
+}
+
+/// n = a · b: transforms of length a, factors, transforms of length b.
+fn split(x: &Number, a: usize, sign: f64) -> Number {
+    let rank = x.rank();
+    let n = x.shape()[rank - 1];
+    let b = n / a;
+    let lead = &x.shape()[..rank - 1];
+    let table = x.reshape(&[lead, &[a, b]].concat());
+    let w = roots(x, &[a, a], |j, k| j * k % a, a, sign);
+    // […, a, b] · [a, a] → […, b, a]
+    let columns = table.product(&w, |t, w| t.dot_general(w, &[], &[], &[rank - 1], &[0]));
+    let turned = columns.mul(&roots(x, &[b, a], |j, k| j * k % n, n, sign)).transposed();
+    transform(&turned, sign).transposed().reshape(&[lead, &[n]].concat())
+}
+
+/// Bluestein: j · k = (j² + k² − (k − j)²) / 2, so that the sums are a convolution.
+fn convolved(x: &Number, n: usize, sign: f64) -> Number {
+    let m = (2 * n - 1).next_power_of_two();
+    // Squares modulo 2n: angles keep all their digits.
+    let angle = |j: usize| sign * PI * ((j as u128 * j as u128) % (2 * n as u128)) as f64 / n as f64;
+    let chirp: Vec<(f64, f64)> = (0..n).map(|j| (angle(j).cos(), angle(j).sin())).collect();
+    let mut kernel = vec![(0.0, 0.0); m];
+    for (j, (re, im)) in chirp.iter().enumerate() {
+        kernel[j] = (*re, -*im);
+        kernel[(m - j) % m] = (*re, -*im);
+    }
+    let kernel: Vec<(f64, f64)> =
+        of_host(&kernel).into_iter().map(|(re, im)| (re / m as f64, im / m as f64)).collect();
+    let last = x.rank() - 1;
+    let chirp = constant(x, &[n], &chirp);
+    let zero = x.re.scalar_like(0.0);
+    let pad = |t: &Tensor| {
+        let (low, mut high) = (vec![0; t.rank()], vec![0; t.rank()]);
+        high[last] = (m - n) as i64;
+        t.pad(&zero, &low, &high, &vec![0; t.rank()])
+    };
+    let spectrum = transform(&x.mul(&chirp).map(pad), -1.0).mul(&constant(x, &[m], &kernel));
+    transform(&spectrum, 1.0).slice_dim(last, 0, n).mul(&chirp)
+}
+
+/// `e^(sign · 2πi · at(j, k) / n)` for each place of a matrix.
+fn roots(like: &Number, shape: &[usize; 2], at: impl Fn(usize, usize) -> usize, n: usize, sign: f64) -> Number {
+    let angle = |p: usize| sign * 2.0 * PI * p as f64 / n as f64;
+    let places = (0..shape[0]).flat_map(|j| (0..shape[1]).map(move |k| (j, k)));
+    let all: Vec<(f64, f64)> =
+        places.map(|(j, k)| angle(at(j, k))).map(|angle| (angle.cos(), angle.sin())).collect();
+    constant(like, shape, &all)
+}
+
+fn constant(like: &Number, shape: &[usize], values: &[(f64, f64)]) -> Number {
+    let g: &GraphBuilder = like.g();
+    let ty = TensorType::new(like.ty().dtype, shape);
+    let part = |of: fn(&(f64, f64)) -> f64| {
+        let all: Vec<f64> = values.iter().map(of).collect();
+        match Literal::from_slice(shape, &all) {
+            Ok(literal) => g.constant(literal.convert(ty.dtype)),
+            Err(e) => like.re.fail(e),
+        }
+    };
+    Number::complex(part(|v| v.0), part(|v| v.1))
+}
+
+/// The transform of a power of two numbers with sign −1, in f64.
+fn of_host(x: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let n = x.len();
+    if n <= 1 {
+        return x.to_vec();
+    }
+    let every = |p: usize| x.iter().skip(p).step_by(2).copied().collect::<Vec<_>>();
+    let (even, odd) = (of_host(&every(0)), of_host(&every(1)));
+    let mut all = vec![(0.0, 0.0); n];
+    for (k, (e, o)) in even.iter().zip(&odd).enumerate() {
+        let (s, c) = (-2.0 * PI * k as f64 / n as f64).sin_cos();
+        let turned = (o.0 * c - o.1 * s, o.0 * s + o.1 * c);
+        all[k] = (e.0 + turned.0, e.1 + turned.1);
+        all[k + n / 2] = (e.0 - turned.0, e.1 - turned.1);
+    }
+    all
+}

@@ -1,0 +1,151 @@
+//! Decompositions and triangular systems, written by StableHLO's own ops so that most of the work is in `dot_general`; and
+//! the calls that JAX writes for QR on a platform that it does not know.
+
+mod blocks;
+mod cholesky;
+mod qr;
+mod triangular;
+
+use super::attribute::text;
+use super::given::Given;
+use super::number::Number;
+use super::types::wrong;
+use crate::syntax::{Attribute, Operation};
+use crate::text::find;
+use blocks::{adjoint, stacked};
+use systole_base::{DType, Result};
+use systole_ir::Tensor;
+
+/// The results of a decomposition or a solver; `None`: it is another op.
+pub(super) fn write(op: &Operation, operands: &[Given]) -> Result<Option<Vec<Given>>> {
+    let called = text(op, "call_target_name").unwrap_or_default();
+    let number = |i: usize| operands.get(i).ok_or_else(|| wrong("an operand is missing"))?.number();
+    Ok(Some(match op.name.as_str() {
+        "stablehlo.cholesky" => vec![cholesky(&number(0)?, flag(op, "lower"))?.into()],
+        "stablehlo.triangular_solve" => vec![solve(op, &number(0)?, &number(1)?)?.into()],
+        "stablehlo.custom_call" if called == "Qr" => decomposed(&number(0)?)?,
+        "stablehlo.custom_call" if called == "ProductOfElementaryHouseholderReflectors" => {
+            vec![reflected(&number(0)?, &number(1)?)?.into()]
+        }
+        _ => return Ok(None),
+    }))
+}
+
+fn flag(op: &Operation, name: &str) -> bool {
+    matches!(find(&op.attributes, name), Some(Attribute::Bool(true)))
+}
+
+/// Matrices of floats.
+fn matrices(x: &Number) -> Result<()> {
+    if x.rank() < 2 || !x.ty().dtype.is_float() {
+        return Err(wrong(format!("(I1) {} is no array of matrices of floats", x.ty())));
+    }
+    Ok(())
+}
+
+fn square(x: &Number, label: &str) -> Result<()> {
+    matrices(x)?;
+    let sizes = &x.shape()[x.rank() - 2..];
+    if sizes[0] != sizes[1] {
+        let what = format!("({label}) the matrices are {} by {}, not square", sizes[0], sizes[1]);
+        return Err(wrong(what));
+    }
+    Ok(())
+}
+
+/// The computation in at least f32, where there is anything to compute.
+fn in_f32(x: &Number, to: &[usize], f: impl FnOnce(&Number) -> Number) -> Number {
+    let dtype = x.ty().dtype;
+    let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    f(&stacked(&x.convert(wide))).convert(dtype).reshape(to)
+}
+
+fn cholesky(a: &Number, lower: bool) -> Result<Number> {
+    square(a, "C2")?;
+    if a.ty().elements() == 0 {
+        return Ok(a.clone());
+    }
+    let shape = a.shape().to_vec();
+    Ok(in_f32(a, &shape, |a| {
+        if lower { cholesky::decomposed(a) } else { adjoint(&cholesky::decomposed(&adjoint(a))) }
+    }))
+}
+
+fn solve(op: &Operation, a: &Number, b: &Number) -> Result<Number> {
+    square(a, "C3")?;
+    matrices(b)?;
+    let (left, unit) = (flag(op, "left_side"), flag(op, "unit_diagonal"));
+    let (n, m) = (a.rank(), b.rank());
+    let side = if left { m - 2 } else { m - 1 };
+    if n != m || a.shape()[..n - 2] != b.shape()[..m - 2] || a.shape()[n - 1] != b.shape()[side] {
+        return Err(wrong(format!("(C3) the systems {} do not fit the sides {}", a.ty(), b.ty())));
+    }
+    let (turn, conjugate) = match find(&op.attributes, "transpose_a") {
+        Some(Attribute::Keyword(_, word)) => match word.as_str() {
+            "NO_TRANSPOSE" => (false, false),
+            "TRANSPOSE" => (true, false),
+            "ADJOINT" => (true, true),
+            other => return Err(wrong(format!("there is no transpose_a `{other}`"))),
+        },
+        _ => (false, false),
+    };
+    if b.ty().elements() == 0 {
+        return Ok(b.clone());
+    }
+    let a = if conjugate { a.conj() } else { a.clone() };
+    // x · a = b is aᵀ · xᵀ = bᵀ.
+    let turn = turn != !left;
+    let a = if turn { a.transposed() } else { a };
+    let lower = flag(op, "lower") != turn;
+    let wide = if a.ty().dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let a = stacked(&a.convert(wide));
+    let shape = b.shape().to_vec();
+    Ok(in_f32(b, &shape, |b| {
+        let b = if left { b.clone() } else { b.transposed() };
+        let x = if lower {
+            triangular::solve_lower(&a, &b, unit)
+        } else {
+            let back = |x: &Number, dims: &[usize]| x.map(|t: &Tensor| t.reverse(dims));
+            back(&triangular::solve_lower(&back(&a, &[1, 2]), &back(&b, &[1]), unit), &[1])
+        };
+        if left { x } else { x.transposed() }
+    }))
+}
+
+/// `Qr`: R and the reflectors in one array, and τ.
+fn decomposed(a: &Number) -> Result<Vec<Given>> {
+    matrices(a)?;
+    let n = a.rank();
+    let (lead, count) = (&a.shape()[..n - 2], a.shape()[n - 2].min(a.shape()[n - 1]));
+    let shape = [lead, &[count]].concat();
+    let none = |t: &Tensor| {
+        t.builder().full(&t.ty().with_shape(shape.clone()), 0.0)
+    };
+    if a.ty().elements() == 0 {
+        return Ok(vec![a.clone().into(), a.map(none).into()]);
+    }
+    let wide = if a.ty().dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let (whole, taus) = qr::decomposed(&stacked(&a.convert(wide)));
+    let whole = whole.convert(a.ty().dtype).reshape(a.shape());
+    let taus = taus.map_or(a.map(none), |t| t.convert(a.ty().dtype).reshape(&shape));
+    Ok(vec![whole.into(), taus.into()])
+}
+
+/// `ProductOfElementaryHouseholderReflectors`
+fn reflected(a: &Number, taus: &Number) -> Result<Number> {
+    matrices(a)?;
+    let n = a.rank();
+    let count = taus.shape().last().copied().unwrap_or(0);
+    let fits = taus.rank() + 1 == n && taus.shape()[..n - 2] == a.shape()[..n - 2];
+    if !fits || count > a.shape()[n - 1] || count > a.shape()[n - 2] || a.shape()[n - 1] > a.shape()[n - 2] {
+        return Err(wrong(format!("the factors {} do not fit the reflectors {}", taus.ty(), a.ty())));
+    }
+    if a.ty().elements() == 0 {
+        return Ok(a.clone());
+    }
+    let shape = a.shape().to_vec();
+    let lead: usize = shape[..n - 2].iter().product();
+    let wide = if a.ty().dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let taus = taus.convert(wide).reshape(&[lead, 1, count]);
+    Ok(in_f32(a, &shape, |a| qr::product(a, &taus)))
+}

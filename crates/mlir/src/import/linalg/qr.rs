@@ -1,0 +1,123 @@
+//! Q and R as LAPACK's geqrf and orgqr have them: reflectors `I − τ v vᴴ`, made column by column in panels; the rest of the
+//! matrix takes a panel's reflectors at once, `I − V T Vᴴ`.
+//!
+//! Source: Schreiber and Van Loan, "A Storage-Efficient WY Representation", 1989; LAPACK's conventions.
+
+use super::blocks::{adjoint, beside, block, column, joined, lower, masked, places, repeated, with_unit_diagonal};
+use super::triangular::solve_lower;
+use crate::import::number::{Number, copysign};
+use systole_ir::Tensor;
+
+/// Columns of a panel.
+const PANEL: usize = 32;
+
+/// `a: T[K, M, N] → (T[K, M, N], T[K, 1, min(M, N)])`: R on and above the diagonal, reflectors below it; τ.
+pub(super) fn decomposed(a: &Number) -> (Number, Option<Number>) {
+    let (m, n) = (a.shape()[1], a.shape()[2]);
+    let width = PANEL.min(m.min(n));
+    if width == 0 {
+        return (a.clone(), None);
+    }
+    let (panel, taus) = panel(&block(a, (0, m), (0, width)));
+    if width == n {
+        return (panel, Some(taus));
+    }
+    // Qᴴ = I − V Tᴴ Vᴴ on the columns beside it.
+    let (v, t) = (reflectors(&panel), together(&panel, &taus));
+    let beside_it = block(a, (0, m), (width, n));
+    let rest = beside_it.sub(&v.matmul(&adjoint(&t).matmul(&adjoint(&v).matmul(&beside_it))));
+    if width == m {
+        return (beside(&panel, &rest, 2), Some(taus));
+    }
+    let columns = n - width;
+    let (below, more) = decomposed(&block(&rest, (width, m), (0, columns)));
+    let top = block(&panel, (0, width), (0, width));
+    let under = block(&panel, (width, m), (0, width));
+    let whole = joined(&top, Some(&block(&rest, (0, width), (0, columns))), &under, &below);
+    (whole, Some(more.map_or(taus.clone(), |more| beside(&taus, &more, 2))))
+}
+
+/// `T[K, M, W]`, W at most M: by columns.
+fn panel(a: &Number) -> (Number, Number) {
+    let width = a.shape()[2];
+    let (rows, columns) = (places(a, 0), places(a, 1));
+    let taus = block(&a.zeros_like(), (0, 1), (0, width));
+    let of_taus = places(&taus, 1);
+    let done = repeated(width, &[a.clone(), taus], |j, state| {
+        let (p, taus) = (&state[0], &state[1]);
+        let own = rows.slice_dim(1, 0, 1);
+        let x = column(p, j);
+        let (beta, tau, v) = reflector(&x, &own, j);
+        let change = v.matmul(&adjoint(&v).matmul(p)).mul(&tau.conj());
+        let (right, here) = (columns.greater(j), columns.equal(j));
+        let on = masked(&beta.add(&x.zeros_like()), &own.equal(j));
+        let new = masked(&v, &own.greater(j)).add(&on).add(&masked(&x, &own.less(j)));
+        let wide = |t: &Tensor, like: &Number| t.broadcast_to(like.shape());
+        let new = new.map(|t| wide(t, p));
+        let pick = |mask: &Tensor, like: &Number| wide(mask, like);
+        let next = Number::select(&pick(&right, p), &p.sub(&change), &Number::select(&pick(&here, p), &new, p));
+        let tau = tau.map(|t| wide(t, taus));
+        vec![next, Number::select(&pick(&of_taus.equal(j), taus), &tau, taus)]
+    });
+    let mut done = done.into_iter();
+    (done.next().unwrap_or_else(|| a.clone()), done.next().unwrap_or_else(|| a.clone()))
+}
+
+/// The reflector that leaves `beta` of what lies at and below row j of a column `T[K, M, 1]`: beta, τ and v.
+fn reflector(x: &Number, rows: &Tensor, j: &Tensor) -> (Number, Number, Number) {
+    let alpha = masked(x, &rows.equal(j)).sum(&[1, 2]).map(|t| t.reshape([t.shape()[0], 1, 1]));
+    let under = masked(x, &rows.greater(j));
+    let size = |z: &Number| z.abs().reduce_max(&[1, 2]).reshape([z.shape()[0], 1, 1]);
+    let most = size(&under).maximum(&alpha.abs());
+    let zero = most.scalar_like(0.0);
+    let scale = most.equal(&zero).select(&most.scalar_like(1.0), &most);
+    let unit = |z: &Number| z.map(|t| t / &scale);
+    let squares = unit(&under).norm().sum(&[1, 2]).reshape(most.shape().clone()) + unit(&alpha).norm();
+    let norm = &squares.sqrt() * &scale;
+    let beta = copysign(&norm, &alpha.re);
+    let beta = -&beta;
+    // Nothing to do: what is below is zero and the head real.
+    let idle = size(&under).equal(&zero).and(&alpha.imag().equal(&zero));
+    let safe = idle.select(&beta.scalar_like(1.0), &beta);
+    let tau_re = idle.select(&zero, &(&(&beta - &alpha.re) / &safe));
+    let tau = Number { re: tau_re, im: alpha.im.as_ref().map(|im| idle.select(&zero, &(&-im / &safe))) };
+    let head = alpha.sub(&Number::real(beta.clone()));
+    let one = Number::real(head.re.ones_like());
+    let head = Number::select(&idle, &one, &head);
+    let over = head.map(|t| t.broadcast_to(x.shape()));
+    let v = under.div(&over);
+    let re = rows.equal(j).select(&v.re.scalar_like(1.0), &v.re);
+    let beta = Number { re: idle.select(&alpha.re, &beta), im: x.im.as_ref().map(|_| beta.zeros_like()) };
+    (beta, tau, Number { re, im: v.im })
+}
+
+/// The vectors of a panel: ones on the diagonal, zeros above it.
+fn reflectors(panel: &Number) -> Number {
+    with_unit_diagonal(&lower(panel, true))
+}
+
+/// T with `H₁ H₂ … = I − V T Vᴴ`: `(I + D S)⁻¹ D`, where S is what lies above the diagonal of VᴴV and D holds τ.
+fn together(panel: &Number, taus: &Number) -> Number {
+    let v = reflectors(panel);
+    // Transposed, the system is a lower one: Tᵀ = D (I + Sᵀ D)⁻¹ = (I + D Sᵀ)⁻¹ D.
+    let below = lower(&adjoint(&v).matmul(&v).transposed(), false);
+    let wide = |x: &Number| x.map(|t| t.broadcast_to(below.shape()));
+    let here = places(&below, 0).equal(&places(&below, 1));
+    let diagonal = masked(&wide(taus), &here);
+    solve_lower(&below.mul(&wide(&taus.transposed())), &diagonal, true).transposed()
+}
+
+/// `a: T[K, M, N], taus: T[K, 1, C] → T[K, M, N]`: the first N columns of H₁ H₂ … H_C.
+pub(super) fn product(a: &Number, taus: &Number) -> Number {
+    let (m, n, count) = (a.shape()[1], a.shape()[2], taus.shape()[2]);
+    let unit = with_unit_diagonal(&a.zeros_like());
+    let panels = (0..count).step_by(PANEL).rev();
+    panels.fold(unit, |q, at| {
+        let end = (at + PANEL).min(count);
+        let (p, t) = (block(a, (at, m), (at, end)), taus.slice_dim(2, at, end));
+        let (v, t) = (reflectors(&p), together(&p, &t));
+        let lower_rows = block(&q, (at, m), (0, n));
+        let new = lower_rows.sub(&v.matmul(&t.matmul(&adjoint(&v).matmul(&lower_rows))));
+        if at == 0 { new } else { beside(&block(&q, (0, at), (0, n)), &new, 1) }
+    })
+}

@@ -1,0 +1,72 @@
+//! Triangular systems: the blocks on the diagonal are inverted, all at once and by halves; the rest is products.
+//!
+//! Source: the StableHLO specification, triangular_solve; Golub and Van Loan, 3.1.
+
+use super::blocks::{beside, block, joined, lower, padded, with_unit_diagonal};
+use crate::import::number::Number;
+
+/// Rows of a block whose inverse is made.
+const BLOCK: usize = 32;
+/// Blocks on a diagonal; larger matrices have larger ones.
+const MOST_BLOCKS: usize = 128;
+
+/// `l: T[K, N, N], b: T[K, N, M] → T[K, N, M]`: x with l · x = b, where l is what lies on and below the diagonal.
+pub(super) fn solve_lower(l: &Number, b: &Number, unit: bool) -> Number {
+    let n = l.shape()[1];
+    let l = lower(l, true);
+    let l = if unit { with_unit_diagonal(&l) } else { l };
+    let mut size = BLOCK.min(n.next_power_of_two());
+    while n.div_ceil(size) > MOST_BLOCKS {
+        size *= 2;
+    }
+    let count = n.div_ceil(size);
+    let more = count * size - n;
+    let (l, b) = if more == 0 { (l, b.clone()) } else { (with_ones(&l, more), padded(b, (0, more), (0, 0))) };
+    let diagonal = |i: usize| block(&l, (i * size, (i + 1) * size), (i * size, (i + 1) * size));
+    let blocks: Vec<Number> = (0..count).map(diagonal).collect();
+    let all = Number::concatenate(&blocks.iter().collect::<Vec<_>>(), 0).unwrap_or_else(|| l.clone());
+    let inverses = inverse(&all);
+    let lead = l.shape()[0];
+    let inverses: Vec<Number> =
+        (0..count).map(|i| inverses.slice_dim(0, i * lead, (i + 1) * lead)).collect();
+    let x = by_halves(&l, &b, &inverses, size);
+    if more == 0 { x } else { x.slice_dim(1, 0, n) }
+}
+
+/// `more` rows and columns with ones on the diagonal.
+fn with_ones(l: &Number, more: usize) -> Number {
+    let n = l.shape()[1];
+    let wide = padded(l, (0, more), (0, more));
+    let here = super::blocks::places(&wide, 0);
+    let is_new = here.equal(&super::blocks::places(&wide, 1)).and(&here.greater_equal(&here.scalar_like(n as f64)));
+    Number { re: is_new.select(&wide.re.scalar_like(1.0), &wide.re), im: wide.im }
+}
+
+/// The upper half of the rows, then the lower one without what the upper one gives it.
+fn by_halves(l: &Number, b: &Number, inverses: &[Number], size: usize) -> Number {
+    let [inverse] = inverses else {
+        let half = inverses.len() / 2;
+        let (at, n) = (half * size, l.shape()[1]);
+        let (upper, below) = inverses.split_at(half);
+        let x = by_halves(&block(l, (0, at), (0, at)), &b.slice_dim(1, 0, at), upper, size);
+        let rest = b.slice_dim(1, at, n).sub(&block(l, (at, n), (0, at)).matmul(&x));
+        let y = by_halves(&block(l, (at, n), (at, n)), &rest, below, size);
+        return beside(&x, &y, 1);
+    };
+    inverse.matmul(b)
+}
+
+/// The inverse of a lower triangular matrix whose size is a power of two:
+/// `[[a, 0], [c, d]]⁻¹ = [[a⁻¹, 0], [−d⁻¹ c a⁻¹, d⁻¹]]`, where a and d are inverted together.
+pub(super) fn inverse(l: &Number) -> Number {
+    let (lead, n) = (l.shape()[0], l.shape()[1]);
+    if n == 1 {
+        return Number::real(l.re.ones_like()).div(l);
+    }
+    let half = n / 2;
+    let both = beside(&block(l, (0, half), (0, half)), &block(l, (half, n), (half, n)), 0);
+    let both = inverse(&both);
+    let (a, d) = (both.slice_dim(0, 0, lead), both.slice_dim(0, lead, 2 * lead));
+    let c = d.matmul(&block(l, (half, n), (0, half)).matmul(&a)).neg();
+    joined(&a, None, &c, &d)
+}
