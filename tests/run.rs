@@ -1,6 +1,8 @@
 //! Program files as a user runs them: our own text and JAX's, good arrays and bad ones, from files and pipes; two devices
 //! compared, failing programs made small.
 
+#![allow(clippy::print_stdout, reason = "says what was skipped")]
+
 mod program;
 
 use program::{Done, Folder};
@@ -135,6 +137,45 @@ fn arguments_and_results_are_files_of_named_arrays() {
     let one = "func.func @main(%a: tensor<2xi32>) -> tensor<2xi32> { return %a : tensor<2xi32> }";
     f.write("one.mlir", one);
     assert!(f.run(&["run", "one.mlir", "--input", "one.npy", "-q"]).ok().out.contains("[1, 2]"));
+}
+
+/// A step of JAX itself, as text and as a portable artifact, beside what JAX computes. Needs a Python with JAX.
+#[test]
+fn programs_that_jax_writes_give_jaxs_numbers() {
+    let Ok(python) = std::env::var("SYSTOLE_PYTHON") else {
+        println!(
+            "SKIPPED programs_that_jax_writes_give_jaxs_numbers: SYSTOLE_PYTHON names no Python with JAX"
+        );
+        return;
+    };
+    let f = Folder::new("run-by-jax");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/jax_step.py");
+    let made = std::process::Command::new(python).arg(script).current_dir(&f.0).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let arrays = |file: &str| npy::raw_npz_from_bytes(file, &std::fs::read(f.path(file)).unwrap()).unwrap();
+    let want = arrays("want.npz");
+    for (program, device) in [("step.mlir", "cpu"), ("step.bc", "cpu"), ("step.mlir", "ref")] {
+        f.run(&["run", program, "--input", "in.npz", "--output", "got.npz", "--device", device]).ok();
+        let got = arrays("got.npz");
+        assert_eq!(got.len(), want.len());
+        for ((name, got), (other, want)) in got.iter().zip(&want) {
+            let ty = |x: &npy::Raw| (x.descr.trim_start_matches(['<', '|']).to_string(), x.dims.clone());
+            assert_eq!((name, ty(got)), (other, ty(want)), "{program} on {device}");
+            if !["<f4", "<c8"].contains(&got.descr.as_str()) {
+                assert_eq!(got.bytes, want.bytes, "{program} on {device}: {name}");
+                continue;
+            }
+            let floats = |x: &npy::Raw| -> Vec<f32> {
+                x.bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+            };
+            for (a, b) in floats(got).iter().zip(floats(want)) {
+                assert!(
+                    (a - b).abs() <= 1e-5 * b.abs().max(1.0),
+                    "{program} on {device}: {name}: {a}, not {b}"
+                );
+            }
+        }
+    }
 }
 
 /// Complex numbers, four bits, floats of eight bits and bf16 go in and out as others have them.

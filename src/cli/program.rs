@@ -94,11 +94,12 @@ pub(crate) fn open(name: &str) -> Result<Opened> {
 
 /// A program file as text, for a compiler that knows more than is read here: what is text is not looked into.
 pub(crate) fn text(name: &str) -> Result<String> {
-    String::from_utf8(bytes(name)?).or_else(|e| {
-        let (_, module) = open::module(e.as_bytes()).at(|| called(name).to_string())?;
-        drop(module);
-        Err(Error::new(ErrorKind::Unsupported, "MLIR bytecode is not written as text"))
-    })
+    let bytes = match String::from_utf8(bytes(name)?) {
+        Ok(text) => return Ok(text),
+        Err(e) => e.into_bytes(),
+    };
+    let program = open::open(&bytes).at(|| called(name).to_string())?.imported.program;
+    Ok(systole_ir::text::print_program(&program.graph, &program.donated, program.spread.as_ref()))
 }
 
 /// A file's name in messages.
