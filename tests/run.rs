@@ -412,6 +412,47 @@ fn a_failing_program_is_made_small_and_fails_again() {
     f.run(&to).fails(1, &["no/where.mlir"]);
 }
 
+#[test]
+fn programs_are_translated_and_compute_the_same() {
+    let f = folder("translate");
+    let results = |file: &str| f.run(&["run", file, "--random", "5", "-q"]).ok().out;
+    let translate = |args: &[&str]| f.run(&[&["translate"], args].concat());
+    translate(&["layer.mlir", "layer.mlirbc"]).ok();
+    translate(&["layer.mlir", "old.bc", "--target", "1.0.0"]).ok();
+    let told = translate(&["old.bc", "again.mlir"]).ok().out;
+    assert!(told.contains("again.mlir: StableHLO text"), "{told}");
+    let old = std::fs::read(f.path("old.bc")).unwrap();
+    assert!(old.starts_with(b"ML\xefR") && old.windows(16).any(|w| w == b"StableHLO_v1.0.0"));
+    let want = results("layer.mlir");
+    for file in ["layer.mlirbc", "old.bc", "again.mlir"] {
+        assert_eq!(results(file), want, "{file}");
+    }
+    // To a screen, from a pipe; other commands take bytecode as they take text.
+    let text = piped(&f, &["translate", "-", "-"], &old).ok().out;
+    assert_eq!(text, std::fs::read_to_string(f.path("again.mlir")).unwrap());
+    f.run(&["check", "old.bc"]).ok();
+    f.run(&["plan", "old.bc", "--targets", "v5e-1", "--steps", "3"]).ok();
+    assert!(f.run(&["show", "old.bc"]).ok().out.contains("stablehlo.dot_general"));
+    // Our own text.
+    let own = f.run(&["show", "layer.mlir", "--stage", "stablehlo"]).ok().out;
+    f.write("own.mlir", own);
+    translate(&["own.mlir", "own.bc"]).ok();
+    assert_eq!(results("own.bc"), want);
+    for (args, parts) in [
+        (&["layer.mlir", "out.txt"][..], &["out.txt", ".mlirbc"][..]),
+        (&["layer.mlir", "out.bc", "--target", "new"], &["`new` is no version", "--target"]),
+        (&["layer.mlir", "out.mlir", "--target", "1.0.0"], &["text has no version"]),
+    ] {
+        translate(args).fails(2, parts);
+    }
+    translate(&["layer.mlir", "out.bc", "--target", "99.0.0"]).fails(1, &["99.0.0", "layer.mlir"]);
+    for cut in [1, 4, 40, old.len() / 2, old.len() - 1] {
+        f.write("cut.bc", &old[..cut]);
+        translate(&["cut.bc", "out.mlir"]).fails(1, &["cut.bc"]);
+    }
+    assert!(f.files(".").iter().all(|name| !name.starts_with("out")));
+}
+
 #[cfg(unix)]
 #[test]
 fn a_signal_ends_a_program_at_once_and_leaves_nothing() {
@@ -464,6 +505,7 @@ fn what_others_call_the_commands_is_understood() {
         ("diff", "check"),
         ("minimize", "shrink"),
         ("reduce", "shrink"),
+        ("convert", "translate"),
     ] {
         let done = f.run(&[typed, "x.mlir"]);
         assert!(
