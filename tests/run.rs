@@ -296,6 +296,8 @@ fn files_that_are_no_programs_end_in_one_clear_error() {
             f.run(&[command, name]).fails(1, &[name, part]);
         }
     }
+    #[cfg(unix)]
+    f.run(&["run", "/dev/zero", "--memory-limit", "64MiB"]).fails(1, &["/dev/zero has no end within 8 MiB"]);
     piped(&f, &["run", "-"], b"").fails(1, &["standard input", "it is empty"]);
     f.run(&["run", "nothing.mlir"]).fails(1, &["no file or folder nothing.mlir", "try: "]);
     f.run(&["run", "layer.mlr", "--random", "0"]).fails(1, &["did you mean `layer.mlir`?"]);
@@ -410,6 +412,15 @@ fn a_failing_program_is_made_small_and_fails_again() {
     f.run(&["shrink", "step.mlir"]).fails(1, &["does not fail", "agree in all results", "try: "]);
     let to = ["shrink", "step.mlir", "--tolerance", "0", "--output", "no/where.mlir"];
     f.run(&to).fails(1, &["no/where.mlir"]);
+}
+
+#[test]
+fn a_function_is_run_by_its_name() {
+    let f = folder("function");
+    let out = f.run(&["run", "layer.mlir", "--function", "relu", "--random", "0"]).ok().out;
+    assert!(out.starts_with("layer.mlir, @relu, on cpu: 1 argument") && !out.contains("out1"), "{out}");
+    f.run(&["check", "layer.mlir", "--function", "@relu"]).ok();
+    f.run(&["run", "layer.mlir", "--function", "gelu"]).fails(1, &["no function @gelu", "it has main, relu"]);
 }
 
 #[test]
