@@ -1,6 +1,8 @@
 //! Program files as a user runs them: our own text and JAX's, good arrays and bad ones, from files and pipes; two devices
 //! compared, failing programs made small.
 
+#![allow(clippy::print_stdout, reason = "says what was skipped")]
+
 mod program;
 
 use program::{Done, Folder};
@@ -137,6 +139,45 @@ fn arguments_and_results_are_files_of_named_arrays() {
     assert!(f.run(&["run", "one.mlir", "--input", "one.npy", "-q"]).ok().out.contains("[1, 2]"));
 }
 
+/// A step of JAX itself, as text and as a portable artifact, beside what JAX computes. Needs a Python with JAX.
+#[test]
+fn programs_that_jax_writes_give_jaxs_numbers() {
+    let Ok(python) = std::env::var("SYSTOLE_PYTHON") else {
+        println!(
+            "SKIPPED programs_that_jax_writes_give_jaxs_numbers: SYSTOLE_PYTHON names no Python with JAX"
+        );
+        return;
+    };
+    let f = Folder::new("run-by-jax");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/jax_step.py");
+    let made = std::process::Command::new(python).arg(script).current_dir(&f.0).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let arrays = |file: &str| npy::raw_npz_from_bytes(file, &std::fs::read(f.path(file)).unwrap()).unwrap();
+    let want = arrays("want.npz");
+    for (program, device) in [("step.mlir", "cpu"), ("step.bc", "cpu"), ("step.mlir", "ref")] {
+        f.run(&["run", program, "--input", "in.npz", "--output", "got.npz", "--device", device]).ok();
+        let got = arrays("got.npz");
+        assert_eq!(got.len(), want.len());
+        for ((name, got), (other, want)) in got.iter().zip(&want) {
+            let ty = |x: &npy::Raw| (x.descr.trim_start_matches(['<', '|']).to_string(), x.dims.clone());
+            assert_eq!((name, ty(got)), (other, ty(want)), "{program} on {device}");
+            if !["<f4", "<c8"].contains(&got.descr.as_str()) {
+                assert_eq!(got.bytes, want.bytes, "{program} on {device}: {name}");
+                continue;
+            }
+            let floats = |x: &npy::Raw| -> Vec<f32> {
+                x.bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+            };
+            for (a, b) in floats(got).iter().zip(floats(want)) {
+                assert!(
+                    (a - b).abs() <= 1e-5 * b.abs().max(1.0),
+                    "{program} on {device}: {name}: {a}, not {b}"
+                );
+            }
+        }
+    }
+}
+
 /// Complex numbers, four bits, floats of eight bits and bf16 go in and out as others have them.
 #[test]
 fn elements_that_the_ir_has_no_type_for_are_given_and_written_as_others_have_them() {
@@ -255,6 +296,8 @@ fn files_that_are_no_programs_end_in_one_clear_error() {
             f.run(&[command, name]).fails(1, &[name, part]);
         }
     }
+    #[cfg(unix)]
+    f.run(&["run", "/dev/zero", "--memory-limit", "64MiB"]).fails(1, &["/dev/zero has no end within 8 MiB"]);
     piped(&f, &["run", "-"], b"").fails(1, &["standard input", "it is empty"]);
     f.run(&["run", "nothing.mlir"]).fails(1, &["no file or folder nothing.mlir", "try: "]);
     f.run(&["run", "layer.mlr", "--random", "0"]).fails(1, &["did you mean `layer.mlir`?"]);
@@ -371,6 +414,56 @@ fn a_failing_program_is_made_small_and_fails_again() {
     f.run(&to).fails(1, &["no/where.mlir"]);
 }
 
+#[test]
+fn a_function_is_run_by_its_name() {
+    let f = folder("function");
+    let out = f.run(&["run", "layer.mlir", "--function", "relu", "--random", "0"]).ok().out;
+    assert!(out.starts_with("layer.mlir, @relu, on cpu: 1 argument") && !out.contains("out1"), "{out}");
+    f.run(&["check", "layer.mlir", "--function", "@relu"]).ok();
+    f.run(&["run", "layer.mlir", "--function", "gelu"]).fails(1, &["no function @gelu", "it has main, relu"]);
+}
+
+#[test]
+fn programs_are_translated_and_compute_the_same() {
+    let f = folder("translate");
+    let results = |file: &str| f.run(&["run", file, "--random", "5", "-q"]).ok().out;
+    let translate = |args: &[&str]| f.run(&[&["translate"], args].concat());
+    translate(&["layer.mlir", "layer.mlirbc"]).ok();
+    translate(&["layer.mlir", "old.bc", "--target", "1.0.0"]).ok();
+    let told = translate(&["old.bc", "again.mlir"]).ok().out;
+    assert!(told.contains("again.mlir: StableHLO text"), "{told}");
+    let old = std::fs::read(f.path("old.bc")).unwrap();
+    assert!(old.starts_with(b"ML\xefR") && old.windows(16).any(|w| w == b"StableHLO_v1.0.0"));
+    let want = results("layer.mlir");
+    for file in ["layer.mlirbc", "old.bc", "again.mlir"] {
+        assert_eq!(results(file), want, "{file}");
+    }
+    // To a screen, from a pipe; other commands take bytecode as they take text.
+    let text = piped(&f, &["translate", "-", "-"], &old).ok().out;
+    assert_eq!(text, std::fs::read_to_string(f.path("again.mlir")).unwrap());
+    f.run(&["check", "old.bc"]).ok();
+    f.run(&["plan", "old.bc", "--targets", "v5e-1", "--steps", "3"]).ok();
+    assert!(f.run(&["show", "old.bc"]).ok().out.contains("stablehlo.dot_general"));
+    // Our own text.
+    let own = f.run(&["show", "layer.mlir", "--stage", "stablehlo"]).ok().out;
+    f.write("own.mlir", own);
+    translate(&["own.mlir", "own.bc"]).ok();
+    assert_eq!(results("own.bc"), want);
+    for (args, parts) in [
+        (&["layer.mlir", "out.txt"][..], &["out.txt", ".mlirbc"][..]),
+        (&["layer.mlir", "out.bc", "--target", "new"], &["`new` is no version", "--target"]),
+        (&["layer.mlir", "out.mlir", "--target", "1.0.0"], &["text has no version"]),
+    ] {
+        translate(args).fails(2, parts);
+    }
+    translate(&["layer.mlir", "out.bc", "--target", "99.0.0"]).fails(1, &["99.0.0", "layer.mlir"]);
+    for cut in [1, 4, 40, old.len() / 2, old.len() - 1] {
+        f.write("cut.bc", &old[..cut]);
+        translate(&["cut.bc", "out.mlir"]).fails(1, &["cut.bc"]);
+    }
+    assert!(f.files(".").iter().all(|name| !name.starts_with("out")));
+}
+
 #[cfg(unix)]
 #[test]
 fn a_signal_ends_a_program_at_once_and_leaves_nothing() {
@@ -423,6 +516,7 @@ fn what_others_call_the_commands_is_understood() {
         ("diff", "check"),
         ("minimize", "shrink"),
         ("reduce", "shrink"),
+        ("convert", "translate"),
     ] {
         let done = f.run(&[typed, "x.mlir"]);
         assert!(

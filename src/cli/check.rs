@@ -65,7 +65,8 @@ impl PairArgs {
     /// The program's arguments as the arrays of its graph, drawn where none are given, and where they are from.
     pub(crate) fn arguments(&self, program: &Imported) -> Result<(Vec<Literal>, String)> {
         let random = self.inputs.random.or(self.inputs.input.is_none().then_some(0));
-        let inputs = InputArgs { input: self.inputs.input.clone(), random };
+        let InputArgs { input, function, .. } = &self.inputs;
+        let inputs = InputArgs { input: input.clone(), function: function.clone(), random };
         let (values, given) = inputs.values(program)?;
         Ok((values.into_iter().flatten().collect(), given))
     }
@@ -78,10 +79,22 @@ impl PairArgs {
 
     /// The arguments as options.
     pub(crate) fn given_words(&self) -> String {
-        match (&self.inputs.input, self.inputs.random) {
-            (Some(path), _) => format!(" --input {}", quoted(path)),
-            (None, seed) => format!(" --random {}", seed.unwrap_or(0)),
-        }
+        let function =
+            self.inputs.function.as_ref().map_or(String::new(), |f| format!(" --function {}", quoted(f)));
+        function
+            + &match (&self.inputs.input, self.inputs.random) {
+                (Some(path), _) => format!(" --input {}", quoted(path)),
+                (None, seed) => format!(" --random {}", seed.unwrap_or(0)),
+            }
+    }
+}
+
+/// Names of two devices, without files where they can be told apart so.
+pub(crate) fn short(pair: &Pair) -> [&str; 2] {
+    let [a, b] = pair.names.each_ref().map(String::as_str);
+    match [a, b].map(|name| name.split(':').next().unwrap_or(name)) {
+        [x, y] if x != y => [x, y],
+        _ => [a, b],
     }
 }
 
@@ -96,7 +109,7 @@ pub(crate) fn quietly<T>(f: impl FnOnce() -> T) -> T {
 
 impl Run for CheckArgs {
     fn run(self, common: &Common, screen: &Screen) -> Outcome {
-        let program = program::open(&self.program)?.imported;
+        let program = self.pair.inputs.open(&self.program)?;
         let pair = self.pair.open(common)?;
         let (arguments, given) = self.pair.arguments(&program)?;
         let graph = &program.program.graph;
@@ -105,8 +118,8 @@ impl Run for CheckArgs {
         match (&found, screen.json) {
             (found, true) => screen.object(&answer.object(found.as_ref())),
             (None, false) => {
-                let results = number_of(graph.results.len(), "result");
-                let names = pair.names.join(" and ");
+                let results = number_of(program.interface.results.len() + program.checks.len(), "result");
+                let names = short(&pair).join(" and ");
                 screen.line(format!("{names} agree in {results}, given {}", answer.given));
             }
             (Some(culprit), false) => {
@@ -138,7 +151,7 @@ impl Answer<'_> {
 
     fn show(&self, culprit: &Culprit, screen: &Screen) -> Result<()> {
         let parameters = self.graph().params.len();
-        let [a, b] = &self.pair.names;
+        let [a, b] = short(self.pair);
         let at = format!(
             "op {} of {}",
             culprit.node + 1 - parameters.min(culprit.node),
@@ -146,7 +159,9 @@ impl Answer<'_> {
         );
         let place = self.place(culprit).map_or(String::new(), |p| format!(", {p}"));
         screen.line(match &culprit.what {
-            Compared::Failed(i, _) => format!("{} ends with an error at {at}{place}", self.pair.names[*i]),
+            Compared::Failed(i, _) => {
+                format!("{} ends with an error at {at}{place}", if *i == 0 { a } else { b })
+            }
             _ => format!("{a} and {b} part at {at}{place}"),
         });
         screen.line(format!("  {}", op_text(self.graph(), culprit.node)));
@@ -173,7 +188,7 @@ impl Answer<'_> {
             Compared::Same => "the values agree when nothing else is asked for".into(),
             Compared::Failed(_, e) => e.to_string().replace('\n', "\n  "),
             Compared::Differs(_, d) => {
-                let [a, b] = &self.pair.names;
+                let [a, b] = short(self.pair);
                 let parts = format!("{} of {} differ", d.count, number_of(d.elements, "element"));
                 format!(
                     "element {:?}: {} on {a}, {} on {b}; {parts}",
@@ -195,7 +210,7 @@ impl Answer<'_> {
                 "node": c.node, "op": self.graph().nodes[c.node].op.name(), "text": op_text(self.graph(), c.node),
                 "place": self.place(c), "difference": difference(&c.what), "runs": c.runs,
                 "operands": c.operands.iter().map(operand).collect::<Vec<_>>(),
-                "alone": c.alone.as_ref().map(|a| difference(a)),
+                "alone": c.alone.as_ref().map(difference),
             })
         };
         json!({

@@ -6,7 +6,7 @@ use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::{
     bench, check, chips, compile, compile_here, data, devices, doctor, evaluate, init, knobs, ops, plan,
-    predict, resume, run, selftest, setup, show, shrink, summary, train,
+    predict, resume, run, selftest, setup, show, shrink, summary, train, translate,
 };
 use clap::Subcommand;
 
@@ -57,6 +57,8 @@ commands! {
     Check(check::CheckArgs),
     /// Make a program that fails as small as it can be while it still fails, for a report
     Shrink(shrink::ShrinkArgs),
+    /// Write a program as StableHLO text or as bytecode, for readers of any version
+    Translate(translate::TranslateArgs),
     /// List what this machine can run on: cores, accelerators, plugins and where they were looked for
     Devices(devices::DevicesArgs),
     /// Look for what keeps TPUs and GPUs from use, and say what mends it

@@ -38,6 +38,7 @@ mod summary;
 mod target;
 mod train;
 mod training;
+mod translate;
 mod verdict;
 
 use clap::{CommandFactory, Parser};

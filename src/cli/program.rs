@@ -20,9 +20,18 @@ pub(crate) struct InputArgs {
     /// Draw the arguments: floats from -1 to 1, integers from 0 to 9; the same seed draws the same
     #[arg(long, value_name = "SEED")]
     pub(crate) random: Option<u64>,
+    /// The function that is the program [default: main, or the first that is not private]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) function: Option<String>,
 }
 
 impl InputArgs {
+    /// Reads the program that they are for.
+    pub(crate) fn open(&self, name: &str) -> Result<Imported> {
+        let opened = open::open_function(&bytes(name)?, self.function.as_deref());
+        Ok(opened.at(|| called(name).to_string())?.imported)
+    }
+
     /// The arguments, each as the arrays that hold it, and where they are from.
     pub(crate) fn values(&self, program: &Imported) -> Result<(Vec<Vec<Literal>>, String)> {
         let faces = &program.interface.arguments;
@@ -72,19 +81,35 @@ pub(crate) fn is_program(name: &str) -> bool {
 pub(crate) fn bytes(name: &str) -> Result<Vec<u8>> {
     let path = Path::new(name);
     if name == STANDARD_INPUT {
-        let mut bytes = Vec::new();
-        let read = std::io::stdin().lock().read_to_end(&mut bytes);
-        return read.map(|_| bytes).map_err(|e| Error::io("cannot read", "standard input", e));
+        return bounded(std::io::stdin().lock(), "standard input");
     }
     if path.is_dir() {
         let e = Error::new(ErrorKind::Io, format!("{name} is a folder, and no program"));
         return Err(e.hint("name a file of StableHLO text or bytecode in it"));
+    }
+    // What is no file, such as a pipe, may have no end.
+    if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+        let file = std::fs::File::open(path)
+            .map_err(|e| Error::io("cannot read", name, e).hint("check its access rights"))?;
+        return bounded(file, name);
     }
     systole_data::input::read(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => missing(path),
         _ => Error::io("cannot read", name, e)
             .hint("check the path of the StableHLO file and its access rights"),
     })
+}
+
+/// Reads to the end, or as much as memory has room for beside what is made of it.
+fn bounded(source: impl Read, name: &str) -> Result<Vec<u8>> {
+    let most = (systole_data::free_memory() / 8) as u64;
+    let mut bytes = Vec::new();
+    source.take(most).read_to_end(&mut bytes).map_err(|e| Error::io("cannot read", name, e))?;
+    if bytes.len() as u64 == most {
+        let e = Error::new(ErrorKind::Data, format!("{name} has no end within {} MiB", most >> 20));
+        return Err(e.hint("give a program; --memory-limit sets how much memory there is"));
+    }
+    Ok(bytes)
 }
 
 /// Reads a program file.
@@ -94,11 +119,12 @@ pub(crate) fn open(name: &str) -> Result<Opened> {
 
 /// A program file as text, for a compiler that knows more than is read here: what is text is not looked into.
 pub(crate) fn text(name: &str) -> Result<String> {
-    String::from_utf8(bytes(name)?).or_else(|e| {
-        let (_, module) = open::module(e.as_bytes()).at(|| called(name).to_string())?;
-        drop(module);
-        Err(Error::new(ErrorKind::Unsupported, "MLIR bytecode is not written as text"))
-    })
+    let bytes = match String::from_utf8(bytes(name)?) {
+        Ok(text) => return Ok(text),
+        Err(e) => e.into_bytes(),
+    };
+    let program = open::open(&bytes).at(|| called(name).to_string())?.imported.program;
+    Ok(systole_ir::text::print_program(&program.graph, &program.donated, program.spread.as_ref()))
 }
 
 /// A file's name in messages.

@@ -40,7 +40,7 @@ impl Run for RunArgs {
 fn run(args: &RunArgs, screen: &Screen) -> Outcome {
     let format =
         args.output.as_deref().map(Format::of).transpose().map_err(|e| Failure::usage(e.at("--output")))?;
-    let program = program::open(&args.program)?.imported;
+    let program = args.inputs.open(&args.program)?;
     if let Some(format) = format {
         program.interface.results.iter().try_for_each(|face| format.check(&face.element.name()))?;
     }
@@ -113,8 +113,12 @@ fn spread(sorted: &[f64]) -> Option<(f64, f64, f64, f64)> {
 impl Answer<'_> {
     fn show(&self, screen: &Screen) {
         screen.detail(format!(
-            "{} on {}: {}, compiled in {:.1} ms, ran in {:.3} ms",
+            "{}{} on {}: {}, compiled in {:.1} ms, ran in {:.3} ms",
             program::called(&self.args.program),
+            match self.program.program.graph.name.as_str() {
+                "main" => String::new(),
+                name => format!(", @{name},"),
+            },
             self.device,
             self.given,
             self.runner.report().compile_ms,

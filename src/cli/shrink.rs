@@ -1,6 +1,6 @@
 //! `systole shrink`: the smallest program that still fails, for a report.
 
-use super::check::{PairArgs, quietly};
+use super::check::{PairArgs, quietly, short};
 use super::common::Common;
 use super::outcome::{Outcome, Run};
 use super::program;
@@ -36,7 +36,7 @@ const SEEDS: u64 = 4;
 
 impl Run for ShrinkArgs {
     fn run(self, common: &Common, screen: &Screen) -> Outcome {
-        let program = program::open(&self.program)?.imported;
+        let program = self.pair.inputs.open(&self.program)?;
         let pair = self.pair.open(common)?;
         let (arguments, given) = self.pair.arguments(&program)?;
         let whole = Case { graph: program.program.graph.clone(), arguments };
@@ -45,7 +45,7 @@ impl Run for ShrinkArgs {
             let e =
                 Error::new(ErrorKind::Config, format!("{} does not fail", program::called(&self.program)));
             return Err(e
-                .because(format!("{} agree in all results, given {given}", pair.names.join(" and ")))
+                .because(format!("{} agree in all results, given {given}", short(&pair).join(" and ")))
                 .hint("name the --devices that differ, give the arguments that it fails with by --input, or try another --random")
                 .into());
         }

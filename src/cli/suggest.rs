@@ -9,10 +9,11 @@ use std::error::Error as _;
 use systole_nn::{similar, synonym};
 
 /// Commands and options, and what other programs call them, beside what holds for keys and layers too.
-const SYNONYMS: [(&str, &str); 38] = [
+const SYNONYMS: [(&str, &str); 39] = [
     ("train", "fit learn start"),
     ("check", "diff compare"),
     ("shrink", "reduce minimize minimise bisect"),
+    ("translate", "convert serialize"),
     ("run", "exec execute interpret"),
     ("resume", "continue restart restore"),
     ("evaluate", "eval test validate val score measure"),

@@ -58,7 +58,7 @@ pub fn compare(a: &Literal, b: &Literal, tolerance: Tolerance) -> Option<Differe
         (Scalar::Float(x), Scalar::Float(y)) => {
             let same = x == y || x.is_nan() && y.is_nan();
             let near = (x - y).abs() <= share * x.abs().max(y.abs()).max(CANCELLED * greatest);
-            !same && !(near && x.is_finite() && y.is_finite())
+            !(same || near && x.is_finite() && y.is_finite())
         }
         (x, y) => x != y,
     };

@@ -36,14 +36,32 @@ pub fn is_program(start: &[u8]) -> bool {
     start.starts_with(BYTECODE) || code.is_some_and(|l| begins.iter().any(|b| l.starts_with(b)))
 }
 
-/// Reads a program.
+/// Reads a program: its `main`, or else its first function that is not private.
 ///
 /// # Errors
 /// As [`module`]; as [`import::program`].
 pub fn open(bytes: &[u8]) -> Result<Opened> {
+    open_function(bytes, None)
+}
+
+/// As [`open`], of a function by its name.
+///
+/// # Errors
+/// As [`open`]; when there is no such function, those that there are.
+pub fn open_function(bytes: &[u8], name: Option<&str>) -> Result<Opened> {
     let (form, module) = module(bytes)?;
-    let imported = import::program(&module).map_err(|e| e.hint(UNREAD))?;
-    Ok(Opened { form, module, imported })
+    let imported = match name.map(|n| n.trim_start_matches('@')) {
+        None => import::program(&module),
+        Some(name) => match module.functions.iter().find(|f| f.name == name) {
+            Some(function) => import::of_function(&module, function),
+            None => {
+                let all: Vec<&str> = module.functions.iter().map(|f| f.name.as_str()).take(20).collect();
+                let e = Error::new(ErrorKind::Config, format!("the program has no function @{name}"));
+                return Err(e.hint(format!("it has {}", all.join(", "))));
+            }
+        },
+    };
+    Ok(Opened { form, module, imported: imported.map_err(|e| e.hint(UNREAD))? })
 }
 
 /// Reads what a program says, whether or not it can be run here.

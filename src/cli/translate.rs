@@ -1,0 +1,105 @@
+//! `systole translate`: programs between StableHLO text and bytecode, and between versions.
+
+use super::common::Common;
+use super::outcome::{Failure, Outcome, Run};
+use super::program;
+use super::screen::{Screen, number_of};
+use clap::Args;
+use serde_json::json;
+use std::path::Path;
+use systole_bytecode::Version;
+use systole_data::disk::{Disk, write_atomically};
+use systole_ir::text::print_program;
+use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_mlir::import::{self, Imported};
+use systole_mlir::interface::Element;
+use systole_mlir::syntax::Module;
+use systole_program::open::{self, Form};
+
+#[derive(Args)]
+pub(crate) struct TranslateArgs {
+    /// A program: StableHLO text or bytecode; `-` reads standard input
+    #[arg(value_name = "IN")]
+    program: String,
+    /// Where it goes: text into a .mlir file, bytecode into .mlirbc or .bc; `-` shows text
+    #[arg(value_name = "OUT")]
+    output: String,
+    /// The StableHLO version whose readers the bytecode is for, such as 1.0.0 [default: the newest that is known here]
+    #[arg(long, value_name = "VERSION")]
+    target: Option<String>,
+}
+
+impl Run for TranslateArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
+}
+
+fn run(args: &TranslateArgs, screen: &Screen) -> Outcome {
+    let form = form_of(&args.output).map_err(|e| Failure::usage(e.at("OUT")))?;
+    let version = version(args.target.as_deref(), form).map_err(|e| Failure::usage(e.at("--target")))?;
+    let bytes = program::bytes(&args.program)?;
+    let place = || program::called(&args.program).to_string();
+    let (_, module) = open::module(&bytes).at(place)?;
+    let written = match form {
+        Form::Text => text_of(&module).at(place)?.into_bytes(),
+        Form::Bytecode => systole_bytecode::write(&module, version).at(place)?,
+    };
+    if args.output == "-" {
+        screen.line(String::from_utf8_lossy(&written).trim_end());
+        return Ok(0);
+    }
+    write_atomically(&Disk, Path::new(&args.output), &[&written])?;
+    let what = match form {
+        Form::Text => "StableHLO text".into(),
+        Form::Bytecode => format!("bytecode of StableHLO {version}"),
+    };
+    match screen.json {
+        true => screen.object(&json!({
+            "program": args.program, "output": args.output, "bytes": written.len(),
+            "version": (form == Form::Bytecode).then(|| version.to_string()),
+        })),
+        false => screen.line(format!("{}: {what}, {}", args.output, number_of(written.len(), "byte"))),
+    }
+    Ok(0)
+}
+
+/// A program as text, its calls unfolded, in Systole's own form of StableHLO.
+fn text_of(module: &Module) -> Result<String> {
+    let Imported { program, interface, checks, .. } = import::program(module)?;
+    let mut faces = interface.arguments.iter().chain(&interface.results);
+    if let Some(face) = faces.find(|f| !matches!(f.element, Element::Plain(_))) {
+        let what = format!("elements of type {} are not written as text", face.element.name());
+        return Err(Error::new(ErrorKind::Unsupported, what).hint("translate it to bytecode"));
+    }
+    if !checks.is_empty() {
+        let what = "the program's checks of itself are not written as text";
+        return Err(Error::new(ErrorKind::Unsupported, what).hint("translate it to bytecode"));
+    }
+    Ok(print_program(&program.graph, &program.donated, program.spread.as_ref()))
+}
+
+/// What an output's name asks for.
+fn form_of(output: &str) -> Result<Form> {
+    let extension = Path::new(output).extension().map(|e| e.to_string_lossy().to_lowercase());
+    match extension.as_deref() {
+        _ if output == "-" => Ok(Form::Text),
+        Some("mlir") => Ok(Form::Text),
+        Some("mlirbc" | "bc") => Ok(Form::Bytecode),
+        _ => Err(Error::new(ErrorKind::Config, format!("{output} does not say how the program is written"))
+            .hint("name it .mlir for text, .mlirbc or .bc for bytecode, or - to see it as text")),
+    }
+}
+
+/// The version that bytecode is written for.
+fn version(target: Option<&str>, form: Form) -> Result<Version> {
+    let Some(text) = target else { return Ok(systole_bytecode::CURRENT) };
+    if form == Form::Text {
+        let e = Error::new(ErrorKind::Config, "text has no version");
+        return Err(e.hint("leave the option out, or name an output that ends in .mlirbc"));
+    }
+    Version::from_text(text.trim_start_matches('v')).ok_or_else(|| {
+        Error::new(ErrorKind::Config, format!("`{text}` is no version"))
+            .hint(format!("write one such as 1.0.0; the newest is {}", systole_bytecode::CURRENT))
+    })
+}
