@@ -9,6 +9,7 @@ pub mod loops;
 mod pad_sums;
 mod pass;
 mod prune;
+mod ranges;
 mod recompute;
 mod remat;
 pub mod rewrite;

@@ -35,6 +35,12 @@ pub const PASSES: &[Pass] = &[
         run: super::simplify::run,
         exact: true,
     },
+    Pass {
+        name: "ranges",
+        doc: "whole numbers that are known to be small in 32 bits",
+        run: super::ranges::run,
+        exact: true,
+    },
     Pass { name: "cse", doc: "computes equal expressions once", run: super::cse::run, exact: true },
     Pass { name: "simplify", doc: "once more, on merged values", run: super::simplify::run, exact: true },
     Pass {

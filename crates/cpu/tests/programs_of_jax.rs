@@ -1,4 +1,5 @@
-//! Reductions by bodies of several ops, and sorts by comparators as JAX writes them, against the interpreter.
+//! What JAX writes: reductions by bodies of several ops, sorts by its comparators, elements numbered in 64 bits, against the
+//! interpreter.
 
 mod common;
 
@@ -161,4 +162,39 @@ fn sorts_by_keys_and_by_comparisons_are_the_interpreters() {
     let x = Literal::from_slice([4, 600], &finite).unwrap();
     check(&sort(&plain("%a", "%b", "LT", "FLOAT", "f32")), &[x.clone(), places.clone()]);
     check(&sort(&plain("%a", "%b", "GT", "FLOAT", "f32")), &[x, places]);
+}
+
+/// `(ui64 numbers of f32[rows, columns], their lower and upper halves)`, times `by`.
+fn numbered(rows: usize, columns: usize, by: u64) -> Arc<Graph> {
+    let ty = format!("tensor<{rows}x{columns}xui64>");
+    let half = ty.replace("ui64", "ui32");
+    let constant = |name: &str, value: u64| {
+        format!(
+            "%{name}s = \"stablehlo.constant\"() <{{value = dense<{value}> : tensor<ui64>}}> : () -> tensor<ui64>\n\
+             %{name} = \"stablehlo.broadcast_in_dim\"(%{name}s) <{{broadcast_dimensions = array<i64>}}> : (tensor<ui64>) -> {ty}\n"
+        )
+    };
+    let binary = |name: &str, op: &str, a: &str, b: &str| {
+        format!("%{name} = \"stablehlo.{op}\"(%{a}, %{b}) : ({ty}, {ty}) -> {ty}\n")
+    };
+    let iota =
+        |d: usize| format!("%i{d} = \"stablehlo.iota\"() <{{iota_dimension = {d} : i64}}> : () -> {ty}\n");
+    let convert =
+        |to: &str, from: &str| format!("%{to} = \"stablehlo.convert\"(%{from}) : ({ty}) -> {half}\n");
+    let text = [
+        format!("module @m {{ func.func public @main() -> ({ty}, {half}, {half}) {{\n"),
+        [constant("c", columns as u64 * by), constant("b", 32), iota(0), iota(1)].concat(),
+        [binary("r", "multiply", "c", "i0"), binary("n", "add", "r", "i1")].concat(),
+        [binary("u", "shift_right_logical", "n", "b"), convert("l", "n"), convert("h", "u")].concat(),
+        format!("return %n, %l, %h : {ty}, {half}, {half}\n}} }}"),
+    ];
+    text::parse(&text.concat()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn numbers_of_elements_have_their_halves() {
+    // Small ones, and those that do not fit 32 bits.
+    for by in [1, 3, 1 << 20, 1 << 27, 1 << 40] {
+        check(&numbered(33, 65, by), &[]);
+    }
 }
