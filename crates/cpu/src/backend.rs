@@ -261,7 +261,7 @@ impl Backend for CpuBackend {
 
     fn put(&self, value: &Literal, _: DeviceId) -> Result<Buffer> {
         let bytes = value.bytes();
-        let memory = Memory::new(bytes.len())?;
+        let memory = Memory::unfilled(bytes.len())?;
         // SAFETY: `memory` has that many bytes and is new.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.ptr(), bytes.len()) };
         Ok(Buffer::new(value.ty().clone(), Arc::new(CpuData::new(memory, None))))
@@ -334,7 +334,8 @@ impl CpuExecutable {
             });
             out.push(match donated {
                 Some(taken) => taken,
-                None => (Some(Memory::new(bytes)?), None),
+                // Every byte of a result is written.
+                None => (Some(Memory::unfilled(bytes)?), None),
             });
         }
         Ok(out)

@@ -1,6 +1,7 @@
 //! Aligned memory, and how much of it is available.
 
 use std::alloc::{Layout, alloc, dealloc};
+use std::sync::{Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Owned, initially zero bytes. Aligned to cache lines; from 1 MiB on to huge pages.
@@ -21,13 +22,43 @@ const HUGE: usize = 2 << 20;
 impl Memory {
     /// Allocates `bytes` zero bytes.
     pub fn new(bytes: usize) -> Result<Memory> {
+        let (memory, is_zero) = Memory::of(bytes)?;
+        if !is_zero {
+            // SAFETY: the allocation has that many bytes.
+            unsafe { memory.ptr.write_bytes(0, memory.layout.size()) };
+        }
+        Ok(memory)
+    }
+
+    /// `bytes` bytes that are about to be written from end to end: until then they are whatever was there before.
+    pub fn unfilled(bytes: usize) -> Result<Memory> {
+        let memory = Memory::of(bytes)?.0;
+        if cfg!(debug_assertions) {
+            // SAFETY: the allocation has that many bytes. NaN for floats: what is left unwritten shows in tests.
+            unsafe { memory.ptr.write_bytes(0xff, memory.layout.size()) };
+        }
+        Ok(memory)
+    }
+
+    /// Memory, and whether it is zero.
+    fn of(bytes: usize) -> Result<(Memory, bool)> {
         // The last page is rounded up to a huge one if most of it is used.
         let huge = bytes.saturating_add(HUGE / 2) / HUGE * HUGE;
         let align = if huge > 0 { HUGE } else { systole_compile::ALIGN };
         let layout =
             Layout::from_size_align(bytes.max(huge).max(1), align).map_err(|_| out_of_memory(bytes))?;
+        if huge > 0
+            && let Some(ptr) = kept().take(layout)
+        {
+            return Ok((Memory { ptr, bytes, layout }, false));
+        }
         // SAFETY: the size is not zero.
-        let ptr = unsafe { alloc(layout) };
+        let mut ptr = unsafe { alloc(layout) };
+        if ptr.is_null() {
+            kept().clear();
+            // SAFETY: as above.
+            ptr = unsafe { alloc(layout) };
+        }
         if ptr.is_null() {
             return Err(out_of_memory(bytes));
         }
@@ -37,7 +68,7 @@ impl Memory {
         }
         // SAFETY: the allocation has that many bytes.
         unsafe { ptr.write_bytes(0, layout.size()) };
-        Ok(Memory { ptr, bytes, layout })
+        Ok((Memory { ptr, bytes, layout }, true))
     }
 
     /// The first byte.
@@ -59,8 +90,59 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout and freed once.
-        unsafe { dealloc(self.ptr, self.layout) };
+        if self.layout.align() != HUGE || !kept().keep(self.ptr, self.layout) {
+            // SAFETY: allocated with this layout and freed once.
+            unsafe { dealloc(self.ptr, self.layout) };
+        }
+    }
+}
+
+/// Bytes of freed memory that are kept for the next array of the same size: the system gives each page anew at a cost that
+/// is that of a few passes over it.
+const MOST_KEPT: usize = 64 << 20;
+
+/// Freed memory that is kept: where it begins, and its layout.
+struct Kept {
+    all: Vec<(usize, Layout)>,
+    bytes: usize,
+}
+
+static KEPT: Mutex<Kept> = Mutex::new(Kept { all: Vec::new(), bytes: 0 });
+
+fn kept() -> std::sync::MutexGuard<'static, Kept> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Kept {
+    /// The memory that was freed last of those of a layout.
+    fn take(&mut self, layout: Layout) -> Option<*mut u8> {
+        let at = self.all.iter().rposition(|(_, l)| *l == layout)?;
+        self.bytes -= layout.size();
+        Some(self.all.remove(at).0 as *mut u8)
+    }
+
+    /// Keeps memory; `false` where it is too large. What was freed longest ago goes first.
+    fn keep(&mut self, ptr: *mut u8, layout: Layout) -> bool {
+        if layout.size() > MOST_KEPT / 2 {
+            return false;
+        }
+        while self.bytes + layout.size() > MOST_KEPT {
+            let (ptr, layout) = self.all.remove(0);
+            self.bytes -= layout.size();
+            // SAFETY: `Memory` of this layout was dropped, and nothing else refers to it.
+            unsafe { dealloc(ptr as *mut u8, layout) };
+        }
+        self.all.push((ptr as usize, layout));
+        self.bytes += layout.size();
+        true
+    }
+
+    fn clear(&mut self) {
+        for (ptr, layout) in self.all.drain(..) {
+            // SAFETY: as in `keep`.
+            unsafe { dealloc(ptr as *mut u8, layout) };
+        }
+        self.bytes = 0;
     }
 }
 
@@ -117,5 +199,19 @@ mod tests {
             assert!((m.ptr() as usize).is_multiple_of(64) && m.bytes().iter().all(|&b| b == 0));
         }
         assert!(Memory::new(usize::MAX / 2).is_err());
+    }
+
+    #[test]
+    fn freed_memory_is_used_again_and_bounded() {
+        for round in 0..50 {
+            let all: Vec<Memory> = (1..6).map(|i| Memory::unfilled(i << 21).unwrap()).collect();
+            // SAFETY: the memory has that many bytes.
+            all.iter().for_each(|m| unsafe { m.ptr().write_bytes(round, m.len()) });
+        }
+        assert!(Memory::new(6 << 20).unwrap().bytes().iter().all(|&b| b == 0));
+        let large: Vec<Memory> = (0..8).map(|_| Memory::unfilled(20 << 20).unwrap()).collect();
+        drop(large);
+        let kept = kept();
+        assert!(kept.bytes <= MOST_KEPT && kept.bytes == kept.all.iter().map(|(_, l)| l.size()).sum());
     }
 }
