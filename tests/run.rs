@@ -424,6 +424,39 @@ fn a_function_is_run_by_its_name() {
 }
 
 #[test]
+fn a_file_of_tests_runs_all_of_them() {
+    let f = Folder::new("run-tests");
+    let test = |name: &str, expected: f32| {
+        format!(
+            "func.func @{name}() {{
+               %x = stablehlo.constant dense<[1.5, 2.0]> : tensor<2xf32>
+               %0 = stablehlo.floor %x : tensor<2xf32>
+               check.expect_eq_const %0, dense<[{expected:.1}, 2.0]> : tensor<2xf32>
+               func.return
+             }}\n"
+        )
+    };
+    f.write("good.mlir", test("a", 1.0) + &test("b", 1.0));
+    let done = f.run(&["run", "good.mlir"]).ok();
+    assert!(done.out.contains("@a, on cpu") && done.out.contains("@b, on cpu"), "{}", done.out);
+    assert!(done.out.ends_with("0 of 2 tests failed\n"), "{}", done.out);
+    f.write(
+        "bad.mlir",
+        test("a", 1.0) + &test("b", 2.0) + &test("c", 1.0).replace("stablehlo.floor", "stablehlo.floo"),
+    );
+    let done = f.run(&["run", "bad.mlir"]);
+    assert!(done.code == Some(1) && done.out.ends_with("2 of 3 tests failed\n"), "{}{}", done.out, done.err);
+    assert!(done.err.contains("element [0] is 1.0, not 2.0") && done.err.contains("@c"), "{}", done.err);
+    let json = f.run(&["run", "bad.mlir", "--json"]).json();
+    assert_eq!(
+        (&json["failed"], &json["functions"][1]["checks"][0]["holds"]),
+        (&Value::from(2), &Value::Bool(false))
+    );
+    f.run(&["run", "bad.mlir", "--function", "a"]).ok();
+    f.run(&["run", "bad.mlir", "--output", "out.npz"]).fails(2, &["3 tests and no program", "--function"]);
+}
+
+#[test]
 fn programs_are_translated_and_compute_the_same() {
     let f = folder("translate");
     let results = |file: &str| f.run(&["run", file, "--random", "5", "-q"]).ok().out;

@@ -8,6 +8,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_mlir::import::Imported;
+use systole_mlir::syntax::Module;
 use systole_program::open::{self, Opened};
 use systole_program::{files, inputs};
 
@@ -30,6 +31,16 @@ impl InputArgs {
     pub(crate) fn open(&self, name: &str) -> Result<Imported> {
         let opened = open::open_function(&bytes(name)?, self.function.as_deref());
         Ok(opened.at(|| called(name).to_string())?.imported)
+    }
+
+    /// What the file says, and the functions of it that are run: `None` is the program.
+    pub(crate) fn functions(&self, name: &str) -> Result<(Module, Vec<Option<String>>)> {
+        let (_, module) = open::module(&bytes(name)?).at(|| called(name).to_string())?;
+        let functions = match (&self.function, open::tests(&module)) {
+            (None, tests) if !tests.is_empty() => tests.into_iter().map(Some).collect(),
+            (function, _) => vec![function.clone()],
+        };
+        Ok((module, functions))
     }
 
     /// The arguments, each as the arrays that hold it, and where they are from.

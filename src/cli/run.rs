@@ -6,11 +6,13 @@ use super::program::{self, InputArgs};
 use super::screen::{Screen, note, number_of, table};
 use clap::Args;
 use serde_json::{Map, Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole_ir::{Literal, Result, Scalar};
+use systole_ir::{Error, ErrorKind, Literal, Result, Scalar};
 use systole_mlir::import::Imported;
+use systole_mlir::syntax::Module;
 use systole_program::files::{self, Format};
+use systole_program::open;
 use systole_program::run::{Ran, Runner};
 use systole_program::summary::Summary;
 use systole_runtime::backend;
@@ -40,7 +42,53 @@ impl Run for RunArgs {
 fn run(args: &RunArgs, screen: &Screen) -> Outcome {
     let format =
         args.output.as_deref().map(Format::of).transpose().map_err(|e| Failure::usage(e.at("--output")))?;
-    let program = args.inputs.open(&args.program)?;
+    let (module, functions) = args.inputs.functions(&args.program)?;
+    if let [function] = &functions[..] {
+        let (object, code) = run_one(args, &module, function.as_deref(), format, screen)?;
+        object.into_iter().for_each(|o| screen.object(&o));
+        return Ok(code);
+    }
+    if format.is_some() {
+        let e = Error::new(
+            ErrorKind::Config,
+            format!("{} has {} tests and no program", args.program, functions.len()),
+        );
+        return Err(Failure::usage(
+            e.at("--output").hint("--function names the one whose results are written"),
+        ));
+    }
+    let (mut objects, mut failed) = (Vec::new(), 0);
+    for name in functions.iter().flatten() {
+        match run_one(args, &module, Some(name), None, screen) {
+            Ok((object, code)) => {
+                failed += usize::from(code != 0);
+                objects.extend(object);
+            }
+            Err(e) => {
+                failed += 1;
+                let e = e.at(format!("@{name}"));
+                screen.error(&e.to_string());
+                objects.push(json!({"function": name, "error": e.to_string()}));
+            }
+        }
+    }
+    match screen.json {
+        true => screen.object(&json!({"program": args.program, "failed": failed, "functions": objects})),
+        false => screen.line(format!("{failed} of {} failed", number_of(functions.len(), "test"))),
+    }
+    Ok(u8::from(failed > 0))
+}
+
+/// Runs one function; what there is to tell as an object, and the exit code.
+fn run_one(
+    args: &RunArgs,
+    module: &Module,
+    function: Option<&str>,
+    format: Option<Format>,
+    screen: &Screen,
+) -> Result<(Option<Value>, u8)> {
+    let told = |e: Error| e.at(program::called(&args.program).to_string());
+    let program = open::function(module, function).map_err(told)?;
     if let Some(format) = format {
         program.interface.results.iter().try_for_each(|face| format.check(&face.element.name()))?;
     }
@@ -50,7 +98,6 @@ fn run(args: &RunArgs, screen: &Screen) -> Outcome {
     }
     let (inputs, given) = args.inputs.values(&program)?;
     let device = backend("auto")?;
-    let told = |e: systole_ir::Error| e.at(program::called(&args.program).to_string());
     let runner = Runner::new(&program, &device).map_err(told)?;
     let buffers = runner.put(&inputs)?;
     let mut times = vec![];
@@ -61,20 +108,25 @@ fn run(args: &RunArgs, screen: &Screen) -> Outcome {
     }
     let ran = runner.results(&results).map_err(told)?;
     if let (Some(path), Some(format)) = (&args.output, format) {
-        let stored = |(i, v): (usize, &systole_program::run::Value)| {
-            Ok((format!("out{i}"), files::stored(&v.face.element.name(), &v.face.dims, v.bytes()?)?))
-        };
-        let arrays = ran.values.iter().enumerate().map(stored).collect::<Result<_>>()?;
-        files::write(path, format, arrays)?;
+        write(path, format, &ran)?;
     }
     times.sort_by(f64::total_cmp);
     let answer =
         Answer { args, program: &program, device: device.name(), given, runner: &runner, first, times, ran };
-    match screen.json {
-        true => screen.object(&answer.object()),
-        false => answer.show(screen),
+    if !screen.json {
+        answer.show(screen);
     }
-    Ok(answer.code(screen))
+    let object = screen.json.then(|| answer.object());
+    Ok((object, answer.code(screen)))
+}
+
+/// Writes the results to a file.
+fn write(path: &Path, format: Format, ran: &Ran) -> Result<()> {
+    let stored = |(i, v): (usize, &systole_program::run::Value)| {
+        Ok((format!("out{i}"), files::stored(&v.face.element.name(), &v.face.dims, v.bytes()?)?))
+    };
+    let arrays = ran.values.iter().enumerate().map(stored).collect::<Result<_>>()?;
+    files::write(path, format, arrays)
 }
 
 /// Runs once, to the end.
@@ -157,7 +209,7 @@ impl Answer<'_> {
             self.ran.checks.iter().map(|c| json!({"holds": c.is_ok(), "why": c.as_ref().err()})).collect();
         let results: Vec<Value> = self.ran.values.iter().enumerate().map(|(i, v)| result(i, v)).collect();
         json!({
-            "program": self.args.program, "device": self.device, "arguments": self.program.interface.arguments.len(),
+            "program": self.args.program, "function": self.program.program.graph.name, "device": self.device, "arguments": self.program.interface.arguments.len(),
             "given": self.given, "compile_ms": self.runner.report().compile_ms, "run_ms": self.first,
             "repeat": times, "results": results, "checks": checks,
             "output": self.args.output.as_ref().map(|p| p.display().to_string()),

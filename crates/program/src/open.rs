@@ -50,10 +50,19 @@ pub fn open(bytes: &[u8]) -> Result<Opened> {
 /// As [`open`]; when there is no such function, those that there are.
 pub fn open_function(bytes: &[u8], name: Option<&str>) -> Result<Opened> {
     let (form, module) = module(bytes)?;
+    let imported = function(&module, name)?;
+    Ok(Opened { form, module, imported })
+}
+
+/// A function of a module as a program: the one of a name, or that of [`open`].
+///
+/// # Errors
+/// As [`open_function`].
+pub fn function(module: &Module, name: Option<&str>) -> Result<Imported> {
     let imported = match name.map(|n| n.trim_start_matches('@')) {
-        None => import::program(&module),
+        None => import::program(module),
         Some(name) => match module.functions.iter().find(|f| f.name == name) {
-            Some(function) => import::of_function(&module, function),
+            Some(function) => import::of_function(module, function),
             None => {
                 let all: Vec<&str> = module.functions.iter().map(|f| f.name.as_str()).take(20).collect();
                 let e = Error::new(ErrorKind::Config, format!("the program has no function @{name}"));
@@ -61,7 +70,14 @@ pub fn open_function(bytes: &[u8], name: Option<&str>) -> Result<Opened> {
             }
         },
     };
-    Ok(Opened { form, module, imported: imported.map_err(|e| e.hint(UNREAD))? })
+    imported.map_err(|e| e.hint(UNREAD))
+}
+
+/// Names of the functions of a file that is no program but many tests: there is no `main`, and several take nothing. Else none.
+pub fn tests(module: &Module) -> Vec<String> {
+    let own = || module.functions.iter().filter(|f| !f.is_private);
+    let is_program = own().any(|f| f.name == "main" || !f.body.arguments.is_empty());
+    if is_program || own().count() < 2 { Vec::new() } else { own().map(|f| f.name.clone()).collect() }
 }
 
 /// Reads what a program says, whether or not it can be run here.
