@@ -257,10 +257,9 @@ fn products_of_complex_arrays_are_sums_of_four() {
         let body = format!("{z} %r = {op} : ({FOUR}, {FOUR}) -> {scalar}\n");
         holds(&(body + &expect("%r", "(-2.25, 3.34375)", scalar)));
     }
-    let repeated = format!(
-        "%z = stablehlo.constant dense<[(1.0, 2.0)]> : tensor<1xcomplex<f32>>
-         %r = \"stablehlo.broadcast\"(%z) <{{broadcast_sizes = array<i64: 2>}}> : (tensor<1xcomplex<f32>>) -> tensor<2x1xcomplex<f32>>\n"
-    );
+    let repeated = "%z = stablehlo.constant dense<[(1.0, 2.0)]> : tensor<1xcomplex<f32>>
+        %r = \"stablehlo.broadcast\"(%z) <{broadcast_sizes = array<i64: 2>}> : (tensor<1xcomplex<f32>>) -> tensor<2x1xcomplex<f32>>\n"
+    .to_owned();
     holds(&(repeated + &expect("%r", "[[(1.0, 2.0)], [(1.0, 2.0)]]", "tensor<2x1xcomplex<f32>>")));
 }
 
