@@ -229,6 +229,10 @@ fn encode_power(x: f64) -> u8 {
     if x.is_nan() || x <= 0.0 {
         return 0xFF;
     }
+    // As ml_dtypes has it: what is above the least becomes the next.
+    if x < 2f64.powi(-126) {
+        return u8::from(x > 2f64.powi(-127));
+    }
     let exponent = ((x.to_bits() + (1 << 51)) >> 52) as i64 - 1023 + 127;
-    if exponent > 254 { 0xFF } else { exponent.max(0) as u8 }
+    if exponent > 254 { 0xFF } else { exponent as u8 }
 }

@@ -248,6 +248,22 @@ fn complex_numbers_pass_through_loops_folds_sorts_and_scatters() {
 }
 
 #[test]
+fn products_of_complex_arrays_are_sums_of_four() {
+    let z = format!(
+        "%z = stablehlo.constant dense<{Z}> : {FOUR}\n %w = stablehlo.constant dense<{W}> : {FOUR}\n"
+    );
+    let scalar = "tensor<complex<f32>>";
+    for op in ["stablehlo.dot_general %z, %w, contracting_dims = [0] x [0]", "stablehlo.dot %z, %w"] {
+        let body = format!("{z} %r = {op} : ({FOUR}, {FOUR}) -> {scalar}\n");
+        holds(&(body + &expect("%r", "(-2.25, 3.34375)", scalar)));
+    }
+    let repeated = "%z = stablehlo.constant dense<[(1.0, 2.0)]> : tensor<1xcomplex<f32>>
+        %r = \"stablehlo.broadcast\"(%z) <{broadcast_sizes = array<i64: 2>}> : (tensor<1xcomplex<f32>>) -> tensor<2x1xcomplex<f32>>\n"
+    .to_owned();
+    holds(&(repeated + &expect("%r", "[[(1.0, 2.0)], [(1.0, 2.0)]]", "tensor<2x1xcomplex<f32>>")));
+}
+
+#[test]
 fn arguments_and_results_are_pairs_that_split_and_join() {
     let program = imported(
         "func.func @main(%n: tensor<i32>, %z: tensor<2xcomplex<f32>> {tf.aliasing_output = 1 : i32}) -> (tensor<2xf32>, tensor<2xcomplex<f32>>) {

@@ -158,8 +158,8 @@ fn power(x: &Tensor) -> Tensor {
     let bits = x.convert(DType::F32).bitcast_convert(DType::I32);
     let number = |v: i32| bits.scalar_like(f64::from(v));
     let near = (&bits + &number(0x40_0000)).and(&number(0x7F80_0000));
-    // Subnormal f32: 2⁻¹²⁷ and what is nearer to 2⁻¹²⁶.
-    let small = bits.less(&number(0x60_0000)).select(&number(0x40_0000), &number(0x80_0000));
+    // Subnormal f32, as ml_dtypes takes them: what is above 2⁻¹²⁷ becomes 2⁻¹²⁶.
+    let small = bits.less_equal(&number(0x40_0000)).select(&number(0x40_0000), &number(0x80_0000));
     let least = bits.less(&number(0x80_0000)).select(&small, &near);
     let is_power = bits.greater(&number(0)).and(&near.less(&number(0x7F80_0000)));
     let is_power = is_power.and(&bits.less(&number(0x7F80_0000)));

@@ -32,7 +32,7 @@ pub(super) struct Call<'a> {
 }
 
 /// Ops that move elements, or fold them by what the second list says.
-const MOVES: [&str; 16] = [
+const MOVES: [&str; 21] = [
     "reshape",
     "transpose",
     "slice",
@@ -49,6 +49,11 @@ const MOVES: [&str; 16] = [
     "collective_permute",
     "collective_broadcast",
     "optimization_barrier",
+    "dynamic_reshape",
+    "dynamic_broadcast_in_dim",
+    "dynamic_pad",
+    "dynamic_gather",
+    "real_dynamic_slice",
 ];
 const FOLDS: [&str; 5] = ["reduce", "reduce_window", "scatter", "all_reduce", "reduce_scatter"];
 
@@ -76,8 +81,9 @@ pub(super) fn write(call: &Call<'_>) -> Result<Option<Vec<Given>>> {
         return Ok(Some(vec![written.into()]));
     }
     match name {
-        "while" | "case" | "if" | "reduce" | "reduce_window" | "scatter" | "sort" | "map"
-        | "select_and_scatter" => Ok(None),
+        "while" | "case" | "if" | "reduce" | "reduce_window" | "scatter" | "sort" | "map" | "scan" => {
+            Ok(None)
+        }
         _ if name.starts_with("check.") => Ok(None),
         "custom_call" if text(call.op, "call_target_name").is_some_and(|n| n.starts_with("check.")) => {
             Ok(None)
@@ -180,11 +186,18 @@ impl Call<'_> {
     fn numbers(&self, name: &str) -> Result<Option<Number>> {
         Ok(Some(match (name, self.operands.len()) {
             ("complex", 2) => Number::complex(self.number(0)?.re, self.number(1)?.re),
-            ("iota", 0) => {
-                let re = (self.emit)(Vec::new(), vec![self.ty()?], Vec::new())?;
+            ("iota" | "dynamic_iota", 0 | 1) => {
+                let sizes = self.operands.iter().map(|v| v.clone().array()).collect::<Result<Vec<_>>>()?;
+                let re = (self.emit)(sizes, vec![self.ty()?], Vec::new())?;
                 Number::real(re.into_iter().next().ok_or_else(|| wrong("a result is missing"))?).widened()
             }
-            ("dot_general" | "dot" | "convolution", 2) => self.bilinear()?,
+            ("dot", 2) => self.number(0)?.product(&self.number(1)?, Tensor::dot).convert(self.ty()?.dtype),
+            ("broadcast", 1) => {
+                let (x, shape) = (self.number(0)?, self.ty()?.shape);
+                let dims: Vec<usize> = (shape.rank().saturating_sub(x.rank())..shape.rank()).collect();
+                x.map(|t| t.broadcast_in_dim(&shape, &dims))
+            }
+            ("dot_general" | "convolution" | "dynamic_conv", 2..) => self.bilinear()?,
             ("convert", 1) => self.convert()?,
             ("bitcast_convert", 1) => bits::cast(&self.number(0)?, &self.ty()?, self.is_complex())?,
             ("compare", 2) => Number::real(self.compare()?),
@@ -218,7 +231,10 @@ impl Call<'_> {
     fn bilinear(&self) -> Result<Number> {
         let (x, y, ty) = (self.number(0)?, self.number(1)?, self.ty()?);
         let of = |a: &Tensor, b: &Tensor| {
-            let made = (self.emit)(vec![a.clone(), b.clone()], vec![ty.clone()], Vec::new())?;
+            // Those of `dynamic_conv` say more.
+            let more = self.operands[2..].iter().map(|v| v.clone().array()).collect::<Result<Vec<_>>>()?;
+            let all = [a.clone(), b.clone()].into_iter().chain(more).collect();
+            let made = (self.emit)(all, vec![ty.clone()], Vec::new())?;
             made.into_iter().next().ok_or_else(|| wrong("a result is missing"))
         };
         Ok(match (&x.im, &y.im) {
