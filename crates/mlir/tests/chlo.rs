@@ -37,7 +37,6 @@ const BINARY: &[(&str, &[(f64, f64, f64)])] = &[
     ("zeta", &[(2.0, 1.0, 1.6449340668482266), (1.5, 3.0, 1.2588219580922144), (4.0, 0.5, 16.23484850566707), (10.0, 2.0, 0.0009945751278180857), (1.0, 2.0, INF), (0.5, 2.0, NAN), (2.0, -1.0, INF), (2.5, -0.5, NAN), (200.0, 2.0, 6.223015277861142e-61)]),
 ];
 
-
 /// Numbers as an array of a type.
 fn array(dtype: DType, values: &[f64]) -> Literal {
     let mut b = LiteralBuilder::new(TensorType::new(dtype, [values.len()]));
@@ -139,7 +138,10 @@ fn infinities_are_told_apart() {
 #[test]
 fn next_after_steps_one_number_through_zero_and_to_infinity() {
     let tiny = f64::from(f32::from_bits(1));
-    let (x, y) = ([0.0, -0.0, 1.0, 1.0, 0.0, tiny, f64::from(f32::MAX), NAN], [1.0, -1.0, 2.0, 0.0, -0.0, -1.0, INF, 0.0]);
+    let (x, y) = (
+        [0.0, -0.0, 1.0, 1.0, 0.0, tiny, f64::from(f32::MAX), NAN],
+        [1.0, -1.0, 2.0, 0.0, -0.0, -1.0, INF, 0.0],
+    );
     let got = run("next_after", DType::F32, &[&x, &y], "f32");
     let up = f64::from(f32::from_bits(1f32.to_bits() + 1));
     let down = f64::from(f32::from_bits(1f32.to_bits() - 1));

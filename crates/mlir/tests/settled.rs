@@ -111,8 +111,12 @@ fn what_nothing_settles_is_refused_with_the_op_and_what_to_do() {
             return %0 : tensor<?xf32> }",
     );
     assert_eq!(kind, ErrorKind::Unsupported);
-    assert!(said.contains("line 2:18, stablehlo.dynamic_iota") && said.contains("only when the program runs"), "{said}");
-    let (kind, said) = refused("func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> { return %x : tensor<?xf32> }");
+    assert!(
+        said.contains("line 2:18, stablehlo.dynamic_iota") && said.contains("only when the program runs"),
+        "{said}"
+    );
+    let (kind, said) =
+        refused("func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> { return %x : tensor<?xf32> }");
     assert_eq!(kind, ErrorKind::Unsupported);
     assert!(said.contains("tensor<?xf32>") && said.contains("argument"), "{said}");
     let (_, said) = refused(

@@ -197,9 +197,11 @@ pub(super) fn sizes(op: &Operation, name: &str) -> Result<Vec<usize>> {
 
 /// An attribute of an op, or of those that JAX keeps beside a custom call (`mhlo.attributes`).
 fn own<'a>(op: &'a Operation, name: &str) -> Option<&'a Attribute> {
-    crate::text::find(&op.attributes, name).or_else(|| match crate::text::find(&op.attributes, "mhlo.attributes") {
-        Some(Attribute::Dictionary(all)) => crate::text::find(all, name),
-        _ => None,
+    crate::text::find(&op.attributes, name).or_else(|| {
+        match crate::text::find(&op.attributes, "mhlo.attributes") {
+            Some(Attribute::Dictionary(all)) => crate::text::find(all, name),
+            _ => None,
+        }
     })
 }
 

@@ -9,7 +9,12 @@ use systole_ir::op::{Lowering, Op};
 use systole_ir::{Graph, GraphBuilder, Tensor};
 
 /// A body of elements on whole arrays of one shape, as `map` runs it: single numbers are repeated.
-pub(super) fn on_arrays(g: &GraphBuilder, body: &Graph, args: &[Tensor], shape: &Shape) -> Result<Vec<Tensor>> {
+pub(super) fn on_arrays(
+    g: &GraphBuilder,
+    body: &Graph,
+    args: &[Tensor],
+    shape: &Shape,
+) -> Result<Vec<Tensor>> {
     if args.len() != body.params.len() {
         return Err(wrong(format!("the body takes {} values, not {}", body.params.len(), args.len())));
     }

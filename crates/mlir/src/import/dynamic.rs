@@ -12,11 +12,7 @@ use systole_ir::Tensor;
 pub(super) type Settled = (Operation, Vec<Tensor>, Vec<TensorType>);
 
 /// The op with its shapes as attributes; `None`: its shapes are no operands.
-pub(super) fn settle(
-    op: &Operation,
-    operands: &[Tensor],
-    results: &[TensorType],
-) -> Result<Option<Settled>> {
+pub(super) fn settle(op: &Operation, operands: &[Tensor], results: &[TensorType]) -> Result<Option<Settled>> {
     let element = || results.first().map(|ty| ty.dtype).ok_or_else(|| wrong("a result is missing"));
     let typed = |shape: Vec<usize>| Ok::<_, systole_base::Error>(vec![TensorType::new(element()?, shape)]);
     let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
@@ -34,7 +30,9 @@ pub(super) fn settle(
         }
         ("dynamic_pad", [x, value, low, high, interior]) => {
             let mut pad = renamed(op, "pad");
-            for (name, t) in [("edge_padding_low", low), ("edge_padding_high", high), ("interior_padding", interior)] {
+            for (name, t) in
+                [("edge_padding_low", low), ("edge_padding_high", high), ("interior_padding", interior)]
+            {
                 with(&mut pad, name, array(&fold::ints(t, name)?));
             }
             (pad, vec![x.clone(), value.clone()], results.to_vec())
@@ -69,8 +67,10 @@ pub(super) fn write(op: &Operation, operands: &[Tensor]) -> Result<Option<Vec<Te
             if fold::ints_or_bools(holds, "the claim about a shape")?.first() == Some(&0) {
                 let numbers: Result<Vec<_>> = operands[1..].iter().map(|t| fold::ints(t, "a size")).collect();
                 let said = text(op, "error_message").unwrap_or("shape_assertion");
-                return Err(wrong(format!("the shapes are not those that the program was exported for: {said}"))
-                    .because(format!("sizes: {:?}", numbers?.concat())));
+                return Err(wrong(format!(
+                    "the shapes are not those that the program was exported for: {said}"
+                ))
+                .because(format!("sizes: {:?}", numbers?.concat())));
             }
             Ok(Some(Vec::new()))
         }

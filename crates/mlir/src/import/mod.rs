@@ -7,6 +7,7 @@ mod chlo;
 mod contract;
 mod dynamic;
 mod fold;
+mod gspmd;
 mod parallel;
 mod rewrite;
 mod types;
@@ -113,7 +114,15 @@ fn donated(main: &Function, results: usize) -> Vec<(usize, usize)> {
 
 /// How arguments and results lie on several devices, where the module has a mesh.
 fn spread(module: &Module, main: &Function, graph: &systole_ir::Graph) -> Result<Option<Spread>> {
-    let Some((_, axes)) = module.meshes.iter().find(|(_, axes)| !axes.is_empty()) else { return Ok(None) };
+    let Some((_, axes)) = module.meshes.iter().find(|(_, axes)| !axes.is_empty()) else {
+        let said = |(a, ty)| match find(a, "mhlo.sharding") {
+            Some(Attribute::String(text)) => (Some(text.as_str()), ty),
+            _ => (None, ty),
+        };
+        let params: Vec<gspmd::Said> = main.parameters.iter().zip(graph.param_types()).map(said).collect();
+        let results = main.results.iter().map(|(_, a)| a).zip(graph.result_types());
+        return gspmd::spread(&params, &results.map(said).collect::<Vec<_>>());
+    };
     let mesh = Mesh::new(axes.iter().map(|(name, size)| (name.as_str(), *size as usize)))?;
     let one = |attributes: Option<&Attribute>, ty: &TensorType| -> Result<Sharding> {
         match attributes {
@@ -262,7 +271,7 @@ impl<'m> Importer<'m> {
             "check.expect_serialized_eq" => self.expect_serialized(op, operands),
             name if rewrite::refused(name).is_some() => Err(rewrite::refusal(name)),
             "interpreter.run_parallel" => self.run_parallel(op, operands, g),
-            "sdy.sharding_constraint" => Ok(operands),
+            "sdy.sharding_constraint" | "mhlo.copy" => Ok(operands),
             _ => {
                 let arrays = operands.into_iter().map(Given::array).collect::<Result<Vec<_>>>()?;
                 let results = self.arrays(op, arrays, frame, g)?;

@@ -59,7 +59,8 @@ impl<'m> Importer<'m> {
             frames.push(frame);
         }
         for op in &f.body.operations {
-            let operands = |frame: &Frame<'m>| op.operands.iter().map(|v| frame.get(*v)).collect::<Result<Vec<_>>>();
+            let operands =
+                |frame: &Frame<'m>| op.operands.iter().map(|v| frame.get(*v)).collect::<Result<Vec<_>>>();
             let operands = frames.iter().map(operands).collect::<Result<Vec<_>>>().at(|| place(op))?;
             if op.name == "func.return" || op.name == "stablehlo.return" {
                 return Ok(operands);
@@ -96,8 +97,13 @@ impl<'m> Importer<'m> {
         match name {
             "replica_id" => return numbers(|i, partitions| i / partitions),
             "partition_id" => return numbers(|i, partitions| i % partitions),
-            "all_gather" | "all_reduce" | "reduce_scatter" | "all_to_all" | "collective_permute"
-            | "collective_broadcast" | "collective_reduce" => {}
+            "all_gather"
+            | "all_reduce"
+            | "reduce_scatter"
+            | "all_to_all"
+            | "collective_permute"
+            | "collective_broadcast"
+            | "collective_reduce" => {}
             _ if op.regions.iter().flat_map(|r| &r.operations).any(|op| super::parallel::meets(&op.name)) => {
                 return Err(not_there("devices that meet inside of a loop or branch"));
             }
@@ -125,7 +131,9 @@ impl<'m> Importer<'m> {
             let root = roots.get(i).copied().unwrap_or(0);
             let exchange = |members: &[&Tensor]| match (name, members.get(root)) {
                 ("collective_broadcast", Some(&source)) => Ok(vec![source.clone(); members.len()]),
-                ("collective_broadcast", None) => Err(wrong(format!("there is no member {root} of the group"))),
+                ("collective_broadcast", None) => {
+                    Err(wrong(format!("there is no member {root} of the group")))
+                }
                 _ => one_group(op, name, members, body.as_deref(), g),
             };
             let outs = in_groups(name, &own, &groups, &exchange)?;
@@ -137,7 +145,9 @@ impl<'m> Importer<'m> {
 
 /// Whether devices meet in an op.
 fn meets(name: &str) -> bool {
-    name.starts_with("stablehlo.all_") || name.starts_with("stablehlo.collective_") || name == "stablehlo.reduce_scatter"
+    name.starts_with("stablehlo.all_")
+        || name.starts_with("stablehlo.collective_")
+        || name == "stablehlo.reduce_scatter"
 }
 
 /// `programs = [[@a, @a], [@a, @a]]`: replicas of partitions, all of one function.
@@ -151,7 +161,9 @@ fn programs(op: &Operation) -> Result<(Grid, String)> {
     };
     let rows: Vec<Vec<Attribute>> = rows.iter().map(row).collect();
     let all: Vec<&Attribute> = rows.iter().flatten().collect();
-    let Some(Attribute::Symbol(name)) = all.first() else { return Err(wrong("`programs` names no function")) };
+    let Some(Attribute::Symbol(name)) = all.first() else {
+        return Err(wrong("`programs` names no function"));
+    };
     if all.iter().any(|one| *one != all[0]) {
         return Err(not_there("programs that differ from device to device are not supported")
             .because("all devices run one program, and tell themselves by partition_id and replica_id"));
@@ -166,7 +178,8 @@ fn programs(op: &Operation) -> Result<(Grid, String)> {
 /// The groups of devices in which an op exchanges, devices numbered with partitions fastest.
 fn groups(op: &Operation, name: &str, grid: Grid) -> Result<Vec<Vec<usize>>> {
     let attribute = if name == "collective_permute" { "source_target_pairs" } else { "replica_groups" };
-    let said = attribute::elements(op, attribute)?.ok_or_else(|| wrong(format!("`{attribute}` is missing")))?;
+    let said =
+        attribute::elements(op, attribute)?.ok_or_else(|| wrong(format!("`{attribute}` is missing")))?;
     if said.shape().rank() != 2 {
         return Err(wrong(format!("`{attribute}` is no matrix")));
     }
@@ -190,8 +203,12 @@ fn groups(op: &Operation, name: &str, grid: Grid) -> Result<Vec<Vec<usize>>> {
                 let at = |p: usize| row.iter().map(move |r| r * partitions + p);
                 all.push((0..partitions).flat_map(at).collect());
             }
-            (true, false) => (0..replicas).for_each(|r| all.push(row.iter().map(|p| r * partitions + p).collect())),
-            (false, _) => (0..partitions).for_each(|p| all.push(row.iter().map(|r| r * partitions + p).collect())),
+            (true, false) => {
+                (0..replicas).for_each(|r| all.push(row.iter().map(|p| r * partitions + p).collect()))
+            }
+            (false, _) => {
+                (0..partitions).for_each(|p| all.push(row.iter().map(|r| r * partitions + p).collect()))
+            }
         }
     }
     match all.iter().flatten().all(|i| *i < replicas * partitions) {
@@ -206,7 +223,9 @@ fn in_groups(name: &str, own: &[&Tensor], groups: &[Vec<usize>], f: &Exchange) -
     for group in groups {
         let members: Vec<&Tensor> = group.iter().map(|&i| own[i]).collect();
         if name == "collective_permute" {
-            let ([source], [_, target]) = (&members[..1], &group[..]) else { return Err(wrong("a pair of two")) };
+            let ([source], [_, target]) = (&members[..1], &group[..]) else {
+                return Err(wrong("a pair of two"));
+            };
             results[*target] = Some((*source).clone());
             continue;
         }

@@ -80,7 +80,8 @@ fn unsigned(dtype: DType) -> DType {
 /// `bool[…, bits] → T[…]`: the bits of each number, the lowest first.
 fn of_bools(x: &Tensor, to: DType) -> Result<Tensor> {
     let last = x.rank().checked_sub(1).filter(|d| x.shape()[*d] == to.bits() as usize);
-    let last = last.ok_or_else(|| wrong(format!("{} has not the {} bits of {}", x.ty(), to.bits(), to.name())))?;
+    let last =
+        last.ok_or_else(|| wrong(format!("{} has not the {} bits of {}", x.ty(), to.bits(), to.name())))?;
     let bits = x.convert(DType::U64);
     let place = x.builder().iota(bits.ty().clone(), last);
     let sum = bits.shift_left(&place).sum(&[last]).convert(unsigned(to));
@@ -106,8 +107,12 @@ pub(super) fn refused(name: &str) -> Option<&'static str> {
         "stablehlo.infeed" | "stablehlo.outfeed" => "a program's data comes as arguments and goes as results",
         "stablehlo.send" | "stablehlo.recv" => "there is no other program to talk to while one runs",
         "stablehlo.uniform_quantize" | "stablehlo.uniform_dequantize" => "quantised types are not offered",
-        "stablehlo.async_start" | "stablehlo.async_done" => "ops run one after the other; call the body itself",
-        "stablehlo.rng" => "its numbers would be others with each compiler; rng_bit_generator's are the same everywhere",
+        "stablehlo.async_start" | "stablehlo.async_done" => {
+            "ops run one after the other; call the body itself"
+        }
+        "stablehlo.rng" => {
+            "its numbers would be others with each compiler; rng_bit_generator's are the same everywhere"
+        }
         _ => return None,
     })
 }

@@ -3,7 +3,6 @@
 //!
 //! Sources: CHLO's decomposition for the forms; Cephes (erfc, bessel_i1e) for the coefficients.
 
-use super::{greatest, polynomial};
 use systole_base::{DType, Literal, Scalar, TensorType};
 use systole_ir::Tensor;
 use systole_ir::op::Binary;
@@ -290,9 +289,8 @@ pub(super) fn high_product(x: &Tensor, y: &Tensor) -> Option<Tensor> {
         return Some(high);
     }
     // A negative factor stands for itself plus 2⁶⁴.
-    let excess = |sign: &Tensor, other: &Tensor| {
-        sign.less(&sign.scalar_like(0.0)).select(other, &other.zeros_like())
-    };
+    let excess =
+        |sign: &Tensor, other: &Tensor| sign.less(&sign.scalar_like(0.0)).select(other, &other.zeros_like());
     Some((high - excess(x, &b) - excess(y, &a)).bitcast_convert(dtype))
 }
 
@@ -309,4 +307,16 @@ fn high_unsigned(a: &Tensor, b: &Tensor) -> Tensor {
 /// The op of two operands with this name.
 pub(super) fn binary(name: &str) -> Option<Binary> {
     Binary::ALL.iter().copied().find(|b| systole_ir::op::Op::from(*b).name() == name)
+}
+
+/// The polynomial with these coefficients, the highest power's first.
+fn polynomial(x: &Tensor, coefficients: &[f64]) -> Tensor {
+    let mut all = coefficients.iter();
+    let first = x.builder().full(x.ty(), all.next().copied().unwrap_or(0.0));
+    all.fold(first, |sum, &c| &(&sum * x) + c)
+}
+
+/// `T[]`: the greatest finite number of the type.
+fn greatest(x: &Tensor) -> f64 {
+    if x.dtype() == DType::F64 { f64::MAX } else { f64::from(f32::MAX) }
 }

@@ -1,7 +1,7 @@
 //! scan: a body over the slices of arrays along a dimension, with carried values. CHLO: scan.
 
-use crate::import::types::wrong;
 use crate::import::attribute::{flag, size};
+use crate::import::types::wrong;
 use crate::syntax::{Attribute, Operation};
 use crate::text::find;
 use std::sync::Arc;
@@ -29,7 +29,8 @@ pub(in super::super) fn write(
     let counts = xs.iter().map(|x| x.shape().get(dim).copied()).collect::<Option<Vec<usize>>>();
     let counts = counts.ok_or_else(|| wrong("`dimension` is beyond the rank"))?;
     let n = counts.first().copied().or_else(|| size(op, "scan_dim_size"));
-    let n = n.filter(|n| counts.iter().all(|c| c == n)).ok_or_else(|| wrong("the inputs have other sizes"))?;
+    let n =
+        n.filter(|n| counts.iter().all(|c| c == n)).ok_or_else(|| wrong("the inputs have other sizes"))?;
     check(body, xs, inits, results, dim, n)?;
     let outputs = results.len() - inits.len();
     let reverse = flag(op, "is_reverse").unwrap_or(false);
