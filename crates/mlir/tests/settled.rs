@@ -278,6 +278,21 @@ fn devices_of_run_parallel_exchange_their_values() {
 }
 
 #[test]
+fn a_broadcast_between_devices_takes_the_first_of_each_group() {
+    let graph = read_text(
+        "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+            %0 = \"stablehlo.collective_broadcast\"(%x) {replica_groups = dense<[[1, 0]]> : tensor<1x2xi64>, channel_handle = #stablehlo.channel_handle<handle = 0, type = 0>} : (tensor<2xf32>) -> tensor<2xf32>
+            return %0 : tensor<2xf32> }",
+    )
+    .unwrap()
+    .graph;
+    let [a, b] = [[1f32, 2.0], [3.0, 4.0]].map(|v| Literal::from_slice([2], &v).unwrap());
+    let out =
+        interp::run_devices(&graph, systole_ir::op::Devices::replicas(2), &[vec![&a], vec![&b]]).unwrap();
+    assert_eq!((out[0][0].to_f64s(), out[1][0].to_f64s()), (vec![3.0, 4.0], vec![3.0, 4.0]));
+}
+
+#[test]
 fn probes_and_tolerances_are_claims_too() {
     holds(
         "func.func @main() {

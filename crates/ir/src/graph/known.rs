@@ -1,6 +1,6 @@
 //! Values that are known while a graph is built: those that depend on constants alone, such as shapes that are computed.
 
-use super::{EvalCx, Node, Op, Tensor, ValueId};
+use super::{EvalCx, Lowering, Node, Op, Tensor, ValueId};
 use std::collections::HashMap;
 use systole_base::Literal;
 
@@ -70,6 +70,8 @@ fn inputs_of(t: &Tensor, node: &Node) -> Option<Vec<Tensor>> {
     }
     match &node.op {
         Op::Parameter(_) => Some(vec![t.builder().captured_as(t.id())?]),
+        // Sums of products take long, and no shape is made of them.
+        op if op.rule().lower() == Lowering::Contract => None,
         op if op.collective().is_some() || matches!(op, Op::PartitionId(_) | Op::ReplicaId(_)) => None,
         _ => Some(node.inputs.iter().map(|&v: &ValueId| t.builder().value(v)).collect()),
     }

@@ -135,7 +135,7 @@ impl<'a> Cursor<'a> {
 
     /// `loc("x")` after anything; the name in it, if any.
     pub fn location(&mut self) -> Result<String> {
-        let mut name = String::new();
+        let (mut name, mut told) = (String::new(), false);
         if !self.eat_word("loc")? {
             return Ok(name);
         }
@@ -144,7 +144,12 @@ impl<'a> Cursor<'a> {
             match &self.token {
                 Token::Mark('(') => open += 1,
                 Token::Mark(')') => open -= 1,
-                Token::Str(s) if name.is_empty() => name = s.clone(),
+                Token::Str(s) if name.is_empty() && open == 1 && !told => name = s.clone(),
+                // A file's name, with line and column, names no value.
+                Token::Mark(':') if open == 1 && !told => {
+                    name.clear();
+                    told = true;
+                }
                 Token::End => return Err(self.unexpected("`)`")),
                 _ => {}
             }

@@ -10,6 +10,7 @@ mod dynamic;
 mod fft;
 mod fold;
 mod given;
+mod gspmd;
 mod linalg;
 mod manual;
 mod narrow;
@@ -162,7 +163,9 @@ fn spread(
     interface: &Interface,
     graph: &systole_ir::Graph,
 ) -> Result<Option<Spread>> {
-    let Some((_, axes)) = module.meshes.iter().find(|(_, axes)| !axes.is_empty()) else { return Ok(None) };
+    let Some((_, axes)) = module.meshes.iter().find(|(_, axes)| !axes.is_empty()) else {
+        return gspmd_spread(main, interface, graph);
+    };
     let mesh = Mesh::new(axes.iter().map(|(name, size)| (name.as_str(), *size as usize)))?;
     let one = |attributes: Option<&Attribute>, ty: &TensorType| -> Result<Sharding> {
         match attributes {
@@ -179,6 +182,25 @@ fn spread(
     let said = main.results.iter().map(|(_, a)| a).collect();
     let results = each(said, &interface.results, graph.result_types())?;
     Ok(Some(Spread { mesh, params, results }))
+}
+
+/// As [`spread`], where the module has no mesh but texts of GSPMD.
+fn gspmd_spread(main: &Function, interface: &Interface, graph: &systole_ir::Graph) -> Result<Option<Spread>> {
+    fn each<'a>(
+        said: impl Iterator<Item = &'a Attributes>,
+        faces: &[Face],
+        types: Vec<TensorType>,
+    ) -> Vec<gspmd::Said<'a>> {
+        let text = |a| match find(a, "mhlo.sharding") {
+            Some(Attribute::String(text)) => Some(text.as_str()),
+            _ => None,
+        };
+        let texts = said.zip(faces).flat_map(|(a, f)| std::iter::repeat_n(text(a), f.element.held().len()));
+        texts.zip(types).collect()
+    }
+    let params = each(main.parameters.iter(), &interface.arguments, graph.param_types());
+    let results = each(main.results.iter().map(|(_, a)| a), &interface.results, graph.result_types());
+    gspmd::spread(&params, &results)
 }
 
 /// The values of one call of a function.
@@ -310,7 +332,7 @@ impl<'m> Importer<'m> {
             "check.expect_serialized_eq" => self.expect_serialized(op, operands),
             name if rewrite::refused(name).is_some() => Err(rewrite::refusal(name)),
             "interpreter.run_parallel" => self.run_parallel(op, operands, g),
-            "sdy.sharding_constraint" | "sdy.reshard" => Ok(operands),
+            "sdy.sharding_constraint" | "sdy.reshard" | "mhlo.copy" => Ok(operands),
             "sdy.manual_computation" => self.manual(op, operands, frame, g),
             "stablehlo.custom_call"
                 if attribute::text(op, "call_target_name")
@@ -414,6 +436,13 @@ impl<'m> Importer<'m> {
         }
         if let Some(written) = dynamic::write(op, &operands)? {
             return Ok(written);
+        }
+        if let (Some(gather), [x]) = (parallel::as_gather(op), operands.as_slice()) {
+            let wide: Vec<usize> = std::iter::once(1).chain(x.shape().iter().copied()).collect();
+            let wide = x.reshape(&wide[..]);
+            let all = self.emit(&gather, vec![wide.clone()], results, (Vec::new(), Vec::new()), g)?;
+            let first = all.first().map(|t| t.slice_dim(0, 0, 1).reshape(x.shape().clone()));
+            return Ok(first.into_iter().collect());
         }
         if let Some((op, operands, results)) = dynamic::settle(op, &operands, &results)? {
             return self.emit(&op, operands, results, (Vec::new(), Vec::new()), g);

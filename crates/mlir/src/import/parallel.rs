@@ -13,6 +13,30 @@ pub(super) fn is_each_alone(name: &str) -> bool {
     matches!(name, "stablehlo.all_reduce" | "stablehlo.all_gather" | "stablehlo.all_to_all")
 }
 
+/// `collective_broadcast` of one array as an all_gather along a new dimension, of which the first entry is taken; `None`: it is
+/// none. Groups of partitions are told by the numbers of devices, which are theirs where there is one replica.
+pub(super) fn as_gather(op: &Operation) -> Option<Operation> {
+    if op.name != "stablehlo.collective_broadcast" || op.operands.len() != 1 {
+        return None;
+    }
+    let mut gather = Operation { name: "stablehlo.all_gather".into(), ..op.clone() };
+    gather.attributes.push(("all_gather_dim".into(), Attribute::Int(0)));
+    if has_channel(op) {
+        gather.attributes.push(("use_global_device_ids".into(), Attribute::Unit));
+    } else {
+        gather.attributes.retain(|(name, _)| name != "channel_handle");
+    }
+    Some(gather)
+}
+
+/// Whether an op exchanges over a channel: between partitions.
+fn has_channel(op: &Operation) -> bool {
+    match find(&op.attributes, "channel_handle") {
+        Some(Attribute::Struct(_, fields)) => matches!(find(fields, "handle"), Some(Attribute::Int(1..))),
+        _ => false,
+    }
+}
+
 /// Replicas and partitions of each.
 #[derive(Clone, Copy)]
 struct Grid {
@@ -190,10 +214,7 @@ fn groups(op: &Operation, name: &str, grid: Grid) -> Result<Vec<Vec<usize>>> {
     // −1 fills groups of different sizes.
     let row = |row: &[i64]| row.iter().filter(|i| **i >= 0).map(|i| *i as usize).collect::<Vec<usize>>();
     let rows = flat.chunks(width).map(row);
-    let channel = match find(&op.attributes, "channel_handle") {
-        Some(Attribute::Struct(_, fields)) => matches!(find(fields, "handle"), Some(Attribute::Int(1..))),
-        _ => false,
-    };
+    let channel = has_channel(op);
     let global = find(&op.attributes, "use_global_device_ids").is_some();
     let (replicas, partitions) = (grid.replicas, grid.partitions);
     let by_reduction = matches!(name, "all_gather" | "all_reduce" | "reduce_scatter");

@@ -261,7 +261,12 @@ impl<'a> Parser<'a> {
             let mesh = p.symbol()?;
             p.expect(',')?;
             let dims = p.list('[', ']', |p| {
-                p.list('{', '}', Self::axis).map(|axes| axes.into_iter().flatten().collect())
+                let axes = p.list('{', '}', Self::axis)?;
+                // A priority.
+                if matches!(p.token, Token::Word(word) if word.starts_with('p')) {
+                    p.advance()?;
+                }
+                Ok(axes.into_iter().flatten().collect())
             })?;
             let mut unreduced = Vec::new();
             while p.eat(',')? {

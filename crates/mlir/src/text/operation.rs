@@ -348,7 +348,7 @@ impl<'a> Parser<'a> {
         let (name, said) = match self.advance()? {
             Token::Str(name) => {
                 let said = self.generic()?;
-                (name, said)
+                (pretty::full_name(&name), said)
             }
             Token::Word(name) => {
                 let name = pretty::full_name(name);

@@ -10,8 +10,14 @@ use systole_ir::text::cursor::Reader;
 
 /// An op's name with its dialect.
 pub(super) fn full_name(name: &str) -> String {
-    match name {
-        "return" | "call" => format!("func.{name}"),
+    match (name, name.strip_prefix("mhlo.")) {
+        ("return" | "call", _) => format!("func.{name}"),
+        // MHLO is StableHLO's older name; it has some ops of CHLO as its own.
+        (_, Some("topk")) => "chlo.top_k".into(),
+        (_, Some(op @ ("acos" | "acosh" | "asin" | "asinh" | "atanh" | "cosh" | "erf" | "sinh"))) => {
+            format!("chlo.{op}")
+        }
+        (_, Some(op)) if op != "copy" => format!("stablehlo.{op}"),
         _ => name.into(),
     }
 }
@@ -57,7 +63,7 @@ impl<'a> Parser<'a> {
     /// What stands behind the name of an op in its own form. `named`: how many results are named.
     pub(super) fn pretty(&mut self, name: &str, named: usize) -> Result<Said> {
         match name {
-            "stablehlo.constant" | "mhlo.constant" => self.constant(),
+            "stablehlo.constant" => self.constant(),
             "stablehlo.compare" | "chlo.broadcast_compare" => self.compare(name),
             "stablehlo.dot_general" => self.dot_general(),
             "stablehlo.convolution" if self.is('(') => self.convolution(),
@@ -449,7 +455,7 @@ impl<'a> Parser<'a> {
         self.values.extend(vec![element; 3]);
         let place = self.place_of(self.at);
         let op = Operation {
-            name: name.into(),
+            name: full_name(name),
             operands: vec![first, first + 1],
             results: vec![first + 2],
             place,

@@ -1,6 +1,6 @@
 //! Ops of CHLO that broadcast, make constants, choose or count.
 
-use super::math;
+use super::{element_wise, math};
 use crate::import::attribute::{elements, flag, keyword, size, sizes};
 use crate::import::fold;
 use crate::import::types::{not_there, wrong};
@@ -17,7 +17,7 @@ pub(super) fn broadcast(name: &str, op: &Operation, operands: &[Tensor]) -> Resu
     let written = match (name, all.as_slice()) {
         ("select", [pred, a, b]) => pred.select(a, b),
         ("compare", [a, b]) => compared(op, a, b)?,
-        ("next_after" | "polygamma" | "zeta", [_, _]) => match super::element_wise(name, &all) {
+        ("next_after" | "polygamma" | "zeta", [_, _]) => match element_wise::write(name, &all) {
             Some(written) => written,
             None => return Err(wrong(format!("{name} is not defined on {}", operands[0].dtype()))),
         },
@@ -68,6 +68,9 @@ fn in_one_shape(op: &Operation, operands: &[Tensor]) -> Result<Vec<Tensor>> {
                 (m, n) => return Err(wrong(format!("sizes {m} and {n} do not broadcast"))),
             }
         }
+    }
+    if shape.iter().try_fold(8usize, |n, d| n.checked_mul((*d).max(1))).is_none_or(|n| n >= 1 << 46) {
+        return Err(wrong(format!("the common shape {shape:?} is too large")));
     }
     let shape = Shape::new(&shape);
     let one = |(x, places): (&Tensor, Vec<usize>)| match x.shape() == &shape {

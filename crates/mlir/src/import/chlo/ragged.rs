@@ -8,6 +8,9 @@ use systole_base::{DType, Dims, Result};
 use systole_ir::Tensor;
 use systole_ir::op::DotGeneral;
 
+/// Groups of one product: each is a product of its own here.
+const MOST_GROUPS: usize = 1 << 10;
+
 /// `lhs, rhs, group_sizes: int[groups]`, by the dimension of lhs that is ragged: one of the rows (each group has its own
 /// matrix), one that is summed over (each group has its own result), or one of the batch (nothing is ragged).
 pub(super) fn write(op: &Operation, operands: &[Tensor]) -> Result<Vec<Tensor>> {
@@ -30,6 +33,9 @@ pub(super) fn write(op: &Operation, operands: &[Tensor]) -> Result<Vec<Tensor>> 
     }
     if sizes.rank() != 1 || !sizes.dtype().is_int() {
         return Err(not_there("sizes of groups that differ along the batch are not supported"));
+    }
+    if sizes.shape()[0] > MOST_GROUPS {
+        return Err(not_there(format!("{} groups are more than {MOST_GROUPS}", sizes.shape()[0])));
     }
     if dot.lhs_batch.contains(&ragged) {
         return Ok(lhs.builder().emit(dot, &[lhs, rhs]));
