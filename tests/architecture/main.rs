@@ -46,6 +46,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-pjrt",
             "systole-plan",
             "systole-mlir",
+            "systole-bytecode",
         ],
     ),
 ];
