@@ -144,7 +144,8 @@ fn bytecode_seeds() -> Vec<Vec<u8>> {
     let bytes = |text: &str| {
         let module = systole_mlir::text::parse(text).expect("a program");
         [3, 9].map(|minor| {
-            systole_bytecode::write(&module, systole_bytecode::Version::new(1, minor, 0)).expect("an artifact")
+            systole_bytecode::write(&module, systole_bytecode::Version::new(1, minor, 0))
+                .expect("an artifact")
         })
     };
     texts.into_iter().flat_map(bytes).collect()
