@@ -10,12 +10,13 @@ use systole_data::{HostArray, Sample};
 /// Name, what takes the bytes, valid inputs.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 6] = [
     ("tfrecord", tfrecord, tfrecord_seeds),
     ("example", example, example_seeds),
     ("idx", idx, idx_seeds),
     ("npy", npy, npy_seeds),
     ("jpeg", jpeg, jpeg_seeds),
+    ("bytecode", bytecode, bytecode_seeds),
 ];
 
 pub fn tfrecord(bytes: &[u8]) {
@@ -113,4 +114,39 @@ fn jpeg_seeds() -> Vec<Vec<u8>> {
         include_bytes!("../../fixtures/data/jpeg/even.jpg"),
     ];
     seeds.map(<[u8]>::to_vec).into()
+}
+
+pub fn bytecode(bytes: &[u8]) {
+    // What was read can be written, unless it names what no version has; and is read again as it was.
+    let Ok(module) = systole_bytecode::parse(bytes) else { return };
+    if let Ok(again) = systole_bytecode::write(&module, systole_bytecode::CURRENT) {
+        let _ = systole_bytecode::parse(&again);
+    }
+}
+
+fn bytecode_seeds() -> Vec<Vec<u8>> {
+    let texts = [
+        "func.func @main(%arg0: tensor<2x3xf32>) -> tensor<3xf32> {
+            %cst = stablehlo.constant dense<0.0> : tensor<f32>
+            %0 = stablehlo.exponential %arg0 : tensor<2x3xf32>
+            %1 = stablehlo.reduce(%0 init: %cst) applies stablehlo.add across dimensions = [0]
+                : (tensor<2x3xf32>, tensor<f32>) -> tensor<3xf32>
+            return %1 : tensor<3xf32>
+        }",
+        "sdy.mesh @mesh = <[\"x\"=2]>
+        func.func @main(%arg0: tensor<4xi1> {sdy.sharding = #sdy.sharding<@mesh, [{\"x\"}]>}) -> tensor<4xi1> {
+            %0 = sdy.sharding_constraint %arg0 <@mesh, [{}]> : tensor<4xi1>
+            %1 = stablehlo.custom_call @f(%0) {api_version = 4 : i32, mhlo.backend_config = {a = 3 : i32}}
+                : (tensor<4xi1>) -> tensor<4xi1>
+            return %1 : tensor<4xi1>
+        }",
+    ];
+    let bytes = |text: &str| {
+        let module = systole_mlir::text::parse(text).expect("a program");
+        [3, 9].map(|minor| {
+            systole_bytecode::write(&module, systole_bytecode::Version::new(1, minor, 0))
+                .expect("an artifact")
+        })
+    };
+    texts.into_iter().flat_map(bytes).collect()
 }

@@ -101,6 +101,9 @@ fn cut_and_damaged_files_end_in_errors() {
             let at = draws.below(bytes.len() as u64) as usize;
             bytes[at] = draws.below(256) as u8;
         }
+        if let Ok(module) = parse(&bytes) {
+            catch_unwind(|| write(&module, CURRENT).map(drop)).expect("no panic").unwrap_or_default();
+        }
         if let Ok(size) = parses(&bytes) {
             read += 1;
             assert!(size <= MOST_BYTES_PER_BYTE * bytes.len() + SPARE_BYTES);

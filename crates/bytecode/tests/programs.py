@@ -1,5 +1,5 @@
 """Programs of JAX as artifacts and as text: `programs.py export FOLDER`; `programs.py compare FOLDER`: whether jaxlib reads each
-`NAME.VERSION.again` as it reads `NAME.bc`, up to names, visibilities and what is said of a mesh beside its axes."""
+`NAME.VERSION.again` and the text `NAME.text.again` as it reads `NAME.bc`, up to names, visibilities and what is said of a mesh beside its axes."""
 
 import os
 import re
@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export, lax
+from jaxlib.mlir import ir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 jax.config.update("jax_enable_x64", True)
@@ -228,7 +229,11 @@ def export_all(folder):
 
 def text_of(path, stablehlo, context):
     with open(path, "rb") as f:
-        module = stablehlo.deserialize_portable_artifact(context, f.read())
+        content = f.read()
+    if path.endswith(".text.again"):
+        module = ir.Module.parse(content, context)
+    else:
+        module = stablehlo.deserialize_portable_artifact(context, content)
     module.operation.verify()
     text = module.operation.get_asm(enable_debug_info=False)
     text = re.sub(r"module @\w+", "module", text).replace("func.func public", "func.func")

@@ -349,3 +349,48 @@ func.func private @f(%a: tensor<2xf32>) -> tensor<2xf32> {
     assert_eq!([line("constant"), line("tanh"), line("reduce")], [2, 12, 4]);
     assert_eq!(program.place(graph.nodes.len()), None);
 }
+
+/// What is written is read as it was, whatever form it came from.
+#[test]
+fn what_is_written_is_read_as_it_was() {
+    fn places(region: &mut systole_mlir::syntax::Region) {
+        for op in &mut region.operations {
+            op.place = Default::default();
+            op.regions.iter_mut().for_each(places);
+        }
+    }
+    let read = |text: &str| {
+        let mut module = systole_mlir::text::parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        module.functions.iter_mut().for_each(|f| places(&mut f.body));
+        module
+    };
+    let text = r#"module attributes {mhlo.num_partitions = 2 : i32} {
+  sdy.mesh @mesh = <["x"=2, "y"=4]>
+  func.func public @main(%a: tensor<4x?xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>} loc("a \"b\""), %p: tensor<i1>) -> (tensor<3xf32> {jax.result_info = "r"}, tensor<2x2xf32>) attributes {x.flag} {
+    %c:2 = "stablehlo.if"(%p) ({
+      %z = stablehlo.constant dense<[[1.0, 2.5], [-1.0e-3, 0x7F800000]]> : tensor<2x2xf32>
+      stablehlo.return %z, %z : tensor<2x2xf32>, tensor<2x2xf32>
+    }, {
+      %z = stablehlo.constant dense<"0x00000000000000000000000000000000"> : tensor<2x2xf32>
+      %i = stablehlo.constant dense<(1.0, -2.0)> : tensor<2xcomplex<f32>>
+      stablehlo.return %z, %z : tensor<2x2xf32>, tensor<2x2xf32>
+    }) : (tensor<i1>) -> (tensor<2x2xf32>, tensor<2x2xf32>)
+    %0 = stablehlo.slice %c#1 [0:1, 0:2:2] : (tensor<2x2xf32>) -> tensor<1x1xf32>
+    %1 = stablehlo.custom_call @"odd name"(%0) {api_version = 4 : i32, mhlo.backend_config = {a = 3 : ui8, b = "q\22\0A"}} : (tensor<1x1xf32>) -> tensor<3xf32>
+    %2 = sdy.manual_computation(%1) in_shardings=[<@mesh, [{}]>] out_shardings=[<@mesh, [{"x"}]>] manual_axes={"x"} (%b: tensor<3xf32>) {
+      %3 = stablehlo.reduce_precision %b, format = e5m7 : tensor<3xf32>
+      sdy.return %3 : tensor<3xf32>
+    } : (tensor<3xf32>) -> tensor<3xf32>
+    %4 = stablehlo.dot_general %c#0, %c#1, contracting_dims = [1] x [0], precision = [HIGHEST, DEFAULT] : (tensor<2x2xf32>, tensor<2x2xf32>) -> tensor<2x2xf32>
+    %5 = stablehlo.transpose %4, dims = [1, 0] : (tensor<2x2xf32>) -> tensor<2x2xf32>
+    %6 = sdy.sharding_constraint %5 <@mesh, [{}, {"y"}]> : tensor<2x2xf32>
+    return %2, %6 : tensor<3xf32>, tensor<2x2xf32>
+  }
+  func.func private @nothing()
+}
+{-# dialect_resources: { builtin: { blob: "0x04000000FF00" } } #-}"#;
+    let module = read(text);
+    let written = systole_mlir::text::write(&module);
+    assert_eq!(read(&written), module, "{written}");
+    assert_eq!(systole_mlir::text::write(&read(&written)), written);
+}

@@ -174,32 +174,11 @@ fn formed(name: &str, value: Attribute) -> Result<Attribute> {
         (Kind::Word(code), Attribute::Keyword(_, word)) => Some(Attribute::Keyword(code.to_string(), word)),
         (Kind::Word(5), value @ Attribute::Int(_)) => Some(value),
         (Kind::Any, Attribute::Array(element, items)) => ints(&items, &element),
-        (Kind::Any, Attribute::List(items)) if matches!(name, "padding" | "source_target_pairs") => {
-            pairs(&items)
-        }
         (Kind::Int(_) | Kind::Unit, value @ (Attribute::Other(..) | Attribute::Bool(_))) => Some(value),
         (Kind::Int(_), _) => None,
         (_, value) => Some(value),
     };
     found.ok_or_else(|| lacks(name))
-}
-
-/// `[[1, 2], [3, 4]]` as an array of two dimensions.
-fn pairs(items: &[Attribute]) -> Option<Attribute> {
-    let mut all = Vec::new();
-    for item in items {
-        match item {
-            Attribute::List(pair) | Attribute::Array(_, pair) if pair.len() == 2 => {
-                all.extend(pair.iter().cloned())
-            }
-            _ => return None,
-        }
-    }
-    let mut dense = of_ints(&all, "i64")?;
-    if let Type::Tensor(ranked) = &mut dense.ty {
-        ranked.dims = vec![Some(items.len() as u64), Some(2)];
-    }
-    Some(Attribute::Dense(dense))
 }
 
 /// What holds where an attribute is not said.

@@ -1,9 +1,11 @@
-//! Text → [`Module`]: pretty and generic, as JAX, PyTorch/XLA and MLIR's printer write it. Hostile text ends in an error
+//! Text ↔ [`Module`]: read pretty and generic, as JAX, PyTorch/XLA and MLIR's printer write it; written in
+//! the generic form. Hostile text ends in an error
 //! with its line and column.
 
 mod attribute;
 mod operation;
 mod pretty;
+mod write;
 
 use crate::syntax::{Attribute, Attributes, Module, Place, Type, Value};
 pub use attribute::unreduced_along;
@@ -13,6 +15,7 @@ use std::ops::{Deref, DerefMut};
 use systole_base::Result;
 use systole_ir::text::Token;
 use systole_ir::text::cursor::{Cursor, Reader};
+pub use write::write;
 
 /// Reads a module, or functions without one around them.
 ///

@@ -3,7 +3,7 @@
 use super::Parser;
 use super::attribute::not_read;
 use super::operation::Said;
-use crate::syntax::{Attribute, Attributes, Dense, Operation, Ranked, Region, Type, Value};
+use crate::syntax::{Attribute, Attributes, Dense, Elements, Operation, Ranked, Region, Type, Value};
 use systole_base::Result;
 use systole_ir::text::Token;
 use systole_ir::text::cursor::Reader;
@@ -147,7 +147,7 @@ impl<'a> Parser<'a> {
                 Attribute::String(text)
             }
             Token::Mark('<') => self.structure("dot_algorithm")?,
-            _ => of_words(self.attribute()?),
+            _ => of_words(attribute, self.attribute()?),
         };
         Ok(vec![(attribute.into(), value)])
     }
@@ -412,7 +412,7 @@ impl<'a> Parser<'a> {
         self.expect_word("across")?;
         self.expect_word("dimensions")?;
         self.expect('=')?;
-        said.attributes.push(("dimensions".into(), self.attribute()?));
+        said.attributes.push(("dimensions".into(), of_words("dimensions", self.attribute()?)));
         self.end("reduce", n, &mut said, at)?;
         let body = match applied {
             Some(name) => self.applied(name, &said.operands, n)?,
@@ -506,6 +506,7 @@ impl<'a> Parser<'a> {
             };
             said.attributes.push((name.into(), Attribute::List(items)));
         }
+        said.attributes.sort_by(|a, b| a.0.cmp(&b.0));
         let arguments = self.list('(', ')', |p| {
             let Token::Value(name) = p.token else { return Err(p.unexpected("an argument")) };
             p.advance()?;
@@ -546,8 +547,50 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// `[DEFAULT, HIGHEST]` as precisions; anything else as it is.
-fn of_words(value: Attribute) -> Attribute {
+/// `[[1, 2], [3, 4]]` as an array of two dimensions.
+fn pairs(items: &[Attribute]) -> Option<Dense> {
+    let mut words = Vec::new();
+    for item in items {
+        let Attribute::List(pair) = item else { return None };
+        let [Attribute::Int(low), Attribute::Int(high)] = pair.as_slice() else { return None };
+        words.extend([low.to_string(), high.to_string()]);
+    }
+    let dims = vec![Some(items.len() as u64), Some(2)];
+    let elements =
+        if words.is_empty() { Elements::None } else { Elements::List(vec![items.len(), 2], words) };
+    Some(Dense { ty: Type::Tensor(Ranked { dims, element: "i64".into(), encoding: None }), elements })
+}
+
+/// Attributes that the generic form writes as `array<i64: …>`.
+const ARRAYS: &[&str] = &[
+    "broadcast_dimensions",
+    "broadcast_sizes",
+    "dimensions",
+    "edge_padding_high",
+    "edge_padding_low",
+    "fft_length",
+    "interior_padding",
+    "lhs_dilation",
+    "permutation",
+    "rhs_dilation",
+    "slice_sizes",
+    "window_strides",
+];
+
+/// `[DEFAULT, HIGHEST]` as precisions, lists of numbers as the arrays that they are; anything else as it is.
+pub(super) fn of_words(name: &str, value: Attribute) -> Attribute {
+    if let Attribute::List(items) = &value {
+        let all = |is: fn(&Attribute) -> bool| items.iter().all(is);
+        if ARRAYS.contains(&name) && all(|item| matches!(item, Attribute::Int(_))) {
+            return Attribute::Array("i64".into(), items.clone());
+        }
+        if name == "padding" && items.iter().all(|item| matches!(item, Attribute::List(_))) {
+            return pairs(items).map_or(value, Attribute::Dense);
+        }
+        if name == "window_reversal" && all(|item| matches!(item, Attribute::Bool(_))) {
+            return Attribute::Array("i1".into(), items.clone());
+        }
+    }
     let word = |item: &Attribute| match item {
         Attribute::Type(Type::Scalar(word)) => Some(Attribute::Keyword("precision".into(), word.clone())),
         _ => None,
