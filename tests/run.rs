@@ -352,11 +352,7 @@ fn programs_that_check_themselves_are_judged() {
         assert!(good.out.contains("check of its result holds"), "{}", good.out);
         f.run(&["run", "bad.mlir", "--device", device]).fails(
             1,
-            &[
-                "the program's check of its result does not hold",
-                "element [1] is 3.0, not 4.0",
-                "systole check",
-            ],
+            &["the program's check of its result does not hold", "element [1] is 3.0, not 4.0", "try: "],
         );
     }
     let bad = f.run(&["run", "bad.mlir", "--json"]);

@@ -49,6 +49,7 @@ impl InputArgs {
         systole_program::run::fits(&program.program.graph, false)?;
         let count = number_of(faces.len(), "argument");
         match (&self.input, self.random) {
+            (None, _) if faces.is_empty() => Ok((Vec::new(), "no arguments".into())),
             (Some(path), _) => {
                 let names = &program.program.graph.param_names;
                 let own: Vec<String> =
@@ -60,7 +61,6 @@ impl InputArgs {
             (None, Some(seed)) => {
                 Ok((inputs::random(faces, seed)?, format!("{count} drawn with seed {seed}")))
             }
-            (None, None) if faces.is_empty() => Ok((Vec::new(), "no arguments".into())),
             (None, None) => Err(inputs::missing(faces)),
         }
     }

@@ -237,12 +237,21 @@ impl Answer<'_> {
             1 => "the program's check of its result does not hold".into(),
             n => format!("{} of the program's {n} checks do not hold", wrong.len()),
         };
-        screen.error(&format!(
-            "{what}\n  where: {}\n  why: {}\n  try: `systole check` finds the first op whose value differs from that of the interpreter (--devices {},ref)",
-            program::called(&self.args.program),
-            wrong.join("; "),
-            self.device
-        ));
+        let hint = match self.device {
+            "ref" => {
+                "the interpreter is the specification's own words: compare the program's claim with them"
+                    .into()
+            }
+            device => {
+                format!(
+                    "`systole check` finds the first op that differs from the interpreter (--devices {device},ref)"
+                )
+            }
+        };
+        let name = &self.program.program.graph.name;
+        let file = program::called(&self.args.program);
+        let why = wrong.join("; ");
+        screen.error(&format!("{what}\n  where: @{name} of {file}\n  why: {why}\n  try: {hint}"));
         1
     }
 }
