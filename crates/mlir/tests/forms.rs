@@ -259,9 +259,9 @@ fn what_is_wrong_is_told_with_line_column_and_op() {
             "line 2:24",
         ),
         (
-            "%0 = stablehlo.cholesky %a : tensor<2xf32>\n return %0 : tensor<2xf32>",
+            "%0 = \"stablehlo.nonesuch\"(%a) : (tensor<2xf32>) -> tensor<2xf32>\n return %0 : tensor<2xf32>",
             ErrorKind::Unsupported,
-            "stablehlo.cholesky is not supported",
+            "stablehlo.nonesuch is not supported",
             "line 2:6",
         ),
         (

@@ -19,6 +19,8 @@ const ONE_PRODUCT: usize = 64;
 const LARGEST_PRIME: usize = 256;
 /// Longer transforms need larger constants than a program should have.
 const LONGEST: usize = 1 << 22;
+/// The same of factors that are convolutions.
+const LONGEST_CONVOLVED: usize = 1 << 18;
 
 /// The result of `fft`; `None`: it is another op.
 pub(super) fn write(op: &Operation, operands: &[Given], results: &[&Type]) -> Result<Option<Given>> {
@@ -86,10 +88,21 @@ fn checked(x: &Number, lengths: &[usize], kind: &str) -> Result<()> {
             format!("(C4, C5) {kind} of the lengths {lengths:?} takes last sizes {wanted:?}, not {have:?}");
         return Err(wrong(what));
     }
-    if lengths.iter().any(|n| *n > LONGEST) {
-        return Err(not_there(format!("transforms longer than {LONGEST}")).hint("split the array into rows"));
+    if lengths.iter().any(|n| *n > LONGEST || unsplit(*n) > LONGEST_CONVOLVED) {
+        let what = format!("transforms longer than {LONGEST}, or {LONGEST_CONVOLVED} times a small number");
+        return Err(not_there(what).hint("pad the array to a length with small factors"));
     }
     Ok(())
+}
+
+/// What is left of a length without the factors of products.
+fn unsplit(n: usize) -> usize {
+    (2..=ONE_PRODUCT).fold(n.max(1), |mut rest, a| {
+        while rest.is_multiple_of(a) {
+            rest /= a;
+        }
+        rest
+    })
 }
 
 fn scaled(x: &Number, lengths: &[usize]) -> Number {

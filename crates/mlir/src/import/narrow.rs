@@ -2,6 +2,7 @@
 //! may not be one of theirs.
 
 use super::given::Given;
+use super::number::copysign;
 use super::types::{held, narrow, wrong};
 use crate::narrow::{Format, Narrow, Special};
 use crate::syntax::{Operation, Type};
@@ -78,8 +79,8 @@ pub(super) fn write(
     };
     let (from, to) = (narrow(from), narrow(said));
     let of_bools = op.name == "stablehlo.bitcast_convert"
-        && (x.dtype() == DType::Bool
-            || held(said).is_ok_and(|ty| ty.iter().any(|ty| ty.dtype == DType::Bool)));
+        && (x.dtype() == DType::Bool)
+            != (held(said).is_ok_and(|ty| ty.iter().any(|ty| ty.dtype == DType::Bool)));
     if from.is_none() && to.is_none() && !of_bools {
         return Ok(None);
     }
@@ -143,7 +144,7 @@ fn round(x: &Tensor, f: Format) -> Tensor {
         Special::None => over.select(&number(f.max), &near),
         _ => over.select(&number(f64::NAN), &near),
     };
-    let signed = &ended * &x.sign();
+    let signed = copysign(&ended, x);
     match f.special {
         // 0 has no sign there.
         Special::NanAtMinusZero => signed.equal(&number(0.0)).select(&number(0.0), &signed),
@@ -157,7 +158,9 @@ fn power(x: &Tensor) -> Tensor {
     let bits = x.convert(DType::F32).bitcast_convert(DType::I32);
     let number = |v: i32| bits.scalar_like(f64::from(v));
     let near = (&bits + &number(0x40_0000)).and(&number(0x7F80_0000));
-    let least = near.equal(&number(0)).select(&number(0x40_0000), &near);
+    // Subnormal f32: 2⁻¹²⁷ and what is nearer to 2⁻¹²⁶.
+    let small = bits.less(&number(0x60_0000)).select(&number(0x40_0000), &number(0x80_0000));
+    let least = bits.less(&number(0x80_0000)).select(&small, &near);
     let is_power = bits.greater(&number(0)).and(&near.less(&number(0x7F80_0000)));
     let is_power = is_power.and(&bits.less(&number(0x7F80_0000)));
     let value = is_power.select(&least, &number(0x7FC0_0000)).bitcast_convert(DType::F32);

@@ -43,12 +43,42 @@ pub(super) fn exp(z: &Number) -> Number {
     Number::complex(re, none.select(&zero, &is_real.select(&y, &part(&y.sine()))))
 }
 
+/// a · b, and what rounding takes from it: Veltkamp's halves of digits.
+fn exact_product(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
+    let halves = |x: &Tensor| {
+        let scaled = x * if x.dtype() == DType::F64 { 134_217_729.0 } else { 4097.0 };
+        let high = &scaled - &(&scaled - x);
+        let low = x - &high;
+        (high, low)
+    };
+    let ((ah, al), (bh, bl)) = (halves(a), halves(b));
+    let whole = a * b;
+    let rest = &(&(&(&ah * &bh) - &whole) + &(&ah * &bl)) + &(&al * &bh);
+    (whole, rest + (&al * &bl))
+}
+
+/// a + b, and what rounding takes from it.
+fn exact_sum(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
+    let whole = a + b;
+    let of_b = &whole - a;
+    let rest = &(a - &(&whole - &of_b)) + &(b - &of_b);
+    (whole, rest)
+}
+
+/// ln |1 + x + iy| by 2x + x² + y² with twice the digits, which cancel near the unit circle.
+fn log_near_one(x: &Tensor, y: &Tensor) -> Tensor {
+    let ((xx, x_rest), (yy, y_rest)) = (exact_product(x, x), exact_product(y, y));
+    let (sum, first) = exact_sum(&(x * 2.0), &xx);
+    let (sum, second) = exact_sum(&sum, &yy);
+    let rest = &(&first + &second) + &(&x_rest + &y_rest);
+    &(&sum + &rest).log1p() * 0.5
+}
+
 /// ln |z| + i·angle, where |z| is near 1 by what differs from 1.
 pub(super) fn log(z: &Number) -> Number {
     let (a, b) = (z.re.abs(), z.imag().abs());
     let (most, least) = (a.maximum(&b), a.minimum(&b));
-    let beyond = &(&(&most - 1.0) * &(&most + 1.0)) + &(&least * &least);
-    let near = &beyond.log1p() * 0.5;
+    let near = log_near_one(&(&most - 1.0), &least);
     let size = z.abs();
     let is_near = size.greater(&number(&size, 0.7)).and(&size.less(&number(&size, 1.5)));
     let ratio = &least / &most;
@@ -64,8 +94,8 @@ pub(super) fn log(z: &Number) -> Number {
 pub(super) fn log1p(z: &Number) -> Number {
     let (x, y) = (&z.re, z.imag());
     let moved = Number::complex(x + 1.0, y.clone());
-    let near = &(&(x * &(x + 2.0)) + &(&y * &y)).log1p() * 0.5;
-    let is_near = z.abs().less(&number(x, 0.5));
+    let near = log_near_one(x, &y);
+    let is_near = z.abs().less(&number(x, 4.0)).and(&moved.abs().greater(&number(x, 0.5)));
     let far = log(&moved);
     Number::complex(is_near.select(&near, &far.re), angle(&moved))
 }

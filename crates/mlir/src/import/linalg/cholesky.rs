@@ -8,20 +8,26 @@ use crate::import::number::Number;
 
 /// Rows of a block that is done by columns.
 const BLOCK: usize = 32;
+/// Blocks on a diagonal; larger matrices have larger ones.
+const MOST_BLOCKS: usize = 128;
 
 /// `a: T[K, N, N] → T[K, N, N]`: l with l · lᴴ = a, where only what lies on and below a's diagonal is read. NaN where a is
 /// not positive definite.
 pub(super) fn decomposed(a: &Number) -> Number {
+    by_halves(a, BLOCK.max(a.shape()[1].div_ceil(MOST_BLOCKS)))
+}
+
+fn by_halves(a: &Number, size: usize) -> Number {
     let n = a.shape()[1];
-    if n <= BLOCK {
+    if n <= size {
         return by_columns(a);
     }
-    let half = (n / 2).next_multiple_of(BLOCK).min(n - 1);
-    let first = decomposed(&block(a, (0, half), (0, half)));
+    let half = (n / 2).next_multiple_of(size).min(n - 1);
+    let first = by_halves(&block(a, (0, half), (0, half)), size);
     // x · firstᴴ = a₂₁
     let below = adjoint(&solve_lower(&first, &adjoint(&block(a, (half, n), (0, half))), false));
     let rest = block(a, (half, n), (half, n)).sub(&below.matmul(&adjoint(&below)));
-    joined(&first, None, &below, &decomposed(&rest))
+    joined(&first, None, &below, &by_halves(&rest, size))
 }
 
 /// Column j: what is left of a's by the columns before it, by the root of its first element.

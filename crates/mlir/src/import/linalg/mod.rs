@@ -94,7 +94,7 @@ fn solve(op: &Operation, a: &Number, b: &Number) -> Result<Number> {
     }
     let a = if conjugate { a.conj() } else { a.clone() };
     // x · a = b is aᵀ · xᵀ = bᵀ.
-    let turn = turn != !left;
+    let turn = turn == left;
     let a = if turn { a.transposed() } else { a };
     let lower = flag(op, "lower") != turn;
     let wide = if a.ty().dtype == DType::F64 { DType::F64 } else { DType::F32 };

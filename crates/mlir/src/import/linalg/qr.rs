@@ -12,11 +12,21 @@ use systole_ir::Tensor;
 
 /// Columns of a panel.
 const PANEL: usize = 32;
+/// Panels of a matrix; larger ones have larger panels.
+const MOST_PANELS: usize = 128;
 
 /// `a: T[K, M, N] → (T[K, M, N], T[K, 1, min(M, N)])`: R on and above the diagonal, reflectors below it; τ.
 pub(super) fn decomposed(a: &Number) -> (Number, Option<Number>) {
+    by_panels(a, panel_width(a.shape()[1].min(a.shape()[2])))
+}
+
+fn panel_width(columns: usize) -> usize {
+    PANEL.max(columns.div_ceil(MOST_PANELS))
+}
+
+fn by_panels(a: &Number, most: usize) -> (Number, Option<Number>) {
     let (m, n) = (a.shape()[1], a.shape()[2]);
-    let width = PANEL.min(m.min(n));
+    let width = most.min(m.min(n));
     if width == 0 {
         return (a.clone(), None);
     }
@@ -32,7 +42,7 @@ pub(super) fn decomposed(a: &Number) -> (Number, Option<Number>) {
         return (beside(&panel, &rest, 2), Some(taus));
     }
     let columns = n - width;
-    let (below, more) = decomposed(&block(&rest, (width, m), (0, columns)));
+    let (below, more) = by_panels(&block(&rest, (width, m), (0, columns)), most);
     let top = block(&panel, (0, width), (0, width));
     let under = block(&panel, (width, m), (0, width));
     let whole = joined(&top, Some(&block(&rest, (0, width), (0, columns))), &under, &below);
@@ -114,9 +124,10 @@ fn together(panel: &Number, taus: &Number) -> Number {
 pub(super) fn product(a: &Number, taus: &Number) -> Number {
     let (m, n, count) = (a.shape()[1], a.shape()[2], taus.shape()[2]);
     let unit = with_unit_diagonal(&a.zeros_like());
-    let panels = (0..count).step_by(PANEL).rev();
+    let width = panel_width(count);
+    let panels = (0..count).step_by(width).rev();
     panels.fold(unit, |q, at| {
-        let end = (at + PANEL).min(count);
+        let end = (at + width).min(count);
         let (p, t) = (block(a, (at, m), (at, end)), taus.slice_dim(2, at, end));
         let (v, t) = (reflectors(&p), together(&p, &t));
         let lower_rows = block(&q, (at, m), (0, n));
