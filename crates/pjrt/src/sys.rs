@@ -635,8 +635,8 @@ mod tests {
             ("MemoryLayout_Tiled", 56),
             ("MemoryLayout", 76),
             ("Buffer_GetMemoryLayout", 104),
-            ("Client_CreateViewOfDeviceBuffer", 120),
-            ("AsyncHostToDeviceTransferManager_TransferData", 64),
+            ("Client_CreateViewOfDeviceBuffer", 112),
+            ("AsyncHostToDeviceTransferManager_TransferData", 72),
             ("Device_MemoryStats", 201),
             ("ShapeSpec", 36),
         ];

@@ -47,9 +47,15 @@ fn read(code: &[u8]) -> Result<Written, Failure> {
     match text::parse_program(text) {
         Ok(program) => Ok(Written::Own(Box::new(program))),
         // All in the generic form is meant as text of ours.
-        Err(e) if text.contains("\"stablehlo.") && !text.contains(" stablehlo.") => Err(e.into()),
+        Err(e) if is_ours(text) => Err(e.into()),
         Err(_) => Ok(Written::Other(Box::new(systole_mlir::text::parse(text)?))),
     }
+}
+
+/// Whether a text that does not read was meant as one of ours: it is in the generic form, or none at all.
+fn is_ours(text: &str) -> bool {
+    let generic = text.contains("\"stablehlo.") && !text.contains(" stablehlo.");
+    generic || !text.contains("func")
 }
 
 /// Which parts of a program this process's devices run.

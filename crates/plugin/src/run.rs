@@ -227,9 +227,9 @@ impl Call<'_> {
             // SAFETY: callers hand back what they were given.
             let list = objects.iter().map(|a| unsafe { seen::<Array>(*a) }).collect::<Result<Vec<_>, _>>()?;
             program.check(&list)?;
-            program.check_donated(&list, kept)?;
             arrays.push(list);
         }
+        arrays.iter().try_for_each(|list| program.check_donated(list, kept))?;
         Ok(arrays)
     }
 
