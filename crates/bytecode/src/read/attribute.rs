@@ -1,6 +1,6 @@
 //! Types and attributes: those of MLIR itself and of VHLO, as StableHLO has them.
 
-use super::{MAX_DEPTH, Reader, unknown};
+use super::reader::{MAX_DEPTH, Reader, unknown};
 use crate::bytes::{Bytes, wrong};
 use crate::ops::{TYPES, WORDS};
 use systole_base::Result;

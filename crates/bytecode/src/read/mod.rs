@@ -3,23 +3,17 @@
 mod attribute;
 mod operation;
 mod raise;
+mod reader;
 mod shardy;
 
-use crate::bytes::{Bytes, wrong};
-use crate::file::{Entry, File};
+use crate::file::File;
 pub(crate) use attribute::width;
 pub(crate) use raise::is_default;
+use reader::Reader;
+pub use reader::{MOST_BYTES_PER_BYTE, SPARE_BYTES};
 use std::cell::Cell;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::Result;
 use systole_mlir::syntax::Module;
-
-/// Bytes of memory that a module may take for each byte that it was read from.
-pub const MOST_BYTES_PER_BYTE: usize = 512;
-/// Bytes of memory that any module may take.
-pub const SPARE_BYTES: usize = 1 << 16;
-
-/// Attributes, types and regions nested deeper are refused: as deep as text may be.
-const MAX_DEPTH: usize = 32;
 
 /// Reads a portable artifact.
 ///
@@ -34,42 +28,4 @@ pub fn parse(bytes: &[u8]) -> Result<Module> {
         "" => e,
         producer => e.because(format!("it was written by {producer}")),
     })
-}
-
-/// What reads a file.
-struct Reader<'a> {
-    file: File<'a>,
-    /// Bytes of memory that may still be taken.
-    left: Cell<usize>,
-}
-
-/// An error about what is not known here.
-fn unknown(what: impl Into<String>, at: usize) -> Error {
-    Error::new(ErrorKind::Unsupported, what).at(format!("byte {at}"))
-}
-
-impl<'a> Reader<'a> {
-    /// Counts memory that is about to be taken.
-    fn charge(&self, bytes: usize) -> Result<()> {
-        let left = self.left.get().checked_sub(bytes).ok_or_else(|| {
-            Error::new(ErrorKind::Data, "cannot read the bytecode: it unfolds to too large a program")
-                .because(format!("over {MOST_BYTES_PER_BYTE} bytes of memory for each of its bytes"))
-        })?;
-        self.left.set(left);
-        Ok(())
-    }
-
-    /// Text of the file, to keep.
-    fn text(&self, bytes: &mut Bytes<'a>) -> Result<String> {
-        let n = bytes.number()?;
-        let text = self.file.string(n, bytes.at)?;
-        self.charge(text.len() + 24)?;
-        Ok(text.to_owned())
-    }
-
-    /// The entry of a number.
-    fn entry(entries: &[Entry<'a>], n: u64, what: &str, at: usize) -> Result<Entry<'a>> {
-        let found = usize::try_from(n).ok().and_then(|n| entries.get(n)).copied();
-        found.ok_or_else(|| wrong(at, format!("there is no {what} {n}")))
-    }
 }

@@ -1,7 +1,7 @@
 //! Modules, functions, regions and ops.
 
 use super::raise::{plain, take};
-use super::{MAX_DEPTH, Reader, unknown};
+use super::reader::{MAX_DEPTH, Reader, unknown};
 use crate::bytes::{Bytes, wrong};
 use crate::file::section;
 use crate::ops::{OTHERS, versions};

@@ -1,7 +1,7 @@
 //! Attributes of VHLO → those of StableHLO: defaults left out, fields gathered, tensors as arrays.
 
-use super::Reader;
 use super::attribute::{bad, little};
+use super::reader::Reader;
 use crate::ops::{Default, Kind, LAYOUTS, default, gathered, kind};
 use systole_base::Result;
 use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Type};

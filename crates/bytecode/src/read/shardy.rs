@@ -1,6 +1,6 @@
 //! Attributes of Shardy: as much of a sharding as the form of text keeps.
 
-use super::{Reader, unknown};
+use super::reader::{Reader, unknown};
 use crate::bytes::Bytes;
 use systole_base::Result;
 use systole_mlir::syntax::Attribute;

@@ -1,7 +1,7 @@
 //! Types and attributes in the encodings of VHLO, of MLIR itself and of Shardy.
 
 use super::elements::{bits_of, bytes, of_ints};
-use super::{MAX_DEPTH, Writer, refused};
+use super::writer::{MAX_DEPTH, Writer, refused};
 use crate::bytes::Sink;
 use crate::ops::{TYPES, WORDS};
 use crate::read::width;

@@ -1,7 +1,7 @@
 //! Attributes of StableHLO → those of VHLO, by name: defaults filled in, fields taken apart.
 
 use super::elements::of_ints;
-use super::{Writer, refused};
+use super::writer::{Writer, refused};
 use crate::ops::{Default, Kind, LAYOUTS, OpVersion, default, gathered, kind, versions};
 use crate::read::is_default;
 use systole_base::{Error, ErrorKind, Result};

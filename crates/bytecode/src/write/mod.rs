@@ -5,6 +5,7 @@ mod elements;
 mod lower;
 mod operation;
 mod table;
+mod writer;
 
 use crate::Version;
 use crate::bytes::Sink;
@@ -13,9 +14,8 @@ use crate::version::CURRENT;
 use systole_base::{Error, ErrorKind, Result};
 use systole_mlir::syntax::Module;
 use table::Tables;
+use writer::Writer;
 
-/// Regions, lists and types nested deeper are refused, as where they are read.
-const MAX_DEPTH: usize = 32;
 /// The oldest version that is written.
 const OLDEST: Version = Version::new(1, 0, 0);
 
@@ -32,29 +32,6 @@ pub fn write(module: &Module, version: Version) -> Result<Vec<u8>> {
     let mut writer = Writer { module, version, tables: Tables::default() };
     let ir = operation::module(&mut writer)?;
     Ok(writer.tables.file(version, &ir))
-}
-
-/// What writes a module.
-struct Writer<'m> {
-    module: &'m Module,
-    version: Version,
-    tables: Tables,
-}
-
-/// An error about what a version does not have.
-fn refused(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Unsupported, what)
-}
-
-impl Writer<'_> {
-    /// Whether the version has what is there since another.
-    fn since(&self, since: (u16, u16), what: &str) -> Result<()> {
-        if self.version.ops() >= since {
-            return Ok(());
-        }
-        let what = format!("{what} is there since StableHLO {}.{}.0", since.0, since.1);
-        Err(refused(what).because(format!("the program is written for {}", self.version)))
-    }
 }
 
 impl Tables {

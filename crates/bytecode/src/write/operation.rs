@@ -1,7 +1,7 @@
 //! Modules, functions, regions and ops.
 
 use super::attribute::Dialect::{self, Builtin, Vhlo};
-use super::{MAX_DEPTH, Writer, refused};
+use super::writer::{MAX_DEPTH, Writer, refused};
 use crate::bytes::Sink;
 use crate::file::section;
 use crate::ops::OTHERS;

@@ -468,14 +468,13 @@ impl GraphBuilder {
     }
 
     /// What tells this graph from others that are being built.
-    pub(super) fn address(&self) -> usize {
+    pub(crate) fn address(&self) -> usize {
         Rc::as_ptr(&self.0) as usize
     }
 
     /// The value of an outer graph that a parameter of this region stands for.
-    pub(super) fn captured_as(&self, id: ValueId) -> Option<Tensor> {
-        let state = self.0.state.borrow();
-        state.captures.iter().find(|(_, inner)| inner.id == id).map(|(outer, _)| outer.clone())
+    pub(crate) fn captured_as(&self, id: ValueId) -> Option<Tensor> {
+        self.0.state.borrow().captures.iter().find(|(_, inner)| inner.id == id).map(|c| c.0.clone())
     }
 
     /// The tensor that stands for a result of one of this builder's nodes.

@@ -8,7 +8,6 @@ pub mod attr;
 mod builder;
 pub mod cost;
 pub(crate) mod elementwise;
-mod known;
 pub mod op;
 mod rule;
 mod tensor;
@@ -18,7 +17,7 @@ pub use builder::{GraphBuilder, Tensor};
 pub use elementwise::{Binary, Unary};
 pub(crate) use elementwise::{binary_ops, mnemonic, unary_ops};
 pub use op::*;
-pub use rule::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, expect_args, moved_bytes};
+pub use rule::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, moved_bytes};
 pub(crate) use rule::{MAX_DEPTH, too_deep};
 pub(crate) use tensor::{broadcast_shape, emit, emit1};
 

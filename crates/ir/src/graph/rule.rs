@@ -156,12 +156,6 @@ impl Op {
     }
 }
 
-/// Checks the number of operands; a missing operand is a violated constraint, not a panic.
-pub fn expect_args(args: &[&TensorType], n: usize) -> Result<(), Constraint> {
-    require!(args.len() == n, "-", "takes {n} operands, got {}", args.len());
-    Ok(())
-}
-
 /// What `eval` rules may use besides their operands: running bodies.
 #[derive(Default)]
 pub struct EvalCx {
@@ -231,13 +225,9 @@ fn run_nodes(cx: &mut EvalCx, graph: &Graph, args: &[&Literal]) -> Result<Vec<Li
             op => {
                 let inputs: Vec<&Literal> =
                     node.inputs.iter().map(|v| &values[v.index()][v.out as usize]).collect();
-                op.rule().eval(cx, &inputs, &node.outs).at(|| {
-                    let place = graph.scope(node);
-                    if place.is_empty() {
-                        op.name().to_string()
-                    } else {
-                        format!("{} of layer {place}", op.name())
-                    }
+                op.rule().eval(cx, &inputs, &node.outs).at(|| match graph.scope(node) {
+                    place if place.is_empty() => op.name().to_string(),
+                    place => format!("{} of layer {place}", op.name()),
                 })?
             }
         };

@@ -19,6 +19,7 @@ pub mod dot;
 pub mod dynamic;
 pub mod flow;
 pub mod gather;
+mod known;
 mod methods;
 mod monoid;
 mod read;
@@ -37,7 +38,7 @@ pub mod window;
 pub use crate::graph::attr::{self, Attr, Attrs, Field};
 pub use crate::graph::op::*;
 pub use crate::graph::{Binary, Unary};
-pub use crate::graph::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, expect_args, moved_bytes};
+pub use crate::graph::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, moved_bytes};
 pub use collective::{Collective, Devices, agreed};
 pub use monoid::Monoid;
 pub use sample::{Domain, Sample};
@@ -48,3 +49,9 @@ use crate::{Graph, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use systole_base::{Literal, Result, TensorType};
+
+/// Checks the number of operands; a missing operand is a violated constraint, not a panic.
+pub fn expect_args(args: &[&TensorType], n: usize) -> Result<(), Constraint> {
+    crate::require!(args.len() == n, "-", "takes {n} operands, got {}", args.len());
+    Ok(())
+}

@@ -6,8 +6,8 @@
 //! gathered. A program with none of them stays as it is, and is run once.
 
 use super::given::Given;
+use super::importer::{Frame, Importer};
 use super::types::{not_there, wrong};
-use super::{Frame, Importer};
 use crate::syntax::{Attribute, Operation, Region, Value};
 use crate::text::find;
 use crate::tiles::Tiles;

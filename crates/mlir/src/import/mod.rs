@@ -11,6 +11,7 @@ mod fft;
 mod fold;
 mod given;
 mod gspmd;
+mod importer;
 mod linalg;
 mod manual;
 mod narrow;
@@ -21,11 +22,12 @@ mod top;
 mod types;
 
 use crate::interface::{Element, Face, Interface};
-use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Place, Region, Type, Value};
+use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Place, Region, Type};
 use crate::text::find;
 use attribute::text;
 pub use check::Check;
 use given::Given;
+use importer::{Frame, Importer, MAX_CALLS, place};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_ir::op::{Op, Source, entry};
@@ -33,8 +35,6 @@ use systole_ir::text::Program;
 use systole_ir::{GraphBuilder, Mesh, Sharding, Spread, Tensor, flow};
 use types::{element, fits, held, is_settled, not_there, unsettled, wrong};
 
-/// Functions that call each other deeper are refused: such programs never end.
-const MAX_CALLS: usize = 64;
 /// Ops that all calls may unfold to.
 const MOST_OPS: usize = 1 << 22;
 
@@ -201,44 +201,6 @@ fn gspmd_spread(main: &Function, interface: &Interface, graph: &systole_ir::Grap
     let params = each(main.parameters.iter(), &interface.arguments, graph.param_types());
     let results = each(main.results.iter().map(|(_, a)| a), &interface.results, graph.result_types());
     gspmd::spread(&params, &results)
-}
-
-/// The values of one call of a function.
-struct Frame<'m> {
-    function: &'m Function,
-    values: Vec<Option<Given>>,
-}
-
-impl Frame<'_> {
-    fn get(&self, value: Value) -> Result<Given> {
-        let found = self.values.get(value).cloned().flatten();
-        found.ok_or_else(|| wrong("a value is used before it is there"))
-    }
-
-    fn set(&mut self, value: Value, given: Given) {
-        if let Some(slot) = self.values.get_mut(value) {
-            *slot = Some(given);
-        }
-    }
-
-    fn ty(&self, value: Value) -> Result<&Type> {
-        self.function.values.get(value).ok_or_else(|| wrong("a value without a type"))
-    }
-}
-
-struct Importer<'m> {
-    module: &'m Module,
-    /// The functions that are being unfolded.
-    calls: Vec<&'m str>,
-    ops: usize,
-    /// What the module says of its own results, and the arrays that it says it of.
-    checks: Vec<Check>,
-    compared: Vec<Tensor>,
-    /// Regions around what is being read; their nodes are in graphs of their own.
-    regions: usize,
-    places: Vec<(u32, Place)>,
-    /// What `interpreter.probe` was given, by name, in order.
-    probes: Vec<(String, Vec<Given>)>,
 }
 
 impl<'m> Importer<'m> {
@@ -563,7 +525,6 @@ impl<'m> Importer<'m> {
     }
 }
 
-/// Where an op stands.
 /// Types of the arrays that hold each argument of a region. Sizes that the type of a loop's state leaves open are those of
 /// its start, `operands`.
 fn argument_types(region: &Region, operands: &[Tensor], frame: &Frame<'_>) -> Result<Vec<Vec<TensorType>>> {
@@ -580,8 +541,4 @@ fn argument_types(region: &Region, operands: &[Tensor], frame: &Frame<'_>) -> Re
         types.push(parts);
     }
     Ok(types)
-}
-
-fn place(op: &Operation) -> String {
-    format!("{}, {}", op.place, op.name)
 }

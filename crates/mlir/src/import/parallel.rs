@@ -2,9 +2,12 @@
 //! next to each other in one program, and what they exchange are its values.
 
 use super::attribute::{self, size};
+use super::given::Given;
+use super::importer::{Frame, Importer, MAX_CALLS, place};
 use super::types::{not_there, wrong};
-use super::{Frame, Given, Importer, bodies, find, fold, place};
+use super::{bodies, fold};
 use crate::syntax::{Attribute, Function, Operation};
+use crate::text::find;
 use systole_base::{DType, Result, ResultExt};
 use systole_ir::{Graph, GraphBuilder, Tensor, flow};
 
@@ -60,7 +63,7 @@ impl<'m> Importer<'m> {
         let f = called.ok_or_else(|| wrong(format!("there is no function @{name}")))?;
         let count = grid.replicas * grid.partitions;
         let each = f.body.arguments.len();
-        if operands.len() != count * each || self.calls.len() >= super::MAX_CALLS {
+        if operands.len() != count * each || self.calls.len() >= MAX_CALLS {
             return Err(wrong(format!("{} operands for {count} devices", operands.len())));
         }
         let mut own = operands.into_iter();
@@ -128,7 +131,7 @@ impl<'m> Importer<'m> {
             | "collective_permute"
             | "collective_broadcast"
             | "collective_reduce" => {}
-            _ if op.regions.iter().flat_map(|r| &r.operations).any(|op| super::parallel::meets(&op.name)) => {
+            _ if op.regions.iter().flat_map(|r| &r.operations).any(|op| meets(&op.name)) => {
                 return Err(not_there("devices that meet inside of a loop or branch"));
             }
             _ => return Ok(None),

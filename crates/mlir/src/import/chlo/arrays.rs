@@ -113,7 +113,7 @@ fn constant_like(op: &Operation, x: &Tensor) -> Result<Literal> {
 }
 
 /// The greatest `k` of the last dimension (or the least), and their places; floats in total order.
-pub(in super::super) fn top_k(x: &Tensor, k: usize, largest: bool) -> Result<Vec<Tensor>> {
+pub(crate) fn top_k(x: &Tensor, k: usize, largest: bool) -> Result<Vec<Tensor>> {
     let last = x.shape().dims().last().copied().ok_or_else(|| wrong("top_k takes no single number"))?;
     if k > last {
         return Err(wrong(format!("k = {k} is more than the {last} elements")));

@@ -9,7 +9,7 @@ use systole_base::{DType, Dims, Result, TensorType};
 use systole_ir::{Graph, Tensor, flow};
 
 /// `inputs: T[…, n, …], inits → outputs: U[…, n, …], carries`: a loop over `n` slices.
-pub(in super::super) fn write(
+pub(crate) fn write(
     op: &Operation,
     operands: &[Tensor],
     results: &[TensorType],

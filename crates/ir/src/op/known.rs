@@ -1,6 +1,7 @@
 //! Values that are known while a graph is built: those that depend on constants alone, such as shapes that are computed.
 
-use super::{EvalCx, Lowering, Node, Op, Tensor, ValueId};
+use super::{EvalCx, Lowering};
+use crate::graph::{Node, Op, Tensor, ValueId};
 use std::collections::HashMap;
 use systole_base::Literal;
 
