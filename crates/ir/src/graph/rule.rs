@@ -226,7 +226,7 @@ fn run_nodes(cx: &mut EvalCx, graph: &Graph, args: &[&Literal]) -> Result<Vec<Li
                 let inputs: Vec<&Literal> =
                     node.inputs.iter().map(|v| &values[v.index()][v.out as usize]).collect();
                 op.rule().eval(cx, &inputs, &node.outs).at(|| match graph.scope(node) {
-                    place if place.is_empty() => op.name().to_string(),
+                    "" => op.name().to_string(),
                     place => format!("{} of layer {place}", op.name()),
                 })?
             }
