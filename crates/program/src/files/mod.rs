@@ -161,7 +161,7 @@ fn narrow(element: &str) -> bool {
     element.ends_with('4') && !element.ends_with("64") || element.ends_with('2') && element.len() < 4
 }
 
-/// An array for [`write`].
+/// An array for [`write()`].
 ///
 /// # Errors
 /// When there is no such element type.
