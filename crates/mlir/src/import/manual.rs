@@ -5,6 +5,7 @@
 //! computations all compute the same; at the begin each takes its part of the operands, and at the end the parts of all are
 //! gathered. A program with none of them stays as it is, and is run once.
 
+use super::attribute::text;
 use super::given::Given;
 use super::importer::{Frame, Importer};
 use super::types::{not_there, wrong};
@@ -135,10 +136,7 @@ fn maker(region: &Region, value: Value, depth: usize) -> Option<&Operation> {
 
 /// The sharding that GSPMD's calls have as a string.
 fn told(op: &Operation) -> Option<&str> {
-    match find(&op.attributes, "mhlo.sharding") {
-        Some(Attribute::String(text)) => Some(text),
-        _ => None,
-    }
+    text(op, "mhlo.sharding")
 }
 
 impl<'m> Importer<'m> {
@@ -194,7 +192,7 @@ impl<'m> Importer<'m> {
         g: &GraphBuilder,
     ) -> Result<Vec<Given>> {
         let [given] = <[Given; 1]>::try_from(operands).map_err(|_| wrong("it takes one operand"))?;
-        let enters = super::attribute::text(op, "call_target_name") == Some(SHAPE_CALLS[0]);
+        let enters = text(op, "call_target_name") == Some(SHAPE_CALLS[0]);
         let before = op.operands.first().and_then(|v| maker(&frame.function.body, *v, 0));
         let text = if enters { before.and_then(told) } else { told(op) };
         let text = text.ok_or_else(|| wrong("it does not say how the array lies on the devices"))?;

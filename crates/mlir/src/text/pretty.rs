@@ -470,20 +470,23 @@ impl<'a> Parser<'a> {
         Ok(Region { arguments: vec![first, first + 1], operations: vec![op, end] })
     }
 
+    /// `%a: tensor<f32> loc(…)`
+    fn argument(&mut self) -> Result<(&'a str, Type)> {
+        let Token::Value(name) = self.token else { return Err(self.unexpected("an argument")) };
+        self.advance()?;
+        self.expect(':')?;
+        let ty = self.ty()?;
+        self.location()?;
+        Ok((name, ty))
+    }
+
     /// `reducer(%a: tensor<f32>, %b: tensor<f32>) (%c: …, %d: …) {…}`: a pair for each array.
     fn reducer(&mut self) -> Result<Region> {
         self.expect_word("reducer")?;
         let (mut left, mut right) = (Vec::new(), Vec::new());
         while self.is('(') {
             let at = self.at;
-            let pair = self.list('(', ')', |p| {
-                let Token::Value(name) = p.token else { return Err(p.unexpected("an argument")) };
-                p.advance()?;
-                p.expect(':')?;
-                let ty = p.ty()?;
-                p.location()?;
-                Ok((name, ty))
-            })?;
+            let pair = self.list('(', ')', Self::argument)?;
             let [a, b]: [_; 2] =
                 pair.try_into().map_err(|_| self.error_at(at, "a reducer takes pairs of arguments"))?;
             left.push(a);
@@ -507,14 +510,7 @@ impl<'a> Parser<'a> {
             said.attributes.push((name.into(), Attribute::List(items)));
         }
         said.attributes.sort_by(|a, b| a.0.cmp(&b.0));
-        let arguments = self.list('(', ')', |p| {
-            let Token::Value(name) = p.token else { return Err(p.unexpected("an argument")) };
-            p.advance()?;
-            p.expect(':')?;
-            let ty = p.ty()?;
-            p.location()?;
-            Ok((name, ty))
-        })?;
+        let arguments = self.list('(', ')', Self::argument)?;
         said.regions.push(self.region_of(arguments)?);
         self.end("manual_computation", said.operands.len(), &mut said, at)?;
         Ok(said)
