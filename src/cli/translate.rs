@@ -9,11 +9,7 @@ use serde_json::json;
 use std::path::Path;
 use systole_bytecode::Version;
 use systole_data::disk::{Disk, write_atomically};
-use systole_ir::text::print_program;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
-use systole_mlir::import::{self, Imported};
-use systole_mlir::interface::Element;
-use systole_mlir::syntax::Module;
 use systole_program::open::{self, Form};
 
 #[derive(Args)]
@@ -42,7 +38,7 @@ fn run(args: &TranslateArgs, screen: &Screen) -> Outcome {
     let place = || program::called(&args.program).to_string();
     let (_, module) = open::module(&bytes).at(place)?;
     let written = match form {
-        Form::Text => text_of(&module).at(place)?.into_bytes(),
+        Form::Text => systole_mlir::text::write(&module).into_bytes(),
         Form::Bytecode => systole_bytecode::write(&module, version).at(place)?,
     };
     if args.output == "-" {
@@ -62,21 +58,6 @@ fn run(args: &TranslateArgs, screen: &Screen) -> Outcome {
         false => screen.line(format!("{}: {what}, {}", args.output, number_of(written.len(), "byte"))),
     }
     Ok(0)
-}
-
-/// A program as text, its calls unfolded, in Systole's own form of StableHLO.
-fn text_of(module: &Module) -> Result<String> {
-    let Imported { program, interface, checks, .. } = import::program(module)?;
-    let mut faces = interface.arguments.iter().chain(&interface.results);
-    if let Some(face) = faces.find(|f| !matches!(f.element, Element::Plain(_))) {
-        let what = format!("elements of type {} are not written as text", face.element.name());
-        return Err(Error::new(ErrorKind::Unsupported, what).hint("translate it to bytecode"));
-    }
-    if !checks.is_empty() {
-        let what = "the program's checks of itself are not written as text";
-        return Err(Error::new(ErrorKind::Unsupported, what).hint("translate it to bytecode"));
-    }
-    Ok(print_program(&program.graph, &program.donated, program.spread.as_ref()))
 }
 
 /// What an output's name asks for.

@@ -116,6 +116,25 @@ impl Tiles {
         }
     }
 
+    /// The axes of a mesh that split each dimension, as [`Tiles::of_axes`] takes them; `None` where no axes say it.
+    pub(crate) fn axes(&self, mesh: &[(String, u64)]) -> Option<Vec<Vec<String>>> {
+        let mut dims: Vec<Vec<(usize, &String)>> = vec![Vec::new(); self.counts.len()];
+        for (name, _) in mesh {
+            let (stride, size) = part_of_mesh(mesh, name).ok()?;
+            // Where the next device along the axis has its tile; a dimension's slowest axis goes farthest.
+            let next = if size > 1 { *self.owner.get(stride)? } else { 0 };
+            let place = self.place(next);
+            if let Some(d) = place.iter().position(|at| *at > 0) {
+                dims[d].push((place[d], name));
+            }
+        }
+        dims.iter_mut().for_each(|axes| axes.sort_by_key(|(step, _)| std::cmp::Reverse(*step)));
+        let dims: Vec<Vec<String>> =
+            dims.into_iter().map(|axes| axes.into_iter().map(|(_, name)| name.clone()).collect()).collect();
+        let same = Tiles::of_axes(&dims, &[], mesh, self.devices()).is_ok_and(|tiles| tiles == *self);
+        same.then_some(dims)
+    }
+
     /// The dimensions of one device's part.
     ///
     /// # Errors

@@ -3,8 +3,7 @@
 //! It takes StableHLO, as Systole prints it and as other systems do, and offers as many logical devices as the option `num_devices` asks
 //! for, all of them this machine's cores: they show numerics, not speed. Programs that are split over devices (`sdy`) become
 //! the program of each device with collectives, by the partitioner of `systole-dist`. It is the test bed of `systole-pjrt` where no
-//! accelerator is, and JAX can list its devices and put and get arrays; JAX's programs, which come as bytecode, are
-//! refused.
+//! accelerator is, and JAX runs its programs on it, which come as bytecode.
 //!
 //! Several processes may be the hosts of one slice (options `num_processes`, `process_id`, `coordinator_address`,
 //! `timeout_seconds`): each drives `num_devices` of its devices, and `hosts` carries what these exchange.

@@ -10,7 +10,6 @@ mod dynamic;
 mod fft;
 mod fold;
 mod given;
-mod gspmd;
 mod importer;
 mod linalg;
 mod manual;
@@ -18,11 +17,12 @@ mod narrow;
 mod number;
 mod parallel;
 mod rewrite;
+mod spread;
 mod top;
 mod types;
 
 use crate::interface::{Element, Face, Interface};
-use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Place, Region, Type};
+use crate::syntax::{Attribute, Function, Module, Operation, Place, Region, Type};
 use crate::text::find;
 use attribute::text;
 pub use check::Check;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_ir::op::{Op, Source, entry};
 use systole_ir::text::Program;
-use systole_ir::{GraphBuilder, Mesh, Sharding, Spread, Tensor, flow};
+use systole_ir::{GraphBuilder, Tensor, flow};
 use types::{element, fits, held, is_settled, not_there, unsettled, wrong};
 
 /// Ops that all calls may unfold to.
@@ -109,7 +109,7 @@ pub fn of_function(module: &Module, main: &Function) -> Result<Imported> {
         arguments: faces(&parameters, &graph.param_types()),
         results: faces(&own, &graph.result_types()),
     };
-    let spread = spread(module, main, &interface, &graph)?;
+    let spread = spread::of(module, main, &interface, &graph)?;
     let program = Program { donated: donated(main, &interface), spread, graph };
     Ok(Imported { program, interface, checks: importer.checks, places: importer.places })
 }
@@ -154,53 +154,6 @@ fn donated(main: &Function, interface: &Interface) -> Vec<(usize, usize)> {
         }
     }
     pairs
-}
-
-/// How arguments and results lie on several devices, where the module has a mesh.
-fn spread(
-    module: &Module,
-    main: &Function,
-    interface: &Interface,
-    graph: &systole_ir::Graph,
-) -> Result<Option<Spread>> {
-    let Some((_, axes)) = module.meshes.iter().find(|(_, axes)| !axes.is_empty()) else {
-        return gspmd_spread(main, interface, graph);
-    };
-    let mesh = Mesh::new(axes.iter().map(|(name, size)| (name.as_str(), *size as usize)))?;
-    let one = |attributes: Option<&Attribute>, ty: &TensorType| -> Result<Sharding> {
-        match attributes {
-            Some(Attribute::Sharding(_, dims)) => Sharding::of_axes(dims, &mesh, ty),
-            _ => Ok(Sharding::replicated(ty.rank())),
-        }
-    };
-    let each = |said: Vec<&Attributes>, faces: &[Face], types: Vec<TensorType>| -> Result<Vec<Sharding>> {
-        let held = |f: &Face| f.element.held().len();
-        let said = said.iter().zip(faces).flat_map(|(a, f)| std::iter::repeat_n(*a, held(f)));
-        said.zip(&types).map(|(a, ty)| one(find(a, "sdy.sharding"), ty)).collect()
-    };
-    let params = each(main.parameters.iter().collect(), &interface.arguments, graph.param_types())?;
-    let said = main.results.iter().map(|(_, a)| a).collect();
-    let results = each(said, &interface.results, graph.result_types())?;
-    Ok(Some(Spread { mesh, params, results }))
-}
-
-/// As [`spread`], where the module has no mesh but texts of GSPMD.
-fn gspmd_spread(main: &Function, interface: &Interface, graph: &systole_ir::Graph) -> Result<Option<Spread>> {
-    fn each<'a>(
-        said: impl Iterator<Item = &'a Attributes>,
-        faces: &[Face],
-        types: Vec<TensorType>,
-    ) -> Vec<gspmd::Said<'a>> {
-        let text = |a| match find(a, "mhlo.sharding") {
-            Some(Attribute::String(text)) => Some(text.as_str()),
-            _ => None,
-        };
-        let texts = said.zip(faces).flat_map(|(a, f)| std::iter::repeat_n(text(a), f.element.held().len()));
-        texts.zip(types).collect()
-    }
-    let params = each(main.parameters.iter(), &interface.arguments, graph.param_types());
-    let results = each(main.results.iter().map(|(_, a)| a), &interface.results, graph.result_types());
-    gspmd::spread(&params, &results)
 }
 
 impl<'m> Importer<'m> {
