@@ -79,10 +79,10 @@ pub fn program(module: &Module) -> Result<Imported> {
 pub fn of_function(module: &Module, main: &Function) -> Result<Imported> {
     let g = GraphBuilder::new(&main.name);
     let (mut arguments, mut parameters) = (Vec::new(), Vec::new());
-    for (value, name) in main.body.arguments.iter().zip(&main.names) {
+    for (i, (value, name)) in main.body.arguments.iter().zip(&main.names).enumerate() {
         let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter without a type"))?;
         if !is_settled(ty) {
-            return Err(unsettled(ty).at(format!("argument {name}")));
+            return Err(unsettled(ty).at(format!("argument {i} of @{}", main.name)));
         }
         let types = held(ty).at(|| format!("parameter `{name}` of @{}", main.name))?;
         let mut parts = types.iter().map(|ty| g.parameter(ty.clone(), name));
