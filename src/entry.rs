@@ -11,8 +11,7 @@ use systole_runtime::{Backend, Jit, Tree};
 /// Registers the backends this program was built with and the progress display. Every door below calls it; programs
 /// that use the member crates directly call it once themselves.
 pub fn register() {
-    systole_runtime::register(systole_cpu::provider());
-    crate::devices::providers().into_iter().for_each(systole_runtime::register);
+    systole_devices::providers().into_iter().for_each(systole_runtime::register);
     systole_nn::progress::install(crate::progress::show);
 }
 

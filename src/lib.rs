@@ -42,9 +42,7 @@ struct Guides;
 #[doc(hidden)] // The program's; it is here so that it is compiled while the engine is.
 pub mod cli;
 pub mod config;
-pub mod datasets;
 mod debug_build;
-pub mod devices;
 mod entry;
 pub mod prelude;
 pub mod progress;
@@ -54,6 +52,8 @@ pub use entry::{Sequential, backend, functional, jit, load_model, load_model_wit
 pub use systole_compile as compile;
 pub use systole_cpu as cpu;
 pub use systole_data as data;
+pub use systole_datasets as datasets;
+pub use systole_devices as devices;
 pub use systole_dist as dist;
 pub use systole_ir as ir;
 pub use systole_nn as nn;

@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("systole-bytecode", &["systole-mlir", "systole-ir", "systole-base"]),
     ("systole-compile", &["systole-ir", "systole-base"]),
     ("systole-runtime", &["systole-ir", "systole-base"]),
+    ("systole-datasets", &["systole-runtime", "systole-data", "systole-ir", "systole-base"]),
     ("systole-dist", &["systole-runtime", "systole-ir", "systole-base"]),
     ("systole-cpu", &["systole-compile", "systole-runtime", "systole-ir", "systole-base"]),
     (
@@ -29,6 +30,18 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("systole-plan", &["systole-compile", "systole-runtime", "systole-ir", "systole-base"]),
+    (
+        "systole-devices",
+        &[
+            "systole-cpu",
+            "systole-pjrt",
+            "systole-dist",
+            "systole-compile",
+            "systole-runtime",
+            "systole-ir",
+            "systole-base",
+        ],
+    ),
     ("systole-nn", &["systole-dist", "systole-runtime", "systole-data", "systole-ir", "systole-base"]),
     ("systole-pjrt", &["systole-runtime", "systole-ir", "systole-base"]),
     (
@@ -51,6 +64,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-base",
             "systole-ir",
             "systole-data",
+            "systole-datasets",
+            "systole-devices",
             "systole-compile",
             "systole-runtime",
             "systole-dist",

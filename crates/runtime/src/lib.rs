@@ -7,6 +7,7 @@
 mod ahead;
 mod backend;
 mod buffer;
+mod cache;
 pub mod event;
 mod jit;
 pub mod pieces;
@@ -20,6 +21,7 @@ mod tree;
 pub use ahead::{AheadMemory, AheadOfTime, AheadReport, AheadRequest, AheadSlice};
 pub use backend::{Arg, Backend, CompileOptions, DeviceId, DeviceInfo, Executable, Hosts, Report, Roles};
 pub use buffer::{Buffer, DeviceData};
+pub use cache::cache_folder;
 pub use jit::{Jit, jit, value_and_grad};
 pub use pieces::Pieces;
 pub use ready::{Ended, InFlight, ReadyEvent, STEPS_IN_FLIGHT};

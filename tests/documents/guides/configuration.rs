@@ -21,8 +21,8 @@ const HEADER: [&str; 4] = ["key", "type", "default", "meaning"];
 #[test]
 fn the_configuration_guide_lists_every_key() {
     let config = Source::read("src/config/mod.rs");
-    let records = Source::read("src/datasets/record_options.rs");
-    let columns = Source::read("src/datasets/columns.rs");
+    let records = Source::read("crates/datasets/src/record_options.rs");
+    let columns = Source::read("crates/datasets/src/columns.rs");
     let whole = "[data]\ndataset = \"glyphs\"\n[optimizer]\n[compile]\nloss = \"?\"\n[fit]\nepochs = 1\nbatch_size = 1";
     let column = toml::from_str::<RecordOptions>("[[columns]]\n\"?\" = 1").expect_err("no such key");
     let parts = [

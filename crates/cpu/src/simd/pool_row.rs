@@ -68,7 +68,7 @@ impl<const WIDE: bool> Tile for PoolF16<WIDE> {
             let r = &*b.cast::<Row>();
             let [height, width] = r.window;
             if !WIDE && height * width > WIDENED {
-                return PoolRow::<F16, F16>::run::<I>(dst, a, b, c, n);
+                return Level::Portable.tile::<PoolRow<F16, F16>>()(dst, a, b, c, n);
             }
             let near = Row { line: width * LANES, channels: LANES, ..*r };
             let mut wide = [const { MaybeUninit::<[f32; LANES]>::uninit() }; WIDENED];

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use systole_base::{DType, Error, ErrorKind, Result, knobs};
 use systole_data::format::idx;
-use systole_runtime::event;
+use systole_runtime::{cache_folder, event};
 
 /// Where a data set's files are looked for: a folder that you name, or else the folder of the knob
 /// `SYSTOLE_DATA`, or else the cache (`SYSTOLE_CACHE`), or else the network, once.
@@ -323,22 +323,6 @@ fn in_short(refused: &Error) -> String {
         n => format!(", and {} more", n - 1),
     };
     format!("{}: {host}: {why}{more}", refused.what())
-}
-
-/// The user's cache folder for our downloads.
-pub fn cache_folder() -> Option<PathBuf> {
-    let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    if let Some(path) = Some(knobs::CACHE.get()).filter(|v| !v.is_empty()) {
-        return Some(PathBuf::from(path));
-    }
-    let base = if cfg!(windows) {
-        var("LOCALAPPDATA")?
-    } else if cfg!(target_os = "macos") {
-        var("HOME")?.join("Library/Caches")
-    } else {
-        var("XDG_CACHE_HOME").or_else(|| Some(var("HOME")?.join(".cache")))?
-    };
-    Some(base.join("systole"))
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ impl TrainingData {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datasets::{Arrays, ImageDataset};
+    use crate::{Arrays, ImageDataset};
     use systole_base::{Literal, TensorType};
 
     fn data(classes: &[&str], labels: &[i32]) -> TrainingData {

@@ -20,7 +20,7 @@ mod text;
 
 pub use cifar::cifar10;
 pub use columns::ColumnCode;
-pub use files::{DataDir, cache_folder, fashion_mnist, mnist};
+pub use files::{DataDir, fashion_mnist, mnist};
 pub use folder::{FolderOptions, fit_picture, fit_picture_on, folder, picture_size_for};
 pub use glyphs::{colour_glyphs, glyphs};
 pub use record_files::is_of_records;
@@ -209,14 +209,14 @@ fn slices(source: String, arrays: &Arrays) -> Result<Dataset> {
 /// Where a field `index` waits while records are numbered.
 const ASIDE: &str = "index of the record";
 
-/// Records with their number in the field `index`.
-pub(crate) fn numbered(records: Dataset) -> Dataset {
+/// Records with their number in the field `index: i64[]`.
+pub fn numbered(records: Dataset) -> Dataset {
     let aside = |s: Sample| if s.names().any(|n| n == "index") { s.rename("index", ASIDE) } else { s };
     records.map(aside).enumerate()
 }
 
-/// The record without its number.
-pub(crate) fn unnumbered(sample: Sample) -> Sample {
+/// The record without the number that [`numbered`] gave it.
+pub fn unnumbered(sample: Sample) -> Sample {
     let sample = sample.without("index");
     if sample.names().any(|n| n == ASIDE) { sample.rename(ASIDE, "index") } else { sample }
 }

@@ -1,12 +1,11 @@
-//! Accelerators behind PJRT plugins as backends of this program.
+//! Devices by name: the CPU engine, and accelerators behind PJRT plugins.
 
-use crate::datasets::cache_folder;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_pjrt::{CompileCache, Platform, Search, TpuClusterResolver};
-use systole_runtime::{Backend, Provider};
+use systole_runtime::{Backend, Provider, cache_folder};
 
 /// Where `systole setup` puts plugins.
 pub fn plugin_cache() -> Option<PathBuf> {
@@ -16,14 +15,14 @@ pub fn plugin_cache() -> Option<PathBuf> {
 /// The tutorials' `TPUStrategy`: each chip of the TPU, those of other hosts of the slice too, takes a part of every batch.
 ///
 /// ```
-/// use systole::devices::tpu_strategy;
-/// use systole::pjrt::TpuClusterResolver;
+/// use systole_devices::tpu_strategy;
+/// use systole_pjrt::TpuClusterResolver;
 /// let tpu = TpuClusterResolver::new("")?;
 /// match tpu_strategy(&tpu) {
 ///     Ok(strategy) => println!("train with Compile {{ strategy, .. }}: {strategy}"),
 ///     Err(e) => println!("{e}"),
 /// }
-/// # Ok::<(), systole::prelude::Error>(())
+/// # Ok::<(), systole_ir::Error>(())
 /// ```
 ///
 /// # Errors
@@ -50,10 +49,11 @@ pub fn find_plugin(platform: Platform, named: Option<&Path>) -> Search {
     systole_pjrt::discover(platform, named, plugin_cache().as_deref())
 }
 
-/// `tpu`, `cuda`, `xla` and `pjrt`. The first two are preferred to the CPU where the machine has such a device; elsewhere
-/// nothing of theirs is loaded. The others are used only where they are asked for.
-pub(crate) fn providers() -> [Provider; 4] {
+/// `cpu`, `tpu`, `cuda`, `xla` and `pjrt`. `tpu` and `cuda` are preferred to the CPU where the machine has such a device;
+/// elsewhere nothing of theirs is loaded. The last two are used only where they are asked for.
+pub fn providers() -> [Provider; 5] {
     [
+        systole_cpu::provider(),
         Provider { name: "tpu", rank: 30, open: || open(Platform::Tpu) },
         Provider { name: "cuda", rank: 20, open: || open(Platform::Cuda) },
         Provider { name: "xla", rank: 0, open: || open(Platform::Xla) },
@@ -74,11 +74,11 @@ fn open_named() -> Result<Arc<dyn Backend>> {
     systole_pjrt::open_file(Path::new(&path), compile_cache()?)
 }
 
-/// The device of a name as `--device` takes it: `cpu`, `ref`, `xla`, `pjrt:FILE`.
+/// The device of a name as `--device` takes it: `cpu`, `ref`, `xla`, `pjrt:FILE`; [`providers`] were registered before.
 ///
 /// # Errors
 /// When there is no such device, or it cannot be opened.
-pub(crate) fn named(name: &str) -> Result<Arc<dyn Backend>> {
+pub fn named(name: &str) -> Result<Arc<dyn Backend>> {
     match name.split_once(':') {
         Some(("pjrt", file)) if !file.is_empty() => {
             systole_pjrt::open_file(Path::new(file), compile_cache()?)

@@ -19,9 +19,9 @@ pub const TEXT_TOKENS: usize = 256;
 /// name and origin say so.
 ///
 /// ```no_run
-/// let text = systole::datasets::text("my-book.txt", 128)?;
+/// let text = systole_datasets::text("my-book.txt", 128)?;
 /// println!("{} sequences of {}", text.train_len, text.name);
-/// # Ok::<(), systole_ir::Error>(())
+/// # Ok::<(), systole_base::Error>(())
 /// ```
 ///
 /// # Errors
