@@ -571,7 +571,7 @@ fn what_messages_name_exists() {
         ["--features", "--release", "--profile", "--here", "--no-deps", "--quiet", "--dest", "--only-binary"];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
-    for dir in ["src", "crates/data/src", "crates/nn/src"] {
+    for dir in ["src", "crates/data/src", "crates/datasets/src", "crates/devices/src", "crates/nn/src"] {
         sources(&root.join(dir), &mut files);
     }
     let (mut lost, mut keys) = (Vec::new(), BTreeSet::new());
