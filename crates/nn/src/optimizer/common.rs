@@ -1,6 +1,6 @@
 //! [`Optimizer`]: what all optimizers have besides their rule: learning rate, decay, clipping, accumulation.
 
-use super::rule::{OptimizerKind, Slots, key, slot};
+use super::rule::{OptimizerKind, Slots, Start, key, slot};
 use crate::nearest::with_reason;
 use crate::schedule::Schedule;
 use crate::setters::setters;
@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::panic::Location;
-use systole_ir::{DType, Error, ErrorKind, Result, Tensor, TensorType};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType};
 use systole_runtime::{Buffer, Params};
 
 /// An optimizer: its rule, learning rate, weight decay, clipping and gradient accumulation.
@@ -269,20 +269,43 @@ impl Optimizer {
         names
     }
 
-    /// Types of the state: `momentum/<param>`, …, each of its parameter's type.
+    /// Types of the state: `momentum/<param>`, …, mostly each of its parameter's type.
     pub fn slots(&self, params: &Params<TensorType>) -> Params<TensorType> {
-        let slots = self.slot_names();
-        let each = slots.iter().flat_map(|s| params.iter().map(move |(p, ty)| (key(s, p), ty.clone())));
-        each.collect()
+        let mut types = Params::new();
+        for slot in self.slot_names() {
+            for (param, ty) in params.iter() {
+                if let Some(of_slot) = self.slot_type(slot, param, ty) {
+                    types.insert(key(slot, param), of_slot);
+                }
+            }
+        }
+        types
     }
 
-    /// The state before the first step: zeros.
+    fn slot_type(&self, slot: &str, param: &str, ty: &TensorType) -> Option<TensorType> {
+        if slot == ACCUMULATOR { Some(ty.clone()) } else { self.kind.rule().slot_type(slot, param, ty) }
+    }
+
+    /// The state before the first step: zeros, unless the rule says otherwise.
     ///
     /// # Errors
-    /// When a setting makes no sense.
+    /// When a setting makes no sense, or a parameter that the state starts from cannot be read from its device.
     pub fn init(&self, params: &Params<Buffer>) -> Result<Params<Buffer>> {
         self.check()?;
-        Ok(self.slots(&params.map(|_, b| b.ty().clone())).map(|_, ty| Buffer::zeros(ty.clone())))
+        let mut state = Params::new();
+        for slot in self.slot_names() {
+            let start = if slot == ACCUMULATOR { Start::Value(0.0) } else { self.kind.rule().start(slot) };
+            for (param, buffer) in params.iter() {
+                let Some(ty) = self.slot_type(slot, param, buffer.ty()) else { continue };
+                let value = match start {
+                    Start::Value(0.0) => Buffer::zeros(ty),
+                    Start::Value(value) => Literal::splat(ty, Scalar::Float(value)).into(),
+                    Start::Parameter => buffer.to_literal()?.into(),
+                };
+                state.insert(key(slot, param), value);
+            }
+        }
+        Ok(state)
     }
 
     /// Traced: new parameters and new state. All trees use the parameters' names.
@@ -339,7 +362,7 @@ impl Optimizer {
         let mut new_state = state.clone();
         let new_params = params.map(|name, p| {
             let decayed = self.decay(name, p, learning_rate);
-            let mut slots = Slots { name, like: p, state: &mut new_state };
+            let mut slots = Slots { name, like: p, updates, state: &mut new_state };
             self.kind.rule().step(&decayed, &grads[name], &rate.convert(p.dtype()), &mut slots)
         });
         (new_params, new_state)
@@ -366,7 +389,7 @@ impl Optimizer {
     }
 
     fn decay(&self, name: &str, p: &Tensor, learning_rate: &Tensor) -> Tensor {
-        match self.weight_decay {
+        match self.kind.rule().weight_decay(name, p.ty(), self.weight_decay) {
             Some(decay)
                 if !self.exclude_from_weight_decay.iter().any(|part| name.contains(part.as_str())) =>
             {

@@ -46,6 +46,15 @@ optimizers! {
     AdamW in mod adamw;
     RmsProp in mod rmsprop;
     Lion in mod lion;
+    Lamb in mod lamb;
+    Adamax in mod adamax;
+    Nadam in mod nadam;
+    Adagrad in mod adagrad;
+    Adadelta in mod adadelta;
+    Ftrl in mod ftrl;
+    Adafactor in mod adafactor;
+    Muon in mod muon;
+    ScheduleFreeAdamW in mod schedulefreeadamw;
 }
 
 /// The cases of the parity test that the optimizers list, each as a JSON array.

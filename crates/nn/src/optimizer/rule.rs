@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::fmt::Debug;
 use std::sync::Arc;
-use systole_ir::{Error, ErrorKind, Result, Tensor};
+use systole_ir::{Error, ErrorKind, Result, Tensor, TensorType};
 use systole_runtime::Params;
 
 /// The rule of an optimizer. Its arguments are the fields of the struct, with Keras's names.
@@ -24,6 +24,24 @@ pub(super) trait Rule: Debug + Send + Sync {
     /// Names of what is kept for each parameter.
     fn slots(&self) -> Vec<&'static str>;
 
+    /// The type of a slot of the parameter `param: ty`; `None` where this parameter needs none.
+    fn slot_type(&self, slot: &str, param: &str, ty: &TensorType) -> Option<TensorType> {
+        let _ = (slot, param);
+        Some(ty.clone())
+    }
+
+    /// What a slot holds before the first step.
+    fn start(&self, slot: &str) -> Start {
+        let _ = slot;
+        Start::Value(0.0)
+    }
+
+    /// The weight decay of the parameter `param: ty`; `common` is what all have.
+    fn weight_decay(&self, param: &str, ty: &TensorType, common: Option<f64>) -> Option<f64> {
+        let _ = (param, ty);
+        common
+    }
+
     /// `→ f32[]`: the learning rate with what is common to all parameters. `updates: i64[]` counts the earlier ones.
     fn rate(&self, learning_rate: &Tensor, updates: &Tensor) -> Tensor {
         let _ = updates;
@@ -32,6 +50,14 @@ pub(super) trait Rule: Debug + Send + Sync {
 
     /// The parameter after one change by gradient `g`.
     fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor;
+}
+
+/// See [`Rule::start`].
+pub(super) enum Start {
+    /// This in every element.
+    Value(f64),
+    /// The parameter's own first value.
+    Parameter,
 }
 
 /// A rule whose arguments can be read and written by name.
@@ -133,10 +159,23 @@ pub(super) fn slot(state: &Params, slot: &str, param: &str, like: &Tensor) -> Te
 pub(super) struct Slots<'a> {
     pub(super) name: &'a str,
     pub(super) like: &'a Tensor,
+    /// `i64[]`: counts the earlier updates.
+    pub(super) updates: &'a Tensor,
     pub(super) state: &'a mut Params,
 }
 
 impl Slots<'_> {
+    /// `→ T[]`: the number of this update, from 1, in the parameter's type.
+    pub(super) fn number(&self) -> Tensor {
+        (self.updates + 1.0).convert(self.like.dtype())
+    }
+
+    /// `→ T[]`: `base` to the power of this update's number, both in the parameter's type, as Keras does it.
+    pub(super) fn power(&self, base: f64) -> Tensor {
+        let t = self.number();
+        t.scalar_like(base).power(&t)
+    }
+
     pub(super) fn get(&self, name: &str) -> Tensor {
         slot(self.state, name, self.name, self.like)
     }

@@ -1,0 +1,127 @@
+//! Adafactor: Adam's second moment in the memory of its rows and columns, and no first one.
+
+use super::common::Optimizer;
+use super::rule::{OptimizerKind, Rule, Slots};
+use crate::schedule::Schedule;
+use crate::setters::setters;
+use serde::{Deserialize, Serialize};
+use systole_ir::{Tensor, TensorType};
+
+/// For matrices the mean squares r of rows and c of columns stand for all: v = (r / mean r)·c. u = g / √v is limited to a root mean square of
+/// `clip_threshold`, p ← p − max(ε₂, rms p)·min(lr, 1/√t)·u (Shazeer and Stern, 2018; Keras).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adafactor {
+    /// Exponent of t by which the means forget: β₂ = 1 − t^decay.
+    pub beta_2_decay: f64,
+    /// Added to squared gradients.
+    pub epsilon_1: f64,
+    /// Least size that a parameter counts with.
+    pub epsilon_2: f64,
+    /// Greatest root mean square of a change before its rate.
+    pub clip_threshold: f64,
+    /// Kept for Keras's sake, where it changes nothing: the rate is at most 1/√t in any case.
+    pub relative_step: bool,
+}
+
+/// Adafactor with Keras's arguments. Keras's default rate is 0.001.
+///
+/// ```
+/// use systole_nn::optimizer::adafactor;
+/// assert!(adafactor(0.01).clip_threshold(2.0).check().is_ok());
+/// ```
+pub fn adafactor(learning_rate: impl Into<Schedule>) -> Optimizer {
+    let rule = Adafactor {
+        beta_2_decay: -0.8,
+        epsilon_1: 1e-30,
+        epsilon_2: 1e-3,
+        clip_threshold: 1.0,
+        relative_step: true,
+    };
+    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+}
+
+/// Keras's defaults, its learning rate included.
+pub(super) fn defaults() -> Optimizer {
+    adafactor(0.001)
+}
+
+setters!(Optimizer:
+    /// Greatest root mean square of a change of Adafactor before its rate.
+    clip_threshold: f64 as f64;
+);
+
+impl Rule for Adafactor {
+    fn class_name(&self) -> &'static str {
+        "Adafactor"
+    }
+
+    fn name(&self) -> &'static str {
+        "adafactor"
+    }
+
+    fn fractions(&self) -> Vec<(&'static str, f64)> {
+        vec![]
+    }
+
+    fn slots(&self) -> Vec<&'static str> {
+        vec!["r", "c", "v"]
+    }
+
+    fn slot_type(&self, slot: &str, _: &str, ty: &TensorType) -> Option<TensorType> {
+        let rank = ty.rank();
+        let without = |dim: usize| {
+            let mut dims = ty.shape.to_vec();
+            dims.remove(dim);
+            TensorType::new(ty.dtype, dims)
+        };
+        match slot {
+            "r" if rank >= 2 => Some(without(rank - 1)),
+            "c" if rank >= 2 => Some(without(rank - 2)),
+            "v" if rank < 2 => Some(ty.clone()),
+            _ => None,
+        }
+    }
+
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+        let t = slots.number();
+        let rms = |x: &Tensor| (x * x).mean_all().sqrt();
+        let most = 1.0 / t.sqrt();
+        let alpha = rms(p).maximum(&t.scalar_like(self.epsilon_2)) * rate.minimum(&most);
+        let beta = 1.0 - t.power(&t.scalar_like(self.beta_2_decay));
+        let v = self.second_moment(&(g * g + self.epsilon_1), &beta, slots);
+        let u = g / v.sqrt();
+        let limited = &u / (rms(&u) / self.clip_threshold).maximum(&t.scalar_like(1.0));
+        p - alpha * limited
+    }
+}
+
+impl Adafactor {
+    /// `squares: T[…, R, C] → T[…, R, C]`: their mean over the steps, of vectors itself, of others by rows and columns.
+    fn second_moment(&self, squares: &Tensor, beta: &Tensor, slots: &mut Slots) -> Tensor {
+        let rank = squares.rank();
+        let mut mean = |slot: &str, new: &Tensor| {
+            let mean = slots.get(slot) * beta + new * (1.0 - beta);
+            slots.set(slot, &mean);
+            mean
+        };
+        if rank < 2 {
+            return mean("v", squares);
+        }
+        let r = mean("r", &squares.mean(&[rank - 1]));
+        let c = mean("c", &squares.mean(&[rank - 2]));
+        let share = &r / r.mean(&[rank - 2]).broadcast_except(r.shape(), &[rank - 2]);
+        let shape = squares.shape();
+        share.broadcast_except(shape, &[rank - 1]) * c.broadcast_except(shape, &[rank - 2])
+    }
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(super) const PARITY: &str = r#"[
+    {"name": "adafactor", "class": "Adafactor", "kwargs": {"learning_rate": 0.1}},
+    {"name": "adafactor_arguments", "class": "Adafactor", "kwargs": {"learning_rate": 0.05, "beta_2_decay": -0.6,
+        "epsilon_1": 1e-6, "epsilon_2": 0.5, "clip_threshold": 0.5}},
+    {"name": "adafactor_own_rate", "class": "Adafactor", "kwargs": {"learning_rate": 0.1, "relative_step": false}},
+    {"name": "adafactor_schedule", "class": "Adafactor", "kwargs": {"learning_rate": {"class": "ExponentialDecay",
+        "kwargs": {"initial_learning_rate": 0.1, "decay_steps": 2, "decay_rate": 0.5}}}}
+]"#;

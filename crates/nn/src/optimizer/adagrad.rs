@@ -1,0 +1,76 @@
+//! Adagrad: steps that shrink by the sum of all squared gradients so far.
+
+use super::common::Optimizer;
+use super::rule::{OptimizerKind, Rule, Slots, Start};
+use crate::schedule::Schedule;
+use crate::setters::setters;
+use serde::{Deserialize, Serialize};
+use systole_ir::Tensor;
+
+/// a ← a + g², p ← p − lr·g / √(a + ε) (Duchi et al., 2011).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adagrad {
+    /// What the sums of squares begin with.
+    pub initial_accumulator_value: f64,
+    /// ε.
+    pub epsilon: f64,
+}
+
+/// Adagrad with Keras's first sum 0.1 and ε 1e-7. Keras's default rate is 0.001.
+///
+/// ```
+/// use systole_nn::optimizer::adagrad;
+/// assert!(adagrad(0.01).initial_accumulator_value(0.2).check().is_ok());
+/// ```
+pub fn adagrad(learning_rate: impl Into<Schedule>) -> Optimizer {
+    let rule = Adagrad { initial_accumulator_value: 0.1, epsilon: 1e-7 };
+    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+}
+
+/// Keras's defaults, its learning rate included.
+pub(super) fn defaults() -> Optimizer {
+    adagrad(0.001)
+}
+
+setters!(Optimizer:
+    /// What the sums of Adagrad and Ftrl begin with.
+    initial_accumulator_value: f64 as f64;
+);
+
+impl Rule for Adagrad {
+    fn class_name(&self) -> &'static str {
+        "Adagrad"
+    }
+
+    fn name(&self) -> &'static str {
+        "adagrad"
+    }
+
+    fn fractions(&self) -> Vec<(&'static str, f64)> {
+        vec![]
+    }
+
+    fn slots(&self) -> Vec<&'static str> {
+        vec!["accumulator"]
+    }
+
+    fn start(&self, _: &str) -> Start {
+        Start::Value(self.initial_accumulator_value)
+    }
+
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+        let sum = slots.get("accumulator") + g * g;
+        slots.set("accumulator", &sum);
+        p - (rate * g) / (sum + self.epsilon).sqrt()
+    }
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(super) const PARITY: &str = r#"[
+    {"name": "adagrad", "class": "Adagrad", "kwargs": {"learning_rate": 0.01}},
+    {"name": "adagrad_start", "class": "Adagrad",
+        "kwargs": {"learning_rate": 0.01, "initial_accumulator_value": 0.5, "epsilon": 0.05}},
+    {"name": "adagrad_schedule", "class": "Adagrad", "kwargs": {"learning_rate": {"class": "ExponentialDecay",
+        "kwargs": {"initial_learning_rate": 0.1, "decay_steps": 2, "decay_rate": 0.5}}}}
+]"#;

@@ -1,0 +1,72 @@
+//! Adamax: Adam with the greatest gradient, slowly forgotten, in place of the second moment.
+
+use super::common::Optimizer;
+use super::rule::{OptimizerKind, Rule, Slots};
+use crate::schedule::Schedule;
+use serde::{Deserialize, Serialize};
+use systole_ir::Tensor;
+
+/// u ← max(β₂·u, |g|), p ← p − lr·m / ((1 − β₁ᵗ)·(u + ε)) (Kingma and Ba, 2015, section 7.1).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adamax {
+    /// Decay of the first moment.
+    pub beta_1: f64,
+    /// Decay of the greatest gradient.
+    pub beta_2: f64,
+    /// ε.
+    pub epsilon: f64,
+}
+
+/// Adamax with Keras's β₁ 0.9, β₂ 0.999, ε 1e-7. Keras's default rate is 0.001.
+///
+/// ```
+/// use systole_nn::optimizer::adamax;
+/// assert!(adamax(2e-3).betas(0.9, 0.99).check().is_ok());
+/// ```
+pub fn adamax(learning_rate: impl Into<Schedule>) -> Optimizer {
+    let rule = Adamax { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-7 };
+    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+}
+
+/// Keras's defaults, its learning rate included.
+pub(super) fn defaults() -> Optimizer {
+    adamax(0.001)
+}
+
+impl Rule for Adamax {
+    fn class_name(&self) -> &'static str {
+        "Adamax"
+    }
+
+    fn name(&self) -> &'static str {
+        "adamax"
+    }
+
+    fn fractions(&self) -> Vec<(&'static str, f64)> {
+        vec![("beta_1", self.beta_1), ("beta_2", self.beta_2)]
+    }
+
+    fn slots(&self) -> Vec<&'static str> {
+        vec!["momentum", "norm"]
+    }
+
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+        let m = slots.get("momentum");
+        let m = &m + (g - &m) * (1.0 - self.beta_1);
+        let greatest = (slots.get("norm") * self.beta_2).maximum(&g.abs());
+        slots.set("momentum", &m);
+        slots.set("norm", &greatest);
+        p - (rate * m) / ((1.0 - slots.power(self.beta_1)) * (greatest + self.epsilon))
+    }
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(super) const PARITY: &str = r#"[
+    {"name": "adamax", "class": "Adamax", "kwargs": {"learning_rate": 0.01}},
+    {"name": "adamax_betas", "class": "Adamax",
+        "kwargs": {"learning_rate": 0.01, "beta_1": 0.71, "beta_2": 0.937, "epsilon": 0.05}},
+    {"name": "adamax_clipnorm", "class": "Adamax", "kwargs": {"learning_rate": 0.01, "clipnorm": 1.0}},
+    {"name": "adamax_schedule", "class": "Adamax", "kwargs": {"learning_rate": {"class": "ExponentialDecay",
+        "kwargs": {"initial_learning_rate": 0.1, "decay_steps": 2, "decay_rate": 0.5}}}}
+]"#;

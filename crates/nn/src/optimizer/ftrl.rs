@@ -1,0 +1,108 @@
+//! Ftrl: "follow the regularized leader", for linear models with many rare inputs.
+
+use super::common::Optimizer;
+use super::rule::{OptimizerKind, Rule, Slots, Start};
+use crate::schedule::Schedule;
+use crate::setters::setters;
+use serde::{Deserialize, Serialize};
+use systole_ir::Tensor;
+
+/// The parameter is where a sum of all gradients and the penalties balance; l1 sets parameters to 0 (McMahan et al., 2013; Keras).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ftrl {
+    /// Exponent of the sums of squares, at most 0.
+    pub learning_rate_power: f64,
+    /// What the sums of squares begin with.
+    pub initial_accumulator_value: f64,
+    /// Penalty on sizes.
+    pub l1_regularization_strength: f64,
+    /// Penalty on squares.
+    pub l2_regularization_strength: f64,
+    /// Penalty on squares that enters by the gradient.
+    pub l2_shrinkage_regularization_strength: f64,
+    /// β of the paper.
+    pub beta: f64,
+}
+
+/// Ftrl with Keras's power −0.5, first sum 0.1 and no penalties. Keras's default rate is 0.001.
+///
+/// ```
+/// use systole_nn::optimizer::ftrl;
+/// assert!(ftrl(0.05).l1_regularization_strength(0.01).check().is_ok());
+/// ```
+pub fn ftrl(learning_rate: impl Into<Schedule>) -> Optimizer {
+    let rule = Ftrl {
+        learning_rate_power: -0.5,
+        initial_accumulator_value: 0.1,
+        l1_regularization_strength: 0.0,
+        l2_regularization_strength: 0.0,
+        l2_shrinkage_regularization_strength: 0.0,
+        beta: 0.0,
+    };
+    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+}
+
+/// Keras's defaults, its learning rate included.
+pub(super) fn defaults() -> Optimizer {
+    ftrl(0.001)
+}
+
+setters!(Optimizer:
+    /// Exponent of the sums of squares of Ftrl.
+    learning_rate_power: f64 as f64;
+    /// Penalty on sizes of Ftrl.
+    l1_regularization_strength: f64 as f64;
+    /// Penalty on squares of Ftrl.
+    l2_regularization_strength: f64 as f64;
+    /// Penalty on squares of Ftrl that enters by the gradient.
+    l2_shrinkage_regularization_strength: f64 as f64;
+    /// β of Ftrl.
+    beta: f64 as f64;
+);
+
+impl Rule for Ftrl {
+    fn class_name(&self) -> &'static str {
+        "Ftrl"
+    }
+
+    fn name(&self) -> &'static str {
+        "ftrl"
+    }
+
+    fn fractions(&self) -> Vec<(&'static str, f64)> {
+        vec![]
+    }
+
+    fn slots(&self) -> Vec<&'static str> {
+        vec!["accumulator", "linear"]
+    }
+
+    fn start(&self, slot: &str) -> Start {
+        Start::Value(if slot == "accumulator" { self.initial_accumulator_value } else { 0.0 })
+    }
+
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+        let (sum, linear) = (slots.get("accumulator"), slots.get("linear"));
+        let power = |x: &Tensor| x.power(&x.scalar_like(-self.learning_rate_power));
+        let l2 = rate.scalar_like(self.beta) / (rate * 2.0) + self.l2_regularization_strength;
+        let shrunk = g + p * (2.0 * self.l2_shrinkage_regularization_strength);
+        let new_sum = &sum + g * g;
+        let linear = linear + (shrunk - ((power(&new_sum) - power(&sum)) / rate) * p);
+        let quadratic = power(&new_sum) / rate + l2 * 2.0;
+        let l1 = linear.scalar_like(self.l1_regularization_strength);
+        let clipped = linear.maximum(&-&l1).minimum(&l1);
+        slots.set("accumulator", &new_sum);
+        slots.set("linear", &linear);
+        (clipped - linear) / quadratic
+    }
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(super) const PARITY: &str = r#"[
+    {"name": "ftrl", "class": "Ftrl", "kwargs": {"learning_rate": 0.1}},
+    {"name": "ftrl_penalties", "class": "Ftrl", "kwargs": {"learning_rate": 0.1, "l1_regularization_strength": 0.05,
+        "l2_regularization_strength": 0.1, "l2_shrinkage_regularization_strength": 0.02, "beta": 0.3}},
+    {"name": "ftrl_power", "class": "Ftrl",
+        "kwargs": {"learning_rate": 0.1, "learning_rate_power": -0.7, "initial_accumulator_value": 0.4}}
+]"#;

@@ -1,0 +1,161 @@
+//! Muon: momentum whose matrices are made nearly orthogonal before each step.
+
+use super::common::Optimizer;
+use super::rule::{OptimizerKind, Rule, Slots};
+use crate::schedule::Schedule;
+use serde::{Deserialize, Serialize};
+use systole_ir::{Tensor, TensorType};
+
+/// Matrices: m ← μ·m + g, five Newton–Schulz iterations X ← a·X + (b·XXᵀ + c·(XXᵀ)²)·X on g + μ·m, p ← p − lr·√max(R, C)·`rms_rate`·X. Vectors,
+/// embeddings and what `exclude_layers` names go by AdamW (Jordan et al., 2024; Liu et al., 2025; Keras).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Muon {
+    /// β₁ of AdamW.
+    pub adam_beta_1: f64,
+    /// β₂ of AdamW.
+    pub adam_beta_2: f64,
+    /// Decay of what goes by AdamW.
+    pub adam_weight_decay: Option<f64>,
+    /// ε of AdamW.
+    pub epsilon: f64,
+    /// Parameters whose path contains one of these go by AdamW (Keras: regular expressions).
+    pub exclude_layers: Vec<String>,
+    /// Whether matrices with "embedding" in their path go by AdamW.
+    pub exclude_embeddings: bool,
+    /// a of the iteration.
+    pub muon_a: f64,
+    /// b of the iteration.
+    pub muon_b: f64,
+    /// c of the iteration.
+    pub muon_c: f64,
+    /// The rate of AdamW, in learning rates.
+    pub adam_lr_ratio: f64,
+    /// μ.
+    pub momentum: f64,
+    /// Newton–Schulz iterations.
+    pub ns_steps: usize,
+    /// Look ahead along the momentum.
+    pub nesterov: bool,
+    /// Root mean square of a change in learning rates; none: not adjusted to the matrix.
+    pub rms_rate: Option<f64>,
+}
+
+/// Muon with Keras's arguments: μ 0.95, five iterations, decay 0.004. Keras's default rate is 0.001.
+///
+/// ```
+/// use systole_nn::optimizer::muon;
+/// assert!(muon(1e-3).momentum(0.9).nesterov(false).check().is_ok());
+/// ```
+pub fn muon(learning_rate: impl Into<Schedule>) -> Optimizer {
+    let rule = Muon {
+        adam_beta_1: 0.9,
+        adam_beta_2: 0.999,
+        adam_weight_decay: Some(0.004),
+        epsilon: 1e-7,
+        exclude_layers: Vec::new(),
+        exclude_embeddings: true,
+        muon_a: 3.4445,
+        muon_b: -4.7750,
+        muon_c: 2.0315,
+        adam_lr_ratio: 1.0,
+        momentum: 0.95,
+        ns_steps: 5,
+        nesterov: true,
+        rms_rate: Some(0.2),
+    };
+    Optimizer::of(OptimizerKind::of(rule), learning_rate).weight_decay(0.004)
+}
+
+/// Keras's defaults, its learning rate included.
+pub(super) fn defaults() -> Optimizer {
+    muon(0.001)
+}
+
+impl Rule for Muon {
+    fn class_name(&self) -> &'static str {
+        "Muon"
+    }
+
+    fn name(&self) -> &'static str {
+        "muon"
+    }
+
+    fn fractions(&self) -> Vec<(&'static str, f64)> {
+        vec![
+            ("adam_beta_1", self.adam_beta_1),
+            ("adam_beta_2", self.adam_beta_2),
+            ("momentum", self.momentum),
+        ]
+    }
+
+    fn slots(&self) -> Vec<&'static str> {
+        vec!["momentum", "velocity"]
+    }
+
+    fn slot_type(&self, slot: &str, param: &str, ty: &TensorType) -> Option<TensorType> {
+        (slot == "momentum" || self.goes_by_adamw(param, ty)).then(|| ty.clone())
+    }
+
+    fn weight_decay(&self, param: &str, ty: &TensorType, common: Option<f64>) -> Option<f64> {
+        if self.goes_by_adamw(param, ty) { self.adam_weight_decay } else { common }
+    }
+
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+        if self.goes_by_adamw(slots.name, p.ty()) {
+            return self.adamw(p, g, &(rate * self.adam_lr_ratio), slots);
+        }
+        let m = slots.get("momentum");
+        let m = &m + (g + &m * (self.momentum - 1.0));
+        slots.set("momentum", &m);
+        let ahead = if self.nesterov { g + &m * self.momentum } else { m };
+        let change = rate * self.orthogonalized(&ahead);
+        let longest = p.shape().iter().copied().max().unwrap_or(1) as f64;
+        p - match self.rms_rate {
+            Some(rms) => change * longest.sqrt() * rms,
+            None => change,
+        }
+    }
+}
+
+impl Muon {
+    fn goes_by_adamw(&self, param: &str, ty: &TensorType) -> bool {
+        ty.rank() != 2
+            || self.exclude_embeddings && param.to_lowercase().contains("embedding")
+            || self.exclude_layers.iter().any(|part| param.contains(part.as_str()))
+    }
+
+    fn adamw(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+        let (m, v) = (slots.get("momentum"), slots.get("velocity"));
+        let m = &m + (g - &m) * (1.0 - self.adam_beta_1);
+        let v = &v + (g * g - &v) * (1.0 - self.adam_beta_2);
+        slots.set("momentum", &m);
+        slots.set("velocity", &v);
+        let correction = (1.0 - slots.power(self.adam_beta_2)).sqrt();
+        let alpha = rate * correction / (1.0 - slots.power(self.adam_beta_1));
+        p - (m * alpha) / (v.sqrt() + self.epsilon)
+    }
+
+    /// `x: T[R, C] → T[R, C]`: about U·Vᵀ of x = U·S·Vᵀ.
+    fn orthogonalized(&self, x: &Tensor) -> Tensor {
+        let is_tall = x.dim(0) > x.dim(1);
+        let wide = if is_tall { x.transpose(&[1, 0]) } else { x.clone() };
+        let norm = (&wide * &wide).sum_all().sqrt();
+        let mut x = wide / (norm + 1e-7);
+        for _ in 0..self.ns_steps {
+            let a = x.matmul(&x.transpose(&[1, 0]));
+            let b = &a * self.muon_b + (&a * self.muon_c).matmul(&a);
+            x = &x * self.muon_a + b.matmul(&x);
+        }
+        if is_tall { x.transpose(&[1, 0]) } else { x }
+    }
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(super) const PARITY: &str = r#"[
+    {"name": "muon", "class": "Muon", "kwargs": {"learning_rate": 0.01}},
+    {"name": "muon_plain", "class": "Muon", "kwargs": {"learning_rate": 0.01, "nesterov": false, "momentum": 0.8,
+        "rms_rate": null, "weight_decay": null, "ns_steps": 3}},
+    {"name": "muon_adam", "class": "Muon", "kwargs": {"learning_rate": 0.01, "exclude_layers": ["p0"],
+        "adam_beta_1": 0.8, "adam_beta_2": 0.937, "adam_weight_decay": 0.1, "adam_lr_ratio": 0.5, "epsilon": 0.05}}
+]"#;

@@ -1,0 +1,90 @@
+//! Nadam: Adam with Nesterov's momentum.
+
+use super::common::Optimizer;
+use super::rule::{OptimizerKind, Rule, Slots, Start};
+use crate::schedule::Schedule;
+use serde::{Deserialize, Serialize};
+use systole_ir::{Tensor, TensorType};
+
+/// Adam whose corrected first moment looks one step ahead, with a momentum that grows: μₜ = β₁·(1 − 0.5·0.96ᵗ) (Dozat, 2016; Keras).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nadam {
+    /// Decay of the first moment.
+    pub beta_1: f64,
+    /// Decay of the second moment.
+    pub beta_2: f64,
+    /// ε.
+    pub epsilon: f64,
+}
+
+/// Nadam with Keras's β₁ 0.9, β₂ 0.999, ε 1e-7. Keras's default rate is 0.001.
+///
+/// ```
+/// use systole_nn::optimizer::nadam;
+/// assert!(nadam(1e-3).betas(0.9, 0.99).check().is_ok());
+/// ```
+pub fn nadam(learning_rate: impl Into<Schedule>) -> Optimizer {
+    let rule = Nadam { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-7 };
+    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+}
+
+/// Keras's defaults, its learning rate included.
+pub(super) fn defaults() -> Optimizer {
+    nadam(0.001)
+}
+
+impl Rule for Nadam {
+    fn class_name(&self) -> &'static str {
+        "Nadam"
+    }
+
+    fn name(&self) -> &'static str {
+        "nadam"
+    }
+
+    fn fractions(&self) -> Vec<(&'static str, f64)> {
+        vec![("beta_1", self.beta_1), ("beta_2", self.beta_2)]
+    }
+
+    fn slots(&self) -> Vec<&'static str> {
+        vec!["momentum", "velocity", "u_product"]
+    }
+
+    fn slot_type(&self, slot: &str, _: &str, ty: &TensorType) -> Option<TensorType> {
+        Some(if slot == "u_product" { TensorType::scalar(ty.dtype) } else { ty.clone() })
+    }
+
+    fn start(&self, slot: &str) -> Start {
+        Start::Value(if slot == "u_product" { 1.0 } else { 0.0 })
+    }
+
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+        let t = slots.number();
+        let decay = t.scalar_like(0.96);
+        let momentum_at = |t: &Tensor| (1.0 - decay.power(t) * 0.5) * self.beta_1;
+        let (now, next) = (momentum_at(&t), momentum_at(&(&t + 1.0)));
+        let product = slots.get("u_product") * &now;
+        let (m, v) = (slots.get("momentum"), slots.get("velocity"));
+        // Betas are rounded to f32 before they are taken from 1, as Keras does it.
+        let rest = |beta: f64| 1.0 - t.scalar_like(beta);
+        let m = &m + (g - &m) * rest(self.beta_1);
+        let v = &v + (g * g - &v) * rest(self.beta_2);
+        slots.set("u_product", &product);
+        slots.set("momentum", &m);
+        slots.set("velocity", &v);
+        let ahead = (&next * m) / (1.0 - &product * &next) + ((1.0 - now) * g) / (1.0 - product);
+        let size = v / (1.0 - slots.power(self.beta_2));
+        p - (ahead * rate) / (size.sqrt() + self.epsilon)
+    }
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(super) const PARITY: &str = r#"[
+    {"name": "nadam", "class": "Nadam", "kwargs": {"learning_rate": 0.01}},
+    {"name": "nadam_betas", "class": "Nadam",
+        "kwargs": {"learning_rate": 0.01, "beta_1": 0.71, "beta_2": 0.937, "epsilon": 0.05}},
+    {"name": "nadam_weight_decay", "class": "Nadam", "kwargs": {"learning_rate": 0.01, "weight_decay": 0.1}},
+    {"name": "nadam_schedule", "class": "Nadam", "kwargs": {"learning_rate": {"class": "ExponentialDecay",
+        "kwargs": {"initial_learning_rate": 0.1, "decay_steps": 2, "decay_rate": 0.5}}}}
+]"#;

@@ -1,0 +1,95 @@
+//! ScheduleFreeAdamW: AdamW that averages its weights instead of lowering its rate.
+
+use super::common::Optimizer;
+use super::rule::{OptimizerKind, Rule, Slots, Start};
+use crate::schedule::Schedule;
+use crate::setters::setters;
+use serde::{Deserialize, Serialize};
+use systole_ir::Tensor;
+
+/// z takes steps as RMSprop with Adam's correction, x is the mean of all z, and the parameter lies between them: y = (1 − β₁)·z + β₁·x (Defazio
+/// et al., 2024; Keras).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleFreeAdamW {
+    /// How near the parameter lies to the mean.
+    pub beta_1: f64,
+    /// Decay of the second moment.
+    pub beta_2: f64,
+    /// ε.
+    pub epsilon: f64,
+    /// Steps in which the rate rises from 0.
+    pub warmup_steps: u64,
+}
+
+/// ScheduleFreeAdamW with Keras's β₁ 0.9, β₂ 0.999, ε 1e-8 and no warm-up. Keras's default rate is 0.0025.
+///
+/// ```
+/// use systole_nn::optimizer::schedulefreeadamw;
+/// assert!(schedulefreeadamw(2.5e-3).warmup_steps(100).weight_decay(0.01).check().is_ok());
+/// ```
+pub fn schedulefreeadamw(learning_rate: impl Into<Schedule>) -> Optimizer {
+    let rule = ScheduleFreeAdamW { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-8, warmup_steps: 0 };
+    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+}
+
+/// Keras's defaults, its learning rate included.
+pub(super) fn defaults() -> Optimizer {
+    schedulefreeadamw(0.0025)
+}
+
+setters!(Optimizer:
+    /// Steps of ScheduleFreeAdamW in which the rate rises from 0.
+    warmup_steps: u64 as u64;
+);
+
+impl Rule for ScheduleFreeAdamW {
+    fn class_name(&self) -> &'static str {
+        "ScheduleFreeAdamW"
+    }
+
+    fn name(&self) -> &'static str {
+        "schedulefreeadamw"
+    }
+
+    fn fractions(&self) -> Vec<(&'static str, f64)> {
+        vec![("beta_1", self.beta_1), ("beta_2", self.beta_2)]
+    }
+
+    fn slots(&self) -> Vec<&'static str> {
+        vec!["momentum", "velocity"]
+    }
+
+    fn start(&self, slot: &str) -> Start {
+        if slot == "momentum" { Start::Parameter } else { Start::Value(0.0) }
+    }
+
+    fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
+        let t = slots.number();
+        let one = t.scalar_like(1.0);
+        let (beta_1, beta_2) = (t.scalar_like(self.beta_1), t.scalar_like(self.beta_2));
+        let rate = match self.warmup_steps {
+            0 => rate.clone(),
+            steps => rate * (&t / steps as f64).minimum(&one),
+        };
+        let (z, v) = (slots.get("momentum"), slots.get("velocity"));
+        let v = &v + (g * g - &v) * (1.0 - &beta_2);
+        let size = (&v / (1.0 - slots.power(self.beta_2))).sqrt() + t.scalar_like(self.epsilon);
+        let mean = (p - (1.0 - &beta_1) * &z) / &beta_1;
+        let z = z - (rate * g) / size;
+        let weight = 1.0 / &t;
+        let mean = (1.0 - &weight) * mean + weight * &z;
+        slots.set("momentum", &z);
+        slots.set("velocity", &v);
+        (1.0 - &beta_1) * z + beta_1 * mean
+    }
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(super) const PARITY: &str = r#"[
+    {"name": "schedulefreeadamw", "class": "ScheduleFreeAdamW", "kwargs": {"learning_rate": 0.01}},
+    {"name": "schedulefreeadamw_warmup", "class": "ScheduleFreeAdamW",
+        "kwargs": {"learning_rate": 0.01, "beta_1": 0.8, "beta_2": 0.937, "epsilon": 0.05, "warmup_steps": 4}},
+    {"name": "schedulefreeadamw_weight_decay", "class": "ScheduleFreeAdamW",
+        "kwargs": {"learning_rate": 0.01, "weight_decay": 0.1}}
+]"#;
