@@ -109,6 +109,29 @@ fn killed_runs_of_several_devices_end_with_the_same_bits() {
     }
 }
 
+/// As above, with optimizers whose state is of other types and first values than the weights, and rates over the whole run.
+#[test]
+fn killed_runs_of_other_optimizers_end_with_the_same_bits() {
+    let f = Folder::with_data("kills-optimizers");
+    for (at, optimizer) in ["adafactor", "muon", "nadam", "schedulefreeadamw"].into_iter().enumerate() {
+        let kind = format!("--set=optimizer.type={optimizer}");
+        let more = [&kind[..], "--one-cycle=0.01"];
+        let out = |name: &str| format!("{optimizer}-{name}");
+        let began = Instant::now();
+        let whole = f.run(&train(&out("whole"), &more)).ok().json();
+        let longest = began.elapsed() / 2;
+        let mut draws = Stream::new(12, at as u64, 0);
+        let mut kills = 0;
+        while kills < 5 {
+            let _ = std::fs::remove_dir_all(f.path(&out("cut")));
+            kills += kill_until_done(&f, &train(&out("cut"), &more), &mut draws, longest);
+            assert!(model(&f, &out("cut")) == model(&f, &out("whole")), "{optimizer}, {kills} kills");
+        }
+        let told = f.run(&train(&out("cut"), &more)).ok().json();
+        assert_eq!((&told["history"], &told["loss"]), (&whole["history"], &whole["loss"]), "{optimizer}");
+    }
+}
+
 #[test]
 fn a_run_moves_to_other_devices_when_it_is_told_to_and_says_so() {
     let f = Folder::with_data("moved");

@@ -40,6 +40,9 @@ pub(crate) struct TrainArgs {
     /// Learning rate of the optimizer
     #[arg(long, value_name = "X")]
     learning_rate: Option<String>,
+    /// One cycle over the whole run: the learning rate rises to X and falls to next to nothing
+    #[arg(long, value_name = "X", conflicts_with = "learning_rate")]
+    one_cycle: Option<String>,
     /// float32, mixed_bfloat16 or mixed_float16
     #[arg(long, value_name = "POLICY")]
     precision: Option<String>,
@@ -187,6 +190,10 @@ impl TrainArgs {
             if let Some(value) = value {
                 draft.set(format!("{flag} {value}"), key, &value);
             }
+        }
+        if let Some(top) = &self.one_cycle {
+            let cycle = format!("{{ type = \"OneCycle\", max_learning_rate = {top} }}");
+            draft.set(format!("--one-cycle {top}"), "optimizer.learning_rate", &cycle);
         }
         if let Some(mesh) = &self.mesh {
             draft.set_text(format!("--mesh {mesh}"), "strategy.mesh", mesh);

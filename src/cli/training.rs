@@ -189,11 +189,9 @@ fn continued(
     let wanted = config.compile_config(&output)?;
     match model.compile_config() {
         Some(had) if same_but_rate(had, &wanted) => {
-            if let (true, Schedule::Constant(rate)) = (
-                had.optimizer.learning_rate != wanted.optimizer.learning_rate,
-                &wanted.optimizer.learning_rate,
-            ) {
-                model.set_learning_rate(*rate);
+            let rate = &wanted.optimizer.learning_rate;
+            if had.optimizer.learning_rate != *rate {
+                model.set_learning_rate(rate.clone());
             }
         }
         _ => {
@@ -210,8 +208,9 @@ fn continued(
 /// Whether optimizer state of `had` can go on under `wanted`.
 fn same_but_rate(had: &Compile, wanted: &Compile) -> bool {
     let mut optimizer = had.optimizer.clone();
-    let constant = matches!(wanted.optimizer.learning_rate, Schedule::Constant(_));
-    if constant {
+    let rate = &wanted.optimizer.learning_rate;
+    // Neither depends on the steps before.
+    if matches!(rate, Schedule::Constant(_)) || rate.is_of_the_run() {
         optimizer.learning_rate = wanted.optimizer.learning_rate.clone();
     }
     optimizer == wanted.optimizer

@@ -128,6 +128,7 @@ impl Model {
     pub fn fit(&mut self, data: &Dataset, mut options: Fit) -> Result<History> {
         options.check()?;
         self.compiled()?;
+        self.settle_schedule(data, &options)?;
         let note = check_run(self, data, &options)?;
         if !self.leads() {
             options.verbose = 0;
@@ -165,6 +166,27 @@ impl Model {
         run.history.stopped_because = run.stop_because;
         run.history.best = run.best.and_then(|keeper| keeper.kept);
         Ok(run.history)
+    }
+
+    /// A schedule over the whole run learns how many steps that has. A run that goes on takes the one of its backup.
+    fn settle_schedule(&mut self, data: &Dataset, options: &Fit) -> Result<()> {
+        let from = self.step;
+        let Some(compiled) = self.compiled.as_mut() else { return Ok(()) };
+        let rate = &mut compiled.config.optimizer.learning_rate;
+        if !rate.is_of_the_run() {
+            return Ok(());
+        }
+        let steps = options.steps_per_epoch.or(steps_in(data)).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Config,
+                "the learning rate's schedule goes over the whole run, whose steps are unknown",
+            )
+            .because("the data do not tell how many batches they have")
+            .hint("set steps_per_epoch, or the schedule's total_steps")
+        })?;
+        let epochs = options.epochs.saturating_sub(options.initial_epoch) as u64;
+        rate.settle(from, epochs.saturating_mul(steps as u64));
+        Ok(())
     }
 
     /// One optimizer step on one batch; returns the loss and metrics of this batch alone.

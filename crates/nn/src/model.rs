@@ -7,6 +7,7 @@ use crate::endless::check_end;
 use crate::history::Logs;
 use crate::layer::{Cx, Precision, WeightSpec};
 use crate::layers::LayerSpec;
+use crate::schedule::Schedule;
 use crate::step::{EvaluateStep, PredictStep, TrainStep, controls};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -380,10 +381,10 @@ impl Model {
         })
     }
 
-    /// Sets a constant learning rate from now on.
-    pub fn set_learning_rate(&mut self, learning_rate: f64) {
+    /// Sets the learning rate from now on: a constant, or a schedule. Nothing is compiled anew.
+    pub fn set_learning_rate(&mut self, learning_rate: impl Into<Schedule>) {
         if let Some(c) = &mut self.compiled {
-            c.config.optimizer.learning_rate = crate::schedule::Schedule::Constant(learning_rate);
+            c.config.optimizer.learning_rate = learning_rate.into();
         }
     }
 

@@ -80,6 +80,58 @@ pub enum Schedule {
         #[serde(default)]
         staircase: bool,
     },
+    /// Cosines from the top to `alpha` of it, one after the other, each `t_mul` times as long as the one before and
+    /// `m_mul` times as high. fastai's `fit_sgdr`, with `t_mul` its `cycle_mult`.
+    CosineDecayRestarts {
+        /// Rate at step 0.
+        initial_learning_rate: f64,
+        /// Steps of the first cosine.
+        first_decay_steps: u64,
+        /// Length of a cosine in lengths of the one before. Keras: 2.
+        #[serde(default = "two")]
+        t_mul: f64,
+        /// Height of a cosine in heights of the one before. Keras: 1.
+        #[serde(default = "one")]
+        m_mul: f64,
+        /// Lowest rate as a fraction of the first.
+        #[serde(default)]
+        alpha: f64,
+    },
+    /// Half a cosine up from `max_learning_rate / div` over the first `pct_start` of the steps, then half a cosine down to
+    /// `max_learning_rate / div_final`. Source: fastai's `fit_one_cycle`.
+    OneCycle {
+        /// The highest rate.
+        max_learning_rate: f64,
+        /// Steps of the cycle; 0: those of the whole run, which `fit` fills in.
+        #[serde(default)]
+        total_steps: u64,
+        /// The step at which the cycle begins, which `fit` fills in.
+        #[serde(default)]
+        begin: u64,
+        /// Part of the steps on the way up.
+        #[serde(default = "quarter")]
+        pct_start: f64,
+        /// The highest rate over the first.
+        #[serde(default = "twenty_five")]
+        div: f64,
+        /// The highest rate over the last.
+        #[serde(default = "hundred_thousand")]
+        div_final: f64,
+    },
+    /// The same rate for the first `pct_start` of the steps, then half a cosine down to 0. Source: fastai's `fit_flat_cos`.
+    FlatCosine {
+        /// The first rate.
+        learning_rate: f64,
+        /// All steps; 0: those of the whole run, which `fit` fills in.
+        #[serde(default)]
+        total_steps: u64,
+        /// The step at which they begin, which `fit` fills in.
+        #[serde(default)]
+        begin: u64,
+        /// Part of the steps before the fall.
+        #[serde(default = "three_quarters")]
+        pct_start: f64,
+    },
     /// A straight line to the first rate of another schedule, which then starts at its own step 0.
     LinearWarmup {
         /// Rate at step 0.
@@ -89,6 +141,18 @@ pub enum Schedule {
         /// What follows.
         then: Box<Schedule>,
     },
+}
+
+macro_rules! defaults {
+    ($($name:ident: $value:literal;)*) => { $(fn $name() -> f64 { $value })* };
+}
+defaults! {
+    one: 1.0;
+    two: 2.0;
+    quarter: 0.25;
+    three_quarters: 0.75;
+    twenty_five: 25.0;
+    hundred_thousand: 1e5;
 }
 
 /// A schedule of a configuration as model files have it.
@@ -152,6 +216,66 @@ impl Schedule {
         }
     }
 
+    /// Up to `highest` over a quarter of the run and down again, with fastai's divisors.
+    ///
+    /// ```
+    /// use systole_nn::{optimizer::adam, schedule::Schedule};
+    /// let cycle = Schedule::one_cycle(0.01).over(100);
+    /// assert_eq!((cycle.at(0), cycle.at(25)), (0.01 / 25.0, 0.01));
+    /// assert!(cycle.at(100) <= 1.001e-7);
+    /// let _ = adam(Schedule::one_cycle(0.01)); // over all steps of `fit`
+    /// ```
+    pub fn one_cycle(highest: f64) -> Schedule {
+        Schedule::OneCycle {
+            max_learning_rate: highest,
+            total_steps: 0,
+            begin: 0,
+            pct_start: quarter(),
+            div: twenty_five(),
+            div_final: hundred_thousand(),
+        }
+    }
+
+    /// `rate` for three quarters of the run, then half a cosine to 0: fastai's `fit_flat_cos`.
+    pub fn flat_cosine(rate: f64) -> Schedule {
+        Schedule::FlatCosine { learning_rate: rate, total_steps: 0, begin: 0, pct_start: three_quarters() }
+    }
+
+    /// The schedule with this many steps, where it has a number of all steps.
+    pub fn over(mut self, steps: u64) -> Schedule {
+        if let Schedule::OneCycle { total_steps, .. } | Schedule::FlatCosine { total_steps, .. } = &mut self {
+            *total_steps = steps;
+        }
+        self
+    }
+
+    /// Whether it goes over all steps of a run, however many these are.
+    pub fn is_of_the_run(&self) -> bool {
+        match self {
+            Schedule::OneCycle { total_steps, .. } | Schedule::FlatCosine { total_steps, .. } => {
+                *total_steps == 0
+            }
+            Schedule::LinearWarmup { then, .. } => then.is_of_the_run(),
+            _ => false,
+        }
+    }
+
+    /// Fills in a run of `steps` that begins at step `from`.
+    pub(crate) fn settle(&mut self, from: u64, steps: u64) {
+        match self {
+            Schedule::OneCycle { total_steps, begin, .. }
+            | Schedule::FlatCosine { total_steps, begin, .. }
+                if *total_steps == 0 =>
+            {
+                (*total_steps, *begin) = (steps, from);
+            }
+            Schedule::LinearWarmup { warmup_steps, then, .. } => {
+                then.settle(from, steps.saturating_sub(*warmup_steps).max(1));
+            }
+            _ => {}
+        }
+    }
+
     /// Puts a linear warm-up from 0 before this schedule.
     pub fn after_warmup(self, steps: u64) -> Schedule {
         Schedule::LinearWarmup { initial_learning_rate: 0.0, warmup_steps: steps, then: Box::new(self) }
@@ -205,6 +329,37 @@ impl Schedule {
                     None => line(*initial_learning_rate, then.at(0), step, *warmup_steps),
                 }
             }
+            _ => self.of_cosines(step),
+        }
+    }
+
+    /// The rate of the schedules that are made of several cosines.
+    fn of_cosines(&self, step: u64) -> f64 {
+        match self {
+            Schedule::CosineDecayRestarts {
+                initial_learning_rate,
+                first_decay_steps,
+                t_mul,
+                m_mul,
+                alpha,
+            } => {
+                let (part, height) = restarted(step, *first_decay_steps, *t_mul, *m_mul);
+                let decayed = 0.5 * height * (1.0 + (PI * part).cos());
+                initial_learning_rate * ((1.0 - alpha) * decayed + alpha)
+            }
+            Schedule::OneCycle { max_learning_rate: top, total_steps, begin, pct_start, div, div_final } => {
+                match share(step, *begin, *total_steps) {
+                    part if part < *pct_start => between(top / div, *top, part / pct_start),
+                    part => between(*top, top / div_final, (part - pct_start) / (1.0 - pct_start)),
+                }
+            }
+            Schedule::FlatCosine { learning_rate, total_steps, begin, pct_start } => {
+                match share(step, *begin, *total_steps) {
+                    part if part < *pct_start => *learning_rate,
+                    part => between(*learning_rate, 0.0, (part - pct_start) / (1.0 - pct_start)),
+                }
+            }
+            _ => f64::NAN,
         }
     }
 
@@ -217,6 +372,16 @@ impl Schedule {
             | Schedule::PolynomialDecay { decay_steps: 0, .. }
             | Schedule::InverseTimeDecay { decay_steps: 0, .. } => {
                 refuse("a learning-rate schedule has decay_steps 0", "set decay_steps to at least 1")
+            }
+            Schedule::CosineDecayRestarts { first_decay_steps, t_mul, .. }
+                if *first_decay_steps == 0 || !(*t_mul > 0.0 && t_mul.is_finite()) =>
+            {
+                refuse("a learning-rate schedule never restarts", "set first_decay_steps and t_mul above 0")
+            }
+            Schedule::OneCycle { pct_start, .. } | Schedule::FlatCosine { pct_start, .. }
+                if !(0.0..1.0).contains(pct_start) =>
+            {
+                refuse(&format!("pct_start is {pct_start}"), "give a part of the steps, from 0 to below 1")
             }
             Schedule::PiecewiseConstantDecay { boundaries, values }
                 if values.len() != boundaries.len() + 1 || !boundaries.is_sorted() =>
@@ -235,6 +400,30 @@ impl Schedule {
 
 fn line(from: f64, to: f64, step: u64, steps: u64) -> f64 {
     from + (to - from) * (step as f64 / steps as f64)
+}
+
+/// The part of a run of `steps` from `begin` that lies behind `step`.
+fn share(step: u64, begin: u64, steps: u64) -> f64 {
+    (step.saturating_sub(begin) as f64 / steps.max(1) as f64).min(if steps == 0 { 0.0 } else { 1.0 })
+}
+
+/// Half a cosine between two rates. Source: fastai's `SchedCos`.
+fn between(from: f64, to: f64, part: f64) -> f64 {
+    from + (1.0 + (PI * (1.0 - part)).cos()) * (to - from) / 2.0
+}
+
+/// How far `step` is in the cosine that it lies in, and how high that one is.
+fn restarted(step: u64, first: u64, t_mul: f64, m_mul: f64) -> (f64, f64) {
+    let done = step as f64 / first as f64;
+    let (whole, left) = if t_mul == 1.0 {
+        (done.floor(), done.fract())
+    } else {
+        // Cosines shorter and shorter have an end, behind which the last one stays.
+        let whole = ((1.0 - done * (1.0 - t_mul)).max(f64::MIN_POSITIVE).ln() / t_mul.ln()).floor();
+        let before = (1.0 - t_mul.powf(whole)) / (1.0 - t_mul);
+        (whole, ((done - before) / t_mul.powf(whole)).clamp(0.0, 1.0))
+    };
+    (left, m_mul.powf(whole))
 }
 
 fn cosine(top: f64, step: u64, steps: u64, alpha: f64) -> f64 {

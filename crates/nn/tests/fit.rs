@@ -1,8 +1,8 @@
 //! What `fit` promises: steps and epochs, compilation counts, weights of classes and samples, callbacks, stopping, model
 //! files, functional models and layers of the user's own. On the reference backend and tiny data.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use systole_data::Dataset;
 use systole_data::disk::{Fault, Faulty};
 use systole_ir::{DType, Literal, Result, Tensor, TensorType};
@@ -11,6 +11,7 @@ use systole_nn::layers::*;
 use systole_nn::loss::sparse_categorical_crossentropy;
 use systole_nn::metric::sparse_categorical_accuracy;
 use systole_nn::optimizer::{adam, sgd};
+use systole_nn::schedule::Schedule;
 use systole_nn::{BackupAndRestore, Compile, Cx, Fit, Initializer, Layer, Logs, Model, Precision, input};
 use systole_runtime::backend;
 
@@ -135,6 +136,41 @@ fn a_saved_model_goes_on_exactly_where_it_was() {
     for (path, value) in straight.weights() {
         assert_eq!(value.to_literal().unwrap(), second.weight(path).unwrap(), "{path}");
     }
+}
+
+/// Notes the rate of the step after each.
+struct Rates(Arc<Mutex<Vec<f64>>>);
+impl Callback for Rates {
+    fn on_train_batch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        self.0.lock().unwrap().push(cx.model.learning_rate());
+        Ok(())
+    }
+}
+
+#[test]
+fn a_schedule_over_the_whole_run_takes_its_steps_from_it() {
+    let data = points(None).batch(5);
+    let mut m = classifier();
+    m.set_learning_rate(Schedule::one_cycle(0.05));
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let look = Rates(seen.clone());
+    m.fit(&data, Fit { epochs: 2, callbacks: vec![Box::new(look)], ..quiet() }).unwrap();
+    let cycle = Schedule::one_cycle(0.05).over(8);
+    assert_eq!(*seen.lock().unwrap(), (1..=8).map(|step| cycle.at(step)).collect::<Vec<_>>());
+    assert!((m.learning_rate() / (0.05 / 1e5) - 1.0).abs() < 1e-9);
+
+    // A second run has a cycle of its own, from where the first ended; saved models keep it.
+    m.set_learning_rate(Schedule::flat_cosine(0.02));
+    m.fit(&data, Fit { epochs: 3, initial_epoch: 2, ..quiet() }).unwrap();
+    assert_eq!((m.steps(), m.learning_rate()), (12, 0.0));
+    let path = tempdir("one-cycle").join("m.safetensors");
+    m.save(&path).unwrap();
+    assert_eq!(Model::load(&path).unwrap().learning_rate(), 0.0);
+
+    m.set_learning_rate(Schedule::one_cycle(0.05));
+    let endless = points(None).repeat().batch(5);
+    let e = m.fit(&endless, Fit { epochs: 3, ..quiet() }).unwrap_err().to_string();
+    assert!(e.contains("whose steps are unknown") && e.contains("steps_per_epoch"), "{e}");
 }
 
 #[test]
