@@ -225,7 +225,7 @@ fn schedules() -> String {
 }
 
 fn losses() -> String {
-    let source = Source::read("crates/nn/src/loss.rs");
+    let source = Source::read("crates/nn/src/loss/mod.rs");
     named::<Loss>(&source, "Loss", &loss::NAMES)
 }
 

@@ -70,7 +70,7 @@ fn variant(items: &[Item], class: &Value) -> Option<String> {
 }
 
 fn losses() -> String {
-    let source = Source::read("crates/nn/src/loss.rs");
+    let source = Source::read("crates/nn/src/loss/mod.rs");
     let items = source.items(&["pub enum Loss {"]);
     let known = constructors(&[source], "Loss");
     let rows = loss::NAMES.iter().map(|name| {

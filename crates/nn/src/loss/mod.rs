@@ -1,8 +1,13 @@
 //! Losses with Keras's names, formulas and clipping, and a place for those of users. A loss gives one value for each sample (or pixel, or token);
 //! [`Loss::reduce`] averages them. All arithmetic is f32, whatever layers compute in.
 
+mod constructors;
+mod formulas;
+
 pub use crate::custom::{CustomLoss, UserLoss};
 use crate::nearest::unknown;
+pub use constructors::*;
+use formulas::{binary_from_logits, binary_from_probabilities, clipped, smoothed, sparse_crossentropy};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType};
@@ -82,8 +87,67 @@ pub enum Loss {
         /// δ.
         delta: f64,
     },
+    /// 100 times the mean over the last axis of |t − p| / |t|.
+    MeanAbsolutePercentageError,
+    /// Mean over the last axis of (ln(1 + t) − ln(1 + p))², both at least 0.
+    MeanSquaredLogarithmicError,
+    /// −Σ t·p over the last axis, both of length 1.
+    CosineSimilarity,
+    /// Mean over the last axis of ln cosh(p − t).
+    LogCosh,
+    /// Mean over the last axis of max(1 − t·p, 0); labels 0 and 1 become −1 and 1.
+    Hinge,
+    /// Mean over the last axis of max(1 − t·p, 0)²; labels 0 and 1 become −1 and 1.
+    SquaredHinge,
+    /// max(greatest wrong score − right score + 1, 0) over the last axis.
+    CategoricalHinge,
+    /// Σ t·ln(t / p) over the last axis, both at least 1e-7.
+    KLDivergence,
+    /// Mean over the last axis of p − t·ln p.
+    Poisson,
+    /// Binary cross-entropy whose terms are times (1 − pₜ)^γ, pₜ the probability of what is right.
+    BinaryFocalCrossentropy {
+        /// Times α where the label is 1, 1 − α where it is 0.
+        #[serde(default)]
+        apply_class_balancing: bool,
+        /// α.
+        #[serde(default = "quarter")]
+        alpha: f64,
+        /// γ.
+        #[serde(default = "two")]
+        gamma: f64,
+        /// Predictions are logits, not probabilities.
+        #[serde(default)]
+        from_logits: bool,
+        /// s: targets become t(1 − s) + s / 2.
+        #[serde(default)]
+        label_smoothing: f64,
+    },
+    /// −Σ α·(1 − p)^γ·t·ln p over the last axis.
+    CategoricalFocalCrossentropy {
+        /// α.
+        #[serde(default = "quarter")]
+        alpha: f64,
+        /// γ.
+        #[serde(default = "two")]
+        gamma: f64,
+        /// Predictions are logits, not probabilities.
+        #[serde(default)]
+        from_logits: bool,
+        /// s: targets become t(1 − s) + s / C.
+        #[serde(default)]
+        label_smoothing: f64,
+    },
     /// One of your own: [`Loss::custom`] or a [`CustomLoss`].
     Custom(UserLoss),
+}
+
+fn quarter() -> f64 {
+    0.25
+}
+
+fn two() -> f64 {
+    2.0
 }
 
 impl<L: CustomLoss + 'static> From<L> for Loss {
@@ -105,99 +169,25 @@ pub enum Reduction {
     MeanWithSampleWeight,
 }
 
-/// `y_true: I[B, …], y_pred: T[B, …, C] → f32[B, …]`: for class numbers as labels and probabilities (or a softmax) as
-/// predictions.
-///
-/// ```
-/// use systole_ir::{Literal, Tensor};
-/// use systole_nn::loss::sparse_categorical_crossentropy;
-/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| sparse_categorical_crossentropy().value(&y, &p, None));
-/// let (y, p) = (Literal::from_slice([1], &[1i32])?, Literal::from_slice([1, 2], &[0.75f32, 0.25])?);
-/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - 4f64.ln()).abs() < 1e-5);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-pub fn sparse_categorical_crossentropy() -> Loss {
-    Loss::SparseCategoricalCrossentropy { from_logits: false, ignore_class: None }
-}
-
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: for one-hot labels and probabilities (or a softmax) as predictions.
-///
-/// ```
-/// use systole_ir::{Literal, Tensor};
-/// use systole_nn::loss::categorical_crossentropy;
-/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| categorical_crossentropy().value(&y, &p, None));
-/// let (y, p) = (Literal::from_slice([1, 2], &[0f32, 1.])?, Literal::from_slice([1, 2], &[0.75f32, 0.25])?);
-/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - 4f64.ln()).abs() < 1e-5);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-pub fn categorical_crossentropy() -> Loss {
-    Loss::CategoricalCrossentropy { from_logits: false, label_smoothing: 0.0 }
-}
-
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: for labels 0 and 1 and probabilities (or a sigmoid) as predictions.
-///
-/// ```
-/// use systole_ir::{Literal, Tensor};
-/// use systole_nn::loss::binary_crossentropy;
-/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| binary_crossentropy().value(&y, &p, None));
-/// let (y, p) = (Literal::from_slice([1, 1], &[0f32])?, Literal::from_slice([1, 1], &[0.75f32])?);
-/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - 4f64.ln()).abs() < 1e-5);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-pub fn binary_crossentropy() -> Loss {
-    Loss::BinaryCrossentropy { from_logits: false, label_smoothing: 0.0 }
-}
-
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: the mean of squared differences.
-///
-/// ```
-/// use systole_ir::{Literal, Tensor};
-/// use systole_nn::loss::mean_squared_error;
-/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| mean_squared_error().value(&y, &p, None));
-/// let (y, p) = (Literal::from_slice([1, 2], &[1f32, 2.])?, Literal::from_slice([1, 2], &[1f32, 4.])?);
-/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - 2.0).abs() < 1e-5);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-pub fn mean_squared_error() -> Loss {
-    Loss::MeanSquaredError
-}
-
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: the mean of absolute differences.
-///
-/// ```
-/// use systole_ir::{Literal, Tensor};
-/// use systole_nn::loss::mean_absolute_error;
-/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| mean_absolute_error().value(&y, &p, None));
-/// let (y, p) = (Literal::from_slice([1, 2], &[1f32, 2.])?, Literal::from_slice([1, 2], &[1f32, 4.])?);
-/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - 1.0).abs() < 1e-5);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-pub fn mean_absolute_error() -> Loss {
-    Loss::MeanAbsoluteError
-}
-
-/// `y_true, y_pred: T[B, …, C] → f32[B, …]`: half the square of differences up to 1, beyond that their size less a half.
-///
-/// ```
-/// use systole_ir::{Literal, Tensor};
-/// use systole_nn::loss::huber;
-/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| huber().value(&y, &p, None));
-/// let (y, p) = (Literal::from_slice([1, 1], &[1f32])?, Literal::from_slice([1, 1], &[4f32])?);
-/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - 2.5).abs() < 1e-5);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-pub fn huber() -> Loss {
-    Loss::Huber { delta: 1.0 }
-}
-
-/// The names that [`Loss::from_str`] takes, beside the abbreviations `mse` and `mae`.
-pub const NAMES: [&str; 6] = [
+/// The names that [`Loss::from_str`] takes, beside the abbreviations `mse`, `mae`, `mape`, `msle`, `kld` and `bce`.
+pub const NAMES: [&str; 17] = [
     "sparse_categorical_crossentropy",
     "categorical_crossentropy",
     "binary_crossentropy",
     "mean_squared_error",
     "mean_absolute_error",
     "huber",
+    "mean_absolute_percentage_error",
+    "mean_squared_logarithmic_error",
+    "cosine_similarity",
+    "log_cosh",
+    "hinge",
+    "squared_hinge",
+    "categorical_hinge",
+    "kl_divergence",
+    "poisson",
+    "binary_focal_crossentropy",
+    "categorical_focal_crossentropy",
 ];
 
 impl FromStr for Loss {
@@ -212,6 +202,17 @@ impl FromStr for Loss {
             "mean_squared_error" | "mse" | "MSE" => mean_squared_error(),
             "mean_absolute_error" | "mae" | "MAE" => mean_absolute_error(),
             "huber" => huber(),
+            "mean_absolute_percentage_error" | "mape" | "MAPE" => mean_absolute_percentage_error(),
+            "mean_squared_logarithmic_error" | "msle" | "MSLE" => mean_squared_logarithmic_error(),
+            "cosine_similarity" => cosine_similarity(),
+            "log_cosh" | "logcosh" => log_cosh(),
+            "hinge" => hinge(),
+            "squared_hinge" => squared_hinge(),
+            "categorical_hinge" => categorical_hinge(),
+            "kl_divergence" | "kld" | "KLD" => kl_divergence(),
+            "poisson" => poisson(),
+            "binary_focal_crossentropy" => binary_focal_crossentropy(),
+            "categorical_focal_crossentropy" => categorical_focal_crossentropy(),
             _ => {
                 return Err(unknown(&format!("there is no loss `{name}`"), name, &NAMES));
             }
@@ -224,11 +225,23 @@ const EPSILON: f64 = 1e-7;
 
 /// Settings, to be chained. One that the loss does not have changes nothing.
 impl Loss {
+    /// γ of the focal losses: how much less counts what is right already.
+    pub fn gamma(mut self, value: f64) -> Loss {
+        if let Loss::BinaryFocalCrossentropy { gamma, .. }
+        | Loss::CategoricalFocalCrossentropy { gamma, .. } = &mut self
+        {
+            *gamma = value;
+        }
+        self
+    }
+
     /// Takes predictions as logits.
     pub fn from_logits(mut self, yes: bool) -> Loss {
         if let Loss::SparseCategoricalCrossentropy { from_logits, .. }
         | Loss::CategoricalCrossentropy { from_logits, .. }
-        | Loss::BinaryCrossentropy { from_logits, .. } = &mut self
+        | Loss::BinaryCrossentropy { from_logits, .. }
+        | Loss::BinaryFocalCrossentropy { from_logits, .. }
+        | Loss::CategoricalFocalCrossentropy { from_logits, .. } = &mut self
         {
             *from_logits = yes;
         }
@@ -238,7 +251,9 @@ impl Loss {
     /// Moves targets of categorical and binary cross-entropy this far towards the uniform distribution.
     pub fn label_smoothing(mut self, amount: f64) -> Loss {
         if let Loss::CategoricalCrossentropy { label_smoothing, .. }
-        | Loss::BinaryCrossentropy { label_smoothing, .. } = &mut self
+        | Loss::BinaryCrossentropy { label_smoothing, .. }
+        | Loss::BinaryFocalCrossentropy { label_smoothing, .. }
+        | Loss::CategoricalFocalCrossentropy { label_smoothing, .. } = &mut self
         {
             *label_smoothing = amount;
         }
@@ -278,12 +293,20 @@ impl Loss {
         match self {
             Loss::CategoricalCrossentropy { label_smoothing: s, .. }
             | Loss::BinaryCrossentropy { label_smoothing: s, .. }
+            | Loss::BinaryFocalCrossentropy { label_smoothing: s, .. }
+            | Loss::CategoricalFocalCrossentropy { label_smoothing: s, .. }
                 if !(0.0..=1.0).contains(s) =>
             {
                 wrong(format!("label_smoothing is {s}"), "choose a number from 0 to 1; 0.1 is usual")
             }
             Loss::Huber { delta } if !(*delta > 0.0 && delta.is_finite()) => {
                 wrong(format!("delta is {delta}"), "choose a number above 0; 1 is usual")
+            }
+            Loss::BinaryFocalCrossentropy { gamma, .. }
+            | Loss::CategoricalFocalCrossentropy { gamma, .. }
+                if !(*gamma >= 0.0 && gamma.is_finite()) =>
+            {
+                wrong(format!("gamma is {gamma}"), "choose a number from 0 up; 2 is usual")
             }
             Loss::Custom(own) => own.check(),
             _ => Ok(()),
@@ -299,6 +322,17 @@ impl Loss {
             Loss::MeanSquaredError => "mean_squared_error",
             Loss::MeanAbsoluteError => "mean_absolute_error",
             Loss::Huber { .. } => "huber",
+            Loss::MeanAbsolutePercentageError => "mean_absolute_percentage_error",
+            Loss::MeanSquaredLogarithmicError => "mean_squared_logarithmic_error",
+            Loss::CosineSimilarity => "cosine_similarity",
+            Loss::LogCosh => "log_cosh",
+            Loss::Hinge => "hinge",
+            Loss::SquaredHinge => "squared_hinge",
+            Loss::CategoricalHinge => "categorical_hinge",
+            Loss::KLDivergence => "kl_divergence",
+            Loss::Poisson => "poisson",
+            Loss::BinaryFocalCrossentropy { .. } => "binary_focal_crossentropy",
+            Loss::CategoricalFocalCrossentropy { .. } => "categorical_focal_crossentropy",
             Loss::Custom(own) => own.get().name(),
         }
     }
@@ -371,13 +405,52 @@ impl Loss {
                 let (t, p) = as_given(y_true, pred.value);
                 own.per_sample(&t, &p)
             }
-            Loss::MeanSquaredError => self.of_difference(y_true, pred, |e| e * e),
-            Loss::MeanAbsoluteError => self.of_difference(y_true, pred, |e| e.abs()),
-            Loss::Huber { delta } => self.of_difference(y_true, pred, |e| {
+            _ => match self.same_shape(y_true, &pred.value.convert(DType::F32)) {
+                Some((t, p)) => self.of_values(&t, &p),
+                None => poisoned(y_true),
+            },
+        }
+    }
+
+    /// `t, p: f32[B, …, C] → f32[B, …]`: the losses of labels and predictions alike.
+    fn of_values(&self, t: &Tensor, p: &Tensor) -> Tensor {
+        match *self {
+            Loss::MeanAbsoluteError => mean_last(&(t - p).abs()),
+            Loss::Huber { delta } => {
+                let e = t - p;
                 let size = e.abs();
-                let (near, far) = ((e * e) * 0.5, &size * delta - 0.5 * delta * delta);
-                size.less_equal(&size.scalar_like(delta)).select(&near, &far)
-            }),
+                let (near, far) = ((&e * &e) * 0.5, &size * delta - 0.5 * delta * delta);
+                mean_last(&size.less_equal(&size.scalar_like(delta)).select(&near, &far))
+            }
+            Loss::MeanAbsolutePercentageError => formulas::absolute_percentage(t, p),
+            Loss::MeanSquaredLogarithmicError => formulas::squared_logarithmic(t, p),
+            Loss::CosineSimilarity => formulas::cosine(t, p),
+            Loss::LogCosh => formulas::log_cosh(t, p),
+            Loss::Hinge => mean_last(&formulas::hinge(t, p)),
+            Loss::SquaredHinge => {
+                let hinge = formulas::hinge(t, p);
+                mean_last(&(&hinge * &hinge))
+            }
+            Loss::CategoricalHinge => formulas::categorical_hinge(t, p),
+            Loss::KLDivergence => formulas::divergence(t, p),
+            Loss::Poisson => formulas::poisson(t, p),
+            Loss::BinaryFocalCrossentropy {
+                apply_class_balancing,
+                alpha,
+                gamma,
+                from_logits,
+                label_smoothing,
+            } => {
+                let t = smoothed(t, label_smoothing, 0.5);
+                let p = if from_logits { p.logistic() } else { p.clone() };
+                mean_last(&formulas::binary_focal(&t, &p, apply_class_balancing.then_some(alpha), gamma))
+            }
+            Loss::CategoricalFocalCrossentropy { alpha, gamma, from_logits, label_smoothing } => {
+                let t = smoothed(t, label_smoothing, 1.0 / p.dim(-1) as f64);
+                let p = if from_logits { p.softmax() } else { p.clone() };
+                formulas::categorical_focal(&t, &p, alpha, gamma)
+            }
+            _ => mean_last(&((t - p) * (t - p))),
         }
     }
 
@@ -420,14 +493,6 @@ impl Loss {
         }
         let y = as_index(y_true).reshape(values.shape());
         Some(y.not_equal(&y.scalar_like(class as f64)).convert(DType::F32))
-    }
-
-    #[track_caller]
-    fn of_difference(&self, y_true: &Tensor, pred: Prediction, f: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
-        match self.same_shape(y_true, &pred.value.convert(DType::F32)) {
-            Some((t, p)) => mean_last(&f(&(t - p))),
-            None => poisoned(y_true),
-        }
     }
 
     /// Labels as integers of the predictions' shape without its last axis.
@@ -522,43 +587,6 @@ pub(crate) fn score_of(y: &Tensor, x: &Tensor) -> (Tensor, Tensor) {
     let classes = y.scalar_like(x.dim(-1) as f64);
     let known = y.greater_equal(&y.zeros_like()).and(&y.less(&classes));
     (picked, known)
-}
-
-fn sparse_crossentropy(y: &Tensor, x: &Tensor, is_logits: bool, ignore_class: Option<i64>) -> Tensor {
-    let last = [x.rank() - 1];
-    // From probabilities: renormalised after clipping, because Keras feeds their logarithm to the logits' formula.
-    let x = if is_logits { x.clone() } else { clipped(x).log() };
-    let top = x.stop_gradient().reduce_max(&last).broadcast_except(x.shape(), &last);
-    let shifted = &x - top;
-    let (picked, known) = score_of(y, &shifted);
-    let values = shifted.exp().sum(&last).log() - picked;
-    let values = known.select(&values, &values.builder().full(values.ty(), f64::NAN));
-    match ignore_class {
-        Some(class) => y.equal(&y.scalar_like(class as f64)).select(&values.zeros_like(), &values),
-        None => values,
-    }
-}
-
-fn binary_from_probabilities(t: &Tensor, p: &Tensor) -> Tensor {
-    let p = clipped(p);
-    -(t * p.log() + (1.0 - t) * (1.0 - &p).log())
-}
-
-/// max(x, 0) − x·t + ln(1 + e^−|x|). Both parts choose by one comparison, so that the derivative at 0 is ½ − t.
-fn binary_from_logits(t: &Tensor, x: &Tensor) -> Tensor {
-    let zero = x.zeros_like();
-    let positive = x.greater_equal(&zero);
-    let above = positive.select(x, &zero);
-    let minus_size = positive.select(&-x, x);
-    above - x * t + minus_size.exp().log1p()
-}
-
-fn clipped(p: &Tensor) -> Tensor {
-    p.clamp(&p.scalar_like(EPSILON), &p.scalar_like(1.0 - EPSILON))
-}
-
-fn smoothed(t: &Tensor, amount: f64, centre: f64) -> Tensor {
-    if amount == 0.0 { t.clone() } else { t * (1.0 - amount) + amount * centre }
 }
 
 pub(crate) fn mean_last(x: &Tensor) -> Tensor {
