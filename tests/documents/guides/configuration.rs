@@ -199,6 +199,15 @@ fn keys_of_variant<T: DeserializeOwned>(class: &str) -> Vec<String> {
     if message.starts_with("unknown field") { listed(&message) } else { Vec::new() }
 }
 
+/// What a schedule of numbers has for a key that is left out.
+fn named_default(items: &[Item], class: &str, name: &str) -> Value {
+    let required = items.iter().filter(|i| !i.attributes.contains("default"));
+    let config: serde_json::Map<String, Value> = required.map(|i| (i.name.clone(), json!(1))).collect();
+    let made: Schedule =
+        serde_json::from_value(json!({"class_name": class, "config": config})).expect("a schedule");
+    serde_json::to_value(made).expect("JSON")["config"][name].clone()
+}
+
 fn schedules() -> String {
     let source = Source::read("crates/nn/src/schedule.rs");
     let unknown =
@@ -209,6 +218,7 @@ fn schedules() -> String {
             let rows = keys_of_variant::<Schedule>(&class).into_iter().map(|name| {
                 let mut item = described(&items, &name, &class);
                 let default = item.attributes.contains("default").then(|| match item.ty.as_str() {
+                    _ if item.attributes.contains("default =") => named_default(&items, &class, &name),
                     "bool" => json!(false),
                     "f64" => json!(0.0),
                     "u64" => json!(0),

@@ -72,7 +72,7 @@ fn variant(items: &[Item], class: &Value) -> Option<String> {
 fn losses() -> String {
     let source = Source::read("crates/nn/src/loss/mod.rs");
     let items = source.items(&["pub enum Loss {"]);
-    let known = constructors(&[source], "Loss");
+    let known = constructors(&Source::folder("crates/nn/src/loss"), "Loss");
     let rows = loss::NAMES.iter().map(|name| {
         let value = serde_json::to_value(name.parse::<Loss>().expect("a loss")).expect("JSON");
         [code(name), call_of(&known, name), sentence(variant(&items, &value["class_name"]), name)]
