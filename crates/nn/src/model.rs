@@ -271,6 +271,11 @@ impl Model {
         self.architecture.inputs.iter().map(|i| i.name.clone()).collect()
     }
 
+    /// Forgets the steps since `state` was the model's.
+    pub(crate) fn put_back(&mut self, state: TrainState, step: u64) {
+        (self.state, self.step) = (state, step);
+    }
+
     /// Learning rate, step and seed of the next step.
     pub(crate) fn controls(&self) -> (Buffer, Buffer, Buffer) {
         let seed = self.compiled.as_ref().map_or(self.seed, |c| c.config.seed);
