@@ -58,7 +58,7 @@ fn keys_and_values_of_other_systems_lead_to_ours() {
     let cases = [
         ("layers.4.type=Linear", "did you mean `Dense`"),
         ("compile.loss=cross_entropy", "did you mean `sparse_categorical_crossentropy`"),
-        ("optimizer.type=adagrad", "one of: sgd, adam"),
+        ("optimizer.type=shampoo", "one of: sgd, adam"),
         ("fit.early_stopping=3", "EarlyStopping"),
         ("fit.lr=0.1", "did you mean `optimizer.learning_rate`"),
         ("data.batch_size=7", "did you mean `fit.batch_size`"),

@@ -1,6 +1,7 @@
 //! The command line: arguments, dispatch, exit codes. One file for each command; `commands.rs` has their table.
 
 mod bench;
+mod chart;
 mod check;
 mod chips;
 mod commands;
@@ -16,6 +17,7 @@ mod init;
 mod kernels;
 mod knobs;
 mod known;
+mod lr_find;
 mod ops;
 mod outcome;
 mod own_data;

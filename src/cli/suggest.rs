@@ -9,8 +9,9 @@ use std::error::Error as _;
 use systole_nn::{similar, synonym};
 
 /// Commands and options, and what other programs call them, beside what holds for keys and layers too.
-const SYNONYMS: [(&str, &str); 39] = [
+const SYNONYMS: [(&str, &str); 40] = [
     ("train", "fit learn start"),
+    ("lr-find", "lrfinder learningratefinder findlr tune"),
     ("check", "diff compare"),
     ("shrink", "reduce minimize minimise bisect"),
     ("translate", "convert serialize"),

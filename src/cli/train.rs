@@ -7,7 +7,7 @@ use super::own_data::beside_model;
 use super::run_folder::{Record, Resume, SaveArgs, model_file};
 use super::screen::Screen;
 use super::target::{Target, config_of, set_all};
-use super::training::{Folder, Start, announce_data, load_data, train};
+use super::training::{Folder, Start, announce_data, load_data, prepared, train};
 use crate::config::{Config, Draft};
 use crate::datasets::{
     DataDir, RecordOptions, TrainingData, holds_records, is_of_records, picture_size_for,
@@ -39,7 +39,7 @@ pub(crate) struct TrainArgs {
     batch_size: Option<u64>,
     /// Learning rate of the optimizer
     #[arg(long, value_name = "X")]
-    learning_rate: Option<String>,
+    pub(crate) learning_rate: Option<String>,
     /// One cycle over the whole run: the learning rate rises to X and falls to next to nothing
     #[arg(long, value_name = "X", conflicts_with = "learning_rate")]
     one_cycle: Option<String>,
@@ -60,7 +60,7 @@ pub(crate) struct TrainArgs {
     seed: Option<u64>,
     /// Folder for what is written; a run that it holds already goes on [default: runs/PRESET]
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    pub(crate) out: Option<PathBuf>,
     /// What to do with a run that the folder holds
     #[arg(long, value_enum, default_value_t)]
     resume: Resume,
@@ -113,6 +113,16 @@ fn run(mut args: TrainArgs, screen: &Screen) -> Outcome {
 }
 
 impl TrainArgs {
+    /// The model that a run would begin with, its configuration and its data.
+    pub(crate) fn begin(&mut self, screen: &Screen) -> Result<(Model, Config, TrainingData), Failure> {
+        self.from = self.from.as_deref().map(model_file).transpose()?;
+        let earlier = self.from.as_ref().map(Model::load).transpose()?;
+        let draft = self.draft(earlier.as_ref())?;
+        let Plan { config, data, .. } = self.plan(draft, screen)?;
+        let (model, data) = prepared(earlier, self.from.as_deref(), &config, data, screen)?;
+        Ok((model, config, data))
+    }
+
     /// The name of what is trained: a preset's, a TOML file's, or the data set's.
     fn run_name(&self, dataset: &str) -> String {
         let stem = |name: &String| Path::new(name).file_stem().map(|s| s.to_string_lossy().into_owned());

@@ -139,7 +139,7 @@ pub(crate) fn load_data(config: &Config, screen: &Screen) -> Result<TrainingData
 }
 
 /// The model that is trained, new or `from` a file, and the data as it knows them.
-fn prepared(
+pub(crate) fn prepared(
     earlier: Option<Model>,
     from: Option<&str>,
     config: &Config,

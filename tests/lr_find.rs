@@ -1,0 +1,59 @@
+//! `systole lr-find` as a user meets it.
+
+mod program;
+
+use program::{Done, Folder, TINY};
+
+fn lr_find(f: &Folder, more: &[&str]) -> Done {
+    let mut args = vec!["lr-find", "fashion-mnist", "--data-dir=data", "--end-lr=1"];
+    if !more.contains(&"--num-it") {
+        args.push("--num-it=40");
+    }
+    args.extend(more);
+    args.extend(TINY);
+    f.run(&args)
+}
+
+#[test]
+fn a_curve_its_suggestions_and_the_line_that_trains_with_one() {
+    let f = Folder::with_data("lr-find");
+    let done = lr_find(&f, &["--out", "curve.svg"]).ok();
+    for part in ["learning rate", "Suggestions: valley ", "steep ", "40 updates"] {
+        assert!(done.out.contains(part), "{part}: {}", done.out);
+    }
+    assert!(done.out.lines().all(|l| l.starts_with("Next:") || l.chars().count() <= 100), "{}", done.out);
+    let svg = std::fs::read_to_string(f.path("curve.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("valley") && !svg.contains("<script"), "{svg}");
+
+    let told = lr_find(&f, &["--json"]).ok().json();
+    let valley = told["suggestions"]["valley"].as_f64().unwrap();
+    assert_eq!((told["rates"].as_array().unwrap().len(), &told["num_it"]), (40, &40.into()));
+    assert!(["slide", "minimum", "steep"].iter().all(|name| told["suggestions"][name].is_number()), "{told}");
+    assert!(done.out.contains(&format!("valley {valley:.1e}")), "the same each time: {}", done.out);
+
+    let next = done.out.lines().find(|l| l.starts_with("Next: ")).unwrap();
+    let words: Vec<&str> = next.split_whitespace().skip_while(|w| *w != "train").collect();
+    assert!(!words.contains(&"--out") && words.contains(&"--learning-rate"), "{next}");
+    f.run(&[&words[..], &["--out", "run"]].concat()).ok();
+    let csv = std::fs::read_to_string(f.path("run/run.json")).unwrap();
+    assert!(csv.contains(&format!("{}", format!("{valley:.1e}").parse::<f64>().unwrap())), "{csv}");
+}
+
+#[test]
+fn apply_trains_with_the_rate_and_mistakes_are_told() {
+    let f = Folder::with_data("lr-find-apply");
+    let whole = lr_find(&f, &["--apply", "--suggest=steep", "--out", "run", "--json"]).ok().json();
+    assert_eq!(
+        (&whole["steps"], whole["suggestions"].is_null()),
+        (&4.into(), true),
+        "one object, the run's: {whole}"
+    );
+    for (args, what, hint) in [
+        (&["--out", "curve"][..], "no file that a curve is drawn into", "ends in .svg"),
+        (&["--start-lr", "2"], "no way up from rate 2 to 1", "choose start_lr above 0"),
+        (&["--num-it", "5"], "5 updates show no curve", "at least 20"),
+    ] {
+        let told = lr_find(&f, args);
+        assert!(told.err.contains(what) && told.err.contains(hint), "{}", told.err);
+    }
+}
