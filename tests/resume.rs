@@ -109,13 +109,17 @@ fn killed_runs_of_several_devices_end_with_the_same_bits() {
     }
 }
 
-/// As above, with optimizers whose state is of other types and first values than the weights, and rates over the whole run.
+/// As above, with optimizers whose state is of other types and first values than the weights, rates over the whole run, and
+/// callbacks of the configuration.
 #[test]
 fn killed_runs_of_other_optimizers_end_with_the_same_bits() {
     let f = Folder::with_data("kills-optimizers");
     for (at, optimizer) in ["adafactor", "muon", "nadam", "schedulefreeadamw"].into_iter().enumerate() {
         let kind = format!("--set=optimizer.type={optimizer}");
-        let more = [&kind[..], "--one-cycle=0.01"];
+        let callbacks = "--set=callbacks=[{ type = \"EarlyStopping\", monitor = \"loss\", patience = 1, min_delta = 0.05 }, \
+                         { type = \"CSVLogger\", filename = \"log.csv\" }]";
+        let more = [&kind[..], "--one-cycle=0.01", callbacks];
+        let log = |out: &str| std::fs::read_to_string(f.path(out).join("log.csv")).unwrap();
         let out = |name: &str| format!("{optimizer}-{name}");
         let began = Instant::now();
         let whole = f.run(&train(&out("whole"), &more)).ok().json();
@@ -126,6 +130,7 @@ fn killed_runs_of_other_optimizers_end_with_the_same_bits() {
             let _ = std::fs::remove_dir_all(f.path(&out("cut")));
             kills += kill_until_done(&f, &train(&out("cut"), &more), &mut draws, longest);
             assert!(model(&f, &out("cut")) == model(&f, &out("whole")), "{optimizer}, {kills} kills");
+            assert_eq!(log(&out("cut")), log(&out("whole")), "{optimizer}, {kills} kills");
         }
         let told = f.run(&train(&out("cut"), &more)).ok().json();
         assert_eq!((&told["history"], &told["loss"]), (&whole["history"], &whole["loss"]), "{optimizer}");

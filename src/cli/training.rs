@@ -5,7 +5,7 @@ use super::known::{check_samples, check_tokens, with_its_classes};
 use super::outcome::Outcome;
 use super::report::{Files, Report};
 use super::run_folder::{self, Record, Resume, SaveArgs};
-use super::screen::{Screen, counted, grouped, note};
+use super::screen::{Screen, counted, grouped, note, values};
 use super::stop::Stop;
 use crate::config::Config;
 use crate::datasets::TrainingData;
@@ -61,8 +61,8 @@ pub(crate) fn train(
         model.notes.insert("fields".into(), serde_json::json!(data.fields).to_string());
     }
     let best = folder.best(&model, &config).goes_on(resumed.best_goes_on);
-    let history =
-        fit(&mut model, &config, &data, (resumed, best), &stop, screen).inspect_err(|_| folder.undo())?;
+    let history = fit(&mut model, &config, &data, (resumed, best, &folder), &stop, screen)
+        .inspect_err(|_| folder.undo())?;
     let tuning = history.data.as_ref().map(|report| &report.tuning);
     let frozen = if folder.leads { save.freeze(&config, tuning) } else { Ok(None) };
     // A signal that came too late to stop anything still ends the program as interrupted, where no other host counts on it.
@@ -294,13 +294,15 @@ fn fit(
     model: &mut Model,
     config: &Config,
     data: &TrainingData,
-    (resumed, best): (run_folder::Plan, KeepBest),
+    (resumed, best, folder): (run_folder::Plan, KeepBest, &Folder),
     stop: &Stop,
     screen: &Screen,
 ) -> Result<History> {
     let test = config.test_pipeline(data);
     let first = resumed.initial_epoch;
+    let metrics = model.compile_config().map_or(Vec::new(), |compile| compile.metrics.clone());
     let fit = Fit {
+        callbacks: config.callbacks(&folder.folder, &metrics),
         backup: Some(resumed.backup),
         best: Some(best.clone()),
         epochs: first + config.fit.epochs,
@@ -323,6 +325,10 @@ fn fit(
             last.extend_with_prefix("val_", &values);
         }
         best.update(model, &mut history)?;
+    }
+    if config.restores_weights() && !history.interrupted {
+        let shown = values(&model.evaluate(&test)?, |n| Some(progress::called(n)));
+        screen.line(format!("The weights of the best epoch are back: {shown}; what follows is of the last"));
     }
     Ok(history)
 }

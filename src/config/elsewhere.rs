@@ -5,7 +5,7 @@ use systole_nn::{similar, suggestion, synonym};
 
 /// The tables and what may be set there without naming an optimizer's or a layer's class. The first is the whole.
 const TABLES: [(&str, &[&str]); 6] = [
-    ("", &["seed", "data", "model", "layers", "optimizer", "compile", "fit", "strategy"]),
+    ("", &["seed", "data", "model", "layers", "optimizer", "compile", "fit", "strategy", "callbacks"]),
     ("fit", &["epochs", "batch_size", "steps_per_epoch", "validation_freq"]),
     ("compile", &["loss", "metrics", "precision"]),
     (
@@ -43,12 +43,11 @@ const TABLES: [(&str, &[&str]); 6] = [
 ];
 
 /// What no key sets, by the names that are tried for it, and what does.
-const OTHERWISE: [(&str, &str); 10] = [
+const OTHERWISE: [(&str, &str); 9] = [
     (
         "early_stopping earlystopping early_stop patience",
-        "no key stops training early: a program does, with the callback EarlyStopping",
+        "a callback stops training early: [[callbacks]] with type = \"EarlyStopping\"",
     ),
-    ("callbacks callback hooks", "callbacks belong to programs: Fit { callbacks, .. }"),
     (
         "device accelerator backend gpu gpus tpu cuda",
         "the device is an argument of the command: --device cpu, tpu, cuda or pjrt:FILE",

@@ -7,6 +7,7 @@
 mod augment;
 mod blame;
 mod build;
+mod callbacks;
 mod draft;
 mod elsewhere;
 mod settings;
@@ -14,16 +15,18 @@ mod synthetic;
 
 pub use augment::augmentations;
 pub use build::scale_pixels;
+pub use callbacks::{CALLBACKS, CallbackSection};
 pub use draft::{Draft, Refused};
 pub use elsewhere::home_of;
 
 use crate::config::blame::Wrong;
 use crate::datasets::RecordOptions;
 use serde::{Deserialize, Deserializer, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use systole_data::Tuning;
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::callback::Callback;
 use systole_nn::metric::Metric;
 use systole_nn::{Precision, optimizer};
 use toml::{Table, Value};
@@ -75,6 +78,9 @@ pub struct Config {
     /// How steps are split over devices; without: one device, or all that an accelerator has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<StrategySection>,
+    /// What else is done after each epoch: tables with a `type` and Keras's arguments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub callbacks: Vec<Table>,
 }
 
 /// The `strategy` table.
@@ -307,16 +313,53 @@ impl Config {
         let loss = settings::loss(&self.compile.loss)?;
         let metrics = self.compile.metrics.iter().enumerate();
         let metrics = metrics.map(|(i, metric)| settings::metric(i, metric, &loss, &[10]));
-        self.check_monitor(&metrics.collect::<Result<Vec<_>, _>>()?)?;
+        let metrics = metrics.collect::<Result<Vec<_>, _>>()?;
+        if let Some(monitor) = self.fit.monitor.as_deref() {
+            self.check_monitor("fit.monitor", monitor, &metrics)?;
+        }
+        self.check_callbacks(&metrics)?;
         let precision = self.compile.precision.parse::<Precision>();
         precision.map_err(|e| Wrong::of("compile.precision", e))?;
         self.strategy.as_ref().map(StrategySection::strategy).transpose()?;
         self.fit.check()
     }
 
-    /// `fit.monitor` must name something that is measured.
-    fn check_monitor(&self, metrics: &[Metric]) -> Result<(), Wrong> {
-        let Some(monitor) = self.fit.monitor.as_deref() else { return Ok(()) };
+    fn check_callbacks(&self, metrics: &[Metric]) -> Result<(), Wrong> {
+        for (i, table) in self.callbacks.iter().enumerate() {
+            let callback = callbacks::section(i, table)?;
+            if let Some(monitor) = callback.monitor() {
+                self.check_monitor(&format!("callbacks.{i}.monitor"), monitor, metrics)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The callbacks of a run in `folder`; `metrics` are those that the model was compiled with.
+    pub fn callbacks(&self, folder: &Path, metrics: &[Metric]) -> Vec<Box<dyn Callback>> {
+        // Checked when the configuration was read.
+        let sections = self.callbacks.iter().enumerate().filter_map(|(i, t)| callbacks::section(i, t).ok());
+        let logged = |monitor: &str| {
+            let prefix = if monitor.starts_with("val_") { "val_" } else { "" };
+            format!("{prefix}{}", self.metric_of(measured(monitor), metrics))
+        };
+        sections.map(|c| c.make(folder, &c.monitor().map_or(String::new(), logged))).collect()
+    }
+
+    /// Whether a callback puts the weights of the best epoch back at the end.
+    pub fn restores_weights(&self) -> bool {
+        let mut sections =
+            self.callbacks.iter().enumerate().filter_map(|(i, t)| callbacks::section(i, t).ok());
+        sections.any(|c| matches!(c, CallbackSection::EarlyStopping { restore_best_weights: true, .. }))
+    }
+
+    /// The name by which a value is logged: `accuracy` is one of several metrics, by the model's output.
+    fn metric_of<'a>(&self, asked: &'a str, metrics: &'a [Metric]) -> &'a str {
+        let written = self.compile.metrics.iter().position(|m| m.as_str() == Some(asked));
+        written.and_then(|i| metrics.get(i)).map_or(asked, Metric::name)
+    }
+
+    /// What is watched must be measured.
+    fn check_monitor(&self, path: &str, monitor: &str, metrics: &[Metric]) -> Result<(), Wrong> {
         let written = self.compile.metrics.iter().filter_map(Value::as_str);
         let mut known: Vec<&str> = ["loss"].into_iter().chain(written).collect();
         known.extend(
@@ -324,21 +367,16 @@ impl Config {
         );
         match known.contains(&measured(monitor)) {
             true => Ok(()),
-            false => Err(Wrong::of(
-                "fit.monitor",
-                blame::unknown("nothing is measured by the name", monitor, &known),
-            )),
+            false => Err(Wrong::of(path, blame::unknown("nothing is measured by the name", monitor, &known))),
         }
     }
 
     /// The value of the validation that the best model is known by; `metrics` are those that the model was compiled with.
     pub fn monitor(&self, metrics: &[Metric]) -> String {
         let asked = self.fit.monitor.as_deref().map(measured);
-        let written = |name: &str| self.compile.metrics.iter().position(|m| m.as_str() == Some(name));
         let name = match asked {
             None => metrics.first().map_or("loss", Metric::name),
-            // `accuracy` is one of several metrics, by the model's output.
-            Some(asked) => written(asked).and_then(|i| metrics.get(i)).map_or(asked, Metric::name),
+            Some(asked) => self.metric_of(asked, metrics),
         };
         format!("val_{name}")
     }

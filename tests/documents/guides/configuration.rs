@@ -6,7 +6,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::str::FromStr;
-use systole::config::{CompileSection, Config, DATASETS, Data, FitSection, StrategySection, augmentations};
+use systole::config::{
+    CALLBACKS, CallbackSection, CompileSection, Config, DATASETS, Data, FitSection, StrategySection,
+    augmentations,
+};
 use systole::datasets::RecordOptions;
 use systole_nn::applications::{APPLICATIONS, Gpt2, ResNet50};
 use systole_nn::layers::{BuiltIn, LAYER_NAMES};
@@ -37,6 +40,7 @@ fn the_configuration_guide_lists_every_key() {
         ("model", applications()),
         ("layers", layers()),
         ("optimizer", optimizers()),
+        ("callbacks", callbacks()),
         ("schedules", schedules()),
         ("compile", section::<CompileSection>(&config, "CompileSection", "loss = \"mse\"")),
         ("losses", losses()),
@@ -206,6 +210,32 @@ fn named_default(items: &[Item], class: &str, name: &str) -> Value {
     let made: Schedule =
         serde_json::from_value(json!({"class_name": class, "config": config})).expect("a schedule");
     serde_json::to_value(made).expect("JSON")["config"][name].clone()
+}
+
+fn callbacks() -> String {
+    let source = Source::read("src/config/callbacks.rs");
+    let rows = CALLBACKS.into_iter().flat_map(|class| {
+        let items = source.items(&["pub enum CallbackSection {", &format!("{class} {{")]);
+        let required = items.iter().filter(|i| !i.attributes.contains("default"));
+        let mut table: serde_json::Map<String, Value> =
+            required.map(|i| (i.name.clone(), json!("x"))).collect();
+        table.insert("type".into(), json!(class));
+        let made: CallbackSection = serde_json::from_value(Value::Object(table)).expect("a callback");
+        let made = serde_json::to_value(made).expect("JSON");
+        let rows = items.iter().map(|item| {
+            let mut item = item.clone();
+            let default = item.attributes.contains("default").then(|| made[&item.name].clone());
+            if default.is_none() {
+                item.doc += " Required.";
+            }
+            key(&item, default.as_ref(), class)
+        });
+        let rows: Vec<[String; 4]> = rows.collect();
+        let none =
+            [["–".into(), "–".into(), "–".into(), "Ends training where the loss is not finite".into()]];
+        grouped(class, if rows.is_empty() { none.to_vec() } else { rows })
+    });
+    table(["`type`", "key", "type", "default", "meaning"], rows)
 }
 
 fn schedules() -> String {

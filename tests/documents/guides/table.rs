@@ -126,6 +126,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "Pair" => "size, or `[height, width]`",
         "Axes" => "dimension, or list of them",
         "Padding" => "`\"valid\"` or `\"same\"`",
+        "Direction" => "`\"auto\"`, `\"min\"` or `\"max\"`",
         "Packed" => "`\"auto\"`, `\"plain\"`, `\"gzip\"` or `\"zlib\"`",
         "Borders" => "size, `[rows, columns]`, or `[[top, bottom], [left, right]]`",
         "Activation" => "[activation](#activations)",
