@@ -85,6 +85,98 @@ fn the_place_of_the_greatest_is_found_by_neighbours() {
     }
 }
 
+/// The greatest, least, first and last of lines that are numbered: two folds, whatever the form of the body.
+#[test]
+fn numbered_places_of_extremes_are_found_by_two_folds() {
+    let body = |pick: &str, tie: &str, nan: bool| {
+        let of = |direction: &str, a: &str, b: &str, kind: &str, ty: &str| compare(a, b, direction, kind, ty);
+        let nan =
+            if nan { of("NE", "%p", "%p", "FLOAT", "f32") } else { of(pick, "%p", "%r", "FLOAT", "f32") };
+        format!(
+            "%2 = {}\n%3 = {nan}\n%5 = {}\n%6 = {}\n\
+             %4 = \"stablehlo.or\"(%2, %3) : (tensor<i1>, tensor<i1>) -> tensor<i1>\n\
+             %7 = \"stablehlo.and\"(%5, %6) : (tensor<i1>, tensor<i1>) -> tensor<i1>\n\
+             %8 = \"stablehlo.or\"(%4, %7) : (tensor<i1>, tensor<i1>) -> tensor<i1>\n\
+             %9 = \"stablehlo.select\"(%4, %p, %r) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>\n\
+             %10 = \"stablehlo.select\"(%8, %q, %s) : (tensor<i1>, tensor<i32>, tensor<i32>) -> tensor<i32>",
+            of(pick, "%p", "%r", "FLOAT", "f32"),
+            of("EQ", "%p", "%r", "FLOAT", "f32"),
+            of(tie, "%q", "%s", "SIGNED", "i32"),
+        )
+    };
+    let graph = |dim: usize, init: &str, body: &str| {
+        let out = if dim == 0 { "300" } else { "40" };
+        let text = format!(
+            r#"module @m {{ func.func public @main(%x: tensor<40x300xf32>) -> tensor<{out}xi32> {{
+  %i = "stablehlo.iota"() <{{iota_dimension = {dim} : i64}}> : () -> tensor<40x300xi32>
+  %a = "stablehlo.constant"() <{{value = dense<{init}> : tensor<f32>}}> : () -> tensor<f32>
+  %b = "stablehlo.constant"() <{{value = dense<0> : tensor<i32>}}> : () -> tensor<i32>
+  %0:2 = "stablehlo.reduce"(%x, %i, %a, %b) <{{dimensions = array<i64: {dim}>}}> ({{
+  ^bb0(%p: tensor<f32>, %q: tensor<i32>, %r: tensor<f32>, %s: tensor<i32>):
+{body}
+    "stablehlo.return"(%9, %10) : (tensor<f32>, tensor<i32>) -> ()
+  }}) : (tensor<40x300xf32>, tensor<40x300xi32>, tensor<f32>, tensor<i32>) -> (tensor<{out}xf32>, tensor<{out}xi32>)
+  return %0#1 : tensor<{out}xi32>
+}} }}"#
+        );
+        text::parse(&text).unwrap_or_else(|e| panic!("{e}"))
+    };
+    let x = drawn(&[40, 300], 5);
+    let finite: Vec<f32> = x.to_f32s().iter().map(|v| if v.is_finite() { *v } else { -7.0 }).collect();
+    let finite = Literal::from_slice([40, 300], &finite).unwrap();
+    for dim in [0, 1] {
+        for (pick, init) in [("GT", "0xFF800000"), ("LT", "0x7F800000")] {
+            let known = graph(dim, init, &body(pick, "LT", true));
+            let optimized = systole_compile::optimize(&known).unwrap().0;
+            let pairs =
+                |g: &Graph| g.nodes.iter().filter(|n| n.op.name() == "reduce" && n.outs.len() == 2).count();
+            assert_eq!((pairs(&known), pairs(&optimized)), (1, 0));
+            let folds = optimized.nodes.iter().filter(|n| n.op.name() == "reduce").count();
+            assert_eq!(folds, 2);
+            check(&known, &[x.clone()]);
+            check(&known, &[finite.clone()]);
+            // Where a NaN is taken only from one side, another order would take another element.
+            let sided = graph(dim, init, &body(pick, "LT", false));
+            check(&sided, &[finite.clone()]);
+        }
+    }
+}
+
+#[test]
+fn the_first_of_a_sort_are_those_of_the_whole() {
+    let x = drawn(&[6, 700], 11);
+    for k in [1, 8, 64, 100, 300, 350, 351, 700] {
+        let g = systole_ir::GraphBuilder::new("top_k");
+        let p = g.parameter(x.ty().clone(), "x");
+        let (values, places) = p.top_k(k);
+        let graph = g.finish(&[values, places]).unwrap();
+        let plan = systole_compile::schedule(
+            &systole_compile::optimize(&graph).unwrap().0,
+            &systole_compile::Options::default(),
+        );
+        let is_fused = plan.unwrap().to_string().contains(&format!("sort[..{k}]"));
+        assert_eq!(is_fused, k <= 350, "{k}");
+        check(&graph, &[x.clone()]);
+        let g = systole_ir::GraphBuilder::new("columns");
+        let p = g.parameter(x.ty().clone(), "x");
+        let graph = g.finish(&[p.transpose(&[1, 0]).argsort(0, true).slice_dim(0, 0, k)]).unwrap();
+        check(&graph, &[x.clone()]);
+    }
+    // Of other types, and in the other direction.
+    for dtype in
+        [DType::I8, DType::U8, DType::I32, DType::U64, DType::I64, DType::F64, DType::BF16, DType::F16]
+    {
+        let finite: Vec<f32> = x.to_f32s().iter().map(|v| if v.is_finite() { *v } else { 3.0 }).collect();
+        let x = Literal::from_slice([6, 700], &finite).unwrap().convert(dtype);
+        for descending in [false, true] {
+            let g = systole_ir::GraphBuilder::new("sort");
+            let p = g.parameter(x.ty().clone(), "x");
+            let sorted = [p.argsort(1, descending), p.sort(1, descending).slice_dim(1, 0, 20)];
+            check(&g.finish(&sorted).unwrap(), &[x.clone()]);
+        }
+    }
+}
+
 /// A sort of f32[4, 600] with the places beside it.
 fn sort(comparator: &str) -> Arc<Graph> {
     let text = format!(

@@ -6,6 +6,7 @@
 
 use super::attention;
 use super::check::{self, Checked};
+use super::first_sorted::FirstSorted;
 use super::map::Map;
 use super::moments::Moments;
 use super::nested::{Blocks, Rows};
@@ -16,7 +17,7 @@ use super::strided_map::StridedMap;
 use std::fmt;
 use std::ops::Deref;
 use systole_ir::attention::AttentionMatch;
-use systole_ir::op::Monoid;
+use systole_ir::op::{Monoid, Routine};
 use systole_ir::{Literal, Op, TensorType};
 
 /// A program: kernel calls in order, and the location of every array.
@@ -120,6 +121,10 @@ pub enum Kernel {
     /// Multi-head attention, or its gradients. The last input, the index of the `case` that it was matched in, is
     /// unused.
     Attention(AttentionMatch),
+    /// A routine on matrices or lines. The last input, the index of the `case` that named it, is unused.
+    Routine(Routine),
+    /// The first elements of each sorted line.
+    FirstSorted(FirstSorted),
     /// Max pooling, with the convolution, relu and dense layer that are fused into it.
     Pool(Pool),
     /// The gradient of max or sum pooling.
@@ -169,6 +174,8 @@ impl Kernel {
             Kernel::Blocks(b) => b.name(),
             Kernel::Attention(a) if a.gradient.is_some() => "attention gradient".into(),
             Kernel::Attention(_) => "attention".into(),
+            Kernel::Routine(r) => r.name().into(),
+            Kernel::FirstSorted(f) => f.name(),
             Kernel::Pool(p) => p.name(),
             Kernel::Unpool(u) => u.name(),
             Kernel::UnpooledGradient(g) => g.name(),
@@ -192,6 +199,8 @@ impl Kernel {
             | Kernel::Op { .. }
             | Kernel::Accumulate { .. }
             | Kernel::Attention(_)
+            | Kernel::Routine(_)
+            | Kernel::FirstSorted(_)
             | Kernel::Pool(_)
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
@@ -210,6 +219,8 @@ impl Kernel {
             | Kernel::Accumulate { .. }
             | Kernel::Blocks(_)
             | Kernel::Attention(_)
+            | Kernel::Routine(_)
+            | Kernel::FirstSorted(_)
             | Kernel::Pool(_)
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
@@ -237,6 +248,11 @@ impl Step {
                 check::infers(op, operands, outs)
             }
             Kernel::Attention(a) => attention::check(a, ins, outs),
+            Kernel::Routine(r) => {
+                let (_, operands) = ins.split_last().ok_or("a routine has no operands")?;
+                check::holds(r.fits(operands, outs), || format!("{} of {operands:?}", r.name()))
+            }
+            Kernel::FirstSorted(f) => f.check(ins, outs),
             Kernel::Pool(p) => p.check(ins, outs),
             Kernel::Unpool(u) => u.check(ins, outs),
             Kernel::UnpooledGradient(g) => g.check(ins, outs),
@@ -259,6 +275,8 @@ impl Step {
             | Kernel::Accumulate { .. }
             | Kernel::Blocks(_)
             | Kernel::Attention(_)
+            | Kernel::Routine(_)
+            | Kernel::FirstSorted(_)
             | Kernel::Pool(_)
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
@@ -291,6 +309,8 @@ impl Step {
             Kernel::Op { .. }
             | Kernel::Reduce { .. }
             | Kernel::Attention(_)
+            | Kernel::Routine(_)
+            | Kernel::FirstSorted(_)
             | Kernel::Pool(_)
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
@@ -321,6 +341,8 @@ impl Step {
             | Kernel::Rows(_)
             | Kernel::Accumulate { .. }
             | Kernel::Attention(_)
+            | Kernel::Routine(_)
+            | Kernel::FirstSorted(_)
             | Kernel::Pool(_)
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
@@ -367,6 +389,8 @@ pub fn right_operand(step: &Step) -> Option<(Slot, [usize; 2])> {
         | Kernel::Rows(_)
         | Kernel::Blocks(_)
         | Kernel::Attention(_)
+        | Kernel::Routine(_)
+        | Kernel::FirstSorted(_)
         | Kernel::Pool(_)
         | Kernel::Unpool(_)
         | Kernel::UnpooledGradient(_)

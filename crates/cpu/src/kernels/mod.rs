@@ -11,6 +11,7 @@ mod pool;
 mod reduce;
 mod reference;
 mod rng;
+mod routine;
 mod via_f32;
 
 use crate::select::Family;
@@ -27,5 +28,7 @@ pub const FAMILIES: &[&[&Family]] = &[
     &[&attention::FAMILY],
     &[&accumulate::FAMILY],
     &[&rng::FAMILY],
+    routine::FAMILIES,
+    &[&movement::FIRST_SORTED],
     &[&movement::FAMILY],
 ];

@@ -25,6 +25,7 @@ mod monoid;
 mod read;
 pub mod reduce;
 pub mod rng;
+pub mod routine;
 pub mod sample;
 mod samples;
 pub mod scatter;
