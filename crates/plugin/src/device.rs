@@ -205,6 +205,7 @@ macro_rules! handle {
 
 impl Handle for sys::Client_Create {
     unsafe fn handle(&mut self) -> Answer {
+        crate::table::made_by_caller_of(self.struct_size);
         // SAFETY: the caller's list is that long.
         let place = unsafe { ProcessOptions::read(self.create_options, self.num_options)? };
         self.client = Box::into_raw(Box::new(Client::new(&place)?)).cast();
