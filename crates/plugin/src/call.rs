@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
 use systole_ir::{Error, ErrorKind};
 use systole_pjrt::sys::{self, Args, Object, code};
 
@@ -11,6 +12,9 @@ pub(crate) struct Failure {
     pub(crate) code: i32,
     pub(crate) message: String,
 }
+
+/// Whether the last client was made by a caller whose header says less of how to make one.
+pub(crate) static IS_OLD: AtomicBool = AtomicBool::new(false);
 
 /// What a function of the plugin returns.
 pub(crate) type Answer = Result<(), Failure>;

@@ -170,27 +170,31 @@ pub(crate) fn compile(client: &Client, source: Serialized) -> Result<Program, Fa
 }
 
 /// A program with Shardy's ops as StableHLO without them, as each device runs it, and one of several devices with what
-/// JAX until 0.8 reads of how results lie; `None` where the source has neither.
-pub(crate) fn plain(code: &[u8], results: &[Tiles]) -> Option<Vec<u8>> {
+/// JAX until 0.8 reads of how arguments and results lie; `None` where the source has neither.
+pub(crate) fn plain(code: &[u8], arguments: &[Tiles], results: &[Tiles]) -> Option<Vec<u8>> {
     let Ok(Written::Other(mut module)) = read(code) else { return None };
     let is_shardys = |f: &Function| f.body.operations.iter().any(|op| op.name.starts_with("sdy."));
-    let tiles: Vec<String> = results.iter().map(Tiles::to_text).collect();
-    let told = match tiles.as_slice() {
+    let texts = |all: &[Tiles]| all.iter().map(Tiles::to_text).collect::<Vec<_>>();
+    let outs = match texts(results).as_slice() {
         [one] => one.clone(),
         all => format!("{{{}}}", all.join(", ")),
     };
-    const TOLD: &str = "mhlo.spmd_output_sharding";
+    const INS: &str = "mhlo.spmd_parameters_shardings";
+    const OUTS: &str = "mhlo.spmd_output_sharding";
     if module.functions.iter().any(is_shardys) {
         annotations::take(&mut module, 1, &[]).ok()?;
         let import::Imported { program, .. } = import::program(&module).ok()?;
         let own = text::print_program(&program.graph, &[], None);
         let head = "module @main ";
-        return Some(format!("{head}attributes {{{TOLD} = \"{told}\"}} {}", own.strip_prefix(head)?).into());
+        let ins = texts(arguments).iter().map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", ");
+        let told = format!("attributes {{{INS} = [{ins}], {OUTS} = \"{outs}\"}}");
+        return Some(format!("{head}{told} {}", own.strip_prefix(head)?).into());
     }
-    if results.is_empty() || results.iter().all(|t| t.devices() == 1) {
+    if results.iter().chain(arguments).all(|t| t.devices() == 1) {
         return None;
     }
-    module.attributes.push((TOLD.into(), Attribute::String(told)));
+    let ins = texts(arguments).into_iter().map(Attribute::String).collect();
+    module.attributes.extend([(INS.into(), Attribute::List(ins)), (OUTS.into(), Attribute::String(outs))]);
     Some(systole_mlir::text::write(&module).into_bytes())
 }
 

@@ -250,7 +250,9 @@ impl Handle for sys::Executable_OptimizedProgram {
         let program = &unsafe { seen::<Loaded>(self.executable)? }.program;
         // SAFETY: the caller's structure, which is to be filled.
         let given = unsafe { self.program.as_mut() }.ok_or_else(|| Failure::invalid("no program"))?;
-        let code = program.plain.get_or_init(|| plain(&program.source.code, &program.result_tiles));
+        let code = program
+            .plain
+            .get_or_init(|| plain(&program.source.code, &program.argument_tiles, &program.result_tiles));
         let code = code.as_deref().unwrap_or(&program.source.code);
         (given.format, given.format_size) = chars(FORMAT);
         if !given.code.is_null() {

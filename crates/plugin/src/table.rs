@@ -1,10 +1,10 @@
 //! The table of functions, and what the plugin says of itself.
 
-use crate::call::{Answer, Failure, Handle, entry, error};
+use crate::call::{Answer, Failure, Handle, IS_OLD, entry, error};
 use crate::extensions;
 use std::ffi::c_void;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use systole_pjrt::sys::{self, Args, Object};
 
 const SLOTS: usize = (sys::API_SIZE - sys::FIRST_SLOT) / size_of::<usize>();
@@ -124,14 +124,6 @@ impl Handle for sys::Plugin_Attributes {
         (self.attributes, self.num_attributes) = (list.0.as_ptr(), list.0.len());
         Ok(())
     }
-}
-
-/// Whether the last client was made by a caller whose header has less to say when it makes one.
-static IS_OLD: AtomicBool = AtomicBool::new(false);
-
-/// `size`: what the caller states of [`sys::Client_Create`]. Callers ask for attributes after that.
-pub(crate) fn made_by_caller_of(size: usize) {
-    IS_OLD.store(size < sys::Client_Create::SIZE, Ordering::Relaxed);
 }
 
 /// What callers ask a plugin about itself: XLA's version, and the versions of StableHLO that it reads.
