@@ -297,6 +297,23 @@ impl Tiles {
         }
     }
 
+    /// As GSPMD writes it, which [`Tiles::of_text`] reads; a sum of terms cannot be said, and is replicated there.
+    pub fn to_text(&self) -> String {
+        if self.is_replicated() || self.terms() > 1 {
+            return "{replicated}".into();
+        }
+        let list = |numbers: &[usize]| numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let copies = self.owner.len() / self.counts.iter().product::<usize>().max(1);
+        let (mut dims, mut more) = (self.counts.clone(), "");
+        if copies > 1 {
+            dims.push(copies);
+            more = " last_tile_dim_replicate";
+        }
+        let mut devices: Vec<usize> = (0..self.owner.len()).collect();
+        devices.sort_by_key(|d| self.owner[*d]);
+        format!("{{devices=[{}]{}{more}}}", list(&dims), list(&devices))
+    }
+
     /// A serialized `xla.OpSharding`:
     /// <https://github.com/openxla/xla/blob/main/xla/xla_data.proto>.
     pub fn to_proto(&self) -> Vec<u8> {
@@ -444,6 +461,7 @@ mod tests {
             (&[&[], &[]], "{replicated}"),
         ] {
             assert_eq!(axes(dims), Tiles::of_text(text, 2, 8).unwrap(), "{text}");
+            assert_eq!(axes(dims), Tiles::of_text(&axes(dims).to_text(), 2, 8).unwrap(), "{text}");
         }
         for wrong in ["", "{devices=[2,4]<=[7]}", "{devices=[2]0,0}", "{devices=[8,1]<=[8]T(1)}", "{half}"] {
             assert!(Tiles::of_text(wrong, 2, 8).is_err(), "{wrong}");

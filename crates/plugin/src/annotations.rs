@@ -176,6 +176,30 @@ impl Walk<'_> {
         last.operands.iter().map(|v| known.get(v).cloned().unwrap_or_default()).collect()
     }
 
+    /// Of what devices compute by themselves: as it says, and along axes of which it says nothing as its body leads to.
+    fn manual(&mut self, f: &Function, op: &Operation, known: &HashMap<Value, Axes>) -> Vec<Axes> {
+        let mut results = shardings(&op.attributes, "out_shardings");
+        let Some(body) = op.regions.first() else { return results };
+        let own = match find(&op.attributes, "manual_axes") {
+            Some(Attribute::List(axes)) => axes.as_slice(),
+            _ => &[],
+        };
+        let is_own = |axis: &String| own.iter().any(|a| matches!(a, Attribute::String(own) if own == axis));
+        let mut inner = known.clone();
+        for (argument, operand) in body.arguments.iter().zip(&op.operands) {
+            let mut axes = known.get(operand).cloned().unwrap_or_default();
+            axes.iter_mut().for_each(|axes| axes.retain(|axis| !is_own(axis)));
+            inner.insert(*argument, axes);
+        }
+        let led = self.body(f, body, &mut inner);
+        for (axes, led) in results.iter_mut().zip(led) {
+            for (to, found) in led.iter().enumerate() {
+                join(axes, to, Some(found));
+            }
+        }
+        results
+    }
+
     fn operation(&mut self, f: &Function, op: &Operation, known: &HashMap<Value, Axes>) -> Vec<Axes> {
         let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
         match name {
@@ -185,7 +209,7 @@ impl Walk<'_> {
                     None => Vec::new(),
                 }
             }
-            "sdy.manual_computation" => shardings(&op.attributes, "out_shardings"),
+            "sdy.manual_computation" => self.manual(f, op, known),
             "func.call" => {
                 let Some(Attribute::Symbol(callee)) = find(&op.attributes, "callee") else {
                     return Vec::new();
@@ -298,11 +322,35 @@ fn along(
         {
             same()
         }
-        "convolution" | "gather" | "scatter" | "iota" | "custom_call" | "rng_bit_generator" | "reduce" => {
-            Vec::new()
-        }
+        "gather" => gathered(op, k, from, out, f),
+        // What the updates leave lies as it lay.
+        "scatter" if k < op.results.len() => same(),
+        "convolution" | "scatter" | "iota" | "custom_call" | "rng_bit_generator" | "reduce" => Vec::new(),
         _ if from == out => same(),
         _ => Vec::new(),
+    }
+}
+
+/// Of gathered slices: dimensions of the operand that each slice has whole, and those of the indices.
+fn gathered(op: &Operation, k: usize, from: &[u64], out: &[u64], f: &Function) -> Vec<(usize, usize)> {
+    let Some(Attribute::Struct(_, fields)) = find(&op.attributes, "dimension_numbers") else {
+        return Vec::new();
+    };
+    let offsets = numbers(fields, "offset_dims");
+    let others = (0..out.len()).filter(|d| !offsets.contains(d));
+    let vector = numbers(fields, "index_vector_dim").first().copied().unwrap_or(0);
+    match k {
+        0 => {
+            let mut gone = numbers(fields, "collapsed_slice_dims");
+            gone.extend(numbers(fields, "operand_batching_dims"));
+            let kept = (0..from.len()).filter(|d| !gone.contains(d));
+            let whole = |(d, to): &(usize, usize)| from.get(*d) == out.get(*to);
+            kept.zip(offsets.iter().copied()).filter(whole).collect()
+        }
+        _ => {
+            let rank = op.operands.get(1).and_then(|v| dims(f, *v)).map_or(0, |d| d.len());
+            (0..rank).filter(|d| *d != vector).zip(others).collect()
+        }
     }
 }
 

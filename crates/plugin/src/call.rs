@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
 use systole_ir::{Error, ErrorKind};
 use systole_pjrt::sys::{self, Args, Object, code};
 
@@ -11,6 +12,9 @@ pub(crate) struct Failure {
     pub(crate) code: i32,
     pub(crate) message: String,
 }
+
+/// Whether the last client was made by a caller whose header says less of how to make one.
+pub(crate) static IS_OLD: AtomicBool = AtomicBool::new(false);
 
 /// What a function of the plugin returns.
 pub(crate) type Answer = Result<(), Failure>;
@@ -42,6 +46,9 @@ impl From<Error> for Failure {
 
 /// A function of the C API, as a method of its arguments.
 pub(crate) trait Handle: Args {
+    /// Bytes that callers have room for, whatever size they state.
+    const LEAST: usize = 0;
+
     /// # Safety
     /// Pointers in the arguments are as the C API says.
     unsafe fn handle(&mut self) -> Answer;
@@ -102,7 +109,7 @@ pub(crate) unsafe extern "C" fn entry<A: Handle>(args: *mut c_void) -> Object {
     let answer = catch_unwind(AssertUnwindSafe(|| {
         let mut own = A::new();
         // SAFETY: every structure begins with its size.
-        let known = unsafe { *args.cast::<usize>() }.min(A::SIZE);
+        let known = unsafe { *args.cast::<usize>() }.max(A::LEAST).min(A::SIZE);
         // SAFETY: both are at least that long, and any bytes of the caller's are integers and pointers.
         unsafe { std::ptr::copy_nonoverlapping(args.cast::<u8>(), (&raw mut own).cast(), known) };
         // SAFETY: the caller follows the C API.

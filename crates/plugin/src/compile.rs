@@ -9,14 +9,14 @@ use crate::program::{Engine, Program};
 use crate::serialized::Serialized;
 use crate::told::{Facts, Told};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use systole_dist::{SimulatedMesh, Team, partition};
 use systole_ir::op::Devices;
 use systole_ir::rng::fnv1a;
 use systole_ir::{Graph, TensorType, cost, text};
 use systole_mlir::import;
 use systole_mlir::interface::{Face, Interface};
-use systole_mlir::syntax::Module;
+use systole_mlir::syntax::{Attribute, Function, Module};
 use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys::Object;
 use systole_runtime::{Backend, CompileOptions};
@@ -161,11 +161,41 @@ pub(crate) fn compile(client: &Client, source: Serialized) -> Result<Program, Fa
         result_tiles: parts.result_tiles,
         wholes: parts.wholes,
         source,
+        plain: OnceLock::new(),
         pace: client.pace.clone(),
         is_long,
         arena: parts.arena,
         told,
     })
+}
+
+/// A program with Shardy's ops as StableHLO without them, as each device runs it, and one of several devices with what
+/// JAX until 0.8 reads of how arguments and results lie; `None` where the source has neither.
+pub(crate) fn plain(code: &[u8], arguments: &[Tiles], results: &[Tiles]) -> Option<Vec<u8>> {
+    let Ok(Written::Other(mut module)) = read(code) else { return None };
+    let is_shardys = |f: &Function| f.body.operations.iter().any(|op| op.name.starts_with("sdy."));
+    let texts = |all: &[Tiles]| all.iter().map(Tiles::to_text).collect::<Vec<_>>();
+    let outs = match texts(results).as_slice() {
+        [one] => one.clone(),
+        all => format!("{{{}}}", all.join(", ")),
+    };
+    const INS: &str = "mhlo.spmd_parameters_shardings";
+    const OUTS: &str = "mhlo.spmd_output_sharding";
+    if module.functions.iter().any(is_shardys) {
+        annotations::take(&mut module, 1, &[]).ok()?;
+        let import::Imported { program, .. } = import::program(&module).ok()?;
+        let own = text::print_program(&program.graph, &[], None);
+        let head = "module @main ";
+        let ins = texts(arguments).iter().map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", ");
+        let told = format!("attributes {{{INS} = [{ins}], {OUTS} = \"{outs}\"}}");
+        return Some(format!("{head}{told} {}", own.strip_prefix(head)?).into());
+    }
+    if results.iter().chain(arguments).all(|t| t.devices() == 1) {
+        return None;
+    }
+    let ins = texts(arguments).into_iter().map(Attribute::String).collect();
+    module.attributes.extend([(INS.into(), Attribute::List(ins)), (OUTS.into(), Attribute::String(outs))]);
+    Some(systole_mlir::text::write(&module).into_bytes())
 }
 
 /// Loops whose number of trips is not known.

@@ -1,6 +1,6 @@
 //! The client, its logical devices and their memories. A client owns all of them; callers hold pointers.
 
-use crate::call::{Answer, Failure, Handle, chars, list, seen};
+use crate::call::{Answer, Failure, Handle, IS_OLD, chars, list, seen};
 use crate::event::Pace;
 use crate::hosts::{Line, ProcessOptions};
 use crate::queue::Queue;
@@ -205,6 +205,8 @@ macro_rules! handle {
 
 impl Handle for sys::Client_Create {
     unsafe fn handle(&mut self) -> Answer {
+        // Callers ask for the plugin's attributes after this.
+        IS_OLD.store(self.struct_size < Self::SIZE, Relaxed);
         // SAFETY: the caller's list is that long.
         let place = unsafe { ProcessOptions::read(self.create_options, self.num_options)? };
         self.client = Box::into_raw(Box::new(Client::new(&place)?)).cast();

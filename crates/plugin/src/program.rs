@@ -4,7 +4,7 @@
 //! callers that keep what was compiled.
 
 use crate::call::{Answer, Failure, Handle, chars, list, seen};
-use crate::compile::compile;
+use crate::compile::{compile, plain};
 use crate::device::{Client, free_bytes};
 use crate::event::Pace;
 use crate::kind::Kind;
@@ -12,7 +12,7 @@ use crate::queue::Queue;
 use crate::serialized::Serialized;
 use crate::told::Told;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use systole_dist::SimulatedMesh;
 use systole_ir::TensorType;
 use systole_mlir::tiles::Tiles;
@@ -47,6 +47,8 @@ pub(crate) struct Program {
     /// The arrays that hold each argument of all devices together.
     pub(crate) wholes: Vec<Vec<TensorType>>,
     pub(crate) source: Serialized,
+    /// For those who cannot read the source, made when they ask.
+    pub(crate) plain: OnceLock<Option<Vec<u8>>>,
     pub(crate) pace: Pace,
     /// The client's own thread.
     pub(crate) queue: Weak<Queue>,
@@ -240,14 +242,18 @@ impl Program {
 }
 
 impl Handle for sys::Executable_OptimizedProgram {
-    /// The program as it came. Callers ask twice: how long it is, then for the bytes.
+    /// The program as it came, or one that needs no Shardy to be read. Callers ask twice: how long it is, then for the
+    /// bytes.
     unsafe fn handle(&mut self) -> Answer {
         const FORMAT: &str = "mlir";
         // SAFETY: callers hand back what they were given.
         let program = &unsafe { seen::<Loaded>(self.executable)? }.program;
         // SAFETY: the caller's structure, which is to be filled.
         let given = unsafe { self.program.as_mut() }.ok_or_else(|| Failure::invalid("no program"))?;
-        let code = &program.source.code;
+        let code = program
+            .plain
+            .get_or_init(|| plain(&program.source.code, &program.argument_tiles, &program.result_tiles));
+        let code = code.as_deref().unwrap_or(&program.source.code);
         (given.format, given.format_size) = chars(FORMAT);
         if !given.code.is_null() {
             if given.code_size < code.len() {

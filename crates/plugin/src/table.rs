@@ -1,9 +1,10 @@
 //! The table of functions, and what the plugin says of itself.
 
-use crate::call::{Answer, Failure, Handle, entry, error};
+use crate::call::{Answer, Failure, Handle, IS_OLD, entry, error};
 use crate::extensions;
 use std::ffi::c_void;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
 use systole_pjrt::sys::{self, Args, Object};
 
 const SLOTS: usize = (sys::API_SIZE - sys::FIRST_SLOT) / size_of::<usize>();
@@ -113,9 +114,13 @@ impl Handle for sys::Plugin_Initialize {
 }
 
 impl Handle for sys::Plugin_Attributes {
+    // The header forgot the last field where it counts the size.
+    const LEAST: usize = Self::SIZE;
+
     unsafe fn handle(&mut self) -> Answer {
-        static LIST: OnceLock<Attributes> = OnceLock::new();
-        let list = LIST.get_or_init(Attributes::new);
+        static LISTS: [OnceLock<Attributes>; 2] = [OnceLock::new(), OnceLock::new()];
+        let is_old = IS_OLD.load(Ordering::Relaxed);
+        let list = LISTS[usize::from(is_old)].get_or_init(|| Attributes::new(is_old));
         (self.attributes, self.num_attributes) = (list.0.as_ptr(), list.0.len());
         Ok(())
     }
@@ -130,7 +135,9 @@ unsafe impl Sync for Attributes {}
 unsafe impl Send for Attributes {}
 
 impl Attributes {
-    fn new() -> Attributes {
+    /// Old callers write programs in the version that they are told, even where they do not know it.
+    fn new(is_old: bool) -> Attributes {
+        const OLDEST: &[i64] = &[1, 0, 0];
         const KNOWN: systole_bytecode::Version = systole_bytecode::CURRENT;
         const CURRENT: &[i64] = &[KNOWN.major as i64, KNOWN.minor as i64, KNOWN.patch as i64];
         const MINIMUM: &[i64] = &[0, 9, 0];
@@ -146,7 +153,7 @@ impl Attributes {
             sys::NamedValue { type_: sys::named::INT64, value: 2, value_size: 1, ..list("xla_version", &[]) };
         Attributes(vec![
             xla,
-            list("stablehlo_current_version", CURRENT),
+            list("stablehlo_current_version", if is_old { OLDEST } else { CURRENT }),
             list("stablehlo_minimum_version", MINIMUM),
         ])
     }

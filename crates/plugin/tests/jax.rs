@@ -2,8 +2,9 @@
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// The library beside the tests.
 fn library() -> PathBuf {
@@ -12,15 +13,28 @@ fn library() -> PathBuf {
     found.expect("cargo builds the library with its tests")
 }
 
-/// What every script begins with. Whether a platform gives memory away, and keeps compiled programs, is a list in JAX.
+/// A folder of Python modules in which JAX finds the plugin as the wheel has it.
+fn modules() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("jax");
+        let package = folder.join("jax_plugins/systole");
+        std::fs::create_dir_all(&package).expect("a folder is made");
+        let registers = include_str!("../../../packaging/python/jax_plugins/systole/__init__.py");
+        std::fs::write(package.join("__init__.py"), registers).expect("a file is written");
+        let link = package.join("libsystole_plugin.so");
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(library(), link).expect("a link is made");
+        folder
+    })
+}
+
+/// What every script begins with.
 const BEGIN: &str = "
-import threading, tempfile, os
+import threading, tempfile, os, jax.experimental
 import numpy as np, jax, jax.numpy as jnp
 from functools import partial
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from jax._src import compilation_cache
-from jax._src.interpreters import mlir
-mlir._platforms_with_donation.append('systole')
 assert jax.devices()[0].platform == 'systole'
 def close(a, b, tolerance=1e-5):
     np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tolerance, atol=tolerance)
@@ -42,8 +56,8 @@ fn run(name: &str, devices: usize, script: &str) {
     let out = Command::new(python)
         .arg("-c")
         .arg(format!("{BEGIN}{script}\nprint('the end')"))
-        .env("PJRT_NAMES_AND_LIBRARY_PATHS", format!("systole:{}", library().display()))
-        .env("JAX_PLATFORMS", "systole")
+        .env("PYTHONPATH", modules())
+        .env("JAX_PLATFORMS", "systole,cpu")
         .env("SYSTOLE_DEVICES", devices.to_string())
         .env("TPU_SKIP_MDS_QUERY", "1")
         .output()
@@ -70,6 +84,7 @@ scripts! {
     element_types: 1;
     donation: 2;
     threads: 2;
+    clients: 2;
     errors: 1;
     what_is_told: 1;
     kept_programs: 1;

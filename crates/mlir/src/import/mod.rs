@@ -10,6 +10,7 @@ mod dynamic;
 mod fft;
 mod fold;
 mod given;
+mod groups;
 mod importer;
 mod linalg;
 mod manual;
@@ -77,6 +78,13 @@ pub fn program(module: &Module) -> Result<Imported> {
 /// # Errors
 /// As [`program`].
 pub fn of_function(module: &Module, main: &Function) -> Result<Imported> {
+    let Some(own) = groups::written(module)? else { return of_numbered(module, main) };
+    let main = own.functions.iter().find(|f| f.name == main.name).unwrap_or(main);
+    of_numbered(&own, main)
+}
+
+/// Of a module whose groups of devices are numbers.
+fn of_numbered(module: &Module, main: &Function) -> Result<Imported> {
     let g = GraphBuilder::new(&main.name);
     let (mut arguments, mut parameters) = (Vec::new(), Vec::new());
     for (i, (value, name)) in main.body.arguments.iter().zip(&main.names).enumerate() {

@@ -2,7 +2,9 @@ good = jax.jit(lambda x: x + 1)
 for wrong in [
     lambda: jax.jit(lambda x: x + 1, compiler_options={'nonsense': True})(1.0),
     lambda: jax.jit(lambda x: x + 1, compiler_options={'systole_nonsense': True})(1.0),
-    lambda: jax.jit(lambda x: jax.pure_callback(lambda v: v, x, x))(1.0),
+    # More memory than there is.
+    lambda: jax.jit(lambda x: (jnp.arange(1 << 42, dtype=jnp.float32) + x)[::3])(1.0).block_until_ready(),
+    lambda: jnp.zeros(1 << 44, jnp.float32).block_until_ready(),
 ]:
     try:
         wrong()
@@ -12,3 +14,23 @@ for wrong in [
         raise SystemExit('no error')
     assert float(good(1.0)) == 2
 assert float(jax.jit(lambda x: x + 1, compiler_options={'systole_winograd': True})(1.0)) == 2
+
+# Calls of Python say what to do instead.
+for call in [
+    lambda x: jax.debug.print('{}', x),
+    lambda x: jax.debug.callback(print, x),
+    lambda x: jax.pure_callback(lambda v: v, x, x),
+    lambda x: jax.experimental.io_callback(lambda v: v, x, x),
+]:
+    try:
+        jax.jit(call)(jnp.float32(1))
+    except NotImplementedError as e:
+        assert 'disable_jit' in str(e) and 'systole' in str(e), e
+    else:
+        raise SystemExit('no error')
+seen = []
+with jax.disable_jit():
+    jax.jit(lambda x: jax.debug.callback(seen.append, x))(jnp.float32(3))
+f = jax.jit(lambda x: jax.pure_callback(lambda v: v + np.float32(1), x, x))
+assert float(f(jax.device_put(np.float32(1), jax.devices('cpu')[0]))) == 2
+assert [float(v) for v in seen] == [3], seen

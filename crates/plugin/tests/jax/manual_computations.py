@@ -5,6 +5,7 @@ def mapped(ins, outs, **more):
     return lambda f: jax.jit(jax.shard_map(f, mesh=m, in_specs=ins, out_specs=outs, **more))
 
 f = mapped(P('x', 'y'), P('x', None))(lambda a: jax.lax.psum(a, 'y') + jax.lax.axis_index('x'))
+assert 'HloModule' in f.lower(x).compile().as_text()
 close(f(x), x0[:, :2] + x0[:, 2:] + np.repeat(np.arange(4), 2)[:, None])
 f = mapped(P('x', 'y'), P('x', 'y'))(lambda a: jax.lax.ppermute(a, 'x', [(i, (i + 1) % 4) for i in range(4)]))
 close(f(x), np.roll(x0, 2, 0))
@@ -14,6 +15,12 @@ f = mapped(P('x'), P(None, 'x'))(lambda a: jax.lax.all_to_all(a, 'x', 1, 0, tile
 close(f(x), x0)
 g = mapped(P('x'), P('x'), axis_names={'x'})(lambda a: a * 2 + jax.lax.psum(a.sum(), 'x'))
 close(g(x), x0 * 2 + x0.sum())
+# Along the other axes results lie as the body leads to.
+g = mapped(P(), P(), axis_names={'x'}, check_vma=False)(lambda a: jax.lax.with_sharding_constraint(a * a, P(None, 'y')))
+with jax.set_mesh(m):
+    r = g(jax.device_put(x0, NamedSharding(m, P(None, 'y'))))
+assert r.sharding.is_equivalent_to(NamedSharding(m, P(None, 'y')), 2), r.sharding
+close(r, x0 * x0)
 f = mapped(P('x', 'y'), P('x', 'y'))(lambda a: jax.lax.pmax(a, ('x', 'y')) - a)
 greatest = np.array([[x0[i::2, j::2].max() for j in range(2)] for i in range(2)])
 close(f(x), np.tile(greatest, (4, 2)) - x0)

@@ -15,6 +15,13 @@ assert r.sharding.is_equivalent_to(NamedSharding(m, P('y')), 2), r.sharding
 r = jax.jit(lambda x: x.sum(1), out_shardings=NamedSharding(m, P('y')))(x)
 assert r.sharding.is_equivalent_to(NamedSharding(m, P('y')), 1)
 close(r, x0.sum(1))
+# What is taken from an array lies as the array does.
+r = jax.jit(lambda x, i: x[i])(x, np.array([1, 0]))
+assert r.sharding.is_equivalent_to(NamedSharding(m, P(None, 'y')), 2), r.sharding
+close(r, x0[[1, 0]])
+r = jax.jit(lambda x: x.at[np.array([1, 0])].set(7.0))(x)
+assert r.sharding.is_equivalent_to(x.sharding, 2), r.sharding
+assert 'HloModule' in jax.jit(lambda x: x * 2).lower(x).compile().as_text()
 
 @partial(jax.jit, donate_argnums=0)
 def step(w, batch):

@@ -14,10 +14,13 @@ def initialize():
     """Called by JAX when it looks for its platforms; loads nothing yet."""
     from jax._src import xla_bridge
 
+    # Old releases of JAX refuse a plugin of a newer header unless they are told that it fits: structures carry their sizes.
+    os.environ.setdefault("ENABLE_PJRT_COMPATIBILITY", "1")
     # JAX's own CPU has priority 0.
     xla_bridge.register_plugin(NAME, priority=-100, library_path=LIBRARY, options=None)
     _give_memory_away()
     _keep_programs()
+    _refuse_callbacks()
 
 
 def _give_memory_away():
@@ -33,20 +36,54 @@ def _keep_programs():
     """The cache of compiled programs (`jax_compilation_cache_dir`) asks a fixed list of platforms, in a function of its own."""
     import functools
 
-    from jax._src import compilation_cache
+    from jax._src import compilation_cache, compiler
 
-    asked = getattr(compilation_cache, "_is_cache_used", None) or getattr(compilation_cache, "is_cache_used", None)
+    # JAX 0.4.30 asks where it compiles.
+    home = compilation_cache if hasattr(compilation_cache, "is_cache_used") else compiler
+    name = "is_cache_used" if home is compilation_cache else "compile_or_get_cached"
+    asked = getattr(home, name, None)
     if asked is None or getattr(asked, "systole", False):
         return
 
     @functools.wraps(asked)
-    def is_cache_used(backend):
-        if getattr(backend, "platform", None) != NAME:
-            return asked(backend)
-        return asked(_AsCpu(backend))
+    def wrapped(backend, *args, **kwargs):
+        return asked(_AsCpu(backend) if getattr(backend, "platform", None) == NAME else backend, *args, **kwargs)
 
-    is_cache_used.systole = True
-    setattr(compilation_cache, asked.__name__, is_cache_used)
+    wrapped.systole = True
+    setattr(home, name, wrapped)
+
+
+CALLBACKS = {
+    "callback": ["pure_callback_p", "io_callback_p"],
+    "debugging": ["debug_callback_p", "debug_print_p"],
+    "buffer_callback": ["buffer_callback_p"],
+}
+
+
+def _refuse_callbacks():
+    """JAX's rules for calls of Python are for its own platforms, and would fail without saying why."""
+    import importlib
+
+    from jax._src.interpreters import mlir
+
+    for module, primitives in CALLBACKS.items():
+        try:
+            module = importlib.import_module("jax._src." + module)
+        except ImportError:
+            continue
+        for primitive in filter(None, (getattr(module, name, None) for name in primitives)):
+            mlir.register_lowering(primitive, _refuse(primitive), platform=NAME)
+
+
+def _refuse(primitive):
+    def rule(ctx, *args, **params):
+        raise NotImplementedError(
+            f"Python cannot be called from a compiled program on the platform `{NAME}` ({primitive}: jax.debug.print, "
+            "jax.debug.callback, jax.pure_callback, jax.experimental.io_callback). Return the value from the jitted function and use "
+            "it outside; or, with JAX_PLATFORMS=systole,cpu, look at one run without jit (`with jax.disable_jit():`) or put the "
+            'function on JAX\'s own CPU (`jax.device_put(x, jax.devices("cpu")[0])`).')
+
+    return rule
 
 
 class _AsCpu:
