@@ -10,13 +10,14 @@ use systole_data::{HostArray, Sample};
 /// Name, what takes the bytes, valid inputs.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     ("tfrecord", tfrecord, tfrecord_seeds),
     ("example", example, example_seeds),
     ("idx", idx, idx_seeds),
     ("npy", npy, npy_seeds),
     ("jpeg", jpeg, jpeg_seeds),
     ("bytecode", bytecode, bytecode_seeds),
+    ("text", text, text_seeds),
 ];
 
 pub fn tfrecord(bytes: &[u8]) {
@@ -116,6 +117,40 @@ fn jpeg_seeds() -> Vec<Vec<u8>> {
     seeds.map(<[u8]>::to_vec).into()
 }
 
+const PROGRAMS: [&str; 3] = [
+    "func.func @main(%arg0: tensor<2x3xf32>) -> tensor<3xf32> {
+        %cst = stablehlo.constant dense<0.0> : tensor<f32>
+        %0 = stablehlo.exponential %arg0 : tensor<2x3xf32>
+        %1 = stablehlo.reduce(%0 init: %cst) applies stablehlo.add across dimensions = [0]
+            : (tensor<2x3xf32>, tensor<f32>) -> tensor<3xf32>
+        return %1 : tensor<3xf32>
+    }",
+    "sdy.mesh @mesh = <[\"x\"=2]>
+    func.func @main(%arg0: tensor<4xi1> {sdy.sharding = #sdy.sharding<@mesh, [{\"x\"}]>}) -> tensor<4xi1> {
+        %0 = sdy.sharding_constraint %arg0 <@mesh, [{}]> : tensor<4xi1>
+        %1 = stablehlo.custom_call @f(%0) {api_version = 4 : i32, mhlo.backend_config = {a = 3 : i32}}
+            : (tensor<4xi1>) -> tensor<4xi1>
+        return %1 : tensor<4xi1>
+    }",
+    // As MLIR prints what it has no other form for.
+    "module attributes {mhlo.num_partitions = 1 : i32} {
+        \"func.func\"() <{function_type = (tensor<f32>, tensor<i32>) -> tensor<f32>, sym_name = \"main\"}> ({
+        ^bb0(%x: tensor<f32>, %i: tensor<i32>):
+            %0:2 = \"stablehlo.while\"(%x, %i) ({
+            ^bb0(%a: tensor<f32>, %b: tensor<i32>):
+                %2 = \"stablehlo.compare\"(%b, %i) <{comparison_direction = #stablehlo<comparison_direction LT>}>
+                    : (tensor<i32>, tensor<i32>) -> tensor<i1>
+                \"stablehlo.return\"(%2) : (tensor<i1>) -> ()
+            }, {
+            ^bb0(%a: tensor<f32>, %b: tensor<i32>):
+                \"stablehlo.return\"(%a, %b) : (tensor<f32>, tensor<i32>) -> ()
+            }) : (tensor<f32>, tensor<i32>) -> (tensor<f32>, tensor<i32>)
+            \"func.return\"(%0#0) : (tensor<f32>) -> ()
+        }) : () -> ()
+    } loc(#l)
+    #l = loc(\"a\"(\"b.py\":1:2))",
+];
+
 pub fn bytecode(bytes: &[u8]) {
     // What was read can be written, unless it names what no version has; and is read again as it was.
     let Ok(module) = systole_bytecode::parse(bytes) else { return };
@@ -125,22 +160,6 @@ pub fn bytecode(bytes: &[u8]) {
 }
 
 fn bytecode_seeds() -> Vec<Vec<u8>> {
-    let texts = [
-        "func.func @main(%arg0: tensor<2x3xf32>) -> tensor<3xf32> {
-            %cst = stablehlo.constant dense<0.0> : tensor<f32>
-            %0 = stablehlo.exponential %arg0 : tensor<2x3xf32>
-            %1 = stablehlo.reduce(%0 init: %cst) applies stablehlo.add across dimensions = [0]
-                : (tensor<2x3xf32>, tensor<f32>) -> tensor<3xf32>
-            return %1 : tensor<3xf32>
-        }",
-        "sdy.mesh @mesh = <[\"x\"=2]>
-        func.func @main(%arg0: tensor<4xi1> {sdy.sharding = #sdy.sharding<@mesh, [{\"x\"}]>}) -> tensor<4xi1> {
-            %0 = sdy.sharding_constraint %arg0 <@mesh, [{}]> : tensor<4xi1>
-            %1 = stablehlo.custom_call @f(%0) {api_version = 4 : i32, mhlo.backend_config = {a = 3 : i32}}
-                : (tensor<4xi1>) -> tensor<4xi1>
-            return %1 : tensor<4xi1>
-        }",
-    ];
     let bytes = |text: &str| {
         let module = systole_mlir::text::parse(text).expect("a program");
         [3, 9].map(|minor| {
@@ -148,5 +167,16 @@ fn bytecode_seeds() -> Vec<Vec<u8>> {
                 .expect("an artifact")
         })
     };
-    texts.into_iter().flat_map(bytes).collect()
+    PROGRAMS.into_iter().take(2).flat_map(bytes).collect()
+}
+
+pub fn text(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    // What was read is written, and read again.
+    let Ok(module) = systole_mlir::text::parse(text) else { return };
+    let _ = systole_mlir::text::parse(&systole_mlir::text::write(&module));
+}
+
+fn text_seeds() -> Vec<Vec<u8>> {
+    PROGRAMS.into_iter().map(|text| text.as_bytes().to_vec()).collect()
 }

@@ -267,3 +267,42 @@ fn wrong_input_is_told_with_the_op_and_its_place() {
         assert!(told.contains("line 2") && told.contains("stablehlo."), "{told}");
     }
 }
+
+fn eigh(n: usize, config: &str) -> String {
+    format!(
+        "func.func @main(%a: tensor<{n}x{n}xf32>) -> (tensor<{n}x{n}xf32>, tensor<{n}xf32>) {{
+           %0:2 = stablehlo.custom_call @Eigh(%a) {{backend_config = \"{config}\"}} : (tensor<{n}x{n}xf32>) -> (tensor<{n}x{n}xf32>, tensor<{n}xf32>)
+           return %0#0, %0#1 : tensor<{n}x{n}xf32>, tensor<{n}xf32>
+         }}"
+    )
+}
+
+/// a · v = v · diag(w), orthonormal vectors, ascending values; only one triangle is read.
+#[test]
+fn rotations_make_eigenvalues_and_vectors() {
+    for (n, is_lower) in [(1usize, true), (2, true), (3, false), (4, true), (7, true), (12, false)] {
+        let x = numbers(n * n, 8);
+        let a: Vec<f32> = x.iter().zip(turned(&x, n)).map(|(a, b)| a + b).collect();
+        let mut half = a.clone();
+        (0..n * n).filter(|p| (p / n < p % n) == is_lower && p / n != p % n).for_each(|p| half[p] = f32::NAN);
+        let program = eigh(n, if is_lower { "1,1,100,1e-6" } else { "0,1,100,1e-6" });
+        let made = results(&program, &[&Literal::from_slice([n, n], &half).unwrap()]);
+        let (v, w) = (&made[0], &made[1]);
+        let scaled: Vec<f32> = (0..n * n).map(|p| v[p] * w[p % n]).collect();
+        close(&product(&a, v, n), &scaled, 1e-5);
+        let unit: Vec<f32> = (0..n * n).map(|p| if p / n == p % n { 1.0 } else { 0.0 }).collect();
+        close(&product(&turned(v, n), v, n), &unit, 1e-5);
+        assert!(w.windows(2).all(|pair| pair[0] <= pair[1]), "{w:?}");
+    }
+}
+
+#[test]
+fn equal_eigenvalues_and_what_is_no_number() {
+    let of = |a: &[f32; 9]| results(&eigh(3, "1,1,100,1e-6"), &[&Literal::from_slice([3, 3], a).unwrap()]);
+    close(&of(&[2.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 2.0])[1], &[2.0; 3], 0.0);
+    close(&of(&[0.0; 9])[1], &[0.0; 3], 0.0);
+    close(&of(&[1e30, 0.0, 0.0, 1e30, 1e30, 0.0, 0.0, 0.0, 0.0])[1], &[0.0, 0.0, 2e30], 1e-6);
+    assert!(of(&[f32::NAN; 9]).concat().iter().all(|x| x.is_nan()));
+    let error = text::parse(&eigh(2, "")).and_then(|m| import::program(&m)).expect_err("no configuration");
+    assert!(error.to_string().contains("lower,sorted"), "{error}");
+}

@@ -21,6 +21,7 @@ def initialize():
     _give_memory_away()
     _keep_programs()
     _refuse_callbacks()
+    _decompose()
 
 
 def _give_memory_away():
@@ -30,6 +31,36 @@ def _give_memory_away():
     platforms = getattr(mlir, "_platforms_with_donation", None)
     if isinstance(platforms, list) and NAME not in platforms:
         platforms.append(NAME)
+
+
+def _decompose():
+    """Eigenvalues of Hermitian matrices, and what JAX writes by them (singular values, norms, ranks), have no rule for platforms
+    that JAX does not know; the call is that of its rule for TPUs."""
+    import inspect
+
+    from jax._src.interpreters import mlir
+    from jax._src.lax import linalg
+
+    def eigh(ctx, operand, *, lower, sort_eigenvalues=True, subset_by_index=None, **_):
+        vectors, values = ctx.avals_out
+        n = ctx.avals_in[0].shape[-1]
+        if subset_by_index not in (None, (0, n)):
+            raise NotImplementedError("systole computes all eigenvalues: subset_by_index is not supported")
+        types = [mlir.aval_to_ir_type(*context(ctx), aval) for aval in (vectors, values)]
+        call = mlir.custom_call(
+            "Eigh",
+            result_types=types,
+            operands=[operand],
+            backend_config=f"{int(lower)},{int(sort_eigenvalues)},100,1e-6",
+            api_version=1,
+        )
+        return call.results
+
+    def context(ctx):
+        """Newer releases ask for the module too."""
+        return [ctx.module_context] if len(inspect.signature(mlir.aval_to_ir_type).parameters) > 1 else []
+
+    mlir.register_lowering(linalg.eigh_p, eigh, platform=NAME)
 
 
 def _keep_programs():

@@ -1,8 +1,9 @@
 //! Decompositions and triangular systems, written by StableHLO's own ops so that most of the work is in `dot_general`; and
-//! the calls that JAX writes for QR on a platform that it does not know.
+//! the calls that JAX writes for QR and for eigenvalues on a platform that it does not know.
 
 mod blocks;
 mod cholesky;
+mod eigh;
 mod qr;
 mod triangular;
 
@@ -26,6 +27,9 @@ pub(super) fn write(op: &Operation, operands: &[Given]) -> Result<Option<Vec<Giv
         "stablehlo.custom_call" if called == "Qr" => decomposed(&number(0)?)?,
         "stablehlo.custom_call" if called == "ProductOfElementaryHouseholderReflectors" => {
             vec![reflected(&number(0)?, &number(1)?)?.into()]
+        }
+        "stablehlo.custom_call" if called == "Eigh" => {
+            eigen(&number(0)?, text(op, "backend_config").unwrap_or_default())?
         }
         _ => return Ok(None),
     }))
@@ -146,4 +150,29 @@ fn reflected(a: &Number, taus: &Number) -> Result<Number> {
     let wide = if a.ty().dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let taus = taus.convert(wide).reshape(&[lead, 1, count]);
     Ok(in_f32(a, &shape, |a| qr::product(a, &taus)))
+}
+
+/// `Eigh`: eigenvectors and eigenvalues. The call's configuration is `lower,sorted,sweeps,tolerance`; sweeps go on until
+/// rounding is all that is left.
+///
+/// Source: XLA's `EighExpander`.
+fn eigen(a: &Number, config: &str) -> Result<Vec<Given>> {
+    square(a, "Eigh")?;
+    let words: Vec<&str> = config.split(',').map(str::trim).collect();
+    let said = |i: usize| match words.get(i) {
+        Some(&"0" | &"false") => Ok(false),
+        Some(&"1" | &"true") => Ok(true),
+        _ => Err(wrong(format!("the configuration `{config}` of Eigh does not begin with `lower,sorted`"))),
+    };
+    let (from_lower, sorted) = (said(0)?, said(1)?);
+    let (shape, dtype) = (a.shape().to_vec(), a.ty().dtype);
+    let values = &shape[..shape.len() - 1];
+    if a.ty().elements() == 0 {
+        let none = a.re.builder().full(&a.ty().with_shape(values.to_vec()), 0.0);
+        return Ok(vec![a.clone().into(), Number::real(none).into()]);
+    }
+    let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let (v, w) = eigh::decomposed(&stacked(&a.convert(wide)), from_lower, sorted);
+    let w = Number::real(w.convert(dtype).reshape(values));
+    Ok(vec![v.convert(dtype).reshape(&shape).into(), w.into()])
 }

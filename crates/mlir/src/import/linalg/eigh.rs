@@ -1,0 +1,180 @@
+//! Eigenvalues and eigenvectors of Hermitian matrices by Jacobi's rotations: half as many pairs of rows and columns at once
+//! as there are rows, in an order in which each meets each other one once in a sweep.
+//!
+//! Source: Brent and Luk, "The Solution of Singular-Value and Symmetric Eigenvalue Problems on Multiprocessor Arrays", 1985;
+//! Golub and Van Loan, 8.5.
+
+use super::blocks::{adjoint, beside, block, lower, masked, padded, places, repeated, with_unit_diagonal};
+use crate::import::number::{Number, copysign};
+use systole_base::{DType, Shape};
+use systole_ir::{Tensor, flow};
+
+/// What is left beside the diagonal is squared in each of the last sweeps: many are more than any matrix needs.
+const MOST_SWEEPS: f64 = 40.0;
+
+/// `a: T[K, N, N] → (v: T[K, N, N], w: T[K, N])`: a · v = v · diag(w), where only a's lower triangle (or the upper one) is
+/// read; w ascending where `sorted`. NaN where a is not finite.
+pub(super) fn decomposed(a: &Number, from_lower: bool, sorted: bool) -> (Number, Tensor) {
+    let (lead, n) = (a.shape()[0], a.shape()[1]);
+    let below = if from_lower { a.clone() } else { adjoint(a) };
+    let whole = whole_of(&below);
+    // What is largest is 1, so that squares neither overflow nor vanish.
+    let scale = whole.abs().reduce_max(&[1, 2]).reshape([lead, 1, 1]);
+    let is_zero = scale.equal(&scale.scalar_like(0.0));
+    let w = whole.map(|t| t / &is_zero.select(&scale.scalar_like(1.0), &scale));
+    let odd = n % 2;
+    let w = if odd == 1 { padded(&w, (0, 1), (0, 1)) } else { w };
+    let v = with_unit_diagonal(&w.zeros_like());
+    let (w, v) = if n > 1 { swept(w, v) } else { (w, v) };
+    // A row of zeros that was added meets only zeros, and is the last again after each sweep.
+    let v = block(&v, (0, n), (0, n));
+    let found = diagonal(&block(&w, (0, n), (0, n))).re;
+    let (v, found) = if sorted { in_order(&v, &found) } else { (v, found) };
+    let poison = &scale - &scale;
+    let found = &(&found * &scale.reshape([lead, 1])) + &poison.reshape([lead, 1]);
+    (v.map(|t| t + &poison), found)
+}
+
+/// The Hermitian matrix of which `a` holds what lies on and below the diagonal.
+fn whole_of(a: &Number) -> Number {
+    let below = lower(a, false);
+    let on = masked(&Number::real(a.re.clone()), &places(a, 0).equal(&places(a, 1)));
+    below.add(&adjoint(&below)).add(&on)
+}
+
+/// `T[K, N, N] → T[K, N]`
+fn diagonal(a: &Number) -> Number {
+    masked(a, &places(a, 0).equal(&places(a, 1))).sum(&[1])
+}
+
+/// Sweeps until next to nothing is left beside the diagonal of `w`: w and the vectors.
+fn swept(w: Number, v: Number) -> (Number, Number) {
+    let complex = w.is_complex();
+    let parts: Vec<Tensor> = w.parts().chain(v.parts()).cloned().collect();
+    let first = w.g().scalar(DType::I32, 0.0);
+    let init: Vec<&Tensor> = std::iter::once(&first).chain(&parts).collect();
+    let numbers = |s: &[Tensor]| -> Option<(Number, Number)> {
+        Some(match s {
+            [a, b] => (Number::real(a.clone()), Number::real(b.clone())),
+            [a, b, c, d] => (Number::complex(a.clone(), b.clone()), Number::complex(c.clone(), d.clone())),
+            _ => return None,
+        })
+    };
+    let last = flow::while_loop(
+        &init,
+        |s| {
+            let more = s[0].less(&s[0].scalar_like(MOST_SWEEPS));
+            numbers(&s[1..]).map_or(more.clone(), |(w, _)| more.and(&has_rest(&w)))
+        },
+        |s| {
+            let Some((w, v)) = numbers(&s[1..]) else { return s.to_vec() };
+            let done = repeated((w.shape()[1] - 1).max(1), &[w, v], |_, s| {
+                let (w, v) = step(&s[0], &s[1]);
+                vec![w, v]
+            });
+            let count = &s[0] + &s[0].scalar_like(1.0);
+            let part = |x: &Number| if complex { x.widened() } else { x.clone() };
+            std::iter::once(count)
+                .chain(done.iter().flat_map(|x| part(x).parts().cloned().collect::<Vec<_>>()))
+                .collect()
+        },
+    );
+    last.get(1..).and_then(numbers).unwrap_or((w, v))
+}
+
+/// `→ bool[]`: whether anything beside a diagonal counts in its matrix's norm.
+fn has_rest(w: &Number) -> Tensor {
+    let eps = if w.ty().dtype == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
+    let beside_it = masked(w, &places(w, 0).not_equal(&places(w, 1)));
+    let (rest, all) = (beside_it.norm().sum(&[1, 2]), w.norm().sum(&[1, 2]));
+    let counts = rest.greater(&(&all * &all.scalar_like(eps * eps)));
+    let most = counts.convert(DType::I32).reduce_max(&[0]);
+    most.greater(&most.scalar_like(0.0))
+}
+
+/// Row and column i against row and column i + N / 2, and the next order of them.
+fn step(w: &Number, v: &Number) -> (Number, Number) {
+    let (n, h) = (w.shape()[1], w.shape()[1] / 2);
+    let on = diagonal(w).re;
+    let (a, c) = (on.slice_dim(1, 0, h), on.slice_dim(1, h, n));
+    let b = diagonal(&block(w, (0, h), (h, n)));
+    let (cosine, sine, t) = rotation(&a, &b, &c);
+    let change = &t * &b.abs();
+    let on = Tensor::concatenate(&[&(&a - &change), &(&c + &change)], 1);
+    let (w, v) = (columns(w, &cosine, &sine), columns(v, &cosine, &sine));
+    let w = rows(&w, &cosine, &sine);
+    // What the rotations make zero, and what is real, is so to the bit.
+    let (row, column) = (places(&w, 0), places(&w, 1));
+    let apart = (&row - &column).abs();
+    let on = on.reshape([on.shape()[0], n, 1]).broadcast_to(w.shape());
+    let (here, pair) = (apart.equal(&apart.scalar_like(0.0)), apart.equal(&apart.scalar_like(h as f64)));
+    let kept = masked(&w, &here.or(&pair).not());
+    let re = here.select(&on, &kept.re);
+    let w = Number { re, im: kept.im };
+    (next_order(&next_order(&w, 1), 2), next_order(&v, 2))
+}
+
+/// `a, c: T[K, H]` and b of the matrices [[a, b], [b̄, c]]: cosine, sine with b's phase, and their quotient's size.
+fn rotation(a: &Tensor, b: &Number, c: &Tensor) -> (Tensor, Number, Tensor) {
+    let size = b.abs();
+    let zero = size.scalar_like(0.0);
+    let idle = size.equal(&zero);
+    let one = size.scalar_like(1.0);
+    let safe = idle.select(&one, &size);
+    let tau = &(c - a) / &(&safe * 2.0);
+    let root = (&(&tau * &tau) + 1.0).sqrt();
+    let t = copysign(&(&one / &(&tau.abs() + &root)), &tau);
+    let t = idle.select(&zero, &t);
+    let cosine = &one / &(&(&t * &t) + 1.0).sqrt();
+    let sine = &t * &cosine;
+    let sine = if b.is_complex() {
+        b.map(|x| x / &safe).scale(&sine)
+    } else {
+        Number::real(copysign(&sine, &(&b.re * &sine)))
+    };
+    (cosine, sine, t)
+}
+
+/// `x · [[c, s], [−s̄, c]]`
+fn columns(x: &Number, cosine: &Tensor, sine: &Number) -> Number {
+    let (k, h, n) = (cosine.shape()[0], cosine.shape()[1], x.shape()[2]);
+    let wide = Shape::new(&[k, x.shape()[1], h]);
+    let c = cosine.reshape([k, 1, h]).broadcast_to(&wide);
+    let s = sine.map(|t| t.reshape([k, 1, h]).broadcast_to(&wide));
+    let (left, right) = (x.slice_dim(2, 0, h), x.slice_dim(2, h, n));
+    let new_left = left.scale(&c).sub(&right.mul(&s.conj()));
+    beside(&new_left, &left.mul(&s).add(&right.scale(&c)), 2)
+}
+
+/// `[[c, −s], [s̄, c]] · x`
+fn rows(x: &Number, cosine: &Tensor, sine: &Number) -> Number {
+    let (k, h, n) = (cosine.shape()[0], cosine.shape()[1], x.shape()[1]);
+    let wide = Shape::new(&[k, h, x.shape()[2]]);
+    let c = cosine.reshape([k, h, 1]).broadcast_to(&wide);
+    let s = sine.map(|t| t.reshape([k, h, 1]).broadcast_to(&wide));
+    let (top, bottom) = (x.slice_dim(1, 0, h), x.slice_dim(1, h, n));
+    let new_top = top.scale(&c).sub(&bottom.mul(&s));
+    beside(&new_top, &top.mul(&s.conj()).add(&bottom.scale(&c)), 1)
+}
+
+/// The players of a tournament's two rows go one place on, all but the first.
+fn next_order(x: &Number, dim: usize) -> Number {
+    let n = x.shape()[dim];
+    let h = n / 2;
+    if h < 2 {
+        return x.clone();
+    }
+    let part = |from: usize, to: usize| x.slice_dim(dim, from, to);
+    let parts = [part(0, 1), part(h, h + 1), part(1, h - 1), part(h + 1, n), part(h - 1, h)];
+    let held: Vec<&Number> = parts.iter().filter(|p| p.shape()[dim] > 0).collect();
+    Number::concatenate(&held, dim).unwrap_or_else(|| x.clone())
+}
+
+/// Values ascending, and the vectors with them.
+fn in_order(v: &Number, w: &Tensor) -> (Number, Tensor) {
+    let (k, n) = (w.shape()[0], w.shape()[1]);
+    let wide = Shape::new(&[k, n, n]);
+    let came_from = w.argsort(1, false).reshape([k, 1, n]).broadcast_to(&wide);
+    let pick = places(v, 0).broadcast_to(&wide).equal(&came_from).convert(v.ty().dtype);
+    (v.matmul(&Number::real(pick)), w.sort(1, false))
+}
