@@ -329,3 +329,18 @@ fn a_scan_carries_and_stacks_also_backwards() {
     assert_eq!(out[1], [7.0]);
     assert_eq!(out[2], [7.0, 6.0, 4.0]);
 }
+
+#[test]
+fn products_of_two_float_types_are_those_of_the_wider_one() {
+    let out = results(
+        "func.func @main() -> (tensor<f32>, tensor<f32>) {
+            %a = stablehlo.constant dense<[1.001, 2.0]> : tensor<2xf32>
+            %b = stablehlo.constant dense<[1.0, 0.5]> : tensor<2xbf16>
+            %h = stablehlo.constant dense<[2.0, 4.0]> : tensor<2xf16>
+            %0 = stablehlo.dot_general %a, %b, contracting_dims = [0] x [0] : (tensor<2xf32>, tensor<2xbf16>) -> tensor<f32>
+            %1 = stablehlo.dot_general %b, %h, contracting_dims = [0] x [0] : (tensor<2xbf16>, tensor<2xf16>) -> tensor<f32>
+            return %0, %1 : tensor<f32>, tensor<f32> }",
+    );
+    assert!((out[0][0] - 2.001).abs() < 1e-6, "{out:?}");
+    assert_eq!(out[1], [4.0]);
+}

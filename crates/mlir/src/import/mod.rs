@@ -466,6 +466,7 @@ impl<'m> Importer<'m> {
         let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
         let known = entry(name).ok_or_else(|| not_there(format!("{} is not supported", op.name)))?;
         let attrs = attribute::all(op, self.module)?;
+        let operands = contract::of_one_type(name, operands);
         let inputs: Vec<&Tensor> = captured.iter().chain(&operands).collect();
         let types: Vec<&TensorType> = inputs.iter().map(|t| t.ty()).collect();
         let source = Source {
