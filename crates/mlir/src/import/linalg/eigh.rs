@@ -30,7 +30,7 @@ pub(super) fn decomposed(a: &Number, from_lower: bool, sorted: bool) -> (Number,
     let v = block(&v, (0, n), (0, n));
     let found = diagonal(&block(&w, (0, n), (0, n))).re;
     let (v, found) = if sorted { in_order(&v, &found) } else { (v, found) };
-    let poison = &scale - &scale;
+    let poison = &scale * 0.0;
     let found = &(&found * &scale.reshape([lead, 1])) + &poison.reshape([lead, 1]);
     (v.map(|t| t + &poison), found)
 }
@@ -138,7 +138,7 @@ fn rotation(a: &Tensor, b: &Number, c: &Tensor) -> (Tensor, Number, Tensor) {
 /// `x · [[c, s], [−s̄, c]]`
 fn columns(x: &Number, cosine: &Tensor, sine: &Number) -> Number {
     let (k, h, n) = (cosine.shape()[0], cosine.shape()[1], x.shape()[2]);
-    let wide = Shape::new(&[k, x.shape()[1], h]);
+    let wide = Shape::new([k, x.shape()[1], h]);
     let c = cosine.reshape([k, 1, h]).broadcast_to(&wide);
     let s = sine.map(|t| t.reshape([k, 1, h]).broadcast_to(&wide));
     let (left, right) = (x.slice_dim(2, 0, h), x.slice_dim(2, h, n));
@@ -149,7 +149,7 @@ fn columns(x: &Number, cosine: &Tensor, sine: &Number) -> Number {
 /// `[[c, −s], [s̄, c]] · x`
 fn rows(x: &Number, cosine: &Tensor, sine: &Number) -> Number {
     let (k, h, n) = (cosine.shape()[0], cosine.shape()[1], x.shape()[1]);
-    let wide = Shape::new(&[k, h, x.shape()[2]]);
+    let wide = Shape::new([k, h, x.shape()[2]]);
     let c = cosine.reshape([k, h, 1]).broadcast_to(&wide);
     let s = sine.map(|t| t.reshape([k, h, 1]).broadcast_to(&wide));
     let (top, bottom) = (x.slice_dim(1, 0, h), x.slice_dim(1, h, n));
@@ -173,7 +173,7 @@ fn next_order(x: &Number, dim: usize) -> Number {
 /// Values ascending, and the vectors with them.
 fn in_order(v: &Number, w: &Tensor) -> (Number, Tensor) {
     let (k, n) = (w.shape()[0], w.shape()[1]);
-    let wide = Shape::new(&[k, n, n]);
+    let wide = Shape::new([k, n, n]);
     let came_from = w.argsort(1, false).reshape([k, 1, n]).broadcast_to(&wide);
     let pick = places(v, 0).broadcast_to(&wide).equal(&came_from).convert(v.ty().dtype);
     (v.matmul(&Number::real(pick)), w.sort(1, false))
