@@ -238,15 +238,16 @@ pub fn expm1<I: Isa>(x: f32) -> f32 {
     if x.is_nan() || x == 0.0 { x } else { y }
 }
 
-/// ln(1 + x): the logarithm of the rounded sum u, and what rounding took from it, over u.
+/// ln(1 + x).
 #[inline(always)]
 pub fn log1p<I: Isa>(x: f32) -> f32 {
-    let u = 1.0 + x;
-    let lost = x - (u - 1.0);
-    let y = log::<I>(u) + lost / u;
-    // Here the logarithm has no such part, or −0 would be lost.
+    let w = x as f64;
+    let y = log_wide::<I>(1.0 + w) as f32;
+    let small = (w - w * w * 0.5) as f32;
+    let y = if w.abs() < 1e-7 { small } else { y };
     let y = if x == f32::INFINITY || x == 0.0 { x } else { y };
-    if x == -1.0 { f32::NEG_INFINITY } else { y }
+    let y = if x == -1.0 { f32::NEG_INFINITY } else { y };
+    if x >= -1.0 { y } else { f32::NAN }
 }
 
 /// 1 / (1 + e⁻ˣ), from e^−|x|, so that small results keep their precision.
@@ -281,7 +282,7 @@ pub fn erf<I: Isa>(x: f32) -> f32 {
 }
 
 /// erf⁻¹ in terms of w = −ln(1 − x²), for w < 5 and w ≥ 5 (Giles, "Approximating the erfinv function", 2010).
-pub const ERF_INV_NEAR: [f32; 9] = [
+const ERF_INV_NEAR: [f32; 9] = [
     2.810_226_4e-8,
     3.432_739_4e-7,
     -3.523_387_7e-6,
@@ -292,8 +293,7 @@ pub const ERF_INV_NEAR: [f32; 9] = [
     2.466_407_3e-1,
     1.501_409_4,
 ];
-/// See [`ERF_INV_NEAR`].
-pub const ERF_INV_FAR: [f32; 9] = [
+const ERF_INV_FAR: [f32; 9] = [
     -2.002_142_6e-4,
     1.009_505_6e-4,
     1.349_343_2e-3,

@@ -148,45 +148,6 @@ impl Steps {
         self.select(zero, f32::NEG_INFINITY, y)
     }
 
-    /// See [`math::log1p`].
-    pub fn log1p(&mut self, x: Value) -> Value {
-        let u = self.add(x, 1.0);
-        let y = self.log(u);
-        let back = self.sub(u, 1.0);
-        let lost = self.sub(x, back);
-        let part = self.two(ops::DIVPS, lost, u);
-        let y = self.add(y, part);
-        let infinite = self.holds(x, relation::EQUAL, f32::INFINITY);
-        let y = self.select(infinite, x, y);
-        let zero = self.holds(x, relation::EQUAL, 0.0);
-        let y = self.select(zero, x, y);
-        let least = self.holds(x, relation::EQUAL, -1.0);
-        self.select(least, f32::NEG_INFINITY, y)
-    }
-
-    /// See [`math::erf_inv`].
-    pub fn erf_inv(&mut self, x: Value) -> Value {
-        let one = self.value(1.0.into());
-        let low = self.sub(one, x);
-        let high = self.add(x, 1.0);
-        let product = self.mul(low, high);
-        let log = self.log(product);
-        let w = self.negate(log);
-        let root = self.one(ops::SQRTPS, None, w);
-        let root = self.sub(root, 3.0);
-        let far = self.poly(root, &math::ERF_INV_FAR);
-        let is_near = self.holds(w, relation::LESS, 5.0);
-        let w = self.sub(w, 2.5);
-        let near = self.poly(w, &math::ERF_INV_NEAR);
-        let y = self.select(is_near, near, far);
-        let y = self.mul(x, y);
-        let size = self.abs(x);
-        let end = self.holds(size, relation::EQUAL, 1.0);
-        let infinite = self.and(x, SIGN);
-        let infinite = self.two(ops::PORD, infinite, Arg::Bits(f32::INFINITY.to_bits()));
-        self.select(end, infinite, y)
-    }
-
     pub fn logistic(&mut self, x: Value) -> Value {
         let minus = self.two(ops::PORD, x, Arg::Bits(SIGN));
         let e = self.exp(minus);
