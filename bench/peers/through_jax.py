@@ -80,51 +80,8 @@ def cifar_cnn(batch=128):
     return training(Net(nnx.Rngs(0)), f32(batch, 32, 32, 3), jnp.asarray(R.integers(0, 10, batch)))
 
 
-def resnet50(batch=8, size=224, classes=1000):
-    """ResNet-50 of He et al. 2015 (the strides in the 3 × 3 convolutions), with batch normalization."""
-    from flax import nnx
-
-    class Unit(nnx.Module):
-        def __init__(self, channels, filters, kernel, stride, rngs):
-            window = dict(strides=(stride, stride), padding="SAME", use_bias=False, rngs=rngs)
-            self.conv = nnx.Conv(channels, filters, (kernel, kernel), **window)
-            self.norm = nnx.BatchNorm(filters, rngs=rngs)
-
-        def __call__(self, x):
-            return self.norm(self.conv(x))
-
-    class Block(nnx.Module):
-        def __init__(self, channels, filters, stride, rngs):
-            self.first = Unit(channels, filters, 1, 1, rngs)
-            self.second = Unit(filters, filters, 3, stride, rngs)
-            self.third = Unit(filters, 4 * filters, 1, 1, rngs)
-            self.short = Unit(channels, 4 * filters, 1, stride, rngs) if channels != 4 * filters else None
-
-        def __call__(self, x):
-            y = self.third(nnx.relu(self.second(nnx.relu(self.first(x)))))
-            return nnx.relu(y + (self.short(x) if self.short else x))
-
-    class Net(nnx.Module):
-        def __init__(self, rngs):
-            self.stem, self.blocks, channels = Unit(3, 64, 7, 2, rngs), nnx.List([]), 64
-            for stage, count in enumerate((3, 4, 6, 3)):
-                for k in range(count):
-                    filters = 64 << stage
-                    self.blocks.append(Block(channels, filters, 2 if stage and not k else 1, rngs))
-                    channels = 4 * filters
-            self.dense = nnx.Linear(channels, classes, rngs=rngs)
-
-        def __call__(self, x):
-            x = nnx.max_pool(nnx.relu(self.stem(x)), (3, 3), (2, 2), padding="SAME")
-            for block in self.blocks:
-                x = block(x)
-            return self.dense(x.mean((1, 2)))
-
-    return training(Net(nnx.Rngs(0)), f32(batch, size, size, 3), jnp.asarray(R.integers(0, classes, batch)))
-
-
-def gpt2(layers=12, width=768, heads=12, length=256, batch=1, vocabulary=50257, dtype=jnp.float32):
-    """A step of a GPT-2 of 124 M parameters on sequences of 256."""
+def gpt2(layers=12, width=768, heads=12, length=128, batch=1, vocabulary=50257, dtype=jnp.float32):
+    """A step of a GPT-2 of 124 M parameters on sequences of 128."""
     import optax
     from flax import nnx
 
@@ -205,7 +162,7 @@ def spd(n):
     return a @ a.T + n * jnp.eye(n)
 
 
-TRAINING = {"fashion-cnn": fashion_cnn, "cifar-cnn": cifar_cnn, "gpt2": gpt2, "lstm": lstm, "resnet50": resnet50}
+TRAINING = {"fashion-cnn": fashion_cnn, "cifar-cnn": cifar_cnn, "gpt2": gpt2, "lstm": lstm}
 TRAINING["gpt2-bf16"] = lambda: gpt2(dtype=jnp.bfloat16)
 MICRO = {
     "dispatch": of(lambda x: x + 1, f32(8)),

@@ -200,26 +200,3 @@ fn variances_by_samples_are_exact_far_from_zero() {
         assert!(error(&got[0]) < 1e-5 && error(&want[0]) < 1e-5, "{got:?} {want:?} {exact}");
     }
 }
-
-#[test]
-fn what_a_loop_does_not_change_is_captured() {
-    let ty = TensorType::new(F32, [4]);
-    let (before, after) = optimized(|g| {
-        let (x, w) = (g.parameter(ty.clone(), "x"), g.parameter(ty.clone(), "w"));
-        let zero = g.scalar(I32, 0.0);
-        // Two states stand between the ones that change; one of them is what another becomes.
-        let limit = |s: &[Tensor]| s[1].less(&s[1].scalar_like(5.0));
-        systole_ir::flow::while_loop(&[&w, &zero, &x, &x, &w], limit, |s| {
-            vec![s[0].clone(), &s[1] + 1.0, s[2].clone(), &s[3] * &s[0] + &s[2], s[2].clone()]
-        })
-    });
-    let states = |g: &Graph| -> Vec<usize> {
-        let of = |n: &systole_ir::Node| match &n.op {
-            Op::While(w) => Some(w.body.params.len() - w.captures),
-            _ => None,
-        };
-        g.nodes.iter().filter_map(of).collect()
-    };
-    assert_eq!((states(&before), states(&after)), (vec![5], vec![3]));
-    check(&before, &[around(&[4], 0.5), around(&[4], -0.25)], "held");
-}

@@ -708,7 +708,7 @@ impl<'g> Walk<'g> {
         let mut inputs: Vec<Tensor> =
             captures.iter().zip(&places).map(|(&v, &p)| self.at(v, p)).collect::<Stopping<_>>()?;
         inputs.push(self.whole(*index)?);
-        let outs = self.b.emit(Case { branches, routine: None }, &inputs.iter().collect::<Vec<_>>());
+        let outs = self.b.emit(Case { branches }, &inputs.iter().collect::<Vec<_>>());
         for (k, (out, place)) in outs.into_iter().zip(results).enumerate() {
             self.made(ValueId::new(i, k), out, place)?;
         }

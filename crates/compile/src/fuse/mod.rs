@@ -6,7 +6,6 @@
 mod batch_statistics;
 mod concat_in_place;
 mod excess_precision;
-mod first_sorted;
 mod multi_reduce;
 mod pooling;
 mod product_epilogue;
@@ -88,7 +87,6 @@ pub const RULES: &[Rule] = &[
         "mean and variance of a convolution's result, gathered where it is computed",
         batch_statistics::of_convolutions,
     ),
-    on_steps("first_sorted", "sorts of which only the first elements are read", first_sorted::join),
     rule("multi_reduce", "folds of one kind over the same data read it once", |s, _| multi_reduce::join(s)),
     rule("excess_precision", "maps of narrow floats round only what they store", |s, options| {
         if options.excess_precision {

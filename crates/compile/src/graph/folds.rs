@@ -93,13 +93,7 @@ fn slice(g: &mut Rewriter, x: ValueId, [from, to, step]: [usize; 3], node: &Node
 }
 
 /// The body on arrays: `left` is what its first parameters are given.
-pub fn combine(
-    g: &mut Rewriter,
-    body: &Graph,
-    left: &[ValueId],
-    right: &[ValueId],
-    like: &Node,
-) -> Vec<ValueId> {
+fn combine(g: &mut Rewriter, body: &Graph, left: &[ValueId], right: &[ValueId], like: &Node) -> Vec<ValueId> {
     let shape = g.ty(left[0]).shape.clone();
     let given: Vec<ValueId> = left.iter().chain(right).copied().collect();
     let mut values: Vec<ValueId> = Vec::with_capacity(body.nodes.len());

@@ -50,21 +50,9 @@ pub const PASSES: &[Pass] = &[
         exact: true,
     },
     Pass {
-        name: "picks",
-        doc: "greatest and least elements with their places by two reductions",
-        run: super::picks::run,
-        exact: true,
-    },
-    Pass {
         name: "folds",
         doc: "reductions by bodies of several ops as element-wise ops on neighbours",
         run: super::folds::run,
-        exact: true,
-    },
-    Pass {
-        name: "held",
-        doc: "states that a loop does not change as captures",
-        run: super::held::run,
         exact: true,
     },
     Pass { name: "loops", doc: "sums of all trips of a loop after it", run: super::loops::run, exact: true },

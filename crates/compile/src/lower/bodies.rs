@@ -37,7 +37,6 @@ pub fn kernel_of(
             let starts = starts.collect();
             Kernel::While { captures: w.captures, starts, cond, body: Box::new(body) }
         }
-        Op::Case(Case { routine: Some(routine), .. }) => Kernel::Routine(*routine),
         Op::Case(c) if let Some(found) = attention_of(c) => Kernel::Attention(found),
         Op::Case(c) => {
             let branches = c.branches.iter().map(|b| compile(b, &alone));

@@ -6,7 +6,6 @@
 
 use super::attention;
 use super::check::{self, Checked};
-use super::first_sorted::FirstSorted;
 use super::map::Map;
 use super::moments::Moments;
 use super::nested::{Blocks, Rows};
@@ -17,7 +16,7 @@ use super::strided_map::StridedMap;
 use std::fmt;
 use std::ops::Deref;
 use systole_ir::attention::AttentionMatch;
-use systole_ir::op::{Monoid, Routine};
+use systole_ir::op::Monoid;
 use systole_ir::{Literal, Op, TensorType};
 
 /// A program: kernel calls in order, and the location of every array.
@@ -121,10 +120,6 @@ pub enum Kernel {
     /// Multi-head attention, or its gradients. The last input, the index of the `case` that it was matched in, is
     /// unused.
     Attention(AttentionMatch),
-    /// A routine on matrices or lines. The last input, the index of the `case` that named it, is unused.
-    Routine(Routine),
-    /// The first elements of each sorted line.
-    FirstSorted(FirstSorted),
     /// Max pooling, with the convolution, relu and dense layer that are fused into it.
     Pool(Pool),
     /// The gradient of max or sum pooling.
@@ -174,8 +169,6 @@ impl Kernel {
             Kernel::Blocks(b) => b.name(),
             Kernel::Attention(a) if a.gradient.is_some() => "attention gradient".into(),
             Kernel::Attention(_) => "attention".into(),
-            Kernel::Routine(r) => r.name().into(),
-            Kernel::FirstSorted(f) => f.name(),
             Kernel::Pool(p) => p.name(),
             Kernel::Unpool(u) => u.name(),
             Kernel::UnpooledGradient(g) => g.name(),
@@ -199,8 +192,6 @@ impl Kernel {
             | Kernel::Op { .. }
             | Kernel::Accumulate { .. }
             | Kernel::Attention(_)
-            | Kernel::Routine(_)
-            | Kernel::FirstSorted(_)
             | Kernel::Pool(_)
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
@@ -219,8 +210,6 @@ impl Kernel {
             | Kernel::Accumulate { .. }
             | Kernel::Blocks(_)
             | Kernel::Attention(_)
-            | Kernel::Routine(_)
-            | Kernel::FirstSorted(_)
             | Kernel::Pool(_)
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
@@ -248,11 +237,6 @@ impl Step {
                 check::infers(op, operands, outs)
             }
             Kernel::Attention(a) => attention::check(a, ins, outs),
-            Kernel::Routine(r) => {
-                let (_, operands) = ins.split_last().ok_or("a routine has no operands")?;
-                check::holds(r.fits(operands, outs), || format!("{} of {operands:?}", r.name()))
-            }
-            Kernel::FirstSorted(f) => f.check(ins, outs),
             Kernel::Pool(p) => p.check(ins, outs),
             Kernel::Unpool(u) => u.check(ins, outs),
             Kernel::UnpooledGradient(g) => g.check(ins, outs),
@@ -275,8 +259,6 @@ impl Step {
             | Kernel::Accumulate { .. }
             | Kernel::Blocks(_)
             | Kernel::Attention(_)
-            | Kernel::Routine(_)
-            | Kernel::FirstSorted(_)
             | Kernel::Pool(_)
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
@@ -309,8 +291,6 @@ impl Step {
             Kernel::Op { .. }
             | Kernel::Reduce { .. }
             | Kernel::Attention(_)
-            | Kernel::Routine(_)
-            | Kernel::FirstSorted(_)
             | Kernel::Pool(_)
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
@@ -341,8 +321,6 @@ impl Step {
             | Kernel::Rows(_)
             | Kernel::Accumulate { .. }
             | Kernel::Attention(_)
-            | Kernel::Routine(_)
-            | Kernel::FirstSorted(_)
             | Kernel::Pool(_)
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
@@ -389,8 +367,6 @@ pub fn right_operand(step: &Step) -> Option<(Slot, [usize; 2])> {
         | Kernel::Rows(_)
         | Kernel::Blocks(_)
         | Kernel::Attention(_)
-        | Kernel::Routine(_)
-        | Kernel::FirstSorted(_)
         | Kernel::Pool(_)
         | Kernel::Unpool(_)
         | Kernel::UnpooledGradient(_)

@@ -3,7 +3,6 @@
 mod attention;
 mod check;
 mod edit;
-mod first_sorted;
 mod kernel;
 mod map;
 mod moments;
@@ -15,7 +14,6 @@ mod storage;
 mod strided_map;
 mod verify;
 
-pub use first_sorted::FirstSorted;
 pub use kernel::{Kernel, Schedule, Scope, Step, right_operand};
 pub use map::{Expr, Instr, Load, Map};
 pub use moments::Moments;

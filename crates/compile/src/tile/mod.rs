@@ -282,7 +282,7 @@ impl<'g> Outlining<'g> {
         let index = self.append(leaf(index.into(), outs));
         inputs.push(ValueId { node: index, out: 0 });
         let outs = whole.result_types().into();
-        let op = Case { branches: vec![whole], routine: None };
+        let op = Case { branches: vec![whole] };
         let node = self.append(Node { inputs, ..leaf(op.into(), outs) });
         for (out, &v) in results.iter().enumerate() {
             let made = ValueId { node, out: out as u32 };

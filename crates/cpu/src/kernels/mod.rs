@@ -11,7 +11,6 @@ mod pool;
 mod reduce;
 mod reference;
 mod rng;
-mod routine;
 mod via_f32;
 
 use crate::select::Family;
@@ -28,7 +27,5 @@ pub const FAMILIES: &[&[&Family]] = &[
     &[&attention::FAMILY],
     &[&accumulate::FAMILY],
     &[&rng::FAMILY],
-    routine::FAMILIES,
-    &[&movement::FIRST_SORTED],
     &[&movement::FAMILY],
 ];

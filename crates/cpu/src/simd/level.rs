@@ -4,9 +4,6 @@
 //! whose target features let the compiler vectorise the same code for that level. Only GEMM and convolution use more
 //! than vectors: bf16 pairs and tile registers, at the levels above.
 
-use crate::simd::vector;
-use crate::simd::vector::Vector;
-
 /// Instruction-set level of all kernels of a program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Level {
@@ -74,10 +71,6 @@ pub trait Isa: Copy + Send + Sync + 'static {
     const LEVEL: Level;
     /// Whether it has fused multiply-add. Without it `f32::mul_add` is a slow library call.
     const FMA: bool;
-    /// A vector register of f32.
-    type F32: Vector<T = f32>;
-    /// A vector register of f64.
-    type F64: Vector<T = f64>;
 }
 
 /// See [`Level::Portable`].
@@ -93,32 +86,14 @@ pub struct Avx512;
 impl Isa for Portable {
     const LEVEL: Level = Level::Portable;
     const FMA: bool = false;
-    type F32 = vector::Portable32;
-    type F64 = vector::Portable64;
 }
 impl Isa for Avx2 {
     const LEVEL: Level = Level::Avx2;
     const FMA: bool = true;
-    #[cfg(target_arch = "x86_64")]
-    type F32 = vector::x86::V8x32;
-    #[cfg(target_arch = "x86_64")]
-    type F64 = vector::x86::V4x64;
-    #[cfg(not(target_arch = "x86_64"))]
-    type F32 = vector::Portable32;
-    #[cfg(not(target_arch = "x86_64"))]
-    type F64 = vector::Portable64;
 }
 impl Isa for Avx512 {
     const LEVEL: Level = Level::Avx512;
     const FMA: bool = true;
-    #[cfg(target_arch = "x86_64")]
-    type F32 = vector::x86::V16x32;
-    #[cfg(target_arch = "x86_64")]
-    type F64 = vector::x86::V8x64;
-    #[cfg(not(target_arch = "x86_64"))]
-    type F32 = vector::Portable32;
-    #[cfg(not(target_arch = "x86_64"))]
-    type F64 = vector::Portable64;
 }
 
 /// A loop over at most one tile: `(dst, a, b, c, n)` with up to three operands and `n` elements. Unused operands may

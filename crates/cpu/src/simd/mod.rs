@@ -3,7 +3,6 @@
 
 pub mod amx;
 pub mod cells;
-pub mod fft;
 pub mod folds;
 pub mod gemm;
 pub mod halves;
@@ -17,7 +16,5 @@ pub mod philox;
 pub mod pool_row;
 pub mod prefetch;
 pub mod ranges;
-pub mod real;
-pub mod triangle;
 pub mod vector;
 pub mod winograd;

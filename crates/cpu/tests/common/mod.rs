@@ -4,7 +4,6 @@
 pub mod net;
 pub mod odd;
 pub mod programs;
-pub mod routines;
 
 use std::sync::Arc;
 use systole_cpu::{CpuBackend, Level, Team};

@@ -518,31 +518,6 @@ pub struct While {
 pub struct Case {
     /// `(captures…) → results…`, all of one type.
     pub branches: Vec<Arc<Graph>>,
-    /// What the only branch computes, where a backend may have a kernel for that.
-    pub routine: Option<Routine>,
-}
-
-/// What the branch of a [`Case`] computes, for backends that have a kernel for it. Matrices are f32 or f64, and stacks of K of them.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Routine {
-    /// `a: T[K, N, N] → T[K, N, N]`: l with l · lᵀ = a, zeros above the diagonal. Only what lies on and below a's is
-    /// read.
-    Cholesky,
-    /// `l: T[K, N, N], b: T[K, N, M] → T[K, N, M]`: x with l · x = b. Only what lies on and below l's diagonal is read.
-    TriangularSolve {
-        /// Whether the diagonal is taken as ones and not read.
-        unit_diagonal: bool,
-    },
-    /// `re: T[K, N], im: T[K, N] → T[K, N], T[K, N]`: sums of `x[j] · e^(∓2πi · j · k / N)`, not scaled.
-    Fft {
-        /// Whether the sign of the exponent is positive.
-        inverse: bool,
-    },
-    /// `x: T[K, N] → T[K, N / 2 + 1], T[K, N / 2 + 1]`: the first half of the forward transform.
-    Rfft,
-    /// `re: T[K, N / 2 + 1], im: T[K, N / 2 + 1] → T[K, N]`: the inverse transform of what has these as first half and
-    /// their conjugates as the other, not scaled.
-    Irfft,
 }
 
 /// `x₀, … → x₀, …`: the same values; keeps passes from moving work across it. Spec: optimization_barrier.

@@ -290,7 +290,7 @@ pub(crate) fn case_in(g: &GraphBuilder, index: &Tensor, branches: Vec<Branch<'_>
     let traced: Vec<(GraphBuilder, Vec<Tensor>)> = branches.into_iter().map(&mut trace).collect();
     match finish(&traced) {
         Ok((captured, branches)) => {
-            emit(g, Case { branches, routine: None }.into(), captured.iter().chain([index]).collect())
+            emit(g, Case { branches }.into(), captured.iter().chain([index]).collect())
         }
         Err(e) => {
             g.record(e);

@@ -25,7 +25,6 @@ mod monoid;
 mod read;
 pub mod reduce;
 pub mod rng;
-pub mod routine;
 pub mod sample;
 mod samples;
 pub mod scatter;

@@ -13,7 +13,7 @@ pub(super) fn broadcast_in_dim(s: &Source<'_>) -> Unread<Op> {
 }
 
 pub(super) fn case(s: &Source<'_>) -> Unread<Op> {
-    Ok(Case { branches: s.regions.clone(), routine: None }.into())
+    Ok(Case { branches: s.regions.clone() }.into())
 }
 
 pub(super) fn clamp(_: &Source<'_>) -> Unread<Op> {

@@ -1,6 +1,6 @@
 //! `fft` by products with matrices: a length is split into factors, each a product with the matrix of its roots of one, with
 //! factors of one between them. Large primes are convolutions of a length that splits (Bluestein). Constants are computed
-//! in f64. Lines whose lengths have small factors are a [`Routine`], for which backends may have a faster way.
+//! in f64.
 //!
 //! Source: the StableHLO specification, fft; Cooley and Tukey 1965; Bluestein 1970.
 
@@ -11,11 +11,8 @@ use crate::syntax::{Attribute, Operation, Type};
 use crate::text::find;
 use std::f64::consts::PI;
 use systole_base::{Literal, Result, TensorType};
-use systole_ir::op::Routine;
 use systole_ir::{GraphBuilder, Tensor};
 
-/// Lengths up to this have no routine: they are one small product.
-const SHORTEST: usize = 16;
 /// Lengths up to this are one product.
 const ONE_PRODUCT: usize = 64;
 /// Prime lengths above this are convolutions.
@@ -54,8 +51,14 @@ pub(super) fn write(op: &Operation, operands: &[Given], results: &[&Type]) -> Re
     let written = match kind {
         "FFT" => others(along(&x, last, -1.0), -1.0),
         "IFFT" => scaled(&others(along(&x, last, 1.0), 1.0), &lengths),
-        "RFFT" => others(half_of_real(&x), -1.0),
-        _ => scaled(&real_of_half(&others(x, 1.0), lengths[lengths.len() - 1]), &lengths),
+        "RFFT" => {
+            let half = lengths[lengths.len() - 1] / 2 + 1;
+            others(along(&x, last, -1.0).widened().slice_dim(last, 0, half), -1.0)
+        }
+        _ => {
+            let whole = hermitian(&others(x, 1.0), lengths[lengths.len() - 1]);
+            Number::real(scaled(&along(&whole, last, 1.0), &lengths).re)
+        }
     };
     let complex = kind != "IRFFT";
     Ok(Some(if complex { written.widened() } else { written }.into()))
@@ -126,45 +129,8 @@ fn along(x: &Number, dim: usize, sign: f64) -> Number {
     transform(&x.transpose(&order), sign).transpose(&order)
 }
 
-/// A routine on the lines of the last dimension, or `products` where there is none for their length `n`.
-fn routine(which: Routine, x: &Number, n: usize, products: impl Fn(&Number) -> Number) -> Number {
-    let last = x.rank() - 1;
-    if n <= SHORTEST || !Routine::has_length(n) {
-        return products(x);
-    }
-    let lead: usize = x.shape()[..last].iter().product();
-    let lines = x.reshape(&[lead, x.shape()[last]]);
-    let body = |parts: &[Tensor]| {
-        let x = Number { re: parts[0].clone(), im: parts.get(1).cloned() };
-        products(&x).parts().cloned().collect()
-    };
-    let made = which.of(&lines.parts().collect::<Vec<_>>(), body);
-    let made = Number { re: made[0].clone(), im: made.get(1).cloned() };
-    let to = [&x.shape()[..last], &made.shape()[1..]].concat();
-    made.reshape(&to)
-}
-
-/// `[…, n] → […, n / 2 + 1]`: of real numbers, the other half is the conjugate backwards.
-fn half_of_real(x: &Number) -> Number {
-    let last = x.rank() - 1;
-    let n = x.shape()[last];
-    routine(Routine::Rfft, x, n, |x| by_products(x, -1.0).widened().slice_dim(x.rank() - 1, 0, n / 2 + 1))
-}
-
-/// `[…, n / 2 + 1] → […, n]`: the inverse of that, not scaled.
-fn real_of_half(x: &Number, n: usize) -> Number {
-    routine(Routine::Irfft, x, n, |x| Number::real(by_products(&hermitian(x, n), 1.0).re))
-}
-
 /// The transform along the last dimension, not scaled: sums of `x[j] · e^(sign · 2πi · j · k / n)`.
 fn transform(x: &Number, sign: f64) -> Number {
-    let n = x.shape().last().copied().unwrap_or(1);
-    let which = Routine::Fft { inverse: sign > 0.0 };
-    routine(which, &x.widened(), n, |x| by_products(x, sign).widened())
-}
-
-/// [`transform`] by products with matrices.
-fn by_products(x: &Number, sign: f64) -> Number {
     let n = x.shape().last().copied().unwrap_or(1);
     let factor = (2..=ONE_PRODUCT.min(n)).rev().find(|a| n.is_multiple_of(*a));
     match factor {
@@ -203,7 +169,7 @@ fn split(x: &Number, a: usize, sign: f64) -> Number {
     // […, a, b] · [a, a] → […, b, a]
     let columns = table.product(&w, |t, w| t.dot_general(w, &[], &[], &[rank - 1], &[0]));
     let turned = columns.mul(&roots(x, &[b, a], |j, k| j * k % n, n, sign)).transposed();
-    by_products(&turned, sign).transposed().reshape(&[lead, &[n]].concat())
+    transform(&turned, sign).transposed().reshape(&[lead, &[n]].concat())
 }
 
 /// Bluestein: j · k = (j² + k² − (k − j)²) / 2, so that the sums are a convolution.

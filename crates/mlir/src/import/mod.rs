@@ -396,8 +396,7 @@ impl<'m> Importer<'m> {
                     return Err(wrong("(C2) the branches have other results"));
                 }
                 // Branch 0 is for false, as false converts to 0.
-                let branches = vec![on_false.clone(), on_true.clone()];
-                let case = systole_ir::op::Case { branches, routine: None };
+                let case = systole_ir::op::Case { branches: vec![on_false.clone(), on_true.clone()] };
                 let index = pred.convert(systole_base::DType::I32);
                 return Ok(g.emit(case, &captured.iter().chain([&index]).collect::<Vec<_>>()));
             }

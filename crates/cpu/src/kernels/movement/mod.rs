@@ -19,25 +19,6 @@ fn op<'a>(p: &Problem<'a>) -> Result<&'a Op, Refusal> {
     }
 }
 
-/// The first elements of sorted lines.
-pub static FIRST_SORTED: Family = Family {
-    name: "first_sorted",
-    doc: "The first elements of sorted lines, as of top_k",
-    takes: |step| matches!(step.kernel, Kernel::FirstSorted(_)),
-    candidates: &[Candidate {
-        name: "keys",
-        why: "few elements: each is compared with the worst of the best so far; many: a selection, then a sort of these",
-        levels: EVERY,
-        accepts: |p| match &p.step.kernel {
-            Kernel::FirstSorted(f) => {
-                let level = p.target.programs();
-                Ok(Box::new(sort::SortKernel::new(&f.sort, p.step, Some(f.count), level)))
-            }
-            _ => Err("it is no sort of which the first elements are read".into()),
-        },
-    }],
-};
-
 /// Data movement, and every op that has no family of its own.
 pub static FAMILY: Family = Family {
     name: "movement",
@@ -55,10 +36,10 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "sort",
-            why: "sorts: keys of a line's elements as whole numbers, or a stable merge sort by the comparator",
+            why: "sorts: a stable merge sort of each line along the sorted dimension",
             levels: EVERY,
             accepts: |p| match op(p)? {
-                Op::Sort(s) => Ok(Box::new(sort::SortKernel::new(s, p.step, None, p.target.programs()))),
+                Op::Sort(s) => Ok(Box::new(sort::SortKernel::new(s, p.step))),
                 _ => Err("it is no sort".into()),
             },
         },

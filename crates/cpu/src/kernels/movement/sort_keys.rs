@@ -1,52 +1,69 @@
 //! Comparators that compare one function of either element: each element has a key, and the order of keys, as whole
 //! numbers, is that of the elements. JAX's comparators are such: they make −0 and 0, and all NaN, the same first.
 
-use crate::kernel::program::MapKernel;
-use crate::kernel::with_scratch;
-use crate::simd::level::Level;
 use std::collections::HashSet;
-use systole_compile::{Instr, Load, Map};
-use systole_ir::op::{Compare, CompareType, Direction, Lowering};
-use systole_ir::{DType, Graph, Op, ValueId};
+use systole_ir::op::{Compare, CompareType, Direction};
+use systole_ir::{DType, Graph, Op, Scalar, ValueId};
 
 /// A comparator as keys of the elements of one operand.
 pub struct SortKeys {
     /// The operand that is compared.
     pub operand: usize,
-    compare_type: CompareType,
+    compare: Compare,
     is_descending: bool,
-    /// Elements of a line.
-    size: usize,
-    /// Type of the operand's elements, and that of the function's values.
-    from: DType,
     dtype: DType,
-    /// The function on a line; `None`: the elements themselves.
-    function: Option<MapKernel>,
+    /// The function: its nodes in order, the element's and the key's.
+    nodes: Vec<usize>,
+    element: usize,
+    key: usize,
+    /// Values of all nodes, with those of constants.
+    values: Vec<Scalar>,
 }
 
 impl SortKeys {
-    /// Of a line of `size` elements. `None`: the comparator is no comparison, below or above, of one function of both
-    /// elements of an operand.
-    pub fn of(body: &Graph, size: usize, level: Level) -> Option<SortKeys> {
+    /// `None`: the comparator is no comparison, below or above, of one function of both elements of an operand.
+    pub fn of(body: &Graph) -> Option<SortKeys> {
         let node = body.node(*body.results.first()?);
-        let Op::Compare(Compare { direction, compare_type }) = node.op else { return None };
+        let Op::Compare(compare) = &node.op else { return None };
         let [a, b] = [*node.inputs.first()?, *node.inputs.get(1)?];
         let (p, q) = (source(body, a)?, source(body, b)?);
-        if p / 2 != q / 2 || p == q || !alike(body, a, b) || u32::try_from(size).is_err() {
+        if p / 2 != q / 2 || p == q || !alike(body, a, b) {
             return None;
         }
-        let is_descending = match direction {
+        let is_descending = match compare.direction {
             Direction::Lt => p > q,
             Direction::Gt => p < q,
             _ => return None,
         };
-        let element = *body.params.get(p)?;
-        let function = match element == a {
-            true => None,
-            false => Some(MapKernel::new(&function(body, element, a, size)?, level)),
-        };
-        let (from, dtype) = (body.ty(element).dtype, body.ty(a).dtype);
-        Some(SortKeys { operand: p / 2, compare_type, is_descending, size, from, dtype, function })
+        let mut needed = vec![false; body.nodes.len()];
+        needed[a.index()] = true;
+        for i in (0..=a.index()).rev().filter(|&i| i < body.nodes.len()) {
+            if needed[i] {
+                body.nodes[i].inputs.iter().for_each(|v| needed[v.index()] = true);
+            }
+        }
+        let values = body.nodes.iter().map(|n| match &n.op {
+            Op::Constant(c) => c.value.get(0),
+            _ => Scalar::Bool(false),
+        });
+        let is_step =
+            |i: &usize| needed[*i] && !matches!(body.nodes[*i].op, Op::Parameter(_) | Op::Constant(_));
+        let (element, dtype) = (body.params.get(p)?.index(), body.ty(a).dtype);
+        Some(SortKeys {
+            operand: p / 2,
+            compare: *compare,
+            is_descending,
+            dtype,
+            nodes: (0..body.nodes.len()).filter(is_step).collect(),
+            element,
+            key: a.index(),
+            values: values.collect(),
+        })
+    }
+
+    /// Values of the function's nodes, to be handed to [`SortKeys::key`].
+    pub fn memory(&self) -> Vec<Scalar> {
+        self.values.clone()
     }
 
     /// Bits of a key.
@@ -54,121 +71,39 @@ impl SortKeys {
         self.dtype.bits() as usize
     }
 
-    /// The keys of a line of the operand at `base`: of element `first` and those at a distance of `step`. `None` where some
-    /// element has no place in the order.
-    ///
-    /// # Safety
-    /// The array has this line.
-    pub unsafe fn line(&self, base: *const u8, first: usize, step: usize) -> Option<Vec<u64>> {
-        let start = base.wrapping_add(first * self.from.size());
-        let Some(function) = &self.function else {
-            // SAFETY: by the caller's promise.
-            return unsafe { self.keys(start, step) };
-        };
-        let (from, to) = (self.from.size(), self.dtype.size());
-        let half = (self.size * from).next_multiple_of(64);
-        with_scratch(half + self.size * to, |scratch| {
-            // SAFETY: scratch has room for the line's elements, and behind them for the function's values.
-            unsafe {
-                let line = if step == 1 {
-                    start
-                } else {
-                    for i in 0..self.size {
-                        let element = start.wrapping_add(i * step * from);
-                        std::ptr::copy_nonoverlapping(element, scratch.wrapping_add(i * from), from);
-                    }
-                    scratch.cast_const()
-                };
-                let values = scratch.wrapping_add(half);
-                function.range(&[line], &[values], 0..self.size);
-                self.keys(values, 1)
+    /// The key of an element; `None` where it has no place in the order.
+    pub fn key(&self, body: &Graph, x: Scalar, values: &mut [Scalar]) -> Option<u64> {
+        values[self.element] = x;
+        for &i in &self.nodes {
+            let node = &body.nodes[i];
+            let at = |k: usize| node.inputs.get(k).map_or(Scalar::Bool(false), |v| values[v.index()]);
+            let args = [at(0), at(1), at(2)];
+            values[i] = node.op.rule().eval_scalar(args.get(..node.inputs.len())?, node.outs[0].dtype)?;
+        }
+        let key = self.ordered(values[self.key])?;
+        Some(if self.is_descending { !key & (u64::MAX >> (64 - self.bits())) } else { key })
+    }
+
+    /// A number as one whose order as a whole number is the comparison's.
+    fn ordered(&self, x: Scalar) -> Option<u64> {
+        let sign = 1 << (self.bits() - 1);
+        let bits = match x {
+            Scalar::Float(v) if self.compare.compare_type != CompareType::TotalOrder => {
+                if v.is_nan() {
+                    return None;
+                }
+                Scalar::Float(v + 0.0).to_bits(self.dtype)
             }
+            x => x.to_bits(self.dtype),
+        };
+        let mask = u64::MAX >> (64 - self.bits());
+        Some(match x {
+            Scalar::Float(_) if bits & sign != 0 => !bits & mask,
+            Scalar::Float(_) => bits | sign,
+            Scalar::Int(_) => (bits ^ sign) & mask,
+            _ => bits & mask,
         })
     }
-
-    /// Values of the function as keys.
-    unsafe fn keys(&self, values: *const u8, step: usize) -> Option<Vec<u64>> {
-        // SAFETY: by the caller's promise, a line of values of this size begins there.
-        unsafe {
-            match self.dtype.size() {
-                1 => self.keys_of::<u8>(values, step),
-                2 => self.keys_of::<u16>(values, step),
-                4 => self.keys_of::<u32>(values, step),
-                _ => self.keys_of::<u64>(values, step),
-            }
-        }
-    }
-
-    unsafe fn keys_of<T: Copy + Into<u64>>(&self, values: *const u8, step: usize) -> Option<Vec<u64>> {
-        let values = values.cast::<T>();
-        // SAFETY: by the caller's promise.
-        let bits = (0..self.size).map(|i| unsafe { (*values.add(i * step)).into() });
-        let (width, ones) = (self.bits(), u64::MAX >> (64 - self.bits()));
-        let sign = 1u64 << (width - 1);
-        let turned = if self.is_descending { ones } else { 0 };
-        if !self.dtype.is_float() {
-            let flip = if self.dtype.is_signed_int() { sign } else { 0 } ^ turned;
-            return Some(bits.map(|b| b & ones ^ flip).collect());
-        }
-        let ordered = |b: u64| if b & sign != 0 { b ^ ones } else { b | sign };
-        if self.compare_type == CompareType::TotalOrder {
-            return Some(bits.map(|b| ordered(b) ^ turned).collect());
-        }
-        let infinity = match self.dtype {
-            DType::F16 => 0x7c00,
-            DType::BF16 => 0x7f80,
-            DType::F32 => 0x7f80_0000,
-            _ => 0x7ff0_0000_0000_0000,
-        };
-        let mut is_number = true;
-        let keys = bits.map(|b| {
-            is_number &= b & !sign <= infinity;
-            // The zeros are the same.
-            ordered(if b == sign { 0 } else { b }) ^ turned
-        });
-        let keys = keys.collect();
-        is_number.then_some(keys)
-    }
-}
-
-/// What the comparator makes of an element, on a line of elements.
-fn function(body: &Graph, element: ValueId, value: ValueId, size: usize) -> Option<Map> {
-    let mut needed = vec![false; body.nodes.len()];
-    needed[value.index()] = true;
-    for i in (0..=value.index()).rev() {
-        if needed[i] {
-            body.nodes[i].inputs.iter().for_each(|v| needed[v.index()] = true);
-        }
-    }
-    let dtype = body.ty(element).dtype;
-    let mut loads = vec![Load::Array { input: 0, dtype, strides: [1].into_iter().collect(), offset: 0 }];
-    let constants: Vec<usize> =
-        (0..body.nodes.len()).filter(|&i| needed[i] && matches!(body.nodes[i].op, Op::Constant(_))).collect();
-    let mut at = vec![usize::MAX; body.nodes.len()];
-    at[element.index()] = 0;
-    for i in constants {
-        let Op::Constant(c) = &body.nodes[i].op else { return None };
-        at[i] = loads.len();
-        loads.push(Load::Splat { value: c.value.get(0), dtype: c.value.dtype() });
-    }
-    let mut instrs = Vec::new();
-    for (i, node) in body.nodes.iter().enumerate().filter(|(i, _)| needed[*i]) {
-        if matches!(node.op, Op::Parameter(_) | Op::Constant(_)) {
-            continue;
-        }
-        if node.op.rule().lower() != Lowering::Map || node.outs.len() != 1 {
-            return None;
-        }
-        let kind = usize::from(matches!(node.op, Op::Select(_)));
-        at[i] = loads.len() + instrs.len();
-        instrs.push(Instr {
-            op: node.op.clone(),
-            args: node.inputs.iter().map(|v| at[v.index()]).collect(),
-            from: body.ty(*node.inputs.get(kind)?).dtype,
-            to: node.outs[0].dtype,
-        });
-    }
-    Some(Map { shape: [size].into(), loads, instrs, stores: vec![at[value.index()]] })
 }
 
 /// The one parameter that a value depends on.

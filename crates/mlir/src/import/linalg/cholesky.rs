@@ -5,7 +5,6 @@
 use super::blocks::{adjoint, block, column, joined, places, repeated, row};
 use super::triangular::solve_lower;
 use crate::import::number::Number;
-use systole_ir::op::Routine;
 
 /// Rows of a block that is done by columns.
 const BLOCK: usize = 32;
@@ -15,12 +14,7 @@ const MOST_BLOCKS: usize = 128;
 /// `a: T[K, N, N] → T[K, N, N]`: l with l · lᴴ = a, where only what lies on and below a's diagonal is read. NaN where a is
 /// not positive definite.
 pub(super) fn decomposed(a: &Number) -> Number {
-    let by_blocks = |a: &Number| by_halves(a, BLOCK.max(a.shape()[1].div_ceil(MOST_BLOCKS)));
-    if a.is_complex() {
-        return by_blocks(a);
-    }
-    let real = Routine::Cholesky.of(&[&a.re], |x| vec![by_blocks(&Number::real(x[0].clone())).re]);
-    Number::real(real[0].clone())
+    by_halves(a, BLOCK.max(a.shape()[1].div_ceil(MOST_BLOCKS)))
 }
 
 fn by_halves(a: &Number, size: usize) -> Number {

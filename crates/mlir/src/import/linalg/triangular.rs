@@ -4,8 +4,6 @@
 
 use super::blocks::{beside, block, joined, lower, padded, with_unit_diagonal};
 use crate::import::number::Number;
-use systole_ir::Tensor;
-use systole_ir::op::Routine;
 
 /// Rows of a block whose inverse is made.
 const BLOCK: usize = 32;
@@ -14,16 +12,6 @@ const MOST_BLOCKS: usize = 128;
 
 /// `l: T[K, N, N], b: T[K, N, M] → T[K, N, M]`: x with l · x = b, where l is what lies on and below the diagonal.
 pub(super) fn solve_lower(l: &Number, b: &Number, unit: bool) -> Number {
-    if l.is_complex() || b.is_complex() {
-        return by_blocks(l, b, unit);
-    }
-    let body =
-        |x: &[Tensor]| vec![by_blocks(&Number::real(x[0].clone()), &Number::real(x[1].clone()), unit).re];
-    let x = Routine::TriangularSolve { unit_diagonal: unit }.of(&[&l.re, &b.re], body);
-    Number::real(x[0].clone())
-}
-
-fn by_blocks(l: &Number, b: &Number, unit: bool) -> Number {
     let n = l.shape()[1];
     let l = lower(l, true);
     let l = if unit { with_unit_diagonal(&l) } else { l };
