@@ -62,6 +62,7 @@ def arguments():
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--seconds", type=float, default=10, help="time for the measured steps, warm-up not counted")
     p.add_argument("--batch", type=int)
+    p.add_argument("--device", default="cpu", help="cpu or cuda; of JAX and PyTorch")
     p.add_argument("--filters", type=int, default=64, help="of fashion-cnn")
     p.add_argument("--kernel", type=int, default=3, help="of fashion-cnn")
     p.add_argument("--pool", choices=["max", "average"], default="max", help="of fashion-cnn")

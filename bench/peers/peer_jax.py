@@ -5,7 +5,7 @@ import os
 import measure
 
 a = measure.arguments()  # before JAX, which reads the environment
-os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_PLATFORMS"] = a.device
 
 import flax.linen as nn
 import jax

@@ -13,6 +13,7 @@ PEER = "pytorch-compile" if a.mode == "compile" else "pytorch"
 
 def run():
     torch.set_num_threads(a.threads)
+    torch.set_default_device(a.device)
     torch.manual_seed(0)
     if a.workload == "gemm":
         return measure.gemm(a, PEER, gemm)
@@ -46,7 +47,7 @@ def model():
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=a.bf16):
+        with torch.autocast(a.device, dtype=torch.bfloat16, enabled=a.bf16):
             out = called(x)
         loss = F.cross_entropy(out.float().reshape(-1, classes), y)
         loss.backward()

@@ -44,7 +44,7 @@ impl Chart<'_> {
         Some(Frame { x: [first.0, last.0], y: [least, top.max(least)] })
     }
 
-    /// Lines of at most `width` columns: the curve, its marks by their first letters, the ends of both axes.
+    /// Lines of at most `width` columns: the curve, its marks and their names, the ends of both axes.
     pub(crate) fn text(&self, width: usize, height: usize) -> String {
         let Some(frame) = self.frame() else { return String::new() };
         let side = 9;
@@ -71,7 +71,8 @@ impl Chart<'_> {
         }
         let mut names = vec![' '; columns];
         for (name, x) in self.marks {
-            names[at(frame.across(*x), columns)] = name.chars().next().unwrap_or(' ');
+            let from = at(frame.across(*x), columns).min(columns.saturating_sub(name.len()));
+            names.iter_mut().skip(from).zip(name.chars()).for_each(|(place, c)| *place = c);
         }
         let names: String = names.into_iter().collect();
         let _ = writeln!(text, "{:>side$} {}", "", names.trim_end());
@@ -151,7 +152,7 @@ mod tests {
             let text = of(&x, &y, &marks).text(width, 12);
             assert!(text.lines().all(|l| l.chars().count() <= width), "{width}\n{text}");
             assert_eq!(text.lines().count(), 14);
-            assert!(text.contains('•') && text.contains('v') && text.contains("1.0e-6"), "{text}");
+            assert!(text.contains('•') && text.contains("valley") && text.contains("1.0e-6"), "{text}");
             // The end is cut off at a quarter above the begin: the fall fills most of the height.
             let rows: Vec<usize> =
                 text.lines().enumerate().filter(|l| l.1.contains('•')).map(|l| l.0).collect();

@@ -50,7 +50,7 @@ impl Run for LrFindArgs {
         let (mut model, config, data) = self.train.begin(screen)?;
         let found = model.lr_find(&config.train_pipeline(&data), options)?;
         if let Some(path) = &svg {
-            let drawn = with_chart(&found, |chart| chart.svg("Loss by learning rate"));
+            let drawn = with_chart(&found, &SUGGESTIONS, |chart| chart.svg("Loss by learning rate"));
             write_atomically(&Disk, path, &[drawn.as_bytes()])?;
         }
         let chosen = found.suggestion(&self.suggest);
@@ -97,7 +97,7 @@ impl LrFindArgs {
 
     fn show(&self, found: &LrFinder, chosen: Option<f64>, screen: &Screen) {
         let width = terminal::width().unwrap_or(80).min(100);
-        screen.line(with_chart(found, |chart| chart.text(width, 14)));
+        screen.line(with_chart(found, &[self.suggest.as_str()], |chart| chart.text(width, 14)));
         let why = found.stopped_because.as_ref().map_or(String::new(), |why| format!("; {why}"));
         screen.line(format!("{}{why}", counted(found.rates.len() as u64, "update")));
         let each = SUGGESTIONS.iter().map(|name| match found.suggestion(name) {
@@ -127,10 +127,10 @@ impl LrFindArgs {
     }
 }
 
-/// The whole curve with what it suggests.
-fn with_chart(found: &LrFinder, draw: impl FnOnce(&Chart<'_>) -> String) -> String {
+/// The whole curve with some of what it suggests.
+fn with_chart(found: &LrFinder, names: &[&str], draw: impl FnOnce(&Chart<'_>) -> String) -> String {
     let marks: Vec<(&str, f64)> =
-        SUGGESTIONS.iter().filter_map(|name| Some((*name, found.suggestion(name)?))).collect();
+        names.iter().filter_map(|name| Some((*name, found.suggestion(name)?))).collect();
     draw(&Chart { x: &found.rates, y: &found.losses, marks: &marks, labels: ["learning rate", "loss"] })
 }
 

@@ -336,20 +336,22 @@ impl Config {
 
     /// The callbacks of a run in `folder`; `metrics` are those that the model was compiled with.
     pub fn callbacks(&self, folder: &Path, metrics: &[Metric]) -> Vec<Box<dyn Callback>> {
-        // Checked when the configuration was read.
-        let sections = self.callbacks.iter().enumerate().filter_map(|(i, t)| callbacks::section(i, t).ok());
         let logged = |monitor: &str| {
             let prefix = if monitor.starts_with("val_") { "val_" } else { "" };
             format!("{prefix}{}", self.metric_of(measured(monitor), metrics))
         };
-        sections.map(|c| c.make(folder, &c.monitor().map_or(String::new(), logged))).collect()
+        self.callback_sections().map(|c| c.make(folder, &c.monitor().map_or(String::new(), logged))).collect()
     }
 
     /// Whether a callback puts the weights of the best epoch back at the end.
     pub fn restores_weights(&self) -> bool {
-        let mut sections =
-            self.callbacks.iter().enumerate().filter_map(|(i, t)| callbacks::section(i, t).ok());
-        sections.any(|c| matches!(c, CallbackSection::EarlyStopping { restore_best_weights: true, .. }))
+        self.callback_sections()
+            .any(|c| matches!(c, CallbackSection::EarlyStopping { restore_best_weights: true, .. }))
+    }
+
+    /// They were checked when the configuration was read.
+    fn callback_sections(&self) -> impl Iterator<Item = CallbackSection> {
+        self.callbacks.iter().enumerate().filter_map(|(i, table)| callbacks::section(i, table).ok())
     }
 
     /// The name by which a value is logged: `accuracy` is one of several metrics, by the model's output.

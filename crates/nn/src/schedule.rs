@@ -270,7 +270,8 @@ impl Schedule {
                 (*total_steps, *begin) = (steps, from);
             }
             Schedule::LinearWarmup { warmup_steps, then, .. } => {
-                then.settle(from, steps.saturating_sub(*warmup_steps).max(1));
+                let left = warmup_steps.saturating_sub(from);
+                then.settle(from.saturating_sub(*warmup_steps), steps.saturating_sub(left).max(1));
             }
             _ => {}
         }

@@ -167,6 +167,15 @@ fn a_schedule_over_the_whole_run_takes_its_steps_from_it() {
     m.save(&path).unwrap();
     assert_eq!(Model::load(&path).unwrap().learning_rate(), 0.0);
 
+    // After a warm-up of 2 of the 8 steps; where that is over before the run, the cycle has all of them.
+    for warmup in [2, 14] {
+        let mut m = classifier();
+        m.fit(&data, Fit { epochs: 3, ..quiet() }).unwrap();
+        m.set_learning_rate(Schedule::flat_cosine(0.02).after_warmup(warmup));
+        m.fit(&data, Fit { epochs: 5, initial_epoch: 3, ..quiet() }).unwrap();
+        assert_eq!((m.steps(), m.learning_rate()), (20, 0.0), "{warmup}");
+    }
+
     m.set_learning_rate(Schedule::one_cycle(0.05));
     let endless = points(None).repeat().batch(5);
     let e = m.fit(&endless, Fit { epochs: 3, ..quiet() }).unwrap_err().to_string();

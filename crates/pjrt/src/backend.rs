@@ -85,6 +85,10 @@ impl Hosts for PjrtBackend {
     }
 }
 
+fn named(label: &str) -> &str {
+    if label.is_empty() { "a program" } else { label }
+}
+
 /// `T[…] → T[n, …]`
 fn one_more_dimension(ty: &TensorType, n: usize) -> TensorType {
     ty.with_shape(std::iter::once(n).chain(ty.shape.iter().copied()).collect::<Shape>())
@@ -129,7 +133,7 @@ impl Backend for PjrtBackend {
     fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>> {
         let start = Instant::now();
         graph.verify()?;
-        let place = || format!("compiling {} for {}", options.label, self.name);
+        let place = || format!("compiling {} for {}", named(&options.label), self.name);
         let text = program_text(graph, &options.donated);
         let loaded = self.client.compile(&text, self.client.local().start).at(place)?;
         let report = report(graph, start);
@@ -150,8 +154,9 @@ impl Backend for PjrtBackend {
         spread: &Spread,
         options: &CompileOptions,
     ) -> Option<Result<Arc<dyn Executable>>> {
-        let place =
-            || format!("compiling {} for the devices {} of {}", options.label, spread.mesh, self.name);
+        let place = || {
+            format!("compiling {} for the devices {} of {}", named(&options.label), spread.mesh, self.name)
+        };
         let program = Split::compile(&self.client, graph, spread, &options.donated).at(place);
         Some(program.map(|p| Arc::new(p) as Arc<dyn Executable>))
     }

@@ -211,12 +211,14 @@ impl Plugin {
             sys::code::INTERNAL => ErrorKind::Bug,
             _ => ErrorKind::Unsupported,
         };
-        let mut lines = text.trim().lines();
+        // XLA adds the whole program to some of its messages.
+        let said = text.split("******* Full HLO module").next().unwrap_or_default();
+        let mut lines = said.trim().lines();
         let first = lines.next().unwrap_or("the plugin failed and does not say why");
         let mut e = Error::new(kind, first).at(name);
         let rest: Vec<&str> = lines.take(20).collect();
         if !rest.is_empty() {
-            e = e.because(rest.join("\n"));
+            e = e.because(rest.join("\n").trim());
         }
         Err(e)
     }

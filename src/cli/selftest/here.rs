@@ -2,10 +2,12 @@
 
 use super::args::SelftestArgs;
 use super::told;
+use crate::cli::report::threads;
 use crate::cli::screen::{Screen, number_of};
 use crate::config::{Config, Draft};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use systole_ir::op::{Sample, TABLE};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, interp};
@@ -84,42 +86,62 @@ impl Test<'_> {
         }
     }
 
-    /// Every sample of every op against the interpreter.
+    /// Every sample of every op against the interpreter, on as many threads as the processor has: compilers of accelerators
+    /// need up to a second each.
     fn ops(&self, device: &dyn Backend) -> Value {
         let began = Instant::now();
-        let (mut samples, mut near, mut failed) = (0, 0, 0);
-        for entry in TABLE {
-            for sample in (entry.samples)() {
-                let check = format!("op {} {}", entry.name, sample.label);
-                self.begin(&check);
-                samples += 1;
-                match Compared::of(&sample, device) {
-                    Ok(c) if c.is_equal(&sample) => {}
-                    Ok(c) if c.distance <= NEAR => near += 1,
-                    Ok(c) => {
-                        failed += 1;
-                        self.fail(
-                            &check,
-                            &format!("result {} differs by {:.1e}", c.result, c.distance),
-                            c.values(),
-                        );
-                    }
-                    Err(e) => {
-                        failed += 1;
-                        self.fail(&check, &e.to_string(), json!({}));
-                    }
-                }
+        let samples: Vec<(String, Sample)> = TABLE
+            .iter()
+            .flat_map(|entry| (entry.samples)().into_iter().map(|s| (entry.name, s)))
+            .map(|(name, sample)| (format!("op {name} {}", sample.label), sample))
+            .collect();
+        let (next, running) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let each = || {
+            let mut counts = Counts::default();
+            while let Some((check, sample)) = samples.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.begin_beside(&running, check);
+                counts.count(self.sample(check, sample, device));
+                lock(&running).retain(|c| *c != check);
             }
-        }
-        let equal = samples - near - failed;
+            counts
+        };
+        let all = std::thread::scope(|scope| {
+            let workers: Vec<_> = (1..threads()).map(|_| scope.spawn(each)).collect();
+            workers.into_iter().filter_map(|w| w.join().ok()).fold(each(), Counts::and)
+        });
+        let Counts { equal, near, failed } = all;
+        // A thread that panicked counted nothing.
+        let failed = failed + samples.len() - (equal + near + failed);
+        let (samples, operations) = (samples.len(), TABLE.len());
         let summary = format!(
-            "{samples} samples of {} operations: {equal} as exact as they must be, {near} of lower precision, {failed} wrong",
-            TABLE.len()
+            "{samples} samples of {operations} operations: {equal} as exact as they must be, {near} of lower precision, {failed} wrong"
         );
         json!({
-            "summary": summary, "operations": TABLE.len(), "samples": samples, "equal": equal,
+            "summary": summary, "operations": operations, "samples": samples, "equal": equal,
             "lower_precision": near, "wrong": failed, "seconds": began.elapsed().as_secs_f64(),
         })
+    }
+
+    /// Tells all that is being done at the same time: a library that ends its process may have done so in any of it.
+    fn begin_beside<'s>(&self, running: &Mutex<Vec<&'s str>>, check: &'s str) {
+        let mut running = lock(running);
+        running.push(check);
+        self.begin(&running.join(", "));
+    }
+
+    fn sample(&self, check: &str, sample: &Sample, device: &dyn Backend) -> Verdict {
+        match Compared::of(sample, device) {
+            Ok(c) if c.is_equal(sample) => Verdict::Equal,
+            Ok(c) if c.distance <= NEAR => Verdict::Near,
+            Ok(c) => {
+                self.fail(check, &format!("result {} differs by {:.1e}", c.result, c.distance), c.values());
+                Verdict::Wrong
+            }
+            Err(e) => {
+                self.fail(check, &e.to_string(), json!({}));
+                Verdict::Wrong
+            }
+        }
     }
 
     /// The tutorial's training, step by step, beside the CPU's.
@@ -182,6 +204,42 @@ impl Test<'_> {
         let summary = format!("a step of {samples}: {}", shown.join(", "));
         Ok(json!({"summary": summary, "steps": times}))
     }
+}
+
+/// What came of a sample.
+enum Verdict {
+    Equal,
+    Near,
+    Wrong,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    equal: usize,
+    near: usize,
+    failed: usize,
+}
+
+impl Counts {
+    fn count(&mut self, verdict: Verdict) {
+        *match verdict {
+            Verdict::Equal => &mut self.equal,
+            Verdict::Near => &mut self.near,
+            Verdict::Wrong => &mut self.failed,
+        } += 1;
+    }
+
+    fn and(self, other: Counts) -> Counts {
+        Counts {
+            equal: self.equal + other.equal,
+            near: self.near + other.near,
+            failed: self.failed + other.failed,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn tutorial(batch_size: u64) -> Result<Config> {

@@ -70,11 +70,13 @@ impl Sample {
     }
 
     /// The same, for which the specification leaves but one result: arguments that folds begin with are the identities of
-    /// their bodies. How often another value takes part, and where, is each implementation's choice (StableHLO: reduce,
-    /// reduce_window, select_and_scatter).
+    /// their bodies, as how often another value takes part, and where, is each implementation's choice (StableHLO: reduce,
+    /// reduce_window, select_and_scatter); and a scatter whose result depends on the order of its updates, which is open
+    /// as well, writes no element twice, or the same value.
     pub fn specified_arguments(&self, seed: u64) -> Vec<Literal> {
         let mut arguments = self.arguments(seed);
         for node in &self.graph.nodes {
+            self.write_once(node, seed, &mut arguments);
             for (init, body) in initial_values(node) {
                 let at = self.graph.params.iter().position(|p| *p == init);
                 if let Some((argument, monoid)) = at.map(|i| &mut arguments[i]).zip(Monoid::of(body)) {
@@ -85,6 +87,27 @@ impl Sample {
             }
         }
         arguments
+    }
+
+    fn write_once(&self, node: &Node, seed: u64, arguments: &mut [Literal]) {
+        let Op::Scatter(op) = &node.op else { return };
+        if Monoid::of(&op.body).is_some() || op.unique_indices {
+            return;
+        }
+        let half = node.inputs.len() / 2;
+        let place = |input: ValueId| self.graph.params.iter().position(|p| *p == input);
+        if let Some(i) = place(node.inputs[half]) {
+            let mut rng = Stream::new(seed, hash_name(&self.label), i as u64);
+            arguments[i] = Domain::Distinct(1.0).draw(arguments[i].ty(), &mut rng);
+        }
+        // Windows that begin at different places may still overlap.
+        let apart = |dim: &usize| op.inserted_window_dims.contains(dim);
+        if !op.scatter_dims_to_operand_dims.iter().any(apart) {
+            for i in node.inputs[half + 1..].iter().filter_map(|input| place(*input)) {
+                let ty = arguments[i].ty().clone();
+                arguments[i] = Literal::splat(ty.clone(), Scalar::of(ty.dtype, 1.0));
+            }
+        }
     }
 }
 

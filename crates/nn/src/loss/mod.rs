@@ -235,26 +235,31 @@ impl Loss {
         self
     }
 
+    /// `from_logits` and `label_smoothing` of cross-entropies.
+    fn of_crossentropy(&mut self) -> Option<(&mut bool, Option<&mut f64>)> {
+        match self {
+            Loss::SparseCategoricalCrossentropy { from_logits, .. } => Some((from_logits, None)),
+            Loss::CategoricalCrossentropy { from_logits, label_smoothing }
+            | Loss::BinaryCrossentropy { from_logits, label_smoothing }
+            | Loss::BinaryFocalCrossentropy { from_logits, label_smoothing, .. }
+            | Loss::CategoricalFocalCrossentropy { from_logits, label_smoothing, .. } => {
+                Some((from_logits, Some(label_smoothing)))
+            }
+            _ => None,
+        }
+    }
+
     /// Takes predictions as logits.
     pub fn from_logits(mut self, yes: bool) -> Loss {
-        if let Loss::SparseCategoricalCrossentropy { from_logits, .. }
-        | Loss::CategoricalCrossentropy { from_logits, .. }
-        | Loss::BinaryCrossentropy { from_logits, .. }
-        | Loss::BinaryFocalCrossentropy { from_logits, .. }
-        | Loss::CategoricalFocalCrossentropy { from_logits, .. } = &mut self
-        {
+        if let Some((from_logits, _)) = self.of_crossentropy() {
             *from_logits = yes;
         }
         self
     }
 
-    /// Moves targets of categorical and binary cross-entropy this far towards the uniform distribution.
+    /// Moves targets of categorical and binary cross-entropies this far towards the uniform distribution.
     pub fn label_smoothing(mut self, amount: f64) -> Loss {
-        if let Loss::CategoricalCrossentropy { label_smoothing, .. }
-        | Loss::BinaryCrossentropy { label_smoothing, .. }
-        | Loss::BinaryFocalCrossentropy { label_smoothing, .. }
-        | Loss::CategoricalFocalCrossentropy { label_smoothing, .. } = &mut self
-        {
+        if let Some((_, Some(label_smoothing))) = self.of_crossentropy() {
             *label_smoothing = amount;
         }
         self

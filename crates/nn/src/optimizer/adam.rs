@@ -73,11 +73,7 @@ impl Rule for Adam {
     }
 
     fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
-        let (m, v) = (slots.get("momentum"), slots.get("velocity"));
-        let m = &m + (g - &m) * (1.0 - self.beta_1);
-        let v = &v + (g * g - &v) * (1.0 - self.beta_2);
-        slots.set("momentum", &m);
-        slots.set("velocity", &v);
+        let (m, v) = slots.moments(g, self.beta_1, self.beta_2);
         let size = if self.amsgrad {
             let greatest = slots.get("velocity_hat").maximum(&v);
             slots.set("velocity_hat", &greatest);

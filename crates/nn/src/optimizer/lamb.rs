@@ -53,11 +53,7 @@ impl Rule for Lamb {
     }
 
     fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
-        let (m, v) = (slots.get("momentum"), slots.get("velocity"));
-        let m = &m + (g - &m) * (1.0 - self.beta_1);
-        let v = &v + (g * g - &v) * (1.0 - self.beta_2);
-        slots.set("momentum", &m);
-        slots.set("velocity", &v);
+        let (m, v) = slots.moments(g, self.beta_1, self.beta_2);
         let size = (v / (1.0 - slots.power(self.beta_2))).sqrt() + self.epsilon;
         let u = m / (1.0 - slots.power(self.beta_1)) / size;
         let norm = |x: &Tensor| (x * x).sum_all().sqrt();

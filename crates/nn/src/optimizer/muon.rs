@@ -1,5 +1,6 @@
 //! Muon: momentum whose matrices are made nearly orthogonal before each step.
 
+use super::adam::Adam;
 use super::common::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
 use crate::schedule::Schedule;
@@ -103,7 +104,9 @@ impl Rule for Muon {
 
     fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
         if self.goes_by_adamw(slots.name, p.ty()) {
-            return self.adamw(p, g, &(rate * self.adam_lr_ratio), slots);
+            let adam = self.adam();
+            let rate = adam.rate(&(rate * self.adam_lr_ratio), slots.updates).convert(p.dtype());
+            return adam.step(p, g, &rate, slots);
         }
         let m = slots.get("momentum");
         let m = &m + (g + &m * (self.momentum - 1.0));
@@ -125,15 +128,9 @@ impl Muon {
             || self.exclude_layers.iter().any(|part| param.contains(part.as_str()))
     }
 
-    fn adamw(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
-        let (m, v) = (slots.get("momentum"), slots.get("velocity"));
-        let m = &m + (g - &m) * (1.0 - self.adam_beta_1);
-        let v = &v + (g * g - &v) * (1.0 - self.adam_beta_2);
-        slots.set("momentum", &m);
-        slots.set("velocity", &v);
-        let correction = (1.0 - slots.power(self.adam_beta_2)).sqrt();
-        let alpha = rate * correction / (1.0 - slots.power(self.adam_beta_1));
-        p - (m * alpha) / (v.sqrt() + self.epsilon)
+    /// The rule of what is no matrix.
+    fn adam(&self) -> Adam {
+        Adam { beta_1: self.adam_beta_1, beta_2: self.adam_beta_2, epsilon: self.epsilon, amsgrad: false }
     }
 
     /// `x: T[R, C] → T[R, C]`: about U·Vᵀ of x = U·S·Vᵀ.

@@ -180,6 +180,16 @@ impl Slots<'_> {
         slot(self.state, name, self.name, self.like)
     }
 
+    /// The slots `momentum` and `velocity`: running means of the gradient and of its square, `g` added.
+    pub(super) fn moments(&mut self, g: &Tensor, beta_1: f64, beta_2: f64) -> (Tensor, Tensor) {
+        let (m, v) = (self.get("momentum"), self.get("velocity"));
+        let m = &m + (g - &m) * (1.0 - beta_1);
+        let v = &v + (g * g - &v) * (1.0 - beta_2);
+        self.set("momentum", &m);
+        self.set("velocity", &v);
+        (m, v)
+    }
+
     pub(super) fn set(&mut self, name: &str, value: &Tensor) {
         self.state.insert(key(name, self.name), value.clone());
     }
