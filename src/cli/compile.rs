@@ -171,7 +171,9 @@ fn step(args: &CompileArgs, machine: &Machine) -> Result<Step, Failure> {
     }
     let (mut model, usual) = model(args)?;
     let batch_size = args.batch_size.map_or(usual, |n| n as usize);
-    let (graph, roles) = model.train_program(batch_size)?;
+    // XLA for GPUs is not slower with long programs: it gets what runs there.
+    let loops = matches!(machine, Machine::Slice(_));
+    let (graph, roles) = model.train_program(batch_size, loops)?;
     // As training compiles it: every argument may be given away.
     let all: Vec<usize> = (0..graph.params.len()).collect();
     let usual = if machine.devices() > 1 { "data_parallel" } else { "one_device" };

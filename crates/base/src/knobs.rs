@@ -84,6 +84,10 @@ knobs! {
     CACHE: "PATH", "";
     /// how much compiled programs of accelerators may take in the folder for downloads, the oldest go first; off: none is kept
     COMPILE_CACHE: "BYTES|8GiB|off", "8GiB";
+    /// on: programs for GPUs give the same bits in every run, so that a killed run ends as one that was not killed (XLA's
+    /// xla_gpu_deterministic_ops, where XLA_FLAGS does not say it: no sums in the order of arrival, no trials of kernels); off:
+    /// XLA chooses what it finds fastest
+    GPU_DETERMINISM: "on|off", "on";
     /// how long after Ctrl-C or SIGTERM training may take to finish its step and save; then the program ends with what was saved
     /// before
     GRACE: "SECONDS", "25";

@@ -279,7 +279,7 @@ fn eight_devices_train_as_one_on_the_interpreter() {
 fn training_graph(case: &Case, on: Arc<dyn Backend>) -> (Arc<Graph>, Roles) {
     let mut model = case.model(on, Strategy::one_device());
     model.build(&case.batch(0, 1).sample_types().unwrap()).unwrap();
-    model.train_program(BATCH).unwrap()
+    model.train_program(BATCH, true).unwrap()
 }
 
 /// The training step of each of eight devices.

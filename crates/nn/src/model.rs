@@ -446,17 +446,13 @@ impl Model {
     /// The graph of a whole training step (forward, loss, backward, update, metrics) for a batch of `batch_size`.
     pub fn train_graph(&mut self, batch_size: usize) -> Result<Arc<Graph>> {
         let loops = self.compiled()?.train.loops();
-        Ok(self.train_program_of(batch_size, loops)?.0)
+        Ok(self.train_program(batch_size, loops)?.0)
     }
 
-    /// As [`Model::train_graph`], for a compiler that takes long for long programs: runs of equal layers are loops over
-    /// their stacked weights. The same arithmetic, and a program whose length does not grow with the model's depth. With
-    /// it, what its parameters and results are.
-    pub fn train_program(&mut self, batch_size: usize) -> Result<(Arc<Graph>, Roles)> {
-        self.train_program_of(batch_size, true)
-    }
-
-    fn train_program_of(&mut self, batch_size: usize, loops: bool) -> Result<(Arc<Graph>, Roles)> {
+    /// As [`Model::train_graph`], and what its parameters and results are. With `loops`, for compilers that take long for
+    /// long programs, runs of equal layers are loops over their stacked weights: the same arithmetic, and a program whose
+    /// length does not grow with the model's depth.
+    pub fn train_program(&mut self, batch_size: usize, loops: bool) -> Result<(Arc<Graph>, Roles)> {
         let batch = self.example_batch(batch_size)?;
         self.ready_for(&batch)?;
         self.compiled()?.train.trace(&self.state, &batch, self.controls(), loops)

@@ -142,7 +142,7 @@ impl Case {
 
     /// How many loops the training step has.
     fn loops(&self) -> usize {
-        whiles(&self.model(open("ref")).train_program(2).unwrap().0)
+        whiles(&self.model(open("ref")).train_program(2, true).unwrap().0)
     }
 }
 
@@ -174,7 +174,7 @@ fn statistics_of_residual_blocks_move_alike() {
 
 #[test]
 fn the_program_does_not_grow_with_the_model() {
-    let step = |layers| Case::gpt2(layers, 0.1).model(open("ref")).train_program(2).unwrap().0;
+    let step = |layers| Case::gpt2(layers, 0.1).model(open("ref")).train_program(2, true).unwrap().0;
     let bodies = |g: &Graph| -> Vec<usize> {
         let loops = g.nodes.iter().filter(|n| n.op.name() == "while");
         loops.map(|n| n.op.rule().regions()[1].nodes.len()).collect()

@@ -4,7 +4,7 @@
 //! the work is done; what fails later is an error of the next run, or of reading a result.
 
 use crate::cache::{CompileCache, build};
-use crate::options::Placement;
+use crate::options::{Placement, deterministic_flags};
 use crate::plugin::{Named, Plugin, Value, program, slice, text};
 use crate::sys::{self, Args, Object};
 use crate::topology::{Compiled, describe};
@@ -210,8 +210,10 @@ impl Client {
 
     /// One part of the program for each of these devices.
     fn compile_for(&self, text: &str, ids: &[i64]) -> Result<Loaded> {
+        let flags = deterministic_flags(&self.platform()?.0)?;
+        let partitions = ids.len();
         let options =
-            Placement { replicas: 1, partitions: ids.len(), devices: ids, quick: false }.compile_options();
+            Placement { replicas: 1, partitions, devices: ids, quick: false, flags }.compile_options();
         let Some(cache) = &self.cache else { return self.compile_anew(text, &options, ids.len()) };
         let identity = self.identity(&options)?;
         let asked = [("client.json", &identity[..]), ("program.mlir", text.as_bytes())];

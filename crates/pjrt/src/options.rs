@@ -2,6 +2,7 @@
 //! Field numbers: <https://github.com/openxla/xla/blob/main/xla/pjrt/proto/compile_options.proto>.
 
 use crate::proto::Message;
+use systole_ir::{Result, knobs};
 
 /// Copies, parts and devices of a program.
 pub(crate) struct Placement<'a> {
@@ -11,6 +12,24 @@ pub(crate) struct Placement<'a> {
     pub(crate) devices: &'a [i64],
     /// Whether the compiler is to spend less on making the program fast.
     pub(crate) quick: bool,
+    /// Flags of XLA that hold for this program.
+    pub(crate) flags: &'static [&'static str],
+}
+
+/// XLA's kernels for GPUs else add in the order in which threads arrive, and are chosen by trials.
+const DETERMINISTIC: &[&str] = &["xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops"];
+
+/// Whether XLA's platform of this name has GPUs.
+pub(crate) fn of_gpus(platform: &str) -> bool {
+    ["cuda", "rocm"].contains(&platform)
+}
+
+/// The flags by which a program of a platform gives the same bits in every run.
+pub(crate) fn deterministic_flags(platform: &str) -> Result<&'static [&'static str]> {
+    let given = |flags: String| DETERMINISTIC.iter().any(|flag| flags.contains(flag));
+    let wanted =
+        of_gpus(platform) && knobs::GPU_DETERMINISM.is_on()? && !std::env::var("XLA_FLAGS").is_ok_and(given);
+    Ok(if wanted { DETERMINISTIC } else { &[] })
 }
 
 /// `xla.ExecutionOptions.EFFORT_O1`: the effort level that still fuses and schedules, and searches less.
@@ -20,6 +39,7 @@ impl Placement<'_> {
     /// The serialized options.
     pub(crate) fn compile_options(&self) -> Vec<u8> {
         const EXECUTABLE_BUILD_OPTIONS: u32 = 3;
+        const ENV_OPTION_OVERRIDES: u32 = 7;
         let mut build = Message::default()
             .int(1, -1) // device_ordinal: none
             .int(4, self.replicas as i64)
@@ -32,7 +52,8 @@ impl Placement<'_> {
         if self.quick {
             build = build.int(24, EFFORT_O1); // optimization_level
         }
-        Message::default().bytes(EXECUTABLE_BUILD_OPTIONS, &build.done()).done()
+        let options = Message::default().bytes(EXECUTABLE_BUILD_OPTIONS, &build.done());
+        self.flags.iter().fold(options, |options, flag| options.bytes(ENV_OPTION_OVERRIDES, &on(flag))).done()
     }
 
     /// `xla.DeviceAssignmentProto`: for each part, the device of every copy.
@@ -46,6 +67,12 @@ impl Placement<'_> {
     }
 }
 
+/// An entry of the map from a flag's name to `xla.OptionOverrideProto`: true.
+fn on(flag: &str) -> Vec<u8> {
+    let yes = Message::default().int(2, 1).done();
+    Message::default().bytes(1, flag.as_bytes()).bytes(2, &yes).done()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,19 +80,31 @@ mod tests {
     /// As JAX's own encoder writes them, but for fields that have their default value.
     #[test]
     fn options_are_the_bytes_that_protobuf_writes() {
-        let one = Placement { replicas: 1, partitions: 1, devices: &[0], quick: false }.compile_options();
+        let of =
+            |partitions, devices| Placement { replicas: 1, partitions, devices, quick: false, flags: &[] };
+        let one = of(1, &[0]).compile_options();
         let hex: String = one.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
             "1a1f08ffffffffffffffffff0120012801300\
                          14a09080110011a030a0100980101"
         );
-        let four = Placement { replicas: 1, partitions: 4, devices: &[], quick: false }.compile_options();
+        let four = of(4, &[]).compile_options();
         let hex: String = four.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
             "1a1408ffffffffffffffffff0120012804300\
                          1980101"
         );
+    }
+
+    #[test]
+    fn flags_are_entries_of_a_map() {
+        let flags = &["ab"];
+        let with =
+            Placement { replicas: 1, partitions: 1, devices: &[], quick: false, flags }.compile_options();
+        assert!(with.ends_with(&[0x3a, 8, 0x0a, 2, b'a', b'b', 0x12, 2, 0x10, 1]), "{with:x?}");
+        assert_eq!(deterministic_flags("tpu").unwrap().len() + deterministic_flags("cpu").unwrap().len(), 0);
+        assert_eq!(deterministic_flags("cuda").unwrap().len(), 2);
     }
 }

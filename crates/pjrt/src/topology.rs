@@ -112,7 +112,8 @@ impl Topology {
             return Err(Error::new(ErrorKind::Config, what).hint("choose a larger slice or a smaller mesh"));
         }
         let ids: Vec<i64> = devices.iter().take(wanted).map(|d| d.id).collect();
-        let options = Placement { replicas, partitions, devices: &ids, quick }.compile_options();
+        // XLA cannot choose GPU kernels without trials where there is no GPU: the flags of determinism are left out.
+        let options = Placement { replicas, partitions, devices: &ids, quick, flags: &[] }.compile_options();
         let program = program(text);
         let mut args = sys::Compile {
             topology: self.object,

@@ -147,7 +147,7 @@ impl Subject {
                         let share = Share::of(model.train_graph(each)?, each);
                         // Layer by layer is what work is told by; in loops is what a compiler is soon done with.
                         let graph = match compiled {
-                            true => model.train_program(each)?.0,
+                            true => model.train_program(each, true)?.0,
                             false => share.graph.clone(),
                         };
                         free.insert(Share { graph, ..share })
@@ -184,7 +184,7 @@ impl Subject {
     pub(super) fn whole(&mut self) -> Result<Option<(Arc<Graph>, Roles)>> {
         match self {
             Subject::Program { .. } => Ok(None),
-            Subject::Step { model, batch, .. } => model.train_program(*batch).map(Some),
+            Subject::Step { model, batch, .. } => model.train_program(*batch, true).map(Some),
         }
     }
 
