@@ -37,8 +37,7 @@ macro_rules! knobs {
 knobs! {
     /// 1 devices and compile times; 2 each kernel with its time and rate; 3 what each pass did; 4 the schedule of every program
     LOG: "0..4", "0";
-    /// what SYSTOLE_LOG=2 shows of a program when it ends: layers: time by layer and the slowest kernels, as --profile does;
-    /// kernels: each kernel
+    /// what SYSTOLE_LOG=2 shows of a program when it ends: layers: time by layer, the slowest kernels; kernels: each kernel
     PROFILE: "layers|kernels", "kernels";
     /// worker threads of the CPU backend; 0: one for each core this process may use. Results do not depend on it
     THREADS: "0..1024", "0";
@@ -84,9 +83,7 @@ knobs! {
     CACHE: "PATH", "";
     /// how much compiled programs of accelerators may take in the folder for downloads, the oldest go first; off: none is kept
     COMPILE_CACHE: "BYTES|8GiB|off", "8GiB";
-    /// on: programs for GPUs give the same bits in every run, so that a killed run ends as one that was not killed (XLA's
-    /// xla_gpu_deterministic_ops, where XLA_FLAGS does not say it: no sums in the order of arrival, no trials of kernels); off:
-    /// XLA chooses what it finds fastest
+    /// on: programs for GPUs give the same bits in every run (xla_gpu_deterministic_ops); off: XLA takes what it finds fastest
     GPU_DETERMINISM: "on|off", "on";
     /// how long after Ctrl-C or SIGTERM training may take to finish its step and save; then the program ends with what was saved
     /// before
