@@ -7,7 +7,7 @@ use super::own_data::beside_model;
 use super::run_folder::{Record, Resume, SaveArgs, model_file};
 use super::screen::Screen;
 use super::target::{Target, config_of, set_all};
-use super::training::{Folder, Start, announce_data, load_data, prepared, train};
+use super::training::{Folder, Start, announce_data, fast_dev_run, load_data, prepared, train};
 use crate::config::{Config, Draft};
 use crate::datasets::{
     DataDir, RecordOptions, TrainingData, holds_records, is_of_records, picture_size_for,
@@ -55,6 +55,24 @@ pub(crate) struct TrainArgs {
     /// The strategy's devices as a box with named axes; the batch is split along `data`, else along the first
     #[arg(long, value_name = "AXIS=N,…")]
     mesh: Option<String>,
+    /// Try it out: one epoch of N batches and a test of as many, which leave nothing behind
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
+    fast_dev_run: Option<u64>,
+    /// Train on the same few batches in every epoch and test on as many: 4 batches, or 0.01 for a hundredth
+    #[arg(long, value_name = "N")]
+    overfit_batches: Option<String>,
+    /// Train on this part of each epoch's batches: the first 10, or 0.1 for a tenth
+    #[arg(long, value_name = "N")]
+    limit_train_batches: Option<String>,
+    /// Test on this part of the test data's batches; 0: not at all
+    #[arg(long, value_name = "N")]
+    limit_val_batches: Option<String>,
+    /// End training when this time is over, all starts of a run together: 00:01:30:00 is an hour and a half
+    #[arg(long, value_name = "DD:HH:MM:SS")]
+    max_time: Option<String>,
+    /// Test on N batches before the first step, so that a test that cannot run does not wait for an epoch's end
+    #[arg(long, value_name = "N")]
+    num_sanity_val_steps: Option<u64>,
     /// Seed of initial weights, dropout and the order of samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
@@ -100,6 +118,9 @@ fn run(mut args: TrainArgs, screen: &Screen) -> Outcome {
     }
     let Plan { config, data, reason } = args.plan(draft, screen)?;
     let initial_epoch = earlier.as_ref().map_or(0, Model::epochs);
+    if config.fit.fast_dev_run.is_some() {
+        return fast_dev_run(earlier, args.from.as_deref(), &config, data, screen);
+    }
     let identity = data.identity.clone();
     let from = args.from.clone();
     let start = earlier.as_ref().map(|m| format!("{} steps, mark {}", m.steps(), m.digest_of_weights()));
@@ -193,6 +214,11 @@ impl TrainArgs {
             ("--learning-rate", "optimizer.learning_rate", self.learning_rate.clone()),
             ("--precision", "compile.precision", self.precision.clone()),
             ("--seed", "seed", number(self.seed)),
+            ("--fast-dev-run", "fit.fast_dev_run", number(self.fast_dev_run)),
+            ("--overfit-batches", "fit.overfit_batches", self.overfit_batches.clone()),
+            ("--limit-train-batches", "fit.limit_train_batches", self.limit_train_batches.clone()),
+            ("--limit-val-batches", "fit.limit_val_batches", self.limit_val_batches.clone()),
+            ("--num-sanity-val-steps", "fit.num_sanity_val_steps", number(self.num_sanity_val_steps)),
             ("--strategy", "strategy.type", self.strategy.clone()),
             ("--devices", "strategy.devices", number(self.devices)),
         ];
@@ -204,6 +230,9 @@ impl TrainArgs {
         if let Some(top) = &self.one_cycle {
             let cycle = format!("{{ type = \"OneCycle\", max_learning_rate = {top} }}");
             draft.set(format!("--one-cycle {top}"), "optimizer.learning_rate", &cycle);
+        }
+        if let Some(time) = &self.max_time {
+            draft.set_text(format!("--max-time {time}"), "fit.max_time", time);
         }
         if let Some(mesh) = &self.mesh {
             draft.set_text(format!("--mesh {mesh}"), "strategy.mesh", mesh);

@@ -12,12 +12,13 @@ use crate::datasets::TrainingData;
 use crate::{progress, terminal};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use systole_data::Dataset;
 use systole_data::disk::sweep;
 use systole_data::format::png;
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::schedule::Schedule;
-use systole_nn::{Compile, Fit, History, KeepBest, Model};
+use systole_nn::{Compile, Fit, History, KeepBest, Model, max_time};
 use systole_runtime::backend;
 
 /// Whether this process writes files: it is the only one, or drives the first of several hosts.
@@ -307,30 +308,79 @@ fn fit(
         best: Some(best.clone()),
         epochs: first + config.fit.epochs,
         initial_epoch: first,
-        steps_per_epoch: config.fit.steps_per_epoch,
-        validation: Some(test.clone()),
-        validation_freq: config.fit.validation_freq,
-        verbose: usize::from(!screen.quiet),
         stop: Some(stop.asked.clone()),
-        ..Fit::default()
+        ..asked(config, &test, screen)?
     };
+    let tested_batches = config.tested_batches(&test)?;
     let mut history = model.fit(&config.train_pipeline_of(data, model.share_of_batches()), fit)?;
     if let Some(why) = &history.stopped_because {
         note(why);
     }
     let tested = history.last().get("val_loss").is_some();
-    if !history.interrupted && !tested {
-        let values = model.evaluate(&test)?;
+    if !history.interrupted && !tested && tested_batches != Some(0) {
+        let values = model.evaluate_steps(&test, tested_batches)?;
         if let Some(last) = history.epochs.last_mut() {
             last.extend_with_prefix("val_", &values);
         }
         best.update(model, &mut history)?;
     }
-    if config.restores_weights() && !history.interrupted {
-        let shown = values(&model.evaluate(&test)?, |n| Some(progress::called(n)));
+    if config.restores_weights() && !history.interrupted && tested_batches != Some(0) {
+        let shown = values(&model.evaluate_steps(&test, tested_batches)?, |n| Some(progress::called(n)));
         screen.line(format!("The weights of the best epoch are back: {shown}; what follows is of the last"));
     }
     Ok(history)
+}
+
+/// What the configuration says of a run.
+fn asked(config: &Config, test: &Dataset, screen: &Screen) -> Result<Fit> {
+    let of = &config.fit;
+    Ok(Fit {
+        epochs: of.epochs,
+        steps_per_epoch: of.steps_per_epoch,
+        validation: Some(test.clone()),
+        validation_freq: of.validation_freq,
+        limit_train_batches: of.limit_train_batches,
+        limit_val_batches: of.limit_val_batches,
+        overfit_batches: of.overfit_batches,
+        fast_dev_run: of.fast_dev_run,
+        max_time: of.max_time.as_deref().map(max_time).transpose()?,
+        num_sanity_val_steps: of.num_sanity_val_steps.unwrap_or(0),
+        verbose: usize::from(!screen.quiet),
+        ..Fit::default()
+    })
+}
+
+/// A few batches from end to end, which leave nothing behind.
+pub(crate) fn fast_dev_run(
+    earlier: Option<Model>,
+    from: Option<&str>,
+    config: &Config,
+    data: TrainingData,
+    screen: &Screen,
+) -> Outcome {
+    let (mut model, data) = prepared(earlier, from, config, data, screen)?;
+    let n = config.fit.fast_dev_run.unwrap_or(1);
+    let batches = if n == 1 { "one batch".into() } else { format!("{n} batches") };
+    screen.line(format!("A trial of {batches}: nothing is kept, callbacks and backups are left out"));
+    call_as_asked(&model, config);
+    let stop = Stop::install()?;
+    let train = config.train_pipeline_of(&data, model.share_of_batches());
+    let fit = Fit { stop: Some(stop.asked.clone()), ..asked(config, &config.test_pipeline(&data), screen)? };
+    let history = model.fit(&train, fit)?;
+    let last = history.last();
+    let shown = values(&last, |name| Some(progress::called(name)));
+    screen.line(match &history.stopped_because {
+        Some(why) => format!("The trial ended early: {why}"),
+        None => format!("It runs: {shown}"),
+    });
+    if screen.json {
+        let logs: serde_json::Map<_, _> =
+            last.iter().map(|(name, value)| (name.to_string(), serde_json::json!(value))).collect();
+        let mut object = serde_json::json!({"fast_dev_run": n, "steps": history.step_ms.len()});
+        object.as_object_mut().into_iter().for_each(|o| o.extend(logs.clone()));
+        screen.object(&object);
+    }
+    Ok(stop.exit_code().max(u8::from(history.stopped_because.is_some())))
 }
 
 /// The configuration as it goes into the model file: without this machine's folders.

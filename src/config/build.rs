@@ -201,6 +201,15 @@ impl Config {
         self.batches(self.sized(test, data), data, None)
     }
 
+    /// How many of the batches of `test` are tested on, where a limit leaves some out.
+    ///
+    /// # Errors
+    /// See [`Limit::of`](systole_nn::Limit::of).
+    pub fn tested_batches(&self, test: &Dataset) -> Result<Option<usize>> {
+        let limit = self.fit.overfit_batches.or(self.fit.limit_val_batches);
+        limit.map(|limit| limit.of("limit_val_batches", test, None)).transpose()
+    }
+
     /// Batches of what a model takes: pictures in their size and scaled, tokens as they are.
     fn batches(&self, elements: Dataset, data: &TrainingData, share: Option<Share>) -> Dataset {
         let batches = elements.batch_share(self.fit.batch_size, share);

@@ -6,7 +6,21 @@ use systole_nn::{similar, suggestion, synonym};
 /// The tables and what may be set there without naming an optimizer's or a layer's class. The first is the whole.
 const TABLES: [(&str, &[&str]); 6] = [
     ("", &["seed", "data", "model", "layers", "optimizer", "compile", "fit", "strategy", "callbacks"]),
-    ("fit", &["epochs", "batch_size", "steps_per_epoch", "validation_freq"]),
+    (
+        "fit",
+        &[
+            "epochs",
+            "batch_size",
+            "steps_per_epoch",
+            "validation_freq",
+            "limit_train_batches",
+            "limit_val_batches",
+            "overfit_batches",
+            "fast_dev_run",
+            "max_time",
+            "num_sanity_val_steps",
+        ],
+    ),
     ("compile", &["loss", "metrics", "precision"]),
     (
         "optimizer",

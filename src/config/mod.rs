@@ -28,7 +28,7 @@ use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::callback::Callback;
 use systole_nn::metric::Metric;
-use systole_nn::{Precision, optimizer};
+use systole_nn::{Limit, Precision, max_time, optimizer};
 use toml::{Table, Value};
 
 /// Names of the data sets.
@@ -197,6 +197,24 @@ pub struct FitSection {
     /// Test after every so many epochs; the last one is always tested.
     #[serde(default = "once")]
     pub validation_freq: usize,
+    /// Train on this part of each epoch's batches, its first ones: `10` of them, or `0.1` for a tenth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_train_batches: Option<Limit>,
+    /// Test on this part of the test data's batches; `0`: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_val_batches: Option<Limit>,
+    /// Train on the same few batches in every epoch, and test on as many: what can learn reaches a loss of next to nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overfit_batches: Option<Limit>,
+    /// One epoch of so many batches and a test of as many, which leave nothing behind: does it run at all?
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fast_dev_run: Option<usize>,
+    /// Training ends when this time is over, `DD:HH:MM:SS`, all starts of a run together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_time: Option<String>,
+    /// Test on so many batches before the first step, so that a test that cannot run does not wait for an epoch's end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_sanity_val_steps: Option<usize>,
     /// What the best model is known by: `loss` or the name of a metric, measured on the test data. Default: the first
     /// metric, else the loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -488,6 +506,9 @@ impl FitSection {
         at_least_one("fit.epochs", Some(self.epochs as u64))?;
         at_least_one("fit.batch_size", Some(self.batch_size as u64))?;
         at_least_one("fit.steps_per_epoch", self.steps_per_epoch.map(|n| n as u64))?;
+        at_least_one("fit.fast_dev_run", self.fast_dev_run.map(|n| n as u64))?;
+        let time = self.max_time.as_deref().map_or(Ok(()), |text| max_time(text).map(drop));
+        time.map_err(|e| Wrong::of("fit.max_time", e))?;
         at_least_one("fit.validation_freq", Some(self.validation_freq as u64))
     }
 }

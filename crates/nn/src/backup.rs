@@ -138,6 +138,9 @@ pub struct RunPlace {
     pub finished: bool,
     /// Why it ended early, where a callback did that.
     pub stopped_because: Option<String>,
+    /// Seconds that all its starts trained, where `max_time` limits them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trained_seconds: Option<f64>,
     /// The place in the data before the next step: `epoch:elements`.
     pub(crate) data: String,
 }

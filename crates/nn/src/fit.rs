@@ -8,6 +8,7 @@ use crate::endless::check_end;
 use crate::feed::{BatchRecipe, Feed, ReadyBatch};
 use crate::history::{History, Logs};
 use crate::hosts::{Due, Meetings};
+use crate::limits::Limit;
 use crate::model::Model;
 use crate::progress::{Elapsed, Progress, ProgressEvent, report};
 use std::collections::BTreeMap;
@@ -55,6 +56,20 @@ pub struct Fit {
     pub validation_freq: usize,
     /// Evaluate on at most so many batches.
     pub validation_steps: Option<usize>,
+    /// Train on this part of each epoch's batches: its first ones.
+    pub limit_train_batches: Option<Limit>,
+    /// Evaluate on this part of the validation's batches; 0: not at all.
+    pub limit_val_batches: Option<Limit>,
+    /// Train on the same few batches in every epoch and evaluate on as many: a model that can learn reaches a loss of
+    /// next to nothing. Takes the place of both limits.
+    pub overfit_batches: Option<Limit>,
+    /// One epoch of so many batches, validation included, without callbacks, backup and best model: does it run at all?
+    pub fast_dev_run: Option<usize>,
+    /// Training ends after the step in which this time is over, all starts of a run together.
+    pub max_time: Option<Duration>,
+    /// Evaluate on so many batches before the first step, so that validation that fails does so at once; the results
+    /// are not kept.
+    pub num_sanity_val_steps: usize,
     /// Weight of each class in the loss.
     pub class_weight: BTreeMap<i64, f64>,
     /// Called as training goes on, in order.
@@ -78,6 +93,12 @@ impl Default for Fit {
             validation: None,
             validation_freq: 1,
             validation_steps: None,
+            limit_train_batches: None,
+            limit_val_batches: None,
+            overfit_batches: None,
+            fast_dev_run: None,
+            max_time: None,
+            num_sanity_val_steps: 0,
             class_weight: BTreeMap::new(),
             callbacks: Vec::new(),
             backup: None,
@@ -99,6 +120,9 @@ impl Fit {
         if self.steps_per_epoch == Some(0) {
             return Err(zero("steps_per_epoch"));
         }
+        if self.fast_dev_run == Some(0) {
+            return Err(zero("fast_dev_run"));
+        }
         Ok(())
     }
 
@@ -109,6 +133,59 @@ impl Fit {
             logs.extend_with_prefix("val_", &model.evaluate_steps(data, self.validation_steps)?);
         }
         Ok(())
+    }
+
+    /// What the limits leave of the data; what they take away is taken out of the arguments.
+    fn limit(&mut self, data: &Dataset) -> Result<Dataset> {
+        if let Some(n) = self.fast_dev_run {
+            let few = Some(Limit::Batches(n));
+            (self.limit_train_batches, self.limit_val_batches) = (few, few);
+            (self.epochs, self.validation_freq) = (self.initial_epoch + 1, 1);
+            (self.backup, self.best, self.num_sanity_val_steps) = (None, None, 0);
+            self.callbacks.clear();
+        }
+        if let Some(limit) = self.overfit_batches {
+            (self.limit_train_batches, self.limit_val_batches) = (Some(limit), Some(limit));
+        }
+        if let (Some(limit), Some(validation)) = (self.limit_val_batches, &self.validation) {
+            match limit.of("limit_val_batches", validation, self.validation_steps)? {
+                0 => self.validation = None,
+                n => self.validation_steps = Some(n),
+            }
+        }
+        let Some(limit) = self.limit_train_batches else { return Ok(data.clone()) };
+        let name = if self.overfit_batches.is_some() { "overfit_batches" } else { "limit_train_batches" };
+        let n = limit.of(name, data, self.steps_per_epoch)?;
+        if n == 0 {
+            let what = format!("{name} leaves no batch to train on");
+            return Err(Error::new(ErrorKind::Config, what).hint("1 is one batch, 1.0 all of them"));
+        }
+        // An epoch of steps of its own goes on in the data where the last one ended.
+        if self.steps_per_epoch.is_some() && self.overfit_batches.is_none() {
+            self.steps_per_epoch = Some(n);
+            return Ok(data.clone());
+        }
+        self.steps_per_epoch = None;
+        Ok(data.take(n as u64))
+    }
+
+    /// Which of the orders of the data an epoch has.
+    fn pass_of(&self, epoch: usize) -> u64 {
+        if self.overfit_batches.is_some() { 0 } else { epoch as u64 }
+    }
+
+    /// Validation that cannot run is found out before the first epoch is trained.
+    fn check_validation(&self, model: &mut Model) -> Result<()> {
+        match &self.validation {
+            Some(data) if self.num_sanity_val_steps > 0 && model.steps() == 0 => {
+                let steps = self
+                    .validation_steps
+                    .map_or(self.num_sanity_val_steps, |n| n.min(self.num_sanity_val_steps));
+                let place = "the validation before the first step (num_sanity_val_steps)";
+                model.evaluate_steps(data, Some(steps)).at(|| place.to_string()).map(drop)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn asked_to_stop(&self) -> bool {
@@ -128,6 +205,7 @@ impl Model {
     pub fn fit(&mut self, data: &Dataset, mut options: Fit) -> Result<History> {
         options.check()?;
         self.compiled()?;
+        let data = &options.limit(data)?;
         self.settle_schedule(data, &options)?;
         let note = check_run(self, data, &options)?;
         if !self.leads() {
@@ -138,6 +216,7 @@ impl Model {
         let mut run = FitRun::open(self, data, &mut options)?;
         run.agree(self, &options)?;
         run.tell(note);
+        options.check_validation(self)?;
         run.each(self, &Logs::new(), 0, |c, cx| c.on_train_begin(cx))?;
         let (first, start) = (run.epoch, (run.epoch, run.taken));
         let mut goes_on = None;
@@ -148,7 +227,7 @@ impl Model {
             let mut feed = match goes_on.take() {
                 Some(feed) => feed,
                 None if epoch == first => self.feed(&run, &options, data.iter_at(&run.position))?,
-                None => self.feed(&run, &options, data.iter_epoch(epoch as u64))?,
+                None => self.feed(&run, &options, data.iter_epoch(options.pass_of(epoch)))?,
             };
             let steps = options.steps_per_epoch.or(steps_in(data));
             run.epoch(self, &options, epoch, &mut feed, steps)?;
@@ -282,6 +361,10 @@ struct FitRun {
     waited: Duration,
     device_waited: Duration,
     position: Position,
+    /// When this start began, and what earlier ones of the run trained, as far as their backups know.
+    began: Instant,
+    trained_before: Duration,
+    max_time: Option<Duration>,
 }
 
 /// A step that was begun.
@@ -319,7 +402,10 @@ impl FitRun {
             ended: None,
             waited: Duration::ZERO,
             device_waited: Duration::ZERO,
-            position: Position::new(options.initial_epoch as u64, 0),
+            position: Position::new(options.pass_of(options.initial_epoch), 0),
+            began: Instant::now(),
+            trained_before: Duration::ZERO,
+            max_time: options.max_time,
         };
         let found = match &run.backups {
             Some(own) => own.latest()?,
@@ -354,6 +440,8 @@ impl FitRun {
         self.position = found.run.position().at(|| path.clone())?;
         (self.epoch, self.taken) = (found.run.place.epoch, found.run.place.steps);
         self.stop_because = found.run.place.stopped_because.take();
+        let before = found.run.place.trained_seconds.unwrap_or_default();
+        self.trained_before = Duration::try_from_secs_f64(before).unwrap_or_default();
         model.restore(found.file).at(|| path)
     }
 
@@ -402,6 +490,21 @@ impl FitRun {
         Ok(due)
     }
 
+    /// What all starts of the run have trained.
+    fn trained(&self) -> Duration {
+        self.trained_before + self.began.elapsed()
+    }
+
+    /// Ends training where its time is over.
+    fn check_time(&mut self) {
+        if let Some(most) =
+            self.max_time.filter(|most| self.stop_because.is_none() && self.trained() >= *most)
+        {
+            let seconds = most.as_secs_f64();
+            self.stop_because = Some(format!("the time of {seconds} s for this run (max_time) is over"));
+        }
+    }
+
     /// Takes a backup of the run as it stands; `finished`: of one that has come to its end, which is waited for.
     /// A backup that could not be written is told and does not end training.
     fn back_up(&mut self, model: &Model, finished: bool, verbose: usize) {
@@ -413,6 +516,7 @@ impl FitRun {
             steps: self.taken,
             finished,
             stopped_because: self.stop_because.clone(),
+            trained_seconds: self.max_time.map(|_| self.trained().as_secs_f64()),
             data: self.position.to_string(),
         };
         let file = || {
@@ -507,7 +611,7 @@ impl FitRun {
         self.each(model, &logs, epoch, |c, cx| c.on_epoch_end(cx))?;
         (self.epoch, self.taken) = (epoch + 1, 0);
         if options.steps_per_epoch.is_none() {
-            self.position = Position::new(self.epoch as u64, 0);
+            self.position = Position::new(options.pass_of(self.epoch), 0);
         }
         let due = self.due(model, false, true)?;
         if due.saves && self.epoch < options.epochs && self.stop_because.is_none() {
@@ -559,6 +663,7 @@ impl FitRun {
                 report(&shown.then(|| progress.batch(at, &logs)));
                 self.each(model, &logs, progress.epoch, |c, cx| c.on_train_batch_end(cx))?;
             }
+            self.check_time();
             let due = self.due(model, options.asked_to_stop(), false)?;
             self.history.interrupted = due.interrupts;
             if due.interrupts || due.ends {

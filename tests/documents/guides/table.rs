@@ -123,6 +123,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "Vec<f64>" => "list of numbers",
         "Vec<u64>" | "Vec<usize>" | "Vec<i64>" => "list of whole numbers",
         "[usize; 2]" => "`[height, width]`",
+        "Limit" => "number of batches, or share of them",
         "Pair" => "size, or `[height, width]`",
         "Axes" => "dimension, or list of them",
         "Padding" => "`\"valid\"` or `\"same\"`",

@@ -1,0 +1,76 @@
+//! Trial runs and limits, from the command line and from TOML.
+
+mod program;
+
+use program::Folder;
+
+#[test]
+fn a_fast_run_tries_everything_and_leaves_nothing() {
+    let f = Folder::new("fast-dev-run");
+    let done = f.run(&["train", "glyphs", "--fast-dev-run=3", "--json"]).ok();
+    let o = done.json();
+    assert_eq!((&o["fast_dev_run"], &o["steps"]), (&3.into(), &3.into()), "{o}");
+    assert!(
+        o["val_loss"].as_f64().unwrap() > 0.0 && done.err.contains("A trial of 3 batches"),
+        "{}",
+        done.err
+    );
+    let left: Vec<_> = std::fs::read_dir(&f.0).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["no-folder"], "{}", done.out);
+    let one = f.run(&["train", "glyphs", "--fast-dev-run"]).ok();
+    assert!(one.out.contains("A trial of one batch") && one.out.contains("It runs: loss"), "{}", one.out);
+}
+
+#[test]
+fn limits_hold_for_epochs_tests_and_what_is_told() {
+    let f = Folder::new("limits");
+    let few =
+        ["--limit-train-batches", "4", "--limit-val-batches", "2", "--batch-size", "50", "--epochs", "2"];
+    let done =
+        f.run(&[&["train", "glyphs", "--out", "a", "--steps-per-epoch", "none"][..], &few].concat()).ok();
+    assert!(done.out.contains("on 100 pictures; after 2 epochs, 8 steps"), "{}", done.out);
+    // The same from a file.
+    let printed = f.run(&[&["train", "glyphs", "--print-config"][..], &few].concat()).ok();
+    assert!(printed.out.contains("limit_train_batches = 4"), "{}", printed.out);
+    f.write("c.toml", printed.out.replace("limit_val_batches = 2", "limit_val_batches = 0"));
+    let done = f.run(&["train", "c.toml", "--out", "b"]).ok();
+    assert!(done.out.contains("Training: loss") && !done.out.contains("Test:"), "{}", done.out);
+}
+
+#[test]
+fn overfitting_a_batch_shows_that_a_model_learns() {
+    let f = Folder::new("overfit");
+    let run = [
+        "train",
+        "mlp",
+        "--overfit-batches",
+        "1",
+        "--epochs",
+        "60",
+        "--out",
+        "run",
+        "--json",
+        "--batch-size",
+        "16",
+    ];
+    let o = f.run(&run).ok().json();
+    assert_eq!(o["total_steps"], 60);
+    assert!(o["loss"].as_f64().unwrap() < 0.05, "{}", o["loss"]);
+}
+
+#[test]
+fn wrong_limits_and_times_are_told() {
+    let f = Folder::new("limits-wrong");
+    for (flag, value, told) in [
+        ("--limit-train-batches", "1.5", "a share of them, as 0.1"),
+        ("--limit-val-batches", "half", "expected a number of batches"),
+        ("--max-time", "90", "half a day"),
+        ("--overfit-batches", "0", "leaves no batch"),
+    ] {
+        let done = f.run(&["train", "glyphs", flag, value, "--out", "run"]);
+        assert!(done.code != Some(0) && done.err.contains(told), "{flag} {value}: {}", done.err);
+    }
+    let done =
+        f.run(&["train", "glyphs", "--max-time", "00:00:00:01", "--epochs", "100000", "--out", "run"]).ok();
+    assert!(done.err.contains("(max_time) is over"), "{}", done.err);
+}
