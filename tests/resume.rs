@@ -109,8 +109,8 @@ fn killed_runs_of_several_devices_end_with_the_same_bits() {
     }
 }
 
-/// As above, with optimizers whose state is of other types and first values than the weights, rates over the whole run, and
-/// callbacks of the configuration.
+/// As above, with optimizers whose state is of other types and first values than the weights, rates over the whole run, running
+/// means of the weights, and callbacks of the configuration.
 #[test]
 fn killed_runs_of_other_optimizers_end_with_the_same_bits() {
     let f = Folder::with_data("kills-optimizers");
@@ -118,7 +118,7 @@ fn killed_runs_of_other_optimizers_end_with_the_same_bits() {
         let kind = format!("--set=optimizer.type={optimizer}");
         let callbacks = "--set=callbacks=[{ type = \"EarlyStopping\", monitor = \"loss\", patience = 1, min_delta = 0.05 }, \
                          { type = \"CSVLogger\", filename = \"log.csv\" }]";
-        let more = [&kind[..], "--one-cycle=0.01", callbacks];
+        let more = [&kind[..], "--one-cycle=0.01", "--set=optimizer.use_ema=true", callbacks];
         let log = |out: &str| std::fs::read_to_string(f.path(out).join("log.csv")).unwrap();
         let out = |name: &str| format!("{optimizer}-{name}");
         let began = Instant::now();

@@ -316,7 +316,9 @@ fn fit(
     if let Some(why) = &history.stopped_because {
         note(why);
     }
-    let tested = history.last().get("val_loss").is_some();
+    // What was measured before the weights became their means is not what is saved.
+    let averaged = model.compile_config().is_some_and(|compile| compile.optimizer.use_ema);
+    let tested = history.last().get("val_loss").is_some() && !averaged;
     if !history.interrupted && !tested && tested_batches != Some(0) {
         let values = model.evaluate_steps(&test, tested_batches)?;
         if let Some(last) = history.epochs.last_mut() {

@@ -240,11 +240,31 @@ impl Model {
         if !run.history.interrupted && (run.epoch, run.taken) != start {
             run.back_up(self, true, options.verbose);
         }
+        if !run.history.interrupted {
+            self.take_averages()?;
+        }
         let logs = run.history.last();
         run.each(self, &logs, options.epochs, |c, cx| c.on_train_end(cx))?;
         run.history.stopped_because = run.stop_because;
         run.history.best = run.best.and_then(|keeper| keeper.kept);
         Ok(run.history)
+    }
+
+    /// Weights become their running means, where the optimizer keeps those (`use_ema`).
+    fn take_averages(&mut self) -> Result<()> {
+        let Some(optimizer) = self.compile_config().map(|c| c.optimizer.clone()) else { return Ok(()) };
+        let names: Vec<String> = self.state.trainable.iter().map(|(name, _)| name.to_string()).collect();
+        // Before the first step they are zeros.
+        if self.steps() == 0 {
+            return Ok(());
+        }
+        for name in &names {
+            let mean = optimizer.average_of(name).and_then(|key| self.state.optimizer.get(&key));
+            if let Some(mean) = mean.map(|mean| self.whole(mean)).transpose()? {
+                self.set_weight(name, mean)?;
+            }
+        }
+        Ok(())
     }
 
     /// A schedule over the whole run learns how many steps that has. A run that goes on takes the one of its backup.

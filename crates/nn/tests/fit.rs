@@ -519,3 +519,42 @@ fn logs_keep_order() {
     logs.insert("b", 3.0);
     assert_eq!(logs.iter().collect::<Vec<_>>(), [("b", 3.0), ("a", 2.0)]);
 }
+
+#[test]
+fn the_weights_at_the_end_are_their_running_means() {
+    let run = |ema: bool, epochs| {
+        let mut m = model(vec![dense(2).activation("softmax")]);
+        let optimizer = if ema { sgd(0.5).ema(0.9) } else { sgd(0.5) };
+        m.compile(Compile { optimizer, ..m.compile_config().unwrap().clone() }).unwrap();
+        m.fit(&points(None).batch(5), Fit { epochs, ..quiet() }).unwrap();
+        m
+    };
+    let kernel = |m: &Model| m.weights()[0].1.to_literal().unwrap().to_f32s();
+    // The means of what the steps of the same run without them gave, by hand.
+    let mut plain = model(vec![dense(2).activation("softmax")]);
+    plain.compile(Compile { optimizer: sgd(0.5), ..plain.compile_config().unwrap().clone() }).unwrap();
+    let mut mean: Option<Vec<f32>> = None;
+    for epoch in 0..2 {
+        for sample in points(None).batch(5).iter_epoch(epoch) {
+            let batch = systole_nn::Batch::from_sample(&sample.unwrap(), &["x".into()]).unwrap();
+            plain.train_on_batch(&batch).unwrap();
+            let now = kernel(&plain);
+            mean = Some(match mean {
+                None => now,
+                Some(mean) => {
+                    mean.iter().zip(now).map(|(mean, now)| 0.9 * mean + (1.0 - 0.9) * now).collect()
+                }
+            });
+        }
+    }
+    let (with, mean) = (run(true, 2), mean.unwrap());
+    assert!(
+        kernel(&with).iter().zip(&mean).all(|(a, b)| (a - b).abs() < 1e-6),
+        "{:?} {mean:?}",
+        kernel(&with)
+    );
+    assert_ne!(kernel(&with), kernel(&run(false, 2)));
+    let bad = |optimizer: systole_nn::optimizer::Optimizer| optimizer.check().unwrap_err().to_string();
+    assert!(bad(sgd(0.1).ema(1.5)).contains("ema_momentum is 1.5"));
+    assert!(bad(sgd(0.1).ema(0.9).ema_overwrite_frequency(0)).contains("ema_overwrite_frequency is 0"));
+}

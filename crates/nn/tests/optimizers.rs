@@ -10,6 +10,16 @@ use systole_nn::schedule::Schedule;
 use systole_runtime::{Buffer, Jit, Params, backend, jit};
 
 const PARAMS: [&str; 2] = ["p0", "p1"];
+/// What all optimizers take beside their rules' own.
+const COMMON: [&str; 7] = [
+    "weight_decay",
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "use_ema",
+    "ema_momentum",
+    "ema_overwrite_frequency",
+];
 
 fn schedule_of(value: &Value) -> Schedule {
     match value.as_f64() {
@@ -23,9 +33,7 @@ fn optimizer_of(case: &Value) -> Optimizer {
     let full = &case["config"];
     let mut optimizer: Optimizer = case["class"].as_str().unwrap().parse().unwrap();
     let own: Vec<String> = optimizer.kind.config().keys().cloned().collect();
-    for key in
-        own.iter().map(String::as_str).chain(["weight_decay", "clipnorm", "clipvalue", "global_clipnorm"])
-    {
+    for key in own.iter().map(String::as_str).chain(COMMON) {
         optimizer = optimizer.with(key, &full[key]).unwrap();
     }
     optimizer.learning_rate = schedule_of(&full["learning_rate"]);

@@ -54,9 +54,30 @@ pub struct Optimizer {
     /// Parameters change every this many steps, by the mean of the gradients since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_accumulation_steps: Option<usize>,
+    /// Keeps a running mean of each parameter over the steps; at the end of `fit` the means are the weights.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub use_ema: bool,
+    /// How much of the mean stays in each step, with `use_ema`.
+    #[serde(default = "ema_momentum", skip_serializing_if = "is_usual_ema")]
+    pub ema_momentum: f64,
+    /// Parameters become their means every this many steps, with `use_ema`; none: only at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema_overwrite_frequency: Option<usize>,
     /// Settings that the rule does not take.
     #[serde(skip)]
     mistakes: Mistakes,
+}
+
+fn is_no(value: &bool) -> bool {
+    !value
+}
+
+fn ema_momentum() -> f64 {
+    0.99
+}
+
+fn is_usual_ema(value: &f64) -> bool {
+    *value == ema_momentum()
 }
 
 /// Wrong settings, of which [`Optimizer::check`] tells the first.
@@ -105,6 +126,9 @@ impl Optimizer {
             clipvalue: None,
             global_clipnorm: None,
             gradient_accumulation_steps: None,
+            use_ema: false,
+            ema_momentum: ema_momentum(),
+            ema_overwrite_frequency: None,
             mistakes: Mistakes::default(),
         }
     }
@@ -150,10 +174,22 @@ impl Optimizer {
         self.gradient_accumulation_steps = Some(steps);
         self
     }
+
+    /// Keeps running means of the parameters, of which `momentum` stays in each step: what they are at the end of `fit`.
+    pub fn ema(mut self, momentum: f64) -> Self {
+        (self.use_ema, self.ema_momentum) = (true, momentum);
+        self
+    }
+
+    /// Parameters become their running means every `steps` steps too.
+    pub fn ema_overwrite_frequency(mut self, steps: usize) -> Self {
+        self.ema_overwrite_frequency = Some(steps);
+        self
+    }
 }
 
 /// Arguments that every optimizer has.
-const COMMON: [&str; 7] = [
+const COMMON: [&str; 10] = [
     "learning_rate",
     "weight_decay",
     "exclude_from_weight_decay",
@@ -161,6 +197,9 @@ const COMMON: [&str; 7] = [
     "clipvalue",
     "global_clipnorm",
     "gradient_accumulation_steps",
+    "use_ema",
+    "ema_momentum",
+    "ema_overwrite_frequency",
 ];
 
 /// Arguments by name.
@@ -200,6 +239,9 @@ impl Optimizer {
             "clipvalue" => self.clipvalue = read(name, key, value)?,
             "global_clipnorm" => self.global_clipnorm = read(name, key, value)?,
             "gradient_accumulation_steps" => self.gradient_accumulation_steps = read(name, key, value)?,
+            "use_ema" => self.use_ema = read(name, key, value)?,
+            "ema_momentum" => self.ema_momentum = read(name, key, value)?,
+            "ema_overwrite_frequency" => self.ema_overwrite_frequency = read(name, key, value)?,
             _ => self.kind = self.kind.with(key, value.clone(), &COMMON)?,
         }
         Ok(self)
@@ -247,7 +289,15 @@ impl Optimizer {
         if self.gradient_accumulation_steps == Some(0) {
             return refuse("gradient_accumulation_steps is 0".into(), "leave it out to update at every step");
         }
-        for (name, value) in self.kind.rule().fractions() {
+        if self.ema_overwrite_frequency == Some(0) {
+            return refuse(
+                "ema_overwrite_frequency is 0".into(),
+                "leave it out to take the means at the end only",
+            );
+        }
+        for (name, value) in
+            self.kind.rule().fractions().into_iter().chain([("ema_momentum", self.ema_momentum)])
+        {
             if !(0.0..=1.0).contains(&value) {
                 return refuse(format!("{name} is {value}"), "choose a value between 0 and 1");
             }
@@ -266,6 +316,9 @@ impl Optimizer {
         if self.accumulation().is_some() {
             names.push(ACCUMULATOR);
         }
+        if self.use_ema {
+            names.push(AVERAGE);
+        }
         names
     }
 
@@ -283,7 +336,10 @@ impl Optimizer {
     }
 
     fn slot_type(&self, slot: &str, param: &str, ty: &TensorType) -> Option<TensorType> {
-        if slot == ACCUMULATOR { Some(ty.clone()) } else { self.kind.rule().slot_type(slot, param, ty) }
+        match slot {
+            ACCUMULATOR | AVERAGE => Some(ty.clone()),
+            _ => self.kind.rule().slot_type(slot, param, ty),
+        }
     }
 
     /// The state before the first step: zeros, unless the rule says otherwise.
@@ -294,7 +350,10 @@ impl Optimizer {
         self.check()?;
         let mut state = Params::new();
         for slot in self.slot_names() {
-            let start = if slot == ACCUMULATOR { Start::Value(0.0) } else { self.kind.rule().start(slot) };
+            let start = match slot {
+                ACCUMULATOR | AVERAGE => Start::Value(0.0),
+                _ => self.kind.rule().start(slot),
+            };
             for (param, buffer) in params.iter() {
                 let Some(ty) = self.slot_type(slot, param, buffer.ty()) else { continue };
                 let value = match start {
@@ -311,6 +370,38 @@ impl Optimizer {
     /// Traced: new parameters and new state. All trees use the parameters' names.
     #[track_caller]
     pub fn update(
+        &self,
+        cx: &UpdateInputs,
+        params: &Params,
+        grads: &Params,
+        state: &Params,
+    ) -> (Params, Params) {
+        let (params, state) = self.changed(cx, params, grads, state);
+        if self.use_ema { self.averaged(&cx.step, params, state) } else { (params, state) }
+    }
+
+    /// Takes up the parameters into their running means. Every step counts, with gradient accumulation too, as in Keras.
+    fn averaged(&self, step: &Tensor, params: Params, mut state: Params) -> (Params, Params) {
+        let is_first = step.equal(&step.zeros_like());
+        let means = params.map(|name, p| {
+            let kept = p.scalar_like(self.ema_momentum);
+            let kept = is_first.select(&kept.zeros_like(), &kept);
+            &kept * slot(&state, AVERAGE, name, p) + (p.scalar_like(1.0) - &kept) * p
+        });
+        for (name, mean) in means.iter() {
+            state.insert(key(AVERAGE, name), mean.clone());
+        }
+        let Some(frequency) = self.ema_overwrite_frequency else { return (params, state) };
+        let due = (step + 1.0).remainder(&step.scalar_like(frequency as f64)).equal(&step.zeros_like());
+        (params.map(|name, p| due.select(&means[name], p)), state)
+    }
+
+    /// The name of a parameter's running mean in the state, where means are kept.
+    pub(crate) fn average_of(&self, param: &str) -> Option<String> {
+        self.use_ema.then(|| key(AVERAGE, param))
+    }
+
+    fn changed(
         &self,
         cx: &UpdateInputs,
         params: &Params,
@@ -401,3 +492,5 @@ impl Optimizer {
 }
 
 const ACCUMULATOR: &str = "gradient_accumulator";
+/// Keras's name of a running mean.
+const AVERAGE: &str = "average";

@@ -75,5 +75,8 @@ pub(super) const PARITY: &str = r#"[
         "kwargs": {"initial_learning_rate": 0.1, "decay_steps": 2, "decay_rate": 0.5}}}},
     {"name": "sgd_clipvalue", "class": "SGD", "kwargs": {"learning_rate": 0.1, "clipvalue": 0.5}},
     {"name": "sgd_clipnorm", "class": "SGD", "kwargs": {"learning_rate": 0.1, "clipnorm": 1.0}},
-    {"name": "sgd_global_clipnorm", "class": "SGD", "kwargs": {"learning_rate": 0.1, "global_clipnorm": 1.5}}
+    {"name": "sgd_global_clipnorm", "class": "SGD", "kwargs": {"learning_rate": 0.1, "global_clipnorm": 1.5}},
+    {"name": "sgd_ema", "class": "SGD", "kwargs": {"learning_rate": 0.1, "use_ema": true, "ema_momentum": 0.9}},
+    {"name": "sgd_ema_overwrite", "class": "SGD",
+        "kwargs": {"learning_rate": 0.1, "momentum": 0.9, "use_ema": true, "ema_momentum": 0.7, "ema_overwrite_frequency": 2}}
 ]"#;
