@@ -57,3 +57,37 @@ fn apply_trains_with_the_rate_and_mistakes_are_told() {
         assert!(told.err.contains(what) && told.err.contains(hint), "{}", told.err);
     }
 }
+
+#[test]
+fn a_schedule_is_shown_over_the_steps_of_its_run() {
+    let f = Folder::new("schedule");
+    let printed = f.run(&["train", "glyphs", "--one-cycle", "0.05", "--epochs", "4", "--print-config"]).ok();
+    f.write("c.toml", &printed.out);
+    let shown = f.run(&["show", "c.toml", "--schedule", "--out", "rate.svg"]).ok();
+    assert!(shown.out.contains("240 steps: 2.000e-3 in the first, 5.000e-2 at the most"), "{}", shown.out);
+    assert!(std::fs::read_to_string(f.path("rate.svg")).unwrap().contains("<polyline"));
+    let o = f.run(&["show", "c.toml", "--schedule", "--steps", "1000", "--json"]).ok().json();
+    let curve = o["learning_rate"].as_array().unwrap();
+    let rate = |step: u64| curve.iter().find(|p| p[0] == step).map(|p| p[1].as_f64().unwrap());
+    let schedule = systole::nn::schedule::Schedule::one_cycle(0.05).over(1000);
+    assert_eq!(curve.last().unwrap()[0], 999);
+    for step in [0, 300, 600, 999] {
+        assert_eq!(rate(step), Some(schedule.at(step)), "step {step}");
+    }
+    // The rates are those that training takes.
+    let run = f
+        .run(&[
+            "train",
+            "c.toml",
+            "--set=fit.epochs=1",
+            "--out",
+            "run",
+            "--json",
+            "--set=fit.steps_per_epoch=3",
+        ])
+        .ok();
+    let three = f.run(&["show", "c.toml", "--schedule", "--steps", "3", "--json"]).ok().json();
+    assert!(run.json()["learning_rate"].as_f64().unwrap() <= three["learning_rate"][2][1].as_f64().unwrap());
+    let e = f.run(&["show", "c.toml", "--schedule", "--stage", "grad"]);
+    assert!(e.code == Some(2) && e.err.contains("--stage"), "{}", e.err);
+}

@@ -1,10 +1,21 @@
-//! A curve over a logarithmic axis, as text for a terminal and as SVG.
+//! A curve, as text for a terminal and as SVG.
 
 use std::fmt::Write;
 
+/// What a curve goes over.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Axis {
+    /// Rates above 0, by their logarithms. The curve is cut off a little above where it began, so that its end, which may be
+    /// many times as high, does not press the rest flat.
+    Rates,
+    /// Steps, and all of the curve from 0 on.
+    Steps,
+}
+
 /// A curve, and places on its axis that have a name.
 pub(crate) struct Chart<'a> {
-    /// Above 0 and rising.
+    pub(crate) axis: Axis,
+    /// Rising.
     pub(crate) x: &'a [f64],
     /// As many; what is not finite is left out.
     pub(crate) y: &'a [f64],
@@ -14,13 +25,33 @@ pub(crate) struct Chart<'a> {
 
 /// From 0 to 1 along both axes.
 struct Frame {
+    axis: Axis,
     x: [f64; 2],
     y: [f64; 2],
 }
 
 impl Frame {
     fn across(&self, x: f64) -> f64 {
-        (x.ln() - self.x[0].ln()) / (self.x[1] / self.x[0]).ln().max(f64::MIN_POSITIVE)
+        match self.axis {
+            Axis::Rates => (x.ln() - self.x[0].ln()) / (self.x[1] / self.x[0]).ln().max(f64::MIN_POSITIVE),
+            Axis::Steps => (x - self.x[0]) / (self.x[1] - self.x[0]).max(f64::MIN_POSITIVE),
+        }
+    }
+
+    /// An end of the axis.
+    fn told(&self, x: f64) -> String {
+        if self.axis == Axis::Rates { format!("{x:.1e}") } else { x.to_string() }
+    }
+
+    /// Places of the axis between its ends that are told too.
+    fn ticks(&self) -> Vec<(f64, String)> {
+        match self.axis {
+            Axis::Rates => {
+                let decades = self.x[0].log10().ceil() as i32..=self.x[1].log10().floor() as i32;
+                decades.map(|decade| (10f64.powi(decade), format!("1e{decade}"))).collect()
+            }
+            Axis::Steps => self.x.iter().map(|x| (*x, self.told(*x))).collect(),
+        }
     }
 
     fn up(&self, y: f64) -> f64 {
@@ -30,18 +61,25 @@ impl Frame {
 
 impl Chart<'_> {
     fn points(&self) -> impl Iterator<Item = (f64, f64)> {
-        self.x.iter().copied().zip(self.y.iter().copied()).filter(|(x, y)| *x > 0.0 && y.is_finite())
+        self.x
+            .iter()
+            .copied()
+            .zip(self.y.iter().copied())
+            .filter(|(x, y)| (*x > 0.0 || self.axis == Axis::Steps) && y.is_finite())
     }
 
-    /// What is shown: all of the axis, and of the curve up to a little above where it began, so that its end, which may be
-    /// many times as high, does not press the rest flat.
+    /// What is shown: all of the axis, and what that says of the curve.
     fn frame(&self) -> Option<Frame> {
         let first = self.points().next()?;
         let last = self.points().last()?;
         let least = self.points().map(|p| p.1).fold(f64::INFINITY, f64::min);
         let most = self.points().map(|p| p.1).fold(f64::NEG_INFINITY, f64::max);
         let top = most.min(first.1 + 0.25 * (first.1 - least).max(0.1 * first.1.abs()));
-        Some(Frame { x: [first.0, last.0], y: [least, top.max(least)] })
+        let y = match self.axis {
+            Axis::Rates => [least, top.max(least)],
+            Axis::Steps => [least.min(0.0), most],
+        };
+        Some(Frame { axis: self.axis, x: [first.0, last.0], y })
     }
 
     /// Lines of at most `width` columns: the curve, its marks and their names, the ends of both axes.
@@ -76,7 +114,7 @@ impl Chart<'_> {
         }
         let names: String = names.into_iter().collect();
         let _ = writeln!(text, "{:>side$} {}", "", names.trim_end());
-        let (left, right) = (format!("{:.1e}", frame.x[0]), format!("{:.1e}", frame.x[1]));
+        let [left, right] = frame.x.map(|x| frame.told(x));
         let between = columns.saturating_sub(left.len() + right.len());
         let _ = write!(text, "{:>side$} {left}{:^between$}{right}", "", self.labels[0]);
         text
@@ -102,11 +140,9 @@ impl Chart<'_> {
                 );
             }
             let _ = write!(body, "<polyline class='c' points='{}'/>", points.join(" "));
-            let decades = frame.x[0].log10().ceil() as i32..=frame.x[1].log10().floor() as i32;
-            for decade in decades {
-                let x = across(10f64.powi(decade));
-                let y = SIZE[1] - EDGE[3] + 16.0;
-                let _ = write!(body, "<text x='{x:.1}' y='{y}' text-anchor='middle'>1e{decade}</text>");
+            for (x, told) in frame.ticks() {
+                let (x, y) = (across(x), SIZE[1] - EDGE[3] + 16.0);
+                let _ = write!(body, "<text x='{x:.1}' y='{y}' text-anchor='middle'>{told}</text>");
             }
             for y in frame.y {
                 let _ = write!(
@@ -140,7 +176,7 @@ mod tests {
     use super::*;
 
     fn of<'a>(x: &'a [f64], y: &'a [f64], marks: &'a [(&'a str, f64)]) -> Chart<'a> {
-        Chart { x, y, marks, labels: ["learning rate", "loss"] }
+        Chart { axis: Axis::Rates, x, y, marks, labels: ["learning rate", "loss"] }
     }
 
     #[test]

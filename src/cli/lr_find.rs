@@ -1,6 +1,6 @@
 //! `systole lr-find`: which learning rate to train with.
 
-use super::chart::Chart;
+use super::chart::{Axis, Chart};
 use super::common::Common;
 use super::outcome::{Failure, Outcome, Run};
 use super::screen::{Screen, counted, program, quoted};
@@ -131,7 +131,13 @@ impl LrFindArgs {
 fn with_chart(found: &LrFinder, names: &[&str], draw: impl FnOnce(&Chart<'_>) -> String) -> String {
     let marks: Vec<(&str, f64)> =
         names.iter().filter_map(|name| Some((*name, found.suggestion(name)?))).collect();
-    draw(&Chart { x: &found.rates, y: &found.losses, marks: &marks, labels: ["learning rate", "loss"] })
+    draw(&Chart {
+        axis: Axis::Rates,
+        x: &found.rates,
+        y: &found.losses,
+        marks: &marks,
+        labels: ["learning rate", "loss"],
+    })
 }
 
 /// Two digits, which is more than a finder knows, as `--learning-rate` takes it.

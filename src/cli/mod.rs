@@ -29,6 +29,7 @@ mod report;
 mod resume;
 mod run;
 mod run_folder;
+mod schedule;
 mod screen;
 mod selftest;
 mod setup;

@@ -4,11 +4,13 @@ use super::common::Common;
 use super::kernels;
 use super::outcome::{Failure, Outcome, Run};
 use super::program;
+use super::schedule::{self, ScheduleArgs};
 use super::screen::Screen;
 use super::target::{Target, config_of};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use serde_json::json;
+use std::path::PathBuf;
 use systole_ir::text::{print, print_annotated};
 use systole_ir::{Error, ErrorKind, Graph};
 use systole_runtime::CompileOptions;
@@ -20,6 +22,15 @@ pub(crate) struct ShowArgs {
     /// What to print: a graph, or the program after a pass, stage or rule of the compiler
     #[arg(long, value_name = "NAME", default_value = "traced", value_parser = stages())]
     stage: String,
+    /// Plot the learning rate of each step of the run instead
+    #[arg(long, conflicts_with_all = ["stage", "batch_size"])]
+    schedule: bool,
+    /// Steps of the run, with --schedule [default: as in training]
+    #[arg(long, value_name = "N", requires = "schedule", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// The plot as a picture, with --schedule
+    #[arg(long, value_name = "FILE.svg", requires = "schedule")]
+    out: Option<PathBuf>,
     /// Samples in a step [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: Option<u64>,
@@ -51,6 +62,10 @@ impl Run for ShowArgs {
 }
 
 fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
+    if args.schedule {
+        let asked = ScheduleArgs { target: &args.target, steps: args.steps, out: args.out.as_ref() };
+        return schedule::show(&asked, screen);
+    }
     if program::is_program(&args.target) {
         return show_program(args, screen);
     }

@@ -48,8 +48,17 @@ impl Target {
 
     /// A compiled model: loaded, or built from a configuration for its data set's usual pictures.
     pub(crate) fn model(&self) -> Result<Model> {
+        match (self, self.config()?) {
+            (Target::Model(path), _) => Model::load(path),
+            (_, Some(config)) => config.untrained(),
+            (_, None) => Err(Error::new(ErrorKind::Bug, "a name without a configuration")),
+        }
+    }
+
+    /// The configuration that it names; `None` of a model file, which may hold one ([`config_of`]).
+    pub(crate) fn config(&self) -> Result<Option<Config>> {
         let draft = match self {
-            Target::Model(path) => return Model::load(path),
+            Target::Model(_) => return Ok(None),
             Target::Preset(name) => Draft::preset(name)?,
             Target::Toml(path) => Draft::read(path)?,
             Target::Folder(path) => {
@@ -57,8 +66,7 @@ impl Target {
                 return Err(e.hint("name a model file, a preset or a TOML file"));
             }
         };
-        let config = draft.finish().map_err(|r| r.error)?;
-        config.untrained()
+        draft.finish().map(Some).map_err(|r| r.error)
     }
 }
 
