@@ -73,6 +73,9 @@ pub(crate) struct TrainArgs {
     /// Test on N batches before the first step, so that a test that cannot run does not wait for an epoch's end
     #[arg(long, value_name = "N")]
     num_sanity_val_steps: Option<u64>,
+    /// How much the samples of each class count in the loss: balanced, or cat=2,dog=0.5
+    #[arg(long, value_name = "balanced | CLASS=X,…")]
+    class_weights: Option<String>,
     /// Seed of initial weights, dropout and the order of samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
@@ -231,6 +234,9 @@ impl TrainArgs {
             let cycle = format!("{{ type = \"OneCycle\", max_learning_rate = {top} }}");
             draft.set(format!("--one-cycle {top}"), "optimizer.learning_rate", &cycle);
         }
+        if let Some(weights) = &self.class_weights {
+            set_class_weights(&mut draft, weights)?;
+        }
         if let Some(time) = &self.max_time {
             draft.set_text(format!("--max-time {time}"), "fit.max_time", time);
         }
@@ -269,6 +275,25 @@ impl TrainArgs {
             }
         }
     }
+}
+
+/// `balanced`, or `cat=2,dog=0.5`.
+fn set_class_weights(draft: &mut Draft, weights: &str) -> Result<(), Failure> {
+    let flag = format!("--class-weights {weights}");
+    if !weights.contains('=') {
+        draft.set_text(flag, "fit.class_weight", weights);
+        return Ok(());
+    }
+    let mut table = Vec::new();
+    for pair in weights.split(',') {
+        let Some((class, weight)) = pair.split_once('=') else {
+            let e = Error::new(ErrorKind::Config, format!("`{pair}` has no weight")).at(flag);
+            return Err(Failure::usage(e.hint("write it as cat=2,dog=0.5")));
+        };
+        table.push(format!("{} = {}", toml::Value::from(class.trim()), weight.trim()));
+    }
+    draft.set(flag, "fit.class_weight", &format!("{{ {} }}", table.join(", ")));
+    Ok(())
 }
 
 /// The preset for pictures of one's own, fitted to a folder.

@@ -10,6 +10,7 @@ use super::stop::Stop;
 use crate::config::Config;
 use crate::datasets::TrainingData;
 use crate::{progress, terminal};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_data::Dataset;
@@ -47,6 +48,7 @@ pub(crate) fn train(
     let made = prepared(earlier, record.from.as_deref(), &config, data, screen);
     let (mut model, data) = made.inspect_err(|_| folder.undo())?;
     let record = Record { devices: Some(devices_of(&model)?), ..record };
+    let class_weight = config.class_weight(&data).inspect_err(|_| folder.undo())?;
     let common = record.common();
     let resumed = record.plan(&folder.folder, resume, save).inspect_err(|_| folder.undo())?;
     agree(&model, &data, common, &resumed).inspect_err(|_| folder.undo())?;
@@ -62,7 +64,7 @@ pub(crate) fn train(
         model.notes.insert("fields".into(), serde_json::json!(data.fields).to_string());
     }
     let best = folder.best(&model, &config).goes_on(resumed.best_goes_on);
-    let history = fit(&mut model, &config, &data, (resumed, best, &folder), &stop, screen)
+    let history = fit(&mut model, &config, &data, (resumed, best, &folder), class_weight, &stop, screen)
         .inspect_err(|_| folder.undo())?;
     let tuning = history.data.as_ref().map(|report| &report.tuning);
     let frozen = if folder.leads { save.freeze(&config, tuning) } else { Ok(None) };
@@ -296,6 +298,7 @@ fn fit(
     config: &Config,
     data: &TrainingData,
     (resumed, best, folder): (run_folder::Plan, KeepBest, &Folder),
+    class_weight: BTreeMap<i64, f64>,
     stop: &Stop,
     screen: &Screen,
 ) -> Result<History> {
@@ -309,6 +312,7 @@ fn fit(
         epochs: first + config.fit.epochs,
         initial_epoch: first,
         stop: Some(stop.asked.clone()),
+        class_weight,
         ..asked(config, &test, screen)?
     };
     let tested_batches = config.tested_batches(&test)?;
@@ -367,7 +371,11 @@ pub(crate) fn fast_dev_run(
     call_as_asked(&model, config);
     let stop = Stop::install()?;
     let train = config.train_pipeline_of(&data, model.share_of_batches());
-    let fit = Fit { stop: Some(stop.asked.clone()), ..asked(config, &config.test_pipeline(&data), screen)? };
+    let fit = Fit {
+        stop: Some(stop.asked.clone()),
+        class_weight: config.class_weight(&data)?,
+        ..asked(config, &config.test_pipeline(&data), screen)?
+    };
     let history = model.fit(&train, fit)?;
     let last = history.last();
     let shown = values(&last, |name| Some(progress::called(name)));

@@ -137,15 +137,7 @@ impl Config {
 
     /// As [`Config::train_pipeline`], of which one of several hosts needs some rows of each batch.
     pub fn train_pipeline_of(&self, data: &TrainingData, share: Option<Share>) -> Dataset {
-        let (mut train, buffer) = match &data.streamed {
-            // A few of them are the same in each epoch only where the files are read in order.
-            Some(s) if self.data.shuffle && self.data.train_samples.is_none() => (s.mixed.clone(), s.buffer),
-            Some(s) => (s.in_order.clone(), s.buffer),
-            None => (data.train.clone(), data.train_len),
-        };
-        if let Some(n) = self.data.train_samples {
-            train = self.some(train, n, data.train_len, data);
-        }
+        let (mut train, buffer) = self.train_elements(data);
         if self.data.shuffle {
             train = train.shuffle(buffer, self.seed);
         }
@@ -161,6 +153,20 @@ impl Config {
             train = self.augmented(train, data);
         }
         self.tuned(self.batches(train, data, share))
+    }
+
+    /// What is trained on, before it is shuffled and prepared, and how many of them a shuffle draws from.
+    pub(super) fn train_elements(&self, data: &TrainingData) -> (Dataset, usize) {
+        let (train, buffer) = match &data.streamed {
+            // A few of them are the same in each epoch only where the files are read in order.
+            Some(s) if self.data.shuffle && self.data.train_samples.is_none() => (s.mixed.clone(), s.buffer),
+            Some(s) => (s.in_order.clone(), s.buffer),
+            None => (data.train.clone(), data.train_len),
+        };
+        match self.data.train_samples {
+            Some(n) => (self.some(train, n, data.train_len, data), buffer),
+            None => (train, buffer),
+        }
     }
 
     /// So many of all elements, the same in each epoch. One's own may be sorted by class: those are drawn by the seed, or

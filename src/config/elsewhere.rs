@@ -19,6 +19,7 @@ const TABLES: [(&str, &[&str]); 6] = [
             "fast_dev_run",
             "max_time",
             "num_sanity_val_steps",
+            "class_weight",
         ],
     ),
     ("compile", &["loss", "metrics", "precision"]),

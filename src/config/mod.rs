@@ -8,6 +8,7 @@ mod augment;
 mod blame;
 mod build;
 mod callbacks;
+mod class_weight;
 mod draft;
 mod elsewhere;
 mod settings;
@@ -215,6 +216,10 @@ pub struct FitSection {
     /// Test on so many batches before the first step, so that a test that cannot run does not wait for an epoch's end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_sanity_val_steps: Option<usize>,
+    /// How much the samples of each class count in the loss: `"balanced"`, as much as those of any other class, or a table of
+    /// classes and weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_weight: Option<Value>,
     /// What the best model is known by: `loss` or the name of a metric, measured on the test data. Default: the first
     /// metric, else the loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -506,6 +511,7 @@ impl FitSection {
         at_least_one("fit.epochs", Some(self.epochs as u64))?;
         at_least_one("fit.batch_size", Some(self.batch_size as u64))?;
         at_least_one("fit.steps_per_epoch", self.steps_per_epoch.map(|n| n as u64))?;
+        class_weight::check(self.class_weight.as_ref())?;
         at_least_one("fit.fast_dev_run", self.fast_dev_run.map(|n| n as u64))?;
         let time = self.max_time.as_deref().map_or(Ok(()), |text| max_time(text).map(drop));
         time.map_err(|e| Wrong::of("fit.max_time", e))?;
