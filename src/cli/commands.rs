@@ -5,8 +5,8 @@ use super::common::Common;
 use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::{
-    bench, check, chips, compile, compile_here, data, devices, doctor, evaluate, init, knobs, lr_find, ops,
-    plan, predict, resume, run, selftest, setup, show, shrink, summary, train, translate,
+    bench, check, chips, compare, compile, compile_here, data, devices, doctor, evaluate, init, knobs,
+    lr_find, ops, plan, predict, resume, run, selftest, setup, show, shrink, summary, train, translate,
 };
 use clap::Subcommand;
 
@@ -41,6 +41,8 @@ commands! {
     Resume(resume::ResumeArgs),
     /// Look for the learning rate to train with: a short run whose rate rises, its curve, and what that suggests
     LrFind(lr_find::LrFindArgs),
+    /// Compare runs: how they went, and in what their settings differ
+    Compare(compare::CompareArgs),
     /// Measure a saved model on test data
     Evaluate(evaluate::EvaluateArgs),
     /// Say what is in pictures, rows of tables or sentences

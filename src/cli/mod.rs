@@ -6,6 +6,7 @@ mod check;
 mod chips;
 mod commands;
 mod common;
+mod compare;
 mod compile;
 mod compile_here;
 mod confusion;

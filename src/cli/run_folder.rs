@@ -106,7 +106,7 @@ impl Plan {
 
 /// How the file with the model of the best epoch ends, and that with the last one's.
 pub(crate) const BEST: &str = ".best.safetensors";
-const LAST: &str = ".safetensors";
+pub(crate) const LAST: &str = ".safetensors";
 
 /// The model file that a name on the command line means: of a run's folder the best model, or else the last.
 ///

@@ -172,6 +172,11 @@ pub enum Mode {
     Max,
 }
 
+/// Whether a value of this name is better when it is greater: an accuracy, not a loss.
+pub fn grows(monitor: &str) -> bool {
+    ["acc", "precision", "recall", "auc", "top_k"].iter().any(|word| monitor.contains(word))
+}
+
 /// A watched value and its best so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Best {
@@ -183,8 +188,7 @@ pub(crate) struct Best {
 
 impl Best {
     pub(crate) fn new(monitor: &str, mode: Mode, min_delta: f64) -> Best {
-        let grows = ["acc", "precision", "recall", "auc", "top_k"].iter().any(|w| monitor.contains(w));
-        let higher = mode == Mode::Max || (mode == Mode::Auto && grows);
+        let higher = mode == Mode::Max || (mode == Mode::Auto && grows(monitor));
         Best { monitor: monitor.into(), higher, min_delta: min_delta.abs(), best: None }
     }
 
