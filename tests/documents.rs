@@ -275,6 +275,8 @@ fn names_of_the_glossary_are_where_it_says() {
 
 #[path = "documents/guides/mod.rs"]
 mod guides;
+#[path = "documents/ops.rs"]
+mod ops;
 #[path = "documents/results.rs"]
 mod results;
 

@@ -550,6 +550,71 @@ fn a_full_disk_is_an_error() {
 }
 
 #[test]
+fn a_program_that_needs_more_memory_than_there_is_is_refused_with_what_takes_it() {
+    let f = Folder::new("run-memory");
+    let program = |argument: &str, made: &str, result: &str| {
+        format!(
+            "func.func @main({argument}) -> {result} {{\n%c = stablehlo.constant dense<1.0> : tensor<f32>\n{made}\n}}"
+        )
+    };
+    let wide = "tensor<1099511627776xf32>";
+    let make = format!("%0 = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> {wide}");
+    let sum = format!(
+        "%1 = stablehlo.reduce(%0 init: %c) applies stablehlo.add across dimensions = [0] : ({wide}, tensor<f32>) -> tensor<f32>"
+    );
+    f.write("argument.mlir", program(&format!("%x: {wide}"), "return %c : tensor<f32>", "tensor<f32>"));
+    f.write("result.mlir", program("", &format!("{make}\nreturn %0 : {wide}"), wide));
+    f.write("between.mlir", program("", &format!("{make}\n{sum}\nreturn %1 : tensor<f32>"), "tensor<f32>"));
+    // The scalar beside the wide array is a MiB begun.
+    let cases = [
+        ("argument.mlir", "cpu", "4194305 MiB of memory for its arguments and results"),
+        ("argument.mlir", "ref", "4194305 MiB of memory for its arguments and results"),
+        ("result.mlir", "cpu", "4194304 MiB of memory for its arguments and results"),
+        ("result.mlir", "ref", "4194304 MiB of memory for its arguments and results"),
+        ("between.mlir", "ref", "4194305 MiB of memory for all its values"),
+    ];
+    for (file, device, needs) in cases {
+        let done = f.run(&["run", file, "--random", "0", "--device", device]);
+        done.fails(1, &[needs, "are free", "its largest arrays: f32[1099511627776] (4194304 MiB)", "try: "]);
+    }
+}
+
+/// Whenever a program is killed while it is read, compiled and run, only what was there is there.
+#[cfg(unix)]
+#[test]
+fn a_killed_run_leaves_nothing_behind() {
+    let f = Folder::new("run-killed");
+    let mut chain = String::from("func.func @main(%v0: tensor<64x64xf32>) -> tensor<64x64xf32> {\n");
+    for i in 0..3000 {
+        let op = ["tanh", "cosine", "exponential"][i % 3];
+        chain += &format!("%v{} = stablehlo.{op} %v{i} : tensor<64x64xf32>\n", i + 1);
+    }
+    f.write("chain.mlir", chain + "return %v3000 : tensor<64x64xf32>\n}");
+    f.write("temporary/none", "");
+    f.write("no-folder", "");
+    let before = f.files(".");
+    let mut killed = 0;
+    for delay in [5, 30, 80, 160] {
+        let mut command = f.command(&["run", "chain.mlir", "--random", "0", "--output", "out.npz"]);
+        let mut child = command
+            .env("TMPDIR", f.path("temporary"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(delay));
+        child.kill().unwrap();
+        if child.wait().unwrap().success() {
+            break;
+        }
+        killed += 1;
+        assert_eq!(f.files("."), before, "after {delay} ms");
+        assert_eq!(f.files("temporary"), ["none"], "after {delay} ms");
+    }
+    assert!(killed > 0, "it was never early enough");
+}
+
+#[test]
 fn what_others_call_the_commands_is_understood() {
     let f = Folder::new("run-words");
     for (typed, meant) in [

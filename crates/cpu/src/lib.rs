@@ -26,4 +26,5 @@ pub use crate::machine::peak::{Peak, Tier, peak, process_cpu_seconds, thread_cpu
 pub use crate::machine::team::Team;
 pub use crate::run::explain::{ChosenKernel, StepKernel, kernel_listing};
 pub use crate::simd::level::Level;
+pub use crate::simd::loops::has_vector_form;
 pub use systole_compile::Blocking;

@@ -194,6 +194,32 @@ fn the_ends_of_the_range_and_the_sides_of_a_cut_are_kept() {
     }
 }
 
+/// As JAX writes a sort of complex numbers: the comparator uses a constant from outside of it.
+#[test]
+fn complex_numbers_are_sorted_by_a_comparator_with_a_constant_from_outside() {
+    let scalar = "tensor<complex<f32>>";
+    let distance = |x: &str| {
+        format!(
+            "%r{x} = stablehlo.real %{x} : ({scalar}) -> tensor<f32>
+             %s{x} = stablehlo.subtract %r{x}, %c : tensor<f32>
+             %d{x} = stablehlo.abs %s{x} : tensor<f32>\n"
+        )
+    };
+    let sorted = format!(
+        "%z = stablehlo.constant dense<{Z}> : {FOUR}
+         %c = stablehlo.constant dense<0.5> : tensor<f32>
+         %r = \"stablehlo.sort\"(%z) <{{dimension = 0 : i64, is_stable = true}}> ({{
+         ^bb0(%a: {scalar}, %b: {scalar}):
+           {}{}
+           %p = stablehlo.compare LT, %da, %db : (tensor<f32>, tensor<f32>) -> tensor<i1>
+           stablehlo.return %p : tensor<i1>
+         }}) : ({FOUR}) -> {FOUR}\n",
+        distance("a"),
+        distance("b")
+    );
+    holds(&(sorted + &expect("%r", "[(0.5, 0.25), (-0.125, -3.0), (2.0, -0.5), (-1.5, 2.0)]", FOUR)));
+}
+
 #[test]
 fn complex_numbers_pass_through_loops_folds_sorts_and_scatters() {
     let z = format!("%z = stablehlo.constant dense<{Z}> : {FOUR}\n");

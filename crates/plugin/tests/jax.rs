@@ -91,4 +91,5 @@ scripts! {
     several_devices: 8;
     manual_computations: 8;
     memory: 1;
+    decompositions: 1;
 }

@@ -1,8 +1,11 @@
 //! The smallest program that still fails: results, ops and arguments are taken away and sizes made smaller, as long as what is left
-//! fails as the whole did. What an op was given becomes an argument with the value that it had there, or a constant.
+//! fails as the whole did. What an op was given becomes an argument with the value that it had there, or a constant. Bodies of loops,
+//! branches and called functions take the place of the op that has them; those that must stay are made smaller in it.
 
+mod bodies;
 mod sizes;
 
+use bodies::{Fixed, moved};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,16 +35,15 @@ pub trait Judge {
 }
 
 impl Case {
-    /// Ops that are no parameters.
+    /// Ops that are no parameters, those in bodies too.
     pub fn ops(&self) -> usize {
-        self.graph.nodes.iter().filter(|n| !matches!(n.op, Op::Parameter(_))).count()
+        bodies::count(&self.graph, true)
     }
 
     /// How large it is: what is made smaller.
     fn weight(&self) -> (usize, usize, usize) {
-        let constants = self.graph.nodes.iter().filter(|n| matches!(n.op, Op::Constant(_))).count();
         let elements = self.graph.nodes.iter().flat_map(|n| &n.outs).map(TensorType::elements);
-        (self.ops() - constants, self.graph.results.len() + self.arguments.len(), elements.sum())
+        (bodies::count(&self.graph, false), self.graph.results.len() + self.arguments.len(), elements.sum())
     }
 
     /// Without what no result needs: ops, and arguments.
@@ -129,11 +131,6 @@ impl Case {
     }
 }
 
-/// A value where its node is now.
-fn moved(new: &BTreeMap<usize, usize>, v: ValueId) -> ValueId {
-    ValueId::new(new.get(&v.index()).copied().unwrap_or_default(), v.out as usize)
-}
-
 /// Makes a failing case as small as can be done until `deadline`. `culprit` is the node that is thought to be at fault.
 pub fn shrink(case: &Case, culprit: Option<usize>, judge: &mut dyn Judge, deadline: Instant) -> Case {
     let mut work = Work { case: case.clone(), judge, deadline };
@@ -147,6 +144,8 @@ pub fn shrink(case: &Case, culprit: Option<usize>, judge: &mut dyn Judge, deadli
         work.results();
         work.beginnings();
         work.givens();
+        work.opened();
+        work.bodies();
         work.sizes();
         work.constants();
         if work.case.weight() >= before || work.is_late() {
@@ -273,6 +272,92 @@ impl Work<'_> {
         let values = self.judge.values(&whole).filter(|v| v.len() == all.len());
         let values = values.unwrap_or_else(|| types.into_iter().map(Literal::zeros).collect());
         all.into_iter().zip(values).collect()
+    }
+
+    /// A body in the place of the op that has it, as often as that fails too.
+    fn opened(&mut self) {
+        let mut node = self.case.graph.nodes.len();
+        while node > 0 && !self.is_late() {
+            node -= 1;
+            let graphs = bodies::opened(&self.case.graph, node, &Fixed::default());
+            let case = |g| Case { graph: Arc::new(g), arguments: self.case.arguments.clone() }.tidy();
+            let cases: Vec<Case> = graphs.into_iter().map(case).collect();
+            if cases.iter().any(|case| case.weight() < self.case.weight() && self.take(case)) {
+                // What was in the body may have bodies.
+                node = self.case.graph.nodes.len();
+            }
+        }
+    }
+
+    /// Fewer ops in each body: results that are what went into them, numbers in the place of ops.
+    fn bodies(&mut self) {
+        let mut place = 0;
+        while let Some(path) = bodies::paths(&self.case.graph).get(place).cloned() {
+            self.body_opened(&path);
+            self.body_results(&path);
+            self.body_numbers(&path);
+            place += 1;
+            if self.is_late() {
+                return;
+            }
+        }
+    }
+
+    fn body(&self, path: &[(usize, usize)]) -> Option<Graph> {
+        bodies::at(&self.case.graph, path).cloned()
+    }
+
+    /// Goes on with another body if that has fewer ops and fails too.
+    fn take_body(&mut self, path: &[(usize, usize)], body: Graph) -> bool {
+        let graph = bodies::with(&self.case.graph, path, body);
+        let case = |graph| Case { graph: Arc::new(graph), arguments: self.case.arguments.clone() };
+        graph.map(case).is_some_and(|case| case.weight() < self.case.weight() && self.take(&case))
+    }
+
+    /// As [`Work::opened`], in a body.
+    fn body_opened(&mut self, path: &[(usize, usize)]) {
+        let mut node = self.body(path).map_or(0, |b| b.nodes.len());
+        while node > 0 && !self.is_late() {
+            node -= 1;
+            let Some(body) = self.body(path) else { return };
+            let graphs = bodies::opened(&body, node, &Fixed::of(&self.case.graph, path));
+            if graphs.iter().any(|g| self.take_body(path, bodies::tidy(g))) {
+                node = self.body(path).map_or(0, |b| b.nodes.len());
+            }
+        }
+    }
+
+    fn body_results(&mut self, path: &[(usize, usize)]) {
+        let count = self.body(path).map_or(0, |b| b.results.len());
+        for result in 0..count {
+            loop {
+                let fixed = Fixed::of(&self.case.graph, path);
+                let all = self.body(path).map_or(Vec::new(), |b| bodies::with_results(&b, result, &fixed));
+                if !all.into_iter().any(|body| self.take_body(path, body)) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn body_numbers(&mut self, path: &[(usize, usize)]) {
+        let mut size = self.body(path).map_or(0, |b| b.nodes.len().next_power_of_two());
+        while size > 0 && !self.is_late() {
+            let mut end = self.body(path).map_or(0, |b| b.nodes.len());
+            while end > 0 && !self.is_late() {
+                let begin = end.saturating_sub(size);
+                let numbers = if size == 1 { &[0.0, 1.0][..] } else { &[0.0] };
+                let fixed = Fixed::of(&self.case.graph, path);
+                let fewer = numbers.iter().any(|number| {
+                    let body = self.body(path);
+                    let body = body.and_then(|b| bodies::with_numbers(&b, begin..end, *number, &fixed));
+                    body.is_some_and(|body| self.take_body(path, body))
+                });
+                let nodes = self.body(path).map_or(0, |b| b.nodes.len());
+                end = if fewer { begin.min(nodes) } else { begin };
+            }
+            size /= 2;
+        }
     }
 
     /// Smaller sizes, each wherever it stands.

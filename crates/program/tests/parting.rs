@@ -180,3 +180,88 @@ fn what_fails_only_together_keeps_both_ops() {
     assert!(ops.contains(&"tanh") && ops.contains(&"dot_general"), "{ops:?}");
     assert_eq!(small.ops() - ops.iter().filter(|n| **n == "constant").count(), 2, "{ops:?}");
 }
+
+/// A function, a branch and a loop, each with more than what fails.
+const NESTED: &[u8] = br#"
+func.func private @f(%x: tensor<6xf32>) -> tensor<6xf32> {
+  %0 = stablehlo.exponential %x : tensor<6xf32>
+  %1 = stablehlo.tanh %0 : tensor<6xf32>
+  %2 = stablehlo.sqrt %1 : tensor<6xf32>
+  return %2 : tensor<6xf32>
+}
+func.func @main(%x: tensor<6xf32>, %p: tensor<i1>) -> tensor<6xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %three = stablehlo.constant dense<3> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %zero, %s = %x) : tensor<i32>, tensor<6xf32>
+  cond {
+    %1 = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %1 = stablehlo.add %i, %one : tensor<i32>
+    %2 = "stablehlo.if"(%p) ({
+      %3 = stablehlo.cosine %s : tensor<6xf32>
+      %4 = func.call @f(%3) : (tensor<6xf32>) -> tensor<6xf32>
+      %5 = stablehlo.add %4, %s : tensor<6xf32>
+      stablehlo.return %5 : tensor<6xf32>
+    }, {
+      stablehlo.return %s : tensor<6xf32>
+    }) : (tensor<i1>) -> tensor<6xf32>
+    %6 = stablehlo.logistic %2 : tensor<6xf32>
+    stablehlo.return %1, %6 : tensor<i32>, tensor<6xf32>
+  }
+  return %0#1 : tensor<6xf32>
+}"#;
+
+/// Fails where a graph holds something, and is a program.
+struct Holds(fn(&Graph) -> bool);
+
+impl Judge for Holds {
+    fn fails(&mut self, case: &Case) -> bool {
+        (self.0)(&case.graph) && run(&case.graph, &case.arguments, &ReferenceBackend).is_ok()
+    }
+    fn values(&mut self, case: &Case) -> Option<Vec<Literal>> {
+        run(&case.graph, &case.arguments, &ReferenceBackend).ok()
+    }
+    fn smaller(&mut self, case: &Case) {
+        assert!((self.0)(&case.graph));
+    }
+}
+
+/// Names of the ops of a graph and its bodies that are no parameters and no constants.
+fn names(graph: &Graph) -> Vec<&str> {
+    let inner = graph.nodes.iter().flat_map(|n| n.op.rule().regions()).flat_map(|g| names(g));
+    let own = graph.nodes.iter().map(|n| n.op.name());
+    own.chain(inner).filter(|n| !["parameter", "constant"].contains(n)).collect()
+}
+
+fn nested(holds: fn(&Graph) -> bool) -> Case {
+    let program = open(NESTED).unwrap().imported;
+    let arguments = inputs::random(&program.interface.arguments, 0).unwrap();
+    let whole = Case { graph: program.program.graph, arguments: arguments.into_iter().flatten().collect() };
+    let mut judge = Holds(holds);
+    assert!(judge.fails(&whole));
+    shrink(&whole, None, &mut judge, Instant::now() + Duration::from_secs(60))
+}
+
+#[test]
+fn what_fails_by_itself_is_taken_out_of_bodies() {
+    let small = nested(|g| names(g).contains(&"tanh"));
+    assert_eq!(names(&small.graph), ["tanh"]);
+}
+
+#[test]
+fn what_fails_only_in_a_loop_stays_there_alone() {
+    let small = nested(|g| {
+        g.nodes.iter().any(|n| {
+            n.op.name() == "while" && n.op.rule().regions().iter().any(|b| names(b).contains(&"tanh"))
+        })
+    });
+    let left = names(&small.graph);
+    assert!(left.contains(&"while") && left.contains(&"tanh"), "{left:?}");
+    // The loop ends, and has no branch and no call any more.
+    for gone in ["exponential", "sqrt", "cosine", "logistic"] {
+        assert!(!left.contains(&gone), "{left:?}");
+    }
+    assert!(left.len() <= 7, "{left:?}");
+}

@@ -408,6 +408,12 @@ fn float2<F: Fn2<f32, f32>>(dtype: DType, level: Level) -> TileFn {
     }
 }
 
+/// Whether an element-wise op on f32 is a vector loop; else it is evaluated element by element.
+pub fn has_vector_form(op: &Op) -> bool {
+    let is_finite = *op == Op::Unary(Unary::IsFinite);
+    loop_of(op, DType::F32, if is_finite { DType::Bool } else { DType::F32 }, Level::Portable).is_some()
+}
+
 /// The loop of an op from lanes of `from` to lanes of `to`; `None`: it must be evaluated element by element.
 pub fn loop_of(op: &Op, from: DType, to: DType, level: Level) -> Option<TileFn> {
     match op {
@@ -705,8 +711,7 @@ mod tests {
             Unary::ALL.iter().filter(|op| op.row().float.is_some()).map(|&op| (op.row().name, Op::Unary(op)));
         let binary = Binary::ALL.iter().filter(|op| op.row().float.is_some());
         let all = unary.chain(binary.map(|&op| (op.row().name, Op::Binary(op))));
-        let to = |op: &Op| if *op == Op::Unary(Unary::IsFinite) { DType::Bool } else { DType::F32 };
-        let lacking = |op: &Op| loop_of(op, DType::F32, to(op), Level::Portable).is_none();
+        let lacking = |op: &Op| !has_vector_form(op);
         let mut found: Vec<&str> = all.filter(|(_, op)| lacking(op)).map(|(name, _)| name).collect();
         let mut listed = WITHOUT_VECTORS.to_vec();
         found.sort();

@@ -412,8 +412,10 @@ impl<'m> Importer<'m> {
             _ if !captured.is_empty() => {
                 let lifted = bodies::lift(&captured, &regions, bodies::kind_of(&op.name))?;
                 let operands = bodies::with_further(&op.name, operands, &lifted.further);
+                // A complex result is two arrays.
+                let own = results.len();
                 let all = self.emit(op, operands, results, (Vec::new(), lifted.bodies), g)?;
-                return Ok(all.into_iter().take(op.results.len()).collect());
+                return Ok(all.into_iter().take(own).collect());
             }
             _ => {}
         }
