@@ -11,9 +11,8 @@ use program::{Done, Folder};
 const SMALL: &str = r#"
 seed = 3
 [data]
-dataset = "glyphs"
-train_samples = 200
-test_samples = 50
+dataset = "fashion-mnist"
+dir = "data"
 [[layers]]
 type = "Flatten"
 [[layers]]
@@ -28,13 +27,13 @@ loss = "sparse_categorical_crossentropy"
 metrics = ["accuracy"]
 [fit]
 epochs = 2
-batch_size = 50
+batch_size = 16
 "#;
 const RUN: [&str; 2] = ["train", "small.toml"];
 
 /// A folder with that run's configuration.
 fn folder(name: &str) -> Folder {
-    let f = Folder::new(name);
+    let f = Folder::with_data(name);
     f.write("small.toml", SMALL);
     f
 }
@@ -44,7 +43,7 @@ fn the_flag_writes_what_keras_would_and_none_takes_it_out() {
     let f = folder("logger");
     let run = |more: &[&str]| f.run(&[&RUN[..], more].concat());
     let told = run(&["--out=with", "--logger=tensorboard"]).ok();
-    assert!(told.err.contains("tensorboard --logdir with/tensorboard"), "{}", told.err);
+    assert!(told.out.contains("tensorboard --logdir with/tensorboard"), "{}", told.out);
     let train = read(&f.path("with/tensorboard/train"));
     assert_eq!(tags(&train), ["epoch_accuracy", "epoch_learning_rate", "epoch_loss", "graph"]);
     assert_eq!(steps_of(&train, "epoch_loss"), [0, 1]);
@@ -56,12 +55,12 @@ fn the_flag_writes_what_keras_would_and_none_takes_it_out() {
         let event = root.iter().find(|e| e.0 == tag).unwrap();
         String::from_utf8_lossy(&event.2).into_owned()
     };
-    assert!(text("configuration").contains("batch_size = 50"), "{}", text("configuration"));
+    assert!(text("configuration").contains("batch_size = 16"), "{}", text("configuration"));
 
     // The same bits as without it, and no folder.
     run(&["--out=without"]).ok();
     assert!(!f.path("without/tensorboard").exists());
-    let model = |out: &str| std::fs::read(f.path(out).join("glyphs.best.safetensors")).unwrap().len();
+    let model = |out: &str| std::fs::read(f.path(out).join("fashion-mnist.best.safetensors")).unwrap().len();
     assert!(model("with") > 0 && model("without") > 0);
 
     // A run that is over stays as it is; one that starts anew takes its place.
@@ -72,8 +71,15 @@ fn the_flag_writes_what_keras_would_and_none_takes_it_out() {
     run(&["--out=with", "--logger=tensorboard", "--resume=never"]).ok();
     assert_eq!(steps_of(&read(&f.path("with/tensorboard/train")), "epoch_loss"), [0, 1]);
     // One that goes on from its model adds.
-    f.run(&["train", "--from=with/glyphs.safetensors", "--epochs=1", "--out=with", "--logger=tensorboard"])
-        .ok();
+    f.run(&[
+        "train",
+        "--from=with/fashion-mnist.safetensors",
+        "--data-dir=data",
+        "--epochs=1",
+        "--out=with",
+        "--logger=tensorboard",
+    ])
+    .ok();
     assert_eq!(steps_of(&read(&f.path("with/tensorboard/train")), "epoch_loss"), [0, 1, 2]);
 
     let shown = |more: &[&str]| run(&[more, &["--print-config"]].concat()).ok().out;
