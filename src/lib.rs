@@ -32,11 +32,12 @@
 #[doc = include_str!("../docs/guide/tutorials.md")]
 struct Tutorials;
 
-/// The guides to models, training loops and callbacks, likewise.
+/// The guides to models, training loops, callbacks and the toolbox, likewise.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/guide/models.md")]
 #[doc = include_str!("../docs/guide/training-loops.md")]
 #[doc = include_str!("../docs/guide/callbacks.md")]
+#[doc = include_str!("../docs/guide/toolbox.md")]
 struct Guides;
 
 #[doc(hidden)] // The program's; it is here so that it is compiled while the engine is.

@@ -8,7 +8,7 @@ pub use systole_ir::DType::{self, BF16, Bool, F16, F32, F64, I8, I16, I32, I64, 
 pub use systole_ir::{Error, ErrorKind, Literal, Result, Scalar, Shape, Tensor, TensorType, grad};
 pub use systole_nn::callback::{
     CSVLogger, Callback, EarlyStopping, FitCx, LearningRateScheduler, Mode, ModelCheckpoint,
-    ReduceLROnPlateau, TerminateOnNaN,
+    ReduceLROnPlateau, TensorBoard, TerminateOnNaN, UpdateFreq,
 };
 pub use systole_nn::layers::*;
 pub use systole_nn::loss::{

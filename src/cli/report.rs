@@ -175,6 +175,9 @@ impl<'a> Report<'a> {
         let Files { model, best, example, folder } = files;
         self.history.best.iter().for_each(|b| screen.line(self.best_line(b, best)));
         screen.line(format!("Model: {}", model.display()));
+        if let Some(events) = self.config.event_folder(folder) {
+            screen.line(format!("Curves: tensorboard --logdir {}", quoted(&events)));
+        }
         let (program, file_name) = (program(), quoted(model));
         let to_use = if self.history.best.is_some() { quoted(best) } else { file_name.clone() };
         let data =

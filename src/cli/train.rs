@@ -8,12 +8,12 @@ use super::run_folder::{Record, Resume, SaveArgs, model_file};
 use super::screen::Screen;
 use super::target::{Target, config_of, set_all};
 use super::training::{Folder, Start, announce_data, fast_dev_run, load_data, prepared, train};
-use crate::config::{Config, Draft};
+use crate::config::{Config, Draft, Logger};
 use crate::datasets::{
     DataDir, RecordOptions, TrainingData, holds_records, is_of_records, picture_size_for,
     picture_size_of_records,
 };
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_ir::{Error, ErrorKind};
@@ -87,6 +87,9 @@ pub(crate) struct TrainArgs {
     resume: Resume,
     #[command(flatten)]
     save: SaveArgs,
+    /// Write the run for TensorBoard, too, into the folder `tensorboard` of the run's; `none`: not even where the TOML says so
+    #[arg(long, value_enum, value_name = "LOGGER")]
+    logger: Option<LoggerArg>,
     /// Set any key of the TOML: data.scale=1/255, layers.0.filters=48, optimizer.type=sgd; `none` takes it out
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
@@ -96,6 +99,15 @@ pub(crate) struct TrainArgs {
     /// Print the configuration with all arguments applied as TOML, and train nothing
     #[arg(long)]
     print_config: bool,
+}
+
+/// What is written beside the model.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LoggerArg {
+    /// Event files for TensorBoard
+    Tensorboard,
+    /// None of them
+    None,
 }
 
 /// What to train on, and why that.
@@ -117,7 +129,7 @@ fn run(mut args: TrainArgs, screen: &Screen) -> Outcome {
     let earlier = args.from.as_ref().map(Model::load).transpose()?;
     let draft = args.draft(earlier.as_ref())?;
     if args.print_config {
-        return print_config(&args.apply(draft)?.finish()?, screen);
+        return print_config(&args.configured(draft)?, screen);
     }
     let Plan { config, data, reason } = args.plan(draft, screen)?;
     let initial_epoch = earlier.as_ref().map_or(0, Model::epochs);
@@ -247,9 +259,20 @@ impl TrainArgs {
         Ok(draft)
     }
 
+    /// The configuration with the arguments applied, which stand last.
+    fn configured(&self, draft: Draft) -> Result<Config, Failure> {
+        let mut config = self.apply(draft)?.finish()?;
+        match self.logger {
+            Some(LoggerArg::Tensorboard) => config.set_logger(Logger::TensorBoard),
+            Some(LoggerArg::None) => config.set_logger(Logger::None),
+            None => {}
+        }
+        Ok(config)
+    }
+
     /// Configuration and data. Only where nothing was asked for may glyphs stand in for Fashion-MNIST.
     fn plan(&self, draft: Draft, screen: &Screen) -> Result<Plan, Failure> {
-        let config = self.apply(draft)?.finish()?;
+        let config = self.configured(draft)?;
         let free = self.target.is_none() && self.from.is_none() && self.data.data_dir.is_none();
         let free = free && config.data.dataset == "fashion-mnist" && config.data.dir.is_none();
         if !free {
@@ -265,7 +288,7 @@ impl TrainArgs {
             // Files that are there but damaged are told, not passed over.
             Err(e) if e.kind() != ErrorKind::Io => Err(e.into()),
             Err(e) => {
-                let config = self.apply(Draft::preset("glyphs")?)?.finish()?;
+                let config = self.configured(Draft::preset("glyphs")?)?;
                 let data = load_data(&config, screen)?;
                 let plan = announced(config, data, format!("because {}", e.what()), screen);
                 if screen.verbose {

@@ -4,7 +4,8 @@ use super::blame::{Wrong, from_serde, unknown};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use systole_nn::callback::{
-    CSVLogger, Callback, EarlyStopping, Mode, ModelCheckpoint, ReduceLROnPlateau, TerminateOnNaN,
+    CSVLogger, Callback, EarlyStopping, HParam, Mode, ModelCheckpoint, ReduceLROnPlateau, TensorBoard,
+    TerminateOnNaN, UpdateFreq,
 };
 use toml::{Table, Value};
 
@@ -78,11 +79,87 @@ pub enum CallbackSection {
     },
     /// Ends training where the loss is not finite.
     TerminateOnNaN {},
+    /// Writes event files for TensorBoard.
+    TensorBoard {
+        /// The folder, in the run's folder.
+        #[serde(default = "tensorboard")]
+        log_dir: String,
+        /// After how many epochs each histograms of the weights are written; 0: never.
+        #[serde(default)]
+        histogram_freq: usize,
+        /// Whether the layers are written as a graph.
+        #[serde(default = "yes")]
+        write_graph: bool,
+        /// Whether weights are written as pictures beside their histograms.
+        #[serde(default)]
+        write_images: bool,
+        /// Whether steps per second are written.
+        #[serde(default)]
+        write_steps_per_second: bool,
+        /// How often loss and metrics are written: after epochs, after each step too, or after every so many.
+        #[serde(default)]
+        update_freq: Frequency,
+    },
 }
 
 /// The types of [`CallbackSection`].
-pub const CALLBACKS: [&str; 5] =
-    ["EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint", "CSVLogger", "TerminateOnNaN"];
+pub const CALLBACKS: [&str; 6] =
+    ["EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint", "CSVLogger", "TerminateOnNaN", "TensorBoard"];
+
+/// What `--logger` adds to the callbacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logger {
+    /// [`CallbackSection::TensorBoard`] with its defaults, where there is none.
+    TensorBoard,
+    /// Nothing; those that there are are taken out.
+    None,
+}
+
+/// See [`UpdateFreq`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected \"epoch\", \"batch\" or a number of steps")]
+pub enum Frequency {
+    /// By name.
+    Named(Named),
+    /// After every so many steps, too.
+    Steps(u64),
+}
+
+/// A [`Frequency`] that has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Named {
+    /// After each epoch.
+    Epoch,
+    /// After each step, too.
+    Batch,
+}
+
+impl Default for Frequency {
+    fn default() -> Frequency {
+        Frequency::Named(Named::Epoch)
+    }
+}
+
+impl From<Frequency> for UpdateFreq {
+    fn from(frequency: Frequency) -> UpdateFreq {
+        match frequency {
+            Frequency::Named(Named::Epoch) => UpdateFreq::Epoch,
+            Frequency::Named(Named::Batch) => UpdateFreq::Batch,
+            Frequency::Steps(n) => UpdateFreq::Steps(n),
+        }
+    }
+}
+
+/// A run that callbacks are made for.
+pub(super) struct Place<'a> {
+    /// Where its files lie.
+    pub folder: &'a Path,
+    /// Values by the names that are logged, and as the configuration calls them.
+    pub names: Vec<(String, String)>,
+    /// The whole configuration.
+    pub whole: Table,
+}
 
 /// See [`Mode`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -99,6 +176,14 @@ pub enum Direction {
 
 fn val_loss() -> String {
     "val_loss".into()
+}
+
+fn tensorboard() -> String {
+    "tensorboard".into()
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn tenth() -> f64 {
@@ -156,6 +241,14 @@ impl CallbackSection {
                 Err(Wrong::new(path, format!("`{file}` is no file's name"))
                     .hint("name a file within the run's folder"))
             }
+            CallbackSection::TensorBoard { log_dir, .. } if log_dir.is_empty() => {
+                Err(Wrong::new(&format!("{path}.log_dir"), "log_dir is empty")
+                    .hint("name a folder within the run's folder, such as tensorboard"))
+            }
+            CallbackSection::TensorBoard { update_freq: Frequency::Steps(0), .. } => {
+                Err(Wrong::new(&format!("{path}.update_freq"), "update_freq is 0")
+                    .hint("choose \"epoch\", \"batch\" or a number of steps from 1 on"))
+            }
             _ => Ok(()),
         }
     }
@@ -170,9 +263,9 @@ impl CallbackSection {
         }
     }
 
-    /// The callback; files lie in `folder`, and `monitor` is what it watches by the name that is logged.
-    pub(super) fn make(&self, folder: &Path, monitor: &str) -> Box<dyn Callback> {
-        let file = |name: &str| folder.join(name).display().to_string();
+    /// The callback; `monitor` is what it watches by the name that is logged.
+    pub(super) fn make(&self, place: &Place<'_>, monitor: &str) -> Box<dyn Callback> {
+        let file = |name: &str| place.folder.join(name).display().to_string();
         match self {
             CallbackSection::EarlyStopping {
                 min_delta,
@@ -208,6 +301,51 @@ impl CallbackSection {
                 Box::new(CSVLogger::new(file(filename)).append(*append))
             }
             CallbackSection::TerminateOnNaN {} => Box::new(TerminateOnNaN),
+            CallbackSection::TensorBoard {
+                log_dir,
+                histogram_freq,
+                write_graph,
+                write_images,
+                write_steps_per_second,
+                update_freq,
+            } => Box::new(
+                place
+                    .tensorboard(log_dir)
+                    .histogram_freq(*histogram_freq)
+                    .write_graph(*write_graph)
+                    .write_images(*write_images)
+                    .write_steps_per_second(*write_steps_per_second)
+                    .update_freq((*update_freq).into()),
+            ),
         }
     }
+}
+
+impl Place<'_> {
+    /// With the configuration as text, and its keys as hyperparameters: those of layers and callbacks would be too many columns.
+    fn tensorboard(&self, log_dir: &str) -> TensorBoard {
+        let board = TensorBoard::new(self.folder.join(log_dir)).overwrite(true);
+        let board = self.names.iter().fold(board, |board, (name, shown)| board.call(name, shown));
+        let text = toml::to_string(&self.whole).unwrap_or_default();
+        let board = board.text("configuration", &format!("```toml\n{text}```"));
+        let sections = self.whole.iter().filter(|(key, _)| !["layers", "callbacks"].contains(&key.as_str()));
+        let mut found = Vec::new();
+        sections.for_each(|(key, value)| hparams(key, value, &mut found));
+        found.into_iter().fold(board, |board, (name, value)| board.hparam(&name, value))
+    }
+}
+
+/// The plain values below a key by their paths.
+fn hparams(path: &str, value: &Value, found: &mut Vec<(String, HParam)>) {
+    let value = match value {
+        Value::Table(table) => {
+            return table.iter().for_each(|(key, value)| hparams(&format!("{path}.{key}"), value, found));
+        }
+        Value::Integer(n) => HParam::Number(*n as f64),
+        Value::Float(x) => HParam::Number(*x),
+        Value::Boolean(yes) => HParam::Bool(*yes),
+        Value::String(text) => HParam::Text(text.clone()),
+        Value::Datetime(_) | Value::Array(_) => HParam::Text(value.to_string()),
+    };
+    found.push((path.into(), value));
 }

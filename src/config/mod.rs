@@ -16,7 +16,7 @@ mod synthetic;
 
 pub use augment::augmentations;
 pub use build::scale_pixels;
-pub use callbacks::{CALLBACKS, CallbackSection};
+pub use callbacks::{CALLBACKS, CallbackSection, Logger};
 pub use draft::{Draft, Refused};
 pub use elsewhere::home_of;
 
@@ -363,7 +363,49 @@ impl Config {
             let prefix = if monitor.starts_with("val_") { "val_" } else { "" };
             format!("{prefix}{}", self.metric_of(measured(monitor), metrics))
         };
-        self.callback_sections().map(|c| c.make(folder, &c.monitor().map_or(String::new(), logged))).collect()
+        let place = callbacks::Place { folder, names: self.names(metrics), whole: self.without_folders() };
+        self.callback_sections().map(|c| c.make(&place, &c.monitor().map_or(String::new(), logged))).collect()
+    }
+
+    /// Metrics that were asked for by another name than they are logged by: `accuracy` is one of several.
+    fn names(&self, metrics: &[Metric]) -> Vec<(String, String)> {
+        let asked = self.compile.metrics.iter().map(Value::as_str).zip(metrics.iter().map(Metric::name));
+        let asked = asked.filter_map(|(asked, name)| Some((name.to_string(), asked?.to_string())));
+        asked.filter(|(name, asked)| name != asked).collect()
+    }
+
+    /// The configuration as a table, without this machine's folders.
+    fn without_folders(&self) -> Table {
+        let mut whole = Table::try_from(self).unwrap_or_default();
+        if let Some(data) = whole.get_mut("data").and_then(Value::as_table_mut) {
+            data.remove("dir");
+        }
+        whole
+    }
+
+    /// Adds what `--logger` asks for to the callbacks, or takes loggers out.
+    pub fn set_logger(&mut self, logger: Logger) {
+        let is_logger: Vec<bool> =
+            self.callback_sections().map(|c| matches!(c, CallbackSection::TensorBoard { .. })).collect();
+        match logger {
+            Logger::TensorBoard if is_logger.contains(&true) => {}
+            Logger::TensorBoard => {
+                let row = ("type".to_string(), Value::String("TensorBoard".into()));
+                self.callbacks.push(Table::from_iter([row]));
+            }
+            Logger::None => {
+                let mut is_logger = is_logger.into_iter();
+                self.callbacks.retain(|_| !is_logger.next().unwrap_or(false));
+            }
+        }
+    }
+
+    /// Where TensorBoard finds the events of a run in `folder`, if they are written.
+    pub fn event_folder(&self, folder: &Path) -> Option<PathBuf> {
+        self.callback_sections().find_map(|c| match c {
+            CallbackSection::TensorBoard { log_dir, .. } => Some(folder.join(log_dir)),
+            _ => None,
+        })
     }
 
     /// Whether a callback puts the weights of the best epoch back at the end.

@@ -1,5 +1,8 @@
 //! Callbacks with Keras's names and arguments.
 
+pub use crate::tensorboard::{TensorBoard, UpdateFreq};
+pub use systole_data::format::events::HParam;
+
 use crate::file::ModelFile;
 use crate::history::Logs;
 use crate::model::{Model, counted};
@@ -37,7 +40,7 @@ impl FitCx<'_> {
 /// Files that cannot be written now and will be tried again: told when that begins, and when it has not ended with training.
 #[derive(Default)]
 pub(crate) struct Delay {
-    is_told: bool,
+    pub(crate) is_told: bool,
 }
 
 impl Delay {
@@ -146,7 +149,12 @@ pub trait Callback: Send {
     fn on_epoch_begin(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
         Ok(())
     }
-    /// After each step.
+    /// Whether it looks at the run after this step, which it does unless written; where no callback does, devices compute on by
+    /// themselves.
+    fn wants_batch(&self, _step: u64) -> bool {
+        true
+    }
+    /// After each step that one of the callbacks wants.
     fn on_train_batch_end(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
         Ok(())
     }

@@ -672,7 +672,7 @@ impl FitRun {
             self.position = position.unwrap_or_default();
             self.history.samples += batch.size() as u64;
             let shown = progress.wants_batch(done, steps, began.elapsed());
-            let wants_logs = shown || !self.callbacks.is_empty();
+            let wants_logs = shown || self.callbacks.iter().any(|c| c.wants_batch(model.step));
             self.take_ends(if wants_logs { 0 } else { STEPS_IN_FLIGHT })?;
             if is_over || wants_logs {
                 self.check_loss(model, &batch, is_over)?;

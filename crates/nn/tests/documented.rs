@@ -77,7 +77,8 @@ fn types_that_train_models_have_an_example_that_runs() {
     let of =
         |file: &str| items(&source(file), |l| l.starts_with("pub struct ") || l.starts_with("pub trait "));
     let named = ["FitCx", "CallbackState"];
-    for item in of("callback.rs").into_iter().filter(|i| !named.contains(&i.name())) {
+    let callbacks = ["callback.rs", "tensorboard.rs"].into_iter().flat_map(of);
+    for item in callbacks.filter(|i| !named.contains(&i.name())) {
         assert!(item.runs(), "{}: `{}` has no example that runs", item.place, item.head);
     }
     for file in ["fit.rs", "backup.rs", "best.rs", "model.rs", "layer.rs", "custom.rs", "architecture.rs"] {

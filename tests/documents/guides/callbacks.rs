@@ -12,16 +12,15 @@ fn the_training_guide_lists_the_arguments_of_compile_and_fit() {
 
 #[test]
 fn the_callbacks_guide_lists_every_callback_with_its_settings() {
-    let source = Source::read("crates/nn/src/callback.rs");
-    let callbacks: Vec<&str> =
-        source.lines_with(" Callback for ").filter(|l| l.starts_with("impl")).collect();
-    let callbacks: Vec<&str> =
-        callbacks.iter().filter_map(|l| l.split_once(" Callback for ")?.1.split([' ', '<']).next()).collect();
+    let sources = ["callback", "tensorboard"].map(|file| Source::read(&format!("crates/nn/src/{file}.rs")));
+    let callbacks = sources.iter().flat_map(callbacks_of);
     let mut settings = Vec::new();
-    let rows = callbacks.iter().map(|name| [code(name), made(&source, name), described(&source, name)]);
+    let rows =
+        callbacks.clone().map(|(source, name)| [code(name), made(source, name), described(source, name)]);
     let all = table(["callback", "made by", "what it does"], rows);
     let files = [("KeepBest", "crates/nn/src/best.rs"), ("BackupAndRestore", "crates/nn/src/backup.rs")];
-    callbacks.iter().for_each(|name| settings.extend(settings_of(&source, name)));
+    callbacks.for_each(|(source, name)| settings.extend(settings_of(source, name)));
+    let [source, _] = &sources;
     let mut kept = Vec::new();
     files.iter().for_each(|(name, file)| kept.extend(settings_of(&Source::read(file), name)));
     let header = ["callback", "setting", "default", "meaning"];
@@ -37,6 +36,14 @@ fn the_callbacks_guide_lists_every_callback_with_its_settings() {
         ("context", table(["field", "what it is"], cx)),
     ];
     super::same_parts("callbacks", &parts);
+}
+
+/// The callbacks of a file.
+fn callbacks_of(source: &Source) -> impl Iterator<Item = (&Source, &str)> + Clone {
+    let heads = source.lines_with(" Callback for ").filter(|l| l.starts_with("impl"));
+    let after = heads.filter_map(|l| l.split_once(" Callback for ").map(|(_, after)| after));
+    let names: Vec<&str> = after.filter_map(|after| after.split([' ', '<']).next()).collect();
+    names.into_iter().map(move |name| (source, name))
 }
 
 /// The fields of a struct of options, with what its `Default` gives them.

@@ -128,6 +128,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "Axes" => "dimension, or list of them",
         "Padding" => "`\"valid\"` or `\"same\"`",
         "Direction" => "`\"auto\"`, `\"min\"` or `\"max\"`",
+        "Frequency" => "`\"epoch\"`, `\"batch\"`, or whole number",
         "Packed" => "`\"auto\"`, `\"plain\"`, `\"gzip\"` or `\"zlib\"`",
         "Borders" => "size, `[rows, columns]`, or `[[top, bottom], [left, right]]`",
         "Activation" => "[activation](#activations)",

@@ -4,6 +4,7 @@ mod bmp;
 pub mod cifar;
 pub mod csv;
 pub mod encoding;
+pub mod events;
 pub mod example;
 mod exif;
 #[cfg(feature = "gif")]

@@ -1,4 +1,4 @@
-//! The protocol buffer wire format, as far as tf.train.Example needs it: reading fields in place, writing them.
+//! The protocol buffer wire format, as far as tf.train.Example and TensorBoard's events need it: reading fields in place, writing them.
 
 use systole_base::{Error, ErrorKind, Result};
 

@@ -1,0 +1,527 @@
+//! The callback that writes a run for TensorBoard, under Keras's tags.
+//!
+//! Each process of a run writes files of its own. A run that goes on cuts what is behind its backup off the files of the process
+//! before, so that no step is there twice.
+
+use crate::architecture::{Architecture, InputSpec, LayerNode, NodeInput};
+use crate::callback::{Callback, CallbackState, Delay, FitCx};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use systole_data::disk::{Disk, FileSystem, append, cut};
+use systole_data::format::events::{self, GraphNode, HParam, Value};
+use systole_data::format::png;
+use systole_ir::{Error, ErrorKind, Literal, Result};
+
+/// What is gathered at most while a file cannot be written, in bytes.
+const MOST: usize = 16 << 20;
+/// How many pictures of a weight are shown: what TensorFlow takes of a batch.
+const PICTURES: usize = 3;
+
+/// How often loss and metrics are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UpdateFreq {
+    /// After each epoch.
+    #[default]
+    Epoch,
+    /// After each step, too.
+    Batch,
+    /// After every so many steps, too.
+    Steps(u64),
+}
+
+/// Writes loss, metrics, learning rate, weights and the model's layers as event files for TensorBoard.
+///
+/// Training goes to `log_dir/train`, validation to `log_dir/validation`, texts and hyperparameters to `log_dir` itself; tags are
+/// Keras's. What cannot be written is told, kept, and written after a later epoch: a full disk ends no training. A folder that cannot
+/// be written to ends a new run before its first step, and no run that goes on.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::{TensorBoard, UpdateFreq}, Fit};
+/// let dir = std::env::temp_dir().join(format!("doc-tensorboard-{}", std::process::id()));
+/// let log = TensorBoard::new(&dir).histogram_freq(1).update_freq(UpdateFreq::Batch);
+/// let (validation, callbacks) = (Some(data.clone()), vec![Box::new(log) as _]);
+/// model.fit(&data, Fit { epochs: 2, validation, callbacks, ..Default::default() })?;
+/// // tensorboard --logdir …
+/// assert!(dir.join("train").is_dir() && dir.join("validation").is_dir());
+/// # std::fs::remove_dir_all(dir).unwrap();
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub struct TensorBoard<F: FileSystem = Disk> {
+    files: F,
+    log_dir: PathBuf,
+    histogram_freq: usize,
+    write_graph: bool,
+    write_images: bool,
+    write_steps_per_second: bool,
+    update_freq: UpdateFreq,
+    overwrite: bool,
+    names: BTreeMap<String, String>,
+    texts: Vec<(String, String)>,
+    hparams: Vec<(String, HParam)>,
+    /// The name of the files that this process writes.
+    name: String,
+    runs: [Run; 3],
+    /// What the backup says that the run goes on from.
+    resumed: Option<Resumed>,
+    delay: Delay,
+    /// Whether events were left out, as too many could not be written.
+    is_lossy: bool,
+    /// When the epoch began, or went on, and the step then; and of the last step that was written.
+    epoch_began: (Instant, u64),
+    batch_began: (Instant, u64),
+}
+
+/// One of TensorBoard's runs: a folder with one file of this process.
+#[derive(Default)]
+struct Run {
+    /// Bytes of the file.
+    bytes: u64,
+    /// Records that are still to be written.
+    pending: Vec<u8>,
+}
+
+/// A file of the process before, and how much of it stays.
+struct Resumed {
+    name: String,
+    bytes: Vec<u64>,
+}
+
+const TRAIN: usize = 0;
+const VALIDATION: usize = 1;
+const ROOT: usize = 2;
+const FOLDERS: [&str; 3] = ["train", "validation", ""];
+
+impl TensorBoard {
+    /// Writes below `log_dir` (Keras's default: `logs`), which is made where it is missing.
+    pub fn new(log_dir: impl AsRef<Path>) -> TensorBoard {
+        TensorBoard::with_files(Disk, log_dir)
+    }
+}
+
+impl<F: FileSystem> TensorBoard<F> {
+    /// [`TensorBoard::new`] on another file system.
+    pub fn with_files(files: F, log_dir: impl AsRef<Path>) -> TensorBoard<F> {
+        TensorBoard {
+            files,
+            log_dir: log_dir.as_ref().into(),
+            histogram_freq: 0,
+            write_graph: true,
+            write_images: false,
+            write_steps_per_second: false,
+            update_freq: UpdateFreq::Epoch,
+            overwrite: false,
+            names: BTreeMap::new(),
+            texts: Vec::new(),
+            hparams: Vec::new(),
+            name: String::new(),
+            runs: Default::default(),
+            resumed: None,
+            delay: Delay::default(),
+            is_lossy: false,
+            epoch_began: (Instant::now(), 0),
+            batch_began: (Instant::now(), 0),
+        }
+    }
+
+    /// Writes a histogram of every weight after every so many epochs; 0: never.
+    pub fn histogram_freq(mut self, epochs: usize) -> Self {
+        self.histogram_freq = epochs;
+        self
+    }
+
+    /// Whether the layers are written as a graph.
+    pub fn write_graph(mut self, yes: bool) -> Self {
+        self.write_graph = yes;
+        self
+    }
+
+    /// Whether weights are written as pictures beside their histograms: vectors, matrices and stacks of up to three of them.
+    pub fn write_images(mut self, yes: bool) -> Self {
+        self.write_images = yes;
+        self
+    }
+
+    /// Whether steps per second are written, of epochs and of what `update_freq` says.
+    pub fn write_steps_per_second(mut self, yes: bool) -> Self {
+        self.write_steps_per_second = yes;
+        self
+    }
+
+    /// Sets how often loss and metrics of the epoch so far are written. Default: `UpdateFreq::Epoch`.
+    pub fn update_freq(mut self, freq: UpdateFreq) -> Self {
+        self.update_freq = freq;
+        self
+    }
+
+    /// Whether a new run removes the event files of an earlier one; Keras adds to them.
+    pub fn overwrite(mut self, yes: bool) -> Self {
+        self.overwrite = yes;
+        self
+    }
+
+    /// Writes the value `name` as another: Keras logs `accuracy` where that was asked for. Default: as it is.
+    pub fn call(mut self, name: &str, shown: &str) -> Self {
+        self.names.insert(name.into(), shown.into());
+        self
+    }
+
+    /// Writes a text in Markdown when the run begins. Default: none.
+    pub fn text(mut self, tag: &str, markdown: &str) -> Self {
+        self.texts.push((tag.into(), markdown.into()));
+        self
+    }
+
+    /// Writes the value of a hyperparameter when the run begins. Default: none.
+    pub fn hparam(mut self, name: &str, value: HParam) -> Self {
+        self.hparams.push((name.into(), value));
+        self
+    }
+
+    fn folder(&self, run: usize) -> PathBuf {
+        self.log_dir.join(FOLDERS[run])
+    }
+
+    fn folders(&self) -> [PathBuf; 3] {
+        [TRAIN, VALIDATION, ROOT].map(|run| self.folder(run))
+    }
+
+    /// Takes up records; those that are too many are left out.
+    fn put(&mut self, run: usize, record: impl FnOnce(&mut Vec<u8>)) {
+        let pending = &mut self.runs[run].pending;
+        match pending.len() < MOST {
+            true => record(pending),
+            false => self.is_lossy = true,
+        }
+    }
+
+    fn put_scalar(&mut self, run: usize, step: u64, tag: &str, value: f64) {
+        self.put(run, |out| events::put_value(out, step, tag, &Value::Scalar(value)));
+    }
+
+    fn called<'a>(&'a self, name: &'a str) -> &'a str {
+        self.names.get(name).map_or(name, String::as_str)
+    }
+
+    /// Writes what is to be written; what cannot be stays.
+    fn write(&mut self) -> Result<()> {
+        for run in [TRAIN, VALIDATION, ROOT] {
+            if !self.runs[run].pending.is_empty() {
+                self.write_run(run)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one run, which begins its file.
+    fn write_run(&mut self, run: usize) -> Result<()> {
+        let folder = self.folder(run);
+        std::fs::create_dir_all(&folder)
+            .map_err(|e| Error::io("cannot make the folder", &folder, e).hint("choose another log_dir"))?;
+        let mut bytes = Vec::new();
+        if self.runs[run].bytes == 0 {
+            events::put_header(&mut bytes);
+        }
+        bytes.extend_from_slice(&self.runs[run].pending);
+        let path = folder.join(&self.name);
+        // A part of a record may be left of the last attempt.
+        let is_longer = std::fs::metadata(&path).is_ok_and(|m| m.len() > self.runs[run].bytes);
+        let cleared = if is_longer { cut(&self.files, &path, self.runs[run].bytes) } else { Ok(()) };
+        cleared
+            .and_then(|()| append(&self.files, &path, &bytes))
+            .map_err(|e| Error::io("cannot write", &path, e).hint("make room, or choose another log_dir"))?;
+        self.runs[run].bytes += bytes.len() as u64;
+        self.runs[run].pending.clear();
+        Ok(())
+    }
+
+    /// Takes away what the processes before wrote behind the backup.
+    fn cut_off(&self, resumed: &Resumed) -> Result<()> {
+        for (folder, &length) in self.folders().iter().zip(&resumed.bytes) {
+            for file in events::files_of(folder) {
+                let name = file.file_name().unwrap_or_default().to_string_lossy();
+                let size = std::fs::metadata(&file).map_or(0, |m| m.len());
+                let done = match name.as_ref() == resumed.name {
+                    true if length > 0 && size > length => cut(&self.files, &file, length),
+                    true if length == 0 => self.files.remove(&file),
+                    false if *name > *resumed.name => self.files.remove(&file),
+                    _ => Ok(()),
+                };
+                done.map_err(|e| Error::io("cannot take back later steps in", &file, e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the event files of an earlier run.
+    fn remove_all(&self) -> Result<()> {
+        self.folders().iter().flat_map(|folder| events::files_of(folder)).try_for_each(|file| {
+            self.files.remove(&file).map_err(|e| {
+                Error::io("cannot remove the events of an earlier run,", &file, e)
+                    .hint("choose another log_dir")
+            })
+        })
+    }
+
+    /// What a new run writes before its first step.
+    fn begin(&mut self, cx: &FitCx<'_>) {
+        let step = cx.model.steps();
+        if self.write_graph {
+            let nodes = graph(cx.model.architecture());
+            self.put(TRAIN, |out| events::put_graph(out, step, &nodes));
+        }
+        for (tag, markdown) in self.texts.clone() {
+            self.put(ROOT, |out| events::put_value(out, step, &tag, &Value::Text(markdown)));
+        }
+        if !self.hparams.is_empty() {
+            let hparams = self.hparams.clone();
+            self.put(ROOT, |out| events::put_session_start(out, &hparams));
+        }
+    }
+
+    /// All hosts put the weights together; one writes them.
+    fn put_weights(&mut self, cx: &FitCx<'_>) -> Result<()> {
+        let step = cx.epoch as u64;
+        for (name, weight) in cx.model.weights() {
+            let weight = cx.model.whole(weight)?;
+            if !cx.model.leads() {
+                continue;
+            }
+            let buckets = Value::Histogram(events::histogram(&weight.to_f64s()));
+            self.put(TRAIN, |out| events::put_value(out, step, &format!("{name}/histogram"), &buckets));
+            if self.write_images
+                && let Some(pictures) = pictures(&weight)?
+            {
+                self.put(TRAIN, |out| events::put_value(out, step, &format!("{name}/image"), &pictures));
+            }
+        }
+        Ok(())
+    }
+
+    fn put_epoch(&mut self, cx: &FitCx<'_>) {
+        let (epoch, step) = (cx.epoch as u64, cx.model.steps());
+        for (name, value) in cx.logs.iter() {
+            match name.strip_prefix("val_") {
+                None => {
+                    let tag = format!("epoch_{}", self.called(name));
+                    self.put_scalar(TRAIN, epoch, &tag, value);
+                }
+                Some(name) => {
+                    let name = self.called(name).to_string();
+                    self.put_scalar(VALIDATION, epoch, &format!("epoch_{name}"), value);
+                    self.put_scalar(VALIDATION, step, &format!("evaluation_{name}_vs_iterations"), value);
+                }
+            }
+        }
+        self.put_scalar(TRAIN, epoch, "epoch_learning_rate", cx.model.learning_rate());
+        if self.write_steps_per_second {
+            self.put_scalar(TRAIN, epoch, "epoch_steps_per_second", speed(self.epoch_began, step));
+        }
+    }
+
+    /// Both clocks begin.
+    fn start_clocks(&mut self, cx: &FitCx<'_>) {
+        self.epoch_began = (Instant::now(), cx.model.steps());
+        self.batch_began = self.epoch_began;
+    }
+
+    fn writes_after(&self, step: u64) -> bool {
+        match self.update_freq {
+            UpdateFreq::Epoch => false,
+            UpdateFreq::Batch => true,
+            UpdateFreq::Steps(n) => n > 0 && step.is_multiple_of(n),
+        }
+    }
+}
+
+/// Steps per second since `(time, step)`.
+fn speed((began, first): (Instant, u64), step: u64) -> f64 {
+    step.saturating_sub(first) as f64 / began.elapsed().as_secs_f64().max(1e-9)
+}
+
+/// The layers as nodes, the inputs as placeholders.
+fn graph(architecture: &Architecture) -> Vec<GraphNode> {
+    let mut names: Vec<String> = Vec::new();
+    // Layers that share their weights share their name.
+    let mut unique = |name: &str| {
+        let again = (1..).map(|i| format!("{name}_{i}"));
+        let mut names_of = std::iter::once(name.to_string()).chain(again);
+        let free = names_of.find(|n| !names.contains(n)).unwrap_or_default();
+        names.push(free.clone());
+        free
+    };
+    let inputs: Vec<String> = architecture.inputs.iter().map(|input| unique(&input.name)).collect();
+    let layers: Vec<String> = architecture.nodes.iter().map(|node| unique(&node.name)).collect();
+    let source = |from: &NodeInput| match from {
+        NodeInput::Input(i) => inputs.get(*i).cloned().unwrap_or_default(),
+        NodeInput::Layer(i) => layers.get(*i).cloned().unwrap_or_default(),
+    };
+    let placeholder = |(input, name): (&InputSpec, &String)| GraphNode {
+        name: name.clone(),
+        op: "Placeholder".into(),
+        inputs: Vec::new(),
+        config: input.ty.as_ref().map_or(String::new(), ToString::to_string),
+    };
+    let layer = |(node, name): (&LayerNode, &String)| GraphNode {
+        name: name.clone(),
+        op: node.layer.class_name().into(),
+        inputs: node.inputs.iter().map(source).collect(),
+        config: node.layer.to_json().to_string(),
+    };
+    let nodes = architecture.inputs.iter().zip(&inputs).map(placeholder);
+    nodes.chain(architecture.nodes.iter().zip(&layers).map(layer)).collect()
+}
+
+/// A weight as Keras shows it, sides of length one left out: `f32[N]` as a column, `f32[N, M]` lying, `f32[H, W, N]` as N pictures of
+/// which the first are taken; others have none. 0 is black, 1 white.
+fn pictures(weight: &Literal) -> Result<Option<Value>> {
+    let dims: Vec<usize> = weight.shape().dims().iter().copied().filter(|&d| d != 1).collect();
+    // Height, width, pictures, and how far apart their elements are.
+    let (sizes, strides) = match dims[..] {
+        [n] => ([n, 1, 1], [1, 0, 0]),
+        [n, m] if n > m => ([m, n, 1], [1, m, 0]),
+        [n, m] => ([n, m, 1], [m, 1, 0]),
+        [h, w, n] => ([h, w, n], [w * n, n, 1]),
+        _ => return Ok(None),
+    };
+    let [height, width, count] = sizes;
+    if height * width * count == 0 {
+        return Ok(None);
+    }
+    let values = weight.to_f32s();
+    let mut pngs = Vec::new();
+    for k in 0..count.min(PICTURES) {
+        let at = |i: usize| (i / width) * strides[0] + (i % width) * strides[1] + k * strides[2];
+        let shade = |i: usize| (values.get(at(i)).copied().unwrap_or(0.0) * 255.5).clamp(0.0, 255.0) as u8;
+        let pixels: Vec<u8> = (0..height * width).map(shade).collect();
+        pngs.push(png::to_bytes(&Literal::from_slice([height, width], &pixels)?)?);
+    }
+    Ok(Some(Value::Images { width, height, pngs }))
+}
+
+impl<F: FileSystem + Send> Callback for TensorBoard<F> {
+    fn state(&self) -> Result<CallbackState> {
+        let bytes: Vec<u64> = self.runs.iter().map(|run| run.bytes).collect();
+        let mut tensors = Vec::new();
+        for (i, run) in self.runs.iter().enumerate().filter(|(_, run)| !run.pending.is_empty()) {
+            let pending = Literal::from_slice([run.pending.len()], &run.pending)?;
+            tensors.push((format!("pending/{i}"), pending));
+        }
+        Ok(CallbackState { values: json!({"file": self.name, "bytes": bytes}), tensors })
+    }
+
+    fn restore(&mut self, state: &CallbackState) -> Result<()> {
+        let name = state.values["file"].as_str().unwrap_or_default().to_string();
+        let bytes = state.values["bytes"].as_array().into_iter().flatten().filter_map(|n| n.as_u64());
+        let resumed = Resumed { name, bytes: bytes.collect() };
+        if !events::is_event_file(&resumed.name) || resumed.bytes.len() != FOLDERS.len() {
+            let e = Error::new(ErrorKind::Data, "TensorBoard's state in the backup names no event files");
+            return Err(e.hint("go on with the callbacks that the run was started with"));
+        }
+        self.resumed = Some(resumed);
+        for (i, run) in self.runs.iter_mut().enumerate() {
+            let found = state.tensors.iter().find(|(name, _)| *name == format!("pending/{i}"));
+            run.pending = found.map_or(Ok(Vec::new()), |(_, x)| x.as_slice::<u8>().map(<[u8]>::to_vec))?;
+        }
+        Ok(())
+    }
+
+    fn wants_batch(&self, step: u64) -> bool {
+        self.writes_after(step)
+    }
+
+    fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if self.update_freq == UpdateFreq::Steps(0) {
+            let e = Error::new(ErrorKind::Config, "TensorBoard's update_freq is 0");
+            return Err(e.hint("choose a number of steps from 1 on, Batch or Epoch"));
+        }
+        self.start_clocks(cx);
+        let resumed = self.resumed.take();
+        let cleared = match &resumed {
+            _ if !cx.model.leads() => Ok(()),
+            Some(resumed) => self.cut_off(resumed),
+            None if self.overwrite && cx.model.steps() == 0 => self.remove_all(),
+            None => Ok(()),
+        };
+        self.name = events::next_name(&self.folders());
+        if resumed.is_some() {
+            if let Err(e) = cleared {
+                cx.note(format!("TensorBoard shows some steps twice: {e}"));
+            }
+            return Ok(());
+        }
+        cleared?;
+        self.runs = Default::default();
+        if !cx.model.leads() {
+            return Ok(());
+        }
+        self.begin(cx);
+        // Though there may be nothing to say yet: a folder that cannot be written to costs no training.
+        self.write_run(TRAIN)?;
+        self.write()
+    }
+
+    fn on_epoch_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        self.start_clocks(cx);
+        Ok(())
+    }
+
+    fn on_train_batch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        let step = cx.model.steps();
+        if !self.writes_after(step) || !cx.model.leads() {
+            return Ok(());
+        }
+        for (name, value) in cx.logs.iter() {
+            let tag = format!("batch_{}", self.called(name));
+            self.put_scalar(TRAIN, step, &tag, value);
+        }
+        if self.write_steps_per_second {
+            self.put_scalar(TRAIN, step, "batch_steps_per_second", speed(self.batch_began, step));
+            self.batch_began = (Instant::now(), step);
+        }
+        // A file that could not be written is tried again after epochs only.
+        if !self.delay.is_told {
+            let written = self.write();
+            self.delay.tell(written, "TensorBoard's events are", cx);
+        }
+        Ok(())
+    }
+
+    fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if self.histogram_freq > 0 && cx.epoch.is_multiple_of(self.histogram_freq) {
+            self.put_weights(cx)?;
+        }
+        if !cx.model.leads() {
+            return Ok(());
+        }
+        self.put_epoch(cx);
+        let written = self.write();
+        self.delay.tell(written, "TensorBoard's events are", cx);
+        Ok(())
+    }
+
+    fn on_train_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if !cx.model.leads() {
+            return Ok(());
+        }
+        let is_over = cx.model.epochs() >= cx.epoch || cx.stop_because.is_some();
+        if is_over && !self.hparams.is_empty() {
+            self.put(ROOT, events::put_session_end);
+        }
+        let written = self.write();
+        self.delay.tell(written, "TensorBoard's events are", cx);
+        self.delay.tell_at_end("TensorBoard's last events are", cx);
+        if self.is_lossy {
+            cx.note("TensorBoard lacks events: too many could not be written when they came".into());
+        }
+        Ok(())
+    }
+}
