@@ -294,6 +294,7 @@ print(json.dumps(told))
 "#;
 
 #[test]
+#[allow(clippy::print_stdout, reason = "says what was skipped")]
 fn tensorboard_reads_what_is_written() {
     const NAME: &str = "tensorboard_reads_what_is_written";
     let Ok(python) = std::env::var("SYSTOLE_PYTHON") else {
