@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-use systole_ir::{Error, ErrorKind, Literal, Result, TensorType};
+use systole_ir::{Error, ErrorKind, Literal, Result, TensorType, knobs};
 use systole_runtime::{DeviceData, ReadyEvent, STEPS_IN_FLIGHT};
 
 /// Options for the number of devices, of plugins that make as many as they are asked for; by the plugin's platform.
@@ -210,12 +210,13 @@ impl Client {
 
     /// One part of the program for each of these devices.
     fn compile_for(&self, text: &str, ids: &[i64]) -> Result<Loaded> {
-        let flags = deterministic_flags(&self.platform()?.0)?;
-        let partitions = ids.len();
-        let options =
-            Placement { replicas: 1, partitions, devices: ids, quick: false, flags }.compile_options();
-        let Some(cache) = &self.cache else { return self.compile_anew(text, &options, ids.len()) };
-        let identity = self.identity(&options)?;
+        let with = |flags: &&'static [&'static str]| {
+            Placement { replicas: 1, partitions: ids.len(), devices: ids, quick: false, flags }
+                .compile_options()
+        };
+        let options: Vec<Vec<u8>> = deterministic_flags(&self.platform()?.0)?.iter().map(with).collect();
+        let Some(cache) = &self.cache else { return self.compile_by(text, &options, ids.len()) };
+        let identity = self.identity(options.first().map_or(&[][..], Vec::as_slice))?;
         let asked = [("client.json", &identity[..]), ("program.mlir", text.as_bytes())];
         if let Some(bytes) = cache.bytes(&asked) {
             match self.load(&bytes, ids.len()) {
@@ -224,12 +225,27 @@ impl Client {
                 Err(_) => cache.forget(&asked),
             }
         }
-        let loaded = self.compile_anew(text, &options, ids.len())?;
+        let loaded = self.compile_by(text, &options, ids.len())?;
         // Not every plugin writes programs down, and without room they are compiled again another time.
         if let Ok(bytes) = loaded.serialized() {
             let _ = cache.keep_bytes(&asked, &bytes);
         }
         Ok(loaded)
+    }
+
+    /// By the first options with which it compiles.
+    fn compile_by(&self, text: &str, options: &[Vec<u8>], devices: usize) -> Result<Loaded> {
+        let mut tried = options.iter().map(|options| self.compile_anew(text, options, devices));
+        let first = tried.next().unwrap_or_else(|| self.compile_anew(text, &[], devices));
+        let Err(e) = first else { return first };
+        match tried.find(Result::is_ok) {
+            Some(loaded) => loaded,
+            None if options.len() > 1 => Err(e.hint(format!(
+                "if it compiles with {}=off, XLA has no kernels for it that give the same bits in every run",
+                knobs::GPU_DETERMINISM.name
+            ))),
+            None => Err(e),
+        }
     }
 
     fn compile_anew(&self, text: &str, options: &[u8], devices: usize) -> Result<Loaded> {

@@ -16,8 +16,15 @@ pub(crate) struct Placement<'a> {
     pub(crate) flags: &'static [&'static str],
 }
 
-/// XLA's kernels for GPUs else add in the order in which threads arrive, and are chosen by trials.
-const DETERMINISTIC: &[&str] = &["xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops"];
+/// Flags of XLA that are tried one list after the other.
+type Tried = &'static [&'static [&'static str]];
+
+/// XLA's kernels for GPUs else add in the order in which threads arrive, and are chosen by trials. Without trials some programs do
+/// not compile; with them the program that is kept gives the same bits, and another machine may choose other kernels.
+const DETERMINISTIC: Tried = &[
+    &["xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops"],
+    &["xla_gpu_exclude_nondeterministic_ops"],
+];
 
 /// Whether XLA's platform of this name has GPUs.
 pub(crate) fn of_gpus(platform: &str) -> bool {
@@ -25,11 +32,11 @@ pub(crate) fn of_gpus(platform: &str) -> bool {
 }
 
 /// The flags by which a program of a platform gives the same bits in every run.
-pub(crate) fn deterministic_flags(platform: &str) -> Result<&'static [&'static str]> {
-    let given = |flags: String| DETERMINISTIC.iter().any(|flag| flags.contains(flag));
+pub(crate) fn deterministic_flags(platform: &str) -> Result<Tried> {
+    let given = |flags: String| DETERMINISTIC.iter().flat_map(|list| *list).any(|flag| flags.contains(flag));
     let wanted =
         of_gpus(platform) && knobs::GPU_DETERMINISM.is_on()? && !std::env::var("XLA_FLAGS").is_ok_and(given);
-    Ok(if wanted { DETERMINISTIC } else { &[] })
+    Ok(if wanted { DETERMINISTIC } else { &[&[]] })
 }
 
 /// `xla.ExecutionOptions.EFFORT_O1`: the effort level that still fuses and schedules, and searches less.
@@ -104,7 +111,9 @@ mod tests {
         let with =
             Placement { replicas: 1, partitions: 1, devices: &[], quick: false, flags }.compile_options();
         assert!(with.ends_with(&[0x3a, 8, 0x0a, 2, b'a', b'b', 0x12, 2, 0x10, 1]), "{with:x?}");
-        assert_eq!(deterministic_flags("tpu").unwrap().len() + deterministic_flags("cpu").unwrap().len(), 0);
-        assert_eq!(deterministic_flags("cuda").unwrap().len(), 2);
+        for platform in ["tpu", "cpu"] {
+            assert_eq!(deterministic_flags(platform).unwrap(), [&[] as &[&str]]);
+        }
+        assert_eq!(deterministic_flags("cuda").unwrap(), DETERMINISTIC);
     }
 }
