@@ -567,8 +567,17 @@ fn what_messages_name_exists() {
     let f = with_table("hints-names");
     let options = known_options(&f);
     // Of other programs that messages name, and parts of the program's own children.
-    let others =
-        ["--features", "--release", "--profile", "--here", "--no-deps", "--quiet", "--dest", "--only-binary"];
+    let others = [
+        "--features",
+        "--release",
+        "--profile",
+        "--here",
+        "--no-deps",
+        "--quiet",
+        "--dest",
+        "--only-binary",
+        "--logdir",
+    ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     for dir in ["src", "crates/data/src", "crates/datasets/src", "crates/devices/src", "crates/nn/src"] {
