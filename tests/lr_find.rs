@@ -88,6 +88,8 @@ fn a_schedule_is_shown_over_the_steps_of_its_run() {
         .ok();
     let three = f.run(&["show", "c.toml", "--schedule", "--steps", "3", "--json"]).ok().json();
     assert!(run.json()["learning_rate"].as_f64().unwrap() <= three["learning_rate"][2][1].as_f64().unwrap());
+    let of_run = f.run(&["show", "run", "--schedule", "--json"]).ok().json();
+    assert_eq!((&of_run["steps"], &of_run["learning_rate"]), (&3.into(), &three["learning_rate"]));
     let e = f.run(&["show", "c.toml", "--schedule", "--stage", "grad"]);
     assert!(e.code == Some(2) && e.err.contains("--stage"), "{}", e.err);
 }

@@ -3,7 +3,7 @@
 use super::common::Common;
 use super::outcome::{Failure, Outcome, Run};
 use super::run_folder::{BEST, LAST, model_file};
-use super::screen::{Screen, table};
+use super::screen::{Screen, grouped, table};
 use super::target::config_of;
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -76,7 +76,7 @@ impl Past {
         let file = model_file(name)?;
         let last = file.strip_suffix(BEST).map(|stem| format!("{stem}{LAST}"));
         let file = last.filter(|last| std::path::Path::new(last).is_file()).unwrap_or(file);
-        let model = Model::load(&file)?;
+        let model = Model::load_to_predict(&file)?;
         let history: Vec<Value> =
             model.notes.get("history").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let mut settings = BTreeMap::new();
@@ -155,7 +155,7 @@ fn results(runs: &[Past], metric: &str) -> String {
     let range = [all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max)];
     let best = format!("best {metric}");
     let mut rows = vec![
-        ["run", &best, "epoch", "last", "epochs", "steps", "weights", "curve"].map(String::from).to_vec(),
+        ["run", &best, "at epoch", "last", "epochs", "steps", "weights", "curve"].map(String::from).to_vec(),
     ];
     let number = |value: Option<f64>| value.map_or("-".to_string(), |v| format!("{v:.4}"));
     for r in runs {
@@ -166,8 +166,8 @@ fn results(runs: &[Past], metric: &str) -> String {
             best.map_or("-".into(), |b| b.0.to_string()),
             number(curve.last().map(|p| p.1)),
             r.epochs.len().to_string(),
-            r.steps.to_string(),
-            r.weights.to_string(),
+            grouped(r.steps),
+            grouped(r.weights),
             drawn(&curve, range),
         ]);
     }

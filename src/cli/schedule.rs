@@ -23,10 +23,11 @@ pub(super) struct ScheduleArgs<'a> {
 }
 
 pub(super) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> Outcome {
-    let model = Target::of(args.target)?.model()?;
+    let target = Target::of_model(args.target)?;
+    let model = target.model()?;
     let steps = match args.steps {
         Some(steps) => steps,
-        None => steps_of(args.target, &model)?,
+        None => steps_of(&target, args.target, &model)?,
     };
     let Some(compile) = model.compile_config() else {
         let e = Error::new(ErrorKind::Config, format!("{} was never compiled", args.target));
@@ -73,10 +74,10 @@ fn of_run(schedule: &Schedule, steps: u64) -> Schedule {
 }
 
 /// Steps of the run that a configuration describes.
-fn steps_of(target: &str, model: &Model) -> Result<u64> {
-    let named = Target::of(target)?.config()?;
-    let Some(config) = named.map_or_else(|| config_of(model, target), |config| Ok(Some(config)))? else {
-        let e = Error::new(ErrorKind::Config, format!("{target} does not say how long it was trained"));
+fn steps_of(target: &Target, name: &str, model: &Model) -> Result<u64> {
+    let named = target.config()?;
+    let Some(config) = named.map_or_else(|| config_of(model, name), |config| Ok(Some(config)))? else {
+        let e = Error::new(ErrorKind::Config, format!("{name} does not say how long it was trained"));
         return Err(e.hint("--steps N says over how many steps"));
     };
     let each = match config.fit.steps_per_epoch {
@@ -85,9 +86,7 @@ fn steps_of(target: &str, model: &Model) -> Result<u64> {
     };
     let steps = (each * config.fit.epochs) as u64;
     match steps {
-        0 => {
-            Err(Error::new(ErrorKind::Config, format!("{target} has {} steps", grouped(0))).hint("--steps N"))
-        }
+        0 => Err(Error::new(ErrorKind::Config, format!("{name} has {} steps", grouped(0))).hint("--steps N")),
         steps => Ok(steps),
     }
 }

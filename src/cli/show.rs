@@ -17,7 +17,7 @@ use systole_runtime::CompileOptions;
 
 #[derive(Args)]
 pub(crate) struct ShowArgs {
-    /// A model file, a preset, a TOML file, or a program: StableHLO text or bytecode
+    /// A model file or the folder of a run, a preset, a TOML file, or a program: StableHLO text or bytecode
     target: String,
     /// What to print: a graph, or the program after a pass, stage or rule of the compiler
     #[arg(long, value_name = "NAME", default_value = "traced", value_parser = stages())]
@@ -69,7 +69,7 @@ fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
     if program::is_program(&args.target) {
         return show_program(args, screen);
     }
-    let target = Target::of(&args.target)?;
+    let target = Target::of_model(&args.target)?;
     let mut model = target.model()?;
     let trained = config_of(&model, &args.target)?.map_or(32, |c| c.fit.batch_size);
     let batch_size = args.batch_size.map_or(trained, |n| n as usize);

@@ -2,7 +2,6 @@
 
 use super::common::Common;
 use super::outcome::{Outcome, Run};
-use super::run_folder::model_file;
 use super::screen::Screen;
 use super::target::Target;
 use clap::Args;
@@ -23,7 +22,7 @@ impl Run for SummaryArgs {
 
 /// Layers, output shapes, numbers of weights.
 fn summary(target: &str, screen: &Screen) -> Outcome {
-    let model = match Target::of(&model_file(target)?)? {
+    let model = match Target::of_model(target)? {
         Target::Model(path) => Model::load_to_predict(path)?,
         other => other.model()?,
     };

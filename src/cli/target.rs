@@ -1,6 +1,7 @@
 //! What a command works on: a model file, a preset, a TOML file, or a folder of pictures.
 
 use super::outcome::Failure;
+use super::run_folder::model_file;
 use crate::config::{Config, Draft, PRESETS};
 use std::path::{Path, PathBuf};
 use systole_data::input::{absolute, entries, is_file, is_remote};
@@ -44,6 +45,14 @@ impl Target {
         }
         let e = Error::new(ErrorKind::Io, format!("`{name}` is neither a file, a folder nor a preset"));
         Err(e.hint(suggestion(name, &PRESETS)))
+    }
+
+    /// As [`Target::of`], where the folder of a run stands for its model.
+    pub(crate) fn of_model(name: &str) -> Result<Target> {
+        match Target::of(name)? {
+            Target::Folder(_) => Target::of(&model_file(name)?),
+            other => Ok(other),
+        }
     }
 
     /// A compiled model: loaded, or built from a configuration for its data set's usual pictures.

@@ -10,6 +10,7 @@ use super::stop::Stop;
 use crate::config::Config;
 use crate::datasets::TrainingData;
 use crate::{progress, terminal};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -61,7 +62,7 @@ pub(crate) fn train(
     let place = resumed.place.clone();
     model.notes.insert("config".into(), portable(&config).to_toml()?);
     if !data.fields.is_empty() {
-        model.notes.insert("fields".into(), serde_json::json!(data.fields).to_string());
+        model.notes.insert("fields".into(), json!(data.fields).to_string());
     }
     let best = folder.best(&model, &config).goes_on(resumed.best_goes_on);
     let history = fit(&mut model, &config, &data, (resumed, best, &folder), class_weight, &stop, screen)
@@ -365,6 +366,7 @@ pub(crate) fn fast_dev_run(
     screen: &Screen,
 ) -> Outcome {
     let (mut model, data) = prepared(earlier, from, config, data, screen)?;
+    let class_weight = config.class_weight(&data)?;
     let n = config.fit.fast_dev_run.unwrap_or(1);
     let batches = if n == 1 { "one batch".into() } else { format!("{n} batches") };
     screen.line(format!("A trial of {batches}: nothing is kept, callbacks and backups are left out"));
@@ -373,7 +375,7 @@ pub(crate) fn fast_dev_run(
     let train = config.train_pipeline_of(&data, model.share_of_batches());
     let fit = Fit {
         stop: Some(stop.asked.clone()),
-        class_weight: config.class_weight(&data)?,
+        class_weight,
         ..asked(config, &config.test_pipeline(&data), screen)?
     };
     let history = model.fit(&train, fit)?;
@@ -384,11 +386,10 @@ pub(crate) fn fast_dev_run(
         None => format!("It runs: {shown}"),
     });
     if screen.json {
-        let logs: serde_json::Map<_, _> =
-            last.iter().map(|(name, value)| (name.to_string(), serde_json::json!(value))).collect();
-        let mut object = serde_json::json!({"fast_dev_run": n, "steps": history.step_ms.len()});
-        object.as_object_mut().into_iter().for_each(|o| o.extend(logs.clone()));
-        screen.object(&object);
+        let counts = [("fast_dev_run", json!(n)), ("steps", json!(history.step_ms.len()))];
+        let values = last.iter().map(|(name, value)| (name, json!(value)));
+        let all = counts.into_iter().chain(values).map(|(name, value)| (name.to_string(), value));
+        screen.object(&Value::Object(all.collect()));
     }
     Ok(stop.exit_code().max(u8::from(history.stopped_because.is_some())))
 }
