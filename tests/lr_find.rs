@@ -90,6 +90,31 @@ fn a_schedule_is_shown_over_the_steps_of_its_run() {
     assert!(run.json()["learning_rate"].as_f64().unwrap() <= three["learning_rate"][2][1].as_f64().unwrap());
     let of_run = f.run(&["show", "run", "--schedule", "--json"]).ok().json();
     assert_eq!((&of_run["steps"], &of_run["learning_rate"]), (&3.into(), &three["learning_rate"]));
+    let moms = ["train", "glyphs", "--one-cycle=0.05", "--moms=0.9,0.8,0.9", "--epochs=4", "--print-config"];
+    f.write("m.toml", &f.run(&moms).ok().out);
+    let shown = f.run(&["show", "m.toml", "--schedule", "--out", "m.svg"]).ok();
+    assert!(shown.out.contains("Momentum, 240 steps: 9.000e-1 in the first"), "{}", shown.out);
+    assert!(f.path("m.svg").exists() && f.path("m-momentum.svg").exists());
+    let o = f.run(&["show", "m.toml", "--schedule", "--json"]).ok().json();
+    assert_eq!(o["momentum"][60], serde_json::json!([60, 0.8]));
+    f.write(
+        "s.toml",
+        &f.run(&[
+            "train",
+            "glyphs",
+            "--epochs=10",
+            "--set=optimizer.swa={swa_lrs=0.5,annealing_epochs=1}",
+            "--print-config",
+        ])
+        .ok()
+        .out,
+    );
+    let o = f.run(&["show", "s.toml", "--schedule", "--steps=400", "--json"]).ok().json();
+    assert_eq!((&o["learning_rate"][320][1], &o["learning_rate"][360][1]), (&0.001.into(), &0.5.into()));
+    for (moms, what) in [("0.9,0.8", "moms"), ("0.9,x,0.9", "--moms"), ("0.9,0.8,1.5", "below 1")] {
+        let e = f.run(&["train", "glyphs", "--one-cycle=0.05", &format!("--moms={moms}"), "--print-config"]);
+        assert!(e.code == Some(2) && e.err.contains(what), "{}", e.err);
+    }
     let e = f.run(&["show", "c.toml", "--schedule", "--stage", "grad"]);
     assert!(e.code == Some(2) && e.err.contains("--stage"), "{}", e.err);
 }

@@ -109,16 +109,31 @@ fn killed_runs_of_several_devices_end_with_the_same_bits() {
     }
 }
 
-/// As above, with optimizers whose state is of other types and first values than the weights, rates over the whole run, running
-/// means of the weights, and callbacks of the configuration.
+/// As above, with optimizers whose state is of other types and first values than the weights, rates and momentum over the whole
+/// run, means of the weights, layers with optimizers and rates of their own, and callbacks of the configuration.
 #[test]
 fn killed_runs_of_other_optimizers_end_with_the_same_bits() {
     let f = Folder::with_data("kills-optimizers");
-    for (at, optimizer) in ["adafactor", "muon", "nadam", "schedulefreeadamw"].into_iter().enumerate() {
+    let optimizers = [
+        ("adafactor", "use_ema=true"),
+        ("muon", "momentum_schedule={ type = \"OneCycleMomentum\" }"),
+        ("nadam", "optimizer_map={ dense = { type = \"sgd\", learning_rate = 0.01, momentum = 0.9 } }"),
+        ("schedulefreeadamw", "swa={ swa_lrs = 0.005, swa_epoch_start = 0.5, annealing_epochs = 1 }"),
+    ];
+    for (at, (optimizer, own)) in optimizers.into_iter().enumerate() {
+        let own = format!("--set=optimizer.{own}");
         let kind = format!("--set=optimizer.type={optimizer}");
         let callbacks = "--set=callbacks=[{ type = \"EarlyStopping\", monitor = \"loss\", patience = 1, min_delta = 0.05 }, \
                          { type = \"CSVLogger\", filename = \"log.csv\" }]";
-        let more = [&kind[..], "--one-cycle=0.01", "--set=optimizer.use_ema=true", callbacks];
+        let back = "--set=optimizer.lookahead_steps=6";
+        let more = [
+            &kind[..],
+            "--one-cycle=0.01",
+            &own,
+            back,
+            "--set=optimizer.lr_mult={\"*/bias\"=0.5}",
+            callbacks,
+        ];
         let log = |out: &str| std::fs::read_to_string(f.path(out).join("log.csv")).unwrap();
         let out = |name: &str| format!("{optimizer}-{name}");
         let began = Instant::now();

@@ -43,6 +43,9 @@ pub(crate) struct TrainArgs {
     /// One cycle over the whole run: the learning rate rises to X and falls to next to nothing
     #[arg(long, value_name = "X", conflicts_with = "learning_rate")]
     one_cycle: Option<String>,
+    /// Momentum of the cycle at its begin, in its middle and at its end, against the rate: 0.95,0.85,0.95 in fastai
+    #[arg(long, value_name = "A,B,C", requires = "one_cycle")]
+    moms: Option<String>,
     /// float32, mixed_bfloat16 or mixed_float16
     #[arg(long, value_name = "POLICY")]
     precision: Option<String>,
@@ -245,6 +248,10 @@ impl TrainArgs {
         if let Some(top) = &self.one_cycle {
             let cycle = format!("{{ type = \"OneCycle\", max_learning_rate = {top} }}");
             draft.set(format!("--one-cycle {top}"), "optimizer.learning_rate", &cycle);
+        }
+        if let Some(moms) = &self.moms {
+            let cycle = format!("{{ type = \"OneCycleMomentum\", moms = [{moms}] }}");
+            draft.set(format!("--moms {moms}"), "optimizer.momentum_schedule", &cycle);
         }
         if let Some(weights) = &self.class_weights {
             set_class_weights(&mut draft, weights)?;

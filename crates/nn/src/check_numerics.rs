@@ -115,7 +115,11 @@ impl Model {
     fn in_forward_pass(&self, batch: &Batch, exactly: bool) -> Result<Finding> {
         let compiled = self.compiled()?;
         let function = forward(self, &compiled.config).on(compiled.backend.clone()).named("check numerics");
-        let (_, step, seed) = controls(0.0, self.step.saturating_sub(1), compiled.config.seed);
+        let (_, step, seed) = controls(
+            compiled.config.optimizer.values_at(0),
+            self.step.saturating_sub(1),
+            compiled.config.seed,
+        );
         let state = (self.state.trainable.clone(), self.state.frozen.clone());
         let counts = function.call((state.0, state.1, batch.buffers(), (step, seed)))?;
         let values: Vec<f64> = counts.iter().map(Buffer::to_f64).collect::<Result<_>>()?;

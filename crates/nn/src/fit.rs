@@ -240,8 +240,8 @@ impl Model {
         if !run.history.interrupted && (run.epoch, run.taken) != start {
             run.back_up(self, true, options.verbose);
         }
-        if !run.history.interrupted {
-            self.take_averages()?;
+        if !run.history.interrupted && self.take_averages()? {
+            self.refresh_statistics(data, options.steps_per_epoch)?;
         }
         let logs = run.history.last();
         run.each(self, &logs, options.epochs, |c, cx| c.on_train_end(cx))?;
@@ -250,41 +250,24 @@ impl Model {
         Ok(run.history)
     }
 
-    /// Weights become their running means, where the optimizer keeps those (`use_ema`).
-    fn take_averages(&mut self) -> Result<()> {
-        let Some(optimizer) = self.compile_config().map(|c| c.optimizer.clone()) else { return Ok(()) };
-        let names: Vec<String> = self.state.trainable.iter().map(|(name, _)| name.to_string()).collect();
-        // Before the first step they are zeros.
-        if self.steps() == 0 {
-            return Ok(());
-        }
-        for name in &names {
-            let mean = optimizer.average_of(name).and_then(|key| self.state.optimizer.get(&key));
-            if let Some(mean) = mean.map(|mean| self.whole(mean)).transpose()? {
-                self.set_weight(name, mean)?;
-            }
-        }
-        Ok(())
-    }
-
     /// A schedule over the whole run learns how many steps that has. A run that goes on takes the one of its backup.
     fn settle_schedule(&mut self, data: &Dataset, options: &Fit) -> Result<()> {
         let from = self.step;
         let Some(compiled) = self.compiled.as_mut() else { return Ok(()) };
-        let rate = &mut compiled.config.optimizer.learning_rate;
-        if !rate.is_of_the_run() {
+        let optimizer = &mut compiled.config.optimizer;
+        if !optimizer.is_of_the_run() {
             return Ok(());
         }
         let steps = options.steps_per_epoch.or(steps_in(data)).ok_or_else(|| {
             Error::new(
                 ErrorKind::Config,
-                "the learning rate's schedule goes over the whole run, whose steps are unknown",
+                "the optimizer's schedule goes over the whole run, whose steps are unknown",
             )
             .because("the data do not tell how many batches they have")
             .hint("set steps_per_epoch, or the schedule's total_steps")
         })?;
         let epochs = options.epochs.saturating_sub(options.initial_epoch) as u64;
-        rate.settle(from, epochs.saturating_mul(steps as u64));
+        optimizer.settle(from, epochs.saturating_mul(steps as u64), steps as u64);
         Ok(())
     }
 

@@ -126,6 +126,8 @@ pub struct Cx {
     updates: Params,
     logits: Vec<(ValueId, Tensor)>,
     loops: bool,
+    /// `f32[]`: how much of the way to a batch's statistics the moving ones go, where not as the layer says.
+    statistics_part: Option<Tensor>,
     /// What a piece that is traced on its own was fed, in order.
     fed: Option<Vec<PieceInput>>,
 }
@@ -160,7 +162,21 @@ impl Cx {
             updates: Params::new(),
             logits: Vec::new(),
             loops: false,
+            statistics_part: None,
             fed: None,
+        }
+    }
+
+    /// Moving statistics go this part (`f32[]`) of the way to those of the batch, whatever their layers say.
+    pub(crate) fn with_statistics_part(self, part: &Tensor) -> Cx {
+        Cx { statistics_part: Some(part.clone()), ..self }
+    }
+
+    /// `f32[F], f32[F] → f32[F]`: a moving statistic after a batch with its own; `momentum` of it stays.
+    pub(crate) fn follow(&self, moving: &Tensor, batch: &Tensor, momentum: f64) -> Tensor {
+        match &self.statistics_part {
+            Some(part) => moving + (batch.stop_gradient() - moving) * part,
+            None => moving * momentum + batch.stop_gradient() * (1.0 - momentum),
         }
     }
 

@@ -5,6 +5,7 @@
 mod activation;
 pub mod applications;
 mod architecture;
+mod averages;
 mod backup;
 mod batch;
 mod best;

@@ -278,8 +278,10 @@ impl Model {
 
     /// Learning rate, step and seed of the next step.
     pub(crate) fn controls(&self) -> (Buffer, Buffer, Buffer) {
-        let seed = self.compiled.as_ref().map_or(self.seed, |c| c.config.seed);
-        controls(self.learning_rate(), self.step, seed)
+        match &self.compiled {
+            Some(c) => controls(c.config.optimizer.values_at(self.step), self.step, c.config.seed),
+            None => controls(Literal::scalar(DType::F32, 0.0), self.step, self.seed),
+        }
     }
 
     /// Loss and metrics over `data` (batches of samples), in inference mode.
@@ -395,7 +397,7 @@ impl Model {
 
     /// The learning rate of the next step.
     pub fn learning_rate(&self) -> f64 {
-        self.compiled.as_ref().map_or(0.0, |c| c.config.optimizer.learning_rate.at(self.step))
+        self.compiled.as_ref().map_or(0.0, |c| c.config.optimizer.rate_at(self.step))
     }
 
     /// Layers, output shapes and numbers of weights as a table. A functional model knows them from its inputs; a chain once it

@@ -118,6 +118,22 @@ pub enum Schedule {
         #[serde(default = "hundred_thousand")]
         div_final: f64,
     },
+    /// Momentum of a cycle, against its learning rate: half a cosine from `moms[0]` to `moms[1]` over the first `pct_start` of
+    /// the steps, then half a cosine to `moms[2]`. Source: fastai's `fit_one_cycle`.
+    OneCycleMomentum {
+        /// The first, the middle and the last one.
+        #[serde(default = "usual_moms")]
+        moms: [f64; 3],
+        /// Steps of the cycle; 0: those of the whole run, which `fit` fills in.
+        #[serde(default)]
+        total_steps: u64,
+        /// The step at which the cycle begins, which `fit` fills in.
+        #[serde(default)]
+        begin: u64,
+        /// Part of the steps on the way to the middle.
+        #[serde(default = "quarter")]
+        pct_start: f64,
+    },
     /// The same rate for the first `pct_start` of the steps, then half a cosine down to 0. Source: fastai's `fit_flat_cos`.
     FlatCosine {
         /// The first rate.
@@ -153,6 +169,10 @@ defaults! {
     three_quarters: 0.75;
     twenty_five: 25.0;
     hundred_thousand: 1e5;
+}
+
+fn usual_moms() -> [f64; 3] {
+    [0.95, 0.85, 0.95]
 }
 
 /// A schedule of a configuration as model files have it.
@@ -236,6 +256,12 @@ impl Schedule {
         }
     }
 
+    /// Momentum that goes from the first of `moms` to the second while the rate of [`Schedule::one_cycle`] rises, and to the third
+    /// while it falls. fastai's default: 0.95, 0.85, 0.95.
+    pub fn momentum_cycle(moms: [f64; 3]) -> Schedule {
+        Schedule::OneCycleMomentum { moms, total_steps: 0, begin: 0, pct_start: quarter() }
+    }
+
     /// `rate` for three quarters of the run, then half a cosine to 0: fastai's `fit_flat_cos`.
     pub fn flat_cosine(rate: f64) -> Schedule {
         Schedule::FlatCosine { learning_rate: rate, total_steps: 0, begin: 0, pct_start: three_quarters() }
@@ -243,18 +269,28 @@ impl Schedule {
 
     /// The schedule with this many steps, where it has a number of all steps.
     pub fn over(mut self, steps: u64) -> Schedule {
-        if let Schedule::OneCycle { total_steps, .. } | Schedule::FlatCosine { total_steps, .. } = &mut self {
+        if let Some((total_steps, _)) = self.of_all_steps() {
             *total_steps = steps;
         }
         self
     }
 
+    /// The steps, and the first of them, of a schedule with a number of all steps.
+    fn of_all_steps(&mut self) -> Option<(&mut u64, &mut u64)> {
+        match self {
+            Schedule::OneCycle { total_steps, begin, .. }
+            | Schedule::OneCycleMomentum { total_steps, begin, .. }
+            | Schedule::FlatCosine { total_steps, begin, .. } => Some((total_steps, begin)),
+            _ => None,
+        }
+    }
+
     /// Whether it goes over all steps of a run, however many these are.
     pub fn is_of_the_run(&self) -> bool {
         match self {
-            Schedule::OneCycle { total_steps, .. } | Schedule::FlatCosine { total_steps, .. } => {
-                *total_steps == 0
-            }
+            Schedule::OneCycle { total_steps, .. }
+            | Schedule::OneCycleMomentum { total_steps, .. }
+            | Schedule::FlatCosine { total_steps, .. } => *total_steps == 0,
             Schedule::LinearWarmup { then, .. } => then.is_of_the_run(),
             _ => false,
         }
@@ -262,18 +298,12 @@ impl Schedule {
 
     /// Fills in a run of `steps` that begins at step `from`.
     pub(crate) fn settle(&mut self, from: u64, steps: u64) {
-        match self {
-            Schedule::OneCycle { total_steps, begin, .. }
-            | Schedule::FlatCosine { total_steps, begin, .. }
-                if *total_steps == 0 =>
-            {
-                (*total_steps, *begin) = (steps, from);
-            }
-            Schedule::LinearWarmup { warmup_steps, then, .. } => {
-                let left = warmup_steps.saturating_sub(from);
-                then.settle(from.saturating_sub(*warmup_steps), steps.saturating_sub(left).max(1));
-            }
-            _ => {}
+        if let Schedule::LinearWarmup { warmup_steps, then, .. } = self {
+            let left = warmup_steps.saturating_sub(from);
+            then.settle(from.saturating_sub(*warmup_steps), steps.saturating_sub(left).max(1));
+        }
+        if let Some((total_steps, begin)) = self.of_all_steps().filter(|(total, _)| **total == 0) {
+            (*total_steps, *begin) = (steps, from);
         }
     }
 
@@ -354,6 +384,12 @@ impl Schedule {
                     part => between(*top, top / div_final, (part - pct_start) / (1.0 - pct_start)),
                 }
             }
+            Schedule::OneCycleMomentum { moms: [first, middle, last], total_steps, begin, pct_start } => {
+                match share(step, *begin, *total_steps) {
+                    part if part < *pct_start => between(*first, *middle, part / pct_start),
+                    part => between(*middle, *last, (part - pct_start) / (1.0 - pct_start)),
+                }
+            }
             Schedule::FlatCosine { learning_rate, total_steps, begin, pct_start } => {
                 match share(step, *begin, *total_steps) {
                     part if part < *pct_start => *learning_rate,
@@ -379,10 +415,18 @@ impl Schedule {
             {
                 refuse("a learning-rate schedule never restarts", "set first_decay_steps and t_mul above 0")
             }
-            Schedule::OneCycle { pct_start, .. } | Schedule::FlatCosine { pct_start, .. }
+            Schedule::OneCycle { pct_start, .. }
+            | Schedule::OneCycleMomentum { pct_start, .. }
+            | Schedule::FlatCosine { pct_start, .. }
                 if !(0.0..1.0).contains(pct_start) =>
             {
                 refuse(&format!("pct_start is {pct_start}"), "give a part of the steps, from 0 to below 1")
+            }
+            Schedule::OneCycleMomentum { moms, .. } if moms.iter().any(|m| !(0.0..1.0).contains(m)) => {
+                refuse(
+                    &format!("moms are {moms:?}"),
+                    "give three numbers from 0 to below 1, such as 0.95, 0.85, 0.95",
+                )
             }
             Schedule::PiecewiseConstantDecay { boundaries, values }
                 if values.len() != boundaries.len() + 1 || !boundaries.is_sorted() =>

@@ -12,17 +12,18 @@ use std::sync::Arc;
 use systole_ir::{DType, Graph, Literal, Result, Tensor, TensorType, grad};
 use systole_runtime::{Backend, Buffer, Executable, Jit, Params, Roles, jit};
 
-/// Learning rate `f32[]`, step `u64[]` and seed `u64[]`: inputs of the graph, so that changing them compiles nothing.
+/// Learning rate `f32[]` (with all else that changes: [`Optimizer::values_at`]), step `u64[]` and seed `u64[]`: inputs of the
+/// graph, so that changing them compiles nothing.
 pub(crate) type Controls = (Tensor, Tensor, Tensor);
 
 /// The controls of one step.
-pub(crate) fn controls(learning_rate: f64, step: u64, seed: u64) -> (Buffer, Buffer, Buffer) {
+pub(crate) fn controls(values: Literal, step: u64, seed: u64) -> (Buffer, Buffer, Buffer) {
     let word = |v: u64| {
         let mut l = Literal::zeros(TensorType::scalar(DType::U64));
         l.bytes_mut().copy_from_slice(&v.to_le_bytes());
         Buffer::from(l)
     };
-    (Buffer::scalar(DType::F32, learning_rate), word(step), word(seed))
+    (values.into(), word(step), word(seed))
 }
 
 /// Inputs, label, and the weight of each sample where there is one.

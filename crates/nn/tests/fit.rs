@@ -10,7 +10,7 @@ use systole_nn::callback::*;
 use systole_nn::layers::*;
 use systole_nn::loss::sparse_categorical_crossentropy;
 use systole_nn::metric::sparse_categorical_accuracy;
-use systole_nn::optimizer::{adam, sgd};
+use systole_nn::optimizer::{Swa, adam, sgd};
 use systole_nn::schedule::Schedule;
 use systole_nn::{BackupAndRestore, Compile, Cx, Fit, Initializer, Layer, Logs, Model, Precision, input};
 use systole_runtime::backend;
@@ -557,4 +557,68 @@ fn the_weights_at_the_end_are_their_running_means() {
     let bad = |optimizer: systole_nn::optimizer::Optimizer| optimizer.check().unwrap_err().to_string();
     assert!(bad(sgd(0.1).ema(1.5)).contains("ema_momentum is 1.5"));
     assert!(bad(sgd(0.1).ema(0.9).ema_overwrite_frequency(0)).contains("ema_overwrite_frequency is 0"));
+}
+
+/// Weights at the end of each epoch.
+#[derive(Default)]
+struct EachEpoch(Arc<Mutex<Vec<Vec<f32>>>>, Arc<Mutex<Vec<f64>>>);
+
+impl Callback for EachEpoch {
+    fn on_epoch_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        self.1.lock().unwrap().push(cx.model.learning_rate());
+        Ok(())
+    }
+
+    fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        let kernel = cx.model.weights()[0].1.to_literal()?.to_f32s();
+        self.0.lock().unwrap().push(kernel);
+        Ok(())
+    }
+}
+
+#[test]
+fn the_last_epochs_weights_have_a_mean_and_statistics_of_their_own() {
+    let mut m = model(vec![dense(3), batch_normalization().momentum(0.5), dense(2).activation("softmax")]);
+    let optimizer = sgd(0.5).swa(Swa::new(0.1).swa_epoch_start(0.5).annealing_epochs(2));
+    m.compile(Compile { optimizer, ..m.compile_config().unwrap().clone() }).unwrap();
+    let (seen, rates) = (EachEpoch::default(), EachEpoch::default());
+    let (kernels, seen_rates) = (seen.0.clone(), rates.1.clone());
+    let data = points(None).batch(5);
+    let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(seen), Box::new(rates)];
+    m.fit(&data, Fit { epochs: 6, callbacks, ..quiet() }).unwrap();
+    // The rate goes from its own to that of averaging, epoch by epoch.
+    let rates = seen_rates.lock().unwrap();
+    for (rate, expected) in rates.iter().zip([0.5, 0.5, 0.5, 0.5, 0.3, 0.1]) {
+        assert!((rate - expected).abs() < 1e-12, "{rates:?}");
+    }
+    let kernels = kernels.lock().unwrap();
+    let means: Vec<f32> = (0..6).map(|i| kernels[3..].iter().map(|k| k[i]).sum::<f32>() / 3.0).collect();
+    let weight = |name: &str| {
+        let all = m.weights();
+        all.iter().find(|(n, _)| n.ends_with(name)).unwrap().1.to_literal().unwrap().to_f32s()
+    };
+    let kernel = weight("dense/kernel");
+    assert!(kernel.iter().zip(&means).all(|(a, b)| (a - b).abs() < 1e-6), "{kernel:?} {means:?}");
+    assert_ne!(kernel, kernels[5]);
+    // The mean over the batches of what the layer before it gives.
+    let (mut expected, mut batches) = ([0f32; 3], 0.0);
+    for sample in data.iter() {
+        let x = sample.unwrap().get("x").unwrap().clone();
+        let x = systole_ir::Literal::to_f32s(
+            &Literal::from_bytes(TensorType::new(DType::F32, [5, 2]), x.bytes()).unwrap(),
+        );
+        for (j, sum) in expected.iter_mut().enumerate() {
+            let each = x.chunks(2).map(|row| row[0] * kernel[j] + row[1] * kernel[3 + j]);
+            *sum += each.sum::<f32>() / 5.0 + weight("dense/bias")[j];
+        }
+        batches += 1.0;
+    }
+    let moving = weight("moving_mean");
+    for (sum, moving) in expected.iter().zip(&moving) {
+        assert!((sum / batches - moving).abs() < 1e-5, "{expected:?} {batches} {moving:?}");
+    }
+    let bad = |swa: Swa| sgd(0.1).swa(swa).check().unwrap_err().to_string();
+    assert!(bad(Swa::new(0.0)).contains("swa_lrs is not above 0"));
+    assert!(bad(Swa::new(0.1).swa_epoch_start(1.5)).contains("swa_epoch_start is neither"));
+    assert!(sgd(0.1).ema(0.9).swa(Swa::new(0.1)).check().unwrap_err().to_string().contains("both set"));
 }

@@ -68,7 +68,7 @@ impl Descent {
     }
 
     fn take(&mut self, grads: Params<Buffer>) {
-        let rate = Buffer::scalar(DType::F32, self.optimizer.learning_rate.at(self.steps));
+        let rate = Buffer::from(self.optimizer.values_at(self.steps));
         let step = Buffer::scalar(DType::I64, self.steps as f64);
         let args = (self.params.clone(), grads, self.state.clone(), rate, step);
         (self.params, self.state) = self.step.call(args).unwrap();
@@ -344,4 +344,150 @@ fn slots_have_their_parameter_s_type_and_name() {
     );
     assert!(slots.values().all(|t| *t == ty));
     assert!(sgd(0.1).slots(&params).is_empty());
+}
+
+/// Runs an optimizer on one number with these gradients; what it is after each.
+fn numbers(optimizer: Optimizer, grads: &[f32]) -> Vec<f64> {
+    let value = |v: f32| one(&Literal::from_slice([1], &[v]).unwrap());
+    let mut run = Descent::new(optimizer, value(1.0));
+    let mut seen = Vec::new();
+    for &g in grads {
+        run.take(value(g));
+        seen.push(run.param("w").to_f64s()[0]);
+    }
+    seen
+}
+
+const GRADS: [f32; 6] = [0.5, -0.25, 0.75, 1.0, -0.5, 0.25];
+
+/// fastai's formulas with a momentum of its own in each step, by hand.
+#[test]
+fn momentum_follows_its_schedule() {
+    let moms = [0.95, 0.85, 0.95];
+    let cycle = Schedule::momentum_cycle(moms).over(8);
+    let at: Vec<f64> = (0..9).map(|s| cycle.at(s)).collect();
+    assert!(
+        max_relative(&[at[0], at[1], at[2], at[5], at[8]], &[0.95, 0.9, 0.85, 0.9, 0.95]) < 1e-12,
+        "{at:?}"
+    );
+    let mut worst = Worst::below(2e-6);
+    let (mut p, mut m) = (1.0, 0.0);
+    for (t, value) in
+        numbers(sgd(0.1).momentum(0.5).momentum_schedule(cycle.clone()), &GRADS).into_iter().enumerate()
+    {
+        m = at[t] * m - 0.1 * GRADS[t] as f64;
+        p += m;
+        worst.see("sgd", (p - value).abs());
+    }
+    let (mut p, mut m, mut v) = (1.0, 0.0, 0.0f64);
+    for (t, value) in numbers(adam(0.1).momentum_schedule(cycle.clone()), &GRADS).into_iter().enumerate() {
+        let (g, n) = (GRADS[t] as f64, t as f64 + 1.0);
+        m = at[t] * m + (1.0 - at[t]) * g;
+        v = 0.999 * v + 0.001 * g * g;
+        // ε stands beside the root of the mean that is not corrected, as in Keras.
+        p -= 0.1 * (1.0 - 0.999f64.powf(n)).sqrt() / (1.0 - at[t].powf(n)) * m / (v.sqrt() + 1e-7);
+        // 1 − β₂ᵗ is a difference in f32.
+        worst.see("adam", (p - value).abs() / 5.0);
+    }
+    worst.report("momentum schedules");
+    // A schedule that does not change is the rule's own momentum.
+    for &name in NAMES {
+        let plain: Optimizer = name.parse().unwrap();
+        let (plain, own) = match name {
+            "sgd" | "rmsprop" => (plain.momentum(0.9), 0.9),
+            "muon" => (plain, 0.95),
+            _ => (plain, 0.9),
+        };
+        let scheduled = plain.clone().momentum_schedule(own);
+        match scheduled.check() {
+            Ok(()) => {
+                let (a, b) = (numbers(plain, &GRADS), numbers(scheduled, &GRADS));
+                // Muon's own momentum is not that of its AdamW, which a schedule sets too.
+                assert!(name == "muon" || max_relative(&a, &b) < 1e-6, "{name}: {a:?} {b:?}");
+            }
+            Err(e) => assert!(e.to_string().contains("no momentum that could follow"), "{name}: {e}"),
+        }
+    }
+    assert!(sgd(0.1).momentum_schedule(0.9).check().is_err(), "sgd without momentum keeps none");
+}
+
+#[test]
+fn lookahead_returns_half_of_the_way() {
+    let fast = |from: f64, grads: &[f32]| grads.iter().fold(from, |p, g| p - 0.1 * f64::from(*g));
+    let seen = numbers(sgd(0.1).lookahead(3, 0.5), &GRADS);
+    let first = 0.5 * (1.0 + fast(1.0, &GRADS[..3]));
+    let second = 0.5 * (first + fast(first, &GRADS[3..]));
+    let expected = [fast(1.0, &GRADS[..1]), fast(1.0, &GRADS[..2]), first, fast(first, &GRADS[3..4])];
+    assert!(max_relative(&seen[..4], &expected) < 1e-6, "{seen:?} {expected:?}");
+    assert!((seen[5] - second).abs() < 1e-6, "{seen:?} {second}");
+    // Of micro-batches those count that change weights.
+    let halves: Vec<f32> = GRADS.iter().flat_map(|g| [*g, *g]).collect();
+    let accumulated = numbers(sgd(0.1).lookahead(3, 0.5).gradient_accumulation_steps(2), &halves);
+    assert!((accumulated[11] - second).abs() < 1e-6, "{accumulated:?}");
+    assert!(sgd(0.1).lookahead(0, 0.5).check().is_err() && sgd(0.1).lookahead(5, 1.5).check().is_err());
+}
+
+/// Layers with optimizers of their own are changed as those change them alone: Keras's `OptimizerMap`.
+#[test]
+fn layers_have_optimizers_and_rates_of_their_own() {
+    let start = |name: &str| random(&[3, 2], if name.starts_with("body") { 5 } else { 6 });
+    let grad = |name: &str, step: u64| random(&[3, 2], 10 * step + u64::from(name.starts_with("body")));
+    let names = ["body/kernel", "head/kernel"];
+    let run = |optimizer: Optimizer, names: &[&str]| {
+        let of = |f: &dyn Fn(&str) -> Literal| -> Params<Buffer> {
+            names.iter().map(|n| (n.to_string(), f(n).into())).collect()
+        };
+        let mut run = Descent::new(optimizer, of(&start));
+        (0..4).for_each(|step| run.take(of(&|name| grad(name, step))));
+        run
+    };
+    let body = Schedule::cosine_decay(0.2, 3);
+    let own = sgd(body).momentum(0.9).clipnorm(0.5);
+    let outer = adam(0.01).global_clipnorm(0.1).weight_decay(0.01);
+    let both = run(outer.clone().map_optimizer("body", own.clone()), &names);
+    let slots: Vec<&str> = both.state.names().collect();
+    assert_eq!(slots, ["momentum/body/kernel", "momentum/head/kernel", "velocity/head/kernel"]);
+    assert_eq!(both.param("body/kernel"), run(own, &names[..1]).param("body/kernel"));
+    assert_eq!(both.param("head/kernel"), run(outer, &names[1..]).param("head/kernel"));
+
+    // Parts of the rate: as if the rate were so.
+    let slow = run(adamw(0.01).lr_mult("bo*", 0.25), &names);
+    assert!(
+        relative_l2(&slow.param("body/kernel"), &run(adamw(0.0025), &names[..1]).param("body/kernel")) < 1e-6
+    );
+    assert_eq!(slow.param("head/kernel"), run(adamw(0.01), &names[1..]).param("head/kernel"));
+    let groups = adam(1.0).discriminative(&["stem", "body", "head"], 100.0).lr_mult;
+    let parts: Vec<f64> = ["stem", "body", "head"].iter().map(|g| groups[*g]).collect();
+    assert!(max_relative(&parts, &[0.01, 0.1, 1.0]) < 1e-12, "{parts:?}");
+
+    let mistake = |optimizer: Optimizer| {
+        let params = names.iter().map(|n| (n.to_string(), start(n).into())).collect();
+        optimizer.init(&params).unwrap_err().to_string()
+    };
+    assert!(
+        mistake(adam(0.1).lr_mult("bodi", 0.1)).contains("`bodi`, which no weight that is trained matches")
+    );
+    assert!(mistake(adam(0.1).lr_mult("bo*", 0.1).lr_mult("body", 0.1)).contains("two entries"));
+    assert!(mistake(adam(0.1).lr_mult("body", -1.0)).contains("lr_mult of `body` is -1"));
+    assert!(mistake(adam(0.1).map_optimizer("body", sgd(0.1).ema(0.9))).contains("those of all parameters"));
+    assert!(
+        mistake(adam(0.1).map_optimizer("body", sgd(0.1).clipnorm(0.0))).contains("clipnorm is not above 0")
+    );
+    let text = serde_json::to_string(&adam(0.1).map_optimizer("body", sgd(0.1))).unwrap();
+    assert_eq!(serde_json::from_str::<Optimizer>(&text).unwrap(), adam(0.1).map_optimizer("body", sgd(0.1)));
+    let table = json!({"body*": {"type": "sgd", "learning_rate": 0.5, "momentum": 0.9}, "head": "lion"});
+    let read = adam(0.1).with("optimizer_map", &table).unwrap();
+    assert_eq!(read.optimizer_map["body*"], sgd(0.5).momentum(0.9));
+    assert_eq!(read.optimizer_map["head"].name(), "lion");
+}
+
+#[test]
+fn an_update_without_its_values_says_which_it_takes() {
+    let optimizer = sgd(0.1).momentum(0.9).momentum_schedule(0.8);
+    let params = one(&random(&[2], 1));
+    let state = optimizer.init(&params).unwrap();
+    let args =
+        (params.clone(), params, state, Buffer::scalar(DType::F32, 0.1), Buffer::scalar(DType::I64, 0.0));
+    let e = step_of(&optimizer).call(args).unwrap_err().to_string();
+    assert!(e.contains("2 values that change from step to step") && e.contains("values_at"), "{e}");
 }

@@ -135,6 +135,12 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "Initializer" => "[initializer](#initializers)",
         "Schedule" | "Box<Schedule>" => "number, or a [schedule](#schedules)",
         "Table" => "table",
+        "Swa" => {
+            "table of `swa_lrs`, `swa_epoch_start` (0.8), `annealing_epochs` (10), `annealing_strategy` (`\"cos\"`, `\"linear\"`)"
+        }
+        "BTreeMap<String, f64>" => "table of numbers",
+        "BTreeMap<String, Optimizer>" => "table of optimizers",
+        "[f64; 3]" => "three numbers",
         "Vec<Table>" => "list of tables",
         "Data" | "CompileSection" | "FitSection" | "StrategySection" | "RecordOptions" => "table",
         "Vec<ColumnCode>" => "list of tables",

@@ -83,8 +83,10 @@ impl BatchNormalization {
                 let mean = x32.mean(&others);
                 let centred = &x32 - wide(&mean);
                 let variance = (&centred * &centred).mean(&others);
-                cx.update("moving_mean", self.follow(&moving_mean, &mean));
-                cx.update("moving_variance", self.follow(&moving_variance, &variance));
+                let follow = |moving, batch| cx.follow(moving, batch, self.momentum);
+                let (mean, var) = (follow(&moving_mean, &mean), follow(&moving_variance, &variance));
+                cx.update("moving_mean", mean);
+                cx.update("moving_variance", var);
                 (centred, variance)
             } else {
                 (&x32 - wide(&moving_mean), moving_variance)
@@ -94,11 +96,6 @@ impl BatchNormalization {
             let y = centred * wide(&factor);
             Ok(cast(cx, &beta.map_or(y.clone(), |b| &y + wide(&b))))
         })
-    }
-
-    /// The moving statistic after a step.
-    fn follow(&self, moving: &Tensor, batch: &Tensor) -> Tensor {
-        moving * self.momentum + batch.stop_gradient() * (1.0 - self.momentum)
     }
 }
 

@@ -65,11 +65,17 @@ impl Rule for Adam {
     }
 
     /// Corrected for the moments' start at zero.
-    fn rate(&self, learning_rate: &Tensor, updates: &Tensor) -> Tensor {
+    fn rate(&self, learning_rate: &Tensor, updates: &Tensor, momentum: Option<&Tensor>) -> Tensor {
         let t = updates.convert(DType::F32) + 1.0;
         // Powers in f32 of betas rounded to f32, as Keras does it.
         let power = |beta: f64| t.scalar_like(beta).power(&t);
-        learning_rate * (1.0 - power(self.beta_2)).sqrt() / (1.0 - power(self.beta_1))
+        // As in fastai, the correction is that of a momentum that was always this step's.
+        let power_1 = |own| momentum.map_or_else(|| power(own), |m| m.power(&t));
+        learning_rate * (1.0 - power(self.beta_2)).sqrt() / (1.0 - power_1(self.beta_1))
+    }
+
+    fn takes_momentum(&self) -> bool {
+        true
     }
 
     fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {

@@ -51,13 +51,17 @@ impl Rule for Adamax {
         vec!["momentum", "norm"]
     }
 
+    fn takes_momentum(&self) -> bool {
+        true
+    }
+
     fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
-        let m = slots.get("momentum");
-        let m = &m + (g - &m) * (1.0 - self.beta_1);
+        let (m, beta_1) = (slots.get("momentum"), slots.momentum(self.beta_1));
+        let m = &m + beta_1.rest_of(&(g - &m));
         let greatest = (slots.get("norm") * self.beta_2).maximum(&g.abs());
         slots.set("momentum", &m);
         slots.set("norm", &greatest);
-        p - (rate * m) / ((1.0 - slots.power(self.beta_1)) * (greatest + self.epsilon))
+        p - (rate * m) / ((1.0 - slots.power(beta_1)) * (greatest + self.epsilon))
     }
 }
 

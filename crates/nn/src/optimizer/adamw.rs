@@ -47,8 +47,12 @@ impl Rule for AdamW {
         self.0.slots()
     }
 
-    fn rate(&self, learning_rate: &Tensor, updates: &Tensor) -> Tensor {
-        self.0.rate(learning_rate, updates)
+    fn takes_momentum(&self) -> bool {
+        true
+    }
+
+    fn rate(&self, learning_rate: &Tensor, updates: &Tensor, momentum: Option<&Tensor>) -> Tensor {
+        self.0.rate(learning_rate, updates, momentum)
     }
 
     fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {

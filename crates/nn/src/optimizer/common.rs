@@ -1,15 +1,16 @@
 //! [`Optimizer`]: what all optimizers have besides their rule: learning rate, decay, clipping, accumulation.
 
-use super::rule::{OptimizerKind, Slots, Start, key, slot};
+use super::rule::OptimizerKind;
+use super::swa::Swa;
 use crate::nearest::with_reason;
 use crate::schedule::Schedule;
 use crate::setters::setters;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::panic::Location;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType};
-use systole_runtime::{Buffer, Params};
+use systole_ir::{Error, ErrorKind, Result, Tensor};
 
 /// An optimizer: its rule, learning rate, weight decay, clipping and gradient accumulation.
 ///
@@ -63,9 +64,35 @@ pub struct Optimizer {
     /// Parameters become their means every this many steps, with `use_ema`; none: only at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema_overwrite_frequency: Option<usize>,
+    /// Momentum of each step (β₁ of Adam and its kin), in place of the rule's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub momentum_schedule: Option<Schedule>,
+    /// Parameters return half of the way to where they were this many updates ago: Lookahead's k.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lookahead_steps: Option<usize>,
+    /// The part of the way that stays, with `lookahead_steps`.
+    #[serde(default = "half", skip_serializing_if = "is_half")]
+    pub lookahead_alpha: f64,
+    /// Weights become the mean of those of the last epochs (stochastic weight averaging).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swa: Option<Swa>,
+    /// The learning rate of layers by name, in parts of `learning_rate`: discriminative rates.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub lr_mult: BTreeMap<String, f64>,
+    /// Optimizers of their own of layers by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub optimizer_map: BTreeMap<String, Optimizer>,
     /// Settings that the rule does not take.
     #[serde(skip)]
-    mistakes: Mistakes,
+    pub(super) mistakes: Mistakes,
+}
+
+fn half() -> f64 {
+    0.5
+}
+
+fn is_half(value: &f64) -> bool {
+    *value == half()
 }
 
 fn is_no(value: &bool) -> bool {
@@ -82,7 +109,7 @@ fn is_usual_ema(value: &f64) -> bool {
 
 /// Wrong settings, of which [`Optimizer::check`] tells the first.
 #[derive(Clone, Debug, Default)]
-struct Mistakes(Vec<Error>);
+pub(super) struct Mistakes(Vec<Error>);
 
 impl PartialEq for Mistakes {
     fn eq(&self, other: &Mistakes) -> bool {
@@ -93,7 +120,8 @@ impl PartialEq for Mistakes {
 /// What an update needs besides parameters, gradients and state. Inputs of the graph: changing them never recompiles.
 #[derive(Clone, Debug)]
 pub struct UpdateInputs {
-    /// `f32[]`: [`Optimizer::learning_rate`] at this step.
+    /// `f32[]`: [`Optimizer::learning_rate`] at this step; `f32[N]` where more changes from step to step:
+    /// [`Optimizer::values_at`].
     pub learning_rate: Tensor,
     /// `i64[]`: number of earlier steps; with gradient accumulation each micro-batch is a step.
     pub step: Tensor,
@@ -129,6 +157,12 @@ impl Optimizer {
             use_ema: false,
             ema_momentum: ema_momentum(),
             ema_overwrite_frequency: None,
+            momentum_schedule: None,
+            lookahead_steps: None,
+            lookahead_alpha: half(),
+            swa: None,
+            lr_mult: BTreeMap::new(),
+            optimizer_map: BTreeMap::new(),
             mistakes: Mistakes::default(),
         }
     }
@@ -181,6 +215,59 @@ impl Optimizer {
         self
     }
 
+    /// Momentum of each step, in place of the rule's own: fastai's `moms` are [`Schedule::momentum_cycle`].
+    pub fn momentum_schedule(mut self, schedule: impl Into<Schedule>) -> Self {
+        self.momentum_schedule = Some(schedule.into());
+        self
+    }
+
+    /// Lookahead (Zhang et al., 2019): every `steps` updates parameters return to where they were that many updates ago, but
+    /// for the part `alpha` of the way. The paper's values: 5 and 0.5; fastai's: 6 and 0.5.
+    pub fn lookahead(mut self, steps: usize, alpha: f64) -> Self {
+        (self.lookahead_steps, self.lookahead_alpha) = (Some(steps), alpha);
+        self
+    }
+
+    /// Weights become the mean of those of the last epochs, at a learning rate of its own: see [`Swa`].
+    pub fn swa(mut self, swa: Swa) -> Self {
+        self.swa = Some(swa);
+        self
+    }
+
+    /// The layers whose path matches `pattern` learn at `part` of the learning rate.
+    ///
+    /// ```
+    /// use systole_nn::optimizer::adam;
+    /// let slow_body = adam(1e-3).lr_mult("conv*", 0.01).lr_mult("embedding", 0.1);
+    /// assert!(slow_body.check().is_ok());
+    /// ```
+    pub fn lr_mult(mut self, pattern: &str, part: f64) -> Self {
+        self.lr_mult.insert(pattern.into(), part);
+        self
+    }
+
+    /// Learning rates that grow geometrically from the first group of layers, `1 / mult` of the rate, to the last, which has
+    /// all of it: fastai's `slice(lr / mult, lr)`. Each group is a pattern of paths.
+    pub fn discriminative(mut self, groups: &[&str], mult: f64) -> Self {
+        let steps = groups.len().saturating_sub(1).max(1) as f64;
+        for (i, group) in groups.iter().enumerate() {
+            self.lr_mult.insert(group.to_string(), mult.powf(i as f64 / steps - 1.0));
+        }
+        self
+    }
+
+    /// The layers whose path matches `pattern` are changed by an optimizer of their own. Source: Keras's `OptimizerMap`.
+    ///
+    /// ```
+    /// use systole_nn::optimizer::{adagrad, adam};
+    /// let mixed = adam(1e-3).map_optimizer("embedding*", adagrad(0.01));
+    /// assert!(mixed.check().is_ok());
+    /// ```
+    pub fn map_optimizer(mut self, pattern: &str, optimizer: Optimizer) -> Self {
+        self.optimizer_map.insert(pattern.into(), optimizer);
+        self
+    }
+
     /// Parameters become their running means every `steps` steps too.
     pub fn ema_overwrite_frequency(mut self, steps: usize) -> Self {
         self.ema_overwrite_frequency = Some(steps);
@@ -189,7 +276,7 @@ impl Optimizer {
 }
 
 /// Arguments that every optimizer has.
-const COMMON: [&str; 10] = [
+const COMMON: [&str; 16] = [
     "learning_rate",
     "weight_decay",
     "exclude_from_weight_decay",
@@ -200,6 +287,12 @@ const COMMON: [&str; 10] = [
     "use_ema",
     "ema_momentum",
     "ema_overwrite_frequency",
+    "momentum_schedule",
+    "lookahead_steps",
+    "lookahead_alpha",
+    "swa",
+    "lr_mult",
+    "optimizer_map",
 ];
 
 /// Arguments by name.
@@ -242,6 +335,12 @@ impl Optimizer {
             "use_ema" => self.use_ema = read(name, key, value)?,
             "ema_momentum" => self.ema_momentum = read(name, key, value)?,
             "ema_overwrite_frequency" => self.ema_overwrite_frequency = read(name, key, value)?,
+            "momentum_schedule" => self.momentum_schedule = Some(Schedule::from_config(value)?),
+            "lookahead_steps" => self.lookahead_steps = read(name, key, value)?,
+            "lookahead_alpha" => self.lookahead_alpha = read(name, key, value)?,
+            "swa" => self.swa = Some(read(name, key, value)?),
+            "lr_mult" => self.lr_mult = read(name, key, value)?,
+            "optimizer_map" => self.optimizer_map = Optimizer::map_from_config(value)?,
             _ => self.kind = self.kind.with(key, value.clone(), &COMMON)?,
         }
         Ok(self)
@@ -256,7 +355,6 @@ fn read<T: DeserializeOwned>(name: &str, key: &str, value: &Value) -> Result<T> 
     })
 }
 
-/// State and updates.
 impl Optimizer {
     /// Keras's name of the rule.
     pub fn name(&self) -> &'static str {
@@ -295,202 +393,15 @@ impl Optimizer {
                 "leave it out to take the means at the end only",
             );
         }
-        for (name, value) in
-            self.kind.rule().fractions().into_iter().chain([("ema_momentum", self.ema_momentum)])
-        {
+        let own = [("ema_momentum", self.ema_momentum), ("lookahead_alpha", self.lookahead_alpha)];
+        for (name, value) in self.kind.rule().fractions().into_iter().chain(own) {
             if !(0.0..=1.0).contains(&value) {
                 return refuse(format!("{name} is {value}"), "choose a value between 0 and 1");
             }
         }
+        self.check_averages()?;
+        self.check_groups()?;
+        self.check_momentum()?;
         self.learning_rate.check()
     }
-
-    /// Steps between updates, where there is more than one.
-    fn accumulation(&self) -> Option<usize> {
-        self.gradient_accumulation_steps.filter(|&k| k > 1)
-    }
-
-    /// Names of what is kept for each parameter.
-    fn slot_names(&self) -> Vec<&'static str> {
-        let mut names = self.kind.rule().slots();
-        if self.accumulation().is_some() {
-            names.push(ACCUMULATOR);
-        }
-        if self.use_ema {
-            names.push(AVERAGE);
-        }
-        names
-    }
-
-    /// Types of the state: `momentum/<param>`, …, mostly each of its parameter's type.
-    pub fn slots(&self, params: &Params<TensorType>) -> Params<TensorType> {
-        let mut types = Params::new();
-        for slot in self.slot_names() {
-            for (param, ty) in params.iter() {
-                if let Some(of_slot) = self.slot_type(slot, param, ty) {
-                    types.insert(key(slot, param), of_slot);
-                }
-            }
-        }
-        types
-    }
-
-    fn slot_type(&self, slot: &str, param: &str, ty: &TensorType) -> Option<TensorType> {
-        match slot {
-            ACCUMULATOR | AVERAGE => Some(ty.clone()),
-            _ => self.kind.rule().slot_type(slot, param, ty),
-        }
-    }
-
-    /// The state before the first step: zeros, unless the rule says otherwise.
-    ///
-    /// # Errors
-    /// When a setting makes no sense, or a parameter that the state starts from cannot be read from its device.
-    pub fn init(&self, params: &Params<Buffer>) -> Result<Params<Buffer>> {
-        self.check()?;
-        let mut state = Params::new();
-        for slot in self.slot_names() {
-            let start = match slot {
-                ACCUMULATOR | AVERAGE => Start::Value(0.0),
-                _ => self.kind.rule().start(slot),
-            };
-            for (param, buffer) in params.iter() {
-                let Some(ty) = self.slot_type(slot, param, buffer.ty()) else { continue };
-                let value = match start {
-                    Start::Value(0.0) => Buffer::zeros(ty),
-                    Start::Value(value) => Literal::splat(ty, Scalar::Float(value)).into(),
-                    Start::Parameter => buffer.to_literal()?.into(),
-                };
-                state.insert(key(slot, param), value);
-            }
-        }
-        Ok(state)
-    }
-
-    /// Traced: new parameters and new state. All trees use the parameters' names.
-    #[track_caller]
-    pub fn update(
-        &self,
-        cx: &UpdateInputs,
-        params: &Params,
-        grads: &Params,
-        state: &Params,
-    ) -> (Params, Params) {
-        let (params, state) = self.changed(cx, params, grads, state);
-        if self.use_ema { self.averaged(&cx.step, params, state) } else { (params, state) }
-    }
-
-    /// Takes up the parameters into their running means. Every step counts, with gradient accumulation too, as in Keras.
-    fn averaged(&self, step: &Tensor, params: Params, mut state: Params) -> (Params, Params) {
-        let is_first = step.equal(&step.zeros_like());
-        let means = params.map(|name, p| {
-            let kept = p.scalar_like(self.ema_momentum);
-            let kept = is_first.select(&kept.zeros_like(), &kept);
-            &kept * slot(&state, AVERAGE, name, p) + (p.scalar_like(1.0) - &kept) * p
-        });
-        for (name, mean) in means.iter() {
-            state.insert(key(AVERAGE, name), mean.clone());
-        }
-        let Some(frequency) = self.ema_overwrite_frequency else { return (params, state) };
-        let due = (step + 1.0).remainder(&step.scalar_like(frequency as f64)).equal(&step.zeros_like());
-        (params.map(|name, p| due.select(&means[name], p)), state)
-    }
-
-    /// The name of a parameter's running mean in the state, where means are kept.
-    pub(crate) fn average_of(&self, param: &str) -> Option<String> {
-        self.use_ema.then(|| key(AVERAGE, param))
-    }
-
-    fn changed(
-        &self,
-        cx: &UpdateInputs,
-        params: &Params,
-        grads: &Params,
-        state: &Params,
-    ) -> (Params, Params) {
-        let Some(k) = self.accumulation() else {
-            return self.apply(&cx.learning_rate, &cx.step, params, grads, state);
-        };
-        let sums = grads.map(|name, g| {
-            let sum = slot(state, ACCUMULATOR, name, g);
-            g.convert(sum.dtype()) + sum
-        });
-        let k_like = cx.step.scalar_like(k as f64);
-        let due = (&cx.step + 1.0).remainder(&k_like).equal(&cx.step.zeros_like());
-        let means = sums.map(|_, sum| sum / k as f64);
-        let (stepped, moved) = self.apply(&cx.learning_rate, &(&cx.step / &k_like), params, &means, state);
-        let new_params = params.map(|name, old| due.select(&stepped[name], old));
-        let new_state = state.map(|name, old| match name.split_once('/') {
-            Some((ACCUMULATOR, of)) => match sums.get(of) {
-                Some(sum) => due.select(&sum.zeros_like(), sum),
-                None => old.clone(),
-            },
-            _ => due.select(moved.get(name).unwrap_or(old), old),
-        });
-        (new_params, new_state)
-    }
-
-    /// One update; `updates: i64[]` counts the earlier ones.
-    #[track_caller]
-    fn apply(
-        &self,
-        learning_rate: &Tensor,
-        updates: &Tensor,
-        params: &Params,
-        grads: &Params,
-        state: &Params,
-    ) -> (Params, Params) {
-        let grads = self.clip(&params.map(|name, p| {
-            match grads.get(name) {
-                Some(g) => g.convert(p.dtype()),
-                None => p.fail(
-                    Error::new(ErrorKind::Graph, format!("there is no gradient of {name}"))
-                        .hint("differentiate with respect to all parameters that the optimizer is given"),
-                ),
-            }
-        }));
-        let rate = self.kind.rule().rate(learning_rate, updates);
-        let mut new_state = state.clone();
-        let new_params = params.map(|name, p| {
-            let decayed = self.decay(name, p, learning_rate);
-            let mut slots = Slots { name, like: p, updates, state: &mut new_state };
-            self.kind.rule().step(&decayed, &grads[name], &rate.convert(p.dtype()), &mut slots)
-        });
-        (new_params, new_state)
-    }
-
-    fn clip(&self, grads: &Params) -> Params {
-        if let Some(limit) = self.clipnorm {
-            return grads.map(|_, g| {
-                let norm = (g * g).sum_all().sqrt();
-                (g * limit) / norm.maximum(&g.scalar_like(limit))
-            });
-        }
-        if let Some(limit) = self.clipvalue {
-            return grads.map(|_, g| g.clamp(&g.scalar_like(-limit), &g.scalar_like(limit)));
-        }
-        let Some(limit) = self.global_clipnorm else { return grads.clone() };
-        let squares = grads.values().map(|g| g.convert(DType::F32)).map(|g| (&g * &g).sum_all());
-        let Some(norm) = squares.reduce(|a, b| a + b).map(|s| s.sqrt()) else { return grads.clone() };
-        let scale = norm.scalar_like(1.0) / &norm;
-        let scale = scale.minimum(&norm.scalar_like(1.0 / limit)) * limit;
-        // A norm that is not finite must not silently become a scale of zero.
-        let scale = norm.is_finite().select(&scale, &scale.scalar_like(f64::NAN));
-        grads.map(|_, g| g * &scale.convert(g.dtype()))
-    }
-
-    fn decay(&self, name: &str, p: &Tensor, learning_rate: &Tensor) -> Tensor {
-        match self.kind.rule().weight_decay(name, p.ty(), self.weight_decay) {
-            Some(decay)
-                if !self.exclude_from_weight_decay.iter().any(|part| name.contains(part.as_str())) =>
-            {
-                p - (p * decay) * learning_rate.convert(p.dtype())
-            }
-            _ => p.clone(),
-        }
-    }
 }
-
-const ACCUMULATOR: &str = "gradient_accumulator";
-/// Keras's name of a running mean.
-const AVERAGE: &str = "average";

@@ -52,10 +52,14 @@ impl Rule for Lamb {
         vec!["momentum", "velocity"]
     }
 
+    fn takes_momentum(&self) -> bool {
+        true
+    }
+
     fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
         let (m, v) = slots.moments(g, self.beta_1, self.beta_2);
         let size = (v / (1.0 - slots.power(self.beta_2))).sqrt() + self.epsilon;
-        let u = m / (1.0 - slots.power(self.beta_1)) / size;
+        let u = m / (1.0 - slots.power(slots.momentum(self.beta_1))) / size;
         let norm = |x: &Tensor| (x * x).sum_all().sqrt();
         let (of_p, of_u) = (norm(p), norm(&u));
         let zero = of_p.zeros_like();

@@ -1,7 +1,7 @@
 //! Lion: steps of one size, in the direction of a running mean of gradients.
 
 use super::common::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{Coefficient, OptimizerKind, Rule, Slots};
 use crate::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
@@ -48,12 +48,20 @@ impl Rule for Lion {
         vec!["momentum"]
     }
 
+    fn takes_momentum(&self) -> bool {
+        true
+    }
+
     fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
         let m = slots.get("momentum");
         // Betas are rounded to f32 before they are taken from 1, as Keras does it.
         let mean = |beta: f64| &m * beta + g * (1.0 - f64::from(beta as f32));
+        let direction = match slots.momentum(self.beta_1) {
+            Coefficient::Fixed(beta) => mean(beta),
+            beta => beta.of(&m) + beta.rest_of(g),
+        };
         slots.set("momentum", &mean(self.beta_2));
-        p - mean(self.beta_1).sign() * rate
+        p - direction.sign() * rate
     }
 }
 

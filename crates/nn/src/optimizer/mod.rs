@@ -3,15 +3,21 @@
 //!
 //! One file each: the rule with its arguments, its function, Keras's defaults and the cases of its parity test.
 
+mod averages;
 mod common;
+mod groups;
 mod loss_scale;
 mod read;
 mod rule;
+mod swa;
+mod update;
+mod values;
 
 pub use common::{Optimizer, UpdateInputs};
 pub use constructors::*;
 pub use loss_scale::LossScale;
 pub use rule::OptimizerKind;
+pub use swa::{Annealing, Swa};
 
 /// What the table has of an optimizer.
 struct OptimizerRow {

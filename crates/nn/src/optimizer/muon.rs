@@ -2,7 +2,7 @@
 
 use super::adam::Adam;
 use super::common::Optimizer;
-use super::rule::{OptimizerKind, Rule, Slots};
+use super::rule::{Coefficient, OptimizerKind, Rule, Slots};
 use crate::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
@@ -102,16 +102,26 @@ impl Rule for Muon {
         if self.goes_by_adamw(param, ty) { self.adam_weight_decay } else { common }
     }
 
+    fn takes_momentum(&self) -> bool {
+        true
+    }
+
     fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
         if self.goes_by_adamw(slots.name, p.ty()) {
             let adam = self.adam();
-            let rate = adam.rate(&(rate * self.adam_lr_ratio), slots.updates).convert(p.dtype());
+            let rate =
+                adam.rate(&(rate * self.adam_lr_ratio), slots.updates, slots.momentum).convert(p.dtype());
             return adam.step(p, g, &rate, slots);
         }
         let m = slots.get("momentum");
-        let m = &m + (g + &m * (self.momentum - 1.0));
+        let momentum = slots.momentum(self.momentum);
+        let shrunk = match &momentum {
+            Coefficient::Fixed(momentum) => &m * (momentum - 1.0),
+            Coefficient::Traced(momentum) => &m * (momentum - 1.0),
+        };
+        let m = &m + (g + shrunk);
         slots.set("momentum", &m);
-        let ahead = if self.nesterov { g + &m * self.momentum } else { m };
+        let ahead = if self.nesterov { g + momentum.of(&m) } else { m };
         let change = rate * self.orthogonalized(&ahead);
         let longest = p.shape().iter().copied().max().unwrap_or(1) as f64;
         p - match self.rms_rate {

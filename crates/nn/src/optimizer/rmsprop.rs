@@ -68,6 +68,10 @@ impl Rule for RmsProp {
         names
     }
 
+    fn takes_momentum(&self) -> bool {
+        self.momentum > 0.0
+    }
+
     fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
         let v = slots.get("velocity") * self.rho + (g * g) * (1.0 - self.rho);
         slots.set("velocity", &v);
@@ -80,7 +84,7 @@ impl Rule for RmsProp {
         };
         let change = (rate * g) / (size + self.epsilon).sqrt();
         if self.momentum > 0.0 {
-            let m = slots.get("momentum") * self.momentum + change;
+            let m = slots.momentum(self.momentum).of(&slots.get("momentum")) + change;
             slots.set("momentum", &m);
             return p - m;
         }

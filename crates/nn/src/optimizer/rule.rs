@@ -42,9 +42,15 @@ pub(super) trait Rule: Debug + Send + Sync {
         common
     }
 
-    /// `→ f32[]`: the learning rate with what is common to all parameters. `updates: i64[]` counts the earlier ones.
-    fn rate(&self, learning_rate: &Tensor, updates: &Tensor) -> Tensor {
-        let _ = updates;
+    /// Whether it has a momentum (β₁) that a schedule can set: [`Slots::momentum`].
+    fn takes_momentum(&self) -> bool {
+        false
+    }
+
+    /// `→ f32[]`: the learning rate with what is common to all parameters. `updates: i64[]` counts the earlier ones,
+    /// `momentum: f32[]` is this step's where it has a schedule.
+    fn rate(&self, learning_rate: &Tensor, updates: &Tensor, momentum: Option<&Tensor>) -> Tensor {
+        let _ = (updates, momentum);
         learning_rate.clone()
     }
 
@@ -161,6 +167,8 @@ pub(super) struct Slots<'a> {
     pub(super) like: &'a Tensor,
     /// `i64[]`: counts the earlier updates.
     pub(super) updates: &'a Tensor,
+    /// `f32[]`: this step's momentum, where it has a schedule.
+    pub(super) momentum: Option<&'a Tensor>,
     pub(super) state: &'a mut Params,
 }
 
@@ -171,9 +179,14 @@ impl Slots<'_> {
     }
 
     /// `→ T[]`: `base` to the power of this update's number, both in the parameter's type, as Keras does it.
-    pub(super) fn power(&self, base: f64) -> Tensor {
+    pub(super) fn power(&self, base: impl Into<Coefficient>) -> Tensor {
         let t = self.number();
-        t.scalar_like(base).power(&t)
+        base.into().like(&t).power(&t)
+    }
+
+    /// The momentum of this step: that of the schedule, or the rule's own.
+    pub(super) fn momentum(&self, own: f64) -> Coefficient {
+        self.momentum.map_or(own.into(), |m| Coefficient::Traced(m.convert(self.like.dtype())))
     }
 
     pub(super) fn get(&self, name: &str) -> Tensor {
@@ -181,9 +194,10 @@ impl Slots<'_> {
     }
 
     /// The slots `momentum` and `velocity`: running means of the gradient and of its square, `g` added.
+    /// β₁ is this step's momentum where that has a schedule.
     pub(super) fn moments(&mut self, g: &Tensor, beta_1: f64, beta_2: f64) -> (Tensor, Tensor) {
         let (m, v) = (self.get("momentum"), self.get("velocity"));
-        let m = &m + (g - &m) * (1.0 - beta_1);
+        let m = &m + self.momentum(beta_1).rest_of(&(g - &m));
         let v = &v + (g * g - &v) * (1.0 - beta_2);
         self.set("momentum", &m);
         self.set("velocity", &v);
@@ -192,5 +206,43 @@ impl Slots<'_> {
 
     pub(super) fn set(&mut self, name: &str, value: &Tensor) {
         self.state.insert(key(name, self.name), value.clone());
+    }
+}
+
+/// A number of the rule, or of this step: `T[]`.
+pub(super) enum Coefficient {
+    Fixed(f64),
+    Traced(Tensor),
+}
+
+impl From<f64> for Coefficient {
+    fn from(value: f64) -> Coefficient {
+        Coefficient::Fixed(value)
+    }
+}
+
+impl Coefficient {
+    /// `x` times it.
+    pub(super) fn of(&self, x: &Tensor) -> Tensor {
+        match self {
+            Coefficient::Fixed(value) => x * *value,
+            Coefficient::Traced(value) => x * value,
+        }
+    }
+
+    /// `x` times what is left of 1.
+    pub(super) fn rest_of(&self, x: &Tensor) -> Tensor {
+        match self {
+            Coefficient::Fixed(value) => x * (1.0 - value),
+            Coefficient::Traced(value) => x * (1.0 - value),
+        }
+    }
+
+    /// As a tensor of the type of `t`.
+    pub(super) fn like(&self, t: &Tensor) -> Tensor {
+        match self {
+            Coefficient::Fixed(value) => t.scalar_like(*value),
+            Coefficient::Traced(value) => value.convert(t.dtype()),
+        }
     }
 }

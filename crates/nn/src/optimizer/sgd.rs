@@ -54,14 +54,19 @@ impl Rule for Sgd {
         if self.momentum > 0.0 { vec!["momentum"] } else { vec![] }
     }
 
+    fn takes_momentum(&self) -> bool {
+        self.momentum > 0.0
+    }
+
     fn step(&self, p: &Tensor, g: &Tensor, rate: &Tensor, slots: &mut Slots) -> Tensor {
         let change = g * rate;
         if self.momentum <= 0.0 {
             return p - change;
         }
-        let m = slots.get("momentum") * self.momentum - &change;
+        let momentum = slots.momentum(self.momentum);
+        let m = momentum.of(&slots.get("momentum")) - &change;
         slots.set("momentum", &m);
-        if self.nesterov { p + (m * self.momentum - change) } else { p + m }
+        if self.nesterov { p + (momentum.of(&m) - change) } else { p + m }
     }
 }
 
