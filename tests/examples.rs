@@ -3,7 +3,9 @@
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use systole_base::rng::Stream;
 
 /// Where cargo puts examples: beside the program, built by the same `cargo test`.
 fn program(name: &str) -> PathBuf {
@@ -12,6 +14,11 @@ fn program(name: &str) -> PathBuf {
 }
 
 fn run(name: &str) -> String {
+    finished(name, &mut command(name))
+}
+
+/// The example in a scratch folder of its own.
+fn command(name: &str) -> Command {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("example-{name}"));
     std::fs::create_dir_all(&dir).expect("a scratch folder");
     let path = program(name);
@@ -23,8 +30,14 @@ fn run(name: &str) -> String {
             .status();
         assert!(built.is_ok_and(|s| s.success()), "{name} does not build");
     }
-    let out =
-        Command::new(&path).current_dir(&dir).output().unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut command = Command::new(&path);
+    command.current_dir(&dir);
+    command
+}
+
+/// What a program prints that ends well.
+fn finished(name: &str, command: &mut Command) -> String {
+    let out = command.output().unwrap_or_else(|e| panic!("{name}: {e}"));
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(out.status.success(), "{name}: {text}\n{}", String::from_utf8_lossy(&out.stderr));
     text
@@ -63,4 +76,55 @@ fn fashion_mnist() {
         return;
     }
     assert!(run("fashion_mnist").contains("test accuracy 0.8"));
+}
+
+/// The last line of a loop: its steps, and a digest of its weights.
+fn loop_ends(arguments: &[&str]) -> String {
+    let text = finished("pytorch_loop", command("pytorch_loop").args(arguments));
+    let last = text.lines().last().unwrap_or_default().to_string();
+    assert!(last.starts_with("finished after 40 steps"), "{text}");
+    last
+}
+
+/// The loop of the PyTorch tutorials on one device and on eight, in bf16, and with ResNet-50; `bench/pytorch-loop` runs it on plugins.
+#[test]
+fn pytorch_loop() {
+    let cnn = ["cnn", "--steps", "40", "--batch", "16"];
+    let whole = loop_ends(&cnn);
+    assert_eq!(loop_ends(&cnn), whole, "the same bits");
+    loop_ends(&[&cnn[..], &["--devices", "8"]].concat());
+    loop_ends(&[&cnn[..], &["--precision", "mixed_bfloat16", "--accumulate", "2"]].concat());
+    let resnet = ["resnet50", "--steps", "1", "--batch", "4"];
+    assert!(
+        finished("pytorch_loop", command("pytorch_loop").args(resnet)).contains("finished after 1 steps")
+    );
+    let wrong = command("pytorch_loop").args(["--batch", "many"]).output().expect("it runs");
+    assert!(!wrong.status.success() && String::from_utf8_lossy(&wrong.stderr).contains("many is no number"));
+}
+
+/// `kill -9` at random instants, `SYSTOLE_LOOP_KILLS` of them (5): the same bits as without.
+#[test]
+fn a_killed_pytorch_loop_ends_with_the_same_bits() {
+    let wanted = std::env::var("SYSTOLE_LOOP_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(5);
+    let began = Instant::now();
+    let whole = loop_ends(&["--steps", "40", "--batch", "16"]);
+    let longest = began.elapsed();
+    let (mut draws, mut kills) = (Stream::new(3, 0, 0), 0);
+    while kills < wanted {
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("example-pytorch_loop/killed");
+        let _ = std::fs::remove_dir_all(&out);
+        let arguments = ["--steps", "40", "--batch", "16", "--out", out.to_str().expect("a path")];
+        for _ in 0..4 {
+            let mut child =
+                command("pytorch_loop").args(arguments).stdout(Stdio::null()).spawn().expect("it runs");
+            let until = Instant::now() + longest.mul_f64(draws.below(1000) as f64 / 1000.0);
+            while Instant::now() < until && child.try_wait().expect("a state").is_none() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            kills += usize::from(child.try_wait().expect("a state").is_none());
+            let _ = child.kill();
+            child.wait().expect("it ends");
+        }
+        assert_eq!(loop_ends(&arguments), whole, "after {kills} kills");
+    }
 }

@@ -36,6 +36,8 @@ struct Case {
     strides: [usize; 2],
     act: Act,
     bias: bool,
+    /// Whether the bias is kept in f32, as mixed precision keeps it.
+    wide_bias: bool,
     /// Whether rows of the dense weights lie together, so that the pooled gradient is made where it is read.
     turned: bool,
 }
@@ -53,6 +55,7 @@ impl Case {
             strides,
             act,
             bias: true,
+            wide_bias: false,
             turned: false,
         }
     }
@@ -63,7 +66,8 @@ impl Case {
         let [height, width, filters] = self.kernel;
         let kt = TensorType::new(self.dtype, [height, width, self.x[3], filters]);
         let k = g.parameter(kt.clone(), "kernel");
-        let b = g.parameter(TensorType::new(self.dtype, [filters]), "bias");
+        let kept = if self.wide_bias { F32 } else { self.dtype };
+        let b = g.parameter(TensorType::new(kept, [filters]), "bias");
         let strides = [self.conv_stride; 2];
         let conv = match self.same {
             true => Convolution::same(x.ty(), &kt, &strides, &[1, 1], 1),
@@ -71,7 +75,7 @@ impl Case {
         };
         let mut h = x.convolution(&k, conv);
         if self.bias {
-            h = h + &b;
+            h = h + b.convert(self.dtype);
         }
         if self.act == Act::Before {
             h = h.relu();
@@ -225,6 +229,8 @@ fn pooled_convolutions_and_their_gradients() {
     cases.push(Case { conv_stride: 2, ..Case::new(BF16, [2, 15, 14, 1], [3, 3, 24], [2, 3]) });
     cases.push(Case { bias: false, ..Case::new(BF16, [2, 8, 8, 1], [3, 3, 17], [2, 2]) });
     cases.push(Case { bias: false, ..Case::new(F16, [2, 8, 8, 1], [3, 3, 17], [2, 2]) });
+    cases.push(Case { wide_bias: true, ..Case::new(BF16, [2, 8, 8, 1], [3, 3, 17], [2, 2]) });
+    cases.push(Case { wide_bias: true, ..Case::new(F16, [2, 8, 8, 2], [3, 3, 32], [2, 2]) });
     for mut case in cases {
         for act in [Act::After, Act::Before, Act::None] {
             case.act = act;

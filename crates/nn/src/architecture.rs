@@ -45,6 +45,8 @@ pub struct Architecture {
     pub nodes: Vec<LayerNode>,
     /// What the model returns.
     pub output: NodeInput,
+    /// Networks beside these layers, by name, whose inputs' types are known: see [`crate::TrainStep`].
+    pub networks: Vec<(String, Architecture)>,
 }
 
 impl LayerNode {
@@ -73,7 +75,12 @@ impl Architecture {
             nodes.push(LayerNode { name, layer, inputs: vec![output] });
             output = NodeInput::Layer(nodes.len() - 1);
         }
-        Architecture { inputs: vec![InputSpec { name: "image".into(), ty: None }], nodes, output }
+        Architecture {
+            inputs: vec![InputSpec { name: "image".into(), ty: None }],
+            nodes,
+            output,
+            networks: Vec::new(),
+        }
     }
 
     /// Everything that `output` depends on, with `inputs` in the given order.
@@ -94,7 +101,7 @@ impl Architecture {
         let mut walk =
             SymbolWalk { inputs, nodes: Vec::new(), seen: Vec::new(), names: LayerNames::default() };
         let output = walk.visit(output)?;
-        Ok(Architecture { inputs: specs, nodes: walk.nodes, output }.in_keras_order())
+        Ok(Architecture { inputs: specs, nodes: walk.nodes, output, networks: Vec::new() }.in_keras_order())
     }
 
     /// The same layers in the order of Keras's `model.layers`, and so of its weights: those farthest from the output
@@ -114,7 +121,44 @@ impl Architecture {
             LayerNode { inputs: p.inputs.iter().map(source).collect(), ..p.clone() }
         };
         let output = source(&self.output);
-        Architecture { nodes: order.iter().map(node).collect(), output, inputs: self.inputs }
+        let nodes = order.iter().map(node).collect();
+        Architecture { nodes, output, ..self }
+    }
+
+    /// With a network beside these layers, whose weights' paths begin with `name`; `inputs` are the types of one sample of what it takes.
+    /// Steps of one's own call it ([`crate::StepCx::network`]), predictions do not.
+    ///
+    /// # Errors
+    /// When the name is taken or no name, or the types are not those of its inputs.
+    pub fn with_network(
+        mut self,
+        name: &str,
+        network: Architecture,
+        inputs: &[TensorType],
+    ) -> Result<Architecture> {
+        let refuse = |why: &str, hint: &str| {
+            let what = format!("`{name}` cannot be a network of this model");
+            Err(Error::new(ErrorKind::Config, what).because(why).hint(hint))
+        };
+        if name.is_empty() || name.contains('/') {
+            return refuse(
+                "its name is the first part of its weights' paths",
+                "name it as layers are named: discriminator",
+            );
+        }
+        let is_taken =
+            self.nodes.iter().any(|n| n.name == name) || self.networks.iter().any(|(n, _)| n == name);
+        if is_taken {
+            return refuse("a layer or network of that name is there already", "choose another name");
+        }
+        if inputs.len() != network.inputs.len() {
+            let why = format!("it has {} inputs, {} types were given", network.inputs.len(), inputs.len());
+            return refuse(&why, "give the type of one sample of each");
+        }
+        let specs = network.inputs.iter().zip(inputs);
+        let inputs = specs.map(|(s, ty)| InputSpec { name: s.name.clone(), ty: Some(ty.clone()) }).collect();
+        self.networks.push((name.into(), Architecture { inputs, ..network }));
+        Ok(self)
     }
 
     /// The most layers between each layer's output and the model's.
@@ -173,6 +217,9 @@ impl Architecture {
 
     /// Errors with the first layer argument that was given wrongly, or when two different layers have one name.
     pub fn check(&self) -> Result<()> {
+        self.networks
+            .iter()
+            .try_for_each(|(name, network)| network.check().at(|| format!("network {name}")))?;
         for (i, node) in self.nodes.iter().enumerate() {
             node.layer.check().at(|| format!("layer {}", node.name))?;
             let namesake = self.nodes[..i].iter().find(|p| p.name == node.name);
@@ -210,7 +257,13 @@ impl Architecture {
                 json!({"name": p.name, "layer": p.layer.to_json(), "inputs": feeds})
             })
             .collect();
-        json!({"inputs": inputs, "layers": layers, "output": source(&self.output)})
+        let mut all = json!({"inputs": inputs, "layers": layers, "output": source(&self.output)});
+        if !self.networks.is_empty() {
+            let named =
+                |(name, network): &(String, Architecture)| json!({"name": name, "of": network.to_json()});
+            all["networks"] = self.networks.iter().map(named).collect();
+        }
+        all
     }
 
     /// From a model file. Every reference is checked: a file cannot make this panic.
@@ -234,7 +287,19 @@ impl Architecture {
         }
         let output = value.get("output").ok_or_else(|| broken("there is no `output` entry".into()))?;
         let output = source_from_json(output, inputs.len(), nodes.len())?;
-        Ok(Architecture { inputs, nodes, output })
+        let beside = match value.get("networks") {
+            Some(_) => list(value, "networks")?.as_slice(),
+            None => &[],
+        };
+        let network = |entry: &Value| {
+            let of = entry.get("of").ok_or_else(|| broken("a network has no `of` entry".into()))?;
+            if of.get("networks").is_some() {
+                return Err(broken("a network has networks of its own".into()));
+            }
+            Ok((text(entry, "name")?, Architecture::from_json(of, custom)?))
+        };
+        let networks = beside.iter().map(network).collect::<Result<_>>()?;
+        Ok(Architecture { inputs, nodes, output, networks })
     }
 }
 

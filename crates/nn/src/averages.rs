@@ -1,10 +1,11 @@
 //! The end of a run whose optimizer keeps means of the weights: they become the weights, and batch statistics are those of
 //! the weights that are.
 
-use crate::batch::{Batch, DeviceBatch};
+use crate::batch::DeviceBatch;
 use crate::layer::Cx;
 use crate::model::Model;
 use crate::step::{Traced, union};
+use crate::train_step::StepCx;
 use systole_data::Dataset;
 use systole_ir::{DType, Result, Tensor};
 use systole_runtime::{Buffer, Params, jit};
@@ -33,9 +34,8 @@ impl Model {
     /// Moving statistics become the means over one pass of the data. Source: PyTorch's `update_bn`.
     pub(crate) fn refresh_statistics(&mut self, data: &Dataset, steps: Option<usize>) -> Result<()> {
         let function = self.statistics()?;
-        let names = self.input_names();
         for (n, sample) in data.iter().take(steps.unwrap_or(usize::MAX)).enumerate() {
-            let batch = Batch::from_sample(&sample?, &names)?;
+            let batch = self.batch_of(&sample?)?;
             let (_, step, seed) = self.controls();
             let part = Buffer::scalar(DType::F32, 1.0 / (n as f64 + 1.0));
             let batch: DeviceBatch = batch.buffers();
@@ -55,12 +55,17 @@ impl Model {
     fn statistics(&self) -> Result<Traced<In, Params>> {
         let compiled = self.compiled()?;
         let (architecture, precision) = (self.architecture.clone(), compiled.config.precision);
+        let own = compiled.config.train_step.clone();
         let traced: Box<dyn Fn(In) -> Params + Send + Sync> =
-            Box::new(move |(trainable, frozen, (inputs, label, _), (step, seed, part))| {
+            Box::new(move |(trainable, frozen, (inputs, label, weight), (step, seed, part))| {
                 let weights = union(&trainable, &frozen);
                 let mut cx = Cx::new(label.builder(), weights, precision)
                     .training_with(&seed, &step)
                     .with_statistics_part(&part);
+                if let Some(own) = &own {
+                    let batch = (inputs, label, weight);
+                    return StepCx::statistics(&**own, cx, architecture.clone(), batch, trainable);
+                }
                 architecture.call(&mut cx, &inputs);
                 cx.take_updates()
             });

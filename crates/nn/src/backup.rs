@@ -197,6 +197,14 @@ impl RunState {
         Ok(history)
     }
 
+    /// Adds it to a file.
+    pub(crate) fn in_file(&self, mut file: ModelFile) -> Result<ModelFile> {
+        let text = serde_json::to_string(self)
+            .map_err(|e| Error::new(ErrorKind::Bug, "a run does not serialise").because(e.to_string()))?;
+        file.metadata.insert(RUN.into(), text);
+        Ok(file)
+    }
+
     pub(crate) fn position(&self) -> Result<Position> {
         self.place.data.parse()
     }
@@ -225,10 +233,7 @@ pub(crate) fn snapshot(model: &Model, run: &RunState, callbacks: Vec<CallbackSta
         let named = |(name, value): (String, Literal)| (format!("{CALLBACKS}{k}/{name}"), value);
         file.tensors.extend(state.tensors.into_iter().map(named));
     }
-    let text = serde_json::to_string(run)
-        .map_err(|e| Error::new(ErrorKind::Bug, "a run does not serialise").because(e.to_string()))?;
-    file.metadata.insert(RUN.into(), text);
-    Ok(file)
+    run.in_file(file)
 }
 
 fn unreadable(why: impl Into<String>) -> Error {

@@ -27,8 +27,17 @@ impl Batch {
     /// Takes a batch of the pipeline apart. Fields with the inputs' names feed them; a model of one input takes the
     /// first field that is neither label nor weight.
     pub fn from_sample(sample: &Sample, inputs: &[String]) -> Result<Batch> {
+        Batch::of_fields(sample, inputs, true)
+    }
+
+    /// As [`Batch::from_sample`]; where it need not be `labelled`, labels are taken if there are some.
+    pub(crate) fn of_fields(sample: &Sample, inputs: &[String], labelled: bool) -> Result<Batch> {
         let mut batch = Batch::inputs_only(sample, inputs)?;
         let label = LABEL_FIELDS.iter().find(|f| sample.names().any(|n| n == **f));
+        if label.is_none() && !labelled {
+            batch.check()?;
+            return Ok(batch);
+        }
         let label = label.ok_or_else(|| {
             Error::new(ErrorKind::Data, "the data has no labels")
                 .because(format!("its fields are: {}", sample.names().collect::<Vec<_>>().join(", ")))

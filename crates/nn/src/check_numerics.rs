@@ -53,12 +53,16 @@ impl Model {
         }
         match self.in_weights()? {
             Some(found) => Ok(found),
+            None if self.compiled()?.config.train_step.is_some() => Ok(Finding {
+                what: "data and weights are finite, what the step made of them is not".into(),
+                hint: "log parts of the loss (cx.log), or try a smaller learning rate".into(),
+            }),
             None => self.in_forward_pass(batch, exactly),
         }
     }
 
     fn in_batch(&self, batch: &Batch) -> Option<Finding> {
-        let names = self.input_names();
+        let (names, _) = self.batch_fields();
         let inputs = names.iter().map(|n| format!("the input `{n}`")).zip(&batch.inputs);
         let label = batch.label.iter().map(|x| ("the label".to_string(), x));
         let weight = batch.weight.iter().map(|x| ("the weight of a sample".to_string(), x));

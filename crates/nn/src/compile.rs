@@ -4,6 +4,7 @@ use crate::layer::Precision;
 use crate::loss::Loss;
 use crate::metric::Metric;
 use crate::optimizer::Optimizer;
+use crate::train_step::TrainStep;
 use std::sync::Arc;
 use systole_dist::Strategy;
 use systole_runtime::{Backend, Buffer, Params, ReadyEvent};
@@ -27,6 +28,8 @@ pub struct Compile {
     pub backend: Option<Arc<dyn Backend>>,
     /// How steps are split over the backend's devices.
     pub strategy: Strategy,
+    /// A step of your own, in the place of loss and metrics.
+    pub train_step: Option<Arc<dyn TrainStep>>,
 }
 
 impl Default for Compile {
@@ -40,6 +43,7 @@ impl Default for Compile {
             seed: 0,
             backend: None,
             strategy: Strategy::default(),
+            train_step: None,
         }
     }
 }

@@ -27,8 +27,8 @@ pub(crate) struct ReadyBatch {
 
 /// How batches are made of elements.
 pub(crate) struct BatchRecipe {
-    /// Names of the model's inputs.
-    pub names: Vec<String>,
+    /// Names of the fields that are fed, and whether there must be labels.
+    pub fields: (Vec<String>, bool),
     /// Weight of each class in the loss.
     pub class_weight: BTreeMap<i64, f64>,
     /// Where they are put.
@@ -44,7 +44,7 @@ impl BatchRecipe {
         let sample = iter.next()?;
         let position = self.positions.then(|| DatasetIter::position(iter));
         Some(sample.and_then(|sample| {
-            let mut batch = Batch::from_sample(&sample, &self.names)?;
+            let mut batch = Batch::of_fields(&sample, &self.fields.0, self.fields.1)?;
             apply_class_weight(&mut batch, &self.class_weight)?;
             let start = trace::begin();
             let on_device = batch.put(&*self.backend)?;

@@ -289,7 +289,7 @@ impl Model {
         let epochs = options.epochs.saturating_sub(run.epoch);
         let most = |n: usize| n.saturating_mul(epochs).saturating_sub(run.taken);
         let recipe = BatchRecipe {
-            names: self.input_names(),
+            fields: self.batch_fields(),
             class_weight: options.class_weight.clone(),
             backend: self.compiled()?.backend.clone(),
             positions: run.backups.is_some(),
@@ -427,7 +427,7 @@ impl FitRun {
         let path = found.path.display().to_string();
         if !model.is_built() {
             let first = data.iter().next().ok_or_else(|| out_of_data(0, 0, None))??;
-            model.build(&Batch::from_sample(&first, &model.input_names())?.sample_types()?)?;
+            model.build_for(&model.batch_of(&first)?)?;
         }
         let states = found.callbacks();
         if states.len() != self.callbacks.len() {
@@ -644,7 +644,7 @@ impl FitRun {
             let ReadyBatch { batch, on_device, position } = fed?;
             match std::mem::replace(&mut is_ready, true) {
                 false => model.ready_for(&batch)?,
-                true => model.check_batch(&batch)?,
+                true => model.check_step_batch(&batch)?,
             }
             model.take_step(on_device)?;
             let event = model.state.ready_event();

@@ -393,6 +393,11 @@ impl Cx {
         self.specs
     }
 
+    /// From now on a weight has another value in this step.
+    pub(crate) fn replace_weight(&mut self, path: &str, value: &Tensor) {
+        self.weights.insert(path, value.clone());
+    }
+
     /// New values of non-trainable weights, by path.
     pub fn take_updates(&mut self) -> Params {
         std::mem::take(&mut self.updates)

@@ -2,6 +2,7 @@
 //!
 //! Knows no backend: graphs go to whichever one [`systole_runtime::backend`] gives.
 
+mod accelerator;
 mod activation;
 pub mod applications;
 mod architecture;
@@ -26,6 +27,7 @@ mod layer;
 mod layer_loops;
 pub mod layers;
 mod limits;
+mod loop_backup;
 pub mod loss;
 mod lr_find;
 pub mod metric;
@@ -40,7 +42,9 @@ mod step;
 mod synonyms;
 mod template;
 mod tensorboard;
+mod train_step;
 
+pub use accelerator::{Accelerator, LoopFunction, LoopState, LoopStep};
 pub use activation::Activation;
 pub use architecture::{Architecture, InputSpec, LayerNode, NodeInput, Symbol, any_input, input, input_of};
 pub use backup::{BackupAndRestore, RunPlace};
@@ -54,7 +58,9 @@ pub use history::{BestEpoch, History, Logs};
 pub use initializer::Initializer;
 pub use layer::{Cx, Layer, Precision, WeightSpec};
 pub use limits::{Limit, max_time};
+pub use loop_backup::LoopBackup;
 pub use lr_find::{LrFind, LrFinder, SUGGESTIONS};
 pub use model::{Model, SummaryRow, counted, grouped};
 pub use nearest::{in_plain_words, nearest, similar, suggestion, synonym};
 pub use systole_data::disk::{Disk, FileSystem, write_atomically};
+pub use train_step::{StepCx, TrainStep};

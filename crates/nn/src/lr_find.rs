@@ -69,7 +69,7 @@ impl Model {
     /// When the arguments make no sense, the model is not compiled, or the data have no batch that fits it.
     pub fn lr_find(&mut self, data: &Dataset, options: LrFind) -> Result<LrFinder> {
         options.check()?;
-        let mut batches = Batches::of(data, self.input_names())?;
+        let mut batches = Batches::of(data, self.batch_fields())?;
         let first = batches.next()?;
         self.ready_for(&first)?;
         let rate = self.compiled()?.config.optimizer.learning_rate.clone();
@@ -137,14 +137,14 @@ impl LrFind {
 /// Batches without an end: pass after pass over the data.
 struct Batches<'a> {
     data: &'a Dataset,
-    names: Vec<String>,
+    fields: (Vec<String>, bool),
     pass: u64,
     iter: DatasetIter,
 }
 
 impl Batches<'_> {
-    fn of(data: &Dataset, names: Vec<String>) -> Result<Batches<'_>> {
-        Ok(Batches { data, names, pass: 0, iter: data.iter_epoch(0) })
+    fn of(data: &Dataset, fields: (Vec<String>, bool)) -> Result<Batches<'_>> {
+        Ok(Batches { data, fields, pass: 0, iter: data.iter_epoch(0) })
     }
 
     fn next(&mut self) -> Result<Batch> {
@@ -159,7 +159,7 @@ impl Batches<'_> {
                 })??
             }
         };
-        Batch::from_sample(&sample, &self.names)
+        Batch::of_fields(&sample, &self.fields.0, self.fields.1)
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use systole_data::{Dataset, Sample};
 use systole_dist::Strategy;
 use systole_ir::{
-    DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Result, ResultExt, Shape, TensorType,
+    DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Result, ResultExt, Shape, Tensor, TensorType,
 };
 use systole_runtime::{Backend, Buffer, DeviceInfo, Params, Roles, backend};
 
@@ -185,17 +185,24 @@ impl Model {
     }
 
     fn trains(&self, spec: &WeightSpec) -> bool {
-        let layer = spec.path.split('/').next().unwrap_or(&spec.path);
-        spec.trainable
-            && self.architecture.nodes.iter().find(|p| p.name == layer).is_none_or(|p| p.layer.is_trainable())
+        let mut parts = spec.path.split('/');
+        let mut layer = parts.next().unwrap_or(&spec.path);
+        let mut of = &*self.architecture;
+        if let Some((_, network)) = of.networks.iter().find(|(name, _)| name == layer) {
+            (of, layer) = (network, parts.next().unwrap_or(layer));
+        }
+        spec.trainable && of.nodes.iter().find(|p| p.name == layer).is_none_or(|p| p.layer.is_trainable())
     }
 
     /// Sets optimizer, loss, metrics and precision. Weights stay when they exist.
     ///
     /// # Errors
     /// With the first argument of a layer, the optimizer, the loss or a metric that was given wrongly.
-    pub fn compile(&mut self, config: Compile) -> Result<()> {
+    pub fn compile(&mut self, mut config: Compile) -> Result<()> {
         self.architecture.check()?;
+        if let Some(own) = config.train_step.as_ref().and_then(|step| step.configure_optimizers()) {
+            config.optimizer = own;
+        }
         config.optimizer.check()?;
         config.loss.check()?;
         config.metrics.iter().chain(&config.weighted_metrics).try_for_each(|metric| metric.check())?;
@@ -248,15 +255,41 @@ impl Model {
 
     /// Builds from the first data, where that has not happened, and makes the optimizer's slots.
     pub(crate) fn ready_for(&mut self, batch: &Batch) -> Result<()> {
-        if !self.is_built() {
-            self.build(&batch.sample_types()?)?;
-        }
-        self.check_batch(batch)?;
+        self.build_for(batch)?;
+        self.check_step_batch(batch)?;
         if self.state.optimizer.is_empty() {
             let slots = self.compiled()?.train.optimizer_state(&self.state.trainable)?;
             self.state.optimizer = slots;
         }
         Ok(())
+    }
+
+    /// Builds from the first batch of training or measuring, where that tells the types.
+    pub(crate) fn build_for(&mut self, batch: &Batch) -> Result<()> {
+        if self.is_built() {
+            return Ok(());
+        }
+        if !self.has_own_fields() {
+            return self.build(&batch.sample_types()?);
+        }
+        let known: Option<Vec<TensorType>> = self.architecture.inputs.iter().map(|i| i.ty.clone()).collect();
+        let types = known.ok_or_else(|| {
+            Error::new(ErrorKind::Config, "the shapes of the model are not known")
+                .because("its step takes fields of its own, which do not tell what its layers take")
+                .hint("build it with the type of one sample: model.build(&[…])")
+        })?;
+        self.build(&types)
+    }
+
+    /// Whether steps take other fields of the data than the model's inputs.
+    fn has_own_fields(&self) -> bool {
+        let step = self.compiled.as_ref().and_then(|c| c.config.train_step.as_ref());
+        step.is_some_and(|step| !step.fields().is_empty())
+    }
+
+    /// An error where a batch of training or measuring is none for the model.
+    pub(crate) fn check_step_batch(&self, batch: &Batch) -> Result<()> {
+        if self.has_own_fields() { Ok(()) } else { self.check_batch(batch) }
     }
 
     pub(crate) fn check_batch(&self, batch: &Batch) -> Result<()> {
@@ -269,6 +302,20 @@ impl Model {
     /// Names of the model's inputs, for taking batches apart.
     pub(crate) fn input_names(&self) -> Vec<String> {
         self.architecture.inputs.iter().map(|i| i.name.clone()).collect()
+    }
+
+    /// What a batch of training or measuring is made of: the fields that are fed, and whether there must be labels.
+    pub(crate) fn batch_fields(&self) -> (Vec<String>, bool) {
+        match self.compiled.as_ref().and_then(|c| c.config.train_step.as_ref()) {
+            Some(step) if !step.fields().is_empty() => (step.fields(), false),
+            step => (self.input_names(), step.is_none()),
+        }
+    }
+
+    /// A batch of the pipeline, as steps take it.
+    pub(crate) fn batch_of(&self, sample: &Sample) -> Result<Batch> {
+        let (names, labelled) = self.batch_fields();
+        Batch::of_fields(sample, &names, labelled)
     }
 
     /// Forgets the steps since `state` was the model's.
@@ -295,15 +342,12 @@ impl Model {
     /// As [`Model::evaluate`], over at most `steps` batches.
     pub fn evaluate_steps(&mut self, data: &Dataset, steps: Option<usize>) -> Result<Logs> {
         check_end(data, steps, "the evaluation", "take some of it (Dataset::take, evaluate_steps)")?;
-        let names = self.input_names();
         let mut metrics = self.compiled()?.evaluate.metrics.zeros();
         let mut seen = 0;
         for sample in data.iter().take(steps.unwrap_or(usize::MAX)) {
-            let batch = Batch::from_sample(&sample?, &names)?;
-            if !self.is_built() {
-                self.build(&batch.sample_types()?)?;
-            }
-            self.check_batch(&batch)?;
+            let batch = self.batch_of(&sample?)?;
+            self.build_for(&batch)?;
+            self.check_step_batch(&batch)?;
             metrics = self.compiled()?.evaluate.run(&self.state, metrics, &batch)?;
             seen += 1;
         }
@@ -550,22 +594,12 @@ pub(crate) fn infer_specs(architecture: &Architecture, precision: Precision) -> 
 fn infer(architecture: &Architecture, precision: Precision) -> Result<Inferred> {
     let g = GraphBuilder::new("build");
     let mut cx = Cx::collecting(&g, precision);
-    let mut inputs = Vec::new();
-    for spec in &architecture.inputs {
-        let Some(ty) = &spec.ty else {
-            return Err(Error::new(
-                ErrorKind::Config,
-                format!("the shape of input {} is not known", spec.name),
-            )
-            .hint("fit the model on data, or build it with the type of one sample"));
-        };
-        let shape: Shape = std::iter::once(2).chain(ty.shape.iter().copied()).collect();
-        inputs.push(g.parameter(ty.with_shape(shape), &spec.name));
-    }
     let mut shapes = Vec::new();
-    let y = architecture.call_with(&mut cx, &inputs, |node, y| {
-        shapes.push((node.name.clone(), node.layer.class_name(), y.ty().clone()));
-    });
+    let y = traced(architecture, &mut cx, "", &mut shapes)?;
+    for (name, network) in &architecture.networks {
+        cx.scope(name, |cx| traced(network, cx, &format!("{name}/"), &mut shapes))
+            .at(|| format!("network {name}"))?;
+    }
     g.finish(std::slice::from_ref(&y)).at(|| "building the model".into())?;
     let specs = cx.into_specs();
     let rows = shapes
@@ -578,6 +612,30 @@ fn infer(architecture: &Architecture, precision: Precision) -> Result<Inferred> 
         })
         .collect();
     Ok(Inferred { specs, rows, output: without_batch(y.ty()) })
+}
+
+/// The output of a network for a batch of two; each layer's name, class and output are added to `shapes`.
+fn traced(
+    architecture: &Architecture,
+    cx: &mut Cx,
+    prefix: &str,
+    shapes: &mut Vec<(String, &'static str, TensorType)>,
+) -> Result<Tensor> {
+    let mut inputs = Vec::new();
+    for spec in &architecture.inputs {
+        let Some(ty) = &spec.ty else {
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("the shape of input {} is not known", spec.name),
+            )
+            .hint("fit the model on data, or build it with the type of one sample"));
+        };
+        let shape: Shape = std::iter::once(2).chain(ty.shape.iter().copied()).collect();
+        inputs.push(cx.builder().parameter(ty.with_shape(shape), &format!("{prefix}{}", spec.name)));
+    }
+    Ok(architecture.call_with(cx, &inputs, |node, y| {
+        shapes.push((format!("{prefix}{}", node.name), node.layer.class_name(), y.ty().clone()));
+    }))
 }
 
 fn check_input(spec: &InputSpec, ty: &TensorType) -> Result<()> {

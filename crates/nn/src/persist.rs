@@ -42,6 +42,9 @@ struct CompileConfig {
     weighted_metrics: Vec<Metric>,
     precision: Precision,
     seed: u64,
+    /// The name of a step of the user's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    train_step: Option<String>,
 }
 
 impl CompileConfig {
@@ -53,6 +56,7 @@ impl CompileConfig {
             weighted_metrics: c.weighted_metrics.clone(),
             precision: c.precision,
             seed: c.seed,
+            train_step: c.train_step.as_ref().map(|step| step.name().to_string()),
         }
     }
 
@@ -62,6 +66,14 @@ impl CompileConfig {
         let (metrics, weighted_metrics): (Result<_>, Result<_>) =
             (all(self.metrics), all(self.weighted_metrics));
         let loss = custom.known_loss(self.loss)?;
+        if let Some(name) = &self.train_step {
+            let what = format!("the model's training step `{name}` is not known here");
+            return Err(Error::new(ErrorKind::Config, what)
+                .because("a program made it itself, and a model file keeps its name only, not its code")
+                .hint(
+                    "load it with CustomObjects::new().uncompiled() and compile it with the step; a run goes on by its backups",
+                ));
+        }
         Ok(CompileConfig { loss, metrics: metrics?, weighted_metrics: weighted_metrics?, ..self })
     }
 
@@ -268,14 +280,17 @@ impl Model {
 
     /// Checks that a run was compiled as this model is, and takes over its learning rate, which callbacks may change.
     fn same_training(&mut self, was: Option<CompileConfig>, seed: u64) -> Result<Precision> {
-        let was = was.ok_or_else(|| of_another("training"))?.into_compile();
+        let was = was.ok_or_else(|| of_another("training"))?;
+        let own_step = was.train_step.clone();
+        let was = was.into_compile();
         let initial_seed = self.seed;
         let compiled = self.compiled.as_mut().ok_or_else(|| of_another("training"))?;
         let now = &mut compiled.config;
         let mut optimizer = now.optimizer.clone();
-        optimizer.learning_rate = was.optimizer.learning_rate.clone();
+        optimizer.take_schedules(&was.optimizer);
         let differs = [
             ("optimizer", optimizer != was.optimizer),
+            ("step", now.train_step.as_ref().map(|step| step.name()) != own_step.as_deref()),
             ("loss", now.loss != was.loss),
             ("metrics", now.metrics != was.metrics || now.weighted_metrics != was.weighted_metrics),
             ("precision", now.precision != was.precision),

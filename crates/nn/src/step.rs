@@ -8,6 +8,7 @@ use crate::layer::{Cx, Precision};
 use crate::loss::{Loss, Prediction};
 use crate::metric::Metric;
 use crate::optimizer::{LossScale, Optimizer, UpdateInputs};
+use crate::train_step::{BatchTree, StepCx, TrainStep as OwnStep, Updates};
 use std::sync::Arc;
 use systole_ir::{DType, Graph, Literal, Result, Tensor, TensorType, grad};
 use systole_runtime::{Backend, Buffer, Executable, Jit, Params, Roles, jit};
@@ -26,8 +27,6 @@ pub(crate) fn controls(values: Literal, step: u64, seed: u64) -> (Buffer, Buffer
     (values.into(), word(step), word(seed))
 }
 
-/// Inputs, label, and the weight of each sample where there is one.
-type BatchTree = (Vec<Tensor>, Tensor, Vec<Tensor>);
 type TrainIn = (Params, Params, Params, Params, BatchTree, Controls);
 type TrainOut = (Params, Params, Params, Params);
 type EvaluateIn = (Params, Params, Params, BatchTree);
@@ -63,6 +62,7 @@ impl TrainStep {
             metrics: metrics.clone(),
             loss_scale: loss_scale.clone(),
             loops: backend.wants_loops(),
+            own: config.train_step.clone(),
         };
         let function = recipe.clone().function().on(backend.clone());
         TrainStep { function, recipe, optimizer: config.optimizer.clone(), metrics, loss_scale }
@@ -142,6 +142,8 @@ struct TrainRecipe {
     metrics: MetricSet,
     loss_scale: Option<LossScale>,
     loops: bool,
+    /// The user's, in the place of loss and metrics.
+    own: Option<Arc<dyn OwnStep>>,
 }
 
 impl TrainRecipe {
@@ -156,7 +158,11 @@ impl TrainRecipe {
             .whole(3)
     }
 
-    fn trace(&self, (trainable, frozen, slots, metrics, batch, controls): TrainIn) -> TrainOut {
+    fn trace(&self, args: TrainIn) -> TrainOut {
+        if let Some(own) = &self.own {
+            return self.trace_own(&**own, args);
+        }
+        let (trainable, frozen, slots, metrics, batch, controls) = args;
         let (inputs, label, weight) = batch;
         let (learning_rate, step, seed) = controls;
         let builder = learning_rate.builder().clone();
@@ -173,18 +179,35 @@ impl TrainRecipe {
         let changed = cx.take_updates();
         let metrics =
             builder.scope("metrics", || self.metrics.update(&metrics, &label, prediction, weight, &loss));
-        // Weights that a step with a bad loss has read stay: to find out why, and in the model file. (Slots would cost as
-        // much again; `fit` makes them anew.) Where the loss is scaled, gradients decide that. In f32, of which every device
-        // can tell it.
-        let good = self.loss_scale.is_none().then(|| metrics[LOSS_TOTAL].convert(DType::F32).is_finite());
-        let keep = |new: Option<&Tensor>, old: &Tensor| match (new, &good) {
-            (Some(new), Some(good)) => good.select(new, old),
-            (new, _) => new.unwrap_or(old).clone(),
-        };
-        let all = |new: &Params, old: &Params| {
-            builder.scope("optimizer", || old.map(|name, old| keep(new.get(name), old)))
-        };
-        (all(&new, &trainable), all(&changed, &frozen), slots, metrics)
+        let good = self.good(&metrics);
+        (kept(&good, &new, &trainable), kept(&good, &changed, &frozen), slots, metrics)
+    }
+
+    /// `bool[]`: whether the loss was finite. Weights that a step with a bad loss has read stay: to find out why, and in the model
+    /// file. (Slots would cost as much again; `fit` makes them anew.) Where the loss is scaled, gradients decide that. In f32, of
+    /// which every device can tell it.
+    fn good(&self, metrics: &Params) -> Option<Tensor> {
+        self.loss_scale.is_none().then(|| metrics[LOSS_TOTAL].convert(DType::F32).is_finite())
+    }
+
+    /// As [`TrainRecipe::trace`], by the user's step.
+    fn trace_own(
+        &self,
+        own: &dyn OwnStep,
+        (trainable, frozen, slots, metrics, batch, (learning_rate, step, seed)): TrainIn,
+    ) -> TrainOut {
+        let cx = Cx::new(step.builder(), union(&trainable, &frozen), self.precision);
+        let cx = cx.training_with(&seed, &step).with_loops(self.loops);
+        let at = UpdateInputs { learning_rate, step: step.convert(DType::I64) };
+        let (optimizer, loss_scale) = (self.optimizer.clone(), self.loss_scale.clone());
+        let updates = Updates { optimizer, at, loss_scale, slots };
+        let size = batch.0.first().map_or(1, |x| x.dim(0));
+        let architecture = self.architecture.clone();
+        let after = StepCx::run(own, cx, architecture, batch, trainable.clone(), Some(updates));
+        let metrics = self.metrics.update_logged(&metrics, &after.logged, &after.loss, size);
+        let good = self.good(&metrics);
+        let weights = kept(&good, &after.trainable, &trainable);
+        (weights, kept(&good, &after.changed, &frozen), after.slots, metrics)
     }
 
     /// Backward pass and update; under `mixed_float16` of the scaled loss.
@@ -205,6 +228,16 @@ impl TrainRecipe {
     }
 }
 
+/// The weights of a tree after a step, where that was a good one.
+fn kept(good: &Option<Tensor>, new: &Params, old: &Params) -> Params {
+    let keep = |new: Option<&Tensor>, old: &Tensor| match (new, good) {
+        (Some(new), Some(good)) => good.select(new, old),
+        (new, _) => new.unwrap_or(old).clone(),
+    };
+    let Some(builder) = old.values().next().map(|t| t.builder().clone()) else { return Params::new() };
+    builder.scope("optimizer", || old.map(|name, old| keep(new.get(name), old)))
+}
+
 /// Loss and metrics of a batch in inference mode.
 pub(crate) struct EvaluateStep {
     function: Traced<EvaluateIn, Params>,
@@ -219,12 +252,17 @@ impl EvaluateStep {
     ) -> EvaluateStep {
         let metrics = MetricSet::new(config);
         let (set, architecture) = (metrics.clone(), architecture.clone());
-        let (loss, precision) = (config.loss.clone(), config.precision);
+        let (loss, precision, own) = (config.loss.clone(), config.precision, config.train_step.clone());
         let loops = backend.wants_loops();
         let traced: Box<dyn Fn(EvaluateIn) -> Params + Send + Sync> =
             Box::new(move |(trainable, frozen, state, (inputs, label, weight))| {
                 let weights = union(&trainable, &frozen);
                 let mut cx = Cx::new(label.builder(), weights, precision).with_loops(loops);
+                if let Some(own) = &own {
+                    let (size, batch) = (inputs.first().map_or(1, |x| x.dim(0)), (inputs, label, weight));
+                    let after = StepCx::run(&**own, cx, architecture.clone(), batch, trainable, None);
+                    return set.update_logged(&state, &after.logged, &after.loss, size);
+                }
                 let y = architecture.call(&mut cx, &inputs);
                 let logits = cx.logits_of(&y);
                 let prediction = Prediction { value: &y, logits: logits.as_ref() };
@@ -302,6 +340,8 @@ impl PredictStep {
 #[derive(Clone)]
 pub(crate) struct MetricSet {
     members: Vec<Member>,
+    /// Names whose means a step of the user's own logs.
+    logged: Vec<String>,
 }
 
 #[derive(Clone)]
@@ -316,8 +356,10 @@ const LOSS_COUNT: &str = "loss/count";
 
 impl MetricSet {
     fn new(config: &Compile) -> MetricSet {
-        let plain = config.metrics.iter().map(|m| (m, false));
-        let weighted = config.weighted_metrics.iter().map(|m| (m, true));
+        // A step of the user's own has no prediction to measure.
+        let given = config.train_step.is_none();
+        let plain = config.metrics.iter().filter(|_| given).map(|m| (m, false));
+        let weighted = config.weighted_metrics.iter().filter(|_| given).map(|m| (m, true));
         let mut members: Vec<Member> = Vec::new();
         for (metric, weighted) in plain.chain(weighted) {
             let base = metric.name();
@@ -329,7 +371,8 @@ impl MetricSet {
             }
             members.push(Member { name, metric: metric.clone(), weighted });
         }
-        MetricSet { members }
+        let logged = config.train_step.as_ref().map_or(Vec::new(), |step| step.logged());
+        MetricSet { members, logged }
     }
 
     /// Accumulators of a fresh epoch.
@@ -337,7 +380,10 @@ impl MetricSet {
         let scalar = TensorType::scalar(DType::F64);
         let mut state = Params::new();
         state.insert(LOSS_TOTAL, Buffer::zeros(scalar.clone()));
-        state.insert(LOSS_COUNT, Buffer::zeros(scalar));
+        state.insert(LOSS_COUNT, Buffer::zeros(scalar.clone()));
+        self.logged
+            .iter()
+            .for_each(|name| state.insert(format!("{name}/total"), Buffer::zeros(scalar.clone())));
         for m in &self.members {
             for (slot, start) in m.metric.initial() {
                 state.insert(format!("{}/{slot}", m.name), Buffer::from(start));
@@ -369,12 +415,31 @@ impl MetricSet {
         new
     }
 
+    /// As [`MetricSet::update`], of what a step of the user's own logs.
+    fn update_logged(&self, state: &Params, values: &Params, loss: &Tensor, size: usize) -> Params {
+        let mut new = state.clone();
+        let size = size as f64;
+        new.insert(LOSS_TOTAL, &state[LOSS_TOTAL] + loss.convert(DType::F64) * size);
+        new.insert(LOSS_COUNT, &state[LOSS_COUNT] + size);
+        for name in &self.logged {
+            // The step's loss is poisoned where one is missing.
+            let Some(value) = values.get(name) else { continue };
+            let total = format!("{name}/total");
+            new.insert(total.clone(), &state[&total[..]] + value * size);
+        }
+        new
+    }
+
     /// The values that accumulators stand for.
     pub(crate) fn logs(&self, state: &Params<Buffer>) -> Result<Logs> {
         let mut logs = Logs::new();
         let value = |name: &str| state.get(name).map_or(Ok(0.0), Buffer::to_f64);
         let count = value(LOSS_COUNT)?;
-        logs.insert("loss", if count == 0.0 { 0.0 } else { value(LOSS_TOTAL)? / count });
+        let mean = |total: f64| if count == 0.0 { 0.0 } else { total / count };
+        logs.insert("loss", mean(value(LOSS_TOTAL)?));
+        for name in &self.logged {
+            logs.insert(name.clone(), mean(value(&format!("{name}/total"))?));
+        }
         for m in &self.members {
             let own: Params<Literal> = own_slots(state, &format!("{}/", m.name))
                 .into_iter()

@@ -370,8 +370,10 @@ pub fn relu_before(steps: &mut Steps<'_>) {
     for p in pools(steps) {
         let Some(change) = relu_before_at(steps, p) else { continue };
         let Some(relu) = steps.list[change.relu].take() else { continue };
-        if let Some(made) = change.biased.and_then(|c| steps.list[c].as_mut()) {
-            add_bias(made, &relu);
+        if let Some(mut made) = change.biased.and_then(|c| steps.list[c].take()) {
+            add_bias(&mut made, &relu);
+            // Where relu stood the bias is there, which the convolution may come before: it may be converted in between.
+            steps.list[change.relu] = Some(made);
         }
         if let Some(pool) = &mut steps.list[p] {
             set_relu(pool, Relu::Before);

@@ -99,6 +99,11 @@ impl Swa {
         self.epoch_steps == 0
     }
 
+    /// Takes over where in a run the epochs begin.
+    pub(super) fn take_place(&mut self, run: &Swa) {
+        (self.begin, self.epoch_steps) = (run.begin, run.epoch_steps);
+    }
+
     /// Fills in a run of `steps` that begins at step `from`, with epochs of so many.
     pub(super) fn settle(&mut self, from: u64, steps: u64, epoch_steps: u64) {
         if !self.is_of_the_run() {

@@ -106,6 +106,22 @@ impl Optimizer {
         all
     }
 
+    /// Takes over the schedules of the same optimizer as a run has them, which may know its steps.
+    pub(crate) fn take_schedules(&mut self, run: &Optimizer) {
+        self.learning_rate = run.learning_rate.clone();
+        if let (Some(own), Some(theirs)) = (&mut self.momentum_schedule, &run.momentum_schedule) {
+            *own = theirs.clone();
+        }
+        if let (Some(own), Some(theirs)) = (&mut self.swa, &run.swa) {
+            own.take_place(theirs);
+        }
+        for (pattern, own) in &mut self.optimizer_map {
+            if let Some(theirs) = run.optimizer_map.get(pattern) {
+                own.take_schedules(theirs);
+            }
+        }
+    }
+
     /// Whether something goes over all steps of a run, however many these are.
     pub fn is_of_the_run(&self) -> bool {
         let of_run = |s: &Schedule| s.is_of_the_run();
