@@ -74,3 +74,47 @@ fn wrong_limits_and_times_are_told() {
         f.run(&["train", "glyphs", "--max-time", "00:00:00:01", "--epochs", "100000", "--out", "run"]).ok();
     assert!(done.err.contains("(max_time) is over"), "{}", done.err);
 }
+
+/// The largest power of two for whose step the compiler's plan finds room.
+#[test]
+fn a_batch_is_chosen_by_the_memory_that_its_step_needs() {
+    let f = Folder::with_data("auto-batch");
+    let batch = |memory: &str| {
+        let args = ["train", "cifar-cnn", "--batch-size=auto", "--print-config", "--max-memory", memory];
+        let printed = f.run(&args).ok();
+        let line = printed.out.lines().find(|l| l.starts_with("batch_size = ")).unwrap().to_string();
+        line.trim_start_matches("batch_size = ").parse::<u64>().unwrap()
+    };
+    let (small, large) = (batch("100MiB"), batch("800MiB"));
+    assert!(
+        small.is_power_of_two() && large.is_power_of_two() && small < large && large < 8192,
+        "{small} {large}"
+    );
+    let run = [
+        "train",
+        "fashion-mnist",
+        "--data-dir=data",
+        "--epochs=1",
+        "--steps-per-epoch=1",
+        "--max-memory=2GiB",
+    ];
+    let told = f.run(&[&run[..], &["--set=fit.batch_size=auto", "--out=run"]].concat()).ok();
+    assert!(told.out.contains("Batch: 8192 samples, by the compiler's memory plan"), "{}", told.out);
+    assert!(
+        told.out.contains("of the 2.0 GiB that --memory-limit gives; larger ones are not chosen"),
+        "{}",
+        told.out
+    );
+    // The run has the number, so that it goes on with it wherever it goes on.
+    let kept = std::fs::read_to_string(f.path("run/run.json")).unwrap();
+    assert!(kept.contains("\"batch_size\": 8192"), "{kept}");
+    for (memory, size, what) in [
+        ("20MiB", "auto", "the limit is 20 MiB"),
+        ("1GiB", "0", "from 1 up"),
+        ("1GiB", "much", "whole number"),
+    ] {
+        let size = format!("--batch-size={size}");
+        let e = f.run(&["train", "fashion-mnist", "--data-dir=data", &size, "--max-memory", memory]);
+        assert!(e.code != Some(0) && e.err.contains(what), "{}", e.err);
+    }
+}

@@ -34,7 +34,7 @@ pub(crate) struct Common {
     pub(crate) trace: Option<PathBuf>,
     /// Memory that the process may use, as 2000000000, 512MiB or 4GiB; programs that need more are refused before they
     /// run [default: what the machine has]
-    #[arg(long, global = true, value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, global = true, visible_alias = "max-memory", value_name = "BYTES", value_parser = bytes)]
     pub(crate) memory_limit: Option<usize>,
 }
 

@@ -34,9 +34,9 @@ pub(crate) struct TrainArgs {
     /// Steps in an epoch; `none`: one pass over the data
     #[arg(long, value_name = "N")]
     steps_per_epoch: Option<String>,
-    /// Samples in a step
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    batch_size: Option<u64>,
+    /// Samples in a step; auto: as many as fit into memory (of which --max-memory may give less), by the compiler's plan
+    #[arg(long, value_name = "N|auto", value_parser = batch_size)]
+    batch_size: Option<String>,
     /// Learning rate of the optimizer
     #[arg(long, value_name = "X")]
     pub(crate) learning_rate: Option<String>,
@@ -228,7 +228,7 @@ impl TrainArgs {
         let flags = [
             ("--epochs", "fit.epochs", number(self.epochs)),
             ("--steps-per-epoch", "fit.steps_per_epoch", self.steps_per_epoch.clone()),
-            ("--batch-size", "fit.batch_size", number(self.batch_size)),
+            ("--batch-size", "fit.batch_size", self.batch_size.clone()),
             ("--learning-rate", "optimizer.learning_rate", self.learning_rate.clone()),
             ("--precision", "compile.precision", self.precision.clone()),
             ("--seed", "seed", number(self.seed)),
@@ -304,6 +304,16 @@ impl TrainArgs {
                 Ok(plan)
             }
         }
+    }
+}
+
+/// A number from 1 on, or `auto`.
+fn batch_size(text: &str) -> Result<String, String> {
+    match text.parse::<u64>() {
+        Ok(0) => Err("0 is not in 1..".into()),
+        Ok(n) => Ok(n.to_string()),
+        Err(_) if text == "auto" => Ok(text.into()),
+        Err(e) => Err(format!("{e}: a number, or auto")),
     }
 }
 
@@ -388,6 +398,7 @@ fn not_to_train(path: &str) -> Error {
 
 fn announced(config: Config, data: TrainingData, reason: String, screen: &Screen) -> Plan {
     announce_data(&data, &reason, screen);
+    config.fit.batch_reason.iter().for_each(|reason| screen.line(reason));
     Plan { config, data, reason }
 }
 

@@ -1,5 +1,6 @@
 //! A configuration on its way: the text of a file or preset, and the keys that the command line changes.
 
+use super::batch_size::AUTO;
 use super::blame::{Wrong, from_serde, line_at, line_of, split, unknown};
 use super::{Config, PRESETS};
 use std::path::Path;
@@ -105,13 +106,14 @@ impl Draft {
         if let Some(wrong) = wrong {
             return Err(self.blame(wrong));
         }
-        let config: Config = table
+        let mut config: Config = table
             .try_into()
             .map_err(|e: toml::de::Error| Refused::from(from_serde(e.message()).at(self.origin.clone())))?;
-        match config.check() {
-            Ok(()) => Ok(config),
-            Err(wrong) => Err(self.blame(wrong)),
+        config.check().map_err(|wrong| self.blame(wrong))?;
+        if config.fit.batch_size == AUTO {
+            config.choose_batch_size().map_err(Refused::from)?;
         }
+        Ok(config)
     }
 
     fn blame(&self, wrong: Wrong) -> Refused {

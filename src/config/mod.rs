@@ -5,6 +5,7 @@
 //! Nothing here loads data or trains; see [`Config::load_data`], [`Config::model`] and [`Config::untrained`] for the step to live objects.
 
 mod augment;
+mod batch_size;
 mod blame;
 mod build;
 mod callbacks;
@@ -190,8 +191,12 @@ pub struct CompileSection {
 pub struct FitSection {
     /// Epochs of this run.
     pub epochs: usize,
-    /// Samples in a step.
+    /// Samples in a step; `"auto"`: as many as fit into memory by the compiler's plan.
+    #[serde(deserialize_with = "batch_size::auto_or_number", serialize_with = "batch_size::written")]
     pub batch_size: usize,
+    /// Why the batch is as large as it is, where that was chosen.
+    #[serde(skip)]
+    pub batch_reason: Option<String>,
     /// Steps in an epoch; none: one pass over the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_per_epoch: Option<usize>,

@@ -113,6 +113,9 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
     if attributes.contains("number_or_fraction") {
         return "number, or a fraction as text".into();
     }
+    if attributes.contains("auto_or_number") {
+        return "whole number, or `\"auto\"`".into();
+    }
     let inner = ty.strip_prefix("Option<").and_then(|t| t.strip_suffix('>')).unwrap_or(ty);
     let words = match inner {
         "usize" | "u64" | "i64" => "whole number",
