@@ -16,7 +16,7 @@ mod synthetic;
 
 pub use augment::augmentations;
 pub use build::scale_pixels;
-pub use callbacks::{CALLBACKS, CallbackSection, Logger};
+pub use callbacks::Logger;
 pub use draft::{Draft, Refused};
 pub use elsewhere::home_of;
 
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use systole_data::Tuning;
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::callback::Callback;
+use systole_nn::callback::{Callback, Place};
 use systole_nn::metric::Metric;
 use systole_nn::{Limit, Precision, max_time, optimizer};
 use toml::{Table, Value};
@@ -349,9 +349,9 @@ impl Config {
 
     fn check_callbacks(&self, metrics: &[Metric]) -> Result<(), Wrong> {
         for (i, table) in self.callbacks.iter().enumerate() {
-            let callback = callbacks::section(i, table)?;
-            if let Some(monitor) = callback.monitor() {
-                self.check_monitor(&format!("callbacks.{i}.monitor"), monitor, metrics)?;
+            let section = callbacks::section(i, table)?;
+            if let Some(monitor) = section.callback.monitor() {
+                self.check_monitor(&format!("{}.monitor", section.path), monitor, metrics)?;
             }
         }
         Ok(())
@@ -363,8 +363,18 @@ impl Config {
             let prefix = if monitor.starts_with("val_") { "val_" } else { "" };
             format!("{prefix}{}", self.metric_of(measured(monitor), metrics))
         };
-        let place = callbacks::Place { folder, names: self.names(metrics), whole: self.without_folders() };
-        self.callback_sections().map(|c| c.make(&place, &c.monitor().map_or(String::new(), logged))).collect()
+        let whole = self.without_folders();
+        let mut hparams = Vec::new();
+        // Those of layers and callbacks would be too many columns.
+        let sections = whole.iter().filter(|(key, _)| !["layers", "callbacks"].contains(&key.as_str()));
+        sections.for_each(|(key, value)| callbacks::hparams(key, value, &mut hparams));
+        let text = toml::to_string(&whole).unwrap_or_default();
+        let place = Place { folder, logged: &logged, names: self.names(metrics), text, hparams };
+        let placed = self.callback_sections().map(|mut section| -> Box<dyn Callback> {
+            section.callback.take_place(&place);
+            section.callback
+        });
+        placed.collect()
     }
 
     /// Metrics that were asked for by another name than they are logged by: `accuracy` is one of several.
@@ -385,8 +395,7 @@ impl Config {
 
     /// Adds what `--logger` asks for to the callbacks, or takes loggers out.
     pub fn set_logger(&mut self, logger: Logger) {
-        let is_logger: Vec<bool> =
-            self.callback_sections().map(|c| matches!(c, CallbackSection::TensorBoard { .. })).collect();
+        let is_logger: Vec<bool> = self.callback_sections().map(|c| c.class == "TensorBoard").collect();
         match logger {
             Logger::TensorBoard if is_logger.contains(&true) => {}
             Logger::TensorBoard => {
@@ -402,20 +411,20 @@ impl Config {
 
     /// Where TensorBoard finds the events of a run in `folder`, if they are written.
     pub fn event_folder(&self, folder: &Path) -> Option<PathBuf> {
-        self.callback_sections().find_map(|c| match c {
-            CallbackSection::TensorBoard { log_dir, .. } => Some(folder.join(log_dir)),
-            _ => None,
-        })
+        let board = self.callback_sections().find(|c| c.class == "TensorBoard")?;
+        board.callback.files().first().map(|(_, log_dir)| folder.join(log_dir))
     }
 
     /// Whether a callback puts the weights of the best epoch back at the end.
     pub fn restores_weights(&self) -> bool {
-        self.callback_sections()
-            .any(|c| matches!(c, CallbackSection::EarlyStopping { restore_best_weights: true, .. }))
+        let stops = self.callback_sections().map(|c| c.class == "EarlyStopping");
+        let restores =
+            self.callbacks.iter().map(|c| c.get("restore_best_weights") == Some(&Value::Boolean(true)));
+        stops.zip(restores).any(|(stops, restores)| stops && restores)
     }
 
     /// They were checked when the configuration was read.
-    fn callback_sections(&self) -> impl Iterator<Item = CallbackSection> {
+    fn callback_sections(&self) -> impl Iterator<Item = callbacks::Section> {
         self.callbacks.iter().enumerate().filter_map(|(i, table)| callbacks::section(i, table).ok())
     }
 

@@ -3,7 +3,7 @@
 //! Nothing of it is in the backups: the file says which epoch it is and how good that was, and a run that goes on believes it
 //! where that epoch is over. What lies ahead of the place that a run goes on from is measured and written again.
 
-use crate::callback::{Best, Callback, Delay, FitCx, Mode};
+use crate::callback::{Best, Callback, Delay, FitCx};
 use crate::file::ModelFile;
 use crate::history::{BestEpoch, History};
 use crate::model::Model;
@@ -44,7 +44,7 @@ pub struct KeepBest {
 
 impl KeepBest {
     /// Watches `monitor`, a value of the validation: `val_loss`, `val_accuracy`. Whether more or less of it is better its name
-    /// tells, as [`Mode::Auto`] does.
+    /// tells, as [`Mode::Auto`](crate::callback::Mode::Auto) does.
     pub fn new(path: impl AsRef<Path>, monitor: &str) -> KeepBest {
         KeepBest { path: path.as_ref().into(), monitor: monitor.into(), goes_on: false }
     }
@@ -128,8 +128,7 @@ impl Keeper {
     }
 
     fn of(options: KeepBest, kept: Option<BestEpoch>) -> Keeper {
-        let mut watch = Best::new(&options.monitor, Mode::Auto, 0.0);
-        watch.best = kept.as_ref().map(|best| best.value);
+        let watch = Best::new(&options.monitor, kept.as_ref().map(|best| best.value));
         Keeper { options, watch, kept, pending: None, delay: Delay::default() }
     }
 

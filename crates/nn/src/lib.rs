@@ -37,8 +37,6 @@ pub mod schedule;
 mod setters;
 mod step;
 mod synonyms;
-mod template;
-mod tensorboard;
 
 pub use activation::Activation;
 pub use architecture::{Architecture, InputSpec, LayerNode, NodeInput, Symbol, any_input, input, input_of};

@@ -215,7 +215,7 @@ fn plateau_lowers_the_rate_and_nan_ends_training() {
     let mut m = classifier();
     let broken = points(Some(&[f32::NAN; 20])).batch(5);
     let history =
-        m.fit(&broken, Fit { epochs: 9, callbacks: vec![Box::new(TerminateOnNaN)], ..quiet() }).unwrap();
+        m.fit(&broken, Fit { epochs: 9, callbacks: vec![Box::new(TerminateOnNaN::new())], ..quiet() }).unwrap();
     assert_eq!(history.step_ms.len(), 1);
     assert!(history.stopped_because.unwrap().contains("not finite at step 1"));
 }
