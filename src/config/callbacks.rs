@@ -3,6 +3,7 @@
 use super::blame::{Wrong, from_serde, unknown};
 use super::settings::to_json;
 use serde_json::Map;
+use std::path::{Component, Path};
 use systole_nn::callback::{CALLBACK_NAMES, Configured, HParam, class_of, from_table};
 use toml::{Table, Value};
 
@@ -54,11 +55,22 @@ pub(super) fn section(at: usize, table: &Table) -> Result<Section, Wrong> {
 
 /// Callbacks write within the run's folder.
 fn check_file(path: &str, file: &str) -> Result<(), Wrong> {
+    let wrong = |what: &str| {
+        let e = Wrong::new(path, format!("`{file}` {what}"));
+        Err(e.hint("name a file within the run's folder"))
+    };
+    let parts = || Path::new(file).components();
     if file.is_empty() || file.ends_with('/') {
-        return Err(Wrong::new(path, format!("`{file}` is no file's name"))
-            .hint("name a file within the run's folder"));
+        return wrong("is no file's name");
     }
-    Ok(())
+    if parts().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
+        return wrong("leaves the run's folder");
+    }
+    let first = parts().find(|part| matches!(part, Component::Normal(_)));
+    match first.map(|part| part.as_os_str()) {
+        Some(name) if name == "backups" || file == "run.json" => wrong("is where the run itself is kept"),
+        _ => Ok(()),
+    }
 }
 
 /// The plain values below a key by their paths.

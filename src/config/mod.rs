@@ -29,7 +29,7 @@ use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::callback::{Callback, Place};
 use systole_nn::metric::Metric;
-use systole_nn::{Limit, Precision, max_time, optimizer};
+use systole_nn::{Limit, Precision, ValCheckInterval, max_time, optimizer};
 use toml::{Table, Value};
 
 /// Names of the data sets.
@@ -195,9 +195,13 @@ pub struct FitSection {
     /// Steps in an epoch; none: one pass over the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_per_epoch: Option<usize>,
-    /// Test after every so many epochs; the last one is always tested.
-    #[serde(default = "once")]
+    /// Test after every so many epochs; the last one is always tested. Lightning's word for it, `check_val_every_n_epoch`, may be
+    /// written, too.
+    #[serde(default = "once", alias = "check_val_every_n_epoch")]
     pub validation_freq: usize,
+    /// Test in the middle of epochs: after a share of their batches (`0.25`), so many of them (`100`), or some time (`"00:10:00"`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_check_interval: Option<ValCheckInterval>,
     /// Train on this part of each epoch's batches, its first ones: `10` of them, or `0.1` for a tenth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_train_batches: Option<Limit>,
@@ -348,10 +352,36 @@ impl Config {
     }
 
     fn check_callbacks(&self, metrics: &[Metric]) -> Result<(), Wrong> {
+        let mut files: Vec<PathBuf> = Vec::new();
         for (i, table) in self.callbacks.iter().enumerate() {
             let section = callbacks::section(i, table)?;
             if let Some(monitor) = section.callback.monitor() {
                 self.check_monitor(&format!("{}.monitor", section.path), monitor, metrics)?;
+            }
+            for (argument, file) in section.callback.files() {
+                let path = PathBuf::from(file);
+                if section.class != "ModelCheckpoint" && files.contains(&path) {
+                    let what = format!("two callbacks write to `{file}`");
+                    return Err(Wrong::new(&format!("{}.{argument}", section.path), what)
+                        .hint("give each a name of its own"));
+                }
+                files.push(path);
+            }
+        }
+        Ok(())
+    }
+
+    /// An error where a callback would write over one of the run's own files, which are all in one folder.
+    pub fn check_files_of_callbacks(&self, taken: &[&Path]) -> Result<()> {
+        for section in self.callback_sections() {
+            for (argument, file) in section.callback.files() {
+                if let Some(own) = taken.iter().find(|own| own.file_name() == Some(file.as_ref())) {
+                    let what = format!("`{file}` is a file of the run itself");
+                    return Err(Error::new(ErrorKind::Config, what)
+                        .at(format!("{}.{argument}", section.path))
+                        .because(format!("{} is written by the run", own.display()))
+                        .hint("choose another name"));
+                }
             }
         }
         Ok(())

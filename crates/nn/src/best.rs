@@ -64,7 +64,17 @@ impl KeepBest {
         let Some(best) = history.best.clone() else { return Ok(()) };
         let (logs, epoch) = (history.last(), model.epochs().saturating_sub(1));
         let mut keeper = Keeper::of(self.clone(), Some(best));
-        let mut cx = FitCx { model, logs: &logs, epoch, stop_because: &mut None, notes: &mut history.notes };
+        let notes = &mut history.notes;
+        let mut cx = FitCx {
+            model,
+            logs: &logs,
+            epoch,
+            stop_because: &mut None,
+            notes,
+            batch: 0,
+            is_validated: true,
+            is_within_epoch: false,
+        };
         keeper.on_epoch_end(&mut cx)?;
         history.best = keeper.kept;
         Ok(())
@@ -162,6 +172,11 @@ impl Callback for Keeper {
         let written = self.write();
         self.delay.tell(written, "the best model is", cx);
         Ok(())
+    }
+
+    /// Epochs are compared, not what lies between.
+    fn on_validation_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if cx.is_within_epoch { Ok(()) } else { self.on_epoch_end(cx) }
     }
 
     fn on_train_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {

@@ -58,7 +58,11 @@ fn section<T: DeserializeOwned + Serialize>(source: &Source, name: &str, least: 
     let required: Vec<&str> = required.keys().map(String::as_str).collect();
     let least = toml::from_str::<T>(least).unwrap_or_else(|e| panic!("{name}: {e}"));
     let defaults = serde_json::to_value(least).expect("JSON");
-    keys_of(source, name, &listed(unknown.message()), &required, &defaults)
+    let items = source.items(&[&format!("pub struct {name} {{")]);
+    // Other words for a key are told with it.
+    let is_alias = |key: &String| items.iter().any(|i| i.attributes.contains(&format!("alias = {key:?}")));
+    let keys: Vec<String> = listed(unknown.message()).into_iter().filter(|key| !is_alias(key)).collect();
+    keys_of(source, name, &keys, &required, &defaults)
 }
 
 fn keys_of(source: &Source, name: &str, keys: &[String], required: &[&str], defaults: &Value) -> String {

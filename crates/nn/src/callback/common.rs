@@ -18,6 +18,12 @@ pub struct FitCx<'a> {
     pub stop_because: &'a mut Option<String>,
     /// What the user should know of it: [`History::notes`](crate::History::notes).
     pub notes: &'a mut Vec<String>,
+    /// The batch of the epoch that was trained on last, from 0.
+    pub batch: usize,
+    /// Whether the run has a validation.
+    pub is_validated: bool,
+    /// Whether the epoch is not over yet.
+    pub is_within_epoch: bool,
 }
 
 impl FitCx<'_> {
@@ -26,6 +32,36 @@ impl FitCx<'_> {
         report(&Some(ProgressEvent::Note(&text)));
         self.notes.push(text);
     }
+
+    /// An error of the callback `who` where a value is not one that the run will measure.
+    pub(super) fn must_measure(&self, monitor: &str, who: &str) -> Result<()> {
+        let (plain, is_of_validation) = match monitor.strip_prefix("val_") {
+            Some(plain) => (plain, true),
+            None => (monitor, false),
+        };
+        let all = measured(self.model);
+        // A metric of several values adds a number to its name.
+        let is_known = all.iter().any(|name| plain.strip_prefix(name.as_str()).is_some_and(is_index));
+        let because = match (is_known, is_of_validation && !self.is_validated) {
+            (true, false) => return Ok(()),
+            (true, true) => "the run has no validation".to_string(),
+            (false, _) => format!("measured are: {}, and these with val_ before", all.join(", ")),
+        };
+        let what = format!("{who} watches {monitor}, which is not measured");
+        Err(Error::new(ErrorKind::Config, what).because(because).hint("choose another monitor"))
+    }
+}
+
+fn is_index(rest: &str) -> bool {
+    rest.is_empty() || rest.strip_prefix('_').is_some_and(|n| n.parse::<usize>().is_ok())
+}
+
+/// The values that training measures, without those of a validation.
+pub(super) fn measured(model: &Model) -> Vec<String> {
+    let metrics = model
+        .compile_config()
+        .map(|c| c.metrics.iter().chain(&c.weighted_metrics).map(|m| m.name().to_string()));
+    std::iter::once("loss".to_string()).chain(metrics.into_iter().flatten()).collect()
 }
 
 /// Files that cannot be written now and will be tried again: told when that begins, and when it has not ended with training.
@@ -68,6 +104,22 @@ impl CallbackState {
     /// A float as text that reads back to the same bits, NaN and infinities too.
     pub fn float(value: Option<f64>) -> Value {
         value.map_or(Value::Null, |v| v.to_string().into())
+    }
+
+    /// Values as texts that read back to the same bits.
+    pub(super) fn logs(logs: &Logs) -> Value {
+        logs.iter().map(|(name, value)| serde_json::json!([name, value.to_string()])).collect()
+    }
+
+    /// What [`CallbackState::logs`] gave; nothing where there is none.
+    pub(super) fn logs_of(value: &Value) -> Result<Logs> {
+        let wrong = || Error::new(ErrorKind::Data, "the values in a callback's state are not readable");
+        let mut logs = Logs::new();
+        for entry in value.as_array().into_iter().flatten() {
+            let number = entry[1].as_str().and_then(|v| v.parse().ok()).ok_or_else(wrong)?;
+            logs.insert(entry[0].as_str().ok_or_else(wrong)?, number);
+        }
+        Ok(logs)
     }
 
     pub(super) fn get(&self, name: &str) -> Result<&Value> {
@@ -145,14 +197,29 @@ pub trait Callback: Send {
     fn wants_batch(&self, _step: u64) -> bool {
         true
     }
+    /// Whether a batch is left out: its epoch and its place in that, from 0.
+    fn skips(&self, _epoch: usize, _batch: usize) -> bool {
+        false
+    }
+    /// Values that it adds to those of this step or epoch: before any callback sees them.
+    fn values(&mut self, _cx: &FitCx<'_>) -> Result<Logs> {
+        Ok(Logs::new())
+    }
     /// After each step that one of the callbacks wants.
     fn on_train_batch_end(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
+        Ok(())
+    }
+    /// After a validation in the middle of an epoch ([`Fit::val_check_interval`](crate::Fit::val_check_interval)), and after that
+    /// of the last epoch where it came when the epoch was over ([`Fit::validate_last`](crate::Fit::validate_last)).
+    fn on_validation_end(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
         Ok(())
     }
     /// After each epoch, validation included.
     fn on_epoch_end(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
         Ok(())
     }
+    /// When training fails with this error: of the data, of a step, of another callback. Not when it is killed.
+    fn on_exception(&mut self, _cx: &mut FitCx<'_>, _error: &Error) {}
     /// After the last epoch.
     fn on_train_end(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
         Ok(())

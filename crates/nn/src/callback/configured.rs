@@ -10,6 +10,14 @@ pub type Checked = std::result::Result<(), (&'static str, Error)>;
 
 /// A callback that configurations can name. Its public fields are the keys of its table, with serde's `default` and
 /// `deny_unknown_fields`; what it finds out while training is skipped.
+///
+/// ```
+/// use systole_nn::callback::{Configured, EarlyStopping, ModelCheckpoint};
+/// let all: [Box<dyn Configured>; 2] =
+///     [Box::new(EarlyStopping::new("val_loss", 3)), Box::new(ModelCheckpoint::new("m.safetensors"))];
+/// assert_eq!((all[0].monitor(), all[1].files()), (Some("val_loss"), vec![("filepath", "m.safetensors")]));
+/// assert!(all.iter().all(|callback| callback.check().is_ok()));
+/// ```
 pub trait Configured: Callback {
     /// What no run could make right. `on_train_begin` asks it, too.
     fn check(&self) -> Checked {

@@ -43,6 +43,9 @@ pub struct CSVLogger<F: FileSystem = Disk> {
     /// Lines that could not be written yet.
     #[serde(skip)]
     pending: String,
+    /// The line of the last epoch, which a validation may still be added to.
+    #[serde(skip)]
+    last: String,
     /// Where the file ended when the backup was taken that the run goes on from.
     #[serde(skip)]
     resumed_at: Option<u64>,
@@ -75,6 +78,7 @@ impl<F: FileSystem> CSVLogger<F> {
             files,
             columns: Vec::new(),
             pending: String::new(),
+            last: String::new(),
             resumed_at: None,
             cut: None,
             delay: Delay::default(),
@@ -101,10 +105,17 @@ impl<F: FileSystem> CSVLogger<F> {
         Some(header.split(',').map(str::to_string).collect())
     }
 
+    /// The line of an epoch.
+    fn line(&self, cx: &FitCx<'_>) -> String {
+        let cell = |column: &String| cx.logs.get(column).map_or(String::new(), |v| v.to_string());
+        let cells: Vec<String> = self.columns.iter().map(cell).collect();
+        format!("{},{},{}\n", cx.epoch, cx.model.learning_rate(), cells.join(","))
+    }
+
     /// Values that the file has no column for are told, not written into other columns.
     fn tell_lacking(&self, cx: &mut FitCx<'_>) {
         let lacking: Vec<&str> =
-            cx.logs.iter().map(|(n, _)| n).filter(|n| !self.columns.iter().any(|c| c == n)).collect();
+            logged(cx).map(|(n, _)| n).filter(|n| !self.columns.iter().any(|c| c == n)).collect();
         if !lacking.is_empty() {
             cx.note(format!("{} has no column for {}", self.filename.display(), lacking.join(", ")));
         }
@@ -149,6 +160,10 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
         Ok(())
     }
 
+    fn wants_batch(&self, _step: u64) -> bool {
+        false
+    }
+
     fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         if !cx.model.leads() {
             return Ok(());
@@ -174,7 +189,7 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
             self.tell_lacking(cx);
         }
         if self.columns.is_empty() {
-            self.columns = cx.logs.iter().map(|(n, _)| n.to_string()).collect();
+            self.columns = logged(cx).map(|(n, _)| n.to_string()).collect();
             // Values that only some epochs have (validation) need their column from the start.
             let validated: Vec<String> = self.columns.iter().map(|c| format!("val_{c}")).collect();
             if !self.columns.iter().any(|c| c.starts_with("val_")) {
@@ -184,11 +199,26 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
                 self.pending += &format!("epoch,learning_rate,{}\n", self.columns.join(","));
             }
         }
-        let cells: Vec<String> =
-            self.columns.iter().map(|c| cx.logs.get(c).map_or(String::new(), |v| v.to_string())).collect();
-        self.pending += &format!("{},{},{}\n", cx.epoch, cx.model.learning_rate(), cells.join(","));
+        self.last = self.line(cx);
+        self.pending += &self.last;
         let written = self.write();
         self.delay.tell(written, "an epoch of the log is", cx);
+        Ok(())
+    }
+
+    /// The validation that the last epoch was owed comes into its line.
+    fn on_validation_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if cx.is_within_epoch || !cx.model.leads() || self.last.is_empty() {
+            return Ok(());
+        }
+        match self.pending.strip_suffix(self.last.as_str()) {
+            Some(before) => self.pending = before.into(),
+            None => self.cut = Some(self.length().saturating_sub(self.last.len() as u64)),
+        }
+        self.last = self.line(cx);
+        self.pending += &self.last;
+        let written = self.write();
+        self.delay.tell(written, "the last line of the log is", cx);
         Ok(())
     }
 
@@ -196,4 +226,9 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
         self.delay.tell_at_end("the last epochs of the log are", cx);
         Ok(())
     }
+}
+
+/// What an epoch measured; the learning rate has a column of its own.
+fn logged<'a>(cx: &FitCx<'a>) -> impl Iterator<Item = (&'a str, f64)> + 'a {
+    cx.logs.iter().filter(|(name, _)| *name != "learning_rate")
 }

@@ -36,6 +36,10 @@ pub(super) fn refuse_schedule(cx: &FitCx<'_>, who: &str) -> Result<()> {
 pub struct LearningRateScheduler<F>(pub F);
 
 impl<F: FnMut(usize, f64) -> f64 + Send> Callback for LearningRateScheduler<F> {
+    fn wants_batch(&self, _step: u64) -> bool {
+        false
+    }
+
     fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         refuse_schedule(cx, "LearningRateScheduler")
     }

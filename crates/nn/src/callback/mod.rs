@@ -3,6 +3,8 @@
 
 mod common;
 mod configured;
+mod kept;
+mod lambda_callback;
 mod learning_rate_scheduler;
 mod read;
 mod template;
@@ -10,10 +12,14 @@ mod watch;
 
 pub use common::{Callback, CallbackState, FitCx};
 pub use configured::{Checked, Configured, Place};
+pub use lambda_callback::LambdaCallback;
+pub use learning_rate_monitor::LoggingInterval;
 pub use learning_rate_scheduler::LearningRateScheduler;
+pub use model_checkpoint::SaveFreq;
 pub use read::{class_of, defaults_of, from_table};
 pub use systole_data::format::events::HParam;
 pub use tensorboard::UpdateFreq;
+pub use timer::TimerInterval;
 pub use watch::{Mode, grows};
 
 pub(crate) use common::Delay;
@@ -53,4 +59,7 @@ callbacks! {
     CSVLogger in mod csv_logger;
     TerminateOnNaN in mod terminate_on_nan;
     TensorBoard in mod tensorboard;
+    LearningRateMonitor in mod learning_rate_monitor;
+    Timer in mod timer;
+    SpikeDetection in mod spike_detection;
 }

@@ -126,6 +126,10 @@ impl Callback for ReduceLROnPlateau {
         Ok(())
     }
 
+    fn wants_batch(&self, _step: u64) -> bool {
+        false
+    }
+
     fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         checked(self, "ReduceLROnPlateau")?;
         refuse_schedule(cx, "ReduceLROnPlateau")

@@ -382,22 +382,28 @@ impl<F: FileSystem> TensorBoard<F> {
 
     fn put_epoch(&mut self, cx: &FitCx<'_>) {
         let (epoch, step) = (cx.epoch as u64, cx.model.steps());
-        for (name, value) in cx.logs.iter() {
-            match name.strip_prefix("val_") {
-                None => {
-                    let tag = format!("epoch_{}", self.called(name));
-                    self.put_scalar(TRAIN, epoch, &tag, value);
-                }
-                Some(name) => {
-                    let name = self.called(name).to_string();
-                    self.put_scalar(VALIDATION, epoch, &format!("epoch_{name}"), value);
-                    self.put_scalar(VALIDATION, step, &format!("evaluation_{name}_vs_iterations"), value);
-                }
-            }
+        // The rate is written below, whoever adds it to the values.
+        let trained = |name: &str| !name.starts_with("val_") && name != "learning_rate";
+        for (name, value) in cx.logs.iter().filter(|(name, _)| trained(name)) {
+            let tag = format!("epoch_{}", self.called(name));
+            self.put_scalar(TRAIN, epoch, &tag, value);
         }
+        self.put_validation(cx);
         self.put_scalar(TRAIN, epoch, "epoch_learning_rate", cx.model.learning_rate());
         if self.write_steps_per_second {
             self.put_scalar(TRAIN, epoch, "epoch_steps_per_second", speed(self.epoch_began, step));
+        }
+    }
+
+    /// Values of a validation by the step, and of an epoch's by its number too.
+    fn put_validation(&mut self, cx: &FitCx<'_>) {
+        let (epoch, step) = (cx.epoch as u64, cx.model.steps());
+        for (name, value) in cx.logs.iter().filter_map(|(n, v)| Some((n.strip_prefix("val_")?, v))) {
+            let name = self.called(name).to_string();
+            if !cx.is_within_epoch {
+                self.put_scalar(VALIDATION, epoch, &format!("epoch_{name}"), value);
+            }
+            self.put_scalar(VALIDATION, step, &format!("evaluation_{name}_vs_iterations"), value);
         }
     }
 
@@ -602,6 +608,15 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
         self.put_epoch(cx);
         let written = self.write();
         self.delay.tell(written, "TensorBoard's events are", cx);
+        Ok(())
+    }
+
+    fn on_validation_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if cx.model.leads() {
+            self.put_validation(cx);
+            let written = self.write();
+            self.delay.tell(written, "TensorBoard's events are", cx);
+        }
         Ok(())
     }
 

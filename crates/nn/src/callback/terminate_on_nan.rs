@@ -3,7 +3,7 @@
 use super::common::{Callback, FitCx};
 use super::configured::Configured;
 use serde::{Deserialize, Serialize};
-use systole_ir::Result;
+use systole_ir::{Error, ErrorKind, Result};
 
 /// Ends training as soon as the loss is NaN or infinite. So does every training without it; where devices work
 /// asynchronously, this looks after each step.
@@ -17,18 +17,27 @@ use systole_ir::Result;
 /// # let mut model = Model::sequential([dense(1)]);
 /// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
 /// use systole_nn::{callback::TerminateOnNaN, Fit};
-/// let callbacks = vec![Box::new(TerminateOnNaN::new()) as _];
+/// let callbacks = vec![Box::new(TerminateOnNaN::new().raise_error(true)) as _];
 /// assert!(model.fit(&data, Fit { callbacks, ..Default::default() }).is_ok());
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct TerminateOnNaN {}
+pub struct TerminateOnNaN {
+    /// Whether it ends with an error, so that the program fails.
+    pub raise_error: bool,
+}
 
 impl TerminateOnNaN {
     /// Looks after each step.
     pub fn new() -> TerminateOnNaN {
-        TerminateOnNaN {}
+        TerminateOnNaN { raise_error: false }
+    }
+
+    /// Ends with an error, so that the program fails.
+    pub fn raise_error(mut self, yes: bool) -> Self {
+        self.raise_error = yes;
+        self
     }
 }
 
@@ -38,7 +47,13 @@ impl Callback for TerminateOnNaN {
     fn on_train_batch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         if cx.logs.get("loss").is_some_and(|v| !v.is_finite()) {
             let what = || format!("the loss is not finite at step {}", cx.model.steps());
-            cx.stop_because.get_or_insert_with(what);
+            let why = cx.stop_because.get_or_insert_with(what);
+            if self.raise_error {
+                let (what, because) = why.split_once(": ").unwrap_or((why, "its value is no number"));
+                return Err(Error::new(ErrorKind::Data, what).because(because).hint(
+                    "try a smaller learning rate; without raise_error the run ends there, and its model is saved",
+                ));
+            }
         }
         Ok(())
     }
