@@ -7,8 +7,9 @@ pub use systole_dist::Strategy;
 pub use systole_ir::DType::{self, BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
 pub use systole_ir::{Error, ErrorKind, Literal, Result, Scalar, Shape, Tensor, TensorType, grad};
 pub use systole_nn::callback::{
-    CSVLogger, Callback, EarlyStopping, FitCx, LearningRateScheduler, Mode, ModelCheckpoint,
-    ReduceLROnPlateau, TensorBoard, TerminateOnNaN, UpdateFreq,
+    CSVLogger, Callback, EarlyStopping, FitCx, LambdaCallback, LearningRateMonitor, LearningRateScheduler,
+    LoggingInterval, Mode, ModelCheckpoint, ReduceLROnPlateau, SaveFreq, SpikeDetection, SwapEMAWeights,
+    TensorBoard, TerminateOnNaN, Timer, TimerInterval, UpdateFreq,
 };
 pub use systole_nn::layers::*;
 pub use systole_nn::loss::{
@@ -24,7 +25,7 @@ pub use systole_nn::optimizer::{Optimizer, UpdateInputs};
 pub use systole_nn::schedule::Schedule;
 pub use systole_nn::{
     Accelerator, Activation, BackupAndRestore, Compile, Cx, Fit, History, Initializer, Layer, Logs,
-    LoopBackup, LoopState, Model, Precision, StepCx, Symbol, TrainStep, input, input_of,
+    LoopBackup, LoopState, Model, Precision, StepCx, Symbol, TrainStep, ValCheckInterval, input, input_of,
 };
 pub use systole_runtime::{Buffer, Params, value_and_grad};
 

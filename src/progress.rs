@@ -44,6 +44,11 @@ pub fn show(event: &ProgressEvent<'_>) {
             }
         }
         ProgressEvent::Note(text) => terminal::tell(text),
+        ProgressEvent::Validation { step, logs } => {
+            let values = logs.iter().filter(|(name, _)| name.starts_with(VAL));
+            let values: Vec<String> = values.map(|(name, v)| format!("{}: {v:.4}", called(name))).collect();
+            terminal::tell(&format!("{}, after {step} steps of it: {}", current.0, values.join("  ")));
+        }
         ProgressEvent::EpochEnd { step, steps, elapsed, data_wait, device_wait, logs } => {
             let at = Moment { step: *step, steps: *steps, elapsed: *elapsed, data_wait: *data_wait };
             terminal::print(&match width {

@@ -152,6 +152,49 @@ fn killed_runs_of_other_optimizers_end_with_the_same_bits() {
     }
 }
 
+/// As above, with all callbacks of the configuration that decide, save and write, and validation in the middle of epochs.
+/// `SYSTOLE_CALLBACK_KILLS` of them (5); the recorded run takes more.
+#[test]
+fn killed_runs_with_all_callbacks_decide_the_same() {
+    let wanted = std::env::var("SYSTOLE_CALLBACK_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(5);
+    let f = Folder::with_data("kills-callbacks");
+    let callbacks = "--set=callbacks=[\
+        { type = \"EarlyStopping\", patience = 4, min_delta = 0.02, restore_best_weights = true }, \
+        { type = \"ModelCheckpoint\", filename = \"{epoch}-{step}-{val_loss:.3f}\", monitor = \"val_loss\", save_top_k = 2, save_last = true }, \
+        { type = \"ModelCheckpoint\", dirpath = \"fixed\", filename = \"m\", save_top_k = -1, every_n_train_steps = 17 }, \
+        { type = \"ReduceLROnPlateau\", monitor = \"loss\", factor = 0.5, patience = 1 }, \
+        { type = \"LearningRateMonitor\", log_momentum = true }, { type = \"CSVLogger\", filename = \"log.csv\" }, \
+        { type = \"TensorBoard\", update_freq = 10 }, { type = \"Timer\", duration = \"05:00:00\" }, \
+        { type = \"SpikeDetection\", rtol = 1e9 }, { type = \"TerminateOnNaN\" }]";
+    let more = [callbacks, "--val-check-interval=0.4", "--set=optimizer.learning_rate=0.01"];
+    let left = |out: &str| {
+        let bytes = |name: String| (name.clone(), std::fs::read(f.path(out).join(name)).unwrap());
+        let within = |dir: &str| {
+            let files = f.files(&format!("{out}/{dir}")).into_iter();
+            files.map(|name| bytes(format!("{dir}/{name}"))).collect::<Vec<_>>()
+        };
+        [within("checkpoints"), within("fixed"), vec![bytes("log.csv".into())]].concat()
+    };
+    let began = Instant::now();
+    let whole = f.run(&train("whole", &more)).ok().json();
+    let (longest, files) = (began.elapsed() / 2, left("whole"));
+    assert!(files.len() > 4 && whole["validations"].as_array().unwrap().len() > 2, "{whole}");
+    let mut draws = Stream::new(13, 0, 0);
+    let mut kills = 0;
+    while kills < wanted {
+        let _ = std::fs::remove_dir_all(f.path("cut"));
+        kills += kill_until_done(&f, &train("cut", &more), &mut draws, longest);
+        assert!(model(&f, "cut") == model(&f, "whole"), "{kills} kills");
+        let (names, same) = (f.files("cut/checkpoints"), left("cut") == files);
+        assert!(same, "{kills} kills: {names:?}");
+        let told = f.run(&train("cut", &more)).ok().json();
+        for key in ["history", "validations", "stopped_because", "loss", "val_loss", "total_steps"] {
+            assert_eq!(told[key], whole[key], "{key}, {kills} kills");
+        }
+    }
+    println!("{kills} kills");
+}
+
 #[test]
 fn a_run_moves_to_other_devices_when_it_is_told_to_and_says_so() {
     let f = Folder::with_data("moved");

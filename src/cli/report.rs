@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::Instant;
 use systole_ir::knobs;
-use systole_nn::{BestEpoch, History, Logs, Model, RunPlace};
+use systole_nn::{BestEpoch, History, Logs, Model, RunPlace, Validation};
 use systole_runtime::backend;
 
 /// What a run leaves in its folder.
@@ -77,6 +77,15 @@ impl<'a> Report<'a> {
         all.into()
     }
 
+    /// One object for each validation in the middle of an epoch.
+    fn validations(&self) -> Value {
+        let object = |v: &Validation| {
+            let place = [("epoch".to_string(), json!(v.epoch + 1)), ("step".to_string(), json!(v.step))];
+            Value::Object(place.into_iter().chain(entries(&v.logs)).collect())
+        };
+        self.history.validations.iter().map(object).collect()
+    }
+
     /// Samples a second while training, compiling left out.
     fn samples_per_second(&self) -> f64 {
         let (h, ms) = (&self.history, self.history.total_step_ms());
@@ -116,6 +125,7 @@ impl<'a> Report<'a> {
             put("host", json!({"index": index, "count": count}));
         }
         put("interrupted", json!(self.interrupted));
+        put("stopped_because", json!(self.history.stopped_because));
         put("total_epochs", json!(model.epochs()));
         put("total_steps", json!(model.steps()));
         put("resumed_at", json!(resumed.map(|p| json!({"epoch": p.epoch + 1, "step": p.steps}))));
@@ -125,6 +135,9 @@ impl<'a> Report<'a> {
             put("most_confused", confusions.json());
         }
         put("history", self.history_with(None));
+        if !self.history.validations.is_empty() {
+            put("validations", self.validations());
+        }
         put("config", serde_json::to_value(self.config).unwrap_or(Value::Null));
         o.into()
     }

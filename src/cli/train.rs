@@ -70,6 +70,12 @@ pub(crate) struct TrainArgs {
     /// Test on this part of the test data's batches; 0: not at all
     #[arg(long, value_name = "N")]
     limit_val_batches: Option<String>,
+    /// Test in the middle of epochs, too: after 0.25 of their batches, after 100 batches, or once 00:10:00 has gone by
+    #[arg(long, value_name = "SHARE | N | HH:MM:SS")]
+    val_check_interval: Option<String>,
+    /// Test after every N epochs; the last one is always tested
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    check_val_every_n_epoch: Option<u64>,
     /// End training when this time is over, all starts of a run together: 00:01:30:00 is an hour and a half
     #[arg(long, value_name = "DD:HH:MM:SS")]
     max_time: Option<String>,
@@ -237,6 +243,7 @@ impl TrainArgs {
             ("--limit-train-batches", "fit.limit_train_batches", self.limit_train_batches.clone()),
             ("--limit-val-batches", "fit.limit_val_batches", self.limit_val_batches.clone()),
             ("--num-sanity-val-steps", "fit.num_sanity_val_steps", number(self.num_sanity_val_steps)),
+            ("--check-val-every-n-epoch", "fit.validation_freq", number(self.check_val_every_n_epoch)),
             ("--strategy", "strategy.type", self.strategy.clone()),
             ("--devices", "strategy.devices", number(self.devices)),
         ];
@@ -258,6 +265,13 @@ impl TrainArgs {
         }
         if let Some(time) = &self.max_time {
             draft.set_text(format!("--max-time {time}"), "fit.max_time", time);
+        }
+        if let Some(interval) = &self.val_check_interval {
+            let flag = format!("--val-check-interval {interval}");
+            match interval.contains(':') {
+                true => draft.set_text(flag, "fit.val_check_interval", interval),
+                false => draft.set(flag, "fit.val_check_interval", interval),
+            };
         }
         if let Some(mesh) = &self.mesh {
             draft.set_text(format!("--mesh {mesh}"), "strategy.mesh", mesh);

@@ -51,6 +51,8 @@ pub(crate) fn train(
     let record = Record { devices: Some(devices_of(&model)?), ..record };
     let class_weight = config.class_weight(&data).inspect_err(|_| folder.undo())?;
     let common = record.common();
+    let own = [&*folder.model, &folder.best, &folder.example];
+    config.check_files_of_callbacks(&own).inspect_err(|_| folder.undo())?;
     let resumed = record.plan(&folder.folder, resume, save).inspect_err(|_| folder.undo())?;
     agree(&model, &data, common, &resumed).inspect_err(|_| folder.undo())?;
     if folder.leads {
@@ -306,8 +308,11 @@ fn fit(
     let test = config.test_pipeline(data);
     let first = resumed.initial_epoch;
     let metrics = model.compile_config().map_or(Vec::new(), |compile| compile.metrics.clone());
+    // What is measured before the weights become their means is not what is saved.
+    let averaged = model.compile_config().is_some_and(|compile| compile.optimizer.use_ema);
     let fit = Fit {
         callbacks: config.callbacks(&folder.folder, &metrics),
+        validate_last: !averaged,
         backup: Some(resumed.backup),
         best: Some(best.clone()),
         epochs: first + config.fit.epochs,
@@ -318,11 +323,12 @@ fn fit(
     };
     let tested_batches = config.tested_batches(&test)?;
     let mut history = model.fit(&config.train_pipeline_of(data, model.share_of_batches()), fit)?;
+    // Of an earlier run, where this one goes on from its model.
+    model.notes.remove("stopped_because");
     if let Some(why) = &history.stopped_because {
         note(why);
+        model.notes.insert("stopped_because".into(), why.clone());
     }
-    // What was measured before the weights became their means is not what is saved.
-    let averaged = model.compile_config().is_some_and(|compile| compile.optimizer.use_ema);
     let tested = history.last().get("val_loss").is_some() && !averaged;
     if !history.interrupted && !tested && tested_batches != Some(0) {
         let values = model.evaluate_steps(&test, tested_batches)?;
@@ -346,6 +352,7 @@ fn asked(config: &Config, test: &Dataset, screen: &Screen) -> Result<Fit> {
         steps_per_epoch: of.steps_per_epoch,
         validation: Some(test.clone()),
         validation_freq: of.validation_freq,
+        val_check_interval: of.val_check_interval,
         limit_train_batches: of.limit_train_batches,
         limit_val_batches: of.limit_val_batches,
         overfit_batches: of.overfit_batches,

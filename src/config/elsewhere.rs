@@ -13,6 +13,7 @@ const TABLES: [(&str, &[&str]); 6] = [
             "batch_size",
             "steps_per_epoch",
             "validation_freq",
+            "val_check_interval",
             "limit_train_batches",
             "limit_val_batches",
             "overfit_batches",

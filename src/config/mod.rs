@@ -17,7 +17,7 @@ mod synthetic;
 
 pub use augment::augmentations;
 pub use build::scale_pixels;
-pub use callbacks::{CALLBACKS, CallbackSection, Logger};
+pub use callbacks::Logger;
 pub use draft::{Draft, Refused};
 pub use elsewhere::home_of;
 
@@ -28,9 +28,9 @@ use std::path::{Path, PathBuf};
 use systole_data::Tuning;
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::callback::Callback;
+use systole_nn::callback::{Callback, Place};
 use systole_nn::metric::Metric;
-use systole_nn::{Limit, Precision, max_time, optimizer};
+use systole_nn::{Limit, Precision, ValCheckInterval, max_time, optimizer};
 use toml::{Table, Value};
 
 /// Names of the data sets.
@@ -200,9 +200,13 @@ pub struct FitSection {
     /// Steps in an epoch; none: one pass over the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_per_epoch: Option<usize>,
-    /// Test after every so many epochs; the last one is always tested.
-    #[serde(default = "once")]
+    /// Test after every so many epochs; the last one is always tested. Lightning's word for it, `check_val_every_n_epoch`, may be
+    /// written, too.
+    #[serde(default = "once", alias = "check_val_every_n_epoch")]
     pub validation_freq: usize,
+    /// Test in the middle of epochs: after a share of their batches (`0.25`), so many of them (`100`), or some time (`"00:10:00"`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_check_interval: Option<ValCheckInterval>,
     /// Train on this part of each epoch's batches, its first ones: `10` of them, or `0.1` for a tenth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_train_batches: Option<Limit>,
@@ -353,10 +357,36 @@ impl Config {
     }
 
     fn check_callbacks(&self, metrics: &[Metric]) -> Result<(), Wrong> {
+        let mut files: Vec<PathBuf> = Vec::new();
         for (i, table) in self.callbacks.iter().enumerate() {
-            let callback = callbacks::section(i, table)?;
-            if let Some(monitor) = callback.monitor() {
-                self.check_monitor(&format!("callbacks.{i}.monitor"), monitor, metrics)?;
+            let section = callbacks::section(i, table)?;
+            if let Some(monitor) = section.callback.monitor() {
+                self.check_monitor(&format!("{}.monitor", section.path), monitor, metrics)?;
+            }
+            for (argument, file) in section.callback.files() {
+                let path = PathBuf::from(file);
+                if section.class != "ModelCheckpoint" && files.contains(&path) {
+                    let what = format!("two callbacks write to `{file}`");
+                    return Err(Wrong::new(&format!("{}.{argument}", section.path), what)
+                        .hint("give each a name of its own"));
+                }
+                files.push(path);
+            }
+        }
+        Ok(())
+    }
+
+    /// An error where a callback would write over one of the run's own files, which are all in one folder.
+    pub fn check_files_of_callbacks(&self, taken: &[&Path]) -> Result<()> {
+        for section in self.callback_sections() {
+            for (argument, file) in section.callback.files() {
+                if let Some(own) = taken.iter().find(|own| own.file_name() == Some(file.as_ref())) {
+                    let what = format!("`{file}` is a file of the run itself");
+                    return Err(Error::new(ErrorKind::Config, what)
+                        .at(format!("{}.{argument}", section.path))
+                        .because(format!("{} is written by the run", own.display()))
+                        .hint("choose another name"));
+                }
             }
         }
         Ok(())
@@ -368,8 +398,18 @@ impl Config {
             let prefix = if monitor.starts_with("val_") { "val_" } else { "" };
             format!("{prefix}{}", self.metric_of(measured(monitor), metrics))
         };
-        let place = callbacks::Place { folder, names: self.names(metrics), whole: self.without_folders() };
-        self.callback_sections().map(|c| c.make(&place, &c.monitor().map_or(String::new(), logged))).collect()
+        let whole = self.without_folders();
+        let mut hparams = Vec::new();
+        // Those of layers and callbacks would be too many columns.
+        let sections = whole.iter().filter(|(key, _)| !["layers", "callbacks"].contains(&key.as_str()));
+        sections.for_each(|(key, value)| callbacks::hparams(key, value, &mut hparams));
+        let text = toml::to_string(&whole).unwrap_or_default();
+        let place = Place { folder, logged: &logged, names: self.names(metrics), text, hparams };
+        let placed = self.callback_sections().map(|mut section| -> Box<dyn Callback> {
+            section.callback.take_place(&place);
+            section.callback
+        });
+        placed.collect()
     }
 
     /// Metrics that were asked for by another name than they are logged by: `accuracy` is one of several.
@@ -390,8 +430,7 @@ impl Config {
 
     /// Adds what `--logger` asks for to the callbacks, or takes loggers out.
     pub fn set_logger(&mut self, logger: Logger) {
-        let is_logger: Vec<bool> =
-            self.callback_sections().map(|c| matches!(c, CallbackSection::TensorBoard { .. })).collect();
+        let is_logger: Vec<bool> = self.callback_sections().map(|c| c.class == "TensorBoard").collect();
         match logger {
             Logger::TensorBoard if is_logger.contains(&true) => {}
             Logger::TensorBoard => {
@@ -407,20 +446,20 @@ impl Config {
 
     /// Where TensorBoard finds the events of a run in `folder`, if they are written.
     pub fn event_folder(&self, folder: &Path) -> Option<PathBuf> {
-        self.callback_sections().find_map(|c| match c {
-            CallbackSection::TensorBoard { log_dir, .. } => Some(folder.join(log_dir)),
-            _ => None,
-        })
+        let board = self.callback_sections().find(|c| c.class == "TensorBoard")?;
+        board.callback.files().first().map(|(_, log_dir)| folder.join(log_dir))
     }
 
     /// Whether a callback puts the weights of the best epoch back at the end.
     pub fn restores_weights(&self) -> bool {
-        self.callback_sections()
-            .any(|c| matches!(c, CallbackSection::EarlyStopping { restore_best_weights: true, .. }))
+        let stops = self.callback_sections().map(|c| c.class == "EarlyStopping");
+        let restores =
+            self.callbacks.iter().map(|c| c.get("restore_best_weights") == Some(&Value::Boolean(true)));
+        stops.zip(restores).any(|(stops, restores)| stops && restores)
     }
 
     /// They were checked when the configuration was read.
-    fn callback_sections(&self) -> impl Iterator<Item = CallbackSection> {
+    fn callback_sections(&self) -> impl Iterator<Item = callbacks::Section> {
         self.callbacks.iter().enumerate().filter_map(|(i, table)| callbacks::section(i, table).ok())
     }
 

@@ -207,7 +207,7 @@ fn read<T: DeserializeOwned>(path: &str, json: Json) -> Result<T, Wrong> {
     })
 }
 
-fn to_json(value: &Value) -> Json {
+pub(super) fn to_json(value: &Value) -> Json {
     match value {
         Value::String(s) => s.clone().into(),
         Value::Integer(i) => (*i).into(),

@@ -136,7 +136,8 @@ pub fn a_pipeline_is_debugged() {
 pub fn callbacks_and_backups_are_kept(folder: &Path) {
     let (log, runs) = (folder.join("log.csv"), folder.join("backups"));
     std::fs::create_dir_all(folder).unwrap();
-    let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(CSVLogger::new(&log)), Box::new(TerminateOnNaN)];
+    let callbacks: Vec<Box<dyn Callback>> =
+        vec![Box::new(CSVLogger::new(&log)), Box::new(TerminateOnNaN::new())];
     let backup = Some(BackupAndRestore::new(&runs));
     let history =
         network(Strategy::one_device()).fit(&floats().batch(16), Fit { callbacks, backup, ..fit() }).unwrap();

@@ -13,11 +13,22 @@ use systole_runtime::{Buffer, Params, jit};
 /// Weights of both kinds, the batch, and step, seed and the part that a batch counts: new statistics.
 type In = (Params, Params, (Vec<Tensor>, Tensor, Vec<Tensor>), (Tensor, Tensor, Tensor));
 
+/// What weights became at the end of a run.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Took {
+    Nothing,
+    /// They follow the weights closely, and Keras leaves the statistics of batches as they are.
+    RunningMeans,
+    /// Statistics of batches are those of other weights.
+    MeansOfEpochs,
+}
+
 impl Model {
-    /// Weights become their means, where the optimizer keeps those. Whether they did in a way that leaves statistics of batches
-    /// behind (a mean of epochs; running means follow too closely, and Keras leaves the statistics).
-    pub(crate) fn take_averages(&mut self) -> Result<bool> {
-        let Some(optimizer) = self.compile_config().map(|c| c.optimizer.clone()) else { return Ok(false) };
+    /// Weights become their means, where the optimizer keeps those.
+    pub(crate) fn take_averages(&mut self) -> Result<Took> {
+        let Some(optimizer) = self.compile_config().map(|c| c.optimizer.clone()) else {
+            return Ok(Took::Nothing);
+        };
         let names: Vec<String> = self.state.trainable.iter().map(|(name, _)| name.to_string()).collect();
         let steps = self.steps();
         let mut took = false;
@@ -28,7 +39,29 @@ impl Model {
                 took = true;
             }
         }
-        Ok(took && optimizer.swa.is_some())
+        Ok(match (took, optimizer.swa.is_some()) {
+            (false, _) => Took::Nothing,
+            (true, false) => Took::RunningMeans,
+            (true, true) => Took::MeansOfEpochs,
+        })
+    }
+
+    /// Weights and their running means change places, where the optimizer keeps those. Whether they did.
+    pub(crate) fn swap_averages(&mut self) -> bool {
+        let Some(optimizer) = self.compile_config().map(|c| c.optimizer.clone()) else { return false };
+        let names: Vec<String> = self.state.trainable.names().map(str::to_string).collect();
+        let steps = self.steps();
+        let mut swapped = false;
+        for name in &names {
+            let Some(key) = optimizer.average_of(name, steps) else { continue };
+            let pair = (self.state.trainable.get(name).cloned(), self.state.optimizer.get(&key).cloned());
+            if let (Some(weight), Some(mean)) = pair {
+                self.state.trainable.insert(name, mean);
+                self.state.optimizer.insert(key, weight);
+                swapped = true;
+            }
+        }
+        swapped
     }
 
     /// Moving statistics become the means over one pass of the data. Source: PyTorch's `update_bn`.

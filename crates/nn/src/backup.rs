@@ -4,7 +4,7 @@
 
 use crate::callback::CallbackState;
 use crate::file::ModelFile;
-use crate::history::{History, Logs};
+use crate::history::{History, Logs, Validation};
 use crate::layers::CustomLayers;
 use crate::model::Model;
 use serde::{Deserialize, Serialize};
@@ -141,6 +141,9 @@ pub struct RunPlace {
     /// Seconds that all its starts trained, where `max_time` limits them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained_seconds: Option<f64>,
+    /// Seconds since the last validation, where `val_check_interval` is a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validated_seconds: Option<f64>,
     /// The place in the data before the next step: `epoch:elements`.
     pub(crate) data: String,
 }
@@ -152,9 +155,15 @@ pub(crate) struct RunState {
     pub(crate) place: RunPlace,
     initial_epoch: usize,
     /// Values as text: JSON has no NaN.
-    epochs: Vec<Vec<(String, String)>>,
+    epochs: Vec<Texts>,
+    /// Validations in the middle of epochs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    validations: Vec<(usize, u64, Texts)>,
     callbacks: Vec<serde_json::Value>,
 }
+
+/// Values by name, as text.
+type Texts = Vec<(String, String)>;
 
 /// A backup that was read.
 pub(crate) struct FoundBackup {
@@ -175,6 +184,7 @@ impl RunState {
             place,
             initial_epoch: history.initial_epoch,
             epochs: history.epochs.iter().map(texts).collect(),
+            validations: history.validations.iter().map(|v| (v.epoch, v.step, texts(&v.logs))).collect(),
             callbacks: callbacks.iter().map(|c| c.values.clone()).collect(),
         }
     }
@@ -186,13 +196,18 @@ impl RunState {
             stopped_because: self.place.stopped_because.clone(),
             ..History::default()
         };
-        for epoch in &self.epochs {
+        let logs_of = |texts: &Texts| -> Result<Logs> {
             let mut logs = Logs::new();
-            for (name, text) in epoch {
+            for (name, text) in texts {
                 let value = text.parse().map_err(|_| unreadable(format!("{name} is `{text}`")))?;
                 logs.insert(name, value);
             }
-            history.epochs.push(logs);
+            Ok(logs)
+        };
+        history.epochs = self.epochs.iter().map(logs_of).collect::<Result<_>>()?;
+        for (epoch, step, texts) in &self.validations {
+            let validation = Validation { epoch: *epoch, step: *step, logs: logs_of(texts)? };
+            history.validations.push(validation);
         }
         Ok(history)
     }

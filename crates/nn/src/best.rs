@@ -3,7 +3,7 @@
 //! Nothing of it is in the backups: the file says which epoch it is and how good that was, and a run that goes on believes it
 //! where that epoch is over. What lies ahead of the place that a run goes on from is measured and written again.
 
-use crate::callback::{Best, Callback, Delay, FitCx, Mode};
+use crate::callback::{Best, Callback, Delay, FitCx};
 use crate::file::ModelFile;
 use crate::history::{BestEpoch, History};
 use crate::model::Model;
@@ -44,7 +44,7 @@ pub struct KeepBest {
 
 impl KeepBest {
     /// Watches `monitor`, a value of the validation: `val_loss`, `val_accuracy`. Whether more or less of it is better its name
-    /// tells, as [`Mode::Auto`] does.
+    /// tells, as [`Mode::Auto`](crate::callback::Mode::Auto) does.
     pub fn new(path: impl AsRef<Path>, monitor: &str) -> KeepBest {
         KeepBest { path: path.as_ref().into(), monitor: monitor.into(), goes_on: false }
     }
@@ -64,7 +64,17 @@ impl KeepBest {
         let Some(best) = history.best.clone() else { return Ok(()) };
         let (logs, epoch) = (history.last(), model.epochs().saturating_sub(1));
         let mut keeper = Keeper::of(self.clone(), Some(best));
-        let mut cx = FitCx { model, logs: &logs, epoch, stop_because: &mut None, notes: &mut history.notes };
+        let notes = &mut history.notes;
+        let mut cx = FitCx {
+            model,
+            logs: &logs,
+            epoch,
+            stop_because: &mut None,
+            notes,
+            batch: 0,
+            is_validated: true,
+            is_within_epoch: false,
+        };
         keeper.on_epoch_end(&mut cx)?;
         history.best = keeper.kept;
         Ok(())
@@ -128,8 +138,7 @@ impl Keeper {
     }
 
     fn of(options: KeepBest, kept: Option<BestEpoch>) -> Keeper {
-        let mut watch = Best::new(&options.monitor, Mode::Auto, 0.0);
-        watch.best = kept.as_ref().map(|best| best.value);
+        let watch = Best::new(&options.monitor, kept.as_ref().map(|best| best.value));
         Keeper { options, watch, kept, pending: None, delay: Delay::default() }
     }
 
@@ -163,6 +172,11 @@ impl Callback for Keeper {
         let written = self.write();
         self.delay.tell(written, "the best model is", cx);
         Ok(())
+    }
+
+    /// Epochs are compared, not what lies between.
+    fn on_validation_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if cx.is_within_epoch { Ok(()) } else { self.on_epoch_end(cx) }
     }
 
     fn on_train_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {

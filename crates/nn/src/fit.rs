@@ -1,16 +1,18 @@
 //! `fit`: epochs of training steps over a pipeline, with validation, callbacks and progress.
 
+use crate::averages::Took;
 use crate::backup::{BackupAndRestore, Backups, FoundBackup, RunPlace, RunState, snapshot};
 use crate::batch::{Batch, DeviceBatch};
 use crate::best::{KeepBest, Keeper};
 use crate::callback::{Callback, CallbackState, FitCx};
 use crate::endless::check_end;
 use crate::feed::{BatchRecipe, Feed, ReadyBatch};
-use crate::history::{History, Logs};
+use crate::history::{History, Logs, Validation};
 use crate::hosts::{Due, Meetings};
 use crate::limits::Limit;
 use crate::model::Model;
 use crate::progress::{Elapsed, Progress, ProgressEvent, report};
+use crate::val_check::{ValCheck, ValCheckInterval};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,8 +54,12 @@ pub struct Fit {
     pub steps_per_epoch: Option<usize>,
     /// Data to evaluate on.
     pub validation: Option<Dataset>,
-    /// Evaluate after every so many epochs.
+    /// Evaluate after every so many epochs; Lightning's `check_val_every_n_epoch`.
     pub validation_freq: usize,
+    /// Evaluate in the middle of epochs, too: after a share of their batches, so many of them, or some time.
+    pub val_check_interval: Option<ValCheckInterval>,
+    /// Evaluate when training ends, whatever the epochs before.
+    pub validate_last: bool,
     /// Evaluate on at most so many batches.
     pub validation_steps: Option<usize>,
     /// Train on this part of each epoch's batches: its first ones.
@@ -92,6 +98,8 @@ impl Default for Fit {
             steps_per_epoch: None,
             validation: None,
             validation_freq: 1,
+            val_check_interval: None,
+            validate_last: false,
             validation_steps: None,
             limit_train_batches: None,
             limit_val_batches: None,
@@ -126,21 +134,13 @@ impl Fit {
         Ok(())
     }
 
-    /// Measures the model on the validation data, where the epoch that is over is one of those.
-    fn validate(&self, model: &mut Model, logs: &mut Logs) -> Result<()> {
-        let due = model.epoch.is_multiple_of(self.validation_freq);
-        if let Some(data) = self.validation.as_ref().filter(|_| due) {
-            logs.extend_with_prefix("val_", &model.evaluate_steps(data, self.validation_steps)?);
-        }
-        Ok(())
-    }
-
     /// What the limits leave of the data; what they take away is taken out of the arguments.
     fn limit(&mut self, data: &Dataset) -> Result<Dataset> {
         if let Some(n) = self.fast_dev_run {
             let few = Some(Limit::Batches(n));
             (self.limit_train_batches, self.limit_val_batches) = (few, few);
             (self.epochs, self.validation_freq) = (self.initial_epoch + 1, 1);
+            self.val_check_interval = None;
             (self.backup, self.best, self.num_sanity_val_steps) = (None, None, 0);
             self.callbacks.clear();
         }
@@ -217,37 +217,13 @@ impl Model {
         run.agree(self, &options)?;
         run.tell(note);
         options.check_validation(self)?;
-        run.each(self, &Logs::new(), 0, |c, cx| c.on_train_begin(cx))?;
-        let (first, start) = (run.epoch, (run.epoch, run.taken));
-        let mut goes_on = None;
-        for epoch in first..options.epochs {
-            if run.stop_because.is_some() {
-                break;
-            }
-            let mut feed = match goes_on.take() {
-                Some(feed) => feed,
-                None if epoch == first => self.feed(&run, &options, data.iter_at(&run.position))?,
-                None => self.feed(&run, &options, data.iter_epoch(options.pass_of(epoch)))?,
-            };
-            let steps = options.steps_per_epoch.or(steps_in(data));
-            run.epoch(self, &options, epoch, &mut feed, steps)?;
-            run.history.data = Some(feed.report());
-            goes_on = options.steps_per_epoch.map(|_| feed);
-            if run.history.interrupted {
-                break;
+        match run.train(self, data, &options) {
+            Ok(()) => Ok(run.into_history()),
+            Err(e) => {
+                run.tell_error(self, &e);
+                Err(e)
             }
         }
-        if !run.history.interrupted && (run.epoch, run.taken) != start {
-            run.back_up(self, true, options.verbose);
-        }
-        if !run.history.interrupted && self.take_averages()? {
-            self.refresh_statistics(data, options.steps_per_epoch)?;
-        }
-        let logs = run.history.last();
-        run.each(self, &logs, options.epochs, |c, cx| c.on_train_end(cx))?;
-        run.history.stopped_because = run.stop_because;
-        run.history.best = run.best.and_then(|keeper| keeper.kept);
-        Ok(run.history)
     }
 
     /// A schedule over the whole run learns how many steps that has. A run that goes on takes the one of its backup.
@@ -368,6 +344,18 @@ struct FitRun {
     began: Instant,
     trained_before: Duration,
     max_time: Option<Duration>,
+    val_check: ValCheck,
+    is_validated: bool,
+}
+
+/// Which callbacks are called.
+#[derive(Clone, Copy, PartialEq)]
+enum Who {
+    All,
+    /// What keeps the best model.
+    Keeper,
+    /// The user's.
+    Callbacks,
 }
 
 /// A step that was begun.
@@ -409,6 +397,12 @@ impl FitRun {
             began: Instant::now(),
             trained_before: Duration::ZERO,
             max_time: options.max_time,
+            val_check: ValCheck::new(
+                options.val_check_interval,
+                (options.validation_freq, options.initial_epoch),
+                options.steps_per_epoch.or(steps_in(data)),
+            )?,
+            is_validated: options.validation.is_some(),
         };
         let found = match &run.backups {
             Some(own) => own.latest()?,
@@ -443,6 +437,9 @@ impl FitRun {
         self.position = found.run.position().at(|| path.clone())?;
         (self.epoch, self.taken) = (found.run.place.epoch, found.run.place.steps);
         self.stop_because = found.run.place.stopped_because.take();
+        let waited = found.run.place.validated_seconds.unwrap_or_default();
+        let last = self.history.validations.last().map(|v| (v.step, v.logs.clone()));
+        self.val_check.go_on(Duration::try_from_secs_f64(waited).unwrap_or_default(), last);
         let before = found.run.place.trained_seconds.unwrap_or_default();
         self.trained_before = Duration::try_from_secs_f64(before).unwrap_or_default();
         model.restore(found.file).at(|| path)
@@ -465,11 +462,20 @@ impl FitRun {
         let validates = options.validation.is_some();
         let arguments = format!(
             "epochs {initial_epoch} to {epochs} of {steps_per_epoch:?} steps, validation {validates} every \
-             {validation_freq} for {validation_steps:?} steps, class weights {:?}, {} callbacks",
+             {validation_freq} and {:?} for {validation_steps:?} steps, class weights {:?}, {} callbacks",
+            options.val_check_interval,
             options.class_weight,
             self.callbacks.len()
         );
         let best = self.best.as_ref().and_then(|keeper| keeper.kept.as_ref());
+        if self.val_check.is_by_time() {
+            return Err(Error::new(
+                ErrorKind::Config,
+                "val_check_interval is a time, and there are several hosts",
+            )
+            .because("their clocks do not agree on a step")
+            .hint("give a number of batches: val_check_interval = 100"));
+        }
         let place = format!("step {} (epoch {}, {} steps of it)", model.steps(), self.epoch, self.taken);
         let place = format!("{place}, the best so far {best:?}");
         let mut things = model.common()?;
@@ -520,6 +526,7 @@ impl FitRun {
             finished,
             stopped_because: self.stop_because.clone(),
             trained_seconds: self.max_time.map(|_| self.trained().as_secs_f64()),
+            validated_seconds: self.val_check.is_by_time().then(|| self.val_check.waited().as_secs_f64()),
             data: self.position.to_string(),
         };
         let file = || {
@@ -553,16 +560,197 @@ impl FitRun {
         &mut self,
         model: &mut Model,
         logs: &Logs,
-        epoch: usize,
+        at: (usize, bool),
+        f: impl FnMut(&mut dyn Callback, &mut FitCx<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.each_of(Who::All, model, logs, at, f)
+    }
+
+    fn each_of(
+        &mut self,
+        who: Who,
+        model: &mut Model,
+        logs: &Logs,
+        (epoch, is_within_epoch): (usize, bool),
         mut f: impl FnMut(&mut dyn Callback, &mut FitCx<'_>) -> Result<()>,
     ) -> Result<()> {
-        let keeper = self.best.iter_mut().map(|keeper| keeper as &mut dyn Callback);
-        for callback in keeper.chain(self.callbacks.iter_mut().map(|c| c.as_mut() as &mut dyn Callback)) {
+        let (is_validated, batch) = (self.is_validated, self.taken.saturating_sub(1));
+        let keeper = self.best.iter_mut().filter(|_| who != Who::Callbacks);
+        let keeper = keeper.map(|keeper| keeper as &mut dyn Callback);
+        let callbacks = self.callbacks.iter_mut().filter(|_| who != Who::Keeper);
+        for callback in keeper.chain(callbacks.map(|c| c.as_mut() as &mut dyn Callback)) {
             let (stop_because, notes) = (&mut self.stop_because, &mut self.history.notes);
-            let mut cx = FitCx { model, logs, epoch, stop_because, notes };
+            let mut cx =
+                FitCx { model, logs, epoch, stop_because, notes, batch, is_validated, is_within_epoch };
             f(callback, &mut cx)?;
         }
         Ok(())
+    }
+
+    /// What callbacks measure, beside what the model does.
+    fn add_values(&mut self, model: &mut Model, logs: &mut Logs, at: (usize, bool)) -> Result<()> {
+        let mut added = Logs::new();
+        self.each(model, logs, at, |c, cx| {
+            c.values(cx)?.iter().for_each(|(name, value)| added.insert(name, value));
+            Ok(())
+        })?;
+        added.iter().for_each(|(name, value)| logs.insert(name, value));
+        Ok(())
+    }
+
+    /// All epochs that are left.
+    fn train(&mut self, model: &mut Model, data: &Dataset, options: &Fit) -> Result<()> {
+        self.each(model, &Logs::new(), (0, false), |c, cx| c.on_train_begin(cx))?;
+        let (first, start) = (self.epoch, (self.epoch, self.taken));
+        let mut goes_on = None;
+        for epoch in first..options.epochs {
+            if self.stop_because.is_some() {
+                break;
+            }
+            let mut feed = match goes_on.take() {
+                Some(feed) => feed,
+                None if epoch == first => model.feed(self, options, data.iter_at(&self.position))?,
+                None => model.feed(self, options, data.iter_epoch(options.pass_of(epoch)))?,
+            };
+            let steps = options.steps_per_epoch.or(steps_in(data));
+            self.epoch(model, options, epoch, &mut feed, steps)?;
+            self.history.data = Some(feed.report());
+            goes_on = options.steps_per_epoch.map(|_| feed);
+            if self.history.interrupted {
+                break;
+            }
+        }
+        if !self.history.interrupted {
+            self.validate_last(model, options)?;
+            if (self.epoch, self.taken) != start {
+                self.back_up(model, true, options.verbose);
+            }
+            self.take_averages(model, data, options)?;
+        }
+        let logs = self.history.last();
+        self.each(model, &logs, (options.epochs, false), |c, cx| c.on_train_end(cx))
+    }
+
+    /// The weights of the end, where they are means. What is said of the model at the end is then measured anew.
+    fn take_averages(&mut self, model: &mut Model, data: &Dataset, options: &Fit) -> Result<()> {
+        let took = model.take_averages()?;
+        if took == Took::MeansOfEpochs {
+            model.refresh_statistics(data, options.steps_per_epoch)?;
+        }
+        if took == Took::Nothing || !options.validate_last || !self.is_validated {
+            return Ok(());
+        }
+        let values = self.measured(model, options)?;
+        if let Some(last) = self.history.epochs.last_mut() {
+            last.extend_with_prefix("", &values);
+        }
+        Ok(())
+    }
+
+    fn into_history(self) -> History {
+        let best = self.best.and_then(|keeper| keeper.kept);
+        History { stopped_because: self.stop_because, best, ..self.history }
+    }
+
+    /// Tells callbacks why training fails; what they write is all that is left of it.
+    fn tell_error(&mut self, model: &mut Model, e: &Error) {
+        let epoch = self.epoch;
+        // None of them returns an error.
+        let _ = self.each(model, &Logs::new(), (epoch, true), |c, cx| {
+            c.on_exception(cx, e);
+            Ok(())
+        });
+    }
+
+    /// Measures the model on the validation data, with its running means where a callback asks for that.
+    fn measure(&mut self, model: &mut Model, options: &Fit) -> Result<Logs> {
+        let swapped = self.swaps_averages().is_some() && model.swap_averages();
+        let measured = self.measured(model, options);
+        if swapped {
+            model.swap_averages();
+        }
+        let logs = measured?;
+        self.val_check.take(model.steps(), logs.clone());
+        Ok(logs)
+    }
+
+    fn measured(&self, model: &mut Model, options: &Fit) -> Result<Logs> {
+        let Some(data) = &options.validation else { return Ok(Logs::new()) };
+        let mut logs = Logs::new();
+        logs.extend_with_prefix("val_", &model.evaluate_steps(data, options.validation_steps)?);
+        Ok(logs)
+    }
+
+    /// See [`Callback::swaps_averages`].
+    fn swaps_averages(&self) -> Option<bool> {
+        self.callbacks.iter().filter_map(|c| c.swaps_averages()).reduce(|a, b| a || b)
+    }
+
+    /// Shows an epoch that is over to all callbacks: what keeps the best model sees it as it was measured.
+    fn end_epoch(&mut self, model: &mut Model, logs: &Logs, epoch: usize) -> Result<()> {
+        let swaps = self.swaps_averages();
+        let swapped = swaps.is_some() && model.swap_averages();
+        let end = |c: &mut dyn Callback, cx: &mut FitCx<'_>| c.on_epoch_end(cx);
+        let mut shown = self.each_of(Who::Keeper, model, logs, (epoch, false), end);
+        let stays = swapped && swaps == Some(true);
+        if swapped && !stays {
+            model.swap_averages();
+        }
+        shown = shown.and_then(|()| self.each_of(Who::Callbacks, model, logs, (epoch, false), end));
+        if stays {
+            model.swap_averages();
+        }
+        shown
+    }
+
+    /// Adds the validation of an epoch that is over, where it is one of those that have one.
+    fn validate(&mut self, model: &mut Model, options: &Fit, logs: &mut Logs) -> Result<()> {
+        let (epoch, is_over) = (model.epoch - 1, model.epoch == options.epochs);
+        let due = self.val_check.is_due(epoch, self.taken, true) || (options.validate_last && is_over);
+        let values = match self.val_check.at(model.steps()) {
+            // The last batch was one after which it is due.
+            Some(values) => values.clone(),
+            None if due && self.is_validated => self.measure(model, options)?,
+            None => return Ok(()),
+        };
+        logs.extend_with_prefix("", &values);
+        Ok(())
+    }
+
+    /// In the middle of an epoch.
+    fn validate_within(
+        &mut self,
+        model: &mut Model,
+        options: &Fit,
+        (epoch, steps): (usize, Option<usize>),
+    ) -> Result<()> {
+        let is_whole = steps == Some(self.taken);
+        if !self.is_validated || is_whole || !self.val_check.is_due(epoch, self.taken, is_whole) {
+            return Ok(());
+        }
+        self.take_ends(0)?;
+        let values = self.measure(model, options)?;
+        self.history.validations.push(Validation { epoch, step: model.steps(), logs: values.clone() });
+        let mut logs = model.compiled()?.train.metrics.logs(&model.state.metrics)?;
+        logs.extend_with_prefix("", &values);
+        report(&(options.verbose > 0).then_some(ProgressEvent::Validation { step: self.taken, logs: &logs }));
+        self.add_values(model, &mut logs, (epoch, true))?;
+        self.each(model, &logs, (epoch, true), |c, cx| c.on_validation_end(cx))
+    }
+
+    /// The validation that the end of training is owed, where its last epoch had none.
+    fn validate_last(&mut self, model: &mut Model, options: &Fit) -> Result<()> {
+        let Some(mut logs) = self.history.epochs.last().cloned() else { return Ok(()) };
+        if !options.validate_last || !self.is_validated || logs.iter().any(|(n, _)| n.starts_with("val_")) {
+            return Ok(());
+        }
+        let values = self.measure(model, options)?;
+        logs.extend_with_prefix("", &values);
+        if let Some(last) = self.history.epochs.last_mut() {
+            *last = logs.clone();
+        }
+        let epoch = model.epoch.saturating_sub(1);
+        self.each(model, &logs, (epoch, false), |c, cx| c.on_validation_end(cx))
     }
 
     fn epoch(
@@ -576,7 +764,7 @@ impl FitRun {
         let began = Instant::now();
         (self.waited, self.device_waited) = (Duration::ZERO, Duration::ZERO);
         if self.taken == 0 {
-            self.each(model, &Logs::new(), epoch, |c, cx| c.on_epoch_begin(cx))?;
+            self.each(model, &Logs::new(), (epoch, false), |c, cx| c.on_epoch_begin(cx))?;
         }
         let progress = Progress { epoch, epochs: options.epochs, steps, verbose: options.verbose };
         report(&progress.begin(self.taken));
@@ -600,7 +788,7 @@ impl FitRun {
         let mut logs = model.compiled()?.train.metrics.logs(&model.state.metrics)?;
         if !self.history.interrupted {
             model.epoch = epoch + 1;
-            options.validate(model, &mut logs)?;
+            self.validate(model, options, &mut logs)?;
         }
         let at = self.elapsed(done, trained);
         report(&progress.end(at, &logs, !self.history.interrupted));
@@ -610,8 +798,9 @@ impl FitRun {
             self.history.epochs.push(logs);
             return Ok(());
         }
+        self.add_values(model, &mut logs, (epoch, false))?;
         self.history.epochs.push(logs.clone());
-        self.each(model, &logs, epoch, |c, cx| c.on_epoch_end(cx))?;
+        self.end_epoch(model, &logs, epoch)?;
         (self.epoch, self.taken) = (epoch + 1, 0);
         if options.steps_per_epoch.is_none() {
             self.position = Position::new(options.pass_of(self.epoch), 0);
@@ -642,6 +831,11 @@ impl FitRun {
             let fetched = Instant::now();
             trace::span("data", "wait for data", Some(start), || "{}".into());
             let ReadyBatch { batch, on_device, position } = fed?;
+            if self.callbacks.iter().any(|c| c.skips(progress.epoch, done)) {
+                done += 1;
+                (self.taken, self.position) = (done, position.unwrap_or_default());
+                continue;
+            }
             match std::mem::replace(&mut is_ready, true) {
                 false => model.ready_for(&batch)?,
                 true => model.check_step_batch(&batch)?,
@@ -654,19 +848,9 @@ impl FitRun {
             self.taken = done;
             self.position = position.unwrap_or_default();
             self.history.samples += batch.size() as u64;
-            let shown = progress.wants_batch(done, steps, began.elapsed());
-            let wants_logs = shown || self.callbacks.iter().any(|c| c.wants_batch(model.step));
-            self.take_ends(if wants_logs { 0 } else { STEPS_IN_FLIGHT })?;
-            if is_over || wants_logs {
-                self.check_loss(model, &batch, is_over)?;
-            }
-            if wants_logs {
-                let at = self.elapsed(done, began.elapsed());
-                let logs = model.compiled()?.train.metrics.logs(&model.state.metrics)?;
-                report(&shown.then(|| progress.batch(at, &logs)));
-                self.each(model, &logs, progress.epoch, |c, cx| c.on_train_batch_end(cx))?;
-            }
+            self.look_at_step(model, progress, (&batch, is_over), began)?;
             self.check_time();
+            self.validate_within(model, options, (progress.epoch, steps))?;
             let due = self.due(model, options.asked_to_stop(), false)?;
             self.history.interrupted = due.interrupts;
             if due.interrupts || due.ends {
@@ -680,6 +864,30 @@ impl FitRun {
         }
         self.take_ends(0)?;
         last.map_or(Ok(done), |batch| self.check_loss(model, &batch, false).map(|()| done))
+    }
+
+    /// Shows a step and has callbacks look at it, where they want that.
+    fn look_at_step(
+        &mut self,
+        model: &mut Model,
+        progress: &Progress,
+        (batch, is_over): (&Batch, bool),
+        began: Instant,
+    ) -> Result<()> {
+        let shown = progress.wants_batch(self.taken, progress.steps, began.elapsed());
+        let wants_logs = shown || self.callbacks.iter().any(|c| c.wants_batch(model.step));
+        self.take_ends(if wants_logs { 0 } else { STEPS_IN_FLIGHT })?;
+        if is_over || wants_logs {
+            self.check_loss(model, batch, is_over)?;
+        }
+        if !wants_logs {
+            return Ok(());
+        }
+        let at = self.elapsed(self.taken, began.elapsed());
+        let mut logs = model.compiled()?.train.metrics.logs(&model.state.metrics)?;
+        report(&shown.then(|| progress.batch(at, &logs)));
+        self.add_values(model, &mut logs, (progress.epoch, true))?;
+        self.each(model, &logs, (progress.epoch, true), |c, cx| c.on_train_batch_end(cx))
     }
 
     /// Writes down the steps that have ended, and waits for those before the last `most` that were begun.

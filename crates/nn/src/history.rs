@@ -66,11 +66,24 @@ pub struct BestEpoch {
     pub value: f64,
 }
 
+/// A validation in the middle of an epoch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Validation {
+    /// The epoch, from 0.
+    pub epoch: usize,
+    /// Steps of the run before it.
+    pub step: u64,
+    /// Its values, under names with `val_`.
+    pub logs: Logs,
+}
+
 /// What `fit` returns.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// Values of each epoch that was finished (or interrupted after at least one step).
     pub epochs: Vec<Logs>,
+    /// Validations in the middle of epochs ([`Fit::val_check_interval`](crate::Fit::val_check_interval)), in order.
+    pub validations: Vec<Validation>,
     /// Number of the first epoch, from 0.
     pub initial_epoch: usize,
     /// Wall-clock milliseconds of each step, waiting for data included: from when the step before it had ended, or the host

@@ -78,13 +78,36 @@ impl<'de> Deserialize<'de> for Limit {
 /// # Errors
 /// Another form; no time at all.
 pub fn max_time(text: &str) -> Result<Duration> {
-    let wrong = || {
-        Error::new(ErrorKind::Config, format!("`{text}` is no time"))
-            .hint("days, hours, minutes and seconds: 00:12:00:00 is half a day")
-    };
+    match text.split(':').count() {
+        4 => time(text),
+        _ => Err(no_time(text).hint("days, hours, minutes and seconds: 00:12:00:00 is half a day")),
+    }
+}
+
+fn no_time(text: &str) -> Error {
+    Error::new(ErrorKind::Config, format!("`{text}` is no time"))
+}
+
+/// `HH:MM:SS`, or with days before as [`max_time`].
+///
+/// ```
+/// # use std::time::Duration;
+/// assert_eq!(systole_nn::time("00:10:00")?, Duration::from_secs(600));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+///
+/// # Errors
+/// Another form; no time at all.
+pub fn time(text: &str) -> Result<Duration> {
+    let wrong =
+        || no_time(text).hint("hours, minutes and seconds: 00:10:00 is ten minutes; 01:00:00:00 a day");
     let parts: Vec<u64> =
         text.split(':').map(|part| part.parse().ok()).collect::<Option<_>>().ok_or_else(wrong)?;
-    let [days, hours, minutes, seconds] = parts[..] else { return Err(wrong()) };
+    let (days, hours, minutes, seconds) = match parts[..] {
+        [hours, minutes, seconds] => (0, hours, minutes, seconds),
+        [days, hours, minutes, seconds] => (days, hours, minutes, seconds),
+        _ => return Err(wrong()),
+    };
     let all = [(days, 86_400), (hours, 3_600), (minutes, 60), (seconds, 1)];
     let sum = all.iter().try_fold(0u64, |sum, (n, of)| sum.checked_add(n.checked_mul(*of)?));
     match sum {

@@ -118,6 +118,7 @@ fn snapshot(states: &[&LoopState], data: &Position, finished: bool) -> Result<Mo
         finished,
         stopped_because: None,
         trained_seconds: None,
+        validated_seconds: None,
         data: data.to_string(),
     };
     let mut file = RunState::new(place, &History::default(), &[]).in_file(ModelFile::default())?;

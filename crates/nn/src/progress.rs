@@ -48,6 +48,13 @@ pub enum ProgressEvent<'a> {
         /// Loss, metrics, and `val_…` of them.
         logs: &'a Logs,
     },
+    /// A validation in the middle of an epoch.
+    Validation {
+        /// Steps that have ended in this epoch.
+        step: usize,
+        /// Loss and metrics since it began, and `val_…` of them.
+        logs: &'a Logs,
+    },
     /// Something that the user should know, and that does not end training.
     Note(&'a str),
 }

@@ -76,9 +76,12 @@ fn constructors_begin_with_shapes_and_have_an_example_that_runs() {
 fn types_that_train_models_have_an_example_that_runs() {
     let of =
         |file: &str| items(&source(file), |l| l.starts_with("pub struct ") || l.starts_with("pub trait "));
-    let named = ["FitCx", "CallbackState"];
-    let callbacks = ["callback.rs", "tensorboard.rs"].into_iter().flat_map(of);
-    for item in callbacks.filter(|i| !named.contains(&i.name())) {
+    let named = ["FitCx", "CallbackState", "Configured", "Place"];
+    let files = std::fs::read_dir(source("callback")).unwrap().map(|e| e.unwrap().file_name());
+    let files = files.map(|name| format!("callback/{}", name.into_string().unwrap()));
+    let callbacks: Vec<Item> = files.flat_map(|file| of(&file)).collect();
+    assert!(callbacks.len() >= 10, "{} were found", callbacks.len());
+    for item in callbacks.iter().filter(|i| !named.contains(&i.name())) {
         assert!(item.runs(), "{}: `{}` has no example that runs", item.place, item.head);
     }
     for file in ["fit.rs", "backup.rs", "best.rs", "model.rs", "layer.rs", "custom.rs", "architecture.rs"] {

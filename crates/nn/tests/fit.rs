@@ -214,8 +214,9 @@ fn plateau_lowers_the_rate_and_nan_ends_training() {
 
     let mut m = classifier();
     let broken = points(Some(&[f32::NAN; 20])).batch(5);
-    let history =
-        m.fit(&broken, Fit { epochs: 9, callbacks: vec![Box::new(TerminateOnNaN)], ..quiet() }).unwrap();
+    let history = m
+        .fit(&broken, Fit { epochs: 9, callbacks: vec![Box::new(TerminateOnNaN::new())], ..quiet() })
+        .unwrap();
     assert_eq!(history.step_ms.len(), 1);
     assert!(history.stopped_because.unwrap().contains("not finite at step 1"));
 }
@@ -621,4 +622,43 @@ fn the_last_epochs_weights_have_a_mean_and_statistics_of_their_own() {
     assert!(bad(Swa::new(0.0)).contains("swa_lrs is not above 0"));
     assert!(bad(Swa::new(0.1).swa_epoch_start(1.5)).contains("swa_epoch_start is neither"));
     assert!(sgd(0.1).ema(0.9).swa(Swa::new(0.1)).check().unwrap_err().to_string().contains("both set"));
+}
+
+#[test]
+fn validation_and_the_best_model_take_the_running_means() {
+    let dir = tempdir("swap-ema");
+    let run = |name: &str, swap: Option<bool>| {
+        let mut m = model(vec![dense(2).activation("softmax")]);
+        let optimizer = sgd(0.5).ema(0.9);
+        m.compile(Compile { optimizer, ..m.compile_config().unwrap().clone() }).unwrap();
+        let seen = EachEpoch::default();
+        let kernels = seen.0.clone();
+        let mut callbacks: Vec<Box<dyn Callback>> = vec![Box::new(seen)];
+        callbacks
+            .extend(swap.map(|on| Box::new(SwapEMAWeights::new().swap_on_epoch(on)) as Box<dyn Callback>));
+        let data = points(None).batch(5);
+        let path = dir.join(format!("{name}.safetensors"));
+        let best = Some(systole_nn::KeepBest::new(&path, "val_loss"));
+        let h = m
+            .fit(&data, Fit { epochs: 3, validation: Some(data.clone()), callbacks, best, ..quiet() })
+            .unwrap();
+        let best = Model::load(&path).unwrap();
+        let kernel = |m: &Model| m.weights()[0].1.to_literal().unwrap().to_f32s();
+        let seen = kernels.lock().unwrap().clone();
+        (h, seen, kernel(&m), kernel(&best))
+    };
+    let ((plain, raw, end, _), (swapped, raw_too, same_end, best), (on_epoch, means, _, _)) =
+        (run("plain", None), run("swap", Some(false)), run("epoch", Some(true)));
+    // Training does not change; what is measured does, and at the end all have the means.
+    assert_eq!((&raw, &end, plain.get("loss")), (&raw_too, &same_end, swapped.get("loss")));
+    assert_ne!(plain.get("val_loss"), swapped.get("val_loss"));
+    assert_eq!(swapped.get("val_loss"), on_epoch.get("val_loss"));
+    assert_ne!(means, raw);
+    let mut none = classifier();
+    let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(SwapEMAWeights::new())];
+    let e = none.fit(&points(None).batch(5), Fit { callbacks, ..quiet() }).unwrap_err().to_string();
+    assert!(e.contains("no running means") && e.contains("use_ema"), "{e}");
+    // The loss falls, so the best is the last: it is kept as it was measured.
+    assert_eq!((&best, means.last().unwrap()), (&end, &end));
+    std::fs::remove_dir_all(dir).unwrap();
 }

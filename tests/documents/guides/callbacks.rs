@@ -12,7 +12,7 @@ fn the_training_guide_lists_the_arguments_of_compile_and_fit() {
 
 #[test]
 fn the_callbacks_guide_lists_every_callback_with_its_settings() {
-    let sources = ["callback", "tensorboard"].map(|file| Source::read(&format!("crates/nn/src/{file}.rs")));
+    let sources = Source::folder("crates/nn/src/callback");
     let callbacks = sources.iter().flat_map(callbacks_of);
     let mut settings = Vec::new();
     let rows =
@@ -20,7 +20,7 @@ fn the_callbacks_guide_lists_every_callback_with_its_settings() {
     let all = table(["callback", "made by", "what it does"], rows);
     let files = [("KeepBest", "crates/nn/src/best.rs"), ("BackupAndRestore", "crates/nn/src/backup.rs")];
     callbacks.for_each(|(source, name)| settings.extend(settings_of(source, name)));
-    let [source, _] = &sources;
+    let source = &Source::read("crates/nn/src/callback/common.rs");
     let mut kept = Vec::new();
     files.iter().for_each(|(name, file)| kept.extend(settings_of(&Source::read(file), name)));
     let header = ["callback", "setting", "default", "meaning"];
@@ -102,7 +102,8 @@ fn settings_of(source: &Source, name: &str) -> Vec<[String; 4]> {
     let constructed = |block: &String| -> Vec<Item> {
         let literal = format!("{name} {{");
         let of = |function: &str| source.items(&[block, function, &literal]);
-        [of("pub fn new("), of("pub fn with_files(")].concat()
+        let default = source.items(&[&format!("impl Default for {name} {{"), "fn default()", &literal]);
+        [of("pub fn new("), of("pub fn with_files("), default].concat()
     };
     let values: Vec<Item> = blocks.iter().flat_map(constructed).collect();
     let functions = blocks.iter().flat_map(|b| source.functions(b));

@@ -6,12 +6,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::str::FromStr;
-use systole::config::{
-    CALLBACKS, CallbackSection, CompileSection, Config, DATASETS, Data, FitSection, StrategySection,
-    augmentations,
-};
+use systole::config::{CompileSection, Config, DATASETS, Data, FitSection, StrategySection, augmentations};
 use systole::datasets::RecordOptions;
 use systole_nn::applications::{APPLICATIONS, Gpt2, ResNet50};
+use systole_nn::callback::{CALLBACK_NAMES, defaults_of};
 use systole_nn::layers::{BuiltIn, LAYER_NAMES};
 use systole_nn::loss::{self, Loss};
 use systole_nn::metric::{self, Metric};
@@ -60,7 +58,11 @@ fn section<T: DeserializeOwned + Serialize>(source: &Source, name: &str, least: 
     let required: Vec<&str> = required.keys().map(String::as_str).collect();
     let least = toml::from_str::<T>(least).unwrap_or_else(|e| panic!("{name}: {e}"));
     let defaults = serde_json::to_value(least).expect("JSON");
-    keys_of(source, name, &listed(unknown.message()), &required, &defaults)
+    let items = source.items(&[&format!("pub struct {name} {{")]);
+    // Other words for a key are told with it.
+    let is_alias = |key: &String| items.iter().any(|i| i.attributes.contains(&format!("alias = {key:?}")));
+    let keys: Vec<String> = listed(unknown.message()).into_iter().filter(|key| !is_alias(key)).collect();
+    keys_of(source, name, &keys, &required, &defaults)
 }
 
 fn keys_of(source: &Source, name: &str, keys: &[String], required: &[&str], defaults: &Value) -> String {
@@ -213,26 +215,20 @@ fn named_default(items: &[Item], class: &str, name: &str) -> Value {
 }
 
 fn callbacks() -> String {
-    let source = Source::read("src/config/callbacks.rs");
-    let rows = CALLBACKS.into_iter().flat_map(|class| {
-        let items = source.items(&["pub enum CallbackSection {", &format!("{class} {{")]);
-        let required = items.iter().filter(|i| !i.attributes.contains("default"));
-        let mut table: serde_json::Map<String, Value> =
-            required.map(|i| (i.name.clone(), json!("x"))).collect();
-        table.insert("type".into(), json!(class));
-        let made: CallbackSection = serde_json::from_value(Value::Object(table)).expect("a callback");
-        let made = serde_json::to_value(made).expect("JSON");
-        let rows = items.iter().map(|item| {
-            let mut item = item.clone();
-            let default = item.attributes.contains("default").then(|| made[&item.name].clone());
-            if default.is_none() {
-                item.doc += " Required.";
-            }
-            key(&item, default.as_ref(), class)
-        });
-        let rows: Vec<[String; 4]> = rows.collect();
-        let none =
-            [["–".into(), "–".into(), "–".into(), "Ends training where the loss is not finite".into()]];
+    let sources = Source::folder("crates/nn/src/callback");
+    let rows = CALLBACK_NAMES.iter().flat_map(|class| {
+        let made = defaults_of(class).expect("a callback");
+        let head = |end: &str| format!("pub struct {class}{end}");
+        let of = |source: &Source| [" {", "<F: FileSystem = Disk> {"].map(|end| source.items(&[&head(end)]));
+        let items: Vec<Item> = sources.iter().flat_map(of).flatten().collect();
+        let keys = items.iter().filter(|i| !i.attributes.contains("serde(skip)"));
+        let rows: Vec<[String; 4]> = keys
+            .map(|item| {
+                key(item, Some(&made[&item.name]).filter(|_| !item.doc.ends_with("Required.")), class)
+            })
+            .collect();
+        let doc = sources.iter().find_map(|source| source.doc(&head(" {"))).unwrap_or_default();
+        let none = [["–".into(), "–".into(), "–".into(), doc.trim_end_matches('.').to_string()]];
         grouped(class, if rows.is_empty() { none.to_vec() } else { rows })
     });
     table(["`type`", "key", "type", "default", "meaning"], rows)

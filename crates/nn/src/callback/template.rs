@@ -34,7 +34,7 @@ impl Template {
         let bad = |why: String| {
             Error::new(ErrorKind::Config, format!("the path `{text}` has a field that is not known"))
                 .because(why)
-                .hint("fields are {epoch}, {epoch:02} and values of the epoch such as {val_loss:.2}")
+                .hint("fields are {epoch}, {epoch:02}, {step} and values of the epoch such as {val_loss:.2}")
         };
         let (mut parts, mut rest) = (Vec::new(), text);
         while let Some((before, after)) = rest.split_once('{') {
@@ -43,8 +43,8 @@ impl Template {
             if name.is_empty() {
                 return Err(bad("{} names no value".into()));
             }
-            if ["batch", "step"].contains(&name) {
-                return Err(bad(format!("{{{name}}}: a model is saved after epochs")));
+            if name == "batch" {
+                return Err(bad("{batch}: a model is saved after epochs or steps of the run: {step}".into()));
             }
             let format =
                 Format::parse(format).ok_or_else(|| bad(format!("`{format}` is no format of a number")))?;
@@ -58,10 +58,27 @@ impl Template {
         Ok(Template { text: text.into(), parts })
     }
 
-    /// The values that are needed, besides the epoch.
+    /// With the name of each value before it, as Lightning writes it: `{epoch:02d}` as `epoch=02`.
+    pub fn with_names(mut self) -> Template {
+        let named = self.parts.into_iter().flat_map(|part| match part {
+            Part::Field { name, format } => {
+                vec![Part::Text(format!("{name}=")), Part::Field { name, format }]
+            }
+            text => vec![text],
+        });
+        self.parts = named.collect();
+        self
+    }
+
+    /// Whether there is no field.
+    pub fn is_fixed(&self) -> bool {
+        !self.parts.iter().any(|part| matches!(part, Part::Field { .. }))
+    }
+
+    /// The values that are needed, besides epoch and step.
     pub fn values(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Field { name, .. } if name != "epoch" => Some(name.as_str()),
+            Part::Field { name, .. } if !["epoch", "step"].contains(&name.as_str()) => Some(name.as_str()),
             _ => None,
         })
     }
@@ -80,7 +97,10 @@ impl Template {
                 format!("the path `{}` has a field that is not known", self.text),
             )
             .because(format!("`{name}` is not measured"))
-            .hint(format!("fields are {{epoch}}, {} and these with val_ before", measured.join(", ")))),
+            .hint(format!(
+                "fields are {{epoch}}, {{step}}, {} and these with val_ before",
+                measured.join(", ")
+            ))),
         }
     }
 
@@ -94,13 +114,16 @@ impl Template {
         (!folder.is_empty()).then(|| folder.into())
     }
 
-    /// The path of an epoch, from 0; they are written from 1 on, as in Keras. None: a value was not measured in it.
-    pub fn fill(&self, epoch: usize, logs: &Logs) -> Option<PathBuf> {
+    /// The path of an epoch, from 0, and a step; epochs are written from 1 on, as in Keras. None: a value was not measured.
+    pub fn fill(&self, epoch: usize, step: u64, logs: &Logs) -> Option<PathBuf> {
         let mut out = String::new();
         for part in &self.parts {
             match part {
                 Part::Text(text) => out.push_str(text),
-                Part::Field { name, format } if name == "epoch" => out.push_str(&format.whole(epoch + 1)),
+                Part::Field { name, format } if name == "epoch" => {
+                    out.push_str(&format.whole(epoch as u64 + 1))
+                }
+                Part::Field { name, format } if name == "step" => out.push_str(&format.whole(step)),
                 Part::Field { name, format } => out.push_str(&format.number(logs.get(name)?)),
             }
         }
@@ -147,7 +170,7 @@ impl Format {
         }
     }
 
-    fn whole(&self, n: usize) -> String {
+    fn whole(&self, n: u64) -> String {
         match self.kind {
             'f' | 'e' => self.number(n as f64),
             _ => self.padded(n.to_string()),
@@ -204,10 +227,20 @@ mod tests {
             ("{loss:.3f}", "0.012"),
             ("{loss:.2e}", "1.23e-02"),
             ("{loss:08.3f}", "0000.012"),
+            ("{step:06d}", "000070"),
         ] {
-            let path = Template::parse(template).unwrap().fill(6, &logs()).unwrap();
+            let path = Template::parse(template).unwrap().fill(6, 70, &logs()).unwrap();
             assert_eq!(path, PathBuf::from(expected), "{template}");
         }
+    }
+
+    #[test]
+    fn names_of_values_stand_before_them_as_lightning_writes_them() {
+        let template = Template::parse("{epoch:02d}-{loss:.2f}-{step}").unwrap();
+        let (path, named) = (template.fill(1, 9, &logs()), template.clone().with_names().fill(1, 9, &logs()));
+        assert_eq!(path, Some("02-0.01-9".into()));
+        assert_eq!(named, Some("epoch=02-loss=0.01-step=9".into()));
+        assert!(!template.is_fixed() && Template::parse("a").unwrap().with_names().is_fixed());
     }
 
     #[test]
@@ -221,6 +254,6 @@ mod tests {
         let e = Template::parse("{val_los}").unwrap().check(&measured).unwrap_err().to_string();
         assert!(e.contains("val_los") && e.contains("loss, accuracy"), "{e}");
         let t = Template::parse("runs/{epoch}/m-{val_loss}").unwrap();
-        assert_eq!((t.folder(), t.fill(0, &logs())), (Some("runs".into()), None));
+        assert_eq!((t.folder(), t.fill(0, 9, &logs())), (Some("runs".into()), None));
     }
 }

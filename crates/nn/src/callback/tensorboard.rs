@@ -3,8 +3,10 @@
 //! Each process of a run writes files of its own. A run that goes on cuts what is behind its backup off the files of the process
 //! before, so that no step is there twice.
 
+use super::common::{Callback, CallbackState, Delay, FitCx};
+use super::configured::{Checked, Configured, Place, checked};
 use crate::architecture::{Architecture, InputSpec, LayerNode, NodeInput};
-use crate::callback::{Callback, CallbackState, Delay, FitCx};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,6 +33,42 @@ pub enum UpdateFreq {
     Steps(u64),
 }
 
+/// As configurations write it.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected \"epoch\", \"batch\" or a number of steps")]
+enum WrittenFreq {
+    Named(NamedFreq),
+    Steps(u64),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum NamedFreq {
+    Epoch,
+    Batch,
+}
+
+impl Serialize for UpdateFreq {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        match self {
+            UpdateFreq::Epoch => WrittenFreq::Named(NamedFreq::Epoch),
+            UpdateFreq::Batch => WrittenFreq::Named(NamedFreq::Batch),
+            UpdateFreq::Steps(n) => WrittenFreq::Steps(*n),
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for UpdateFreq {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<UpdateFreq, D::Error> {
+        Ok(match WrittenFreq::deserialize(deserializer)? {
+            WrittenFreq::Named(NamedFreq::Epoch) => UpdateFreq::Epoch,
+            WrittenFreq::Named(NamedFreq::Batch) => UpdateFreq::Batch,
+            WrittenFreq::Steps(n) => UpdateFreq::Steps(n),
+        })
+    }
+}
+
 /// Writes loss, metrics, learning rate, weights and the model's layers as event files for TensorBoard.
 ///
 /// Training goes to `log_dir/train`, validation to `log_dir/validation`, texts and hyperparameters to `log_dir` itself; tags are
@@ -55,29 +93,59 @@ pub enum UpdateFreq {
 /// # std::fs::remove_dir_all(dir).unwrap();
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
+#[derive(Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, bound(serialize = "", deserialize = "F: FileSystem + Default"))]
 pub struct TensorBoard<F: FileSystem = Disk> {
+    /// The folder, in the run's folder.
+    pub log_dir: PathBuf,
+    /// After how many epochs each histograms of the weights are written; 0: never.
+    pub histogram_freq: usize,
+    /// Whether the layers are written as a graph.
+    pub write_graph: bool,
+    /// Whether weights are written as pictures beside their histograms.
+    pub write_images: bool,
+    /// Whether steps per second are written.
+    pub write_steps_per_second: bool,
+    /// How often loss and metrics are written: after epochs, after each step too, or after every so many.
+    pub update_freq: UpdateFreq,
+    #[serde(skip)]
     files: F,
-    log_dir: PathBuf,
-    histogram_freq: usize,
-    write_graph: bool,
-    write_images: bool,
-    write_steps_per_second: bool,
-    update_freq: UpdateFreq,
+    #[serde(skip)]
     overwrite: bool,
+    #[serde(skip)]
     names: BTreeMap<String, String>,
+    #[serde(skip)]
     texts: Vec<(String, String)>,
+    #[serde(skip)]
     hparams: Vec<(String, HParam)>,
     /// The name of the files that this process writes.
+    #[serde(skip)]
     name: String,
+    #[serde(skip)]
     runs: [Run; 3],
     /// What the backup says that the run goes on from.
+    #[serde(skip)]
     resumed: Option<Resumed>,
+    #[serde(skip)]
     delay: Delay,
     /// Whether events were left out, as too many could not be written.
+    #[serde(skip)]
     is_lossy: bool,
     /// When the epoch began, or went on, and the step then; and of the last step that was written.
-    epoch_began: (Instant, u64),
-    batch_began: (Instant, u64),
+    #[serde(skip)]
+    epoch_began: Began,
+    #[serde(skip)]
+    batch_began: Began,
+}
+
+/// When something began, and the step then.
+#[derive(Clone, Copy)]
+struct Began(Instant, u64);
+
+impl Default for Began {
+    fn default() -> Began {
+        Began(Instant::now(), 0)
+    }
 }
 
 /// One of TensorBoard's runs: a folder with one file of this process.
@@ -100,6 +168,12 @@ const VALIDATION: usize = 1;
 const ROOT: usize = 2;
 const FOLDERS: [&str; 3] = ["train", "validation", ""];
 
+impl<F: FileSystem + Default> Default for TensorBoard<F> {
+    fn default() -> TensorBoard<F> {
+        TensorBoard::with_files(F::default(), "tensorboard")
+    }
+}
+
 impl TensorBoard {
     /// Writes below `log_dir` (Keras's default: `logs`), which is made where it is missing.
     pub fn new(log_dir: impl AsRef<Path>) -> TensorBoard {
@@ -111,13 +185,13 @@ impl<F: FileSystem> TensorBoard<F> {
     /// [`TensorBoard::new`] on another file system.
     pub fn with_files(files: F, log_dir: impl AsRef<Path>) -> TensorBoard<F> {
         TensorBoard {
-            files,
             log_dir: log_dir.as_ref().into(),
             histogram_freq: 0,
             write_graph: true,
             write_images: false,
             write_steps_per_second: false,
             update_freq: UpdateFreq::Epoch,
+            files,
             overwrite: false,
             names: BTreeMap::new(),
             texts: Vec::new(),
@@ -127,8 +201,8 @@ impl<F: FileSystem> TensorBoard<F> {
             resumed: None,
             delay: Delay::default(),
             is_lossy: false,
-            epoch_began: (Instant::now(), 0),
-            batch_began: (Instant::now(), 0),
+            epoch_began: Began::default(),
+            batch_began: Began::default(),
         }
     }
 
@@ -308,28 +382,34 @@ impl<F: FileSystem> TensorBoard<F> {
 
     fn put_epoch(&mut self, cx: &FitCx<'_>) {
         let (epoch, step) = (cx.epoch as u64, cx.model.steps());
-        for (name, value) in cx.logs.iter() {
-            match name.strip_prefix("val_") {
-                None => {
-                    let tag = format!("epoch_{}", self.called(name));
-                    self.put_scalar(TRAIN, epoch, &tag, value);
-                }
-                Some(name) => {
-                    let name = self.called(name).to_string();
-                    self.put_scalar(VALIDATION, epoch, &format!("epoch_{name}"), value);
-                    self.put_scalar(VALIDATION, step, &format!("evaluation_{name}_vs_iterations"), value);
-                }
-            }
+        // The rate is written below, whoever adds it to the values.
+        let trained = |name: &str| !name.starts_with("val_") && name != "learning_rate";
+        for (name, value) in cx.logs.iter().filter(|(name, _)| trained(name)) {
+            let tag = format!("epoch_{}", self.called(name));
+            self.put_scalar(TRAIN, epoch, &tag, value);
         }
+        self.put_validation(cx);
         self.put_scalar(TRAIN, epoch, "epoch_learning_rate", cx.model.learning_rate());
         if self.write_steps_per_second {
             self.put_scalar(TRAIN, epoch, "epoch_steps_per_second", speed(self.epoch_began, step));
         }
     }
 
+    /// Values of a validation by the step, and of an epoch's by its number too.
+    fn put_validation(&mut self, cx: &FitCx<'_>) {
+        let (epoch, step) = (cx.epoch as u64, cx.model.steps());
+        for (name, value) in cx.logs.iter().filter_map(|(n, v)| Some((n.strip_prefix("val_")?, v))) {
+            let name = self.called(name).to_string();
+            if !cx.is_within_epoch {
+                self.put_scalar(VALIDATION, epoch, &format!("epoch_{name}"), value);
+            }
+            self.put_scalar(VALIDATION, step, &format!("evaluation_{name}_vs_iterations"), value);
+        }
+    }
+
     /// Both clocks begin.
     fn start_clocks(&mut self, cx: &FitCx<'_>) {
-        self.epoch_began = (Instant::now(), cx.model.steps());
+        self.epoch_began = Began(Instant::now(), cx.model.steps());
         self.batch_began = self.epoch_began;
     }
 
@@ -343,7 +423,7 @@ impl<F: FileSystem> TensorBoard<F> {
 }
 
 /// Steps per second since `(time, step)`.
-fn speed((began, first): (Instant, u64), step: u64) -> f64 {
+fn speed(Began(began, first): Began, step: u64) -> f64 {
     step.saturating_sub(first) as f64 / began.elapsed().as_secs_f64().max(1e-9)
 }
 
@@ -407,6 +487,32 @@ fn pictures(weight: &Literal) -> Result<Option<Value>> {
     Ok(Some(Value::Images { width, height, pngs }))
 }
 
+impl<F: FileSystem + Send> Configured for TensorBoard<F> {
+    fn check(&self) -> Checked {
+        match self.update_freq {
+            UpdateFreq::Steps(0) => Err((
+                "update_freq",
+                Error::new(ErrorKind::Config, "update_freq is 0")
+                    .hint("choose \"epoch\", \"batch\" or a number of steps from 1 on"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn files(&self) -> Vec<(&'static str, &str)> {
+        vec![("log_dir", self.log_dir.to_str().unwrap_or_default())]
+    }
+
+    /// With the configuration as a text and its keys as hyperparameters.
+    fn take_place(&mut self, place: &Place<'_>) {
+        self.log_dir = place.file(&self.log_dir);
+        self.overwrite = true;
+        self.names.extend(place.names.iter().cloned());
+        self.texts.push(("configuration".into(), format!("```toml\n{}```", place.text)));
+        self.hparams.extend(place.hparams.iter().cloned());
+    }
+}
+
 impl<F: FileSystem + Send> Callback for TensorBoard<F> {
     fn state(&self) -> Result<CallbackState> {
         let bytes: Vec<u64> = self.runs.iter().map(|run| run.bytes).collect();
@@ -439,10 +545,7 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
     }
 
     fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
-        if self.update_freq == UpdateFreq::Steps(0) {
-            let e = Error::new(ErrorKind::Config, "TensorBoard's update_freq is 0");
-            return Err(e.hint("choose a number of steps from 1 on, Batch or Epoch"));
-        }
+        checked(self, "TensorBoard")?;
         self.start_clocks(cx);
         let resumed = self.resumed.take();
         let cleared = match &resumed {
@@ -485,7 +588,7 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
         }
         if self.write_steps_per_second {
             self.put_scalar(TRAIN, step, "batch_steps_per_second", speed(self.batch_began, step));
-            self.batch_began = (Instant::now(), step);
+            self.batch_began = Began(Instant::now(), step);
         }
         // A file that could not be written is tried again after epochs only.
         if !self.delay.is_told {
@@ -505,6 +608,15 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
         self.put_epoch(cx);
         let written = self.write();
         self.delay.tell(written, "TensorBoard's events are", cx);
+        Ok(())
+    }
+
+    fn on_validation_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if cx.model.leads() {
+            self.put_validation(cx);
+            let written = self.write();
+            self.delay.tell(written, "TensorBoard's events are", cx);
+        }
         Ok(())
     }
 

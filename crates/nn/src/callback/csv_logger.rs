@@ -1,0 +1,234 @@
+//! The callback that writes a line for each epoch.
+
+use super::common::{Callback, CallbackState, Delay, FitCx};
+use super::configured::{Configured, Place};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use systole_data::disk::{Disk, FileSystem, append, cut};
+use systole_ir::{Error, Result};
+
+/// Writes a line for each epoch to a CSV file.
+///
+/// A line that cannot be written is told, kept, and written with the next one: a full disk ends no training. A file that
+/// cannot be begun ends a new run before its first step, and no run that goes on.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::CSVLogger, Fit};
+/// let path = std::env::temp_dir().join(format!("doc-log-{}.csv", std::process::id()));
+/// let log = CSVLogger::new(&path);
+/// model.fit(&data, Fit { epochs: 2, callbacks: vec![Box::new(log)], ..Default::default() })?;
+/// assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 3); // names and two epochs
+/// # std::fs::remove_file(path).unwrap();
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, bound(serialize = "", deserialize = "F: FileSystem + Default"))]
+pub struct CSVLogger<F: FileSystem = Disk> {
+    /// The file, in the run's folder. Required.
+    pub filename: PathBuf,
+    /// Whether to add to a file that exists.
+    pub append: bool,
+    #[serde(skip)]
+    files: F,
+    #[serde(skip)]
+    columns: Vec<String>,
+    /// Lines that could not be written yet.
+    #[serde(skip)]
+    pending: String,
+    /// The line of the last epoch, which a validation may still be added to.
+    #[serde(skip)]
+    last: String,
+    /// Where the file ended when the backup was taken that the run goes on from.
+    #[serde(skip)]
+    resumed_at: Option<u64>,
+    /// Where it is still to be cut off: lines behind are of another run, or of steps that are taken again.
+    #[serde(skip)]
+    cut: Option<u64>,
+    #[serde(skip)]
+    delay: Delay,
+}
+
+impl<F: FileSystem + Default> Default for CSVLogger<F> {
+    fn default() -> CSVLogger<F> {
+        CSVLogger::with_files(F::default(), "")
+    }
+}
+
+impl CSVLogger {
+    /// Starts the file anew.
+    pub fn new(path: impl AsRef<Path>) -> CSVLogger {
+        CSVLogger::with_files(Disk, path)
+    }
+}
+
+impl<F: FileSystem> CSVLogger<F> {
+    /// [`CSVLogger::new`] on another file system.
+    pub fn with_files(files: F, path: impl AsRef<Path>) -> CSVLogger<F> {
+        CSVLogger {
+            filename: path.as_ref().into(),
+            append: false,
+            files,
+            columns: Vec::new(),
+            pending: String::new(),
+            last: String::new(),
+            resumed_at: None,
+            cut: None,
+            delay: Delay::default(),
+        }
+    }
+
+    /// Adds to the file where it exists.
+    pub fn append(mut self, yes: bool) -> Self {
+        self.append = yes;
+        self
+    }
+
+    /// Bytes of the file that are to stay.
+    fn length(&self) -> u64 {
+        let length = std::fs::metadata(&self.filename).map_or(0, |m| m.len());
+        self.cut.map_or(length, |cut| length.min(cut))
+    }
+
+    /// The columns of the file that is added to: its header stays.
+    fn columns_of_file(&self) -> Option<Vec<String>> {
+        let text =
+            std::fs::read_to_string(&self.filename).ok().filter(|_| self.append && self.length() > 0)?;
+        let header = text.lines().next()?.strip_prefix("epoch,learning_rate,")?;
+        Some(header.split(',').map(str::to_string).collect())
+    }
+
+    /// The line of an epoch.
+    fn line(&self, cx: &FitCx<'_>) -> String {
+        let cell = |column: &String| cx.logs.get(column).map_or(String::new(), |v| v.to_string());
+        let cells: Vec<String> = self.columns.iter().map(cell).collect();
+        format!("{},{},{}\n", cx.epoch, cx.model.learning_rate(), cells.join(","))
+    }
+
+    /// Values that the file has no column for are told, not written into other columns.
+    fn tell_lacking(&self, cx: &mut FitCx<'_>) {
+        let lacking: Vec<&str> =
+            logged(cx).map(|(n, _)| n).filter(|n| !self.columns.iter().any(|c| c == n)).collect();
+        if !lacking.is_empty() {
+            cx.note(format!("{} has no column for {}", self.filename.display(), lacking.join(", ")));
+        }
+    }
+
+    /// Writes what is to be written; what cannot be stays.
+    fn write(&mut self) -> Result<()> {
+        let failed = |e| Error::io("cannot write", &self.filename, e);
+        if self.cut.is_some() {
+            cut(&self.files, &self.filename, self.length()).map_err(failed)?;
+            self.cut = None;
+        }
+        if !self.pending.is_empty() {
+            append(&self.files, &self.filename, self.pending.as_bytes()).map_err(failed)?;
+            self.pending.clear();
+        }
+        Ok(())
+    }
+}
+
+impl<F: FileSystem + Send> Configured for CSVLogger<F> {
+    fn files(&self) -> Vec<(&'static str, &str)> {
+        vec![("filename", self.filename.to_str().unwrap_or_default())]
+    }
+
+    fn take_place(&mut self, place: &Place<'_>) {
+        self.filename = place.file(&self.filename);
+    }
+}
+
+impl<F: FileSystem + Send> Callback for CSVLogger<F> {
+    fn state(&self) -> Result<CallbackState> {
+        let values = json!({"bytes": self.length(), "columns": self.columns, "pending": self.pending});
+        Ok(CallbackState { values, ..Default::default() })
+    }
+
+    fn restore(&mut self, state: &CallbackState) -> Result<()> {
+        self.resumed_at = Some(state.count("bytes")? as u64);
+        self.pending = state.get("pending")?.as_str().unwrap_or_default().into();
+        let columns = state.get("columns")?.as_array().into_iter().flatten();
+        self.columns = columns.filter_map(|c| c.as_str().map(str::to_string)).collect();
+        Ok(())
+    }
+
+    fn wants_batch(&self, _step: u64) -> bool {
+        false
+    }
+
+    fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if !cx.model.leads() {
+            return Ok(());
+        }
+        let resumed_at = self.resumed_at.take();
+        self.cut = Some(resumed_at.unwrap_or(if self.append { u64::MAX } else { 0 }));
+        let begun = self.write();
+        if resumed_at.is_none() {
+            return begun;
+        }
+        self.delay.tell(begun, "the log is", cx);
+        Ok(())
+    }
+
+    fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if !cx.model.leads() {
+            return Ok(());
+        }
+        if self.columns.is_empty()
+            && let Some(columns) = self.columns_of_file()
+        {
+            self.columns = columns;
+            self.tell_lacking(cx);
+        }
+        if self.columns.is_empty() {
+            self.columns = logged(cx).map(|(n, _)| n.to_string()).collect();
+            // Values that only some epochs have (validation) need their column from the start.
+            let validated: Vec<String> = self.columns.iter().map(|c| format!("val_{c}")).collect();
+            if !self.columns.iter().any(|c| c.starts_with("val_")) {
+                self.columns.extend(validated);
+            }
+            if !(self.append && self.length() > 0) {
+                self.pending += &format!("epoch,learning_rate,{}\n", self.columns.join(","));
+            }
+        }
+        self.last = self.line(cx);
+        self.pending += &self.last;
+        let written = self.write();
+        self.delay.tell(written, "an epoch of the log is", cx);
+        Ok(())
+    }
+
+    /// The validation that the last epoch was owed comes into its line.
+    fn on_validation_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if cx.is_within_epoch || !cx.model.leads() || self.last.is_empty() {
+            return Ok(());
+        }
+        match self.pending.strip_suffix(self.last.as_str()) {
+            Some(before) => self.pending = before.into(),
+            None => self.cut = Some(self.length().saturating_sub(self.last.len() as u64)),
+        }
+        self.last = self.line(cx);
+        self.pending += &self.last;
+        let written = self.write();
+        self.delay.tell(written, "the last line of the log is", cx);
+        Ok(())
+    }
+
+    fn on_train_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        self.delay.tell_at_end("the last epochs of the log are", cx);
+        Ok(())
+    }
+}
+
+/// What an epoch measured; the learning rate has a column of its own.
+fn logged<'a>(cx: &FitCx<'a>) -> impl Iterator<Item = (&'a str, f64)> + 'a {
+    cx.logs.iter().filter(|(name, _)| *name != "learning_rate")
+}

@@ -1,0 +1,134 @@
+//! The callback that is made of closures.
+
+use super::common::{Callback, FitCx};
+use systole_ir::{Error, Result};
+
+/// A closure at a hook.
+type Hook = Box<dyn FnMut(&mut FitCx<'_>) -> Result<()> + Send>;
+/// A closure that is told an error.
+type ErrorHook = Box<dyn FnMut(&mut FitCx<'_>, &Error) + Send>;
+
+/// Calls closures: a callback without a type of its own. What they remember is no part of backups, and configurations cannot name
+/// them.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::LambdaCallback, Fit};
+/// let stop = LambdaCallback::new().on_epoch_end(|cx| {
+///     if cx.logs["loss"] < 100.0 {
+///         *cx.stop_because = Some("good enough".into());
+///     }
+///     Ok(())
+/// });
+/// let history = model.fit(&data, Fit { epochs: 50, callbacks: vec![Box::new(stop)], ..Default::default() })?;
+/// assert_eq!((history.epochs.len(), history.stopped_because.as_deref()), (1, Some("good enough")));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Default)]
+pub struct LambdaCallback {
+    train_begin: Option<Hook>,
+    epoch_begin: Option<Hook>,
+    batch_end: Option<Hook>,
+    validation_end: Option<Hook>,
+    epoch_end: Option<Hook>,
+    exception: Option<ErrorHook>,
+    train_end: Option<Hook>,
+}
+
+impl LambdaCallback {
+    /// Without closures: it does nothing.
+    pub fn new() -> LambdaCallback {
+        LambdaCallback::default()
+    }
+
+    /// Before the first epoch. Default: nothing.
+    pub fn on_train_begin(mut self, f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) -> Self {
+        self.train_begin = Some(Box::new(f));
+        self
+    }
+
+    /// Before each epoch. Default: nothing.
+    pub fn on_epoch_begin(mut self, f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) -> Self {
+        self.epoch_begin = Some(Box::new(f));
+        self
+    }
+
+    /// After each step, for which devices wait then. Default: nothing.
+    pub fn on_train_batch_end(
+        mut self,
+        f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static,
+    ) -> Self {
+        self.batch_end = Some(Box::new(f));
+        self
+    }
+
+    /// After a validation in the middle of an epoch. Default: nothing.
+    pub fn on_validation_end(mut self, f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) -> Self {
+        self.validation_end = Some(Box::new(f));
+        self
+    }
+
+    /// After each epoch, validation included. Default: nothing.
+    pub fn on_epoch_end(mut self, f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) -> Self {
+        self.epoch_end = Some(Box::new(f));
+        self
+    }
+
+    /// After the last epoch. Default: nothing.
+    pub fn on_train_end(mut self, f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) -> Self {
+        self.train_end = Some(Box::new(f));
+        self
+    }
+
+    /// When training fails, with the error. Default: nothing.
+    pub fn on_exception(mut self, f: impl FnMut(&mut FitCx<'_>, &Error) + Send + 'static) -> Self {
+        self.exception = Some(Box::new(f));
+        self
+    }
+}
+
+fn call(hook: &mut Option<Hook>, cx: &mut FitCx<'_>) -> Result<()> {
+    hook.as_mut().map_or(Ok(()), |f| f(cx))
+}
+
+impl Callback for LambdaCallback {
+    fn wants_batch(&self, _step: u64) -> bool {
+        self.batch_end.is_some()
+    }
+
+    fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        call(&mut self.train_begin, cx)
+    }
+
+    fn on_epoch_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        call(&mut self.epoch_begin, cx)
+    }
+
+    fn on_train_batch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        call(&mut self.batch_end, cx)
+    }
+
+    fn on_validation_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        call(&mut self.validation_end, cx)
+    }
+
+    fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        call(&mut self.epoch_end, cx)
+    }
+
+    fn on_train_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        call(&mut self.train_end, cx)
+    }
+
+    fn on_exception(&mut self, cx: &mut FitCx<'_>, error: &Error) {
+        if let Some(f) = &mut self.exception {
+            f(cx, error);
+        }
+    }
+}

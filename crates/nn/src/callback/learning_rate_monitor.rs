@@ -1,0 +1,128 @@
+//! The callback that writes down the learning rate.
+
+use super::common::{Callback, FitCx};
+use super::configured::Configured;
+use crate::history::Logs;
+use crate::optimizer::Optimizer;
+use serde::{Deserialize, Serialize};
+use systole_ir::Result;
+
+/// When [`LearningRateMonitor`] writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LoggingInterval {
+    /// After each step, and after each epoch.
+    Step,
+    /// After each epoch.
+    Epoch,
+}
+
+/// Adds the learning rate to what each epoch measured: `learning_rate` in the history, in `CSVLogger`'s lines and TensorBoard's
+/// curves, wherever it stands among the callbacks. With momentum and weight decay where they are asked for.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05).momentum(0.9), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::LearningRateMonitor, Fit};
+/// let monitor = LearningRateMonitor::new().log_momentum(true);
+/// let history = model.fit(&data, Fit { epochs: 2, callbacks: vec![Box::new(monitor)], ..Default::default() })?;
+/// assert_eq!((history.get("learning_rate"), history.get("momentum")), (vec![0.05; 2], vec![0.9; 2]));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LearningRateMonitor {
+    /// After each step, too, or after epochs alone. Default: `epoch`.
+    pub logging_interval: Option<LoggingInterval>,
+    /// Whether the optimizer's momentum is written, too: `momentum`, or β₁.
+    pub log_momentum: bool,
+    /// Whether the optimizer's weight decay is written, too.
+    pub log_weight_decay: bool,
+    /// What stands before the names. Default: nothing.
+    pub log_key_prefix: Option<String>,
+}
+
+impl Default for LearningRateMonitor {
+    fn default() -> LearningRateMonitor {
+        LearningRateMonitor {
+            logging_interval: None,
+            log_momentum: false,
+            log_weight_decay: false,
+            log_key_prefix: None,
+        }
+    }
+}
+
+impl LearningRateMonitor {
+    /// Writes the learning rate after each epoch.
+    pub fn new() -> LearningRateMonitor {
+        LearningRateMonitor::default()
+    }
+
+    /// Writes after each step, too, or after epochs alone. Default: `LoggingInterval::Epoch`.
+    pub fn logging_interval(mut self, interval: LoggingInterval) -> Self {
+        self.logging_interval = Some(interval);
+        self
+    }
+
+    /// Writes the optimizer's momentum, too: `momentum`, or β₁.
+    pub fn log_momentum(mut self, yes: bool) -> Self {
+        self.log_momentum = yes;
+        self
+    }
+
+    /// Writes the optimizer's weight decay, too.
+    pub fn log_weight_decay(mut self, yes: bool) -> Self {
+        self.log_weight_decay = yes;
+        self
+    }
+
+    /// Sets what stands before the names. Default: nothing.
+    pub fn log_key_prefix(mut self, prefix: &str) -> Self {
+        self.log_key_prefix = Some(prefix.into());
+        self
+    }
+}
+
+impl Configured for LearningRateMonitor {}
+
+impl Callback for LearningRateMonitor {
+    fn wants_batch(&self, _step: u64) -> bool {
+        self.logging_interval == Some(LoggingInterval::Step)
+    }
+
+    fn values(&mut self, cx: &FitCx<'_>) -> Result<Logs> {
+        let mut logs = Logs::new();
+        if cx.is_within_epoch && self.logging_interval != Some(LoggingInterval::Step) {
+            return Ok(logs);
+        }
+        let prefix = self.log_key_prefix.as_deref().unwrap_or_default();
+        logs.insert(format!("{prefix}learning_rate"), cx.model.learning_rate());
+        let optimizer = cx.model.compile_config().map(|c| &c.optimizer);
+        let momentum = optimizer.filter(|_| self.log_momentum).and_then(momentum_of);
+        let decay = optimizer.filter(|_| self.log_weight_decay);
+        let decay = decay.map(|o| o.weight_decay.or_else(|| argument(o, "weight_decay")).unwrap_or(0.0));
+        for (name, value) in [("momentum", momentum), ("weight_decay", decay)] {
+            if let Some(value) = value {
+                logs.insert(format!("{prefix}{name}"), value);
+            }
+        }
+        Ok(logs)
+    }
+}
+
+/// As Lightning finds it: the momentum, or the first β.
+fn momentum_of(optimizer: &Optimizer) -> Option<f64> {
+    argument(optimizer, "momentum").or_else(|| argument(optimizer, "beta_1"))
+}
+
+/// A number that the optimizer's rule has for an argument.
+fn argument(optimizer: &Optimizer, name: &str) -> Option<f64> {
+    let all = serde_json::to_value(&optimizer.kind).ok()?;
+    all.get("config").unwrap_or(&all).get(name)?.as_f64()
+}

@@ -1,0 +1,66 @@
+//! Callbacks with Keras's names and arguments. One file each: its arguments as fields, which are the keys of its table in
+//! configurations too, and what it does. What has closures for arguments has no table.
+
+mod common;
+mod configured;
+mod kept;
+mod lambda_callback;
+mod learning_rate_scheduler;
+mod read;
+mod template;
+mod watch;
+
+pub use common::{Callback, CallbackState, FitCx};
+pub use configured::{Checked, Configured, Place};
+pub use lambda_callback::LambdaCallback;
+pub use learning_rate_monitor::LoggingInterval;
+pub use learning_rate_scheduler::LearningRateScheduler;
+pub use model_checkpoint::SaveFreq;
+pub use read::{class_of, defaults_of, from_table};
+pub use systole_data::format::events::HParam;
+pub use tensorboard::UpdateFreq;
+pub use timer::TimerInterval;
+pub use watch::{Mode, grows};
+
+pub(crate) use common::Delay;
+pub(crate) use watch::Best;
+
+use serde_json::Value;
+
+/// What the table has of a callback.
+struct CallbackRow {
+    /// With the arguments of a table.
+    read: fn(Value) -> serde_json::Result<Box<dyn Configured>>,
+    /// All arguments at their defaults.
+    defaults: fn() -> serde_json::Result<Value>,
+}
+
+macro_rules! callbacks {
+    ($($callback:ident in mod $module:ident;)*) => {
+        $(mod $module;
+        pub use $module::$callback;)*
+
+        /// The callbacks that configurations can name.
+        pub const CALLBACK_NAMES: &[&str] = &[$(stringify!($callback)),*];
+
+        /// In the order of [`CALLBACK_NAMES`].
+        const TABLE: &[CallbackRow] = &[$(CallbackRow {
+            read: |arguments| Ok(Box::new(serde_json::from_value::<$callback>(arguments)?)),
+            defaults: || serde_json::to_value(<$callback>::default()),
+        }),*];
+    };
+}
+
+// A row makes all of a callback known.
+callbacks! {
+    EarlyStopping in mod early_stopping;
+    ReduceLROnPlateau in mod reduce_lr_on_plateau;
+    ModelCheckpoint in mod model_checkpoint;
+    CSVLogger in mod csv_logger;
+    TerminateOnNaN in mod terminate_on_nan;
+    TensorBoard in mod tensorboard;
+    LearningRateMonitor in mod learning_rate_monitor;
+    Timer in mod timer;
+    SpikeDetection in mod spike_detection;
+    SwapEMAWeights in mod swap_ema_weights;
+}

@@ -1,0 +1,653 @@
+//! The callback that saves models while training: Keras's `ModelCheckpoint`, and Lightning's where a `filename` or `dirpath` is
+//! given in place of Keras's `filepath`.
+
+use super::common::{Callback, CallbackState, Delay, FitCx, measured};
+use super::configured::{Checked, Configured, Place, checked};
+use super::kept::Kept;
+use super::template::Template;
+use super::watch::{Mode, is_better, is_upward, watched};
+use crate::file::ModelFile;
+use crate::history::Logs;
+use crate::limits::time;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use systole_data::disk::{Disk, FileSystem};
+use systole_ir::{Error, ErrorKind, Result};
+
+/// When [`ModelCheckpoint`] saves: Keras's `save_freq`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SaveFreq {
+    /// After epochs.
+    #[default]
+    Epoch,
+    /// After every so many steps of the run.
+    Steps(u64),
+}
+
+/// As configurations write it.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected \"epoch\" or a number of steps")]
+enum WrittenFreq {
+    Named(EpochWord),
+    Steps(u64),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum EpochWord {
+    Epoch,
+}
+
+impl Serialize for SaveFreq {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        match self {
+            SaveFreq::Epoch => WrittenFreq::Named(EpochWord::Epoch),
+            SaveFreq::Steps(n) => WrittenFreq::Steps(*n),
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for SaveFreq {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<SaveFreq, D::Error> {
+        Ok(match WrittenFreq::deserialize(deserializer)? {
+            WrittenFreq::Named(EpochWord::Epoch) => SaveFreq::Epoch,
+            WrittenFreq::Steps(n) => SaveFreq::Steps(n),
+        })
+    }
+}
+
+/// Saves the model after epochs. `{epoch}`, `{step}` and names of values in the path are filled in.
+///
+/// With a `filepath` as Keras's callback: after each epoch, or the best one only, over an earlier file of the same name. With a
+/// `filename` or `dirpath` as Lightning's: the `save_top_k` best are kept, names of values are written before them
+/// (`epoch=02-val_loss=0.31.safetensors`), and a name that is taken gets a number (`-v1`). Epochs count from 1 in both.
+///
+/// A model that cannot be written is told, kept, and written after the next epoch unless that saves a newer one: a full disk
+/// ends no training.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::{Callback, Mode, ModelCheckpoint}, Fit};
+/// let dir = std::env::temp_dir().join(format!("doc-checkpoint-{}", std::process::id()));
+/// let path = format!("{}/{{epoch}}.safetensors", dir.display());
+/// let best = ModelCheckpoint::new(&path).save_best_only("loss", Mode::Min);
+/// let two = ModelCheckpoint::in_dir(&dir, "{epoch:02d}-{loss:.2f}").monitor("loss", Mode::Min).save_top_k(2);
+/// let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(best), Box::new(two)];
+/// model.fit(&data, Fit { epochs: 3, callbacks, ..Default::default() })?;
+/// assert_eq!(Model::load(dir.join("3.safetensors"))?.epochs(), 3);
+/// let names = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+/// assert_eq!(names.filter(|n| n.starts_with("epoch=0")).count(), 2);
+/// # std::fs::remove_dir_all(dir).unwrap();
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, bound(serialize = "", deserialize = "F: FileSystem + Default"))]
+pub struct ModelCheckpoint<F: FileSystem = Disk> {
+    /// Keras's name of the file, in the run's folder; `{epoch:02}`, `{step}` and `{val_loss:.2}` are filled in. Default: none.
+    pub filepath: Option<String>,
+    /// Lightning's folder, in the run's folder. Default: `checkpoints`.
+    pub dirpath: Option<String>,
+    /// Lightning's name of the file, without `.safetensors`. Default: `{epoch}-{step}`.
+    pub filename: Option<String>,
+    /// What the best is known by. Default: `val_loss`; with `filename` or `dirpath` none.
+    pub monitor: Option<String>,
+    /// Which direction is better.
+    pub mode: Mode,
+    /// Whether to save only when it is the best so far.
+    pub save_best_only: bool,
+    /// A value that must be beaten for the first one to be saved, with `save_best_only`. Default: none.
+    pub initial_value_threshold: Option<f64>,
+    /// How many of the best are kept; -1: all, 0: none. Default: 1 with `filename` or `dirpath`.
+    pub save_top_k: Option<i64>,
+    /// Whether each save is written as `last.safetensors`, too.
+    pub save_last: bool,
+    /// Whether the model is saved as `on_exception.safetensors` when training fails.
+    pub save_on_exception: bool,
+    /// Whether the optimizer's state is left out: to predict with, or to train on with a fresh optimizer.
+    pub save_weights_only: bool,
+    /// Whether names of values are written before them. Default: `true` with `filename` or `dirpath`.
+    pub auto_insert_metric_name: Option<bool>,
+    /// Whether a name that is taken gets a number. Default: `true` with `filename` or `dirpath`.
+    pub enable_version_counter: Option<bool>,
+    /// When to save: after epochs, or after every so many steps.
+    pub save_freq: SaveFreq,
+    /// Saves after every so many steps, as `save_freq`. Default: none.
+    pub every_n_train_steps: Option<u64>,
+    /// Saves after every so many epochs. Default: 1.
+    pub every_n_epochs: Option<usize>,
+    /// Saves when this time has gone by since the last save: `HH:MM:SS`. Default: none.
+    pub train_time_interval: Option<String>,
+    #[serde(skip)]
+    files: F,
+    #[serde(skip)]
+    best: Option<f64>,
+    #[serde(skip)]
+    kept: Kept,
+    /// Values of the last validation, for saves in the middle of an epoch.
+    #[serde(skip)]
+    validated: Logs,
+    /// The step after which it looked last.
+    #[serde(skip)]
+    seen: Option<u64>,
+    /// When that was, and the time before that this process began.
+    #[serde(skip)]
+    since: Option<(Instant, Duration)>,
+    /// Whether its folder belongs to the run: what is there is of this run, or of one that is given up.
+    #[serde(skip)]
+    run_folder: Option<PathBuf>,
+    #[serde(skip)]
+    goes_on: bool,
+    /// What could not be written yet, and where.
+    #[serde(skip)]
+    pending: Option<(Vec<PathBuf>, ModelFile)>,
+    #[serde(skip)]
+    delay: Delay,
+}
+
+impl<F: FileSystem + Default> Default for ModelCheckpoint<F> {
+    fn default() -> ModelCheckpoint<F> {
+        ModelCheckpoint { filepath: None, ..ModelCheckpoint::with_files(F::default(), "") }
+    }
+}
+
+impl ModelCheckpoint {
+    /// Saves to `path` after every epoch: `"runs/{epoch:02}-{val_loss:.2}.safetensors"`.
+    pub fn new(path: &str) -> ModelCheckpoint {
+        ModelCheckpoint::with_files(Disk, path)
+    }
+
+    /// As Lightning's: into `dirpath`, under names made of `filename`, without `.safetensors`.
+    pub fn in_dir(dirpath: impl AsRef<Path>, filename: &str) -> ModelCheckpoint {
+        let dirpath = Some(dirpath.as_ref().display().to_string());
+        ModelCheckpoint { dirpath, filename: Some(filename.into()), ..ModelCheckpoint::default() }
+    }
+}
+
+impl<F: FileSystem> ModelCheckpoint<F> {
+    /// [`ModelCheckpoint::new`] on another file system.
+    pub fn with_files(files: F, path: &str) -> ModelCheckpoint<F> {
+        ModelCheckpoint {
+            filepath: Some(path.into()),
+            dirpath: None,
+            filename: None,
+            monitor: None,
+            mode: Mode::Auto,
+            save_best_only: false,
+            initial_value_threshold: None,
+            save_top_k: None,
+            save_last: false,
+            save_on_exception: false,
+            save_weights_only: false,
+            auto_insert_metric_name: None,
+            enable_version_counter: None,
+            save_freq: SaveFreq::Epoch,
+            every_n_train_steps: None,
+            every_n_epochs: None,
+            train_time_interval: None,
+            files,
+            best: None,
+            kept: Kept::default(),
+            validated: Logs::new(),
+            seen: None,
+            since: None,
+            run_folder: None,
+            goes_on: false,
+            pending: None,
+            delay: Delay::default(),
+        }
+    }
+
+    /// Saves only when `monitor` is the best so far. Default: after every epoch.
+    pub fn save_best_only(mut self, monitor: &str, mode: Mode) -> Self {
+        (self.monitor, self.mode, self.save_best_only) = (Some(monitor.into()), mode, true);
+        self
+    }
+
+    /// What the best are known by, with [`save_top_k`](ModelCheckpoint::save_top_k). Default: none.
+    pub fn monitor(mut self, monitor: &str, mode: Mode) -> Self {
+        (self.monitor, self.mode) = (Some(monitor.into()), mode);
+        self
+    }
+
+    /// Sets a value that must be beaten for the first one to be saved.
+    pub fn initial_value_threshold(mut self, value: f64) -> Self {
+        self.initial_value_threshold = Some(value);
+        self
+    }
+
+    /// Keeps so many of the best; -1: all, 0: none. Default: 1 with `in_dir`.
+    pub fn save_top_k(mut self, k: i64) -> Self {
+        self.save_top_k = Some(k);
+        self
+    }
+
+    /// Writes each save as `last.safetensors`, too.
+    pub fn save_last(mut self, yes: bool) -> Self {
+        self.save_last = yes;
+        self
+    }
+
+    /// Saves the model as `on_exception.safetensors` when training fails.
+    pub fn save_on_exception(mut self, yes: bool) -> Self {
+        self.save_on_exception = yes;
+        self
+    }
+
+    /// Leaves the optimizer's state out.
+    pub fn save_weights_only(mut self, yes: bool) -> Self {
+        self.save_weights_only = yes;
+        self
+    }
+
+    /// Writes names of values before them. Default: true with `in_dir`.
+    pub fn auto_insert_metric_name(mut self, yes: bool) -> Self {
+        self.auto_insert_metric_name = Some(yes);
+        self
+    }
+
+    /// Gives a number to a name that is taken. Default: true with `in_dir`.
+    pub fn enable_version_counter(mut self, yes: bool) -> Self {
+        self.enable_version_counter = Some(yes);
+        self
+    }
+
+    /// Saves after epochs, or after every so many steps.
+    pub fn save_freq(mut self, freq: SaveFreq) -> Self {
+        self.save_freq = freq;
+        self
+    }
+
+    /// Saves after every so many steps of the run.
+    pub fn every_n_train_steps(mut self, steps: u64) -> Self {
+        self.every_n_train_steps = Some(steps);
+        self
+    }
+
+    /// Saves after every so many epochs. Default: 1.
+    pub fn every_n_epochs(mut self, epochs: usize) -> Self {
+        self.every_n_epochs = Some(epochs);
+        self
+    }
+
+    /// Saves when this time has gone by since the last save: `HH:MM:SS`.
+    pub fn train_time_interval(mut self, text: &str) -> Self {
+        self.train_time_interval = Some(text.into());
+        self
+    }
+
+    /// Whether it is Lightning's.
+    fn is_lightnings(&self) -> bool {
+        self.filepath.is_none()
+    }
+
+    fn counts_versions(&self) -> bool {
+        self.enable_version_counter.unwrap_or(self.is_lightnings())
+    }
+
+    /// The best to keep; `None`: all are saved, or the best by Keras's rule.
+    fn top_k(&self) -> Option<i64> {
+        self.save_top_k.or(self.is_lightnings().then_some(1))
+    }
+
+    /// What is watched.
+    fn watches(&self) -> Option<&str> {
+        let usual = (!self.is_lightnings()).then_some("val_loss");
+        match (self.save_best_only, self.top_k()) {
+            (false, None | Some(-1 | 0)) => None,
+            _ => self.monitor.as_deref().or(usual),
+        }
+    }
+
+    fn every_steps(&self) -> Option<u64> {
+        match self.save_freq {
+            SaveFreq::Steps(n) => Some(n),
+            SaveFreq::Epoch => self.every_n_train_steps.filter(|n| *n > 0),
+        }
+    }
+
+    fn interval(&self) -> Option<Duration> {
+        self.train_time_interval.as_deref().and_then(|text| time(text).ok())
+    }
+
+    fn is_by_epochs(&self) -> bool {
+        self.every_steps().is_none() && self.train_time_interval.is_none()
+    }
+
+    /// The whole path.
+    fn path(&self) -> String {
+        match &self.filepath {
+            Some(path) => path.clone(),
+            None => {
+                let dir = self.dirpath.as_deref().unwrap_or("checkpoints");
+                let name = self.filename.as_deref().unwrap_or("{epoch}-{step}");
+                Path::new(dir).join(format!("{name}.safetensors")).display().to_string()
+            }
+        }
+    }
+
+    fn template(&self) -> Result<Template> {
+        let template = Template::parse(&self.path())?;
+        let named = self.auto_insert_metric_name.unwrap_or(self.is_lightnings());
+        Ok(if named { template.with_names() } else { template })
+    }
+
+    /// A file beside the others.
+    fn beside(&self, name: &str) -> Result<PathBuf> {
+        Ok(self.template()?.folder().unwrap_or_default().join(name))
+    }
+
+    /// How long ago it looked last, all starts of a run together.
+    fn waited(&self) -> Duration {
+        self.since.map_or(Duration::ZERO, |(at, before)| at.elapsed() + before)
+    }
+
+    /// Whether a value is the best so far, by Keras's rule.
+    fn is_best(&mut self, value: f64, upward: bool) -> bool {
+        let better = is_better(value, self.best.or(self.initial_value_threshold), upward, 0.0);
+        if better {
+            self.best = Some(value);
+        }
+        better
+    }
+
+    /// Where the model is to be saved now, if at all; decides what is kept.
+    fn place_for(&mut self, path: PathBuf, logs: &Logs) -> Result<Option<PathBuf>> {
+        let upward = self.watches().is_some_and(|monitor| is_upward(self.mode, monitor));
+        let value = match self.watches() {
+            Some(monitor) => match watched(monitor, logs)? {
+                Some(value) => Some(value),
+                None => return Ok(None),
+            },
+            None => None,
+        };
+        match (self.top_k(), value) {
+            (None, Some(value)) => Ok(self.is_best(value, upward).then_some(path)),
+            (None, None) => Ok(Some(path)),
+            (Some(k), value) => {
+                let counts = self.counts_versions();
+                Ok(self.kept.take(k, path, value, upward, counts))
+            }
+        }
+    }
+
+    /// Saves the model, if that is wanted with these values.
+    fn look(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if self.seen == Some(cx.model.steps()) {
+            return Ok(());
+        }
+        let mut logs = if cx.is_within_epoch { self.validated.clone() } else { Logs::new() };
+        cx.logs.iter().for_each(|(name, value)| logs.insert(name, value));
+        let template = self.template()?;
+        self.needs_met(&template, &logs)?;
+        // A name that needs a value of the validation: it waits for one.
+        let Some(path) = template.fill(cx.epoch, cx.model.steps(), &logs) else { return Ok(()) };
+        (self.seen, self.since) = (Some(cx.model.steps()), Some((Instant::now(), Duration::ZERO)));
+        let mut paths: Vec<PathBuf> = self.place_for(path, &logs)?.into_iter().collect();
+        if self.save_last {
+            paths.push(self.beside("last.safetensors")?);
+        }
+        if paths.is_empty() {
+            return Ok(());
+        }
+        // All hosts put the arrays together; one writes them.
+        let file = self.file(cx)?;
+        self.pending = cx.model.leads().then_some((paths, file));
+        Ok(())
+    }
+
+    fn file(&self, cx: &FitCx<'_>) -> Result<ModelFile> {
+        let mut file = cx.model.to_file()?;
+        if self.save_weights_only {
+            file.tensors.retain(|(name, _)| !name.starts_with("optimizer/"));
+        }
+        Ok(file)
+    }
+
+    /// Values of the training are there always, those of a validation now and then.
+    fn needs_met(&self, template: &Template, logs: &Logs) -> Result<()> {
+        let needed = template.values().filter(|v| !v.starts_with("val_"));
+        match needed.into_iter().find(|v| logs.get(v).is_none()) {
+            None => Ok(()),
+            Some(lacking) => {
+                Err(Error::new(ErrorKind::Config, format!("the path `{}` needs {lacking}", self.path()))
+                    .because("it was not measured in this epoch")
+                    .hint("name values that each epoch has"))
+            }
+        }
+    }
+
+    /// Writes what is to be written, and removes what is not kept; what cannot be done stays.
+    fn write(&mut self) -> Result<()> {
+        while let Some((paths, file)) = &mut self.pending {
+            match paths.first() {
+                Some(path) => {
+                    file.save_to(&self.files, path)?;
+                    paths.remove(0);
+                }
+                None => self.pending = None,
+            }
+        }
+        self.kept.remove_others(&self.files)
+    }
+
+    fn settle(&mut self, cx: &mut FitCx<'_>) {
+        let written = self.write();
+        self.delay.tell(written, "a checkpoint is", cx);
+    }
+}
+
+impl<F: FileSystem + Send> Configured for ModelCheckpoint<F> {
+    fn check(&self) -> Checked {
+        let wrong =
+            |key, what: String, hint: &str| Err((key, Error::new(ErrorKind::Config, what).hint(hint)));
+        if self.filepath.is_some() && (self.filename.is_some() || self.dirpath.is_some()) {
+            let what = "there are both filepath and filename or dirpath".into();
+            return wrong(
+                "filepath",
+                what,
+                "keep filepath, as Keras names files, or the others, as Lightning does",
+            );
+        }
+        let triggers = [
+            ("save_freq", self.save_freq != SaveFreq::Epoch),
+            ("every_n_train_steps", self.every_n_train_steps.is_some_and(|n| n > 0)),
+            ("every_n_epochs", self.every_n_epochs.is_some_and(|n| n > 0)),
+            ("train_time_interval", self.train_time_interval.is_some()),
+        ];
+        let set: Vec<&str> = triggers.into_iter().filter(|(_, set)| *set).map(|(name, _)| name).collect();
+        if let [_, second, ..] = set[..] {
+            return wrong(
+                triggers.iter().find(|t| t.0 == second).map_or("", |t| t.0),
+                format!("{} are all set", set.join(" and ")),
+                "keep one of them",
+            );
+        }
+        if self.save_freq == SaveFreq::Steps(0) {
+            return wrong(
+                "save_freq",
+                "save_freq is 0".into(),
+                "choose \"epoch\" or a number of steps from 1 on",
+            );
+        }
+        if let Some(text) = &self.train_time_interval {
+            time(text).map_err(|e| ("train_time_interval", e))?;
+        }
+        self.check_choice()?;
+        self.template().map(drop).map_err(|e| (if self.is_lightnings() { "filename" } else { "filepath" }, e))
+    }
+
+    fn monitor(&self) -> Option<&str> {
+        self.watches()
+    }
+
+    fn files(&self) -> Vec<(&'static str, &str)> {
+        match (&self.filepath, &self.dirpath, &self.filename) {
+            (Some(path), ..) => vec![("filepath", path)],
+            (None, Some(dir), _) => vec![("dirpath", dir)],
+            (None, None, Some(name)) => vec![("filename", name)],
+            (None, None, None) => Vec::new(),
+        }
+    }
+
+    fn take_place(&mut self, place: &Place<'_>) {
+        self.run_folder = Some(place.folder.into());
+        self.monitor = self.monitor.as_deref().map(place.logged);
+        match &mut self.filepath {
+            Some(path) => *path = place.file(&path).display().to_string(),
+            None => {
+                let dir = self.dirpath.as_deref().unwrap_or("checkpoints");
+                self.dirpath = Some(place.file(dir).display().to_string());
+            }
+        }
+    }
+}
+
+impl<F: FileSystem> ModelCheckpoint<F> {
+    /// Whether the arguments that say what is kept go together.
+    fn check_choice(&self) -> Checked {
+        let wrong =
+            |key, what: String, hint: &str| Err((key, Error::new(ErrorKind::Config, what).hint(hint)));
+        if self.save_best_only && self.save_top_k.is_some() {
+            return wrong(
+                "save_top_k",
+                "there are both save_best_only and save_top_k".into(),
+                "save_top_k = 1 keeps the best one",
+            );
+        }
+        if self.initial_value_threshold.is_some() && !self.save_best_only {
+            let what = "initial_value_threshold has no effect without save_best_only".into();
+            return wrong("initial_value_threshold", what, "set save_best_only, too, or leave it out");
+        }
+        let Some(k) = self.save_top_k else { return Ok(()) };
+        if k < -1 {
+            return wrong(
+                "save_top_k",
+                format!("save_top_k is {k}"),
+                "choose -1 for all, 0 for none, or a number to keep",
+            );
+        }
+        if k > 1 && self.watches().is_none() {
+            return wrong(
+                "save_top_k",
+                format!("save_top_k is {k}, and no monitor says which are the best"),
+                "set monitor",
+            );
+        }
+        let is_fixed = self.template().is_ok_and(|template| template.is_fixed());
+        if k != 0 && k != 1 && is_fixed && !self.counts_versions() {
+            let key = if self.is_lightnings() { "filename" } else { "filepath" };
+            let what = format!("all checkpoints would have the name `{}`", self.path());
+            return wrong(key, what, "add a field such as {epoch}, or set enable_version_counter");
+        }
+        Ok(())
+    }
+}
+
+impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
+    fn state(&self) -> Result<CallbackState> {
+        let values = json!({
+            "best": CallbackState::float(self.best),
+            "kept": self.kept.state(self.run_folder.as_deref()),
+            "validated": CallbackState::logs(&self.validated),
+            "seen": self.seen,
+            "waited": self.train_time_interval.is_some().then(|| self.waited().as_secs_f64()),
+        });
+        Ok(CallbackState { values, ..Default::default() })
+    }
+
+    fn restore(&mut self, state: &CallbackState) -> Result<()> {
+        self.goes_on = true;
+        self.best = state.float_of("best")?;
+        // Earlier versions wrote the best value alone.
+        self.kept = Kept::restored(&state.values["kept"], self.run_folder.as_deref())?;
+        self.validated = CallbackState::logs_of(&state.values["validated"])?;
+        self.seen = state.values["seen"].as_u64();
+        let waited = state.values["waited"].as_f64().unwrap_or_default();
+        self.since = Some((Instant::now(), Duration::try_from_secs_f64(waited).unwrap_or_default()));
+        Ok(())
+    }
+
+    fn wants_batch(&self, step: u64) -> bool {
+        let by_time = self.interval().is_some_and(|interval| self.waited() >= interval);
+        by_time || self.every_steps().is_some_and(|n| step.is_multiple_of(n))
+    }
+
+    fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        checked(self, "ModelCheckpoint")?;
+        let template = self.template()?;
+        template.check(&measured(cx.model))?;
+        if let Some(monitor) = self.watches() {
+            cx.must_measure(monitor, "ModelCheckpoint")?;
+        }
+        self.since.get_or_insert((Instant::now(), Duration::ZERO));
+        let Some(folder) = template.folder().filter(|_| cx.model.leads()) else { return Ok(()) };
+        std::fs::create_dir_all(&folder)
+            .map_err(|e| Error::io("cannot make the folder", &folder, e).hint("choose another path"))?;
+        if self.counts_versions() && self.run_folder.is_none() && !self.goes_on {
+            self.kept.spare_files_of(&folder);
+        }
+        Ok(())
+    }
+
+    fn on_train_batch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if self.wants_batch(cx.model.steps()) {
+            self.look(cx)?;
+            self.settle(cx);
+        }
+        Ok(())
+    }
+
+    fn on_validation_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        self.remember(cx.logs);
+        let watches = self.watches().is_some_and(|monitor| monitor.starts_with("val_"));
+        if watches && self.is_by_epochs() && self.every_n_epochs.is_none() {
+            self.look(cx)?;
+            self.settle(cx);
+        }
+        Ok(())
+    }
+
+    fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        self.remember(cx.logs);
+        let every = self.every_n_epochs.unwrap_or(1);
+        if self.is_by_epochs() && every > 0 && (cx.epoch + 1).is_multiple_of(every) {
+            self.look(cx)?;
+        }
+        self.settle(cx);
+        Ok(())
+    }
+
+    fn on_exception(&mut self, cx: &mut FitCx<'_>, _error: &Error) {
+        if !self.save_on_exception {
+            return;
+        }
+        let saved = self.file(cx).and_then(|file| {
+            let path = self.beside("on_exception.safetensors")?;
+            if cx.model.leads() { file.save_to(&self.files, &path) } else { Ok(()) }
+        });
+        if let Err(e) = saved {
+            cx.note(format!("the model is not saved after the error: {e}"));
+        }
+    }
+
+    fn on_train_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        self.delay.tell_at_end("the last checkpoint is", cx);
+        Ok(())
+    }
+}
+
+impl<F: FileSystem> ModelCheckpoint<F> {
+    fn remember(&mut self, logs: &Logs) {
+        let values = logs.iter().filter(|(name, _)| name.starts_with("val_"));
+        values.for_each(|(name, value)| self.validated.insert(name, value));
+    }
+}

@@ -1,0 +1,162 @@
+//! The callback that lowers the learning rate where a value has stopped improving.
+
+use super::common::{Callback, CallbackState, FitCx};
+use super::configured::{Checked, Configured, Place, checked};
+use super::learning_rate_scheduler::refuse_schedule;
+use super::watch::{Mode, is_better, is_upward, watched};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use systole_ir::{Error, ErrorKind, Result};
+
+/// Lowers the learning rate when a value has stopped improving.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::ReduceLROnPlateau, Fit};
+/// let reduce = ReduceLROnPlateau::new("loss").factor(0.5).patience(5).min_lr(1e-5);
+/// model.fit(&data, Fit { epochs: 2, callbacks: vec![Box::new(reduce)], ..Default::default() })?;
+/// assert_eq!(model.learning_rate(), 0.05); // the loss falls
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReduceLROnPlateau {
+    /// What is watched.
+    pub monitor: String,
+    /// What the rate, which must be a number, is multiplied by.
+    pub factor: f64,
+    /// Epochs without improvement that are waited for.
+    pub patience: usize,
+    /// Epochs after a change that do not count.
+    pub cooldown: usize,
+    /// The lowest rate.
+    pub min_lr: f64,
+    #[serde(skip)]
+    best: Option<f64>,
+    #[serde(skip)]
+    wait: usize,
+    #[serde(skip)]
+    cooling: usize,
+}
+
+impl Default for ReduceLROnPlateau {
+    fn default() -> ReduceLROnPlateau {
+        ReduceLROnPlateau {
+            monitor: "val_loss".into(),
+            factor: 0.1,
+            patience: 10,
+            cooldown: 0,
+            min_lr: 0.0,
+            best: None,
+            wait: 0,
+            cooling: 0,
+        }
+    }
+}
+
+impl ReduceLROnPlateau {
+    /// Watches `monitor`; multiplies the rate by 0.1 after 10 epochs without improvement (Keras's defaults).
+    pub fn new(monitor: &str) -> ReduceLROnPlateau {
+        ReduceLROnPlateau { monitor: monitor.into(), ..ReduceLROnPlateau::default() }
+    }
+
+    /// Sets the factor, below 1.
+    pub fn factor(mut self, factor: f64) -> Self {
+        self.factor = factor;
+        self
+    }
+
+    /// Sets how many epochs to wait.
+    pub fn patience(mut self, patience: usize) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Sets how many epochs after a change do not count.
+    pub fn cooldown(mut self, epochs: usize) -> Self {
+        self.cooldown = epochs;
+        self
+    }
+
+    /// Sets the lowest rate.
+    pub fn min_lr(mut self, min_lr: f64) -> Self {
+        self.min_lr = min_lr;
+        self
+    }
+}
+
+impl Configured for ReduceLROnPlateau {
+    fn check(&self) -> Checked {
+        match self.factor >= 0.0 && self.factor < 1.0 {
+            true => Ok(()),
+            false => Err((
+                "factor",
+                Error::new(ErrorKind::Config, format!("factor is {}", self.factor))
+                    .because("the rate is multiplied by it and is to become lower")
+                    .hint("choose a number from 0 to below 1; 0.1 is usual"),
+            )),
+        }
+    }
+
+    fn monitor(&self) -> Option<&str> {
+        Some(&self.monitor)
+    }
+
+    fn take_place(&mut self, place: &Place<'_>) {
+        self.monitor = (place.logged)(&self.monitor);
+    }
+}
+
+impl Callback for ReduceLROnPlateau {
+    fn state(&self) -> Result<CallbackState> {
+        let best = CallbackState::float(self.best);
+        let values = json!({"best": best, "wait": self.wait, "cooling": self.cooling});
+        Ok(CallbackState { values, ..Default::default() })
+    }
+
+    fn restore(&mut self, state: &CallbackState) -> Result<()> {
+        self.best = state.float_of("best")?;
+        (self.wait, self.cooling) = (state.count("wait")?, state.count("cooling")?);
+        Ok(())
+    }
+
+    fn wants_batch(&self, _step: u64) -> bool {
+        false
+    }
+
+    fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        checked(self, "ReduceLROnPlateau")?;
+        refuse_schedule(cx, "ReduceLROnPlateau")
+    }
+
+    fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        let Some(value) = watched(&self.monitor, cx.logs)? else { return Ok(()) };
+        // Keras's least change that counts.
+        let improved = is_better(value, self.best, is_upward(Mode::Auto, &self.monitor), 1e-4);
+        if improved {
+            self.best = Some(value);
+        }
+        if self.cooling > 0 {
+            self.cooling -= 1;
+            self.wait = 0;
+        }
+        if improved {
+            self.wait = 0;
+        } else if self.cooling == 0 {
+            self.wait += 1;
+            let rate = cx.model.learning_rate();
+            if self.wait >= self.patience && rate > self.min_lr {
+                cx.model.set_learning_rate((rate * self.factor).max(self.min_lr));
+                self.cooling = self.cooldown;
+                self.wait = 0;
+            }
+        }
+        Ok(())
+    }
+}

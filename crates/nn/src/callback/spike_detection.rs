@@ -1,0 +1,277 @@
+//! The callback that finds batches whose loss jumps, and leaves them out from then on.
+
+use super::common::{Callback, CallbackState, FitCx};
+use super::configured::{Checked, Configured, Place, checked};
+use super::watch::Mode;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::{BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+use systole_data::disk::{Disk, write_atomically};
+use systole_ir::{Error, ErrorKind, Result};
+
+/// An epoch and a batch of it, both from 0.
+type BatchPlace = (usize, usize);
+
+/// Ends training with an error where a batch's own loss jumps: where it is worse than the one before and differs from the mean of the
+/// last `window` by at least `rtol` times that mean. That batch and the one before are written to `skip_batches.json`, and the next
+/// start leaves out the batches of that file.
+///
+/// Where the last backup was taken between the two, the earlier one has been trained on already. It looks at each step, for which
+/// devices wait.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([6, 1], &[0f32, 1., 2., 3., 4., 1e6])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(1);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.0), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::SpikeDetection, Fit};
+/// let path = std::env::temp_dir().join(format!("doc-spike-{}.json", std::process::id()));
+/// let mut fit = || model.fit(&data, Fit { callbacks: vec![Box::new(SpikeDetection::new(&path))], ..Default::default() });
+/// assert!(fit().unwrap_err().to_string().contains("batch 6"));
+/// assert_eq!(fit()?.samples, 4); // without the fifth and the sixth
+/// # std::fs::remove_file(path).unwrap();
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SpikeDetection {
+    /// How many losses the mean is of.
+    pub window: usize,
+    /// Batches of the run before it judges.
+    pub warmup: u64,
+    /// What counts as a jump, as a multiple of the mean.
+    pub rtol: f64,
+    /// The least difference that counts as a jump. Default: none.
+    pub atol: Option<f64>,
+    /// Which direction of the loss is better.
+    pub mode: Mode,
+    /// Whether a loss that is not finite is a jump.
+    pub finite_only: bool,
+    /// The file of batches that are left out, in the run's folder.
+    pub exclude_batches_path: PathBuf,
+    #[serde(skip)]
+    seen: Seen,
+    #[serde(skip)]
+    left_out: BTreeSet<BatchPlace>,
+}
+
+/// What it knows of the batches before.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Seen {
+    /// Losses of the last batches, as bits: JSON has no infinity.
+    losses: VecDeque<u64>,
+    /// Batches of the run.
+    batches: u64,
+    /// Sum of losses and number of samples in this epoch, as bits.
+    totals: (u64, u64),
+    /// The batch before.
+    last: Option<BatchPlace>,
+}
+
+impl Default for SpikeDetection {
+    fn default() -> SpikeDetection {
+        SpikeDetection {
+            window: 10,
+            warmup: 1,
+            rtol: 2.0,
+            atol: None,
+            mode: Mode::Min,
+            finite_only: true,
+            exclude_batches_path: "skip_batches.json".into(),
+            seen: Seen::default(),
+            left_out: BTreeSet::new(),
+        }
+    }
+}
+
+impl SpikeDetection {
+    /// Leaves out the batches of this file, where it is there, and adds to it.
+    pub fn new(exclude_batches_path: impl AsRef<Path>) -> SpikeDetection {
+        SpikeDetection {
+            exclude_batches_path: exclude_batches_path.as_ref().into(),
+            ..SpikeDetection::default()
+        }
+    }
+
+    /// Sets how many losses the mean is of.
+    pub fn window(mut self, batches: usize) -> Self {
+        self.window = batches;
+        self
+    }
+
+    /// Sets how many batches of the run go by before it judges.
+    pub fn warmup(mut self, batches: u64) -> Self {
+        self.warmup = batches;
+        self
+    }
+
+    /// Sets what counts as a jump, as a multiple of the mean.
+    pub fn rtol(mut self, rtol: f64) -> Self {
+        self.rtol = rtol;
+        self
+    }
+
+    /// Sets the least difference that counts as a jump.
+    pub fn atol(mut self, atol: f64) -> Self {
+        self.atol = Some(atol);
+        self
+    }
+
+    /// Sets which direction of the loss is better.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Whether a loss that is not finite is a jump.
+    pub fn finite_only(mut self, yes: bool) -> Self {
+        self.finite_only = yes;
+        self
+    }
+
+    /// Lightning's conditions.
+    fn is_spike(&self, loss: f64) -> bool {
+        if self.seen.batches < self.warmup {
+            return false;
+        }
+        if self.finite_only && !loss.is_finite() {
+            return true;
+        }
+        let losses = self.seen.losses.iter().map(|bits| f64::from_bits(*bits));
+        let (Some(last), n) = (losses.clone().next_back(), losses.len()) else { return false };
+        let mean = losses.sum::<f64>() / n as f64;
+        let better = if self.mode == Mode::Max { loss >= last } else { loss <= last };
+        let far = (loss - mean).abs();
+        !better && self.atol.is_none_or(|atol| far >= atol.abs()) && far >= (self.rtol * mean).abs()
+    }
+
+    /// The loss of the last batch alone: metrics hold sums since the epoch began.
+    fn loss_of_batch(&mut self, cx: &FitCx<'_>) -> Result<f64> {
+        let value = |name: &str| cx.model.state.metrics.get(name).map_or(Ok(0.0), |sum| sum.to_f64());
+        let (total, count) = (value("loss/total")?, value("loss/count")?);
+        let before = (f64::from_bits(self.seen.totals.0), f64::from_bits(self.seen.totals.1));
+        self.seen.totals = (total.to_bits(), count.to_bits());
+        Ok((total - before.0) / (count - before.1))
+    }
+
+    fn write(&mut self, at: BatchPlace, cx: &FitCx<'_>) -> Result<()> {
+        self.left_out.extend(self.seen.last);
+        self.left_out.insert(at);
+        if !cx.model.leads() {
+            return Ok(());
+        }
+        let all: Vec<Value> =
+            self.left_out.iter().map(|(epoch, batch)| json!({"epoch": epoch, "batch": batch})).collect();
+        let text = format!("{:#}\n", Value::from(all));
+        let path = &self.exclude_batches_path;
+        write_atomically(&Disk, path, &[text.as_bytes()])
+    }
+
+    /// Batches that an earlier start found.
+    fn read(&mut self) -> Result<()> {
+        let path = &self.exclude_batches_path;
+        let text = match std::fs::read_to_string(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            text => text.map_err(|e| Error::io("cannot read", path, e))?,
+        };
+        let wrong = |why: String| {
+            Error::new(ErrorKind::Data, format!("{} names no batches", path.display())).because(why).hint(
+                "a list such as [{\"epoch\": 0, \"batch\": 17}], from 0; remove the file to leave out none",
+            )
+        };
+        let all: Vec<Value> = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+        for entry in &all {
+            let number = |key: &str| entry[key].as_u64().and_then(|n| usize::try_from(n).ok());
+            let place =
+                number("epoch").zip(number("batch")).ok_or_else(|| wrong(format!("{entry} is none")))?;
+            self.left_out.insert(place);
+        }
+        Ok(())
+    }
+}
+
+impl Configured for SpikeDetection {
+    fn check(&self) -> Checked {
+        let wrong = |key, what: &str, hint: &str| Err((key, Error::new(ErrorKind::Config, what).hint(hint)));
+        if self.window == 0 {
+            return wrong("window", "window is 0", "choose a number of batches from 1 on");
+        }
+        if self.rtol.is_nan() || self.atol.is_some_and(f64::is_nan) {
+            return wrong("rtol", "rtol or atol is no number", "Lightning's rtol is 2.0");
+        }
+        Ok(())
+    }
+
+    fn files(&self) -> Vec<(&'static str, &str)> {
+        vec![("exclude_batches_path", self.exclude_batches_path.to_str().unwrap_or_default())]
+    }
+
+    fn take_place(&mut self, place: &Place<'_>) {
+        self.exclude_batches_path = place.file(&self.exclude_batches_path);
+    }
+}
+
+impl Callback for SpikeDetection {
+    fn state(&self) -> Result<CallbackState> {
+        let values = serde_json::to_value(&self.seen).unwrap_or_default();
+        Ok(CallbackState { values, ..Default::default() })
+    }
+
+    fn restore(&mut self, state: &CallbackState) -> Result<()> {
+        self.seen = serde_json::from_value(state.values.clone()).map_err(|e| {
+            Error::new(ErrorKind::Data, "SpikeDetection's state in the backup is not readable")
+                .because(e.to_string())
+        })?;
+        Ok(())
+    }
+
+    fn skips(&self, epoch: usize, batch: usize) -> bool {
+        self.left_out.contains(&(epoch, batch))
+    }
+
+    fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        checked(self, "SpikeDetection")?;
+        self.read()?;
+        if !self.left_out.is_empty() {
+            let (n, path) = (self.left_out.len(), self.exclude_batches_path.display());
+            cx.note(format!("batches that SpikeDetection found are left out: {n} of {path}"));
+        }
+        Ok(())
+    }
+
+    fn on_epoch_begin(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
+        self.seen.totals = Default::default();
+        Ok(())
+    }
+
+    fn on_train_batch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        let loss = self.loss_of_batch(cx)?;
+        let at = (cx.epoch, cx.batch);
+        if self.is_spike(loss) {
+            let mean = self.seen.losses.iter().map(|bits| f64::from_bits(*bits)).sum::<f64>();
+            let mean = mean / self.seen.losses.len().max(1) as f64;
+            self.write(at, cx)?;
+            let (epoch, batch) = (at.0 + 1, at.1 + 1);
+            return Err(Error::new(
+                ErrorKind::Data,
+                format!("the loss of batch {batch} of epoch {epoch} jumped to {loss:.4}"),
+            )
+            .because(format!("the mean of those before is {mean:.4} (SpikeDetection)"))
+            .hint(format!(
+                "start again: this batch and the one before are left out then ({})",
+                self.exclude_batches_path.display()
+            )));
+        }
+        self.seen.batches += 1;
+        self.seen.last = Some(at);
+        self.seen.losses.push_back(loss.to_bits());
+        while self.seen.losses.len() > self.window {
+            self.seen.losses.pop_front();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! The callback that ends training by the clock.
+
+use super::common::{Callback, CallbackState, FitCx};
+use super::configured::{Checked, Configured, checked};
+use crate::limits::time;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::time::{Duration, Instant};
+use systole_ir::Result;
+
+/// When [`Timer`] looks at the clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TimerInterval {
+    /// After each step.
+    #[default]
+    Step,
+    /// After each epoch.
+    Epoch,
+}
+
+/// Ends training once a time is over, all starts of a run together.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::{Timer, TimerInterval}, Fit};
+/// let timer = Timer::new("00:10:00").interval(TimerInterval::Epoch);
+/// let history = model.fit(&data, Fit { epochs: 2, callbacks: vec![Box::new(timer)], ..Default::default() })?;
+/// assert_eq!(history.epochs.len(), 2); // in far less than ten minutes
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Timer {
+    /// The time: `HH:MM:SS`, or with days before. Required.
+    pub duration: String,
+    /// When it looks at the clock: after each step, or after each epoch.
+    pub interval: TimerInterval,
+    #[serde(skip)]
+    began: Option<Instant>,
+    /// What earlier starts of the run trained.
+    #[serde(skip)]
+    before: Duration,
+}
+
+impl Timer {
+    /// Ends training after this time: `00:10:00` is ten minutes.
+    pub fn new(duration: &str) -> Timer {
+        Timer {
+            duration: duration.into(),
+            interval: TimerInterval::Step,
+            began: None,
+            before: Duration::ZERO,
+        }
+    }
+
+    /// Sets when it looks at the clock.
+    pub fn interval(mut self, interval: TimerInterval) -> Self {
+        self.interval = interval;
+        self
+    }
+
+    /// The time that went by, all starts of the run together.
+    pub fn time_elapsed(&self) -> Duration {
+        self.before + self.began.map_or(Duration::ZERO, |began| began.elapsed())
+    }
+
+    /// The time that is left.
+    pub fn time_remaining(&self) -> Duration {
+        time(&self.duration).unwrap_or_default().saturating_sub(self.time_elapsed())
+    }
+
+    fn look(&self, cx: &mut FitCx<'_>) {
+        if self.time_remaining().is_zero() {
+            let why = || format!("the time of {} for this run is over (Timer)", self.duration);
+            cx.stop_because.get_or_insert_with(why);
+        }
+    }
+}
+
+impl Configured for Timer {
+    fn check(&self) -> Checked {
+        time(&self.duration).map(drop).map_err(|e| ("duration", e))
+    }
+}
+
+impl Callback for Timer {
+    fn state(&self) -> Result<CallbackState> {
+        let seconds = CallbackState::float(Some(self.time_elapsed().as_secs_f64()));
+        Ok(CallbackState { values: json!({ "seconds": seconds }), ..Default::default() })
+    }
+
+    fn restore(&mut self, state: &CallbackState) -> Result<()> {
+        let seconds = state.float_of("seconds")?.unwrap_or_default();
+        self.before = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        Ok(())
+    }
+
+    /// The clock needs nothing of a step; it is asked without waiting for one.
+    fn wants_batch(&self, _step: u64) -> bool {
+        self.interval == TimerInterval::Step && self.time_remaining().is_zero()
+    }
+
+    fn on_train_begin(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
+        checked(self, "Timer")?;
+        self.began = Some(Instant::now());
+        Ok(())
+    }
+
+    fn on_train_batch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        if self.interval == TimerInterval::Step {
+            self.look(cx);
+        }
+        Ok(())
+    }
+
+    fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
+        self.look(cx);
+        Ok(())
+    }
+}

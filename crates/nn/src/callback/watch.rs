@@ -1,0 +1,74 @@
+//! A value that a callback watches, and which direction of it is better.
+
+use crate::history::Logs;
+use serde::{Deserialize, Serialize};
+use systole_ir::{Error, ErrorKind, Result};
+
+/// Which direction of a watched value is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// From the name: accuracies, precision, recall and AUC grow; everything else falls.
+    #[default]
+    Auto,
+    /// Lower is better.
+    Min,
+    /// Higher is better.
+    Max,
+}
+
+/// Whether a value of this name is better when it is greater: an accuracy, not a loss.
+pub fn grows(monitor: &str) -> bool {
+    ["acc", "precision", "recall", "auc", "top_k"].iter().any(|word| monitor.contains(word))
+}
+
+/// Whether more of a watched value is better.
+pub(crate) fn is_upward(mode: Mode, monitor: &str) -> bool {
+    mode == Mode::Max || (mode == Mode::Auto && grows(monitor))
+}
+
+/// A watched value; `None` when it was not measured this time.
+pub(crate) fn watched(monitor: &str, logs: &Logs) -> Result<Option<f64>> {
+    if let Some(value) = logs.get(monitor) {
+        return Ok(Some(value));
+    }
+    // Validation may run every few epochs only: then the value is absent now and then.
+    if monitor.strip_prefix("val_").is_some_and(|plain| logs.get(plain).is_some()) {
+        return Ok(None);
+    }
+    let known: Vec<&str> = logs.iter().map(|(n, _)| n).collect();
+    Err(Error::new(ErrorKind::Config, format!("a callback watches {monitor}, which is not measured"))
+        .hint(format!("measured are: {}", known.join(", "))))
+}
+
+/// Whether a value is better than the best so far by more than `min_delta`.
+pub(crate) fn is_better(value: f64, best: Option<f64>, upward: bool, min_delta: f64) -> bool {
+    match best {
+        None => !value.is_nan(),
+        Some(best) if upward => value > best + min_delta.abs(),
+        Some(best) => value < best - min_delta.abs(),
+    }
+}
+
+/// The best of a watched value so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Best {
+    monitor: String,
+    pub(crate) best: Option<f64>,
+}
+
+impl Best {
+    pub(crate) fn new(monitor: &str, best: Option<f64>) -> Best {
+        Best { monitor: monitor.into(), best }
+    }
+
+    /// Whether this epoch's value is the best so far; `None` when it was not measured this epoch.
+    pub(crate) fn improved(&mut self, logs: &Logs) -> Result<Option<bool>> {
+        let Some(value) = watched(&self.monitor, logs)? else { return Ok(None) };
+        let better = is_better(value, self.best, grows(&self.monitor), 0.0);
+        if better {
+            self.best = Some(value);
+        }
+        Ok(Some(better))
+    }
+}
