@@ -47,6 +47,8 @@ mod debug_build;
 mod entry;
 pub mod prelude;
 pub mod progress;
+mod recorder;
+pub mod report;
 mod terminal;
 
 pub use entry::{Sequential, backend, functional, jit, load_model, load_model_with, register};

@@ -277,8 +277,8 @@ impl Record {
     fn keys(&self) -> Vec<(String, String)> {
         let mut keys = Vec::new();
         flatten("", &serde_json::to_value(&self.config).unwrap_or_default(), &mut keys);
-        // Where the data lie is not what they are, and how fast they are read changes nothing.
-        keys.retain(|(key, _)| key != "data.dir" && !key.starts_with("data.tuning"));
+        // Where the data lie is not what they are; how fast they are read, and what is told at the end, changes nothing.
+        keys.retain(|(key, _)| key != "data.dir" && key != "fit.report" && !key.starts_with("data.tuning"));
         keys.push(("--from".into(), self.from.clone().unwrap_or_else(|| "none".into())));
         keys.extend(self.data.iter().map(|data| ("the data".into(), data.clone())));
         keys

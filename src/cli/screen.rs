@@ -4,6 +4,7 @@
 use crate::terminal;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use systole_nn::Logs;
 
 /// Where output goes.
@@ -69,8 +70,21 @@ pub(crate) fn note(text: &str) {
     terminal::print(text);
 }
 
+/// What `--profile` has told so far.
+static PROFILES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// What a program's profile begins with.
+const PROFILE: &str = "kernels of ";
+
+/// What `--profile` has told so far, of each program.
+pub(crate) fn profiles() -> Vec<String> {
+    PROFILES.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 /// Shows what `SYSTOLE_LOG` asks for.
 pub(crate) fn log_event(level: usize, message: &str) {
+    if message.starts_with(PROFILE) {
+        PROFILES.lock().unwrap_or_else(PoisonError::into_inner).push(message.into());
+    }
     note(&format!("[{level}] {message}"));
 }
 

@@ -76,6 +76,9 @@ pub(crate) struct TrainArgs {
     /// How much the samples of each class count in the loss: balanced, or cat=2,dog=0.5
     #[arg(long, value_name = "balanced | CLASS=X,…")]
     class_weights: Option<String>,
+    /// Leave out report.html, the page about the run that its folder gets at the end
+    #[arg(long)]
+    no_report: bool,
     /// Seed of initial weights, dropout and the order of samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
@@ -241,6 +244,9 @@ impl TrainArgs {
             if let Some(value) = value {
                 draft.set(format!("{flag} {value}"), key, &value);
             }
+        }
+        if self.no_report {
+            draft.set("--no-report", "fit.report", "false");
         }
         if let Some(top) = &self.one_cycle {
             let cycle = format!("{{ type = \"OneCycle\", max_learning_rate = {top} }}");

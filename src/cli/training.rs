@@ -1,10 +1,11 @@
 //! Training as `train` and `resume` do it: load, fit, save, test, report.
 
-use super::confusion::Confusion;
+use super::answers::Answers;
 use super::known::{check_samples, check_tokens, with_its_classes};
 use super::outcome::Outcome;
 use super::report::{Files, Report};
 use super::run_folder::{self, Record, Resume, SaveArgs};
+use super::run_report::{self, Written};
 use super::screen::{Screen, counted, grouped, note, values};
 use super::stop::Stop;
 use crate::config::Config;
@@ -45,7 +46,7 @@ pub(crate) fn train(
     screen: &Screen,
 ) -> Outcome {
     let Start { record, data, earlier } = start;
-    let (config, reason) = (record.config.clone(), record.reason.clone());
+    let (config, reason, from) = (record.config.clone(), record.reason.clone(), record.from.clone());
     let made = prepared(earlier, record.from.as_deref(), &config, data, screen);
     let (mut model, data) = made.inspect_err(|_| folder.undo())?;
     let record = Record { devices: Some(devices_of(&model)?), ..record };
@@ -72,19 +73,43 @@ pub(crate) fn train(
     // A signal that came too late to stop anything still ends the program as interrupted, where no other host counts on it.
     let interrupted = history.interrupted || (stop.exit_code() != 0 && model.host().1 == 1);
     let mut run = Report::new(&config, &data, reason, history, &model, interrupted, began);
-    // Of one's own pictures; the known sets' classes are well known.
-    if config.data.is_own() && !data.class_names.is_empty() && !run.was_interrupted() {
-        run.confusions = Some(Confusion::count(&mut model, &config.test_pipeline(&data))?);
-    }
+    run.from = from;
+    let mut answers = ask(&mut model, &run, folder.leads)?;
+    run.confusions = answers.as_mut().ok().and_then(|answers| run.of_own_classes(answers.as_ref()?));
     model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
     folder.save(&model, &data).inspect_err(|_| folder.undo())?;
+    let written =
+        (folder.leads && config.fit.report).then(|| Written::new(&run, &model, answers, &folder.folder));
+    let written = written.flatten();
+    run.report = written.as_ref().map(|w| w.path().into());
     run.show(&model, &folder.files(), place.as_ref(), screen);
+    drop(model);
+    written.into_iter().for_each(Written::with_profile);
     // After the model: a configuration that cannot be written costs no training.
     if let Some(path) = frozen? {
         screen.line(format!("The threads and queues that were found are in {}", path.display()));
     }
     // A signal to another host ended this one's run too.
     Ok(if interrupted && stop.exit_code() == 0 { TERMINATED } else { stop.exit_code() })
+}
+
+/// What the model says of test data: all of one's own, whose classes are told; of published ones for a report, as many as there is
+/// time for. An error is one of the run only where it asks for its own.
+fn ask(model: &mut Model, run: &Report<'_>, leads: bool) -> Result<Result<Option<Answers>>> {
+    let (config, data) = (run.config, run.data);
+    let is_own = config.data.is_own() && !data.class_names.is_empty();
+    if run.was_interrupted() {
+        return Ok(Ok(None));
+    }
+    if is_own {
+        return Answers::gather(model, config, data, None).map(Ok);
+    }
+    // A prediction is a meeting of all hosts.
+    let is_wanted = config.fit.report && leads && model.host().1 == 1 && run.was_tested();
+    if !is_wanted {
+        return Ok(Ok(None));
+    }
+    Ok(Answers::gather(model, config, data, Some(run_report::time_to_ask(run.seconds))))
 }
 
 /// What a program exits with that SIGTERM ended.
@@ -394,10 +419,11 @@ pub(crate) fn fast_dev_run(
     Ok(stop.exit_code().max(u8::from(history.stopped_because.is_some())))
 }
 
-/// The configuration as it goes into the model file: without this machine's folders.
+/// The configuration as it goes into the model file: without this machine's folders and what is told at the end.
 fn portable(config: &Config) -> Config {
     let mut config = config.clone();
     config.data.dir = None;
+    config.fit.report = true;
     config
 }
 

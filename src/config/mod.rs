@@ -224,6 +224,9 @@ pub struct FitSection {
     /// metric, else the loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub monitor: Option<String>,
+    /// Whether `report.html` is written into the run's folder at its end.
+    #[serde(default = "yes", skip_serializing_if = "is_set")]
+    pub report: bool,
 }
 
 /// A value's name without Keras's `val_`.
@@ -248,6 +251,10 @@ fn one() -> f64 {
 
 fn yes() -> bool {
     true
+}
+
+fn is_set(yes: &bool) -> bool {
+    *yes
 }
 
 fn once() -> usize {
