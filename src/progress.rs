@@ -31,6 +31,8 @@ pub fn called(name: &str) -> String {
 /// Shows one event. Write errors (a closed terminal) do not end training.
 pub fn show(event: &ProgressEvent<'_>) {
     recorder::take(event);
+    #[cfg(feature = "tui")]
+    crate::tui::take(event);
     let Ok(mut current) = CURRENT.lock() else { return };
     let width = terminal::width();
     match event {

@@ -41,6 +41,8 @@ mod shrink;
 mod stop;
 mod suggest;
 mod summary;
+mod sweep;
+mod sweep_page;
 mod target;
 mod train;
 mod training;

@@ -15,15 +15,25 @@ pub(crate) struct Screen {
     pub(crate) quiet: bool,
     /// Whether to say more than usual.
     pub(crate) verbose: bool,
+    /// Whether to say nothing of results either: another command tells them.
+    is_silent: bool,
 }
 
 impl Screen {
     pub(crate) fn new(json: bool, quiet: bool, verbose: bool) -> Screen {
-        Screen { json, quiet, verbose }
+        Screen { json, quiet, verbose, is_silent: false }
+    }
+
+    /// One that says nothing but what went wrong.
+    pub(crate) fn silent(&self) -> Screen {
+        Screen { json: self.json, quiet: true, verbose: false, is_silent: true }
     }
 
     /// A line (or several) for people.
     pub(crate) fn line(&self, text: impl AsRef<str>) {
+        if self.is_silent {
+            return;
+        }
         let text = text.as_ref();
         if self.json {
             note(text);
@@ -41,7 +51,9 @@ impl Screen {
 
     /// One line of JSON for programs.
     pub(crate) fn object(&self, value: &serde_json::Value) {
-        out(&value.to_string());
+        if !self.is_silent {
+            out(&value.to_string());
+        }
     }
 
     /// An error, the first word in red on a terminal.
@@ -54,6 +66,10 @@ impl Screen {
 
 /// To standard output. A reader that has gone away (`systole ops | head`) ends the program quietly.
 fn out(text: &str) {
+    #[cfg(feature = "tui")]
+    if crate::tui::takes_line(crate::tui::Stream::Out, text) {
+        return;
+    }
     terminal::clear();
     let written = writeln!(stdout().lock(), "{text}").and_then(|()| stdout().flush());
     if let Err(e) = written {

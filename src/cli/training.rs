@@ -35,6 +35,8 @@ pub(crate) struct Start {
     pub(crate) data: TrainingData,
     /// The saved model of [`Record::from`].
     pub(crate) earlier: Option<Model>,
+    /// Epochs after which it stops, to be gone on with.
+    pub(crate) pause_after: Option<usize>,
 }
 
 /// Trains (or goes on), saves, tests and reports.
@@ -45,7 +47,7 @@ pub(crate) fn train(
     began: Instant,
     screen: &Screen,
 ) -> Outcome {
-    let Start { record, data, earlier } = start;
+    let Start { record, data, earlier, pause_after } = start;
     let (config, reason, from) = (record.config.clone(), record.reason.clone(), record.from.clone());
     let made = prepared(earlier, record.from.as_deref(), &config, data, screen);
     let (mut model, data) = made.inspect_err(|_| folder.undo())?;
@@ -66,8 +68,11 @@ pub(crate) fn train(
         model.notes.insert("fields".into(), json!(data.fields).to_string());
     }
     let best = folder.best(&model, &config).goes_on(resumed.best_goes_on);
-    let history = fit(&mut model, &config, &data, (resumed, best, &folder), class_weight, &stop, screen)
-        .inspect_err(|_| folder.undo())?;
+    let dashboard = dashboard(&config, &stop, screen);
+    let history =
+        fit(&mut model, &config, &data, (resumed, best, &folder, pause_after), class_weight, &stop, screen)
+            .inspect_err(|_| folder.undo())?;
+    drop(dashboard);
     let tuning = history.data.as_ref().map(|report| &report.tuning);
     let frozen = if folder.leads { save.freeze(&config, tuning) } else { Ok(None) };
     // A signal that came too late to stop anything still ends the program as interrupted, where no other host counts on it.
@@ -90,7 +95,8 @@ pub(crate) fn train(
         screen.line(format!("The threads and queues that were found are in {}", path.display()));
     }
     // A signal to another host ended this one's run too.
-    Ok(if interrupted && stop.exit_code() == 0 { TERMINATED } else { stop.exit_code() })
+    let ended_elsewhere = interrupted && stop.exit_code() == 0 && pause_after.is_none();
+    Ok(if ended_elsewhere { TERMINATED } else { stop.exit_code() })
 }
 
 /// What the model says of test data: all of one's own, whose classes are told; of published ones for a report, as many as there is
@@ -114,6 +120,22 @@ fn ask(model: &mut Model, run: &Report<'_>, leads: bool) -> Result<Result<Option
 
 /// What a program exits with that SIGTERM ended.
 const TERMINATED: u8 = 143;
+
+/// A dashboard, where one is asked for and there is a terminal for it.
+#[cfg(feature = "tui")]
+fn dashboard(config: &Config, stop: &Stop, screen: &Screen) -> Option<crate::tui::Dashboard> {
+    let quit = || drop(signal_hook::low_level::raise(signal_hook::consts::SIGINT));
+    let is_wanted = config.fit.tui && !screen.json && !screen.quiet;
+    is_wanted.then(|| crate::tui::Dashboard::start_with(stop.asked.clone(), quit)).flatten()
+}
+
+/// None: the program is built without.
+#[cfg(not(feature = "tui"))]
+fn dashboard(config: &Config, _: &Stop, _: &Screen) {
+    if config.fit.tui {
+        note("this program is built without the feature `tui`: plain lines in place of a dashboard");
+    }
+}
 
 /// On several hosts: an error where they are not about to train the same.
 fn agree(
@@ -323,7 +345,7 @@ fn fit(
     model: &mut Model,
     config: &Config,
     data: &TrainingData,
-    (resumed, best, folder): (run_folder::Plan, KeepBest, &Folder),
+    (resumed, best, folder, pause_after): (run_folder::Plan, KeepBest, &Folder, Option<usize>),
     class_weight: BTreeMap<i64, f64>,
     stop: &Stop,
     screen: &Screen,
@@ -336,6 +358,7 @@ fn fit(
         backup: Some(resumed.backup),
         best: Some(best.clone()),
         epochs: first + config.fit.epochs,
+        pause_after: pause_after.map(|epochs| first + epochs).filter(|end| *end < first + config.fit.epochs),
         initial_epoch: first,
         stop: Some(stop.asked.clone()),
         class_weight,
@@ -424,6 +447,7 @@ fn portable(config: &Config) -> Config {
     let mut config = config.clone();
     config.data.dir = None;
     config.fit.report = true;
+    config.fit.tui = false;
     config
 }
 

@@ -264,6 +264,7 @@ impl RunReport {
                 name: "training".into(),
                 colour: TRAIN,
                 is_faint: false,
+                is_dots: false,
                 points: self.by_step.clone(),
             };
             plots.push(plot("loss by step", "step", vec![series], true));
@@ -276,6 +277,7 @@ impl RunReport {
                 name: "median of neighbours".into(),
                 colour: OTHER,
                 is_faint: false,
+                is_dots: false,
                 points: medians(&times),
             };
             plots.push(plot("milliseconds a step", "step of this start", vec![series], true));
@@ -286,7 +288,13 @@ impl RunReport {
     fn plot_of(&self, name: &str) -> Option<Plot> {
         let one = |name: String, told: &str, colour| {
             let points = self.curve(&name);
-            (!points.is_empty()).then(|| Series { name: told.into(), colour, is_faint: false, points })
+            (!points.is_empty()).then(|| Series {
+                name: told.into(),
+                colour,
+                is_faint: false,
+                is_dots: false,
+                points,
+            })
         };
         let series = [one(name.into(), "training", TRAIN), one(format!("val_{name}"), "test", VALIDATION)];
         let series: Vec<Series> = series.into_iter().flatten().collect();
@@ -301,7 +309,8 @@ impl RunReport {
             return vec![Block::Text(format!("The same for every step: {first}"))];
         }
         let points = self.rates.clone();
-        let series = Series { name: "learning rate".into(), colour: OTHER, is_faint: false, points };
+        let series =
+            Series { name: "learning rate".into(), colour: OTHER, is_faint: false, is_dots: false, points };
         vec![Block::Plots(vec![plot("learning rate by step", "step", vec![series], false)])]
     }
 
@@ -395,9 +404,9 @@ impl RunReport {
     }
 }
 
-/// A chart of curves without marks.
+/// A chart of curves over whole numbers.
 fn plot(title: &str, x: &str, series: Vec<Series>, may_be_log: bool) -> Plot {
-    Plot { title: title.into(), x: x.into(), series, marks: Vec::new(), is_whole: true, may_be_log }
+    Plot { title: title.into(), x: x.into(), series, is_whole: true, may_be_log, is_log_across: false }
 }
 
 /// A measured value, as the program's lines have it.

@@ -20,6 +20,8 @@ pub(crate) struct Series {
     pub(crate) colour: usize,
     /// A thin line behind the others.
     pub(crate) is_faint: bool,
+    /// Points without a line.
+    pub(crate) is_dots: bool,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
@@ -28,12 +30,12 @@ pub(crate) struct Plot {
     pub(crate) title: String,
     pub(crate) x: String,
     pub(crate) series: Vec<Series>,
-    /// Places of the axis that have a name.
-    pub(crate) marks: Vec<(f64, String)>,
     /// Whether the axis is of whole numbers, such as epochs.
     pub(crate) is_whole: bool,
     /// Whether values far apart may be drawn by their logarithms.
     pub(crate) may_be_log: bool,
+    /// Whether the axis goes by powers of ten.
+    pub(crate) is_log_across: bool,
 }
 
 /// Where things lie.
@@ -41,11 +43,14 @@ struct Frame {
     x: [f64; 2],
     y: [f64; 2],
     is_log: bool,
+    is_log_across: bool,
 }
 
 impl Frame {
     fn across(&self, x: f64) -> f64 {
-        let share = if self.x[1] > self.x[0] { (x - self.x[0]) / (self.x[1] - self.x[0]) } else { 0.5 };
+        let of = |x: f64| if self.is_log_across { x.ln() } else { x };
+        let [low, high] = self.x.map(of);
+        let share = if high > low { (of(x) - low) / (high - low) } else { 0.5 };
         EDGE[0] + share * (SIZE[0] - EDGE[0] - EDGE[2])
     }
 
@@ -54,6 +59,39 @@ impl Frame {
         let [low, high] = self.y.map(of);
         let share = if high > low { ((of(y) - low) / (high - low)).clamp(0.0, 1.0) } else { 0.5 };
         EDGE[1] + (1.0 - share) * (SIZE[1] - EDGE[1] - EDGE[3])
+    }
+
+    /// Lines across, with their values.
+    fn rows(&self) -> String {
+        let rows = match self.is_log {
+            true => decades(self.y),
+            false => ticks(self.y, 5.0, false),
+        };
+        let (left, right) = (EDGE[0], SIZE[0] - EDGE[2]);
+        let row = |y: f64| {
+            let at = self.down(y);
+            format!(
+                "<path class=\"grid\" d=\"M{left} {at:.1}H{right}\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                left - 6.0,
+                at + 4.0,
+                short(y)
+            )
+        };
+        rows.into_iter().map(row).collect()
+    }
+
+    /// Numbers below.
+    fn columns(&self, is_whole: bool) -> String {
+        let columns = match self.is_log_across {
+            true => decades(self.x),
+            false => ticks(self.x, 6.0, is_whole),
+        };
+        let bottom = SIZE[1] - EDGE[3] + 16.0;
+        let column = |x: f64| {
+            let at = self.across(x);
+            format!("<text x=\"{at:.1}\" y=\"{bottom:.1}\" text-anchor=\"middle\">{}</text>", short(x))
+        };
+        columns.into_iter().map(column).collect()
     }
 }
 
@@ -108,6 +146,7 @@ impl Plot {
             x,
             y: [if low >= 0.0 { (low - room).max(0.0) } else { low - room }, high + room],
             is_log,
+            is_log_across: self.is_log_across && x[0] > 0.0,
         })
     }
 
@@ -140,30 +179,8 @@ impl Plot {
             );
             return svg;
         };
-        let rows = match frame.is_log {
-            true => decades(frame.y),
-            false => ticks(frame.y, 5.0, false),
-        };
-        for y in rows {
-            let at = frame.down(y);
-            let _ = write!(
-                svg,
-                "<path class=\"grid\" d=\"M{} {at:.1}H{right}\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                EDGE[0],
-                EDGE[0] - 6.0,
-                at + 4.0,
-                short(y)
-            );
-        }
-        for x in ticks(frame.x, 6.0, self.is_whole) {
-            let _ = write!(
-                svg,
-                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                frame.across(x),
-                bottom + 16.0,
-                short(x)
-            );
-        }
+        svg += &frame.rows();
+        svg += &frame.columns(self.is_whole);
         let _ = write!(
             svg,
             "<path class=\"axis\" d=\"M{} {bottom}H{right}\"/><text x=\"{right}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
@@ -171,18 +188,6 @@ impl Plot {
             height - 4.0,
             escaped(&self.x)
         );
-        self.marks.iter().filter(|m| m.0 >= frame.x[0] && m.0 <= frame.x[1]).for_each(|(x, name)| {
-            let x = frame.across(*x);
-            let side = if x > width / 2.0 { "end" } else { "start" };
-            let _ = write!(
-                svg,
-                "<path class=\"mark\" d=\"M{x:.1} {}V{bottom}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{side}\">{}</text>",
-                EDGE[1],
-                if side == "end" { x - 4.0 } else { x + 4.0 },
-                EDGE[1] + 10.0,
-                escaped(name)
-            );
-        });
         self.series.iter().for_each(|s| s.write(&frame, &mut svg));
         svg + "</svg>"
     }
@@ -208,7 +213,7 @@ impl Series {
                 _ => runs.push(Vec::new()),
             }
         }
-        for run in runs.iter().filter(|run| !run.is_empty()) {
+        for run in runs.iter().filter(|run| !run.is_empty() && !self.is_dots) {
             let places: Vec<String> =
                 run.iter().map(|(x, y)| format!("{:.1},{:.1}", frame.across(*x), frame.down(*y))).collect();
             let _ = write!(
@@ -218,7 +223,7 @@ impl Series {
                 places.join(" ")
             );
         }
-        if self.points.len() > DOTTED || self.is_faint {
+        if (self.points.len() > DOTTED && !self.is_dots) || self.is_faint {
             return;
         }
         for (x, y) in runs.iter().flatten() {
@@ -241,14 +246,20 @@ mod tests {
     use super::*;
 
     fn of(points: &[(f64, f64)]) -> Plot {
-        let series = Series { name: "loss".into(), colour: 0, is_faint: false, points: points.to_vec() };
+        let series = Series {
+            name: "loss".into(),
+            colour: 0,
+            is_faint: false,
+            is_dots: false,
+            points: points.to_vec(),
+        };
         Plot {
             title: "loss".into(),
             x: "epoch".into(),
             series: vec![series],
-            marks: vec![],
             is_whole: true,
             may_be_log: true,
+            is_log_across: false,
         }
     }
 
