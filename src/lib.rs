@@ -47,7 +47,11 @@ mod debug_build;
 mod entry;
 pub mod prelude;
 pub mod progress;
+mod recorder;
+pub mod report;
 mod terminal;
+#[cfg(feature = "tui")]
+pub mod tui;
 
 pub use entry::{Sequential, backend, functional, jit, load_model, load_model_with, register};
 pub use systole_compile as compile;

@@ -1,6 +1,7 @@
 //! Everything a program usually needs: `use systole::prelude::*;`
 
 pub use crate::datasets::{self, DataDir};
+pub use crate::report::RunReport;
 pub use crate::{Sequential, backend, functional, jit, load_model, load_model_with};
 pub use systole_data::{AUTOTUNE, Dataset, HostArray, Sample};
 pub use systole_dist::Strategy;

@@ -1,8 +1,8 @@
 //! Shows training progress on standard error: a line that redraws itself on a terminal, in the terminal's width; one plain
 //! line per epoch, like Keras's, elsewhere.
 
-use crate::debug_build;
 use crate::terminal::{self, columns, cut};
+use crate::{debug_build, recorder};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -30,6 +30,9 @@ pub fn called(name: &str) -> String {
 
 /// Shows one event. Write errors (a closed terminal) do not end training.
 pub fn show(event: &ProgressEvent<'_>) {
+    recorder::take(event);
+    #[cfg(feature = "tui")]
+    crate::tui::take(event);
     let Ok(mut current) = CURRENT.lock() else { return };
     let width = terminal::width();
     match event {

@@ -32,6 +32,10 @@ fn columns_of<T>(_: &T) -> Option<usize> {
 
 /// Draws a line that the next one replaces, on a terminal only.
 pub(crate) fn draw(line: &str) {
+    #[cfg(feature = "tui")]
+    if crate::tui::is_shown() {
+        return;
+    }
     let Some(width) = width() else { return };
     DRAWN.store(true, Relaxed);
     // No wrapping while drawing: the terminal may have become narrower since it was asked.
@@ -40,6 +44,10 @@ pub(crate) fn draw(line: &str) {
 
 /// Writes a line (or several) that stays.
 pub(crate) fn print(text: &str) {
+    #[cfg(feature = "tui")]
+    if crate::tui::takes_line(crate::tui::Stream::Err, text) {
+        return;
+    }
     let clear = if DRAWN.swap(false, Relaxed) { "\r\x1b[J" } else { "" };
     put(&format!("{clear}{text}\n"));
 }

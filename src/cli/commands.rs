@@ -6,7 +6,8 @@ use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::{
     bench, check, chips, compare, compile, compile_here, data, devices, doctor, evaluate, init, knobs,
-    lr_find, ops, plan, predict, resume, run, selftest, setup, show, shrink, summary, train, translate,
+    lr_find, ops, plan, predict, resume, run, selftest, setup, show, shrink, summary, sweep, train,
+    translate,
 };
 use clap::Subcommand;
 
@@ -41,6 +42,8 @@ commands! {
     Resume(resume::ResumeArgs),
     /// Look for the learning rate to train with: a short run whose rate rises, its curve, and what that suggests
     LrFind(lr_find::LrFindArgs),
+    /// Try many settings: a grid, draws at random or successive halving; a table and a page of which are the best
+    Sweep(sweep::SweepArgs),
     /// Compare runs: how they went, and in what their settings differ
     Compare(compare::CompareArgs),
     /// Measure a saved model on test data

@@ -12,6 +12,7 @@ const SHOWN: usize = 5;
 const MOST_CLASSES: usize = 2000;
 
 /// Test pictures by what they are and what the model takes them for.
+#[derive(Clone)]
 pub(crate) struct Confusion {
     names: Vec<String>,
     /// Row: the class it is; column: the class it is taken for.
@@ -27,14 +28,30 @@ struct Mistake {
 }
 
 impl Confusion {
+    /// Nothing counted yet.
+    pub(crate) fn new(names: Vec<String>) -> Confusion {
+        // The table's size is the square of their number.
+        let classes = if names.len() > MOST_CLASSES { 0 } else { names.len() };
+        Confusion { counts: vec![vec![0; classes]; classes], names }
+    }
+
+    /// Counts one answer.
+    pub(crate) fn add(&mut self, is: usize, taken_for: usize) {
+        let slot = self.counts.get_mut(is).and_then(|row| row.get_mut(taken_for));
+        slot.into_iter().for_each(|n| *n += 1);
+    }
+
+    /// The classes, and the table with a row for each.
+    pub(crate) fn table(&self) -> (Vec<String>, Vec<Vec<u64>>) {
+        (self.names.clone(), self.counts.clone())
+    }
+
     /// Counts the answers to batches of an input and `label`.
     pub(crate) fn count(model: &mut Model, test: &Dataset) -> Result<Confusion> {
-        let names = model.class_names.clone();
-        // The table's size is the square of their number.
-        if names.len() > MOST_CLASSES {
-            return Ok(Confusion { names, counts: Vec::new() });
+        let mut confusion = Confusion::new(model.class_names.clone());
+        if confusion.counts.is_empty() {
+            return Ok(confusion);
         }
-        let mut counts = vec![vec![0; names.len()]; names.len()];
         for batch in test {
             let batch = batch?;
             let input = batch.names().find(|n| *n != "label").unwrap_or("image");
@@ -43,11 +60,10 @@ impl Confusion {
             let rows = answers.to_f32s();
             for (i, row) in rows.chunks_exact(rows.len() / answers.shape()[0].max(1)).enumerate() {
                 let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(k, _)| k);
-                let slot = counts.get_mut(labels.get(i).as_i64() as usize).and_then(|r| r.get_mut(best));
-                slot.into_iter().for_each(|n| *n += 1);
+                confusion.add(labels.get(i).as_i64() as usize, best);
             }
         }
-        Ok(Confusion { names, counts })
+        Ok(confusion)
     }
 
     /// The most frequent mistakes, those of equal number in the order of the classes.

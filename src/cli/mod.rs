@@ -1,5 +1,6 @@
 //! The command line: arguments, dispatch, exit codes. One file for each command; `commands.rs` has their table.
 
+mod answers;
 mod bench;
 mod chart;
 mod check;
@@ -30,6 +31,7 @@ mod report;
 mod resume;
 mod run;
 mod run_folder;
+mod run_report;
 mod schedule;
 mod screen;
 mod selftest;
@@ -39,6 +41,8 @@ mod shrink;
 mod stop;
 mod suggest;
 mod summary;
+mod sweep;
+mod sweep_page;
 mod target;
 mod train;
 mod training;

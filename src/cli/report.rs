@@ -1,12 +1,14 @@
 //! What a training run reports when it is over: to people, to programs, and into the model file.
 
+use super::answers::Answers;
 use super::confusion::Confusion;
 use super::screen::{Screen, counted, program, quoted, values};
-use crate::config::Config;
+use crate::config::{CompileSection, Config};
 use crate::datasets::TrainingData;
 use crate::progress::called;
 use serde_json::{Map, Value, json};
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_ir::knobs;
 use systole_nn::{BestEpoch, History, Logs, Model, RunPlace, Validation};
@@ -22,16 +24,20 @@ pub(crate) struct Files<'a> {
 
 /// A finished (or interrupted) run.
 pub(crate) struct Report<'a> {
-    config: &'a Config,
-    data: &'a TrainingData,
-    reason: String,
-    history: History,
-    steps: u64,
+    pub(crate) config: &'a Config,
+    pub(crate) data: &'a TrainingData,
+    pub(crate) reason: String,
+    pub(crate) history: History,
+    pub(crate) steps: u64,
     epochs: usize,
     interrupted: bool,
-    seconds: f64,
+    pub(crate) seconds: f64,
     /// Which classes were taken for which.
     pub(crate) confusions: Option<Confusion>,
+    /// The model that it went on from.
+    pub(crate) from: Option<String>,
+    /// The page about the run, where one was written.
+    pub(crate) report: Option<PathBuf>,
 }
 
 impl<'a> Report<'a> {
@@ -54,11 +60,45 @@ impl<'a> Report<'a> {
             history,
             seconds: began.elapsed().as_secs_f64(),
             confusions: None,
+            from: None,
+            report: None,
         }
     }
 
     pub(crate) fn was_interrupted(&self) -> bool {
         self.interrupted
+    }
+
+    /// Whether the last epoch was tested.
+    pub(crate) fn was_tested(&self) -> bool {
+        self.history.last().get("val_loss").is_some() || self.history.epochs.is_empty()
+    }
+
+    /// The mistakes that are told at the end: of one's own classes; those of the known sets are well known.
+    pub(crate) fn of_own_classes(&self, answers: &Answers) -> Option<Confusion> {
+        answers.confusion.clone().filter(|_| self.config.data.is_own())
+    }
+
+    /// Values by name, of each epoch by its number, of earlier starts too.
+    pub(crate) fn epochs_of(&self, model: &Model) -> Vec<(u64, BTreeMap<String, f64>)> {
+        let history = self.history_with(model.notes.get("history"));
+        let number = |v: &Value| v.as_f64().unwrap_or(f64::NAN);
+        let one = |epoch: &Value| {
+            let values = epoch.as_object()?.iter().filter(|(name, _)| *name != "epoch");
+            Some((epoch["epoch"].as_u64()?, values.map(|(name, v)| (name.clone(), number(v))).collect()))
+        };
+        history.as_array().map_or(Vec::new(), |all| all.iter().filter_map(one).collect())
+    }
+
+    /// The run in a sentence.
+    pub(crate) fn lead(&self, model: &Model) -> String {
+        let optimizer = model.compile_config().map_or("", |c| c.optimizer.name());
+        let (epochs, steps) = (counted(model.epochs() as u64, "epoch"), counted(model.steps(), "step"));
+        let CompileSection { precision, .. } = &self.config.compile;
+        format!(
+            "{} with {optimizer} in batches of {}, {precision}: {epochs}, {steps}",
+            self.data.name, self.config.fit.batch_size
+        )
     }
 
     /// One object for each epoch, after those of earlier runs.
@@ -87,7 +127,7 @@ impl<'a> Report<'a> {
     }
 
     /// Samples a second while training, compiling left out.
-    fn samples_per_second(&self) -> f64 {
+    pub(crate) fn samples_per_second(&self) -> f64 {
         let (h, ms) = (&self.history, self.history.total_step_ms());
         let compiling = if h.step_ms.len() > 1 { self.config.fit.batch_size as u64 } else { 0 };
         if ms > 0.0 { h.samples.saturating_sub(compiling) as f64 / ms * 1e3 } else { 0.0 }
@@ -131,6 +171,7 @@ impl<'a> Report<'a> {
         put("resumed_at", json!(resumed.map(|p| json!({"epoch": p.epoch + 1, "step": p.steps}))));
         put("model_file", json!(files.model.display().to_string()));
         put("best", self.best_object(files));
+        put("report", json!(self.report.as_ref().map(|p| p.display().to_string())));
         if let Some(confusions) = &self.confusions {
             put("most_confused", confusions.json());
         }
@@ -190,6 +231,9 @@ impl<'a> Report<'a> {
         screen.line(format!("Model: {}", model.display()));
         if let Some(events) = self.config.event_folder(folder) {
             screen.line(format!("Curves: tensorboard --logdir {}", quoted(&events)));
+        }
+        if let Some(report) = &self.report {
+            screen.line(format!("Report: {}", quoted(report)));
         }
         let (program, file_name) = (program(), quoted(model));
         let to_use = if self.history.best.is_some() { quoted(best) } else { file_name.clone() };
@@ -255,7 +299,7 @@ fn waited_for_device(share: f64) -> String {
 }
 
 /// `12.3 ms`, `47 µs`: never a time of 0.
-fn step_time(ms: f64) -> String {
+pub(crate) fn step_time(ms: f64) -> String {
     match ms {
         1.0.. => format!("{ms:.1} ms"),
         0.001.. => format!("{:.0} µs", ms * 1e3),

@@ -18,6 +18,9 @@ pub(crate) struct ResumeArgs {
     folder: PathBuf,
     #[command(flatten)]
     save: SaveArgs,
+    /// Show a dashboard while training, as `train --tui`
+    #[arg(long)]
+    tui: bool,
 }
 
 impl Run for ResumeArgs {
@@ -37,10 +40,11 @@ fn run_of(named: &Path) -> String {
 
 fn resume(args: ResumeArgs, screen: &Screen) -> Outcome {
     let began = Instant::now();
-    let Some(record) = Record::read(&args.folder)? else {
+    let Some(mut record) = Record::read(&args.folder)? else {
         let e = Error::new(ErrorKind::Io, format!("{} holds no run", args.folder.display()));
         return Err(e.hint(run_of(&args.folder)).into());
     };
+    record.config.fit.tui |= args.tui;
     let data = load_data(&record.config, screen)?;
     announce_data(&data, &record.reason, screen);
     // The saved model may have been moved away since, or be one that this run has written itself.
@@ -50,5 +54,11 @@ fn resume(args: ResumeArgs, screen: &Screen) -> Outcome {
     };
     let record = Record { data: data.identity.clone(), ..record };
     let folder = Folder::make(args.folder, &data.name)?;
-    train(Start { record, data, earlier }, folder, (Resume::Auto, &args.save), began, screen)
+    train(
+        Start { record, data, earlier, pause_after: None },
+        folder,
+        (Resume::Auto, &args.save),
+        began,
+        screen,
+    )
 }

@@ -147,12 +147,17 @@ pub(crate) fn model_file(name: &str) -> Result<String> {
     }
 }
 
-fn record_file(folder: &Path) -> PathBuf {
+pub(crate) fn record_file(folder: &Path) -> PathBuf {
     folder.join("run.json")
 }
 
 fn backups(folder: &Path) -> BackupAndRestore {
     BackupAndRestore::new(folder.join("backups"))
+}
+
+/// Where the run in a folder stands.
+pub(crate) fn place(folder: &Path) -> Result<Option<RunPlace>> {
+    backups(folder).place()
 }
 
 /// The model as the run in a folder had it last; `None` where it has saved nothing yet.
@@ -277,8 +282,10 @@ impl Record {
     fn keys(&self) -> Vec<(String, String)> {
         let mut keys = Vec::new();
         flatten("", &serde_json::to_value(&self.config).unwrap_or_default(), &mut keys);
-        // Where the data lie is not what they are, and how fast they are read changes nothing.
-        keys.retain(|(key, _)| key != "data.dir" && !key.starts_with("data.tuning"));
+        // Where the data lie is not what they are; how fast they are read, and what is told at the end, changes nothing.
+        keys.retain(|(key, _)| {
+            !["data.dir", "fit.report", "fit.tui"].contains(&key.as_str()) && !key.starts_with("data.tuning")
+        });
         keys.push(("--from".into(), self.from.clone().unwrap_or_else(|| "none".into())));
         keys.extend(self.data.iter().map(|data| ("the data".into(), data.clone())));
         keys

@@ -4,6 +4,7 @@
 use crate::terminal;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use systole_nn::Logs;
 
 /// Where output goes.
@@ -14,15 +15,25 @@ pub(crate) struct Screen {
     pub(crate) quiet: bool,
     /// Whether to say more than usual.
     pub(crate) verbose: bool,
+    /// Whether to say nothing of results either: another command tells them.
+    is_silent: bool,
 }
 
 impl Screen {
     pub(crate) fn new(json: bool, quiet: bool, verbose: bool) -> Screen {
-        Screen { json, quiet, verbose }
+        Screen { json, quiet, verbose, is_silent: false }
+    }
+
+    /// One that says nothing but what went wrong.
+    pub(crate) fn silent(&self) -> Screen {
+        Screen { json: self.json, quiet: true, verbose: false, is_silent: true }
     }
 
     /// A line (or several) for people.
     pub(crate) fn line(&self, text: impl AsRef<str>) {
+        if self.is_silent {
+            return;
+        }
         let text = text.as_ref();
         if self.json {
             note(text);
@@ -40,7 +51,9 @@ impl Screen {
 
     /// One line of JSON for programs.
     pub(crate) fn object(&self, value: &serde_json::Value) {
-        out(&value.to_string());
+        if !self.is_silent {
+            out(&value.to_string());
+        }
     }
 
     /// An error, the first word in red on a terminal.
@@ -53,6 +66,10 @@ impl Screen {
 
 /// To standard output. A reader that has gone away (`systole ops | head`) ends the program quietly.
 fn out(text: &str) {
+    #[cfg(feature = "tui")]
+    if crate::tui::takes_line(crate::tui::Stream::Out, text) {
+        return;
+    }
     terminal::clear();
     let written = writeln!(stdout().lock(), "{text}").and_then(|()| stdout().flush());
     if let Err(e) = written {
@@ -69,8 +86,21 @@ pub(crate) fn note(text: &str) {
     terminal::print(text);
 }
 
+/// What `--profile` has told so far.
+static PROFILES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// What a program's profile begins with.
+const PROFILE: &str = "kernels of ";
+
+/// What `--profile` has told so far, of each program.
+pub(crate) fn profiles() -> Vec<String> {
+    PROFILES.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 /// Shows what `SYSTOLE_LOG` asks for.
 pub(crate) fn log_event(level: usize, message: &str) {
+    if message.starts_with(PROFILE) {
+        PROFILES.lock().unwrap_or_else(PoisonError::into_inner).push(message.into());
+    }
     note(&format!("[{level}] {message}"));
 }
 

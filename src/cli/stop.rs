@@ -3,8 +3,8 @@
 use super::screen::note;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
@@ -12,6 +12,7 @@ use systole_ir::{Error, ErrorKind, Result, knobs};
 const POLL: Duration = Duration::from_millis(200);
 
 /// Whether, and by which signal, the user asked to stop.
+#[derive(Clone)]
 pub(crate) struct Stop {
     /// For `Fit::stop`.
     pub(crate) asked: Arc<AtomicBool>,
@@ -19,8 +20,16 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// Takes the two signals over from here on.
+    /// Takes the two signals over from here on: once for all runs of a process.
     pub(crate) fn install() -> Result<Stop> {
+        static INSTALLED: OnceLock<Stop> = OnceLock::new();
+        match INSTALLED.get() {
+            Some(stop) => Ok(stop.clone()),
+            None => Stop::take_over().map(|stop| INSTALLED.get_or_init(|| stop).clone()),
+        }
+    }
+
+    fn take_over() -> Result<Stop> {
         let stop = Stop { asked: Arc::default(), code: Arc::default() };
         for signal in [SIGINT, SIGTERM] {
             let code = 128 + signal;

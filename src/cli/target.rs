@@ -117,6 +117,11 @@ pub(crate) fn config_of(model: &Model, path: &str) -> Result<Option<Config>> {
 
 /// The settings of `--set KEY=VALUE`, on top of a configuration.
 pub(crate) fn set_all(draft: &mut Draft, sets: &[String]) -> Result<(), Failure> {
+    set_each(sets, |flag, key, value| draft.set(flag, key, value))
+}
+
+/// The settings of `--set KEY=VALUE`, one by one, each with the flag that it is blamed on.
+pub(crate) fn set_each(sets: &[String], mut set_one: impl FnMut(String, &str, &str)) -> Result<(), Failure> {
     for set in sets {
         let Some((key, value)) = set.split_once('=') else {
             let e = Error::new(ErrorKind::Config, format!("--set {set} has no `=`"));
@@ -124,7 +129,7 @@ pub(crate) fn set_all(draft: &mut Draft, sets: &[String]) -> Result<(), Failure>
                 e.hint("write it as --set key=value, for example --set data.scale=1/255"),
             ));
         };
-        draft.set(format!("--set {set}"), key.trim(), value.trim());
+        set_one(format!("--set {set}"), key.trim(), value.trim());
     }
     Ok(())
 }

@@ -85,6 +85,12 @@ pub(crate) struct TrainArgs {
     /// How much the samples of each class count in the loss: balanced, or cat=2,dog=0.5
     #[arg(long, value_name = "balanced | CLASS=X,…")]
     class_weights: Option<String>,
+    /// Show a dashboard while training: curves, time, memory and what is told; q ends it as Ctrl-C does
+    #[arg(long)]
+    tui: bool,
+    /// Leave out report.html, the page about the run that its folder gets at the end
+    #[arg(long)]
+    no_report: bool,
     /// Seed of initial weights, dropout and the order of samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
@@ -154,7 +160,13 @@ fn run(mut args: TrainArgs, screen: &Screen) -> Outcome {
         None => record.folder(&Path::new("runs").join(args.run_name(&data.name)))?,
     };
     let folder = Folder::make(folder, &data.name)?;
-    train(Start { record, data, earlier }, folder, (args.resume, &args.save), began, screen)
+    train(
+        Start { record, data, earlier, pause_after: None },
+        folder,
+        (args.resume, &args.save),
+        began,
+        screen,
+    )
 }
 
 impl TrainArgs {
@@ -251,6 +263,12 @@ impl TrainArgs {
             if let Some(value) = value {
                 draft.set(format!("{flag} {value}"), key, &value);
             }
+        }
+        if self.tui {
+            draft.set("--tui", "fit.tui", "true");
+        }
+        if self.no_report {
+            draft.set("--no-report", "fit.report", "false");
         }
         if let Some(top) = &self.one_cycle {
             let cycle = format!("{{ type = \"OneCycle\", max_learning_rate = {top} }}");

@@ -1,10 +1,11 @@
 //! Training as `train` and `resume` do it: load, fit, save, test, report.
 
-use super::confusion::Confusion;
+use super::answers::Answers;
 use super::known::{check_samples, check_tokens, with_its_classes};
 use super::outcome::Outcome;
 use super::report::{Files, Report};
 use super::run_folder::{self, Record, Resume, SaveArgs};
+use super::run_report::{self, Written};
 use super::screen::{Screen, counted, grouped, note, values};
 use super::stop::Stop;
 use crate::config::Config;
@@ -34,6 +35,8 @@ pub(crate) struct Start {
     pub(crate) data: TrainingData,
     /// The saved model of [`Record::from`].
     pub(crate) earlier: Option<Model>,
+    /// Epochs after which it stops, to be gone on with.
+    pub(crate) pause_after: Option<usize>,
 }
 
 /// Trains (or goes on), saves, tests and reports.
@@ -44,8 +47,8 @@ pub(crate) fn train(
     began: Instant,
     screen: &Screen,
 ) -> Outcome {
-    let Start { record, data, earlier } = start;
-    let (config, reason) = (record.config.clone(), record.reason.clone());
+    let Start { record, data, earlier, pause_after } = start;
+    let (config, reason, from) = (record.config.clone(), record.reason.clone(), record.from.clone());
     let made = prepared(earlier, record.from.as_deref(), &config, data, screen);
     let (mut model, data) = made.inspect_err(|_| folder.undo())?;
     let record = Record { devices: Some(devices_of(&model)?), ..record };
@@ -67,30 +70,74 @@ pub(crate) fn train(
         model.notes.insert("fields".into(), json!(data.fields).to_string());
     }
     let best = folder.best(&model, &config).goes_on(resumed.best_goes_on);
-    let history = fit(&mut model, &config, &data, (resumed, best, &folder), class_weight, &stop, screen)
-        .inspect_err(|_| folder.undo())?;
+    let dashboard = dashboard(&config, &stop, screen);
+    let history =
+        fit(&mut model, &config, &data, (resumed, best, &folder, pause_after), class_weight, &stop, screen)
+            .inspect_err(|_| folder.undo())?;
+    drop(dashboard);
     let tuning = history.data.as_ref().map(|report| &report.tuning);
     let frozen = if folder.leads { save.freeze(&config, tuning) } else { Ok(None) };
     // A signal that came too late to stop anything still ends the program as interrupted, where no other host counts on it.
     let interrupted = history.interrupted || (stop.exit_code() != 0 && model.host().1 == 1);
     let mut run = Report::new(&config, &data, reason, history, &model, interrupted, began);
-    // Of one's own pictures; the known sets' classes are well known.
-    if config.data.is_own() && !data.class_names.is_empty() && !run.was_interrupted() {
-        run.confusions = Some(Confusion::count(&mut model, &config.test_pipeline(&data))?);
-    }
+    run.from = from;
+    let mut answers = ask(&mut model, &run, folder.leads)?;
+    run.confusions = answers.as_mut().ok().and_then(|answers| run.of_own_classes(answers.as_ref()?));
     model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
     folder.save(&model, &data).inspect_err(|_| folder.undo())?;
+    let written =
+        (folder.leads && config.fit.report).then(|| Written::new(&run, &model, answers, &folder.folder));
+    let written = written.flatten();
+    run.report = written.as_ref().map(|w| w.path().into());
     run.show(&model, &folder.files(), place.as_ref(), screen);
+    drop(model);
+    written.into_iter().for_each(Written::with_profile);
     // After the model: a configuration that cannot be written costs no training.
     if let Some(path) = frozen? {
         screen.line(format!("The threads and queues that were found are in {}", path.display()));
     }
     // A signal to another host ended this one's run too.
-    Ok(if interrupted && stop.exit_code() == 0 { TERMINATED } else { stop.exit_code() })
+    let ended_elsewhere = interrupted && stop.exit_code() == 0 && pause_after.is_none();
+    Ok(if ended_elsewhere { TERMINATED } else { stop.exit_code() })
+}
+
+/// What the model says of test data: all of one's own, whose classes are told; of published ones for a report, as many as there is
+/// time for. An error is one of the run only where it asks for its own.
+fn ask(model: &mut Model, run: &Report<'_>, leads: bool) -> Result<Result<Option<Answers>>> {
+    let (config, data) = (run.config, run.data);
+    let is_own = config.data.is_own() && !data.class_names.is_empty();
+    if run.was_interrupted() {
+        return Ok(Ok(None));
+    }
+    if is_own {
+        return Answers::gather(model, config, data, None).map(Ok);
+    }
+    // A prediction is a meeting of all hosts.
+    let is_wanted = config.fit.report && leads && model.host().1 == 1 && run.was_tested();
+    if !is_wanted {
+        return Ok(Ok(None));
+    }
+    Ok(Answers::gather(model, config, data, Some(run_report::time_to_ask(run.seconds))))
 }
 
 /// What a program exits with that SIGTERM ended.
 const TERMINATED: u8 = 143;
+
+/// A dashboard, where one is asked for and there is a terminal for it.
+#[cfg(feature = "tui")]
+fn dashboard(config: &Config, stop: &Stop, screen: &Screen) -> Option<crate::tui::Dashboard> {
+    let quit = || drop(signal_hook::low_level::raise(signal_hook::consts::SIGINT));
+    let is_wanted = config.fit.tui && !screen.json && !screen.quiet;
+    is_wanted.then(|| crate::tui::Dashboard::start_with(stop.asked.clone(), quit)).flatten()
+}
+
+/// None: the program is built without.
+#[cfg(not(feature = "tui"))]
+fn dashboard(config: &Config, _: &Stop, _: &Screen) {
+    if config.fit.tui {
+        note("this program is built without the feature `tui`: plain lines in place of a dashboard");
+    }
+}
 
 /// On several hosts: an error where they are not about to train the same.
 fn agree(
@@ -300,7 +347,7 @@ fn fit(
     model: &mut Model,
     config: &Config,
     data: &TrainingData,
-    (resumed, best, folder): (run_folder::Plan, KeepBest, &Folder),
+    (resumed, best, folder, pause_after): (run_folder::Plan, KeepBest, &Folder, Option<usize>),
     class_weight: BTreeMap<i64, f64>,
     stop: &Stop,
     screen: &Screen,
@@ -316,6 +363,7 @@ fn fit(
         backup: Some(resumed.backup),
         best: Some(best.clone()),
         epochs: first + config.fit.epochs,
+        pause_after: pause_after.map(|epochs| first + epochs).filter(|end| *end < first + config.fit.epochs),
         initial_epoch: first,
         stop: Some(stop.asked.clone()),
         class_weight,
@@ -401,10 +449,12 @@ pub(crate) fn fast_dev_run(
     Ok(stop.exit_code().max(u8::from(history.stopped_because.is_some())))
 }
 
-/// The configuration as it goes into the model file: without this machine's folders.
+/// The configuration as it goes into the model file: without this machine's folders and what is told at the end.
 fn portable(config: &Config) -> Config {
     let mut config = config.clone();
     config.data.dir = None;
+    config.fit.report = true;
+    config.fit.tui = false;
     config
 }
 

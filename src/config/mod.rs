@@ -13,6 +13,7 @@ mod class_weight;
 mod draft;
 mod elsewhere;
 mod settings;
+mod sweep;
 mod synthetic;
 
 pub use augment::augmentations;
@@ -20,6 +21,7 @@ pub use build::scale_pixels;
 pub use callbacks::Logger;
 pub use draft::{Draft, Refused};
 pub use elsewhere::home_of;
+pub use sweep::{METHODS, Method, Sweep, Trial};
 
 use crate::config::blame::Wrong;
 use crate::datasets::RecordOptions;
@@ -233,6 +235,12 @@ pub struct FitSection {
     /// metric, else the loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub monitor: Option<String>,
+    /// Whether a dashboard is shown while training, where there is a terminal for it.
+    #[serde(default, skip_serializing_if = "is_unset")]
+    pub tui: bool,
+    /// Whether `report.html` is written into the run's folder at its end.
+    #[serde(default = "yes", skip_serializing_if = "is_set")]
+    pub report: bool,
 }
 
 /// A value's name without Keras's `val_`.
@@ -257,6 +265,14 @@ fn one() -> f64 {
 
 fn yes() -> bool {
     true
+}
+
+fn is_unset(yes: &bool) -> bool {
+    !*yes
+}
+
+fn is_set(yes: &bool) -> bool {
+    *yes
 }
 
 fn once() -> usize {

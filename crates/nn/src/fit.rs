@@ -73,6 +73,9 @@ pub struct Fit {
     pub fast_dev_run: Option<usize>,
     /// Training ends after the step in which this time is over, all starts of a run together.
     pub max_time: Option<Duration>,
+    /// Stops, as if asked to, once this many epochs of `epochs` are over: the backup goes on from there, to the same bits as a run
+    /// that was never stopped.
+    pub pause_after: Option<usize>,
     /// Evaluate on so many batches before the first step, so that validation that fails does so at once; the results
     /// are not kept.
     pub num_sanity_val_steps: usize,
@@ -106,6 +109,7 @@ impl Default for Fit {
             overfit_batches: None,
             fast_dev_run: None,
             max_time: None,
+            pause_after: None,
             num_sanity_val_steps: 0,
             class_weight: BTreeMap::new(),
             callbacks: Vec::new(),
@@ -605,6 +609,11 @@ impl FitRun {
         let mut goes_on = None;
         for epoch in first..options.epochs {
             if self.stop_because.is_some() {
+                break;
+            }
+            if options.pause_after.is_some_and(|epochs| epoch >= epochs) {
+                self.history.interrupted = true;
+                self.back_up(model, false, options.verbose);
                 break;
             }
             let mut feed = match goes_on.take() {

@@ -8,7 +8,7 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Model;
 
 /// Probabilities: as they are, or a softmax of them where the model gives logits.
-pub(super) fn probabilities(row: &[f32]) -> Vec<f32> {
+pub(crate) fn probabilities(row: &[f32]) -> Vec<f32> {
     let sum: f32 = row.iter().sum();
     if row.iter().all(|p| (0.0..=1.0).contains(p)) && (sum - 1.0).abs() < 0.01 {
         return row.to_vec();

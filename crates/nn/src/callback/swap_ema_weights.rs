@@ -35,7 +35,7 @@ impl SwapEMAWeights {
         SwapEMAWeights { swap_on_epoch: false }
     }
 
-    /// For callbacks at the end of each epoch too.
+    /// Whether callbacks see the means too at the end of each epoch. Default: false.
     pub fn swap_on_epoch(mut self, yes: bool) -> Self {
         self.swap_on_epoch = yes;
         self

@@ -1,0 +1,580 @@
+//! A sweep as data: many training runs that differ in some keys of one configuration. Read from TOML; which runs those are is a
+//! function of the file alone.
+
+use super::blame::{Wrong, from_serde, line_of, unknown};
+use super::{Config, Draft, PRESETS, Refused};
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+use std::path::Path;
+use systole_base::rng::{Stream, hash_name};
+use systole_ir::{Error, ErrorKind, Result};
+use toml::{Table, Value};
+
+/// Values of `sweep.method`.
+pub const METHODS: [&str; 3] = ["grid", "random", "halving"];
+/// Values of `sweep.direction`.
+const DIRECTIONS: [&str; 2] = ["min", "max"];
+/// Trials of `random` and `halving` where the file does not say how many.
+const TRIALS: usize = 10;
+/// More combinations than this are a mistake.
+const MOST: usize = 10_000;
+/// How often a trial that was drawn before is drawn anew.
+const TRIES: u64 = 100;
+
+/// How the trials are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Every combination of the values.
+    Grid,
+    /// Values drawn by the seed.
+    Random,
+    /// As `Random`; then all train for `min_epochs`, the best of them for `factor` times as many, and so on.
+    Halving,
+}
+
+/// The `sweep` table.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Section {
+    /// A preset, or a TOML file beside this one; without: the rest of this file.
+    base: Option<String>,
+    #[serde(default = "grid")]
+    method: String,
+    metric: Option<String>,
+    direction: Option<String>,
+    trials: Option<usize>,
+    #[serde(default)]
+    seed: u64,
+    #[serde(default = "one")]
+    min_epochs: usize,
+    #[serde(default = "three")]
+    factor: usize,
+    parameters: Table,
+}
+
+fn grid() -> String {
+    "grid".into()
+}
+
+fn one() -> usize {
+    1
+}
+
+fn three() -> usize {
+    3
+}
+
+/// The values that a key is given.
+#[derive(Clone, Debug, PartialEq)]
+enum Space {
+    List(Vec<Value>),
+    Range { min: f64, max: f64, log: bool, n: Option<usize>, is_whole: bool },
+}
+
+/// A key and its values.
+#[derive(Clone, Debug)]
+struct Parameter {
+    key: String,
+    /// Where it stands in the file.
+    place: String,
+    space: Space,
+}
+
+/// One run of a sweep: the keys that it has of its own, and its whole configuration.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// `trial-001`, the name of its folder.
+    pub name: String,
+    /// The keys, with dots, and their values as TOML.
+    pub settings: Vec<(String, Value)>,
+    /// What it trains.
+    pub config: Config,
+}
+
+/// Many runs that differ in some keys.
+///
+/// ```
+/// use systole::config::Sweep;
+/// let text = r#"
+///     [sweep]
+///     base = "glyphs"
+///     metric = "accuracy"
+///     [sweep.parameters]
+///     optimizer.learning_rate = [0.1, 0.01]
+///     fit.batch_size = { min = 16, max = 64, n = 3, log = true }
+/// "#;
+/// let trials = Sweep::parse(text, "sweep.toml")?.trials()?;
+/// assert_eq!(trials.len(), 6);
+/// assert_eq!((trials[5].name.as_str(), trials[5].config.fit.batch_size), ("trial-006", 64));
+/// # Ok::<(), systole::ir::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    /// How trials are chosen.
+    pub method: Method,
+    /// `true`: more of the metric is better; `None`: as its name says.
+    pub maximizes: Option<bool>,
+    /// Epochs of the first round of [`Method::Halving`].
+    pub min_epochs: usize,
+    /// Of so many trials one goes on to the next round, for so many times the epochs.
+    pub factor: usize,
+    base: Draft,
+    trials: Option<usize>,
+    seed: u64,
+    parameters: Vec<Parameter>,
+}
+
+impl Sweep {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// Names the key that is wrong, and its line.
+    pub fn read(path: impl AsRef<Path>) -> Result<Sweep> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            Error::io("cannot read", path, e)
+                .hint("name a TOML file with a [sweep] table: see docs/guide/toolbox.md")
+        })?;
+        Sweep::with_folder(&text, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))
+    }
+
+    /// Reads TOML; `origin` is the file's name in messages, and `sweep.base` a preset or a path from here.
+    ///
+    /// # Errors
+    /// As [`Sweep::read`].
+    pub fn parse(text: &str, origin: &str) -> Result<Sweep> {
+        Sweep::with_folder(text, origin, Path::new(""))
+    }
+
+    fn with_folder(text: &str, origin: &str, folder: &Path) -> Result<Sweep> {
+        let table: Table = toml::from_str(text).map_err(|e| {
+            Error::new(ErrorKind::Config, "this is not TOML").because(e.message()).at(origin.to_string())
+        })?;
+        let Some(sweep) = table.get("sweep").and_then(Value::as_table) else {
+            let e = Error::new(ErrorKind::Config, "there is no table [sweep]").at(origin.to_string());
+            return Err(e.hint("a sweep has [sweep] with `base`, `method`, and [sweep.parameters] with keys and their values"));
+        };
+        let located = |wrong: Wrong| {
+            let line = line_of(text, &wrong.path);
+            wrong.error.at(line.map_or(origin.to_string(), |line| format!("{origin}, line {line}")))
+        };
+        let section: Section = sweep
+            .clone()
+            .try_into()
+            .map_err(|e: toml::de::Error| located(Wrong::of("sweep", from_serde(e.message()))))?;
+        section.check().map_err(located)?;
+        let mut parameters = Vec::new();
+        collect(&mut vec!["sweep".into(), "parameters".into()], "", &section.parameters, &mut parameters)
+            .map_err(located)?;
+        if parameters.is_empty() {
+            let wrong = Wrong::new("sweep.parameters", "there is nothing to try");
+            return Err(located(
+                wrong.hint("name keys and their values: optimizer.learning_rate = [0.1, 0.01]"),
+            ));
+        }
+        let parameters = parameters.into_iter().map(|(path, key, space)| {
+            let line = line_of(text, &path);
+            Parameter {
+                key,
+                space,
+                place: line.map_or(origin.to_string(), |line| format!("{origin}, line {line}")),
+            }
+        });
+        let mut base = base_of(&section, &table, text, (origin, folder)).map_err(|e| match e {
+            Ok(error) => error,
+            Err(wrong) => located(wrong),
+        })?;
+        if let Some(metric) = &section.metric {
+            base.set_text(format!("sweep.metric of {origin}"), "fit.monitor", metric);
+        }
+        let method = section.method();
+        if method == Method::Halving {
+            // Rounds are judged by their last epochs.
+            base.set(format!("sweep.method of {origin}"), "fit.validation_freq", "1");
+        }
+        Ok(Sweep {
+            method,
+            maximizes: section.direction.as_ref().map(|d| d == "max"),
+            min_epochs: section.min_epochs,
+            factor: section.factor,
+            base,
+            trials: section.trials,
+            seed: section.seed,
+            parameters: parameters.collect(),
+        })
+    }
+
+    /// Sets a key of the configuration that all trials share.
+    pub fn set(&mut self, flag: impl Into<String>, key: &str, value: &str) {
+        self.base.set(flag, key, value);
+    }
+
+    /// All trials in their order, each configuration checked.
+    ///
+    /// # Errors
+    /// Names the key and the value that make no sense.
+    pub fn trials(&self) -> Result<Vec<Trial>> {
+        self.base.finish().map_err(|r| r.error)?;
+        let combinations = match self.method {
+            Method::Grid => self.grid()?,
+            Method::Random | Method::Halving => self.drawn(),
+        };
+        let digits = combinations.len().to_string().len().max(3);
+        let trial = |(i, values): (usize, Vec<Value>)| {
+            let mut draft = self.base.clone();
+            for (parameter, value) in self.parameters.iter().zip(&values) {
+                let told = format!("{}: {} = {value}", parameter.place, parameter.key);
+                match value.as_str() {
+                    Some("none") => draft.set(told, &parameter.key, "none"),
+                    _ => draft.set(told, &parameter.key, &value.to_string()),
+                }
+            }
+            let config = draft.finish().map_err(|refused: Refused| refused.error)?;
+            let keys = self.parameters.iter().map(|p| p.key.clone());
+            Ok(Trial {
+                name: format!("trial-{:0digits$}", i + 1),
+                settings: keys.zip(values).collect(),
+                config,
+            })
+        };
+        combinations.into_iter().enumerate().map(trial).collect()
+    }
+
+    /// After how many epochs each round of [`Method::Halving`] ends, the last one with all of `epochs`; and how many trials of `n`
+    /// take part in it.
+    pub fn rounds(&self, epochs: usize, n: usize) -> Vec<(usize, usize)> {
+        let mut rounds = Vec::new();
+        let (mut until, mut left) = (self.min_epochs.min(epochs), n);
+        loop {
+            rounds.push((until, left));
+            if until >= epochs {
+                return rounds;
+            }
+            left = (left / self.factor).max(1);
+            until = if left == 1 { epochs } else { (until * self.factor).min(epochs) };
+        }
+    }
+
+    /// What makes it this sweep, to be told apart from others.
+    pub fn definition(&self, trials: &[Trial]) -> Json {
+        let one = |t: &Trial| json!({"name": t.name, "config": t.config});
+        json!({
+            "method": format!("{:?}", self.method), "maximizes": self.maximizes, "min_epochs": self.min_epochs,
+            "factor": self.factor, "trials": trials.iter().map(one).collect::<Vec<_>>(),
+        })
+    }
+
+    fn grid(&self) -> Result<Vec<Vec<Value>>> {
+        let told = |p: &Parameter, e: Error| e.at(format!("{}: {}", p.place, p.key));
+        let each = self.parameters.iter().map(|p| p.space.all().map_err(|e| told(p, e)));
+        let each = each.collect::<Result<Vec<_>>>()?;
+        let all = each.iter().try_fold(1usize, |n, values| n.checked_mul(values.len()));
+        let all = all.filter(|n| *n <= MOST).ok_or_else(|| {
+            Error::new(ErrorKind::Config, format!("the grid has more than {MOST} combinations"))
+                .at("sweep.parameters")
+                .hint("try fewer values, or method = \"random\" with `trials`")
+        })?;
+        // The last key changes fastest, as in nested loops.
+        let combination = |mut i: usize| {
+            let mut values: Vec<Value> = Vec::new();
+            for choices in each.iter().rev() {
+                values.insert(0, choices[i % choices.len()].clone());
+                i /= choices.len();
+            }
+            values
+        };
+        Ok((0..all).map(combination).collect())
+    }
+
+    /// Values drawn by the seed, no combination twice.
+    fn drawn(&self) -> Vec<Vec<Value>> {
+        let n = self.trials.unwrap_or(TRIALS);
+        let mut all: Vec<Vec<Value>> = Vec::new();
+        let mut index = 0;
+        while all.len() < n && index < n as u64 * TRIES {
+            let draw = |p: &Parameter| p.space.draw(&mut Stream::new(self.seed, hash_name(&p.key), index));
+            let values: Vec<Value> = self.parameters.iter().map(draw).collect();
+            if !all.contains(&values) {
+                all.push(values);
+            }
+            index += 1;
+        }
+        all
+    }
+}
+
+impl Section {
+    /// It was checked.
+    fn method(&self) -> Method {
+        match self.method.as_str() {
+            "grid" => Method::Grid,
+            "random" => Method::Random,
+            _ => Method::Halving,
+        }
+    }
+
+    fn check(&self) -> Result<(), Wrong> {
+        if !METHODS.contains(&self.method.as_str()) {
+            return Err(Wrong::of("sweep.method", unknown("there is no method", &self.method, &METHODS)));
+        }
+        if let Some(d) = self.direction.as_ref().filter(|d| !DIRECTIONS.contains(&d.as_str())) {
+            return Err(Wrong::of("sweep.direction", unknown("there is no direction", d, &DIRECTIONS)));
+        }
+        if self.trials.is_some() && self.method == "grid" {
+            let wrong =
+                Wrong::new("sweep.trials", "a grid takes all combinations, and `trials` says how many");
+            return Err(wrong.hint("leave `trials` out, or set method = \"random\""));
+        }
+        let numbers = [
+            ("trials", self.trials.unwrap_or(1), 1),
+            ("min_epochs", self.min_epochs, 1),
+            ("factor", self.factor, 2),
+        ];
+        match numbers.into_iter().find(|(_, n, least)| n < least) {
+            Some((key, n, least)) => {
+                let wrong = Wrong::new(&format!("sweep.{key}"), format!("{key} is {n}"));
+                Err(wrong.hint(format!("{key} must be at least {least}")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The configuration that all trials share.
+fn base_of(
+    section: &Section,
+    table: &Table,
+    text: &str,
+    (origin, folder): (&str, &Path),
+) -> Result<Draft, Result<Error, Wrong>> {
+    let others: Vec<&String> = table.keys().filter(|k| *k != "sweep").collect();
+    match &section.base {
+        Some(_) if !others.is_empty() => {
+            let what = format!("there are both `base` and a configuration (`{}`)", others[0]);
+            Err(Err(Wrong::new("sweep.base", what)
+                .hint("keep one of them: `base`, or the configuration in this file")))
+        }
+        Some(name) if PRESETS.contains(&name.as_str()) => Draft::preset(name).map_err(Ok),
+        Some(name) if name.ends_with(".toml") => Draft::read(folder.join(name)).map_err(Ok),
+        Some(name) => Err(Err(Wrong::of("sweep.base", unknown("there is no preset", name, &PRESETS)))),
+        None if others.is_empty() => Err(Err(Wrong::new("sweep", "there is nothing to train")
+            .hint("name a preset or a TOML file with `base`, or write the configuration into this file"))),
+        None => Draft::parse(&without_sweep(text), origin).map_err(Ok),
+    }
+}
+
+/// The text with the lines of `[sweep…]` tables empty, so that others keep their numbers.
+fn without_sweep(text: &str) -> String {
+    let mut is_sweep = false;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let start = line.trim_start();
+        if start.starts_with('[') {
+            let name = start.trim_start_matches('[').trim_start();
+            is_sweep =
+                name.strip_prefix("sweep").is_some_and(|rest| rest.trim_start().starts_with([']', '.']));
+        }
+        lines.push(if is_sweep { "" } else { line });
+    }
+    lines.join("\n")
+}
+
+/// A key's place in the file, the key, and its values.
+type Found = (Vec<String>, String, Space);
+
+/// The keys below a table, which may be written with dots, in quotes or as tables.
+fn collect(path: &mut Vec<String>, key: &str, table: &Table, found: &mut Vec<Found>) -> Result<(), Wrong> {
+    for (name, value) in table {
+        let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+        path.push(name.clone());
+        let wrong = |error: Error, path: &[String]| Wrong { path: path.to_vec(), error };
+        match value {
+            Value::Table(range) if range.contains_key("min") || range.contains_key("max") => {
+                let space = Space::range(&key, range).map_err(|e| wrong(e, path))?;
+                found.push((path.clone(), key, space));
+            }
+            Value::Table(below) => collect(path, &key, below, found)?,
+            Value::Array(values) if !values.is_empty() => {
+                found.push((path.clone(), key, Space::List(values.clone())))
+            }
+            other => {
+                let e = Error::new(ErrorKind::Config, format!("{key} = {other} is no list of values"));
+                let e = e.hint("write [0.1, 0.01], or { min = 0.001, max = 0.1, log = true }");
+                return Err(wrong(e, path));
+            }
+        }
+        path.pop();
+    }
+    Ok(())
+}
+
+impl Space {
+    fn range(key: &str, table: &Table) -> Result<Space> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Range {
+            min: Value,
+            max: Value,
+            #[serde(default)]
+            log: bool,
+            n: Option<usize>,
+        }
+        let range: Range = table.clone().try_into().map_err(|e: toml::de::Error| from_serde(e.message()))?;
+        let number = |v: &Value| v.as_float().or(v.as_integer().map(|i| i as f64));
+        let (Some(min), Some(max)) = (number(&range.min), number(&range.max)) else {
+            return Err(Error::new(ErrorKind::Config, format!("the range of {key} is not of numbers")));
+        };
+        let is_whole = range.min.is_integer() && range.max.is_integer();
+        let wrong = |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
+        if min >= max || min.is_nan() || max.is_nan() {
+            return wrong(format!("the range of {key} goes from {min} to {max}"), "min must be below max");
+        }
+        if range.log && min <= 0.0 {
+            return wrong(
+                format!("{key} cannot go by powers from {min} on"),
+                "with log = true, min must be above 0",
+            );
+        }
+        if range.n.is_some_and(|n| n < 2) {
+            return wrong(
+                format!("n of {key} is below 2"),
+                "n is how many values a grid takes, both ends among them",
+            );
+        }
+        Ok(Space::Range { min, max, log: range.log, n: range.n, is_whole })
+    }
+
+    /// The values of a grid.
+    fn all(&self) -> Result<Vec<Value>> {
+        match self {
+            Space::List(values) => Ok(values.clone()),
+            Space::Range { n: None, .. } => {
+                Err(Error::new(ErrorKind::Config, "a grid must know how many values a range has")
+                    .hint("add n: { min = 0.001, max = 0.1, log = true, n = 5 }; or set method = \"random\""))
+            }
+            Space::Range { n: Some(n), .. } => {
+                let mut values: Vec<Value> = (0..*n).map(|i| self.at(i as f64 / (n - 1) as f64)).collect();
+                values.dedup();
+                Ok(values)
+            }
+        }
+    }
+
+    fn draw(&self, stream: &mut Stream) -> Value {
+        match self {
+            Space::List(values) => values[stream.below(values.len() as u64) as usize].clone(),
+            Space::Range { .. } => self.at(stream.uniform_f64()),
+        }
+    }
+
+    /// The value at a share of a range's way, 0 to 1.
+    fn at(&self, share: f64) -> Value {
+        let Space::Range { min, max, log, is_whole, .. } = self else { return Value::Boolean(false) };
+        let value = match log {
+            true => (min.ln() + share * (max / min).ln()).exp(),
+            false => min + share * (max - min),
+        };
+        let value = value.clamp(*min, *max);
+        match is_whole {
+            true => Value::Integer(value.round() as i64),
+            // Four digits: nobody chooses more, and they read well.
+            false => Value::Float(format!("{value:.3e}").parse().unwrap_or(value)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(rest: &str) -> Result<Vec<Trial>> {
+        Sweep::parse(&format!("[sweep]\nbase = \"glyphs\"\n{rest}"), "s.toml")?.trials()
+    }
+
+    #[test]
+    fn a_grid_is_every_combination_in_the_order_of_nested_loops() {
+        let trials =
+            of("[sweep.parameters]\noptimizer.learning_rate = [0.1, 0.01]\n\"fit.batch_size\" = [8, 16, 32]")
+                .unwrap();
+        let values: Vec<(f64, usize)> =
+            trials.iter().map(|t| (t.settings[0].1.as_float().unwrap(), t.config.fit.batch_size)).collect();
+        assert_eq!(values, [(0.1, 8), (0.1, 16), (0.1, 32), (0.01, 8), (0.01, 16), (0.01, 32)]);
+        let log =
+            of("[sweep.parameters]\noptimizer.learning_rate = { min = 1e-4, max = 1e-2, log = true, n = 3 }")
+                .unwrap();
+        let rates: Vec<f64> = log.iter().map(|t| t.settings[0].1.as_float().unwrap()).collect();
+        assert_eq!(rates, [1e-4, 1e-3, 1e-2]);
+    }
+
+    #[test]
+    fn draws_are_of_the_seed_within_their_range_and_none_twice() {
+        let text = |seed: u64| {
+            format!(
+                "method = \"random\"\ntrials = 40\nseed = {seed}\n[sweep.parameters]\noptimizer.learning_rate = {{ min = 1e-4, max = 1e-1, log = true }}\nfit.batch_size = {{ min = 4, max = 9 }}"
+            )
+        };
+        let settings = |seed| of(&text(seed)).unwrap().into_iter().map(|t| t.settings).collect::<Vec<_>>();
+        let (a, b) = (settings(1), settings(2));
+        assert!(a == settings(1) && a != b && a.len() == 40);
+        let rates: Vec<f64> = a.iter().map(|s| s[0].1.as_float().unwrap()).collect();
+        assert!(rates.iter().all(|r| (1e-4..=1e-1).contains(r)));
+        // By powers of ten: about a third below 1e-3.
+        let low = rates.iter().filter(|r| **r < 1e-3).count();
+        assert!((6..=21).contains(&low), "{low} of 40");
+        assert!(a.iter().all(|s| (4..=9).contains(&s[1].1.as_integer().unwrap())));
+        let few = of("method = \"random\"\ntrials = 9\n[sweep.parameters]\nfit.batch_size = [4, 8]").unwrap();
+        assert_eq!(few.len(), 2, "there are no more");
+    }
+
+    #[test]
+    fn rounds_of_halving_grow_as_trials_get_fewer() {
+        let text = "[sweep]\nbase = \"glyphs\"\nmethod = \"halving\"\nmin_epochs = 1\nfactor = 3\n[sweep.parameters]\nseed = [1, 2]";
+        let s = Sweep::parse(text, "s.toml").unwrap();
+        assert_eq!(s.rounds(9, 9), [(1, 9), (3, 3), (9, 1)]);
+        assert_eq!(s.rounds(20, 9), [(1, 9), (3, 3), (20, 1)]);
+        assert_eq!(s.rounds(5, 30), [(1, 30), (3, 10), (5, 3)]);
+        assert_eq!(s.rounds(1, 4), [(1, 4)]);
+    }
+
+    #[test]
+    fn mistakes_name_their_line_before_anything_runs() {
+        let cases = [
+            ("[sweep.parameters]\noptimizer.lerning_rate = [1.0]", "line 4", "learning_rate"),
+            ("[sweep.parameters]\nfit.batch_size = [16, 0]", "line 4: fit.batch_size = 0", "at least 1"),
+            ("[sweep.parameters]\nfit.batch_size = 3", "line 4", "no list of values"),
+            ("[sweep.parameters]\nfit.batch_size = { min = 3 }", "line 4", "max"),
+            ("[sweep.parameters]\nfit.batch_size = { min = 3, max = 9 }", "line 4", "n = 5"),
+            ("[sweep.parameters]\nfit.batch_size = { min = 9, max = 3 }", "line 4", "below max"),
+            (
+                "[sweep.parameters]\noptimizer.learning_rate = { min = 0, max = 3, log = true }",
+                "line 4",
+                "above 0",
+            ),
+            ("method = \"gird\"\n[sweep.parameters]\nseed = [1]", "line 3", "did you mean `grid`"),
+            ("trials = 3\n[sweep.parameters]\nseed = [1]", "line 3", "random"),
+            ("direction = \"up\"\n[sweep.parameters]\nseed = [1]", "line 3", "max"),
+            ("metric = \"acuracy\"\n[sweep.parameters]\nseed = [1]", "sweep.metric", "accuracy"),
+            ("tirals = 3\n[sweep.parameters]\nseed = [1]", "line 1", "did you mean `trials`"),
+            ("[sweep.parameters]", "line 3", "optimizer.learning_rate"),
+            ("[data]\ndataset = \"glyphs\"\n[sweep.parameters]\nseed = [1]", "line 2", "keep one"),
+        ];
+        for (text, place, part) in cases {
+            let e = of(text).unwrap_err().to_string();
+            assert!(e.contains(place) && e.contains(part), "{text}: {e}");
+        }
+    }
+
+    #[test]
+    fn the_base_may_stand_in_the_same_file() {
+        let preset = Config::preset_text("glyphs").unwrap();
+        let text = format!("{preset}\n[sweep]\n[sweep.parameters]\nseed = [1, 2]\n");
+        assert_eq!(Sweep::parse(&text, "s.toml").unwrap().trials().unwrap()[1].config.seed, 2);
+        let at = preset.lines().position(|l| l.starts_with("epochs")).unwrap() + 5;
+        let wrong = format!(
+            "[sweep]\n[sweep.parameters]\nseed = [1]\n\n{}",
+            preset.replacen("epochs = ", "epocs = ", 1)
+        );
+        let e = Sweep::parse(&wrong, "s.toml").unwrap_err().to_string();
+        assert!(e.contains(&format!("line {at}")), "{e}");
+    }
+}
