@@ -2,7 +2,9 @@
 //!
 //! Knows no backend: graphs go to whichever one [`systole_runtime::backend`] gives.
 
+mod accumulation;
 mod activation;
+mod anomaly;
 pub mod applications;
 mod architecture;
 mod backup;
@@ -17,6 +19,7 @@ mod endless;
 mod feed;
 mod file;
 mod fit;
+mod gradients;
 mod history;
 mod hosts;
 mod ids;

@@ -1,5 +1,6 @@
 //! [`Model`]: an architecture with its weights; `compile`, `evaluate`, `predict`, `summary`. Training is in `fit`.
 
+use crate::accumulation::Phase;
 use crate::architecture::{Architecture, InputSpec, NodeInput, Symbol};
 use crate::batch::{Batch, without_batch};
 use crate::compile::{Compile, TrainState};
@@ -67,6 +68,8 @@ pub struct Model {
     pub(crate) step: u64,
     /// Epochs finished so far.
     pub(crate) epoch: usize,
+    /// Where the number of steps whose gradients are gathered was changed while training.
+    pub(crate) phase: Option<Phase>,
     /// Names of the classes, for predictions and reports.
     pub class_names: Vec<String>,
     /// Notes kept with the model file (how data were scaled, which data set); free text by key.
@@ -97,6 +100,7 @@ impl Model {
             seed: 0,
             step: 0,
             epoch: 0,
+            phase: None,
             class_names: Vec::new(),
             notes: Default::default(),
         }
@@ -279,7 +283,10 @@ impl Model {
     /// Learning rate, step and seed of the next step.
     pub(crate) fn controls(&self) -> (Buffer, Buffer, Buffer) {
         let seed = self.compiled.as_ref().map_or(self.seed, |c| c.config.seed);
-        controls(self.learning_rate(), self.step, seed)
+        match self.phase {
+            None => controls(self.learning_rate(), self.step, seed),
+            Some(phase) => controls(self.learning_rate(), phase.step(self.step), phase.seed(seed)),
+        }
     }
 
     /// Loss and metrics over `data` (batches of samples), in inference mode.

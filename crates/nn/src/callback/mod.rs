@@ -10,7 +10,7 @@ mod read;
 mod template;
 mod watch;
 
-pub use common::{Callback, CallbackState, FitCx};
+pub use common::{Callback, CallbackState, FitCx, Pace};
 pub use configured::{Checked, Configured, Place};
 pub use lambda_callback::LambdaCallback;
 pub use learning_rate_monitor::LoggingInterval;
@@ -62,4 +62,6 @@ callbacks! {
     LearningRateMonitor in mod learning_rate_monitor;
     Timer in mod timer;
     SpikeDetection in mod spike_detection;
+    GradientAccumulationScheduler in mod gradient_accumulation_scheduler;
+    ThroughputMonitor in mod throughput_monitor;
 }
