@@ -743,6 +743,12 @@ impl FitRun {
         self.each(model, &logs, (epoch, false), |c, cx| c.on_validation_end(cx))
     }
 
+    /// Steps since there were so many batches and samples, which took this time.
+    fn pace_since(&self, (batches, samples): (usize, u64), time: Duration) -> Pace {
+        let batches = self.taken.saturating_sub(batches) as u64;
+        Pace { batches, samples: self.history.samples - samples, time }
+    }
+
     fn epoch(
         &mut self,
         model: &mut Model,
@@ -776,8 +782,7 @@ impl FitRun {
             return Err(out_of_data(epoch, done, Some(wanted)));
         }
         let trained = began.elapsed();
-        let (batches, samples) = ((done - before.0) as u64, self.history.samples - before.1);
-        self.pace = Pace { batches, samples, time: trained };
+        self.pace = self.pace_since(before, trained);
         let mut logs = model.compiled()?.train.metrics.logs(&model.state.metrics)?;
         if !self.history.interrupted {
             model.epoch = epoch + 1;

@@ -440,6 +440,10 @@ fn the_last_epoch_is_validated_where_that_is_asked_for_and_callbacks_see_it() {
     let history = model(0.1).fit(&ten(), fit(vec![Box::new(CSVLogger::new(&csv)), Box::new(stop)])).unwrap();
     assert_eq!((history.epochs.len(), history.get("val_loss").len()), (2, 1));
     assert_eq!(last(&csv), ["", &history.last()["val_loss"].to_string()]);
+    let stop = EarlyStopping::new("loss", 1).min_delta(1e9);
+    let save = ModelCheckpoint::in_dir(dir.join("saved"), "{epoch}").monitor("val_loss", Mode::Min);
+    model(0.1).fit(&ten(), fit(vec![Box::new(save), Box::new(stop)])).unwrap();
+    assert_eq!(names(&dir.join("saved")), ["epoch=2.safetensors"]);
     std::fs::remove_dir_all(dir).unwrap();
 }
 
