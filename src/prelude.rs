@@ -8,9 +8,10 @@ pub use systole_dist::Strategy;
 pub use systole_ir::DType::{self, BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
 pub use systole_ir::{Error, ErrorKind, Literal, Result, Scalar, Shape, Tensor, TensorType, grad};
 pub use systole_nn::callback::{
-    CSVLogger, Callback, EarlyStopping, FitCx, LambdaCallback, LearningRateMonitor, LearningRateScheduler,
-    LoggingInterval, Mode, ModelCheckpoint, ReduceLROnPlateau, SaveFreq, SpikeDetection, SwapEMAWeights,
-    TensorBoard, TerminateOnNaN, Timer, TimerInterval, UpdateFreq,
+    CSVLogger, Callback, EarlyStopping, FitCx, GradientAccumulationScheduler, LambdaCallback,
+    LearningRateMonitor, LearningRateScheduler, LoggingInterval, Mode, ModelCheckpoint, ReduceLROnPlateau,
+    SaveFreq, SpikeDetection, SwapEMAWeights, TensorBoard, TerminateOnNaN, ThroughputMonitor, Timer,
+    TimerInterval, UpdateFreq,
 };
 pub use systole_nn::layers::*;
 pub use systole_nn::loss::{

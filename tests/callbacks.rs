@@ -133,7 +133,7 @@ fn lightnings_callbacks_and_intervals_work_from_a_file() {
     let f = Folder::new("callbacks-lightning");
     std::fs::write(f.path("c.toml"), CONFIG).unwrap();
     let callbacks = "callbacks=[{type=\"ModelCheckpoint\",filename=\"{epoch:02d}-{val_loss:.3f}\",monitor=\"val_loss\",save_top_k=2,save_last=true},\
-                     {type=\"CSVLogger\",filename=\"log.csv\"},{type=\"LearningRateMonitor\",log_momentum=true},\
+                     {type=\"CSVLogger\",filename=\"log.csv\"},{type=\"LearningRateMonitor\",log_momentum=true},{type=\"ThroughputMonitor\"},{type=\"GradientAccumulationScheduler\",scheduling={0=2,1=1}},\
                      {type=\"EarlyStopping\",monitor=\"loss\",patience=1,min_delta=1e9}]";
     let args = ["train", "c.toml", "--out", "run", "--json", "--set", callbacks];
     let more = ["--val-check-interval=0.5", "--check-val-every-n-epoch=4", "--set=fit.epochs=6"];
@@ -143,6 +143,11 @@ fn lightnings_callbacks_and_intervals_work_from_a_file() {
     let first = told["history"][0]["loss"].as_f64().unwrap();
     assert_eq!(told["stopped_because"], format!("loss has not improved on {first:.4} for 1 epoch"));
     assert_eq!((&told["total_epochs"], told["history"][1]["momentum"].as_f64()), (&2.into(), Some(0.9)));
+    let pace = |key: &str| told["history"][1][key].as_f64().unwrap();
+    assert!(
+        pace("mfu") > 0.0 && pace("mfu") < 1.0 && pace("samples_per_sec") > pace("batches_per_sec"),
+        "{told}"
+    );
     let log = std::fs::read_to_string(f.path("run/log.csv")).unwrap();
     let last: Vec<&str> = log.lines().last().unwrap().split(',').collect();
     let at = log.lines().next().unwrap().split(',').position(|name| name == "val_loss").unwrap();

@@ -38,6 +38,23 @@ fn limits_hold_for_epochs_tests_and_what_is_told() {
 }
 
 #[test]
+fn the_loop_alone_leaves_nothing_and_an_anomaly_its_batch() {
+    let f = Folder::new("barebones");
+    let few = ["--limit-train-batches=4", "--batch-size=20", "--steps-per-epoch=none", "--epochs=2"];
+    let done = f.run(&[&["train", "glyphs", "--barebones", "--json"][..], &few].concat()).ok();
+    let o = done.json();
+    assert_eq!((&o["barebones"], &o["steps"], &o["samples"]), (&true.into(), &8.into(), &160.into()), "{o}");
+    assert!(f.files("").iter().all(|name| name == "no-folder"), "{:?}", f.files(""));
+    let broken = ["train", "glyphs", "--out=a", "--detect-anomaly", "--learning-rate=1e38"];
+    let told = f
+        .run(&[&broken[..], &few].concat())
+        .fails(1, &["would make numbers that are not finite", "is born in"]);
+    assert!(told.err.contains("look at its batch: a/anomaly.npz"), "{}", told.err);
+    let read = f.run(&["data", "inspect", "a/anomaly.npz"]).ok();
+    assert!(read.out.contains("label"), "{}", read.out);
+}
+
+#[test]
 fn overfitting_a_batch_shows_that_a_model_learns() {
     let f = Folder::new("overfit");
     let run = [

@@ -165,8 +165,13 @@ fn killed_runs_with_all_callbacks_decide_the_same() {
         { type = \"ReduceLROnPlateau\", monitor = \"loss\", factor = 0.5, patience = 1 }, \
         { type = \"LearningRateMonitor\", log_momentum = true }, { type = \"CSVLogger\", filename = \"log.csv\" }, \
         { type = \"TensorBoard\", update_freq = 10 }, { type = \"Timer\", duration = \"05:00:00\" }, \
-        { type = \"SpikeDetection\", rtol = 1e9 }, { type = \"TerminateOnNaN\" }]";
-    let more = [callbacks, "--val-check-interval=0.4", "--set=optimizer.learning_rate=0.01"];
+        { type = \"GradientAccumulationScheduler\", scheduling = { 1 = 3, 2 = 2 } }, { type = \"SpikeDetection\", rtol = 1e9 }, { type = \"TerminateOnNaN\" }]";
+    let more = [
+        callbacks,
+        "--val-check-interval=0.4",
+        "--check-val-every-n-epoch=1",
+        "--set=optimizer.learning_rate=0.01",
+    ];
     let left = |out: &str| {
         let bytes = |name: String| (name.clone(), std::fs::read(f.path(out).join(name)).unwrap());
         let within = |dir: &str| {

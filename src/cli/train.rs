@@ -7,7 +7,7 @@ use super::own_data::beside_model;
 use super::run_folder::{Record, Resume, SaveArgs, model_file};
 use super::screen::Screen;
 use super::target::{Target, config_of, set_all};
-use super::training::{Folder, Start, announce_data, fast_dev_run, load_data, prepared, train};
+use super::training::{Folder, Start, announce_data, barebones, fast_dev_run, load_data, prepared, train};
 use crate::config::{Config, Draft, Logger};
 use crate::datasets::{
     DataDir, RecordOptions, TrainingData, holds_records, is_of_records, picture_size_for,
@@ -79,6 +79,12 @@ pub(crate) struct TrainArgs {
     /// End training when this time is over, all starts of a run together: 00:01:30:00 is an hour and a half
     #[arg(long, value_name = "DD:HH:MM:SS")]
     max_time: Option<String>,
+    /// End with the op and the layer where numbers arise that are not finite, forward or backward; a step costs twice as much
+    #[arg(long)]
+    detect_anomaly: bool,
+    /// The loop alone, to measure it: no callbacks, backups or progress, and nothing is kept
+    #[arg(long)]
+    barebones: bool,
     /// Test on N batches before the first step, so that a test that cannot run does not wait for an epoch's end
     #[arg(long, value_name = "N")]
     num_sanity_val_steps: Option<u64>,
@@ -150,6 +156,9 @@ fn run(mut args: TrainArgs, screen: &Screen) -> Outcome {
     let initial_epoch = earlier.as_ref().map_or(0, Model::epochs);
     if config.fit.fast_dev_run.is_some() {
         return fast_dev_run(earlier, args.from.as_deref(), &config, data, screen);
+    }
+    if config.fit.barebones {
+        return barebones(earlier, args.from.as_deref(), &config, data, screen);
     }
     let identity = data.identity.clone();
     let from = args.from.clone();
@@ -264,11 +273,15 @@ impl TrainArgs {
                 draft.set(format!("{flag} {value}"), key, &value);
             }
         }
-        if self.tui {
-            draft.set("--tui", "fit.tui", "true");
-        }
-        if self.no_report {
-            draft.set("--no-report", "fit.report", "false");
+        for (flag, key, value, is_set) in [
+            ("--tui", "fit.tui", "true", self.tui),
+            ("--no-report", "fit.report", "false", self.no_report),
+            ("--detect-anomaly", "fit.detect_anomaly", "true", self.detect_anomaly),
+            ("--barebones", "fit.barebones", "true", self.barebones),
+        ] {
+            if is_set {
+                draft.set(flag, key, value);
+            }
         }
         if let Some(top) = &self.one_cycle {
             let cycle = format!("{{ type = \"OneCycle\", max_learning_rate = {top} }}");

@@ -360,6 +360,7 @@ fn fit(
     let fit = Fit {
         callbacks: config.callbacks(&folder.folder, &metrics),
         validate_last: !averaged,
+        detect_anomaly: config.fit.detect_anomaly.then(|| folder.folder.join("anomaly.npz")),
         backup: Some(resumed.backup),
         best: Some(best.clone()),
         epochs: first + config.fit.epochs,
@@ -407,6 +408,8 @@ fn asked(config: &Config, test: &Dataset, screen: &Screen) -> Result<Fit> {
         fast_dev_run: of.fast_dev_run,
         max_time: of.max_time.as_deref().map(max_time).transpose()?,
         num_sanity_val_steps: of.num_sanity_val_steps.unwrap_or(0),
+        detect_anomaly: of.detect_anomaly.then(|| std::env::temp_dir().join("anomaly.npz")),
+        barebones: of.barebones,
         verbose: usize::from(!screen.quiet),
         ..Fit::default()
     })
@@ -447,6 +450,36 @@ pub(crate) fn fast_dev_run(
         screen.object(&Value::Object(all.collect()));
     }
     Ok(stop.exit_code().max(u8::from(history.stopped_because.is_some())))
+}
+
+/// The loop alone, to measure it: nothing is kept.
+pub(crate) fn barebones(
+    earlier: Option<Model>,
+    from: Option<&str>,
+    config: &Config,
+    data: TrainingData,
+    screen: &Screen,
+) -> Outcome {
+    let (mut model, data) = prepared(earlier, from, config, data, screen)?;
+    let class_weight = config.class_weight(&data)?;
+    screen.line("The loop alone: callbacks, backups and progress are left out, and nothing is kept");
+    let stop = Stop::install()?;
+    let train = config.train_pipeline_of(&data, model.share_of_batches());
+    let asked = asked(config, &config.test_pipeline(&data), screen)?;
+    let history = model.fit(&train, Fit { stop: Some(stop.asked.clone()), class_weight, ..asked })?;
+    let (steps, ms) = (history.step_ms.len(), history.median_step_ms());
+    screen.line(format!("{} in {ms:.3} ms each (median)", counted(steps as u64, "step")));
+    if screen.json {
+        screen.object(&json!({
+            "barebones": true,
+            "steps": steps,
+            "ms_per_step": ms,
+            "samples": history.samples,
+            "loss": history.last().get("loss"),
+            "stopped_because": history.stopped_because,
+        }));
+    }
+    Ok(stop.exit_code())
 }
 
 /// The configuration as it goes into the model file: without this machine's folders and what is told at the end.

@@ -47,23 +47,30 @@ pub(super) fn section(at: usize, table: &Table) -> Result<Section, Wrong> {
     })?;
     let blame = |(argument, e)| Wrong::of(&format!("{path}.{argument}"), e);
     for (argument, file) in callback.files() {
-        check_file(&format!("{path}.{argument}"), file)?;
+        check_file(&format!("{path}.{argument}"), file, STAYING.contains(&class))?;
     }
     callback.check().map_err(blame)?;
     Ok(Section { class, callback, path })
 }
 
-/// Callbacks write within the run's folder.
-fn check_file(path: &str, file: &str) -> Result<(), Wrong> {
+/// Callbacks whose files must be in the run's folder; others may name any place.
+const STAYING: [&str; 2] = ["ModelCheckpoint", "SpikeDetection"];
+
+fn check_file(path: &str, file: &str, stays: bool) -> Result<(), Wrong> {
     let wrong = |what: &str| {
         let e = Wrong::new(path, format!("`{file}` {what}"));
         Err(e.hint("name a file within the run's folder"))
     };
     let parts = || Path::new(file).components();
-    if file.is_empty() || file.ends_with('/') {
+    if file.is_empty() {
+        let name = path.rsplit('.').next().unwrap_or(path);
+        return Err(Wrong::new(path, format!("{name} is empty"))
+            .hint("name a file or folder within the run's folder"));
+    }
+    if file.ends_with('/') && !path.ends_with("log_dir") {
         return wrong("is no file's name");
     }
-    if parts().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
+    if stays && parts().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
         return wrong("leaves the run's folder");
     }
     let first = parts().find(|part| matches!(part, Component::Normal(_)));

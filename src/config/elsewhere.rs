@@ -20,6 +20,8 @@ const TABLES: [(&str, &[&str]); 6] = [
             "fast_dev_run",
             "max_time",
             "num_sanity_val_steps",
+            "detect_anomaly",
+            "barebones",
             "class_weight",
         ],
     ),

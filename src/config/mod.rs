@@ -29,10 +29,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::path::{Path, PathBuf};
 use systole_data::Tuning;
 use systole_dist::Strategy;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{DType, Error, ErrorKind, Result, knobs};
 use systole_nn::callback::{Callback, Place};
 use systole_nn::metric::Metric;
 use systole_nn::{Limit, Precision, ValCheckInterval, max_time, optimizer};
+use systole_runtime::backend;
 use toml::{Table, Value};
 
 /// Names of the data sets.
@@ -224,6 +225,13 @@ pub struct FitSection {
     /// Training ends when this time is over, `DD:HH:MM:SS`, all starts of a run together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_time: Option<String>,
+    /// Looks at each step before it is taken, and ends with an error that names the op and the layer where numbers would arise that are
+    /// not finite; the batch is written to `anomaly.npz` in the run's folder. A step costs twice as much.
+    #[serde(default, skip_serializing_if = "is_unset")]
+    pub detect_anomaly: bool,
+    /// The loop alone, to measure it: callbacks, backups, progress and what is written are left out.
+    #[serde(default, skip_serializing_if = "is_unset")]
+    pub barebones: bool,
     /// Test on so many batches before the first step, so that a test that cannot run does not wait for an epoch's end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_sanity_val_steps: Option<usize>,
@@ -420,12 +428,27 @@ impl Config {
         let sections = whole.iter().filter(|(key, _)| !["layers", "callbacks"].contains(&key.as_str()));
         sections.for_each(|(key, value)| callbacks::hparams(key, value, &mut hparams));
         let text = toml::to_string(&whole).unwrap_or_default();
-        let place = Place { folder, logged: &logged, names: self.names(metrics), text, hparams };
+        let peak_flops = || self.peak_flops();
+        let names = self.names(metrics);
+        let place = Place { folder, logged: &logged, names, text, hparams, peak_flops: &peak_flops };
         let placed = self.callback_sections().map(|mut section| -> Box<dyn Callback> {
             section.callback.take_place(&place);
             section.callback
         });
         placed.collect()
+    }
+
+    /// Operations a second that this computer's processor can do at most, in products of the run's precision; of other devices that is
+    /// not known.
+    fn peak_flops(&self) -> Option<f64> {
+        backend("auto").ok().filter(|backend| backend.name() == "cpu")?;
+        let threads = match knobs::THREADS.get_usize() {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        };
+        let peak = systole_cpu::peak(systole_cpu::Level::from_knob().ok()?, threads);
+        let factors = if self.compile.precision.contains("bfloat16") { DType::BF16 } else { DType::F32 };
+        Some(peak.products(factors) * 1e9)
     }
 
     /// Metrics that were asked for by another name than they are logged by: `accuracy` is one of several.

@@ -72,6 +72,8 @@ impl KeepBest {
             stop_because: &mut None,
             notes,
             batch: 0,
+            pace: Default::default(),
+            last_batch: None,
             is_validated: true,
             is_within_epoch: false,
         };

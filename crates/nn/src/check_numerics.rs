@@ -61,6 +61,15 @@ impl Model {
         }
     }
 
+    /// What was not finite before the step, in its data or the weights.
+    pub(crate) fn given_not_finite(&self, batch: &Batch) -> Result<Option<String>> {
+        let found = match self.in_batch(batch) {
+            Some(found) => Some(found),
+            None => self.in_weights()?,
+        };
+        Ok(found.map(|found| found.what))
+    }
+
     fn in_batch(&self, batch: &Batch) -> Option<Finding> {
         let (names, _) = self.batch_fields();
         let inputs = names.iter().map(|n| format!("the input `{n}`")).zip(&batch.inputs);

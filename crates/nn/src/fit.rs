@@ -1,10 +1,11 @@
 //! `fit`: epochs of training steps over a pipeline, with validation, callbacks and progress.
 
+use crate::anomaly::Probe;
 use crate::averages::Took;
 use crate::backup::{BackupAndRestore, Backups, FoundBackup, RunPlace, RunState, snapshot};
 use crate::batch::{Batch, DeviceBatch};
 use crate::best::{KeepBest, Keeper};
-use crate::callback::{Callback, CallbackState, FitCx};
+use crate::callback::{Callback, CallbackState, FitCx, Pace};
 use crate::endless::check_end;
 use crate::feed::{BatchRecipe, Feed, ReadyBatch};
 use crate::history::{History, Logs, Validation};
@@ -14,6 +15,7 @@ use crate::model::Model;
 use crate::progress::{Elapsed, Progress, ProgressEvent, report};
 use crate::val_check::{ValCheck, ValCheckInterval};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -76,6 +78,12 @@ pub struct Fit {
     /// Stops, as if asked to, once this many epochs of `epochs` are over: the backup goes on from there, to the same bits as a run
     /// that was never stopped.
     pub pause_after: Option<usize>,
+    /// Looks at each step before it is taken, and ends with an error where numbers would arise in it that are not finite: the op, the
+    /// layer, and whether forward or backward. Its batch is written to this file, an `.npz`. A step costs twice as much.
+    pub detect_anomaly: Option<PathBuf>,
+    /// The loop alone, to measure it: without callbacks, backups, best model, progress, anomaly detection, and validation
+    /// before the first step.
+    pub barebones: bool,
     /// Evaluate on so many batches before the first step, so that validation that fails does so at once; the results
     /// are not kept.
     pub num_sanity_val_steps: usize,
@@ -110,6 +118,8 @@ impl Default for Fit {
             fast_dev_run: None,
             max_time: None,
             pause_after: None,
+            detect_anomaly: None,
+            barebones: false,
             num_sanity_val_steps: 0,
             class_weight: BTreeMap::new(),
             callbacks: Vec::new(),
@@ -146,6 +156,11 @@ impl Fit {
             (self.epochs, self.validation_freq) = (self.initial_epoch + 1, 1);
             self.val_check_interval = None;
             (self.backup, self.best, self.num_sanity_val_steps) = (None, None, 0);
+            self.callbacks.clear();
+        }
+        if self.barebones {
+            (self.backup, self.best, self.num_sanity_val_steps, self.verbose) = (None, None, 0, 0);
+            self.detect_anomaly = None;
             self.callbacks.clear();
         }
         if let Some(limit) = self.overfit_batches {
@@ -228,6 +243,12 @@ impl Model {
                 Err(e)
             }
         }
+    }
+
+    /// Whether steps are split over devices.
+    fn is_spread(&self) -> bool {
+        let split = self.compile_config().is_some_and(|c| c.strategy != Strategy::one_device());
+        split && self.devices().len() > 1
     }
 
     /// A schedule over the whole run learns how many steps that has. A run that goes on takes the one of its backup.
@@ -350,6 +371,11 @@ struct FitRun {
     max_time: Option<Duration>,
     val_check: ValCheck,
     is_validated: bool,
+    pace: Pace,
+    /// Where a callback looks at it.
+    last_batch: Option<Batch>,
+    /// Looks for numbers that are not finite, where that is asked for.
+    probe: Option<Probe>,
 }
 
 /// Which callbacks are called.
@@ -407,7 +433,14 @@ impl FitRun {
                 options.steps_per_epoch.or(steps_in(data)),
             )?,
             is_validated: options.validation.is_some(),
+            pace: Pace::default(),
+            last_batch: None,
+            probe: None,
         };
+        if options.detect_anomaly.is_some() && model.is_spread() {
+            return Err(Error::new(ErrorKind::Config, "detect_anomaly looks at steps on one device")
+                .hint("train on one device to find where the number arises: strategy one_device"));
+        }
         let found = match &run.backups {
             Some(own) => own.latest()?,
             None => backup.as_ref().map_or(Ok(None), BackupAndRestore::found)?,
@@ -436,6 +469,7 @@ impl FitRun {
         }
         for (callback, state) in self.callbacks.iter_mut().zip(&states) {
             callback.restore(state).at(|| path.clone())?;
+            callback.prepare(model).at(|| path.clone())?;
         }
         self.history = found.run.history().at(|| path.clone())?;
         self.position = found.run.position().at(|| path.clone())?;
@@ -578,14 +612,25 @@ impl FitRun {
         (epoch, is_within_epoch): (usize, bool),
         mut f: impl FnMut(&mut dyn Callback, &mut FitCx<'_>) -> Result<()>,
     ) -> Result<()> {
-        let (is_validated, batch) = (self.is_validated, self.taken.saturating_sub(1));
+        let last_batch = self.last_batch.as_ref();
+        let (is_validated, batch, pace) = (self.is_validated, self.taken.saturating_sub(1), self.pace);
         let keeper = self.best.iter_mut().filter(|_| who != Who::Callbacks);
         let keeper = keeper.map(|keeper| keeper as &mut dyn Callback);
         let callbacks = self.callbacks.iter_mut().filter(|_| who != Who::Keeper);
         for callback in keeper.chain(callbacks.map(|c| c.as_mut() as &mut dyn Callback)) {
             let (stop_because, notes) = (&mut self.stop_because, &mut self.history.notes);
-            let mut cx =
-                FitCx { model, logs, epoch, stop_because, notes, batch, is_validated, is_within_epoch };
+            let mut cx = FitCx {
+                model,
+                logs,
+                epoch,
+                stop_because,
+                notes,
+                batch,
+                pace,
+                last_batch,
+                is_validated,
+                is_within_epoch,
+            };
             f(callback, &mut cx)?;
         }
         Ok(())
@@ -762,6 +807,12 @@ impl FitRun {
         self.each(model, &logs, (epoch, false), |c, cx| c.on_validation_end(cx))
     }
 
+    /// Steps since there were so many batches and samples, which took this time.
+    fn pace_since(&self, (batches, samples): (usize, u64), time: Duration) -> Pace {
+        let batches = self.taken.saturating_sub(batches) as u64;
+        Pace { batches, samples: self.history.samples - samples, time }
+    }
+
     fn epoch(
         &mut self,
         model: &mut Model,
@@ -771,6 +822,7 @@ impl FitRun {
         steps: Option<usize>,
     ) -> Result<()> {
         let began = Instant::now();
+        let before = (self.taken, self.history.samples);
         (self.waited, self.device_waited) = (Duration::ZERO, Duration::ZERO);
         if self.taken == 0 {
             self.each(model, &Logs::new(), (epoch, false), |c, cx| c.on_epoch_begin(cx))?;
@@ -794,6 +846,7 @@ impl FitRun {
             return Err(out_of_data(epoch, done, Some(wanted)));
         }
         let trained = began.elapsed();
+        self.pace = self.pace_since(before, trained);
         let mut logs = model.compiled()?.train.metrics.logs(&model.state.metrics)?;
         if !self.history.interrupted {
             model.epoch = epoch + 1;
@@ -840,7 +893,7 @@ impl FitRun {
             let fetched = Instant::now();
             trace::span("data", "wait for data", Some(start), || "{}".into());
             let ReadyBatch { batch, on_device, position } = fed?;
-            if self.callbacks.iter().any(|c| c.skips(progress.epoch, done)) {
+            if self.is_left_out(progress.epoch, &batch) {
                 done += 1;
                 (self.taken, self.position) = (done, position.unwrap_or_default());
                 continue;
@@ -848,6 +901,10 @@ impl FitRun {
             match std::mem::replace(&mut is_ready, true) {
                 false => model.ready_for(&batch)?,
                 true => model.check_step_batch(&batch)?,
+            }
+            if let Some(file) = &options.detect_anomaly {
+                self.take_ends(0)?;
+                model.detect_anomaly(&mut self.probe, &batch, file)?;
             }
             model.take_step(on_device)?;
             let event = model.state.ready_event();
@@ -873,6 +930,17 @@ impl FitRun {
         }
         self.take_ends(0)?;
         last.map_or(Ok(done), |batch| self.check_loss(model, &batch, false).map(|()| done))
+    }
+
+    /// Whether callbacks leave out the next batch of an epoch; otherwise it is kept for those that look at the last one.
+    fn is_left_out(&mut self, epoch: usize, batch: &Batch) -> bool {
+        if self.callbacks.iter().any(|c| c.skips(epoch, self.taken)) {
+            return true;
+        }
+        if self.callbacks.iter().any(|c| c.wants_last_batch(epoch)) {
+            self.last_batch = Some(batch.clone());
+        }
+        false
     }
 
     /// Shows a step and has callbacks look at it, where they want that.

@@ -3,7 +3,9 @@
 //! Knows no backend: graphs go to whichever one [`systole_runtime::backend`] gives.
 
 mod accelerator;
+mod accumulation;
 mod activation;
+mod anomaly;
 pub mod applications;
 mod architecture;
 mod averages;
@@ -19,6 +21,7 @@ mod endless;
 mod feed;
 mod file;
 mod fit;
+mod gradients;
 mod history;
 mod hosts;
 mod ids;

@@ -78,10 +78,8 @@ impl<'de> Deserialize<'de> for Limit {
 /// # Errors
 /// Another form; no time at all.
 pub fn max_time(text: &str) -> Result<Duration> {
-    match text.split(':').count() {
-        4 => time(text),
-        _ => Err(no_time(text).hint("days, hours, minutes and seconds: 00:12:00:00 is half a day")),
-    }
+    let parsed = time(text).ok().filter(|_| text.split(':').count() == 4);
+    parsed.ok_or_else(|| no_time(text).hint("days, hours, minutes and seconds: 00:12:00:00 is half a day"))
 }
 
 fn no_time(text: &str) -> Error {

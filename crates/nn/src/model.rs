@@ -1,5 +1,6 @@
 //! [`Model`]: an architecture with its weights; `compile`, `evaluate`, `predict`, `summary`. Training is in `fit`.
 
+use crate::accumulation::Phase;
 use crate::architecture::{Architecture, InputSpec, NodeInput, Symbol};
 use crate::batch::{Batch, without_batch};
 use crate::compile::{Compile, TrainState};
@@ -67,6 +68,8 @@ pub struct Model {
     pub(crate) step: u64,
     /// Epochs finished so far.
     pub(crate) epoch: usize,
+    /// Where the number of steps whose gradients are gathered was changed while training.
+    pub(crate) phase: Option<Phase>,
     /// Names of the classes, for predictions and reports.
     pub class_names: Vec<String>,
     /// Notes kept with the model file (how data were scaled, which data set); free text by key.
@@ -97,6 +100,7 @@ impl Model {
             seed: 0,
             step: 0,
             epoch: 0,
+            phase: None,
             class_names: Vec::new(),
             notes: Default::default(),
         }
@@ -325,9 +329,13 @@ impl Model {
 
     /// Learning rate, step and seed of the next step.
     pub(crate) fn controls(&self) -> (Buffer, Buffer, Buffer) {
-        match &self.compiled {
-            Some(c) => controls(c.config.optimizer.values_at(self.step), self.step, c.config.seed),
-            None => controls(Literal::scalar(DType::F32, 0.0), self.step, self.seed),
+        let Some(c) = &self.compiled else {
+            return controls(Literal::scalar(DType::F32, 0.0), self.step, self.seed);
+        };
+        let (values, seed) = (c.config.optimizer.values_at(self.step), c.config.seed);
+        match self.phase {
+            None => controls(values, self.step, seed),
+            Some(phase) => controls(values, phase.step(self.step), phase.seed(seed)),
         }
     }
 

@@ -76,7 +76,7 @@ impl Callback for Told {
         false
     }
 
-    fn values(&mut self, cx: &FitCx<'_>) -> Result<Logs> {
+    fn values(&mut self, cx: &mut FitCx<'_>) -> Result<Logs> {
         let mut logs = Logs::new();
         if !cx.is_within_epoch {
             logs.insert("v", self.0[cx.epoch]);
@@ -440,7 +440,98 @@ fn the_last_epoch_is_validated_where_that_is_asked_for_and_callbacks_see_it() {
     let history = model(0.1).fit(&ten(), fit(vec![Box::new(CSVLogger::new(&csv)), Box::new(stop)])).unwrap();
     assert_eq!((history.epochs.len(), history.get("val_loss").len()), (2, 1));
     assert_eq!(last(&csv), ["", &history.last()["val_loss"].to_string()]);
+    let stop = EarlyStopping::new("loss", 1).min_delta(1e9);
+    let save = ModelCheckpoint::in_dir(dir.join("saved"), "{epoch}").monitor("val_loss", Mode::Min);
+    model(0.1).fit(&ten(), fit(vec![Box::new(save), Box::new(stop)])).unwrap();
+    assert_eq!(names(&dir.join("saved")), ["epoch=2.safetensors"]);
     std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// Steps by hand: w ← w − rate · the mean of the gradients of a group, by the number of each epoch.
+fn by_hand(x: &[f64], factors: &[usize]) -> (f64, f64) {
+    let (mut w, mut b, mut sum, mut gathered) = (0.0, 0.0, (0.0, 0.0), 0);
+    for (i, factor) in factors.iter().enumerate() {
+        if i > 0 && *factor != factors[i - 1] {
+            (sum, gathered) = ((0.0, 0.0), 0);
+        }
+        for x in x {
+            let d = 2.0 * (w * x + b - (2.0 * x + 1.0));
+            (sum, gathered) = ((sum.0 + d * x, sum.1 + d), gathered + 1);
+            if gathered == *factor {
+                let by = 0.1 / *factor as f64;
+                (w, b, sum, gathered) = (w - by * sum.0, b - by * sum.1, (0.0, 0.0), 0);
+            }
+        }
+    }
+    (w, b)
+}
+
+#[test]
+fn gradients_are_gathered_by_the_epoch() {
+    let x = [0.1f32, -0.4, 0.9, 0.3, -0.8];
+    let data = line(&x).batch(1);
+    let new = |optimizer: systole_nn::optimizer::Optimizer| {
+        let mut model = Model::sequential([dense(1).kernel_initializer("zeros")]);
+        let backend = Some(backend("ref").unwrap());
+        model
+            .compile(Compile { optimizer, loss: mean_squared_error(), backend, ..Compile::default() })
+            .unwrap();
+        model
+    };
+    let schedule = |s: &[(usize, usize)]| GradientAccumulationScheduler::new(s.iter().copied());
+    let trained = |s: &[(usize, usize)], epochs| {
+        let mut model = new(sgd(0.1));
+        let history = model.fit(&data, Fit { epochs, ..quiet(vec![Box::new(schedule(s))]) }).unwrap();
+        let of = |name: &str| model.weight(name).unwrap().to_f64s()[0];
+        ((of("dense/kernel"), of("dense/bias")), history.notes, model)
+    };
+    let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+    for (s, factors) in [
+        (&[(0, 2), (2, 1)][..], &[2, 2, 1, 1][..]),
+        (&[(1, 5)], &[1, 5, 5]),
+        (&[(0, 4), (1, 2), (3, 3)], &[4, 2, 2, 3]),
+    ] {
+        let ((w, b), notes, model) = trained(s, factors.len());
+        let (wanted, bias) = by_hand(&x, factors);
+        assert!(
+            (w - wanted).abs() < 1e-5 && (b - bias).abs() < 1e-5,
+            "{factors:?}: {w} {b}, {wanted} {bias}"
+        );
+        // It has its own number again, and what was left out is told.
+        assert_eq!(model.compile_config().unwrap().optimizer.gradient_accumulation_steps, None);
+        assert_eq!(notes.is_empty(), factors[0] != 4, "{notes:?}");
+    }
+    // Adam counts changes of the weights: the same as one run after another by hand has it.
+    let adam = || systole_nn::optimizer::adam(0.1);
+    let mut changing = new(adam());
+    changing.fit(&data, Fit { epochs: 2, ..quiet(vec![Box::new(schedule(&[(0, 5), (1, 1)]))]) }).unwrap();
+    let mut plain = new(adam());
+    plain.fit(&line(&[0.1, -0.4, 0.9, 0.3, -0.8]).batch(5), Fit { epochs: 1, ..quiet(Vec::new()) }).unwrap();
+    plain.fit(&data, Fit { epochs: 1, ..quiet(Vec::new()) }).unwrap();
+    let (a, b) = (changing.weight("dense/kernel").unwrap(), plain.weight("dense/kernel").unwrap());
+    assert!((a.to_f64s()[0] - b.to_f64s()[0]).abs() < 1e-5, "{a:?} {b:?}");
+    let e = new(sgd(0.1)).fit(&data, quiet(vec![Box::new(schedule(&[(0, 0)]))])).unwrap_err().to_string();
+    assert!(e.contains("gradients of 0 steps") && e.contains("{ 0 = 8, 10 = 1 }"), "{e}");
+}
+
+#[test]
+fn the_pace_is_that_of_the_steps() {
+    let monitor = ThroughputMonitor::new().available_flops(1e6);
+    let slow = LambdaCallback::new().on_train_batch_end(|_| Ok(std::thread::sleep(Duration::from_millis(5))));
+    let fit = Fit { epochs: 2, ..quiet(vec![Box::new(monitor), Box::new(slow)]) };
+    let mut m = model(0.1);
+    let history = m.fit(&ten(), fit).unwrap();
+    let last = history.last();
+    assert!(last["batches_per_sec"] < 200.0 && last["batches_per_sec"] > 1.0, "{last:?}");
+    assert_eq!(last["samples_per_sec"], last["batches_per_sec"]);
+    let flops = systole_ir::cost::cost(m.train_graph(1).as_ref().unwrap()).flops;
+    assert!(
+        (last["flops_per_sec"] / last["batches_per_sec"] / flops - 1.0).abs() < 1e-9 && flops > 4.0,
+        "{last:?}"
+    );
+    assert_eq!(last["mfu"], last["flops_per_sec"] / 1e6);
+    let e = model(0.1).fit(&ten(), quiet(vec![Box::new(ThroughputMonitor::new().available_flops(0.0))]));
+    assert!(e.unwrap_err().to_string().contains("available_flops is 0"));
 }
 
 /// A run with everything that decides, in `dir`; `kill`: dies after that step.
@@ -449,7 +540,14 @@ fn run(dir: &Path, backups: bool, kill: u64) -> Result<(Model, History)> {
     let mut place =
         save("{epoch}-{step}-{val_loss:.3f}").monitor("val_loss", Mode::Min).save_top_k(2).save_last(true);
     let (logged, text) = (|name: &str| name.to_string(), String::new());
-    let at = Place { folder: dir, logged: &logged, names: Vec::new(), text, hparams: Vec::new() };
+    let at = Place {
+        folder: dir,
+        logged: &logged,
+        names: Vec::new(),
+        text,
+        hparams: Vec::new(),
+        peak_flops: &|| None,
+    };
     place.dirpath = Some("saved".into());
     place.take_place(&at);
     let mut fixed = ModelCheckpoint::in_dir("fixed", "m").save_top_k(-1).every_n_train_steps(7);
@@ -463,6 +561,7 @@ fn run(dir: &Path, backups: bool, kill: u64) -> Result<(Model, History)> {
         Box::new(ReduceLROnPlateau::new("loss").patience(1).factor(0.5)),
         Box::new(SpikeDetection::new(dir.join("skip.json")).rtol(1e9)),
         Box::new(Timer::new("01:00:00")),
+        Box::new(GradientAccumulationScheduler::new([(0, 1), (1, 3), (2, 2)])),
         Box::new(Killer(kill)),
     ];
     let mut model = model(0.05);

@@ -150,3 +150,64 @@ fn a_good_run_says_nothing() {
     let history = fit(&mut model, &points(None));
     assert_eq!((history.stopped_because, history.step_ms.len()), (None, 12));
 }
+
+/// ln x, which half of the points cannot have.
+#[derive(Debug)]
+struct Ln;
+impl Layer for Ln {
+    fn class_name(&self) -> &'static str {
+        "Ln"
+    }
+    fn call(&self, _: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        inputs[0].log()
+    }
+}
+
+/// Training with anomaly detection: the model, why it failed, and the file of the batch.
+fn detected(mut model: Model, data: &Dataset, name: &str) -> (Model, String, std::path::PathBuf) {
+    let file = std::env::temp_dir().join(format!("systole-anomaly-{name}-{}.npz", std::process::id()));
+    let _ = std::fs::remove_file(&file);
+    let options = Fit { detect_anomaly: Some(file.clone()), epochs: 2, verbose: 0, ..Fit::default() };
+    let told = model.fit(data, options).map(|_| String::new()).unwrap_or_else(|e| e.to_string());
+    (model, told, file)
+}
+
+#[test]
+fn an_anomaly_names_op_layer_and_pass_and_leaves_its_batch() {
+    let says = |told: &str, parts: &[&str]| {
+        parts.iter().for_each(|part| assert!(told.contains(part), "{part}: {told}"))
+    };
+    let layers = vec![LayerSpec::custom(Ln).name("logarithm"), dense(2).activation("softmax")];
+    let forward = compiled(layers, sgd(0.1), sparse_categorical_crossentropy());
+    let (model, told, file) = detected(forward, &points(None), "forward");
+    says(
+        &told,
+        &["step 1 would make", "first NaN is born in", "log", "layer `logarithm`", "in the forward pass"],
+    );
+    says(&told, &["of 8 numbers", "look at its batch"]);
+    assert!(model.steps() == 0 && all_finite(&model), "the step is not taken");
+    // The batch is what a step takes, by the names of the fields.
+    let arrays = systole_data::format::npy::read_npz(&file).unwrap();
+    let first = points(None).iter().next().unwrap().unwrap();
+    assert_eq!(arrays.iter().map(|(name, _)| &name[..]).collect::<Vec<_>>().len(), 2);
+    assert_eq!((&arrays[0].1, &arrays[1].1), (first.get("points").unwrap(), first.get("label").unwrap()));
+    assert_eq!(arrays[1].0, "label");
+    std::fs::remove_file(file).unwrap();
+
+    let layers = vec![dense(4), LayerSpec::custom(Root).name("root"), dense(2).activation("softmax")];
+    let backward = compiled(layers, sgd(0.1), sparse_categorical_crossentropy());
+    let (model, told, file) = detected(backward, &points(None), "backward");
+    says(&told, &["step 1 would make", "layer `root`", "in the backward pass"]);
+    assert!(all_finite(&model), "weights that the next step would have found broken");
+    std::fs::remove_file(file).unwrap();
+
+    let (_, told, file) = detected(classifier(adam(0.01)), &points(Some((13, f32::NAN))), "data");
+    says(&told, &["step 2 would make", "the input `", "sample 2 of the batch"]);
+    std::fs::remove_file(file).unwrap();
+    let (model, told, file) = detected(classifier(adam(0.01)), &points(None), "good");
+    assert_eq!((told.as_str(), model.steps(), file.exists()), ("", 6, false));
+    // Nothing of it is in the bits.
+    let mut plain = classifier(adam(0.01));
+    plain.fit(&points(None), Fit { epochs: 2, verbose: 0, ..Fit::default() }).unwrap();
+    assert_eq!(plain.to_file().unwrap(), model.to_file().unwrap());
+}

@@ -76,7 +76,7 @@ fn constructors_begin_with_shapes_and_have_an_example_that_runs() {
 fn types_that_train_models_have_an_example_that_runs() {
     let of =
         |file: &str| items(&source(file), |l| l.starts_with("pub struct ") || l.starts_with("pub trait "));
-    let named = ["FitCx", "CallbackState", "Configured", "Place"];
+    let named = ["FitCx", "CallbackState", "Configured", "Place", "Pace"];
     let files = std::fs::read_dir(source("callback")).unwrap().map(|e| e.unwrap().file_name());
     let files = files.map(|name| format!("callback/{}", name.into_string().unwrap()));
     let callbacks: Vec<Item> = files.flat_map(|file| of(&file)).collect();

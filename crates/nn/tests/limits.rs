@@ -147,6 +147,28 @@ fn a_trial_keeps_nothing() {
 }
 
 #[test]
+fn the_loop_alone_keeps_nothing_and_trains_the_same() {
+    let dir = std::env::temp_dir().join(format!("systole-barebones-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let called = Arc::new(Mutex::new(0));
+    let fit = |barebones| Fit {
+        epochs: 3,
+        barebones,
+        callbacks: vec![Box::new(Counting(called.clone()))],
+        backup: Some(BackupAndRestore::new(dir.join("backup"))),
+        detect_anomaly: Some(dir.join("anomaly.npz")),
+        ..quiet()
+    };
+    let (mut alone, mut whole) = (model(), model());
+    let history = alone.fit(&batches(), fit(true)).unwrap();
+    assert_eq!((alone.steps(), history.epochs.len(), *called.lock().unwrap()), (30, 3, 0));
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    whole.fit(&batches(), fit(false)).unwrap();
+    assert!(*called.lock().unwrap() > 0 && weights(&alone) == weights(&whole));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn validation_that_cannot_run_is_told_before_the_first_step() {
     let wide = Literal::from_slice([4, 2], &[0f32; 8]).unwrap();
     let wrong = Dataset::from_tensor_slices([("x", wide.clone()), ("label", wide)]).unwrap().batch(4);

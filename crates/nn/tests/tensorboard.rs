@@ -16,7 +16,7 @@ use systole_nn::callback::{Callback, FitCx, HParam, TensorBoard, UpdateFreq};
 use systole_nn::layers::*;
 use systole_nn::metric::Metric;
 use systole_nn::optimizer::adam;
-use systole_nn::{BackupAndRestore, Compile, Fit, History, Model};
+use systole_nn::{BackupAndRestore, Batch, Compile, Fit, History, Model};
 
 struct Folder(PathBuf);
 
@@ -137,6 +137,37 @@ fn tags_steps_and_values_are_keras_s() {
             .filter(|e| e.0.ends_with("/histogram"))
             .all(|e| field(&e.2, 4).unwrap().len() == 30 * 3 * 8)
     );
+}
+
+#[test]
+fn gradients_have_histograms_where_that_is_asked_for() {
+    let dir = Folder::new("gradients");
+    let log = TensorBoard::new(dir.logs()).histogram_freq(2).write_grads(true);
+    let (with, _) = train(vec![Box::new(log)], None).unwrap();
+    let run = read(&dir.logs().join("train"));
+    assert_eq!(steps_of(&run, "dense/kernel_grad/histogram"), [0, 2]);
+    assert_eq!(tags(&run).iter().filter(|tag| tag.ends_with("_grad/histogram")).count(), 4);
+    assert_eq!(with.to_file().unwrap(), train(Vec::new(), None).unwrap().0.to_file().unwrap());
+    // Each number is the slope of the loss: of the mean cross-entropy of six samples here.
+    let batch = data().iter().next().unwrap().unwrap();
+    let batch = Batch::from_sample(&batch, &["x".to_string()]).unwrap();
+    let (mut model, at) = (with, |x: &Literal, by: f32| {
+        let mut values = x.to_f32s();
+        values[1] += by;
+        Literal::from_slice(x.shape().dims().to_vec(), &values).unwrap()
+    });
+    let kernel = model.weight("dense_1/kernel").unwrap();
+    let gradients = model.gradients(&batch).unwrap();
+    let (_, told) = gradients.iter().find(|(name, _)| name == "dense_1/kernel").unwrap();
+    let mut loss = |by: f32| {
+        model.set_weight("dense_1/kernel", at(&kernel, by)).unwrap();
+        model.evaluate_steps(&data(), Some(1)).unwrap()["loss"]
+    };
+    let slope = (loss(1e-2) - loss(-1e-2)) / 2e-2;
+    assert!((told.to_f64s()[1] - slope).abs() < 1e-3, "{} {slope}", told.to_f64s()[1]);
+    let e =
+        train(vec![Box::new(TensorBoard::new(dir.logs()).write_grads(true))], None).map(drop).unwrap_err();
+    assert!(e.to_string().contains("histogram_freq"), "{e}");
 }
 
 #[test]

@@ -129,6 +129,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "SaveFreq" => "`\"epoch\"`, or whole number",
         "LoggingInterval" | "TimerInterval" => "`\"step\"` or `\"epoch\"`",
         "ValCheckInterval" => "share, number of batches, or time",
+        "BTreeMap<usize, usize>" => "table of epochs and numbers",
         "Limit" => "number of batches, or share of them",
         "Pair" => "size, or `[height, width]`",
         "Axes" => "dimension, or list of them",

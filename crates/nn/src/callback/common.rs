@@ -1,9 +1,11 @@
 //! What callbacks are: the hooks of `fit`, what they see, and what backups keep of them.
 
+use crate::batch::Batch;
 use crate::history::Logs;
 use crate::model::Model;
 use crate::progress::{ProgressEvent, report};
 use serde_json::Value;
+use std::time::Duration;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 
 /// What a callback may see and change.
@@ -20,10 +22,25 @@ pub struct FitCx<'a> {
     pub notes: &'a mut Vec<String>,
     /// The batch of the epoch that was trained on last, from 0.
     pub batch: usize,
+    /// How far this start went in the last epoch, and how fast.
+    pub pace: Pace,
+    /// The last batch that was trained on, where a callback [`wants_last_batch`](Callback::wants_last_batch).
+    pub last_batch: Option<&'a Batch>,
     /// Whether the run has a validation.
     pub is_validated: bool,
     /// Whether the epoch is not over yet.
     pub is_within_epoch: bool,
+}
+
+/// Steps of an epoch and the time that they took, validation left out; of one in which a run went on, what came then.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pace {
+    /// Batches.
+    pub batches: u64,
+    /// Samples in them.
+    pub samples: u64,
+    /// Their time, waiting for data included.
+    pub time: Duration,
 }
 
 impl FitCx<'_> {
@@ -184,6 +201,10 @@ pub trait Callback: Send {
     fn restore(&mut self, _state: &CallbackState) -> Result<()> {
         Ok(())
     }
+    /// Makes the model ready to take up the backup whose state this is; called after [`Callback::restore`].
+    fn prepare(&mut self, _model: &mut Model) -> Result<()> {
+        Ok(())
+    }
     /// Before the first epoch.
     fn on_train_begin(&mut self, _cx: &mut FitCx<'_>) -> Result<()> {
         Ok(())
@@ -197,6 +218,10 @@ pub trait Callback: Send {
     fn wants_batch(&self, _step: u64) -> bool {
         true
     }
+    /// Whether it looks at the last batch of this epoch, from 0, when that is over.
+    fn wants_last_batch(&self, _epoch: usize) -> bool {
+        false
+    }
     /// Whether a batch is left out: its epoch and its place in that, from 0.
     fn skips(&self, _epoch: usize, _batch: usize) -> bool {
         false
@@ -207,7 +232,7 @@ pub trait Callback: Send {
         None
     }
     /// Values that it adds to those of this step or epoch: before any callback sees them.
-    fn values(&mut self, _cx: &FitCx<'_>) -> Result<Logs> {
+    fn values(&mut self, _cx: &mut FitCx<'_>) -> Result<Logs> {
         Ok(Logs::new())
     }
     /// After each step that one of the callbacks wants.

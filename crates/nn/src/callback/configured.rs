@@ -47,6 +47,8 @@ pub struct Place<'a> {
     pub text: String,
     /// Its plain values by their keys.
     pub hparams: Vec<(String, HParam)>,
+    /// Operations a second that the devices could do at most, where that is known.
+    pub peak_flops: &'a dyn Fn() -> Option<f64>,
 }
 
 impl Place<'_> {

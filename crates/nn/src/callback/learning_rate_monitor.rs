@@ -96,7 +96,7 @@ impl Callback for LearningRateMonitor {
         self.logging_interval == Some(LoggingInterval::Step)
     }
 
-    fn values(&mut self, cx: &FitCx<'_>) -> Result<Logs> {
+    fn values(&mut self, cx: &mut FitCx<'_>) -> Result<Logs> {
         let mut logs = Logs::new();
         if cx.is_within_epoch && self.logging_interval != Some(LoggingInterval::Step) {
             return Ok(logs);

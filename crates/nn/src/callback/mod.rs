@@ -10,7 +10,7 @@ mod read;
 mod template;
 mod watch;
 
-pub use common::{Callback, CallbackState, FitCx};
+pub use common::{Callback, CallbackState, FitCx, Pace};
 pub use configured::{Checked, Configured, Place};
 pub use lambda_callback::LambdaCallback;
 pub use learning_rate_monitor::LoggingInterval;
@@ -63,4 +63,6 @@ callbacks! {
     Timer in mod timer;
     SpikeDetection in mod spike_detection;
     SwapEMAWeights in mod swap_ema_weights;
+    GradientAccumulationScheduler in mod gradient_accumulation_scheduler;
+    ThroughputMonitor in mod throughput_monitor;
 }

@@ -390,7 +390,12 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         self.needs_met(&template, &logs)?;
         // A name that needs a value of the validation: it waits for one.
         let Some(path) = template.fill(cx.epoch, cx.model.steps(), &logs) else { return Ok(()) };
-        (self.seen, self.since) = (Some(cx.model.steps()), Some((Instant::now(), Duration::ZERO)));
+        self.since = Some((Instant::now(), Duration::ZERO));
+        // Without its value this step may still be judged, once it is validated.
+        let is_known = self.watches().map_or(Ok(true), |m| watched(m, &logs).map(|value| value.is_some()))?;
+        if is_known {
+            self.seen = Some(cx.model.steps());
+        }
         let mut paths: Vec<PathBuf> = self.place_for(path, &logs)?.into_iter().collect();
         if self.save_last {
             paths.push(self.beside("last.safetensors")?);

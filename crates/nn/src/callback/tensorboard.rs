@@ -104,6 +104,8 @@ pub struct TensorBoard<F: FileSystem = Disk> {
     pub write_graph: bool,
     /// Whether weights are written as pictures beside their histograms.
     pub write_images: bool,
+    /// Whether histograms of the gradients of the epoch's last batch are written beside those of the weights.
+    pub write_grads: bool,
     /// Whether steps per second are written.
     pub write_steps_per_second: bool,
     /// How often loss and metrics are written: after epochs, after each step too, or after every so many.
@@ -189,6 +191,7 @@ impl<F: FileSystem> TensorBoard<F> {
             histogram_freq: 0,
             write_graph: true,
             write_images: false,
+            write_grads: false,
             write_steps_per_second: false,
             update_freq: UpdateFreq::Epoch,
             files,
@@ -221,6 +224,13 @@ impl<F: FileSystem> TensorBoard<F> {
     /// Whether weights are written as pictures beside their histograms: vectors, matrices and stacks of up to three of them.
     pub fn write_images(mut self, yes: bool) -> Self {
         self.write_images = yes;
+        self
+    }
+
+    /// Whether histograms of the gradients of the epoch's last batch are written beside those of the weights: a program is compiled for
+    /// them each time.
+    pub fn write_grads(mut self, yes: bool) -> Self {
+        self.write_grads = yes;
         self
     }
 
@@ -380,6 +390,23 @@ impl<F: FileSystem> TensorBoard<F> {
         Ok(())
     }
 
+    fn put_gradients(&mut self, cx: &FitCx<'_>) -> Result<()> {
+        // None where a run went on behind the last step of an epoch.
+        let Some(batch) = cx.last_batch.filter(|_| self.write_grads) else { return Ok(()) };
+        for (name, gradient) in cx.model.gradients(batch)? {
+            let buckets = Value::Histogram(events::histogram(&gradient.to_f64s()));
+            let tag = format!("{name}_grad/histogram");
+            if cx.model.leads() {
+                self.put(TRAIN, |out| events::put_value(out, cx.epoch as u64, &tag, &buckets));
+            }
+        }
+        Ok(())
+    }
+
+    fn has_histograms(&self, epoch: usize) -> bool {
+        self.histogram_freq > 0 && epoch.is_multiple_of(self.histogram_freq)
+    }
+
     fn put_epoch(&mut self, cx: &FitCx<'_>) {
         let (epoch, step) = (cx.epoch as u64, cx.model.steps());
         // The rate is written below, whoever adds it to the values.
@@ -489,6 +516,13 @@ fn pictures(weight: &Literal) -> Result<Option<Value>> {
 
 impl<F: FileSystem + Send> Configured for TensorBoard<F> {
     fn check(&self) -> Checked {
+        if self.write_grads && self.histogram_freq == 0 {
+            let e = Error::new(ErrorKind::Config, "write_grads has no effect without histogram_freq");
+            return Err((
+                "write_grads",
+                e.hint("set histogram_freq, too: 1 writes histograms after each epoch"),
+            ));
+        }
         match self.update_freq {
             UpdateFreq::Steps(0) => Err((
                 "update_freq",
@@ -538,6 +572,10 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
             run.pending = found.map_or(Ok(Vec::new()), |(_, x)| x.as_slice::<u8>().map(<[u8]>::to_vec))?;
         }
         Ok(())
+    }
+
+    fn wants_last_batch(&self, epoch: usize) -> bool {
+        self.write_grads && self.has_histograms(epoch)
     }
 
     fn wants_batch(&self, step: u64) -> bool {
@@ -599,8 +637,9 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
     }
 
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
-        if self.histogram_freq > 0 && cx.epoch.is_multiple_of(self.histogram_freq) {
+        if self.has_histograms(cx.epoch) {
             self.put_weights(cx)?;
+            self.put_gradients(cx)?;
         }
         if !cx.model.leads() {
             return Ok(());

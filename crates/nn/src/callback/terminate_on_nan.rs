@@ -34,7 +34,7 @@ impl TerminateOnNaN {
         TerminateOnNaN { raise_error: false }
     }
 
-    /// Ends with an error, so that the program fails.
+    /// Ends with an error, so that the program fails. Default: `false`.
     pub fn raise_error(mut self, yes: bool) -> Self {
         self.raise_error = yes;
         self

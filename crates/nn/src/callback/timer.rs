@@ -60,7 +60,7 @@ impl Timer {
         }
     }
 
-    /// Sets when it looks at the clock.
+    /// Sets when it looks at the clock. Default: `TimerInterval::Step`.
     pub fn interval(mut self, interval: TimerInterval) -> Self {
         self.interval = interval;
         self

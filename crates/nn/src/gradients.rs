@@ -1,0 +1,50 @@
+//! The gradients of a batch, for who wants to look at them. No part of any step.
+
+use crate::batch::Batch;
+use crate::layer::Cx;
+use crate::loss::Prediction;
+use crate::model::Model;
+use crate::step::{Traced, controls, union};
+use systole_ir::{Error, ErrorKind, Literal, Result, Tensor, grad};
+use systole_runtime::{Params, jit};
+
+/// Weights, the batch as a step takes it, step and seed.
+type In = (Params, Params, (Vec<Tensor>, Tensor, Vec<Tensor>), (Tensor, Tensor));
+
+impl Model {
+    /// The gradient of each weight that is trained, as the next step on `batch` would have them: before clipping and accumulation, of
+    /// the loss that is not scaled. Compiles a program for it.
+    ///
+    /// # Errors
+    /// When the model is not compiled, or the batch does not fit it.
+    pub fn gradients(&self, batch: &Batch) -> Result<Vec<(String, Literal)>> {
+        self.check_batch(batch)?;
+        let compiled = self.compiled()?;
+        if compiled.config.train_step.is_some() {
+            let e = Error::new(ErrorKind::Unsupported, "gradients of a step of one's own are not shown");
+            return Err(e
+                .because("it may have several losses")
+                .hint("log their norms in the step: cx.log(…)"));
+        }
+        let (architecture, loss) = (self.architecture.clone(), compiled.config.loss.clone());
+        let precision = compiled.config.precision;
+        let traced: Box<dyn Fn(In) -> Params + Send + Sync> =
+            Box::new(move |(trainable, frozen, (inputs, label, weight), (step, seed))| {
+                let weights = union(&trainable, &frozen);
+                let mut cx = Cx::new(label.builder(), weights, precision).training_with(&seed, &step);
+                let y = architecture.call(&mut cx, &inputs);
+                let logits = cx.logits_of(&y);
+                let prediction = Prediction { value: &y, logits: logits.as_ref() };
+                let loss = loss.value(&label, prediction, weight.first());
+                let leaves: Vec<&Tensor> = trainable.values().collect();
+                trainable.names().map(str::to_string).zip(grad(&loss, &leaves)).collect()
+            });
+        let function: Traced<In, Params> = jit(traced).flush_denormals(true).batch(2);
+        let function = function.on(compiled.backend.clone()).named("gradients");
+        let (_, step, seed) =
+            controls(compiled.config.optimizer.values_at(0), self.step, compiled.config.seed);
+        let state = (self.state.trainable.clone(), self.state.frozen.clone());
+        let all = function.call((state.0, state.1, batch.buffers(), (step, seed)))?;
+        all.iter().map(|(name, value)| Ok((name.to_string(), self.whole(value)?))).collect()
+    }
+}
