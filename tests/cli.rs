@@ -389,3 +389,53 @@ mod signals {
         }
     }
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn devices_are_watched_as_lines_and_as_objects() {
+    use std::os::unix::fs::PermissionsExt;
+    let f = Folder::new("cli-watch");
+    let fake = f.write("bin/nvidia-smi", "#!/bin/sh\necho '0, A GPU, 50, 2048, 4096, 40, [N/A]'\n");
+    std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", f.path("bin").display(), std::env::var("PATH").unwrap_or_default());
+    let run = |args: &[&str]| {
+        let output = f.command(args).env("PATH", &path).output().unwrap();
+        program::Done::of(output, args).ok()
+    };
+    let objects = run(&["devices", "--watch=0.1", "--count=2", "--json"]).out;
+    for line in objects.lines() {
+        let o: serde_json::Value = serde_json::from_str(line).unwrap();
+        let [cpu, gpu, ..] = o["devices"].as_array().unwrap().as_slice() else { panic!("{o}") };
+        let (busy, used) = (cpu["busy"].as_f64().unwrap(), cpu["memory_used_mib"].as_f64().unwrap());
+        assert!(
+            (0.0..=1.0).contains(&busy) && used > 0.0 && used < cpu["memory_mib"].as_f64().unwrap(),
+            "{o}"
+        );
+        assert_eq!(
+            (&gpu["device"], &gpu["busy"], &gpu["memory_mib"]),
+            (&"cuda:0".into(), &0.5.into(), &4096.0.into())
+        );
+        assert!(gpu["watts"].is_null(), "{o}");
+    }
+    assert_eq!(objects.lines().count(), 2);
+    let lines = run(&["devices", "--watch=0.1", "--count=2"]).out;
+    assert!(
+        !lines.contains('\x1b') && lines.matches("50 %     2.0 of 4.0 GiB  A GPU, 40 °C").count() == 2,
+        "{lines}"
+    );
+    f.run(&["devices", "--count=2"]).fails(2, &["--watch"]);
+    f.run(&["devices", "--watch=0"]).fails(2, &["0.05"]);
+}
+
+#[test]
+fn a_flame_graph_has_the_layers_and_their_kernels() {
+    let f = Folder::with_data("cli-flame");
+    let done = train(&f, &["fashion-mnist", "--data-dir", "data", "--out=run", "--flame=time.svg"]).ok();
+    assert!(!done.err.contains("kernels of"), "what is drawn is not printed too: {}", done.err);
+    let svg = std::fs::read_to_string(f.path("time.svg")).unwrap();
+    for part in ["train step: layers", "<title>conv2d: ", "<title>dense: ", "<title>dot_general"] {
+        assert!(svg.contains(part), "{part}: {svg}");
+    }
+    assert!(!svg.contains("<script") && !svg.contains("href"));
+    f.run(&["ops", "--flame=none.svg"]).fails(1, &["nothing to draw", "--flame"]);
+}

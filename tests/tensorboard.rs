@@ -57,6 +57,11 @@ fn the_flag_writes_what_keras_would_and_none_takes_it_out() {
     };
     assert!(text("configuration").contains("batch_size = 16"), "{}", text("configuration"));
 
+    // What was mistaken, and what the test data are, as pictures.
+    let pictures = read(&f.path("with/tensorboard/pictures"));
+    assert_eq!(tags(&pictures), ["misclassified", "misclassified_classes", "samples"]);
+    assert_eq!(steps_of(&pictures, "samples"), [1]);
+
     // The same bits as without it, and no folder.
     run(&["--out=without"]).ok();
     assert!(!f.path("without/tensorboard").exists());
@@ -128,7 +133,7 @@ fn the_commands_of_the_page_run() {
         Done::of(f.command(&words[1..]).output().unwrap(), &words[1..]).ok();
         ran += 1;
     }
-    assert_eq!(ran, 3);
+    assert_eq!(ran, 5);
     let kept = f.files("runs/kept/checkpoints");
     assert!(kept.len() == 2 && kept.iter().all(|n| n.starts_with("epoch=0")), "{kept:?}");
     assert_eq!(steps_of(&read(&f.path("runs/watched/tensorboard/train")), "epoch_loss"), [0, 1]);

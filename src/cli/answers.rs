@@ -12,6 +12,8 @@ use systole_ir::{DType, Literal, Result};
 use systole_nn::loss::Loss;
 use systole_nn::{Model, grouped};
 
+/// Pictures in a row of the grid of samples, and rows.
+const GRID: usize = 5;
 /// Mistakes that are kept.
 const WORST: usize = 12;
 /// A longer side of a picture is brought to this.
@@ -27,6 +29,8 @@ const FIELDS: usize = 12;
 pub(crate) struct Answers {
     /// For classes only.
     pub(crate) confusion: Option<Confusion>,
+    /// The first test pictures.
+    samples: Vec<Literal>,
     /// The worst first, with how bad each is.
     worst: Vec<(f64, Mistake)>,
     seen: u64,
@@ -61,6 +65,7 @@ impl Answers {
         let is_counted = matches!(kind, Kind::Classes | Kind::Binary) && !data.class_names.is_empty();
         let mut answers = Answers {
             confusion: is_counted.then(|| Confusion::new(model.class_names.clone())),
+            samples: Vec::new(),
             worst: Vec::new(),
             seen: 0,
             wrong: 0,
@@ -77,6 +82,26 @@ impl Answers {
             answers.take(model, &batch?, config, data)?;
         }
         Ok(Some(answers))
+    }
+
+    /// The worst mistakes.
+    pub(crate) fn worst(&self) -> impl Iterator<Item = &Mistake> {
+        self.worst.iter().map(|(_, mistake)| mistake)
+    }
+
+    /// The first test pictures in rows, as a PNG file; `None` where there are no pictures.
+    pub(crate) fn grid(&self) -> Result<Option<Vec<u8>>> {
+        let Some(first) = self.samples.first() else { return Ok(None) };
+        let [h, w, c] = [0, 1, 2].map(|axis| first.shape()[axis]);
+        let rows = self.samples.len().div_ceil(GRID);
+        let mut pixels = vec![0u8; rows * h * GRID * w * c];
+        for (i, picture) in self.samples.iter().enumerate() {
+            for (y, line) in picture.bytes().chunks_exact(w * c).enumerate() {
+                let at = ((i / GRID * h + y) * GRID + i % GRID) * w * c;
+                pixels[at..at + w * c].copy_from_slice(line);
+            }
+        }
+        png::to_bytes(&Literal::from_slice([rows * h, GRID * w, c], &pixels)?).map(Some)
     }
 
     /// The worst mistakes, and a sentence of how they were found.
@@ -117,6 +142,9 @@ impl Answers {
             return Ok(());
         }
         let each = labels.len() / input.shape()[0].max(1);
+        for sample in self.samples.len()..(GRID * GRID).min(input.shape()[0]) {
+            self.samples.extend(picture(input, sample, (config, data))?);
+        }
         for (i, (row, label)) in rows.chunks_exact(width).zip(&labels).enumerate() {
             let shown = |of: Mistake| shown(of, input, i / each.max(1), i % each.max(1), (config, data));
             self.judge(row, *label, &model.class_names, shown)?;
@@ -213,16 +241,9 @@ fn shown(
     let n: usize = dims.iter().product();
     let values: Vec<f32> = (sample * n..(sample + 1) * n).map(|i| batch.get(i).as_f64() as f32).collect();
     match *dims.as_slice() {
-        [h, w, c @ 1..=4] if data.is_pictures() => {
-            let byte = |v: &f32| (f64::from(*v) / config.data.scale).round().clamp(0.0, 255.0) as u8;
-            let pixels: Vec<u8> = values.iter().map(byte).collect();
-            let mut picture = Literal::from_slice([h, w, c], &pixels)?;
-            let longer = h.max(w);
-            if longer > SIDE {
-                let side = |n: usize| (n * SIDE / longer).max(1);
-                picture = HostArray::from(picture).resize(side(h), side(w)).into_literal()?;
-            }
-            of.png = Some(png::to_bytes(&picture)?);
+        [_, _, 1..=4] if data.is_pictures() => {
+            of.png =
+                picture(batch, sample, (config, data))?.map(|picture| png::to_bytes(&picture)).transpose()?;
         }
         [t] if data.element.dtype == DType::I32 => {
             let from = (at + 1).saturating_sub(CONTEXT);
@@ -238,4 +259,26 @@ fn shown(
         _ => {}
     }
     Ok(of)
+}
+
+/// Row `sample` of a batch as a picture of bytes, made smaller where it is large; `None` where it is none.
+fn picture(
+    batch: &Literal,
+    sample: usize,
+    (config, data): (&Config, &TrainingData),
+) -> Result<Option<Literal>> {
+    let &[_, h, w, c @ 1..=4] = batch.shape().dims() else { return Ok(None) };
+    if !data.is_pictures() {
+        return Ok(None);
+    }
+    let n = h * w * c;
+    let byte = |i: usize| (batch.get(i).as_f64() / config.data.scale).round().clamp(0.0, 255.0) as u8;
+    let pixels: Vec<u8> = (sample * n..(sample + 1) * n).map(byte).collect();
+    let picture = Literal::from_slice([h, w, c], &pixels)?;
+    let longer = h.max(w);
+    if longer <= SIDE {
+        return Ok(Some(picture));
+    }
+    let side = |n: usize| (n * SIDE / longer).max(1);
+    HostArray::from(picture).resize(side(h), side(w)).into_literal().map(Some)
 }

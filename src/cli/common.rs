@@ -29,6 +29,9 @@ pub(crate) struct Common {
     /// machine's peak that they reach; or each kernel
     #[arg(long, global = true, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "layers")]
     pub(crate) profile: Option<Profile>,
+    /// Draw where the time of programs went, by layer and kernel, as a flame graph; takes what `--profile=kernels` shows
+    #[arg(long, global = true, value_name = "FILE.svg")]
+    pub(crate) flame: Option<PathBuf>,
     /// Write a timeline of threads, steps and kernels, for ui.perfetto.dev or chrome://tracing
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,

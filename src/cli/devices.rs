@@ -3,19 +3,36 @@
 use super::common::Common;
 use super::outcome::{Outcome, Run};
 use super::screen::Screen;
+use super::watch::watch;
 use crate::devices::find_plugin;
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::Path;
+use std::time::Duration;
 use systole_pjrt::{Platform, Plugin, Search, TpuClusterResolver, device_nodes};
 use systole_runtime::backend;
 
 #[derive(Args)]
-pub(crate) struct DevicesArgs {}
+pub(crate) struct DevicesArgs {
+    /// Show load and memory of the processor and of GPUs every so many seconds, until Ctrl-C; with --json a line each time
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
+    watch: Option<f64>,
+    /// With --watch: only so many times
+    #[arg(long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let known = text.parse::<f64>().ok().filter(|s| (0.05..=86_400.0).contains(s));
+    known.ok_or_else(|| "give a number of seconds from 0.05 to 86400".into())
+}
 
 impl Run for DevicesArgs {
     fn run(self, _: &Common, screen: &Screen) -> Outcome {
-        devices(screen)
+        match self.watch {
+            Some(seconds) => watch(Duration::from_secs_f64(seconds), self.count, screen),
+            None => devices(screen),
+        }
     }
 }
 

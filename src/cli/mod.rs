@@ -15,6 +15,7 @@ mod data;
 mod devices;
 mod doctor;
 mod evaluate;
+mod event_pictures;
 mod init;
 mod kernels;
 mod knobs;
@@ -48,6 +49,7 @@ mod train;
 mod training;
 mod translate;
 mod verdict;
+mod watch;
 
 use clap::{CommandFactory, Parser};
 use commands::Command;
@@ -57,7 +59,9 @@ use screen::Screen;
 use serde_json::json;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::process::ExitCode;
+use systole_data::disk::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, knobs as variables};
 use systole_runtime::trace;
 
@@ -111,6 +115,7 @@ pub fn main() -> ExitCode {
 
 fn run(cli: Cli, screen: &Screen) -> Outcome {
     start(&cli.common)?;
+    let flame = cli.common.flame.clone();
     let traced = cli.common.trace.as_ref().filter(|_| !cli.command.starts_children());
     if let Some(path) = traced {
         trace::start(path).map_err(|e| e.hint("choose another file with --trace"))?;
@@ -120,6 +125,7 @@ fn run(cli: Cli, screen: &Screen) -> Outcome {
     let written = trace::finish();
     let code = outcome?;
     written?;
+    flame.map_or(Ok(()), |path| draw_flames(&path))?;
     Ok(code)
 }
 
@@ -145,12 +151,26 @@ fn start(common: &Common) -> Result<(), Failure> {
         variables::override_value(variables::PROFILE, what.name());
     }
     let asked = common.verbose.max(if common.profile.is_some() { 2 } else { 0 });
-    let level = variables::LOG.get_usize().max(asked.into());
+    let shown = variables::LOG.get_usize().max(asked.into());
+    screen::show_events(shown);
+    if common.flame.is_some() {
+        variables::override_value(variables::PROFILE, common::Profile::Kernels.name());
+    }
+    let level = if common.flame.is_some() { shown.max(2) } else { shown };
     if level > 0 {
         systole_runtime::event::install(level, screen::log_event);
     }
     crate::register();
     plugins::check_device(common).map_err(Failure::usage)
+}
+
+/// The flame graph of all programs that have run, and are dropped by now.
+fn draw_flames(path: &Path) -> Result<(), Error> {
+    let Some(svg) = crate::report::flame::graph(&screen::profiles()) else {
+        let e = Error::new(ErrorKind::Config, "there is nothing to draw a flame graph of").at("--flame");
+        return Err(e.because("no program ran on the CPU engine, which alone tells of its kernels"));
+    };
+    write_atomically(&Disk, path, &[svg.as_bytes()])
 }
 
 fn defect(panic: &(dyn Any + Send)) -> Error {

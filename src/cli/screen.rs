@@ -4,6 +4,7 @@
 use crate::terminal;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use systole_nn::Logs;
 
@@ -86,6 +87,14 @@ pub(crate) fn note(text: &str) {
     terminal::print(text);
 }
 
+/// The highest level of events that are shown, and not only kept.
+static SHOWN: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Shows events up to this level.
+pub(crate) fn show_events(level: usize) {
+    SHOWN.store(level, Ordering::Relaxed);
+}
+
 /// What `--profile` has told so far.
 static PROFILES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// What a program's profile begins with.
@@ -101,7 +110,9 @@ pub(crate) fn log_event(level: usize, message: &str) {
     if message.starts_with(PROFILE) {
         PROFILES.lock().unwrap_or_else(PoisonError::into_inner).push(message.into());
     }
-    note(&format!("[{level}] {message}"));
+    if level <= SHOWN.load(Ordering::Relaxed) {
+        note(&format!("[{level}] {message}"));
+    }
 }
 
 /// `loss 0.3921, sparse_categorical_accuracy 0.8690` of the values that `pick` renames.

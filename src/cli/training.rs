@@ -1,6 +1,7 @@
 //! Training as `train` and `resume` do it: load, fit, save, test, report.
 
 use super::answers::Answers;
+use super::event_pictures;
 use super::known::{check_samples, check_tokens, with_its_classes};
 use super::outcome::Outcome;
 use super::report::{Files, Report};
@@ -85,6 +86,9 @@ pub(crate) fn train(
     run.confusions = answers.as_mut().ok().and_then(|answers| run.of_own_classes(answers.as_ref()?));
     model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
     folder.save(&model, &data).inspect_err(|_| folder.undo())?;
+    if folder.leads {
+        event_pictures::write_of_run(&answers, &model, &config, &folder.folder);
+    }
     let written =
         (folder.leads && config.fit.report).then(|| Written::new(&run, &model, answers, &folder.folder));
     let written = written.flatten();
@@ -113,7 +117,8 @@ fn ask(model: &mut Model, run: &Report<'_>, leads: bool) -> Result<Result<Option
         return Answers::gather(model, config, data, None).map(Ok);
     }
     // A prediction is a meeting of all hosts.
-    let is_wanted = config.fit.report && leads && model.host().1 == 1 && run.was_tested();
+    let is_told = config.fit.report || config.event_folder(Path::new("")).is_some();
+    let is_wanted = is_told && leads && model.host().1 == 1 && run.was_tested();
     if !is_wanted {
         return Ok(Ok(None));
     }

@@ -569,11 +569,8 @@ mod tests {
         let preset = Config::preset_text("glyphs").unwrap();
         let text = format!("{preset}\n[sweep]\n[sweep.parameters]\nseed = [1, 2]\n");
         assert_eq!(Sweep::parse(&text, "s.toml").unwrap().trials().unwrap()[1].config.seed, 2);
-        let at = preset.lines().position(|l| l.starts_with("epochs")).unwrap() + 5;
-        let wrong = format!(
-            "[sweep]\n[sweep.parameters]\nseed = [1]\n\n{}",
-            preset.replacen("epochs = ", "epocs = ", 1)
-        );
+        let at = preset.lines().position(|l| l.starts_with("epochs")).unwrap() + 1;
+        let wrong = text.replacen("epochs = ", "epocs = ", 1);
         let e = Sweep::parse(&wrong, "s.toml").unwrap_err().to_string();
         assert!(e.contains(&format!("line {at}")), "{e}");
     }

@@ -82,7 +82,7 @@ mod tests {
     fn run(loss: &[f64], val: &[f64]) -> Option<(Tone, String)> {
         let epoch = |(i, loss): (usize, &f64)| {
             let mut values = BTreeMap::from([("loss".to_string(), *loss)]);
-            val.get(i).into_iter().for_each(|v| drop(values.insert("val_loss".into(), *v)));
+            values.extend(val.get(i).map(|v| ("val_loss".to_string(), *v)));
             (i as u64 + 1, values)
         };
         let epochs: Vec<Epoch> = loss.iter().enumerate().map(epoch).collect();

@@ -3,6 +3,7 @@
 //! Where `systole train` writes one, `src/cli/run_report.rs` gathers what only the program knows: the configuration, the command,
 //! the test pictures that were mistaken most.
 
+pub(crate) mod flame;
 mod html;
 mod judgement;
 mod matrix;

@@ -1,12 +1,13 @@
 //! What a dashboard looks like, from 40 columns and 10 lines on: bars, curves, waits and memory, lines.
 
 use super::state::State;
+use crate::terminal::wrapped;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph, Wrap};
+use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph};
 
 /// A screen of fewer columns has one column of panels.
 const WIDE: u16 = 78;
@@ -14,6 +15,8 @@ const WIDE: u16 = 78;
 const HEAD: u16 = 3;
 /// A curve in fewer lines says nothing.
 const CURVE: u16 = 7;
+/// Lines of the log, where it stands below the times.
+const LOG: u16 = 4;
 /// Lines of the panel of times.
 const TIMES: u16 = 6;
 
@@ -23,7 +26,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State, is_plain: bool) {
     let [head, rest] = Layout::vertical([Constraint::Length(HEAD), Constraint::Min(0)]).areas(frame.area());
     paint.head(frame, head, state);
     let is_wide = rest.width >= WIDE;
-    let below = if is_wide { TIMES } else { 2 * TIMES };
+    let below = if is_wide { TIMES } else { TIMES + LOG };
     let [curves, panels] = match rest.height >= below + CURVE {
         true => Layout::vertical([Constraint::Min(CURVE), Constraint::Length(below)]).areas(rest),
         false => Layout::vertical([Constraint::Length(0), Constraint::Min(0)]).areas(rest),
@@ -160,10 +163,19 @@ impl Paint {
     }
 
     fn log(&self, frame: &mut Frame<'_>, area: Rect, state: &State) {
-        let room = usize::from(area.height.saturating_sub(2));
-        let from = state.lines.len().saturating_sub(room);
-        let lines: Vec<Line<'_>> = state.lines.iter().skip(from).map(|l| Line::from(l.as_str())).collect();
-        let text = Paragraph::new(lines).wrap(Wrap { trim: false });
+        let [room, width] = [area.height, area.width].map(|n| usize::from(n.saturating_sub(2)));
+        // As many of the last rows as there is room for, long lines broken.
+        let rows = state.lines.iter().rev().map(|line| wrapped(line, width.max(1)));
+        let mut shown: Vec<String> = Vec::new();
+        for text in rows {
+            shown.splice(0..0, text.lines().map(str::to_string));
+            if shown.len() >= room {
+                break;
+            }
+        }
+        let from = shown.len().saturating_sub(room);
+        let lines: Vec<Line<'_>> = shown[from..].iter().map(|l| Line::from(l.as_str())).collect();
+        let text = Paragraph::new(lines);
         frame.render_widget(text.block(Block::bordered().title("log")), area);
     }
 }
@@ -275,7 +287,7 @@ mod tests {
         assert!(rows[3].starts_with("┌loss by step") && rows[3].contains("┌accuracy by epoch"), "{text}");
         assert!(rows[4].starts_with("│1.0000"), "{text}");
         assert!(rows[18].starts_with("┌time and memory") && rows[18].contains("┌log"), "{text}");
-        assert!(rows[20].contains("of two lines  [31mwithout colours"), "{text}");
+        assert!(rows[20].contains("of two lines"), "{text}");
         assert!(rows[21].contains("123 MiB") && rows[22].contains("steps a second"), "{text}");
     }
 
