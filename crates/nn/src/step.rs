@@ -105,12 +105,12 @@ impl TrainStep {
     pub(crate) fn trace(
         &self,
         state: &TrainState,
+        metrics: Params<Buffer>,
         batch: &Batch,
         controls: (Buffer, Buffer, Buffer),
         loops: bool,
     ) -> Result<(Arc<Graph>, Roles)> {
         let s = state.clone();
-        let metrics = self.metrics.zeros();
         let recipe = TrainRecipe { loops, ..self.recipe.clone() };
         let args = (s.trainable, s.frozen, s.optimizer, metrics, batch.buffers(), controls);
         recipe.function().program(args)
@@ -332,13 +332,14 @@ impl MetricSet {
     }
 
     /// Accumulators of a fresh epoch.
-    pub(crate) fn zeros(&self) -> Params<Buffer> {
+    /// `output` is the shape of the model's output.
+    pub(crate) fn zeros(&self, output: &[usize]) -> Params<Buffer> {
         let scalar = TensorType::scalar(DType::F64);
         let mut state = Params::new();
         state.insert(LOSS_TOTAL, Buffer::zeros(scalar.clone()));
         state.insert(LOSS_COUNT, Buffer::zeros(scalar));
         for m in &self.members {
-            for (slot, start) in m.metric.initial() {
+            for (slot, start) in m.metric.initial(output) {
                 state.insert(format!("{}/{slot}", m.name), Buffer::from(start));
             }
         }
