@@ -19,8 +19,9 @@ pub use systole_nn::loss::{
     mean_squared_error, sparse_categorical_crossentropy,
 };
 pub use systole_nn::metric::{
-    CustomMetric, Metric, binary_accuracy, categorical_accuracy, precision, recall,
-    sparse_categorical_accuracy, sparse_top_k_categorical_accuracy, top_k_categorical_accuracy,
+    CustomMetric, Metric, auc, binary_accuracy, categorical_accuracy, expected_calibration_error, f1_score,
+    mean_iou, precision, r2_score, recall, root_mean_squared_error, sparse_categorical_accuracy,
+    sparse_top_k_categorical_accuracy, top_k_categorical_accuracy,
 };
 pub use systole_nn::optimizer::constructors::*;
 pub use systole_nn::optimizer::{Optimizer, UpdateInputs};

@@ -97,6 +97,10 @@ pub(crate) struct TrainArgs {
     /// Leave out report.html, the page about the run that its folder gets at the end
     #[arg(long)]
     no_report: bool,
+    /// Changes of training pictures, drawn anew for every picture and epoch: flip,rotate=10,zoom=1.1,lighting=0.2,warp,crop=4,erase,
+    /// or aug_transforms for fastai's; none: not even those of the TOML
+    #[arg(long, value_name = "NAME[=X],…")]
+    augment: Option<String>,
     /// Seed of initial weights, dropout and the order of samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
@@ -293,6 +297,15 @@ impl TrainArgs {
         }
         if let Some(weights) = &self.class_weights {
             set_class_weights(&mut draft, weights)?;
+        }
+        if let Some(names) = &self.augment {
+            let names = names.split(',').map(str::trim).filter(|name| !name.is_empty() && *name != "none");
+            let list: Vec<toml::Value> = names.map(toml::Value::from).collect();
+            draft.set(
+                format!("--augment {}", self.augment.as_deref().unwrap_or("")),
+                "data.augment",
+                &toml::Value::Array(list).to_string(),
+            );
         }
         if let Some(time) = &self.max_time {
             draft.set_text(format!("--max-time {time}"), "fit.max_time", time);

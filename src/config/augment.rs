@@ -1,14 +1,131 @@
 //! `data.augment`: changes of training pictures by name, each drawn anew for every picture and epoch.
 
 use super::blame::{Wrong, unknown};
+use serde::{Deserialize, Deserializer};
+use std::sync::Arc;
 use systole_base::rng::Stream;
 use systole_data::HostArray;
-use systole_data::picture::{RandAugment, ResizedCrop};
+use systole_data::picture::{AugTransforms, RandAugment, ResizedCrop};
+use systole_ir::ErrorKind;
+use toml::{Table, Value};
 
-type Change = fn(HostArray, &mut Stream) -> HostArray;
+/// What is done to `u8[H, W, C]`.
+pub(super) type Change = Arc<dyn Fn(HostArray, &mut Stream) -> HostArray + Send + Sync>;
 
 /// A change: its name, after Keras's layers, what it does, and that to `u8[H, W, C]`.
-type Named = (&'static str, &'static str, Change);
+type Named = (&'static str, &'static str, fn(HostArray, &mut Stream) -> HostArray);
+
+/// What a name with a value (`rotate=10`) adds.
+enum Part {
+    /// To the one placing and lighting of all.
+    Transforms(fn(&mut AugTransforms, f64)),
+    /// A change of its own.
+    Change(fn(f64) -> Change),
+}
+
+/// A name, what it does, its usual value and the least and the greatest, and the part.
+struct Valued {
+    name: &'static str,
+    about: &'static str,
+    value: Option<f64>,
+    range: (f64, f64),
+    part: Part,
+}
+
+const fn of_all(
+    name: &'static str,
+    about: &'static str,
+    value: Option<f64>,
+    range: (f64, f64),
+    set: fn(&mut AugTransforms, f64),
+) -> Valued {
+    Valued { name, about, value, range, part: Part::Transforms(set) }
+}
+
+const VALUED: [Valued; 10] = [
+    of_all(
+        "aug_transforms",
+        "fastai's: flip, rotate, zoom, warp and lighting, times the value",
+        Some(1.0),
+        (0.0, 4.0),
+        |t, v| {
+            let usual = AugTransforms::default();
+            *t = AugTransforms {
+                max_rotate: usual.max_rotate * v,
+                max_lighting: (usual.max_lighting * v).min(0.95),
+                max_warp: (usual.max_warp * v).min(0.95),
+                ..usual
+            };
+        },
+    ),
+    of_all("flip", "mirrors left and right, every second time", None, (0.0, 0.0), |t, _| t.do_flip = true),
+    of_all("flip_vert", "mirrors up and down, every second time", None, (0.0, 0.0), |t, _| {
+        t.flip_vert = true
+    }),
+    of_all(
+        "rotate",
+        "turns by up to so many degrees either way, three times of four",
+        Some(10.0),
+        (0.0, 180.0),
+        |t, v| {
+            t.max_rotate = v;
+        },
+    ),
+    of_all(
+        "zoom",
+        "zooms to up to so many times, three times of four, into any part",
+        Some(1.1),
+        (1.0, 10.0),
+        |t, v| {
+            t.max_zoom = v;
+        },
+    ),
+    of_all(
+        "warp",
+        "another perspective: corners move by up to this part of half a side",
+        Some(0.2),
+        (0.0, 0.95),
+        |t, v| {
+            t.max_warp = v;
+        },
+    ),
+    of_all(
+        "lighting",
+        "brightness and contrast change by up to this part, three times of four",
+        Some(0.2),
+        (0.0, 0.95),
+        |t, v| {
+            t.max_lighting = v;
+        },
+    ),
+    Valued {
+        name: "crop",
+        about: "moves by up to so many pixels to each side; what comes in is black",
+        value: Some(4.0),
+        range: (1.0, 1000.0),
+        part: Part::Change(|v| Arc::new(move |x, rng| moved(x, v as usize, rng))),
+    },
+    Valued {
+        name: "erase",
+        about: "random erasing: this often, a rectangle of 2 to 33 % of the area becomes noise",
+        value: Some(0.5),
+        range: (0.0, 1.0),
+        part: Part::Change(|v| Arc::new(move |x, rng| x.random_erasing(v, rng))),
+    },
+    Valued {
+        name: "randaugment",
+        about: "RandAugment: so many changes of fourteen, drawn for each picture; colour only",
+        value: Some(2.0),
+        range: (1.0, 14.0),
+        part: Part::Change(|v| {
+            let options = RandAugment { count: v as usize, ..RandAugment::default() };
+            Arc::new(move |x, rng| x.rand_augment(options, rng))
+        }),
+    },
+];
+
+/// Those of [`VALUED`] that are one placing and one lighting.
+const WHOLE: [&str; 2] = ["crop", "randaugment"];
 
 const CHANGES: [Named; 10] = [
     ("random_flip", "mirrors left and right, every second time", |x, rng| x.random_flip_left_right(rng)),
@@ -33,13 +150,38 @@ const CHANGES: [Named; 10] = [
     ),
 ];
 
-/// Names that `data.augment` takes, and what each does.
-pub fn augmentations() -> [(&'static str, &'static str); 10] {
-    CHANGES.map(|(name, about, _)| (name, about))
+/// Names that `data.augment` takes, the usual value of those that have one, and what each does.
+pub fn augmentations() -> Vec<(&'static str, Option<f64>, &'static str)> {
+    let valued = VALUED.iter().map(|v| (v.name, v.value, v.about));
+    valued.chain(CHANGES.iter().map(|(name, about, _)| (*name, None, *about))).collect()
 }
 
 /// Those that work on colour only.
-const COLOUR: [&str; 3] = ["random_saturation", "random_hue", "rand_augment"];
+const COLOUR: [&str; 4] = ["random_saturation", "random_hue", "rand_augment", "randaugment"];
+
+/// A list of names, some with a value (`"rotate=10"`), or a table of them (`rotate = 10`, `flip = true`).
+pub(super) fn list_or_table<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(
+        untagged,
+        expecting = "expected a list such as [\"flip\", \"rotate=10\"], or a table such as { flip = true, rotate = 10 }"
+    )]
+    enum Augment {
+        List(Vec<String>),
+        Table(Table),
+    }
+    Ok(match Augment::deserialize(deserializer)? {
+        Augment::List(names) => names,
+        Augment::Table(table) => {
+            let item = |(name, value): (String, Value)| match value {
+                Value::Boolean(true) => Some(name),
+                Value::Boolean(false) => None,
+                value => Some(format!("{name}={value}")),
+            };
+            table.into_iter().filter_map(item).collect()
+        }
+    })
+}
 
 fn between(low: f64, high: f64, rng: &mut Stream) -> f64 {
     low + (high - low) * rng.uniform_f64()
@@ -55,7 +197,13 @@ fn sides(x: &HostArray) -> (usize, usize) {
 /// Up to a tenth of its size to each side.
 fn translated(x: HostArray, rng: &mut Stream) -> HostArray {
     let (h, w) = sides(&x);
-    x.pad_image(h.max(w).div_ceil(10)).random_crop(h, w, rng)
+    moved(x, h.max(w).div_ceil(10), rng)
+}
+
+/// Up to so many pixels to each side.
+fn moved(x: HostArray, by: usize, rng: &mut Stream) -> HostArray {
+    let (h, w) = sides(&x);
+    x.pad_image(by).random_crop(h, w, rng)
 }
 
 /// A part of 60 to 100 % of its area.
@@ -64,20 +212,69 @@ fn zoomed(x: HostArray, rng: &mut Stream) -> HostArray {
     x.random_resized_crop(h, w, ResizedCrop { area: (0.6, 1.0), ..ResizedCrop::default() }, rng)
 }
 
-/// The changes of these names, for pictures in colour or not.
+/// The changes of these names, for pictures in colour or not: in the order of the list, those of one placing and lighting
+/// together where the first of them stands.
 pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<Change>, Wrong> {
-    let find = |name: &String| {
-        if let (false, true) = (in_colour, COLOUR.contains(&name.as_str())) {
+    let mut all: Vec<Change> = Vec::new();
+    let mut transforms: Option<(usize, AugTransforms)> = None;
+    for item in names {
+        let (name, value) =
+            item.split_once('=').map_or((item.as_str(), None), |(n, v)| (n.trim(), Some(v.trim())));
+        if !in_colour && COLOUR.contains(&name) {
             let what = format!("{name} changes colours, and the pictures are grey");
             return Err(Wrong::new("data.augment", what).hint("leave it out, or set data.color_mode to rgb"));
         }
-        let found = CHANGES.iter().find(|(n, ..)| n == name).map(|(.., f)| *f);
-        found.ok_or_else(|| {
-            let known = CHANGES.map(|(n, ..)| n);
-            Wrong::of("data.augment", unknown("there is no augmentation", name, &known))
+        if let Some((.., change)) = CHANGES.iter().find(|(n, ..)| *n == name) {
+            if let Some(value) = value {
+                return Err(Wrong::new("data.augment", format!("{name} takes no value, and has {value}"))
+                    .hint("write its name alone"));
+            }
+            all.push(Arc::new(*change));
+            continue;
+        }
+        let Some(valued) = VALUED.iter().find(|v| v.name == name) else {
+            let known: Vec<&str> = augmentations().iter().map(|(n, ..)| *n).collect();
+            return Err(Wrong::of("data.augment", unknown("there is no augmentation", name, &known)));
+        };
+        let value = valued.value_of(value)?;
+        match valued.part {
+            Part::Change(make) => all.push(make(value)),
+            Part::Transforms(set) => {
+                let (_, options) = transforms.get_or_insert_with(|| (all.len(), AugTransforms::none()));
+                set(options, value);
+            }
+        }
+    }
+    if let Some((at, options)) = transforms {
+        all.insert(at, Arc::new(move |x, rng| x.aug_transforms(options, rng)));
+    }
+    Ok(all)
+}
+
+impl Valued {
+    fn value_of(&self, written: Option<&str>) -> Result<f64, Wrong> {
+        let (name, (least, most)) = (self.name, self.range);
+        let Some(usual) = self.value else {
+            return match written {
+                None => Ok(0.0),
+                Some(v) => {
+                    let what = format!("{name} takes no value, and has {v}");
+                    Err(Wrong::new("data.augment", what).hint("write its name alone"))
+                }
+            };
+        };
+        let Some(written) = written else { return Ok(usual) };
+        let is_whole = WHOLE.contains(&name);
+        let value = written.parse::<f64>().ok().filter(|v| (least..=most).contains(v));
+        value.filter(|v| !is_whole || v.fract() == 0.0).ok_or_else(|| {
+            let kind = if is_whole { "a whole number" } else { "a number" };
+            let e = systole_ir::Error::new(ErrorKind::Config, format!("{name} cannot be {written}"));
+            Wrong::of(
+                "data.augment",
+                e.hint(format!("choose {kind} from {least} to {most}; {usual} is usual")),
+            )
         })
-    };
-    names.iter().map(find).collect()
+    }
 }
 
 #[cfg(test)]
@@ -103,6 +300,33 @@ mod tests {
                 assert_eq!(of(1), of(1), "{name}");
                 assert!((0..8).any(|seed| of(seed) != x), "{name} changes nothing");
             }
+        }
+        let of = |names: &[&str]| changes(&names.iter().map(|n| n.to_string()).collect::<Vec<_>>(), true);
+        for (wrong, part) in [
+            ("rotate=ten", "from 0 to 180"),
+            ("zoom=0.5", "from 1 to 10"),
+            ("crop=1.5", "a whole number"),
+            ("flip=2", "takes no value"),
+            ("random_flip=2", "takes no value"),
+            ("rotat=3", "did you mean `rotate`"),
+        ] {
+            let e = of(&[wrong]).err().unwrap().error.to_string();
+            assert!(e.contains(part), "{wrong}: {e}");
+        }
+        // All placing is one: a list of parts is one change, as the preset is.
+        assert_eq!(
+            of(&["flip", "rotate=10", "crop", "zoom", "warp=0.1", "lighting", "erase"]).unwrap().len(),
+            3
+        );
+        assert_eq!(of(&["aug_transforms"]).unwrap().len(), 1);
+        let pixels: Vec<u8> = (0..12 * 10).map(|i| (i * 7 % 256) as u8).collect();
+        let x = Literal::from_slice([12, 10, 1], &pixels).unwrap();
+        for valued in VALUED.iter().filter(|v| v.name != "randaugment") {
+            let change = changes(&[valued.name.into()], false).unwrap().remove(0);
+            let out =
+                |seed| change(HostArray::from(&x), &mut Stream::new(seed, 1, 1)).into_literal().unwrap();
+            assert_eq!((out(1).ty(), out(2)), (x.ty(), out(2)), "{}", valued.name);
+            assert!((0..12).any(|seed| out(seed) != x), "{} changes nothing", valued.name);
         }
         let e = changes(&["random_flop".into()], true).err().unwrap();
         assert!(e.error.to_string().contains("did you mean `random_flip`"));

@@ -153,8 +153,8 @@ pub struct Data {
     /// What transparent parts of pictures are laid on, from 0 (black) to 1 (white). Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<f64>,
-    /// Changes of training pictures by name, drawn anew for every picture and epoch.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Changes of training pictures by name, drawn anew for every picture and epoch; some have a value: `"rotate=10"`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "augment::list_or_table")]
     pub augment: Vec<String>,
     /// Which files of records are read, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -759,6 +759,41 @@ mod tests {
         assert!(e.contains("did you mean `resnet50`"), "{e}");
         let e = with_structure(&format!("{small}\n{RESIDUAL}")).unwrap_err().to_string();
         assert!(e.contains("both a [model] and [[layers]]"), "{e}");
+    }
+
+    #[test]
+    fn metrics_take_their_arguments() {
+        let with = |metrics: &str| {
+            let preset = Config::preset_text("glyphs").unwrap();
+            Config::parse(
+                &preset.replacen(
+                    "metrics = [\"sparse_categorical_accuracy\"]",
+                    &format!("metrics = [{metrics}]"),
+                    1,
+                ),
+                "my.toml",
+            )
+        };
+        let all = r#"{ type = "auc", curve = "PR", num_thresholds = 50 }, { type = "precision", top_k = 2 }, "mean_squared_error",
+            { type = "sparse_categorical_crossentropy", from_logits = true }, { type = "mean_iou", num_classes = 3 },
+            { type = "r2_score", class_aggregation = "none" }, "ExpectedCalibrationError""#.replace('\n', " ");
+        let made = with(&all).unwrap().compile_config(&[10]).unwrap().metrics;
+        assert!(
+            matches!(&made[1], Metric::Precision { thresholds, top_k: Some(2), .. } if thresholds.is_empty())
+        );
+        assert_eq!(made[3].name(), "sparse_categorical_crossentropy");
+        assert_eq!((made[0].name(), made[4].name()), ("auc", "mean_iou"));
+        for (wrong, part) in [
+            (r#"{ type = "auc", num_thresholds = 1 }"#, "num_thresholds is 1"),
+            (r#"{ type = "auc", curve = "RCO" }"#, "ROC"),
+            (r#"{ type = "auc", cruve = "PR" }"#, "did you mean `curve`"),
+            (r#""mean_iou""#, "set num_classes"),
+            (r#""f1_scor""#, "did you mean `f1_score`"),
+            (r#"{ type = "mean_squared_error", delta = 1 }"#, "delta"),
+        ] {
+            let e = with(wrong).unwrap_err().to_string();
+            assert!(e.contains("my.toml, line") && e.contains(part), "{wrong}: {e}");
+        }
     }
 
     #[test]

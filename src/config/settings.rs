@@ -160,7 +160,22 @@ pub(super) fn loss(value: &Value) -> Result<Loss, Wrong> {
 
 /// Item `index` of `compile.metrics`; `output` is the shape of the model's output.
 pub(super) fn metric(index: usize, value: &Value, loss: &Loss, output: &[usize]) -> Result<Metric, Wrong> {
-    named(&format!("compile.metrics.{index}"), value, |name| Metric::resolve(name, loss, output))
+    let path = format!("compile.metrics.{index}");
+    let resolve = |name: &str| Metric::resolve(name, loss, output);
+    let class = value.get("type").and_then(Value::as_str);
+    let mut metric = match class.map(resolve) {
+        // The mean of a loss takes the loss's arguments.
+        Some(Ok(Metric::Loss(_))) => named::<Loss>(&path, value, |name| name.parse()).map(Metric::from)?,
+        _ => named(&path, value, resolve)?,
+    };
+    if let Metric::Precision { thresholds, top_k: Some(_), .. }
+    | Metric::Recall { thresholds, top_k: Some(_), .. } = &mut metric
+        && value.get("thresholds").is_none()
+    {
+        thresholds.clear();
+    }
+    metric.check().map_err(|e| Wrong::of(&path, e))?;
+    Ok(metric)
 }
 
 /// A name alone, or a table with `type` and arguments.

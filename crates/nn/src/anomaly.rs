@@ -29,7 +29,8 @@ type Counts =
 impl Probe {
     fn new(model: &Model, batch: &Batch) -> Result<Probe> {
         let compiled = model.compiled()?;
-        let (graph, _) = compiled.train.trace(&model.state, batch, model.controls(), false)?;
+        let metrics = compiled.train.metrics.zeros(model.output_shape());
+        let (graph, _) = compiled.train.trace(&model.state, metrics, batch, model.controls(), false)?;
         let is_float = |v: &ValueId| graph.ty(*v).dtype.is_float();
         let outs =
             |(i, node): (usize, &systole_ir::Node)| (0..node.outs.len()).map(move |k| ValueId::new(i, k));

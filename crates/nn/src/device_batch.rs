@@ -92,7 +92,7 @@ impl Model {
     /// When the model is not compiled, or the batch does not fit it.
     pub fn device_batch_training(&mut self, batch: &Batch) -> Result<DeviceBatchTraining<'_>> {
         self.ready_for(batch)?;
-        self.state.metrics = self.compiled()?.train.metrics.zeros();
+        self.state.metrics = self.compiled()?.train.metrics.zeros(self.output_shape());
         // First, so that a program which does not fit into memory is refused before any weight is drawn.
         let start = Instant::now();
         let types = batch.buffers();

@@ -121,6 +121,11 @@ impl Model {
         self.output.as_ref()
     }
 
+    /// The shape of one output; of a model that is not built, none.
+    pub(crate) fn output_shape(&self) -> &[usize] {
+        self.output.as_ref().map_or(&[], |output| output.shape.dims())
+    }
+
     /// Optimizer steps taken so far.
     pub fn steps(&self) -> u64 {
         self.step
@@ -350,19 +355,19 @@ impl Model {
     /// As [`Model::evaluate`], over at most `steps` batches.
     pub fn evaluate_steps(&mut self, data: &Dataset, steps: Option<usize>) -> Result<Logs> {
         check_end(data, steps, "the evaluation", "take some of it (Dataset::take, evaluate_steps)")?;
-        let mut metrics = self.compiled()?.evaluate.metrics.zeros();
-        let mut seen = 0;
+        let mut metrics = None;
         for sample in data.iter().take(steps.unwrap_or(usize::MAX)) {
             let batch = self.batch_of(&sample?)?;
             self.build_for(&batch)?;
             self.check_step_batch(&batch)?;
-            metrics = self.compiled()?.evaluate.run(&self.state, metrics, &batch)?;
-            seen += 1;
+            let evaluate = &self.compiled()?.evaluate;
+            let sums = metrics.unwrap_or_else(|| evaluate.metrics.zeros(self.output_shape()));
+            metrics = Some(evaluate.run(&self.state, sums, &batch)?);
         }
-        if seen == 0 {
+        let Some(metrics) = metrics else {
             return Err(Error::new(ErrorKind::Data, "there is no batch to evaluate")
                 .hint("check the data set's take/skip/filter stages"));
-        }
+        };
         self.compiled()?.evaluate.metrics.logs(&metrics)
     }
 
@@ -509,7 +514,8 @@ impl Model {
     pub fn train_program(&mut self, batch_size: usize, loops: bool) -> Result<(Arc<Graph>, Roles)> {
         let batch = self.example_batch(batch_size)?;
         self.ready_for(&batch)?;
-        self.compiled()?.train.trace(&self.state, &batch, self.controls(), loops)
+        let metrics = self.compiled()?.train.metrics.zeros(self.output_shape());
+        self.compiled()?.train.trace(&self.state, metrics, &batch, self.controls(), loops)
     }
 
     /// Zeros of the model's input and label types: label shapes follow the loss.

@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(nearest("SmoothL1Loss", &loss::NAMES), "huber");
         assert_eq!(nearest("momentum", optimizer::NAMES), "sgd");
         assert_eq!(nearest("lion", optimizer::NAMES), "lion");
-        assert_eq!(nearest("top5", &metric::NAMES), "sparse_top_k_categorical_accuracy");
+        assert_eq!(nearest("top5", metric::NAMES), "sparse_top_k_categorical_accuracy");
         assert_eq!(nearest("xavier_uniform_", &initializer::NAMES), "glorot_uniform");
         assert_eq!(nearest("kaiming_normal_", &initializer::NAMES), "he_normal");
         assert_eq!(nearest("lr", &["epochs", "learning_rate"]), "learning_rate");

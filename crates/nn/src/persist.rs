@@ -268,7 +268,7 @@ impl Model {
         }
         self.adopt_file_weights(weights, precision)?;
         self.adopt_slots(slots)?;
-        let mut state = self.compiled()?.train.metrics.zeros();
+        let mut state = self.compiled()?.train.metrics.zeros(self.output_shape());
         for (name, zero) in state.clone().iter() {
             let value = metrics.remove(name).filter(|v| v.ty() == zero.ty());
             state.insert(name, value.ok_or_else(|| of_another("metrics"))?.into());

@@ -106,12 +106,12 @@ impl TrainStep {
     pub(crate) fn trace(
         &self,
         state: &TrainState,
+        metrics: Params<Buffer>,
         batch: &Batch,
         controls: (Buffer, Buffer, Buffer),
         loops: bool,
     ) -> Result<(Arc<Graph>, Roles)> {
         let s = state.clone();
-        let metrics = self.metrics.zeros();
         let recipe = TrainRecipe { loops, ..self.recipe.clone() };
         let args = (s.trainable, s.frozen, s.optimizer, metrics, batch.buffers(), controls);
         recipe.function().program(args)
@@ -376,7 +376,8 @@ impl MetricSet {
     }
 
     /// Accumulators of a fresh epoch.
-    pub(crate) fn zeros(&self) -> Params<Buffer> {
+    /// `output` is the shape of the model's output.
+    pub(crate) fn zeros(&self, output: &[usize]) -> Params<Buffer> {
         let scalar = TensorType::scalar(DType::F64);
         let mut state = Params::new();
         state.insert(LOSS_TOTAL, Buffer::zeros(scalar.clone()));
@@ -385,7 +386,7 @@ impl MetricSet {
             .iter()
             .for_each(|name| state.insert(format!("{name}/total"), Buffer::zeros(scalar.clone())));
         for m in &self.members {
-            for (slot, start) in m.metric.initial() {
+            for (slot, start) in m.metric.initial(output) {
                 state.insert(format!("{}/{slot}", m.name), Buffer::from(start));
             }
         }

@@ -47,8 +47,8 @@ fn source(path: &str) -> std::path::PathBuf {
 
 /// Free functions that return a layer, loss, metric, optimizer or symbol.
 fn constructors() -> Vec<Item> {
-    let mut files = vec![source("metric.rs"), source("architecture.rs")];
-    for folder in ["layers", "loss", "optimizer"] {
+    let mut files = vec![source("architecture.rs")];
+    for folder in ["layers", "loss", "metric", "optimizer"] {
         files.extend(std::fs::read_dir(source(folder)).unwrap().map(|e| e.unwrap().path()));
     }
     let makes = ["LayerSpec {", "Loss {", "Metric {", "Optimizer {", "Symbol {"];

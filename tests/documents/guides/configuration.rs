@@ -31,7 +31,12 @@ fn the_configuration_guide_lists_every_key() {
         ("data", section::<Data>(&config, "Data", "dataset = \"glyphs\"")),
         (
             "augment",
-            table(["name", "what it does to a picture"], augmentations().map(|(n, a)| [code(n), a.into()])),
+            table(
+                ["name", "value", "what it does to a picture"],
+                augmentations()
+                    .into_iter()
+                    .map(|(n, v, a)| [code(n), v.map_or("–".into(), |v| code(&v.to_string())), a.into()]),
+            ),
         ),
         ("records", section::<RecordOptions>(&records, "RecordOptions", "")),
         ("columns", keys_of(&columns, "ColumnCode", &listed(column.message()), &["name"], &Value::Null)),
@@ -192,8 +197,10 @@ fn own_arguments(source: &Source) -> Vec<Item> {
 }
 
 /// The arguments of a variant of an enum, whose names are `keys`; `value` has their defaults.
-fn variant(source: &Source, kind: &str, class: &str, keys: &[String], value: &Value) -> Vec<[String; 4]> {
-    let items = source.items(&[&format!("pub enum {kind} {{"), &format!("{class} {{")]);
+fn variant(sources: &[Source], kind: &str, class: &str, keys: &[String], value: &Value) -> Vec<[String; 4]> {
+    let (of_enum, own) = (format!("pub enum {kind} {{"), format!("pub struct {class} {{"));
+    let of = |s: &Source| [s.items(&[&of_enum, &format!("{class} {{")]), s.items(&[&own])].concat();
+    let items: Vec<Item> = sources.iter().flat_map(of).collect();
     let rows = keys.iter().map(|name| key(&described(&items, name, class), value.get(name), class));
     rows.collect()
 }
@@ -202,7 +209,8 @@ fn variant(source: &Source, kind: &str, class: &str, keys: &[String], value: &Va
 fn keys_of_variant<T: DeserializeOwned>(class: &str) -> Vec<String> {
     let unknown = serde_json::from_value::<T>(json!({"class_name": class, "config": {"?": 1}}));
     let message = unknown.err().map_or(String::new(), |e| e.to_string());
-    if message.starts_with("unknown field") { listed(&message) } else { Vec::new() }
+    let has_keys = message.starts_with("unknown field") && !message.contains("there are no fields");
+    if has_keys { listed(&message) } else { Vec::new() }
 }
 
 /// What a schedule of numbers has for a key that is left out.
@@ -262,17 +270,17 @@ fn schedules() -> String {
 
 fn losses() -> String {
     let source = Source::read("crates/nn/src/loss/mod.rs");
-    named::<Loss>(&source, "Loss", &loss::NAMES)
+    named::<Loss>(&[source], "Loss", &loss::NAMES)
 }
 
 fn metrics() -> String {
-    let source = Source::read("crates/nn/src/metric.rs");
-    let names: Vec<&str> = metric::NAMES.into_iter().filter(|n| *n != "accuracy").collect();
-    named::<Metric>(&source, "Metric", &names)
+    let sources = Source::folder("crates/nn/src/metric");
+    let names: Vec<&str> = metric::NAMES.iter().copied().filter(|n| *n != "accuracy").collect();
+    named::<Metric>(&sources, "Metric", &names)
 }
 
 /// The arguments of losses or metrics, by the names that configurations take.
-fn named<T>(source: &Source, kind: &str, names: &[&str]) -> String
+fn named<T>(sources: &[Source], kind: &str, names: &[&str]) -> String
 where
     T: Serialize + DeserializeOwned + FromStr<Err = systole_ir::Error>,
 {
@@ -283,7 +291,7 @@ where
         let class = value["class_name"].as_str().expect("a class").to_string();
         match keys_of_variant::<T>(&class) {
             none if none.is_empty() => without.push(code(name)),
-            keys => rows.extend(grouped(name, variant(source, kind, &class, &keys, &value["config"]))),
+            keys => rows.extend(grouped(name, variant(sources, kind, &class, &keys, &value["config"]))),
         }
     }
     let all = table(["name", "key", "type", "default", "meaning"], rows);

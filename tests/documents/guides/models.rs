@@ -81,9 +81,8 @@ fn losses() -> String {
 }
 
 fn metrics() -> String {
-    let source = Source::read("crates/nn/src/metric.rs");
-    let items = source.items(&["pub enum Metric {"]);
-    let known = constructors(&[source], "Metric");
+    let items = Source::read("crates/nn/src/metric/mod.rs").items(&["pub enum Metric {"]);
+    let known = constructors(&Source::folder("crates/nn/src/metric"), "Metric");
     let rows = metric::NAMES.iter().filter(|n| **n != "accuracy").map(|name| {
         let value = serde_json::to_value(name.parse::<Metric>().expect("a metric")).expect("JSON");
         [code(name), call_of(&known, name), sentence(variant(&items, &value["class_name"]), name)]

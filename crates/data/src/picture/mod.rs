@@ -8,10 +8,12 @@ mod colour;
 mod geometry;
 mod mix;
 mod resize;
+mod transforms;
 
 pub use augment::{RandAugment, ResizedCrop};
 pub use mix::{cutmix, mixup};
 pub use resize::Resize;
+pub use transforms::AugTransforms;
 
 pub(crate) use resize::resize;
 

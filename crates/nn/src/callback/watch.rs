@@ -19,7 +19,24 @@ pub enum Mode {
 
 /// Whether a value of this name is better when it is greater: an accuracy, not a loss.
 pub fn grows(monitor: &str) -> bool {
-    ["acc", "precision", "recall", "auc", "top_k"].iter().any(|word| monitor.contains(word))
+    let words = [
+        "acc",
+        "precision",
+        "recall",
+        "auc",
+        "top_k",
+        "f1_",
+        "fbeta",
+        "r2_",
+        "iou",
+        "correlation",
+        "cosine",
+        "sensitivity",
+        "specificity",
+        "true_positives",
+        "true_negatives",
+    ];
+    words.iter().any(|word| monitor.contains(word))
 }
 
 /// Whether more of a watched value is better.

@@ -246,3 +246,73 @@ pub fn binary_focal_crossentropy() -> Loss {
 pub fn categorical_focal_crossentropy() -> Loss {
     Loss::CategoricalFocalCrossentropy { alpha: 0.25, gamma: 2.0, from_logits: false, label_smoothing: 0.0 }
 }
+
+/// `y_true, y_pred: T[B, …] → f32[]`: how little labels and predictions overlap, over the whole batch; `axis` gives a value for each of what it leaves.
+///
+/// ```
+/// use systole_ir::{Literal, Tensor};
+/// use systole_nn::loss::dice;
+/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| dice().value(&y, &p, None));
+/// let (y, p) = (Literal::from_slice([1, 2], &[1f32, 0.])?, Literal::from_slice([1, 2], &[0.5f32, 0.])?);
+/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - (1.0 - 1.0 / 1.5)).abs() < 1e-5);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn dice() -> Loss {
+    Loss::Dice { axis: Vec::new() }
+}
+
+/// `y_true, y_pred: T[B, …] → f32[]`: as [`dice`], with α for what is missed and β for what is wrongly there, both 0.5.
+///
+/// ```
+/// use systole_ir::{Literal, Tensor};
+/// use systole_nn::loss::tversky;
+/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| tversky().value(&y, &p, None));
+/// let (y, p) = (Literal::from_slice([1, 2], &[1f32, 0.])?, Literal::from_slice([1, 2], &[0.5f32, 0.])?);
+/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - (1.0 - 0.5 / 0.75)).abs() < 1e-5);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn tversky() -> Loss {
+    Loss::Tversky { alpha: 0.5, beta: 0.5, axis: Vec::new() }
+}
+
+/// `y_true: I[B], y_pred: T[B, D] → f32[B]`: for class numbers and vectors of length 1, of which those of a class should lie together; γ 80 and margin 0.4.
+///
+/// ```
+/// use systole_ir::{Literal, Tensor};
+/// use systole_nn::loss::circle;
+/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| circle().value(&y, &p, None));
+/// let (y, p) = (Literal::from_slice([2], &[1i32, 1])?, Literal::from_slice([2, 2], &[1f32, 0., 1., 0.])?);
+/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - (0.0)).abs() < 1e-5);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn circle() -> Loss {
+    Loss::Circle { gamma: 80.0, margin: 0.4, remove_diagonal: true }
+}
+
+/// `y_true: I[B, L], y_pred: T[B, T, C] → f32[B]`: for sequences of labels whose times are not known, padded with 0, and logits at T times; class 0 is the blank.
+///
+/// ```
+/// use systole_ir::{Literal, Tensor};
+/// use systole_nn::loss::ctc;
+/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| ctc().value(&y, &p, None));
+/// let (y, p) = (Literal::from_slice([1, 1], &[1i32])?, Literal::from_slice([1, 1, 2], &[0f32, 0.])?);
+/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - (2f64.ln())).abs() < 1e-5);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn ctc() -> Loss {
+    Loss::CTC
+}
+
+/// `y_true: I[B, …], y_pred: T[B, …, C] → f32[B, …]`: for class numbers, of which some may be wrong, and probabilities; q 0.5.
+///
+/// ```
+/// use systole_ir::{Literal, Tensor};
+/// use systole_nn::loss::categorical_generalized_cross_entropy;
+/// let loss = systole_runtime::jit(|(y, p): (Tensor, Tensor)| categorical_generalized_cross_entropy().value(&y, &p, None));
+/// let (y, p) = (Literal::from_slice([1], &[0i32])?, Literal::from_slice([1, 2], &[0.25f32, 0.75])?);
+/// assert!((loss.call((y.into(), p.into()))?.to_f64()? - (1.0)).abs() < 1e-5);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn categorical_generalized_cross_entropy() -> Loss {
+    Loss::CategoricalGeneralizedCrossEntropy { q: 0.5 }
+}

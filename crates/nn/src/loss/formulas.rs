@@ -1,7 +1,7 @@
 //! The formulas of losses, each over the last axis of labels t and predictions p in f32.
 
 use super::{EPSILON, mean_last, score_of};
-use systole_ir::Tensor;
+use systole_ir::{DType, Tensor};
 
 pub(super) fn sparse_crossentropy(
     y: &Tensor,
@@ -115,4 +115,50 @@ pub(super) fn categorical_focal(t: &Tensor, p: &Tensor, alpha: f64, gamma: f64) 
     let wrong = 1.0 - &p;
     let factor = wrong.power(&wrong.scalar_like(gamma)) * alpha;
     (factor * -(t * p.log())).sum(&last)
+}
+
+pub(super) fn dice(t: &Tensor, p: &Tensor, axes: &[usize]) -> Tensor {
+    let both = (t * p).sum(axes);
+    1.0 - both * 2.0 / (t.sum(axes) + p.sum(axes) + EPSILON)
+}
+
+pub(super) fn tversky(t: &Tensor, p: &Tensor, alpha: f64, beta: f64, axes: &[usize]) -> Tensor {
+    let both = (t * p).sum(axes);
+    // Keras's names are the other way round: α weighs what is missed.
+    let missed = ((1.0 - p) * t).sum(axes);
+    let wrong = (p * (1.0 - t)).sum(axes);
+    1.0 - &both / (&both + missed * alpha + wrong * beta + EPSILON)
+}
+
+/// (1 − p^q) / q of the right class's probability; NaN where there is no such class.
+pub(super) fn generalized_crossentropy(y: &Tensor, p: &Tensor, q: f64) -> Tensor {
+    let (own, known) = score_of(y, p);
+    let values = (1.0 - own.power(&own.scalar_like(q))) / q;
+    known.select(&values, &values.builder().full(values.ty(), f64::NAN))
+}
+
+/// `y: I[B], p: f32[B, D]` of length 1 `→ f32[B]`.
+pub(super) fn circle(y: &Tensor, p: &Tensor, gamma: f64, margin: f64, remove_diagonal: bool) -> Tensor {
+    let distance = 1.0 - p.dot(&p.transpose(&[1, 0]));
+    let distance = distance.maximum(&distance.zeros_like());
+    let across = y.broadcast_except(distance.shape(), &[0]);
+    let alike = y.broadcast_except(distance.shape(), &[1]).equal(&across);
+    let mut pairs = alike.clone();
+    if remove_diagonal {
+        let place = distance.ty().with_dtype(DType::I32);
+        let (row, column) = (p.builder().iota(place.clone(), 0), p.builder().iota(place, 1));
+        pairs = pairs.and(&row.not_equal(&column));
+    }
+    let others = alike.not();
+    let weight = |w: Tensor, of: &Tensor| (w * of.convert(DType::F32)).maximum(&distance.zeros_like());
+    let near = weight(&distance + margin, &pairs) * (margin - &distance) * -gamma;
+    let far = weight((1.0 + margin) - &distance, &others) * ((1.0 - margin) - &distance) * gamma;
+    (log_of_sum(&near, &pairs) + log_of_sum(&far, &others)).softplus()
+}
+
+/// `→ f32[B]`: ln Σ exp(x) of a row's chosen values; far below any where none is chosen.
+fn log_of_sum(x: &Tensor, chosen: &Tensor) -> Tensor {
+    let x = chosen.select(x, &x.builder().full(x.ty(), -1e30));
+    let most = x.stop_gradient().reduce_max(&[1]);
+    (&x - most.broadcast_except(x.shape(), &[1])).exp().sum(&[1]).log() + most
 }

@@ -3,12 +3,13 @@
 
 mod constructors;
 mod formulas;
+mod sequences;
 
 pub use crate::custom::{CustomLoss, UserLoss};
 use crate::nearest::unknown;
 pub use constructors::*;
 use formulas::{binary_from_logits, binary_from_probabilities, clipped, smoothed, sparse_crossentropy};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::str::FromStr;
 use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType};
 
@@ -138,8 +139,77 @@ pub enum Loss {
         #[serde(default)]
         label_smoothing: f64,
     },
+    /// 1 − 2·Σ t·p / (Σ t + Σ p): how little labels and predictions overlap, over the whole batch.
+    Dice {
+        /// The axes that are summed over, one or several. Default: all, for one value of the batch.
+        #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "one_or_several")]
+        axis: Vec<i64>,
+    },
+    /// 1 − Σ t·p / (Σ t·p + α·Σ t·(1 − p) + β·Σ (1 − t)·p): Dice that weighs what is missed and what is wrongly there.
+    Tversky {
+        /// α.
+        #[serde(default = "half")]
+        alpha: f64,
+        /// β.
+        #[serde(default = "half")]
+        beta: f64,
+        /// The axes that are summed over, one or several. Default: all, for one value of the batch.
+        #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "one_or_several")]
+        axis: Vec<i64>,
+    },
+    /// Brings vectors of length 1 of one class together and those of others apart, all pairs of a batch (Sun et al. 2020).
+    Circle {
+        /// γ, the scale of the cosines.
+        #[serde(default = "eighty")]
+        gamma: f64,
+        /// How far apart is far enough.
+        #[serde(default = "two_fifths")]
+        margin: f64,
+        /// Whether a vector is no pair with itself.
+        #[serde(default = "yes")]
+        remove_diagonal: bool,
+    },
+    /// −ln of the probability of a sequence of labels, whose times are not known; class 0 is the blank, predictions are logits.
+    CTC,
+    /// (1 − p\[y\]^q) / q for class numbers y: from cross-entropy (q near 0) to the mean absolute error (1), which wrong labels harm
+    /// less.
+    CategoricalGeneralizedCrossEntropy {
+        /// q, between 0 and 1.
+        #[serde(default = "half")]
+        q: f64,
+    },
     /// One of your own: [`Loss::custom`] or a [`CustomLoss`].
     Custom(UserLoss),
+}
+
+fn half() -> f64 {
+    0.5
+}
+
+fn eighty() -> f64 {
+    80.0
+}
+
+fn two_fifths() -> f64 {
+    0.4
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A number or a list of them.
+fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<i64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "it takes a dimension or a list: -1 or [1, 2]")]
+    enum Axes {
+        One(i64),
+        Several(Vec<i64>),
+    }
+    Ok(match Axes::deserialize(deserializer)? {
+        Axes::One(axis) => vec![axis],
+        Axes::Several(axes) => axes,
+    })
 }
 
 fn quarter() -> f64 {
@@ -170,7 +240,7 @@ pub enum Reduction {
 }
 
 /// The names that [`Loss::from_str`] takes, beside the abbreviations `mse`, `mae`, `mape`, `msle`, `kld` and `bce`.
-pub const NAMES: [&str; 17] = [
+pub const NAMES: [&str; 22] = [
     "sparse_categorical_crossentropy",
     "categorical_crossentropy",
     "binary_crossentropy",
@@ -188,6 +258,11 @@ pub const NAMES: [&str; 17] = [
     "poisson",
     "binary_focal_crossentropy",
     "categorical_focal_crossentropy",
+    "dice",
+    "tversky",
+    "circle",
+    "ctc",
+    "categorical_generalized_cross_entropy",
 ];
 
 impl FromStr for Loss {
@@ -213,6 +288,11 @@ impl FromStr for Loss {
             "poisson" => poisson(),
             "binary_focal_crossentropy" => binary_focal_crossentropy(),
             "categorical_focal_crossentropy" => categorical_focal_crossentropy(),
+            "dice" | "Dice" => dice(),
+            "tversky" => tversky(),
+            "circle" => circle(),
+            "ctc" | "CTC" => ctc(),
+            "categorical_generalized_cross_entropy" => categorical_generalized_cross_entropy(),
             _ => {
                 return Err(unknown(&format!("there is no loss `{name}`"), name, &NAMES));
             }
@@ -313,6 +393,18 @@ impl Loss {
             {
                 wrong(format!("gamma is {gamma}"), "choose a number from 0 up; 2 is usual")
             }
+            Loss::Tversky { alpha, beta, .. }
+                if !(*alpha >= 0.0 && *beta >= 0.0 && (alpha + beta).is_finite()) =>
+            {
+                wrong(format!("alpha is {alpha} and beta {beta}"), "choose numbers from 0 up; 0.5 is Dice")
+            }
+            Loss::Circle { gamma, margin, .. } if !(*gamma > 0.0 && (0.0..=1.0).contains(margin)) => wrong(
+                format!("gamma is {gamma} and margin {margin}"),
+                "choose gamma above 0 and a margin from 0 to 1; 80 and 0.4 are usual",
+            ),
+            Loss::CategoricalGeneralizedCrossEntropy { q } if !(*q > 0.0 && *q < 1.0) => {
+                wrong(format!("q is {q}"), "choose a number between 0 and 1; 0.5 is usual")
+            }
             Loss::Custom(own) => own.check(),
             _ => Ok(()),
         }
@@ -338,6 +430,11 @@ impl Loss {
             Loss::Poisson => "poisson",
             Loss::BinaryFocalCrossentropy { .. } => "binary_focal_crossentropy",
             Loss::CategoricalFocalCrossentropy { .. } => "categorical_focal_crossentropy",
+            Loss::Dice { .. } => "dice",
+            Loss::Tversky { .. } => "tversky",
+            Loss::Circle { .. } => "circle",
+            Loss::CTC => "ctc",
+            Loss::CategoricalGeneralizedCrossEntropy { .. } => "categorical_generalized_cross_entropy",
             Loss::Custom(own) => own.get().name(),
         }
     }
@@ -345,7 +442,13 @@ impl Loss {
     /// The type of one label for an output of this type.
     pub(crate) fn label(&self, output: &TensorType) -> TensorType {
         match (self, output.shape.dims()) {
-            (Loss::SparseCategoricalCrossentropy { .. }, [rest @ .., _]) => TensorType::new(DType::I32, rest),
+            (
+                Loss::SparseCategoricalCrossentropy { .. }
+                | Loss::Circle { .. }
+                | Loss::CTC
+                | Loss::CategoricalGeneralizedCrossEntropy { .. },
+                [rest @ .., _],
+            ) => TensorType::new(DType::I32, rest),
             (Loss::Custom(own), _) => own.get().label(output),
             _ => output.clone(),
         }
@@ -406,6 +509,37 @@ impl Loss {
                     binary_from_probabilities(&t, &x)
                 })
             }
+            Loss::CategoricalGeneralizedCrossEntropy { q } => {
+                let p = pred.value.convert(DType::F32);
+                let Some(y) = self.class_numbers(y_true, &p) else { return poisoned(y_true) };
+                formulas::generalized_crossentropy(&y, &p, q)
+            }
+            Loss::Circle { gamma, margin, remove_diagonal } => {
+                let p = pred.value.convert(DType::F32);
+                match self.class_numbers(y_true, &p).filter(|_| p.rank() == 2) {
+                    Some(y) => formulas::circle(&y, &p, gamma, margin, remove_diagonal),
+                    None => poisoned(y_true),
+                }
+            }
+            Loss::CTC => {
+                let x = pred.value.convert(DType::F32);
+                match (y_true.rank(), x.rank()) {
+                    (2, 3) if y_true.dim(0) == x.dim(0) && x.dim(1) > 0 => {
+                        sequences::ctc(&as_index(y_true).convert(DType::I32), &x)
+                    }
+                    _ => {
+                        let why = "labels are class numbers [batch, labels], padded with 0, and predictions logits [batch, \
+                                   steps, classes]";
+                        self.refuse::<Tensor>(
+                            y_true,
+                            &x,
+                            why,
+                            "give the last layer one unit for each class and the blank",
+                        );
+                        poisoned(y_true)
+                    }
+                }
+            }
             Loss::Custom(ref own) => {
                 let (t, p) = as_given(y_true, pred.value);
                 own.per_sample(&t, &p)
@@ -438,6 +572,23 @@ impl Loss {
             }
             Loss::CategoricalHinge => formulas::categorical_hinge(t, p),
             Loss::KLDivergence => formulas::divergence(t, p),
+            Loss::Dice { ref axis } | Loss::Tversky { ref axis, .. } => {
+                let rank = p.rank() as i64;
+                let axes: Vec<i64> = axis.iter().map(|a| if *a < 0 { a + rank } else { *a }).collect();
+                if let Some(wrong) = axes.iter().find(|a| !(0..rank).contains(*a)) {
+                    let why = format!("there is no axis {wrong} in {rank} dimensions");
+                    self.refuse::<Tensor>(t, p, &why, "leave axis out, or name axes that there are");
+                    return poisoned(t);
+                }
+                let mut axes: Vec<usize> = axes.into_iter().map(|a| a as usize).collect();
+                axes.sort_unstable();
+                axes.dedup();
+                let axes = if axes.is_empty() { (0..p.rank()).collect() } else { axes };
+                match *self {
+                    Loss::Tversky { alpha, beta, .. } => formulas::tversky(t, p, alpha, beta, &axes),
+                    _ => formulas::dice(t, p, &axes),
+                }
+            }
             Loss::Poisson => formulas::poisson(t, p),
             Loss::BinaryFocalCrossentropy {
                 apply_class_balancing,
@@ -468,6 +619,9 @@ impl Loss {
     /// As [`Loss::reduce`], in another way.
     #[track_caller]
     pub fn reduce_by(how: Reduction, values: &Tensor, sample_weight: Option<&Tensor>) -> Tensor {
+        // One value for the batch counts as often as there are weights, as in Keras.
+        let spread = sample_weight.filter(|_| values.rank() == 0).map(|w| values.broadcast_to(w.shape()));
+        let values = spread.as_ref().unwrap_or(values);
         let weight = sample_weight.map(|w| aligned(values, w));
         let sum = weight.as_ref().map_or(values.clone(), |w| values * w).sum_all();
         let count = values.shape().elements() as f64;
@@ -489,6 +643,10 @@ impl Loss {
         if let Loss::Custom(own) = self {
             let mask = own.mask(y_true)?;
             return Some(aligned(values, &mask).broadcast_to(values.shape()));
+        }
+        if let Loss::Circle { .. } = self {
+            // A vector whose pairs are all well counts for nothing.
+            return Some(values.greater(&values.zeros_like()).convert(DType::F32));
         }
         let Loss::SparseCategoricalCrossentropy { ignore_class: Some(class), .. } = *self else {
             return None;

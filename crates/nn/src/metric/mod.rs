@@ -2,9 +2,28 @@
 //!
 //! Sums are f64: a count in f32 stops at 2²⁴ samples, and a mean over an epoch must not depend on how many there were.
 
+mod calibration;
+mod confusion;
+mod constructors;
+mod f_score;
+mod iou;
+mod regression;
+
 pub use crate::custom::{CustomMetric, UserMetric};
 use crate::loss::{self, Loss, Prediction, aligned, as_given, as_index, score_of, squeezed_or_expanded};
 use crate::nearest;
+pub use calibration::ExpectedCalibrationError;
+pub use confusion::{
+    AUC, Curve, FalseNegatives, FalsePositives, PrecisionAtRecall, RecallAtPrecision,
+    SensitivityAtSpecificity, SpecificityAtSensitivity, Summation, TrueNegatives, TruePositives,
+};
+use confusion::{Cell, Cut, check_number, check_thresholds, thresholds_of};
+pub use constructors::*;
+pub use f_score::{Average, F1Score, FBetaScore};
+pub use iou::{BinaryIoU, IoU, MeanIoU, OneHotIoU, OneHotMeanIoU};
+pub use regression::{
+    Aggregation, ConcordanceCorrelation, CosineSimilarity, PearsonCorrelation, R2Score, RootMeanSquaredError,
+};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType};
@@ -18,7 +37,7 @@ use systole_runtime::Params;
 /// use systole_runtime::{jit, Buffer, Params};
 /// let metric = sparse_categorical_accuracy();
 /// let update = jit(|(state, y, p): (Params, Tensor, Tensor)| metric.update(&state, &y, &p, None));
-/// let mut state = metric.state().map(|_, ty| Buffer::zeros(ty.clone()));
+/// let mut state = metric.state(&[2, 2]).map(|_, ty| Buffer::zeros(ty.clone()));
 /// let y = Literal::from_slice([2], &[0i32, 1]).unwrap();
 /// let p = Literal::from_slice([2, 2], &[0.9f32, 0.1, 0.6, 0.4]).unwrap();
 /// state = update.call((state, y.into(), p.into())).unwrap();
@@ -52,12 +71,68 @@ pub enum Metric {
     Precision {
         /// One result for each. Keras: 0.5.
         thresholds: Vec<f64>,
+        /// Only the k greatest scores of a sample count as 1; without thresholds all of them do.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        top_k: Option<usize>,
+        /// Only this class counts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        class_id: Option<usize>,
     },
     /// Of what is labelled 1, the share of scores above the threshold.
     Recall {
         /// One result for each. Keras: 0.5.
         thresholds: Vec<f64>,
+        /// Only the k greatest scores of a sample count as 1; without thresholds all of them do.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        top_k: Option<usize>,
+        /// Only this class counts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        class_id: Option<usize>,
     },
+    /// The area under a curve of shares over all thresholds: 1 where scores keep the classes apart, 0.5 of chance.
+    AUC(AUC),
+    /// The harmonic mean of precision and recall, for labels of each class.
+    F1Score(F1Score),
+    /// As `f1_score`, with recall β times as important as precision.
+    FBetaScore(FBetaScore),
+    /// The share of the labels' variance that predictions explain: 1 − Σ(t − p)² / Σ(t − mean)².
+    R2Score(R2Score),
+    /// The root of the mean of (t − p)².
+    RootMeanSquaredError(RootMeanSquaredError),
+    /// The mean cosine between labels and predictions, 1 where they point the same way; the loss of this name is its negative.
+    CosineSimilarity(CosineSimilarity),
+    /// The mean correlation of Pearson between labels and predictions.
+    PearsonCorrelation(PearsonCorrelation),
+    /// The mean correlation of Lin, which asks for equal means and variances too.
+    ConcordanceCorrelation(ConcordanceCorrelation),
+    /// The mean of intersection over union of some classes.
+    IoU(IoU),
+    /// The mean of intersection over union of all classes.
+    MeanIoU(MeanIoU),
+    /// The mean of intersection over union of some classes, for one-hot labels.
+    OneHotIoU(OneHotIoU),
+    /// The mean of intersection over union of all classes, for one-hot labels.
+    OneHotMeanIoU(OneHotMeanIoU),
+    /// The mean of intersection over union of labels 0 and 1.
+    BinaryIoU(BinaryIoU),
+    /// How many samples labelled 1 have a score above the threshold.
+    TruePositives(TruePositives),
+    /// How many samples labelled 0 have a score up to the threshold.
+    TrueNegatives(TrueNegatives),
+    /// How many samples labelled 0 have a score above the threshold.
+    FalsePositives(FalsePositives),
+    /// How many samples labelled 1 have a score up to the threshold.
+    FalseNegatives(FalseNegatives),
+    /// The greatest sensitivity at a threshold where the specificity is at least the given one.
+    SensitivityAtSpecificity(SensitivityAtSpecificity),
+    /// The greatest specificity at a threshold where the sensitivity is at least the given one.
+    SpecificityAtSensitivity(SpecificityAtSensitivity),
+    /// The greatest precision at a threshold where the recall is at least the given one.
+    PrecisionAtRecall(PrecisionAtRecall),
+    /// The greatest recall at a threshold where the precision is at least the given one.
+    RecallAtPrecision(RecallAtPrecision),
+    /// The mean distance between confidence and accuracy, over bins of equal width of the confidence.
+    ExpectedCalibrationError(ExpectedCalibrationError),
     /// The mean of a loss.
     Loss(Loss),
     /// The mean of given values; labels are not looked at.
@@ -76,126 +151,148 @@ impl<M: CustomMetric + 'static> From<M> for Metric {
     }
 }
 
-/// `y_true: I[B, …], y_pred: T[B, …, C]`: how often the greatest score is that of the class number.
-///
-/// ```
-/// use systole_nn::{layers::dense, loss::sparse_categorical_crossentropy, metric::sparse_categorical_accuracy, Compile, Model};
-/// let mut model = Model::sequential([dense(10).activation("softmax")]);
-/// let metrics = vec![sparse_categorical_accuracy()];
-/// model.compile(Compile { loss: sparse_categorical_crossentropy(), metrics, ..Default::default() })?;
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-pub fn sparse_categorical_accuracy() -> Metric {
-    Metric::SparseCategoricalAccuracy
-}
-
-/// `y_true, y_pred: T[B, …, C]`: how often the greatest score is where the one-hot label is 1.
-///
-/// ```
-/// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::categorical_accuracy, Compile, Model};
-/// let mut model = Model::sequential([dense(10).activation("softmax")]);
-/// let metrics = vec![categorical_accuracy()];
-/// model.compile(Compile { loss: categorical_crossentropy(), metrics, ..Default::default() })?;
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-pub fn categorical_accuracy() -> Metric {
-    Metric::CategoricalAccuracy
-}
-
-/// `y_true, y_pred: T[B, …]`: how often a score above 0.5 meets a label 1, or another a label 0.
-///
-/// ```
-/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::binary_accuracy, Compile, Model};
-/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
-/// let metrics = vec![binary_accuracy()];
-/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-pub fn binary_accuracy() -> Metric {
-    Metric::BinaryAccuracy { threshold: 0.5 }
-}
-
-/// `y_true: I[B, …], y_pred: T[B, …, C]`: how often the class number is among the `k` greatest scores.
-///
-/// ```
-/// use systole_nn::{layers::dense, loss::sparse_categorical_crossentropy, metric::sparse_top_k_categorical_accuracy, Compile, Model};
-/// let mut model = Model::sequential([dense(10).activation("softmax")]);
-/// let metrics = vec![sparse_top_k_categorical_accuracy(5)];
-/// model.compile(Compile { loss: sparse_categorical_crossentropy(), metrics, ..Default::default() })?;
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-pub fn sparse_top_k_categorical_accuracy(k: usize) -> Metric {
-    Metric::SparseTopKCategoricalAccuracy { k }
-}
-
-/// `y_true, y_pred: T[B, …, C]`: how often the one-hot label's class is among the `k` greatest scores.
-///
-/// ```
-/// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::top_k_categorical_accuracy, Compile, Model};
-/// let mut model = Model::sequential([dense(10).activation("softmax")]);
-/// let metrics = vec![top_k_categorical_accuracy(5)];
-/// model.compile(Compile { loss: categorical_crossentropy(), metrics, ..Default::default() })?;
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-pub fn top_k_categorical_accuracy(k: usize) -> Metric {
-    Metric::TopKCategoricalAccuracy { k }
-}
-
-/// `y_true, y_pred: T[B, …]`: of the scores above 0.5, the share that is labelled 1.
-///
-/// ```
-/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::precision, Compile, Model};
-/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
-/// let metrics = vec![precision()];
-/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-pub fn precision() -> Metric {
-    Metric::Precision { thresholds: vec![0.5] }
-}
-
-/// `y_true, y_pred: T[B, …]`: of what is labelled 1, the share of scores above 0.5.
-///
-/// ```
-/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::recall, Compile, Model};
-/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
-/// let metrics = vec![recall()];
-/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-pub fn recall() -> Metric {
-    Metric::Recall { thresholds: vec![0.5] }
-}
-
-/// `y_pred: T[B, …]`: the mean of given values, whatever the labels are.
-///
-/// ```
-/// use systole_nn::{layers::dense, loss::mean_squared_error, metric::mean, Compile, Model};
-/// let mut model = Model::sequential([dense(1)]);
-/// model.compile(Compile { loss: mean_squared_error(), metrics: vec![mean("mean_output")], ..Default::default() })?;
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-pub fn mean(name: &str) -> Metric {
-    Metric::Mean { name: name.into() }
-}
-
 impl From<Loss> for Metric {
     fn from(loss: Loss) -> Metric {
         Metric::Loss(loss)
     }
 }
 
-/// The names that [`Metric::resolve`] takes, beside those of losses.
-pub const NAMES: [&str; 8] = [
-    "accuracy",
-    "sparse_categorical_accuracy",
-    "categorical_accuracy",
-    "binary_accuracy",
-    "sparse_top_k_categorical_accuracy",
-    "top_k_categorical_accuracy",
-    "precision",
-    "recall",
-];
+/// What a metric of the table below is: its name, what is kept, and how that is added to and read.
+pub(crate) trait Rule {
+    fn name(&self) -> &'static str;
+
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Names and shapes of running sums, for a model of so many outputs.
+    fn slots(&self, outputs: usize) -> Vec<(&'static str, Vec<usize>)>;
+
+    /// Traced, `→ f64[…]`: what a batch adds to each of them.
+    fn sums(&self, seen: &Seen) -> Vec<Tensor>;
+
+    fn results(&self, sums: &[Vec<f64>]) -> Vec<f64>;
+}
+
+/// A batch as a rule sees it.
+pub(crate) struct Seen<'a> {
+    metric: &'static str,
+    y_true: &'a Tensor,
+    pred: Prediction<'a>,
+    weight: Option<&'a Tensor>,
+}
+
+impl Seen<'_> {
+    /// Labels and predictions in f32 and one shape.
+    fn same_shape(&self, p: &Tensor) -> Option<(Tensor, Tensor)> {
+        same_shape(self.metric, self.y_true, p)
+    }
+
+    fn constant(&self, shape: &[usize], values: &[f64]) -> Tensor {
+        let values: Vec<f32> = values.iter().map(|v| *v as f32).collect();
+        match Literal::from_slice(shape, &values) {
+            Ok(l) => self.y_true.builder().constant(l),
+            Err(e) => self.y_true.fail(e),
+        }
+    }
+}
+
+macro_rules! rules {
+    ($($class:ident, $name:literal;)*) => {
+        /// The names that [`Metric::resolve`] takes, beside those of losses.
+        pub const NAMES: &[&str] = &[
+            "accuracy",
+            "sparse_categorical_accuracy",
+            "categorical_accuracy",
+            "binary_accuracy",
+            "sparse_top_k_categorical_accuracy",
+            "top_k_categorical_accuracy",
+            "precision",
+            "recall",
+            $($name),*
+        ];
+
+        $(impl From<$class> for Metric {
+            fn from(rule: $class) -> Metric {
+                Metric::$class(rule)
+            }
+        })*
+
+        impl Metric {
+            fn rule(&self) -> Option<&dyn Rule> {
+                match self {
+                    $(Metric::$class(rule) => Some(rule),)*
+                    _ => None,
+                }
+            }
+
+            /// With Keras's defaults, by Keras's name or that of its class.
+            fn of_rule(name: &str) -> Option<Metric> {
+                match name {
+                    $($name | stringify!($class) => Some($class::default().into()),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+// A row and a variant of the enum make all of a metric known.
+rules! {
+    AUC, "auc";
+    F1Score, "f1_score";
+    FBetaScore, "fbeta_score";
+    R2Score, "r2_score";
+    RootMeanSquaredError, "root_mean_squared_error";
+    CosineSimilarity, "cosine_similarity";
+    PearsonCorrelation, "pearson_correlation";
+    ConcordanceCorrelation, "concordance_correlation";
+    IoU, "iou";
+    MeanIoU, "mean_iou";
+    OneHotIoU, "one_hot_iou";
+    OneHotMeanIoU, "one_hot_mean_iou";
+    BinaryIoU, "binary_iou";
+    TruePositives, "true_positives";
+    TrueNegatives, "true_negatives";
+    FalsePositives, "false_positives";
+    FalseNegatives, "false_negatives";
+    SensitivityAtSpecificity, "sensitivity_at_specificity";
+    SpecificityAtSensitivity, "specificity_at_sensitivity";
+    PrecisionAtRecall, "precision_at_recall";
+    RecallAtPrecision, "recall_at_precision";
+    ExpectedCalibrationError, "expected_calibration_error";
+}
+
+fn wrong(what: String, hint: &str) -> Error {
+    Error::new(ErrorKind::Config, what).hint(hint)
+}
+
+fn refused(seen: &Seen, why: &str, hint: &str) -> Tensor {
+    let what = format!("labels {} and predictions {} do not fit", seen.y_true.ty(), seen.pred.value.ty());
+    let error = Error::new(ErrorKind::Graph, what).at(format!("metric {}", seen.metric));
+    seen.y_true.fail(error.because(why).hint(hint))
+}
+
+/// As Keras: nothing seen, or nothing positive, is 0.
+fn share(part: f64, whole: f64) -> f64 {
+    if whole == 0.0 { 0.0 } else { part / whole }
+}
+
+fn mean_slots() -> Vec<(&'static str, Vec<usize>)> {
+    vec![("total", Vec::new()), ("count", Vec::new())]
+}
+
+fn same_shape(metric: &str, y_true: &Tensor, p: &Tensor) -> Option<(Tensor, Tensor)> {
+    match squeezed_or_expanded(&y_true.convert(DType::F32), p) {
+        (t, p) if t.shape() == p.shape() => Some((t, p)),
+        _ => {
+            let what = format!("labels {} and predictions {} do not fit", y_true.ty(), p.ty());
+            let error = Error::new(ErrorKind::Graph, what).at(format!("metric {metric}"));
+            p.fail(error.hint("labels must have the shape of the predictions"));
+            None
+        }
+    }
+}
 
 impl FromStr for Metric {
     type Err = Error;
@@ -214,16 +311,18 @@ impl FromStr for Metric {
                 return Err(Error::new(ErrorKind::Config, format!("`{name}` depends on the loss"))
                     .hint("resolve it with Metric::resolve, or name the accuracy you mean"));
             }
-            _ => match name.parse::<Loss>() {
-                Ok(loss) => Metric::Loss(loss),
-                Err(_) => return Err(unknown(name)),
+            _ => match (Metric::of_rule(name), name.parse::<Loss>()) {
+                (Some(metric), _) => metric,
+                (None, Ok(loss)) => Metric::Loss(loss),
+                (None, Err(_)) => return Err(unknown(name)),
             },
         })
     }
 }
 
 fn unknown(name: &str) -> Error {
-    let all: Vec<&str> = NAMES.into_iter().chain(loss::NAMES).collect();
+    let losses = loss::NAMES.iter().filter(|name| !NAMES.contains(name));
+    let all: Vec<&str> = NAMES.iter().chain(losses).copied().collect();
     nearest::unknown(&format!("there is no metric `{name}`"), name, &all)
 }
 
@@ -263,12 +362,19 @@ impl Metric {
     /// Refuses what has no meaning.
     ///
     /// # Errors
-    /// When the name of one of your own is none, or the loss that it is the mean of is refused.
+    /// When the name of one of your own is none, the loss that it is the mean of is refused, or an argument has no meaning.
     pub fn check(&self) -> Result<()> {
         match self {
             Metric::Custom(own) => own.check(),
             Metric::Loss(loss) => loss.check(),
-            _ => Ok(()),
+            Metric::Precision { thresholds, top_k, .. } | Metric::Recall { thresholds, top_k, .. } => {
+                check_thresholds(thresholds)?;
+                top_k.map_or(Ok(()), |k| check_number("top_k", k, 1))
+            }
+            Metric::SparseTopKCategoricalAccuracy { k } | Metric::TopKCategoricalAccuracy { k } => {
+                check_number("k", *k, 1)
+            }
+            other => other.rule().map_or(Ok(()), Rule::check),
         }
     }
 
@@ -286,32 +392,41 @@ impl Metric {
             Metric::Loss(loss) => loss.name(),
             Metric::Mean { name } => name,
             Metric::Custom(own) => own.get().name(),
+            other => other.rule().map_or("", Rule::name),
         }
     }
 
-    /// What is kept from batch to batch as it is when an epoch begins: Keras's `reset_state`.
-    pub fn initial(&self) -> Params<Literal> {
+    /// What is kept from batch to batch as it is when an epoch begins: Keras's `reset_state`. `output` is the shape of the
+    /// model's output, by whose last axis metrics of several classes keep their sums.
+    pub fn initial(&self, output: &[usize]) -> Params<Literal> {
         match self {
             Metric::Custom(own) => own.get().state(),
-            _ => self.state().map(|_, ty| Literal::zeros(ty.clone())),
+            _ => self.state(output).map(|_, ty| Literal::zeros(ty.clone())),
         }
     }
 
     /// Types of what is kept: running sums, which start at 0, but for those of your own: [`Metric::initial`].
-    pub fn state(&self) -> Params<TensorType> {
+    pub fn state(&self, output: &[usize]) -> Params<TensorType> {
         if let Metric::Custom(own) = self {
             return own.get().state().map(|_, start| start.ty().clone());
         }
-        let (names, ty) = match self {
-            Metric::Precision { thresholds } => {
-                (["true_positives", "false_positives"], TensorType::new(DType::F64, [thresholds.len()]))
+        let slots = match self {
+            Metric::Precision { thresholds, top_k, .. } => {
+                let n = vec![thresholds_of(thresholds, *top_k).len()];
+                vec![("true_positives", n.clone()), ("false_positives", n)]
             }
-            Metric::Recall { thresholds } => {
-                (["true_positives", "false_negatives"], TensorType::new(DType::F64, [thresholds.len()]))
+            Metric::Recall { thresholds, top_k, .. } => {
+                let n = vec![thresholds_of(thresholds, *top_k).len()];
+                vec![("true_positives", n.clone()), ("false_negatives", n)]
             }
-            _ => (["total", "count"], TensorType::scalar(DType::F64)),
+            other => {
+                let outputs = output.last().copied().unwrap_or(1);
+                other.rule().map_or_else(mean_slots, |rule| rule.slots(outputs))
+            }
         };
-        names.into_iter().map(|name| (name.to_string(), ty.clone())).collect()
+        let typed =
+            |(name, shape): (&str, Vec<usize>)| (name.to_string(), TensorType::new(DType::F64, shape));
+        slots.into_iter().map(typed).collect()
     }
 
     /// Traced: the sums after one more batch. `y_true, y_pred: T[B, …]`, weights `T[B]` or longer.
@@ -324,40 +439,51 @@ impl Metric {
         sample_weight: Option<&Tensor>,
     ) -> Params {
         let pred: Prediction = y_pred.into();
+        let seen = |metric| Seen { metric, y_true, pred, weight: sample_weight };
         let added = match self {
-            Metric::Precision { thresholds } => {
-                self.confusion(thresholds, y_true, pred.value, sample_weight, false)
+            Metric::Precision { thresholds, top_k, class_id } => {
+                let thresholds = thresholds_of(thresholds, *top_k);
+                let cut =
+                    Cut { thresholds: &thresholds, top_k: *top_k, class_id: *class_id, ..Cut::default() };
+                cut.count(&seen("precision"), &[Cell::TruePositives, Cell::FalsePositives])
             }
-            Metric::Recall { thresholds } => {
-                self.confusion(thresholds, y_true, pred.value, sample_weight, true)
+            Metric::Recall { thresholds, top_k, class_id } => {
+                let thresholds = thresholds_of(thresholds, *top_k);
+                let cut =
+                    Cut { thresholds: &thresholds, top_k: *top_k, class_id: *class_id, ..Cut::default() };
+                cut.count(&seen("recall"), &[Cell::TruePositives, Cell::FalseNegatives])
             }
             Metric::Custom(own) if own.mean().is_none() => {
                 let (t, p) = as_given(y_true, pred.value);
                 return own.update(state, &t, &p, sample_weight);
             }
-            _ => {
-                let (values, mask) = self.values(y_true, pred);
-                weighted_sums(&values, mask.as_ref(), sample_weight)
-            }
+            other => match other.rule() {
+                Some(rule) => rule.sums(&seen(rule.name())),
+                None => {
+                    let (values, mask) = self.values(y_true, pred);
+                    weighted_sums(&values, mask.as_ref(), sample_weight)
+                }
+            },
         };
         let mut added = added.into_iter();
         state.map(|_, sum| added.next().map_or(sum.clone(), |a| sum + a))
     }
 
-    /// The number that the sums stand for; with several thresholds, that of the first.
+    /// The number that the sums stand for; with several thresholds or classes, that of the first.
     pub fn result(&self, state: &Params<Literal>) -> f64 {
         self.results(state).first().copied().unwrap_or(f64::NAN)
     }
 
-    /// The numbers that the sums stand for: one, or one for each threshold.
+    /// The numbers that the sums stand for: one, or one for each threshold or class.
     pub fn results(&self, state: &Params<Literal>) -> Vec<f64> {
         if let Metric::Custom(own) = self {
             return vec![own.get().result(state)];
         }
         let sums: Vec<Vec<f64>> = state.values().map(|l| l.to_f64s()).collect();
+        if let Some(rule) = self.rule() {
+            return rule.results(&sums);
+        }
         let [a, b] = sums.as_slice() else { return Vec::new() };
-        // As Keras: nothing seen, or nothing positive, is 0.
-        let share = |part: f64, whole: f64| if whole == 0.0 { 0.0 } else { part / whole };
         let is_confusion = matches!(self, Metric::Precision { .. } | Metric::Recall { .. });
         a.iter().zip(b).map(|(&a, &b)| share(a, if is_confusion { a + b } else { b })).collect()
     }
@@ -382,11 +508,11 @@ impl Metric {
             Metric::TopKCategoricalAccuracy { k } => {
                 self.labelled(y_true, &p, true, &|t, p| in_top_k(&t.argmax(t.rank() - 1), p, *k))
             }
-            Metric::BinaryAccuracy { threshold } => match self.same_shape(y_true, &p) {
+            Metric::BinaryAccuracy { threshold } => match same_shape(self.name(), y_true, &p) {
                 Some((t, p)) => as_f32(as_f32(p.greater(&p.scalar_like(*threshold))).equal(&t)),
                 None => p.clone(),
             },
-            Metric::Accuracy => match self.same_shape(y_true, &p) {
+            Metric::Accuracy => match same_shape(self.name(), y_true, &p) {
                 Some((t, p)) => as_f32(t.equal(&p)),
                 None => p.clone(),
             },
@@ -402,7 +528,7 @@ impl Metric {
                 }
                 None => p.clone(),
             },
-            Metric::Mean { .. } | Metric::Precision { .. } | Metric::Recall { .. } => p.clone(),
+            _ => p.clone(),
         };
         (values, None)
     }
@@ -431,57 +557,9 @@ impl Metric {
         }
     }
 
-    fn same_shape(&self, y_true: &Tensor, p: &Tensor) -> Option<(Tensor, Tensor)> {
-        match squeezed_or_expanded(&y_true.convert(DType::F32), p) {
-            (t, p) if t.shape() == p.shape() => Some((t, p)),
-            _ => {
-                self.refuse(y_true, p, "labels must have the shape of the predictions");
-                None
-            }
-        }
-    }
-
     fn refuse(&self, y_true: &Tensor, p: &Tensor, hint: &str) -> Tensor {
         let what = format!("labels {} and predictions {} do not fit", y_true.ty(), p.ty());
         p.fail(Error::new(ErrorKind::Graph, what).at(format!("metric {}", self.name())).hint(hint))
-    }
-
-    /// `→ [f64[T], f64[T]]`: weights of true positives and, by threshold, of false negatives or false positives.
-    #[track_caller]
-    fn confusion(
-        &self,
-        thresholds: &[f64],
-        y_true: &Tensor,
-        p: &Tensor,
-        sample_weight: Option<&Tensor>,
-        missed: bool,
-    ) -> Vec<Tensor> {
-        let Some((t, p)) = self.same_shape(y_true, &p.convert(DType::F32)) else {
-            return vec![p.convert(DType::F64); 2];
-        };
-        let n = p.shape().elements();
-        let weight = match sample_weight {
-            Some(w) => aligned(&p, w).broadcast_to(p.shape()),
-            None => p.ones_like(),
-        };
-        let limits: Vec<f32> = thresholds.iter().map(|&t| t as f32).collect();
-        let limits = match Literal::from_slice([1, limits.len()], &limits) {
-            Ok(l) => p.builder().constant(l),
-            Err(e) => p.fail(e),
-        };
-        let column = |x: &Tensor| x.reshape([n, 1]);
-        let positive = column(&t.not_equal(&t.zeros_like()));
-        let above = column(&p).greater(&limits);
-        let (hit, other) = if missed {
-            (above.and(&positive), above.not().and(&positive))
-        } else {
-            (above.and(&positive), above.and(&positive.not()))
-        };
-        let sum = |which: Tensor| {
-            let zero = weight.scalar_like(0.0);
-            which.select(&column(&weight), &zero).sum(&[0]).convert(DType::F64)
-        };
-        vec![sum(hit), sum(other)]
     }
 }
 

@@ -1,0 +1,535 @@
+//! Counts of the confusion matrix at thresholds, and what is read off them: precision, recall, one at a value of the other,
+//! and the area under a curve.
+
+use super::{Rule, Seen, refused, share, wrong};
+use crate::loss::aligned;
+use serde::{Deserialize, Serialize};
+use systole_ir::{DType, Literal, Result, Tensor};
+
+/// What `top_k` makes of scores that are not among the k greatest, and the threshold that all others are above.
+const BELOW_ALL: f64 = -1e10;
+
+/// A cell of the confusion matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cell {
+    TruePositives,
+    FalsePositives,
+    TrueNegatives,
+    FalseNegatives,
+}
+
+impl Cell {
+    pub(super) const ALL: [Cell; 4] =
+        [Cell::TruePositives, Cell::TrueNegatives, Cell::FalsePositives, Cell::FalseNegatives];
+
+    pub(super) fn slot(self) -> &'static str {
+        match self {
+            Cell::TruePositives => "true_positives",
+            Cell::FalsePositives => "false_positives",
+            Cell::TrueNegatives => "true_negatives",
+            Cell::FalseNegatives => "false_negatives",
+        }
+    }
+}
+
+/// How scores are cut into positive and negative ones.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cut<'a> {
+    pub thresholds: &'a [f64],
+    /// Only the k greatest scores of a row can be positive.
+    pub top_k: Option<usize>,
+    /// Only this class counts.
+    pub class_id: Option<usize>,
+    /// Each column is counted on its own.
+    pub multi_label: bool,
+    /// Weights of the columns.
+    pub label_weights: &'a [f64],
+    pub from_logits: bool,
+}
+
+impl Cut<'_> {
+    /// The weight of samples in each cell, `→ f64[T]` or, of several labels, `f64[T, L]`.
+    #[track_caller]
+    pub fn count(&self, seen: &Seen, cells: &[Cell]) -> Vec<Tensor> {
+        let Some((t, p, weight)) = self.columns(seen) else {
+            return vec![seen.pred.value.convert(DType::F64); cells.len()];
+        };
+        let [n, labels] = [t.dim(0), t.dim(1)];
+        let deep = |x: &Tensor| x.reshape([n, 1, labels]);
+        let (above, weight) = (self.above(&deep(&p)), deep(&weight));
+        let positive = deep(&t).not_equal(&weight.zeros_like());
+        let sum = |which: Tensor| {
+            let zero = weight.scalar_like(0.0);
+            let sum = which.select(&weight, &zero).sum(&[0]).convert(DType::F64);
+            if labels == 1 && !self.multi_label { sum.reshape([self.thresholds.len()]) } else { sum }
+        };
+        let of = |cell: &Cell| match cell {
+            Cell::TruePositives => sum(above.and(&positive)),
+            Cell::FalsePositives => sum(above.and(&positive.not())),
+            Cell::FalseNegatives => sum(above.not().and(&positive)),
+            Cell::TrueNegatives => sum(above.not().and(&positive.not())),
+        };
+        cells.iter().map(of).collect()
+    }
+
+    /// Labels, scores and weights as `f32[N, L]`: all in one column unless labels are apart.
+    fn columns(&self, seen: &Seen) -> Option<(Tensor, Tensor, Tensor)> {
+        let value = seen.pred.value.convert(DType::F32);
+        let (t, mut p) = seen.same_shape(&if self.from_logits { value.logistic() } else { value })?;
+        let last = p.rank().saturating_sub(1);
+        let classes = if p.rank() == 0 { 0 } else { p.dim(-1) };
+        let wants = self.top_k.unwrap_or(0).max(self.class_id.map_or(0, |c| c + 1));
+        if wants > classes || (self.class_id.is_some() && p.rank() < 2) {
+            let hint = format!(
+                "top_k is at most {classes}, and class_id below it: the last axis of the predictions"
+            );
+            refused(seen, "the predictions have too few classes", &hint);
+            return None;
+        }
+        if self.multi_label && p.rank() != 2 {
+            refused(
+                seen,
+                "several labels need predictions of rank 2",
+                "give [batch, labels], or multi_label = false",
+            );
+            return None;
+        }
+        let mut weight = match seen.weight {
+            Some(w) => aligned(&p, w).broadcast_to(p.shape()),
+            None => p.ones_like(),
+        };
+        if !self.label_weights.is_empty() && !self.multi_label {
+            let own = seen.constant(&[self.label_weights.len()], self.label_weights);
+            weight = weight * own.broadcast_to(p.shape());
+        }
+        if let Some(k) = self.top_k {
+            let (_, places) = p.top_k(k);
+            let kept = places.one_hot(classes, DType::F32).sum(&[last]).greater(&p.zeros_like());
+            p = kept.select(&p, &p.scalar_like(BELOW_ALL).broadcast_to(p.shape()));
+        }
+        let narrow = |x: &Tensor| match self.class_id {
+            Some(class) => x.slice_dim(last, class, class + 1),
+            None => x.clone(),
+        };
+        let shape = if self.multi_label { [p.dim(0), classes] } else { [narrow(&p).shape().elements(), 1] };
+        Some((narrow(&t).reshape(shape), narrow(&p).reshape(shape), narrow(&weight).reshape(shape)))
+    }
+
+    /// `p: f32[N, 1, L] → bool[N, T, L]`. Between thresholds of equal distances Keras finds a score's place by a product,
+    /// whose rounding decides where a score lies on a threshold.
+    fn above(&self, p: &Tensor) -> Tensor {
+        let n = self.thresholds.len();
+        let shape = [1, n, 1];
+        let constant = |values: &[f64]| {
+            let values: Vec<f32> = values.iter().map(|v| *v as f32).collect();
+            match Literal::from_slice(shape, &values) {
+                Ok(l) => p.builder().constant(l),
+                Err(e) => p.fail(e),
+            }
+        };
+        if !is_even(self.thresholds) {
+            return p.greater(&constant(self.thresholds));
+        }
+        let mut limits: Vec<f64> = (0..n).map(|i| i as f64).collect();
+        if self.thresholds[0] < 0.0 || self.thresholds[n - 1] > 1.0 {
+            limits[0] = -1.0;
+        }
+        let within = p.clamp(&p.scalar_like(0.0), &p.scalar_like(1.0));
+        (within * (n as f64 - 1.0)).greater(&constant(&limits))
+    }
+}
+
+/// Whether they are 0, 1 / (n − 1) … 1, as far as NumPy's `allclose` sees.
+fn is_even(thresholds: &[f64]) -> bool {
+    let n = thresholds.len();
+    let place = |i: usize| (i as f32 / (n as f32 - 1.0)) as f64;
+    n >= 3 && thresholds.iter().enumerate().all(|(i, t)| (t - place(i)).abs() <= 1e-7 + 1e-5 * place(i))
+}
+
+/// 0, 1 / (n − 1) … 1.
+fn evenly(n: usize) -> Vec<f64> {
+    if n == 1 { vec![0.5] } else { (0..n).map(|i| i as f64 / (n as f64 - 1.0)).collect() }
+}
+
+/// Refuses thresholds that are not from 0 to 1.
+pub(super) fn check_thresholds(thresholds: &[f64]) -> Result<()> {
+    match thresholds.iter().find(|t| !(0.0..=1.0).contains(*t)) {
+        Some(t) => Err(wrong(format!("the threshold {t}"), "choose numbers from 0 to 1; 0.5 is usual")),
+        None => Ok(()),
+    }
+}
+
+/// The thresholds of precision and recall: where k scores are picked, all of these count.
+pub(super) fn thresholds_of(given: &[f64], top_k: Option<usize>) -> Vec<f64> {
+    match (given, top_k) {
+        ([], None) => vec![0.5],
+        ([], Some(_)) => vec![BELOW_ALL],
+        (given, _) => given.to_vec(),
+    }
+}
+
+pub(super) fn check_number(name: &str, number: usize, least: usize) -> Result<()> {
+    if number >= least {
+        return Ok(());
+    }
+    Err(wrong(format!("{name} is {number}"), &format!("choose a whole number from {least} up")))
+}
+
+macro_rules! counts {
+    ($($name:ident, $label:literal;)*) => {
+        $(impl Default for $name {
+            fn default() -> $name {
+                $name { thresholds: vec![0.5] }
+            }
+        }
+
+        impl Rule for $name {
+            fn name(&self) -> &'static str {
+                $label
+            }
+
+            fn check(&self) -> Result<()> {
+                check_thresholds(&self.thresholds)
+            }
+
+            fn slots(&self, _: usize) -> Vec<(&'static str, Vec<usize>)> {
+                vec![("accumulator", vec![self.thresholds.len()])]
+            }
+
+            fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+                Cut { thresholds: &self.thresholds, ..Cut::default() }.count(seen, &[Cell::$name])
+            }
+
+            fn results(&self, sums: &[Vec<f64>]) -> Vec<f64> {
+                sums.first().cloned().unwrap_or_default()
+            }
+        })*
+    };
+}
+
+counts! {
+    TruePositives, "true_positives";
+    TrueNegatives, "true_negatives";
+    FalsePositives, "false_positives";
+    FalseNegatives, "false_negatives";
+}
+
+/// How many samples labelled 1 have a score above the threshold.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TruePositives {
+    /// One result for each. Keras: 0.5.
+    pub thresholds: Vec<f64>,
+}
+
+/// How many samples labelled 0 have a score up to the threshold.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrueNegatives {
+    /// One result for each. Keras: 0.5.
+    pub thresholds: Vec<f64>,
+}
+
+/// How many samples labelled 0 have a score above the threshold.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FalsePositives {
+    /// One result for each. Keras: 0.5.
+    pub thresholds: Vec<f64>,
+}
+
+/// How many samples labelled 1 have a score up to the threshold.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FalseNegatives {
+    /// One result for each. Keras: 0.5.
+    pub thresholds: Vec<f64>,
+}
+
+/// Shares at one threshold.
+struct Shares {
+    sensitivity: f64,
+    specificity: f64,
+    precision: f64,
+}
+
+fn shares(sums: &[Vec<f64>]) -> Vec<Shares> {
+    let [tp, tn, fp, fne] = sums else { return Vec::new() };
+    let one = |i: usize| Shares {
+        sensitivity: share(tp[i], tp[i] + fne[i]),
+        specificity: share(tn[i], tn[i] + fp[i]),
+        precision: share(tp[i], tp[i] + fp[i]),
+    };
+    (0..tp.len()).map(one).collect()
+}
+
+macro_rules! bests {
+    ($($name:ident, $label:literal, $key:ident, $held:ident => $best:ident;)*) => {
+        $(impl Default for $name {
+            fn default() -> $name {
+                $name { $key: 0.5, num_thresholds: 200, class_id: None }
+            }
+        }
+
+        impl Rule for $name {
+            fn name(&self) -> &'static str {
+                $label
+            }
+
+            fn check(&self) -> Result<()> {
+                check_number("num_thresholds", self.num_thresholds, 1)?;
+                match (0.0..=1.0).contains(&self.$key) {
+                    true => Ok(()),
+                    false => Err(wrong(format!("{} is {}", stringify!($key), self.$key), "choose a number from 0 to 1")),
+                }
+            }
+
+            fn slots(&self, _: usize) -> Vec<(&'static str, Vec<usize>)> {
+                Cell::ALL.map(|c| (c.slot(), vec![self.num_thresholds])).to_vec()
+            }
+
+            fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+                let thresholds = evenly(self.num_thresholds);
+                let cut = Cut { thresholds: &thresholds, class_id: self.class_id, ..Cut::default() };
+                cut.count(seen, &Cell::ALL)
+            }
+
+            fn results(&self, sums: &[Vec<f64>]) -> Vec<f64> {
+                let enough = shares(sums).into_iter().filter(|s| s.$held >= self.$key);
+                vec![enough.map(|s| s.$best).fold(0.0, f64::max)]
+            }
+        })*
+    };
+}
+
+bests! {
+    SensitivityAtSpecificity, "sensitivity_at_specificity", specificity, specificity => sensitivity;
+    SpecificityAtSensitivity, "specificity_at_sensitivity", sensitivity, sensitivity => specificity;
+    PrecisionAtRecall, "precision_at_recall", recall, sensitivity => precision;
+    RecallAtPrecision, "recall_at_precision", precision, precision => sensitivity;
+}
+
+/// The greatest sensitivity at a threshold where the specificity is at least the given one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SensitivityAtSpecificity {
+    /// The least specificity; Keras has no default.
+    pub specificity: f64,
+    /// How many thresholds are tried, at equal distances from 0 to 1. Keras: 200.
+    pub num_thresholds: usize,
+    /// Only this class counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class_id: Option<usize>,
+}
+
+/// The greatest specificity at a threshold where the sensitivity is at least the given one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SpecificityAtSensitivity {
+    /// The least sensitivity; Keras has no default.
+    pub sensitivity: f64,
+    /// How many thresholds are tried, at equal distances from 0 to 1. Keras: 200.
+    pub num_thresholds: usize,
+    /// Only this class counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class_id: Option<usize>,
+}
+
+/// The greatest precision at a threshold where the recall is at least the given one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PrecisionAtRecall {
+    /// The least recall; Keras has no default.
+    pub recall: f64,
+    /// How many thresholds are tried, at equal distances from 0 to 1. Keras: 200.
+    pub num_thresholds: usize,
+    /// Only this class counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class_id: Option<usize>,
+}
+
+/// The greatest recall at a threshold where the precision is at least the given one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RecallAtPrecision {
+    /// The least precision; Keras has no default.
+    pub precision: f64,
+    /// How many thresholds are tried, at equal distances from 0 to 1. Keras: 200.
+    pub num_thresholds: usize,
+    /// Only this class counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class_id: Option<usize>,
+}
+
+/// The curve whose area is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Curve {
+    /// Recall over the rate of false positives.
+    #[default]
+    #[serde(alias = "roc")]
+    ROC,
+    /// Precision over recall.
+    #[serde(alias = "pr")]
+    PR,
+    /// Gain in precision over gain in recall.
+    #[serde(alias = "prgain")]
+    PRGAIN,
+}
+
+/// What lies between two thresholds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Summation {
+    /// The mean of both; for `PR` the interpolation of Davis and Goadrich.
+    #[default]
+    Interpolation,
+    /// The greater.
+    Majoring,
+    /// The less.
+    Minoring,
+}
+
+/// The area under a curve of shares over all thresholds: 1 where scores keep the classes apart, 0.5 of chance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AUC {
+    /// How many thresholds there are, at equal distances from 0 to 1. Keras: 200.
+    pub num_thresholds: usize,
+    /// `ROC`, `PR` or `PRGAIN`. Keras: `ROC`.
+    pub curve: Curve,
+    /// `interpolation`, `majoring` or `minoring`. Keras: `interpolation`.
+    pub summation_method: Summation,
+    /// Thresholds between 0 and 1 in place of `num_thresholds`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub thresholds: Vec<f64>,
+    /// Whether each column is a label of its own, whose areas are averaged.
+    pub multi_label: bool,
+    /// How many labels there are. Default: the model's outputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_labels: Option<usize>,
+    /// How much each label counts. Default: alike.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub label_weights: Vec<f64>,
+    /// Predictions are logits, not probabilities.
+    pub from_logits: bool,
+}
+
+impl Default for AUC {
+    fn default() -> AUC {
+        AUC {
+            num_thresholds: 200,
+            curve: Curve::ROC,
+            summation_method: Summation::Interpolation,
+            thresholds: Vec::new(),
+            multi_label: false,
+            num_labels: None,
+            label_weights: Vec::new(),
+            from_logits: false,
+        }
+    }
+}
+
+impl AUC {
+    /// From below 0 to above 1.
+    fn limits(&self) -> Vec<f64> {
+        let mut limits = match self.thresholds.is_empty() {
+            true => evenly(self.num_thresholds),
+            false => [&[0.0], &self.thresholds[..], &[1.0]].concat(),
+        };
+        limits.sort_by(f64::total_cmp);
+        if let [first, .., last] = &mut limits[..] {
+            (*first, *last) = (-1e-7, 1.0 + 1e-7);
+        }
+        limits
+    }
+
+    /// The area from the counts at each threshold.
+    fn area(&self, cells: [&[f64]; 4]) -> f64 {
+        let [tp, tn, fp, fne] = cells;
+        if self.curve == Curve::PR && self.summation_method == Summation::Interpolation {
+            return interpolated(tp, fp, fne);
+        }
+        let point = |i: usize| {
+            let recall = share(tp[i], tp[i] + fne[i]);
+            match self.curve {
+                Curve::ROC => (share(fp[i], fp[i] + tn[i]), recall),
+                Curve::PR => (recall, share(tp[i], tp[i] + fp[i])),
+                Curve::PRGAIN if tp[i] == 0.0 => (0.0, 1.0),
+                Curve::PRGAIN => {
+                    let factor = share(tp[i] + fne[i], tn[i] + fp[i]);
+                    let gain = |lost: f64| 1.0 - factor * share(lost, tp[i]);
+                    (gain(fne[i]).max(0.0), gain(fp[i]))
+                }
+            }
+        };
+        let points: Vec<(f64, f64)> = (0..tp.len()).map(point).collect();
+        let height = |a: f64, b: f64| match self.summation_method {
+            Summation::Interpolation => (a + b) / 2.0,
+            Summation::Minoring => a.min(b),
+            Summation::Majoring => a.max(b),
+        };
+        points.windows(2).map(|w| (w[0].0 - w[1].0) * height(w[0].1, w[1].1)).sum()
+    }
+}
+
+/// The area under precision over recall with true positives interpolated between thresholds (Davis and Goadrich 2006).
+fn interpolated(tp: &[f64], fp: &[f64], fne: &[f64]) -> f64 {
+    let between = |i: usize| {
+        let (p, next) = (tp[i] + fp[i], tp[i + 1] + fp[i + 1]);
+        let gained = tp[i] - tp[i + 1];
+        let slope = share(gained, (p - next).max(0.0));
+        let intercept = tp[i + 1] - slope * next;
+        let ratio = if p > 0.0 && next > 0.0 { p / next } else { 1.0 };
+        share(slope * (gained + intercept * ratio.ln()), (tp[i + 1] + fne[i + 1]).max(0.0))
+    };
+    (0..tp.len().saturating_sub(1)).map(between).sum()
+}
+
+impl Rule for AUC {
+    fn name(&self) -> &'static str {
+        "auc"
+    }
+
+    fn check(&self) -> Result<()> {
+        check_thresholds(&self.thresholds)?;
+        check_number("num_thresholds", self.num_thresholds, 2)?;
+        match (self.num_labels, self.multi_label) {
+            (Some(_), false) => Err(wrong(
+                "num_labels is set, and multi_label is not".into(),
+                "set multi_label = true, or leave num_labels out",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn slots(&self, outputs: usize) -> Vec<(&'static str, Vec<usize>)> {
+        let mut shape = vec![self.limits().len()];
+        if self.multi_label {
+            shape.push(self.num_labels.unwrap_or(outputs));
+        }
+        Cell::ALL.map(|c| (c.slot(), shape.clone())).to_vec()
+    }
+
+    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+        let cut = Cut {
+            thresholds: &self.limits(),
+            multi_label: self.multi_label,
+            label_weights: &self.label_weights,
+            from_logits: self.from_logits,
+            ..Cut::default()
+        };
+        cut.count(seen, &Cell::ALL)
+    }
+
+    fn results(&self, sums: &[Vec<f64>]) -> Vec<f64> {
+        let [tp, tn, fp, fne] = sums else { return Vec::new() };
+        let labels = (tp.len() / self.limits().len()).max(1);
+        let column =
+            |all: &[f64], l: usize| all.iter().copied().skip(l).step_by(labels).collect::<Vec<f64>>();
+        let area = |l: usize| self.area([&column(tp, l), &column(tn, l), &column(fp, l), &column(fne, l)]);
+        let weight =
+            |l: usize| if self.multi_label { self.label_weights.get(l).copied().unwrap_or(1.0) } else { 1.0 };
+        let total: f64 = (0..labels).map(weight).sum();
+        vec![share((0..labels).map(|l| area(l) * weight(l)).sum(), total)]
+    }
+}

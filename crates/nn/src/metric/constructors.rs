@@ -1,0 +1,398 @@
+//! Functions that make metrics, named as Keras names them.
+
+use super::*;
+
+/// `y_true: I[B, …], y_pred: T[B, …, C]`: how often the greatest score is that of the class number.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::sparse_categorical_crossentropy, metric::sparse_categorical_accuracy, Compile, Model};
+/// let mut model = Model::sequential([dense(10).activation("softmax")]);
+/// let metrics = vec![sparse_categorical_accuracy()];
+/// model.compile(Compile { loss: sparse_categorical_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn sparse_categorical_accuracy() -> Metric {
+    Metric::SparseCategoricalAccuracy
+}
+
+/// `y_true, y_pred: T[B, …, C]`: how often the greatest score is where the one-hot label is 1.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::categorical_accuracy, Compile, Model};
+/// let mut model = Model::sequential([dense(10).activation("softmax")]);
+/// let metrics = vec![categorical_accuracy()];
+/// model.compile(Compile { loss: categorical_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn categorical_accuracy() -> Metric {
+    Metric::CategoricalAccuracy
+}
+
+/// `y_true, y_pred: T[B, …]`: how often a score above 0.5 meets a label 1, or another a label 0.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::binary_accuracy, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![binary_accuracy()];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn binary_accuracy() -> Metric {
+    Metric::BinaryAccuracy { threshold: 0.5 }
+}
+
+/// `y_true: I[B, …], y_pred: T[B, …, C]`: how often the class number is among the `k` greatest scores.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::sparse_categorical_crossentropy, metric::sparse_top_k_categorical_accuracy, Compile, Model};
+/// let mut model = Model::sequential([dense(10).activation("softmax")]);
+/// let metrics = vec![sparse_top_k_categorical_accuracy(5)];
+/// model.compile(Compile { loss: sparse_categorical_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn sparse_top_k_categorical_accuracy(k: usize) -> Metric {
+    Metric::SparseTopKCategoricalAccuracy { k }
+}
+
+/// `y_true, y_pred: T[B, …, C]`: how often the one-hot label's class is among the `k` greatest scores.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::top_k_categorical_accuracy, Compile, Model};
+/// let mut model = Model::sequential([dense(10).activation("softmax")]);
+/// let metrics = vec![top_k_categorical_accuracy(5)];
+/// model.compile(Compile { loss: categorical_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn top_k_categorical_accuracy(k: usize) -> Metric {
+    Metric::TopKCategoricalAccuracy { k }
+}
+
+/// `y_true, y_pred: T[B, …]`: of the scores above 0.5, the share that is labelled 1.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::precision, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![precision()];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn precision() -> Metric {
+    Metric::Precision { thresholds: vec![0.5], top_k: None, class_id: None }
+}
+
+/// `y_true, y_pred: T[B, …]`: of what is labelled 1, the share of scores above 0.5.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::recall, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![recall()];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn recall() -> Metric {
+    Metric::Recall { thresholds: vec![0.5], top_k: None, class_id: None }
+}
+
+/// `y_pred: T[B, …]`: the mean of given values, whatever the labels are.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::mean_squared_error, metric::mean, Compile, Model};
+/// let mut model = Model::sequential([dense(1)]);
+/// model.compile(Compile { loss: mean_squared_error(), metrics: vec![mean("mean_output")], ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn mean(name: &str) -> Metric {
+    Metric::Mean { name: name.into() }
+}
+
+/// `y_true, y_pred: T[B, …]`: the area under the curve of recall over the rate of false positives, at 200 thresholds; see [`AUC`] for others.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::auc, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![auc()];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn auc() -> Metric {
+    AUC::default().into()
+}
+
+/// `y_true, y_pred: T[B, C]`: the harmonic mean of precision and recall of each class; see [`F1Score`].
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::f1_score, Compile, Model};
+/// let mut model = Model::sequential([dense(10).activation("softmax")]);
+/// let metrics = vec![f1_score()];
+/// model.compile(Compile { loss: categorical_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn f1_score() -> Metric {
+    F1Score::default().into()
+}
+
+/// `y_true, y_pred: T[B, C]`: as [`f1_score`], with recall `beta` times as important as precision; see [`FBetaScore`].
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::fbeta_score, Compile, Model};
+/// let mut model = Model::sequential([dense(10).activation("softmax")]);
+/// let metrics = vec![fbeta_score(2.0)];
+/// model.compile(Compile { loss: categorical_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn fbeta_score(beta: f64) -> Metric {
+    FBetaScore { beta, ..FBetaScore::default() }.into()
+}
+
+/// `y_true, y_pred: T[B, C]`: the share of the labels' variance that predictions explain, averaged over outputs; see [`R2Score`].
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::mean_squared_error, metric::r2_score, Compile, Model};
+/// let mut model = Model::sequential([dense(3)]);
+/// let metrics = vec![r2_score()];
+/// model.compile(Compile { loss: mean_squared_error(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn r2_score() -> Metric {
+    R2Score::default().into()
+}
+
+/// `y_true, y_pred: T[B, …]`: the root of the mean of squared differences.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::mean_squared_error, metric::root_mean_squared_error, Compile, Model};
+/// let mut model = Model::sequential([dense(3)]);
+/// let metrics = vec![root_mean_squared_error()];
+/// model.compile(Compile { loss: mean_squared_error(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn root_mean_squared_error() -> Metric {
+    RootMeanSquaredError::default().into()
+}
+
+/// `y_true, y_pred: T[B, …, C]`: the mean cosine along the last axis: 1 where labels and predictions point the same way.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::mean_squared_error, metric::cosine_similarity, Compile, Model};
+/// let mut model = Model::sequential([dense(3)]);
+/// let metrics = vec![cosine_similarity()];
+/// model.compile(Compile { loss: mean_squared_error(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn cosine_similarity() -> Metric {
+    CosineSimilarity::default().into()
+}
+
+/// `y_true, y_pred: T[B, …, C]`: the mean correlation of Pearson along the last axis.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::mean_squared_error, metric::pearson_correlation, Compile, Model};
+/// let mut model = Model::sequential([dense(3)]);
+/// let metrics = vec![pearson_correlation()];
+/// model.compile(Compile { loss: mean_squared_error(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn pearson_correlation() -> Metric {
+    PearsonCorrelation::default().into()
+}
+
+/// `y_true, y_pred: T[B, …, C]`: the mean correlation of Lin along the last axis.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::mean_squared_error, metric::concordance_correlation, Compile, Model};
+/// let mut model = Model::sequential([dense(3)]);
+/// let metrics = vec![concordance_correlation()];
+/// model.compile(Compile { loss: mean_squared_error(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn concordance_correlation() -> Metric {
+    ConcordanceCorrelation::default().into()
+}
+
+/// `y_true, y_pred: I[B, …]`: the mean of intersection over union of the classes `target_class_ids`, for class numbers as labels and predictions; see [`IoU`].
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::mean_squared_error, metric::iou, Compile, Model};
+/// let mut model = Model::sequential([dense(1)]);
+/// let metrics = vec![iou(3, &[0, 2])];
+/// model.compile(Compile { loss: mean_squared_error(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn iou(num_classes: usize, target_class_ids: &[usize]) -> Metric {
+    IoU { num_classes: Some(num_classes), target_class_ids: target_class_ids.to_vec(), ..IoU::default() }
+        .into()
+}
+
+/// `y_true, y_pred: I[B, …]`: the mean of intersection over union of all classes, for class numbers as labels and predictions; see [`MeanIoU`] for scores.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::mean_squared_error, metric::mean_iou, Compile, Model};
+/// let mut model = Model::sequential([dense(1)]);
+/// let metrics = vec![mean_iou(3)];
+/// model.compile(Compile { loss: mean_squared_error(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn mean_iou(num_classes: usize) -> Metric {
+    MeanIoU { num_classes: Some(num_classes), ..MeanIoU::default() }.into()
+}
+
+/// `y_true, y_pred: T[B, …, C]`: the mean of intersection over union of the classes `target_class_ids`, for one-hot labels; see [`OneHotIoU`].
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::one_hot_iou, Compile, Model};
+/// let mut model = Model::sequential([dense(10).activation("softmax")]);
+/// let metrics = vec![one_hot_iou(10, &[0, 2])];
+/// model.compile(Compile { loss: categorical_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn one_hot_iou(num_classes: usize, target_class_ids: &[usize]) -> Metric {
+    OneHotIoU {
+        num_classes: Some(num_classes),
+        target_class_ids: target_class_ids.to_vec(),
+        ..OneHotIoU::default()
+    }
+    .into()
+}
+
+/// `y_true, y_pred: T[B, …, C]`: the mean of intersection over union of all classes, for one-hot labels; see [`OneHotMeanIoU`].
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::categorical_crossentropy, metric::one_hot_mean_iou, Compile, Model};
+/// let mut model = Model::sequential([dense(10).activation("softmax")]);
+/// let metrics = vec![one_hot_mean_iou(10)];
+/// model.compile(Compile { loss: categorical_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn one_hot_mean_iou(num_classes: usize) -> Metric {
+    OneHotMeanIoU { num_classes: Some(num_classes), ..OneHotMeanIoU::default() }.into()
+}
+
+/// `y_true, y_pred: T[B, …]`: the mean of intersection over union of labels 0 and 1, for scores of which those from 0.5 on mean 1.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::binary_iou, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![binary_iou()];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn binary_iou() -> Metric {
+    BinaryIoU::default().into()
+}
+
+/// `y_true, y_pred: T[B, …]`: how many samples labelled 1 have a score above 0.5.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::true_positives, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![true_positives()];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn true_positives() -> Metric {
+    TruePositives::default().into()
+}
+
+/// `y_true, y_pred: T[B, …]`: how many samples labelled 0 have a score up to 0.5.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::true_negatives, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![true_negatives()];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn true_negatives() -> Metric {
+    TrueNegatives::default().into()
+}
+
+/// `y_true, y_pred: T[B, …]`: how many samples labelled 0 have a score above 0.5.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::false_positives, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![false_positives()];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn false_positives() -> Metric {
+    FalsePositives::default().into()
+}
+
+/// `y_true, y_pred: T[B, …]`: how many samples labelled 1 have a score up to 0.5.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::false_negatives, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![false_negatives()];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn false_negatives() -> Metric {
+    FalseNegatives::default().into()
+}
+
+/// `y_true, y_pred: T[B, …]`: the greatest sensitivity where the specificity is at least the given one, from 0 to 1.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::sensitivity_at_specificity, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![sensitivity_at_specificity(0.9)];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn sensitivity_at_specificity(specificity: f64) -> Metric {
+    SensitivityAtSpecificity { specificity, ..SensitivityAtSpecificity::default() }.into()
+}
+
+/// `y_true, y_pred: T[B, …]`: the greatest specificity where the sensitivity is at least the given one, from 0 to 1.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::specificity_at_sensitivity, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![specificity_at_sensitivity(0.9)];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn specificity_at_sensitivity(sensitivity: f64) -> Metric {
+    SpecificityAtSensitivity { sensitivity, ..SpecificityAtSensitivity::default() }.into()
+}
+
+/// `y_true, y_pred: T[B, …]`: the greatest precision where the recall is at least the given one, from 0 to 1.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::precision_at_recall, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![precision_at_recall(0.9)];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn precision_at_recall(recall: f64) -> Metric {
+    PrecisionAtRecall { recall, ..PrecisionAtRecall::default() }.into()
+}
+
+/// `y_true, y_pred: T[B, …]`: the greatest recall where the precision is at least the given one, from 0 to 1.
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::binary_crossentropy, metric::recall_at_precision, Compile, Model};
+/// let mut model = Model::sequential([dense(1).activation("sigmoid")]);
+/// let metrics = vec![recall_at_precision(0.9)];
+/// model.compile(Compile { loss: binary_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn recall_at_precision(precision: f64) -> Metric {
+    RecallAtPrecision { precision, ..RecallAtPrecision::default() }.into()
+}
+
+/// `y_true: I[B, …] or T[B, …, C], y_pred: T[B, …, C]`: how far confidence is from accuracy, over 15 bins; see [`ExpectedCalibrationError`].
+///
+/// ```
+/// use systole_nn::{layers::dense, loss::sparse_categorical_crossentropy, metric::expected_calibration_error, Compile, Model};
+/// let mut model = Model::sequential([dense(10).activation("softmax")]);
+/// let metrics = vec![expected_calibration_error()];
+/// model.compile(Compile { loss: sparse_categorical_crossentropy(), metrics, ..Default::default() })?;
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn expected_calibration_error() -> Metric {
+    ExpectedCalibrationError::default().into()
+}

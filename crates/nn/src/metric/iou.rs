@@ -1,0 +1,335 @@
+//! Intersection over union of classes, from a confusion matrix that is kept on the device.
+
+use super::{Rule, Seen, refused, wrong};
+use crate::loss::aligned;
+use serde::{Deserialize, Serialize};
+use systole_ir::{DType, Result, Tensor};
+
+/// What all of the family have.
+struct Matrix<'a> {
+    num_classes: Option<usize>,
+    /// Empty: all.
+    target_class_ids: &'a [usize],
+    ignore_class: Option<i64>,
+    sparse_y_true: bool,
+    sparse_y_pred: bool,
+    axis: i64,
+    /// Scores from it on are class 1, others class 0.
+    threshold: Option<f64>,
+}
+
+impl Matrix<'_> {
+    fn classes(&self, outputs: usize) -> usize {
+        self.num_classes.unwrap_or(outputs)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.num_classes == Some(0) || (self.num_classes.is_none() && self.sparse_y_pred) {
+            return Err(wrong("num_classes is not known".into(), "set num_classes to the number of classes"));
+        }
+        match self.target_class_ids.iter().max() {
+            Some(class) if self.num_classes.is_some_and(|n| *class >= n) => {
+                let what = format!("target_class_ids has {class}, which is no class");
+                Err(wrong(what, "classes are counted from 0 to num_classes - 1"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn slots(&self, outputs: usize) -> Vec<(&'static str, Vec<usize>)> {
+        vec![("total_confusion_matrix", vec![self.classes(outputs); 2])]
+    }
+
+    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+        let p = seen.pred.value.convert(DType::F32);
+        let p = self
+            .threshold
+            .map_or(p.clone(), |limit| p.greater_equal(&p.scalar_like(limit)).convert(DType::F32));
+        let axis = if self.axis < 0 { self.axis + p.rank() as i64 } else { self.axis };
+        let pick = |x: &Tensor, sparse: bool| match sparse {
+            true => Some(x.convert(DType::I32)),
+            false if (0..x.rank() as i64).contains(&axis) => Some(x.argmax(axis as usize)),
+            false => None,
+        };
+        let outputs = if (0..p.rank() as i64).contains(&axis) { p.dim(axis as isize) } else { 1 };
+        let t = if self.sparse_y_true { seen.y_true.clone() } else { seen.y_true.convert(DType::F32) };
+        match (pick(&t, self.sparse_y_true), pick(&p, self.sparse_y_pred)) {
+            (Some(t), Some(p)) if t.shape().elements() == p.shape().elements() => {
+                vec![self.matrix(&t, &p, self.classes(outputs), seen)]
+            }
+            _ => vec![refused(
+                seen,
+                "labels and predictions have different numbers of classes to compare",
+                "see sparse_y_true and sparse_y_pred: class numbers, or one score for each class along axis",
+            )],
+        }
+    }
+
+    /// `t, p: i32[…] → f64[C, C]`; row: what it is, column: what it is taken for.
+    fn matrix(&self, t: &Tensor, p: &Tensor, classes: usize, seen: &Seen) -> Tensor {
+        let n = p.shape().elements();
+        let weight = match seen.weight {
+            Some(w) => aligned(p, w).broadcast_to(p.shape()).reshape([n]),
+            None => p.convert(DType::F32).ones_like().reshape([n]),
+        };
+        let (t, p) = (t.reshape([n]), p.reshape([n]));
+        let mut one = t.one_hot(classes, DType::F32);
+        if let Some(ignored) = self.ignore_class {
+            let kept = t.not_equal(&t.scalar_like(ignored as f64)).convert(DType::F32);
+            one = one * kept.broadcast_in_dim(&[n, classes].into(), &[0]);
+        }
+        // A class number out of range is in no row and no column.
+        let one = one * weight.broadcast_in_dim(&[n, classes].into(), &[0]);
+        one.dot_general(&p.one_hot(classes, DType::F32), &[], &[], &[0], &[0]).convert(DType::F64)
+    }
+
+    fn results(&self, sums: &[Vec<f64>]) -> Vec<f64> {
+        let all = sums.first().map_or(&[][..], Vec::as_slice);
+        let n = (all.len() as f64).sqrt().round() as usize;
+        let row = |c: usize| all[c * n..(c + 1) * n].iter().sum::<f64>();
+        let column = |c: usize| (0..n).map(|r| all[r * n + c]).sum::<f64>();
+        let every: Vec<usize> = (0..n).collect();
+        let targets = if self.target_class_ids.is_empty() { &every[..] } else { self.target_class_ids };
+        let (mut sum, mut valid) = (0.0, 0.0);
+        for &c in targets.iter().filter(|c| **c < n) {
+            let hit = all[c * n + c];
+            let union = row(c) + column(c) - hit;
+            if union > 1e-9 {
+                sum += hit / (union + 1e-7);
+                valid += 1.0;
+            }
+        }
+        vec![sum / (valid + 1e-7)]
+    }
+}
+
+macro_rules! overlaps {
+    ($($name:ident, $label:literal;)*) => {
+        $(impl Rule for $name {
+            fn name(&self) -> &'static str {
+                $label
+            }
+
+            fn check(&self) -> Result<()> {
+                self.matrix().check()
+            }
+
+            fn slots(&self, outputs: usize) -> Vec<(&'static str, Vec<usize>)> {
+                self.matrix().slots(outputs)
+            }
+
+            fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+                self.matrix().sums(seen)
+            }
+
+            fn results(&self, sums: &[Vec<f64>]) -> Vec<f64> {
+                self.matrix().results(sums)
+            }
+        })*
+    };
+}
+
+overlaps! {
+    IoU, "iou";
+    MeanIoU, "mean_iou";
+    OneHotIoU, "one_hot_iou";
+    OneHotMeanIoU, "one_hot_mean_iou";
+    BinaryIoU, "binary_iou";
+}
+
+/// The mean of intersection over union of some classes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct IoU {
+    /// How many classes there are. Default: the model's outputs; Keras: to be given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_classes: Option<usize>,
+    /// The classes that count. Default: all; Keras: to be given.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub target_class_ids: Vec<usize>,
+    /// Labels of this class count for nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignore_class: Option<i64>,
+    /// Whether labels are class numbers, not a value for each class.
+    pub sparse_y_true: bool,
+    /// Whether predictions are class numbers, not a score for each class.
+    pub sparse_y_pred: bool,
+    /// The axis of the scores. Keras: −1.
+    pub axis: i64,
+}
+
+impl Default for IoU {
+    fn default() -> IoU {
+        IoU {
+            num_classes: None,
+            target_class_ids: Vec::new(),
+            ignore_class: None,
+            sparse_y_true: true,
+            sparse_y_pred: true,
+            axis: -1,
+        }
+    }
+}
+
+impl IoU {
+    fn matrix(&self) -> Matrix<'_> {
+        Matrix {
+            num_classes: self.num_classes,
+            target_class_ids: &self.target_class_ids,
+            ignore_class: self.ignore_class,
+            sparse_y_true: self.sparse_y_true,
+            sparse_y_pred: self.sparse_y_pred,
+            axis: self.axis,
+            threshold: None,
+        }
+    }
+}
+
+/// The mean of intersection over union of all classes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MeanIoU {
+    /// How many classes there are. Default: the model's outputs; Keras: to be given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_classes: Option<usize>,
+    /// Labels of this class count for nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignore_class: Option<i64>,
+    /// Whether labels are class numbers, not a value for each class.
+    pub sparse_y_true: bool,
+    /// Whether predictions are class numbers, not a score for each class.
+    pub sparse_y_pred: bool,
+    /// The axis of the scores. Keras: −1.
+    pub axis: i64,
+}
+
+impl Default for MeanIoU {
+    fn default() -> MeanIoU {
+        MeanIoU { num_classes: None, ignore_class: None, sparse_y_true: true, sparse_y_pred: true, axis: -1 }
+    }
+}
+
+impl MeanIoU {
+    fn matrix(&self) -> Matrix<'_> {
+        Matrix {
+            num_classes: self.num_classes,
+            target_class_ids: &[],
+            ignore_class: self.ignore_class,
+            sparse_y_true: self.sparse_y_true,
+            sparse_y_pred: self.sparse_y_pred,
+            axis: self.axis,
+            threshold: None,
+        }
+    }
+}
+
+/// The mean of intersection over union of some classes, for one-hot labels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OneHotIoU {
+    /// How many classes there are. Default: the model's outputs; Keras: to be given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_classes: Option<usize>,
+    /// The classes that count. Default: all; Keras: to be given.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub target_class_ids: Vec<usize>,
+    /// Labels of this class count for nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignore_class: Option<i64>,
+    /// Whether predictions are class numbers, not a score for each class.
+    pub sparse_y_pred: bool,
+    /// The axis of the scores. Keras: −1.
+    pub axis: i64,
+}
+
+impl Default for OneHotIoU {
+    fn default() -> OneHotIoU {
+        OneHotIoU {
+            num_classes: None,
+            target_class_ids: Vec::new(),
+            ignore_class: None,
+            sparse_y_pred: false,
+            axis: -1,
+        }
+    }
+}
+
+impl OneHotIoU {
+    fn matrix(&self) -> Matrix<'_> {
+        Matrix {
+            num_classes: self.num_classes,
+            target_class_ids: &self.target_class_ids,
+            ignore_class: self.ignore_class,
+            sparse_y_true: false,
+            sparse_y_pred: self.sparse_y_pred,
+            axis: self.axis,
+            threshold: None,
+        }
+    }
+}
+
+/// The mean of intersection over union of all classes, for one-hot labels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OneHotMeanIoU {
+    /// How many classes there are. Default: the model's outputs; Keras: to be given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_classes: Option<usize>,
+    /// Labels of this class count for nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignore_class: Option<i64>,
+    /// Whether predictions are class numbers, not a score for each class.
+    pub sparse_y_pred: bool,
+    /// The axis of the scores. Keras: −1.
+    pub axis: i64,
+}
+
+impl Default for OneHotMeanIoU {
+    fn default() -> OneHotMeanIoU {
+        OneHotMeanIoU { num_classes: None, ignore_class: None, sparse_y_pred: false, axis: -1 }
+    }
+}
+
+impl OneHotMeanIoU {
+    fn matrix(&self) -> Matrix<'_> {
+        Matrix {
+            num_classes: self.num_classes,
+            target_class_ids: &[],
+            ignore_class: self.ignore_class,
+            sparse_y_true: false,
+            sparse_y_pred: self.sparse_y_pred,
+            axis: self.axis,
+            threshold: None,
+        }
+    }
+}
+
+/// The mean of intersection over union of labels 0 and 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BinaryIoU {
+    /// The classes that count. Keras: both.
+    pub target_class_ids: Vec<usize>,
+    /// Scores from it on mean 1. Keras: 0.5.
+    pub threshold: f64,
+}
+
+impl Default for BinaryIoU {
+    fn default() -> BinaryIoU {
+        BinaryIoU { target_class_ids: vec![0, 1], threshold: 0.5 }
+    }
+}
+
+impl BinaryIoU {
+    fn matrix(&self) -> Matrix<'_> {
+        Matrix {
+            num_classes: Some(2),
+            target_class_ids: &self.target_class_ids,
+            ignore_class: None,
+            sparse_y_true: true,
+            sparse_y_pred: true,
+            axis: -1,
+            threshold: Some(self.threshold),
+        }
+    }
+}

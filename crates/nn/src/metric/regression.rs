@@ -1,0 +1,228 @@
+//! Metrics of predicted numbers: the coefficient of determination, the root of the mean square, cosine and correlations.
+
+use super::{Rule, Seen, mean_slots, refused, share, weighted_sums, wrong};
+use serde::{Deserialize, Serialize};
+use systole_ir::{DType, Result, Tensor};
+
+/// The root of the mean of (t − p)².
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RootMeanSquaredError {}
+
+impl Rule for RootMeanSquaredError {
+    fn name(&self) -> &'static str {
+        "root_mean_squared_error"
+    }
+
+    fn slots(&self, _: usize) -> Vec<(&'static str, Vec<usize>)> {
+        mean_slots()
+    }
+
+    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+        match seen.same_shape(&seen.pred.value.convert(DType::F32)) {
+            Some((t, p)) => weighted_sums(&((&p - &t) * (&p - &t)), None, seen.weight),
+            None => vec![seen.pred.value.convert(DType::F64); 2],
+        }
+    }
+
+    fn results(&self, sums: &[Vec<f64>]) -> Vec<f64> {
+        vec![share(sums[0][0], sums[1][0]).sqrt()]
+    }
+}
+
+/// How the results of several outputs become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Aggregation {
+    /// Their mean.
+    UniformAverage,
+    /// Their mean, each as much as its labels vary.
+    VarianceWeightedAverage,
+    /// One result for each output: Keras's `None`.
+    None,
+}
+
+/// The share of the labels' variance that predictions explain: 1 − Σ(t − p)² / Σ(t − mean)².
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct R2Score {
+    /// `uniform_average`, `variance_weighted_average` or `none`. Keras: `uniform_average`.
+    pub class_aggregation: Aggregation,
+    /// How many independent inputs there are, for the adjusted score; 0: the plain one.
+    pub num_regressors: usize,
+}
+
+impl Default for R2Score {
+    fn default() -> R2Score {
+        R2Score { class_aggregation: Aggregation::UniformAverage, num_regressors: 0 }
+    }
+}
+
+impl Rule for R2Score {
+    fn name(&self) -> &'static str {
+        "r2_score"
+    }
+
+    fn slots(&self, outputs: usize) -> Vec<(&'static str, Vec<usize>)> {
+        let mut slots =
+            ["squared_sum", "sum", "residual", "count"].map(|name| (name, vec![outputs])).to_vec();
+        slots.push(("num_samples", Vec::new()));
+        slots
+    }
+
+    /// In f64: the variance is a difference of large sums.
+    fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+        let Some((t, p)) =
+            seen.same_shape(&seen.pred.value.convert(DType::F32)).filter(|(t, _)| t.rank() == 2)
+        else {
+            return vec![
+                refused(
+                    seen,
+                    "R² needs labels for each output",
+                    "give labels and predictions [batch, outputs]"
+                );
+                5
+            ];
+        };
+        let weight =
+            seen.weight.map_or(p.ones_like(), |w| crate::loss::aligned(&p, w).broadcast_to(p.shape()));
+        let [t, p, w] = [t, p, weight].map(|x| x.convert(DType::F64));
+        let error = &t - &p;
+        let number = t.builder().scalar(DType::F64, t.shape().elements() as f64);
+        let sum = |x: Tensor| x.sum(&[0]);
+        vec![sum(&t * &t * &w), sum(&t * &w), sum(&error * &error * &w), sum(w), number]
+    }
+
+    fn results(&self, sums: &[Vec<f64>]) -> Vec<f64> {
+        let [squares, sum, residual, count, number] = sums else { return Vec::new() };
+        let total = |i: usize| squares[i] - sum[i] * (sum[i] / count[i]);
+        let score = |i: usize| match 1.0 - residual[i] / total(i) {
+            s if s.is_infinite() => 0.0,
+            s => s,
+        };
+        let all = 0..squares.len();
+        let scores: Vec<f64> = match self.class_aggregation {
+            Aggregation::None => all.map(score).collect(),
+            Aggregation::UniformAverage => {
+                vec![all.clone().map(score).sum::<f64>() / all.len().max(1) as f64]
+            }
+            Aggregation::VarianceWeightedAverage => {
+                vec![all.clone().map(|i| total(i) * score(i)).sum::<f64>() / all.map(total).sum::<f64>()]
+            }
+        };
+        let (n, regressors) = (number[0], self.num_regressors as f64);
+        // With too few samples Keras falls back to the plain score.
+        if self.num_regressors == 0 || regressors >= n - 1.0 {
+            return scores;
+        }
+        scores.into_iter().map(|s| 1.0 - (1.0 - s) * (n - 1.0) / (n - regressors - 1.0)).collect()
+    }
+}
+
+macro_rules! along_an_axis {
+    ($($name:ident, $label:literal, $values:ident;)*) => {
+        $(impl Default for $name {
+            fn default() -> $name {
+                $name { axis: -1 }
+            }
+        }
+
+        impl Rule for $name {
+            fn name(&self) -> &'static str {
+                $label
+            }
+
+            fn check(&self) -> Result<()> {
+                match self.axis {
+                    0 => Err(wrong("axis is 0, along which the samples lie".into(), "choose -1, the last one, or from 1 up")),
+                    _ => Ok(()),
+                }
+            }
+
+            fn slots(&self, _: usize) -> Vec<(&'static str, Vec<usize>)> {
+                mean_slots()
+            }
+
+            fn sums(&self, seen: &Seen) -> Vec<Tensor> {
+                let Some((t, p)) = seen.same_shape(&seen.pred.value.convert(DType::F32)) else {
+                    return vec![seen.pred.value.convert(DType::F64); 2];
+                };
+                let rank = p.rank() as i64;
+                let axis = if self.axis < 0 { self.axis + rank } else { self.axis };
+                if !(1..rank).contains(&axis) {
+                    let hint = format!("choose an axis from 1 to {}, or -1", rank - 1);
+                    return vec![refused(seen, "the predictions have no such axis", &hint); 2];
+                }
+                weighted_sums(&$values(&t, &p, axis as usize), None, seen.weight)
+            }
+
+            fn results(&self, sums: &[Vec<f64>]) -> Vec<f64> {
+                vec![share(sums[0][0], sums[1][0])]
+            }
+        })*
+    };
+}
+
+along_an_axis! {
+    CosineSimilarity, "cosine_similarity", cosine;
+    PearsonCorrelation, "pearson_correlation", pearson;
+    ConcordanceCorrelation, "concordance_correlation", concordance;
+}
+
+/// The mean cosine between labels and predictions: 1 where they point the same way; the loss of this name is its negative.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CosineSimilarity {
+    /// The axis along which it is taken; −1 is the last. Keras: −1.
+    pub axis: i64,
+}
+
+/// The mean correlation of Pearson between labels and predictions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PearsonCorrelation {
+    /// The axis along which it is taken; −1 is the last. Keras: −1.
+    pub axis: i64,
+}
+
+/// The mean correlation of Lin, which asks for equal means and variances too.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConcordanceCorrelation {
+    /// The axis along which it is taken; −1 is the last. Keras: −1.
+    pub axis: i64,
+}
+
+fn mean_kept(x: &Tensor, axis: usize) -> Tensor {
+    (x.sum(&[axis]) / x.dim(axis as isize) as f64).broadcast_except(x.shape(), &[axis])
+}
+
+fn cosine(t: &Tensor, p: &Tensor, axis: usize) -> Tensor {
+    let unit = |x: &Tensor| {
+        let longest = x.scalar_like(1e7);
+        x * (x * x).sum(&[axis]).rsqrt().minimum(&longest).broadcast_except(x.shape(), &[axis])
+    };
+    (unit(t) * unit(p)).sum(&[axis])
+}
+
+fn pearson(t: &Tensor, p: &Tensor, axis: usize) -> Tensor {
+    let scaled = |x: &Tensor| {
+        let from_mean = x - mean_kept(x, axis);
+        let deviation = mean_kept(&(&from_mean * &from_mean), axis).sqrt();
+        from_mean / deviation
+    };
+    (scaled(t) * scaled(p)).sum(&[axis]) / p.dim(axis as isize) as f64
+}
+
+fn concordance(t: &Tensor, p: &Tensor, axis: usize) -> Tensor {
+    let (t_mean, p_mean) = (mean_kept(t, axis), mean_kept(p, axis));
+    let variance = |x: &Tensor, mean: &Tensor| {
+        let d = x - mean;
+        mean_kept(&(&d * &d), axis)
+    };
+    let between = &t_mean - &p_mean;
+    // As Keras has it: both distances are from the predictions' mean.
+    let covariance = (t - &p_mean) * (p - &p_mean);
+    let norm = variance(t, &t_mean) + variance(p, &p_mean) + &between * &between;
+    (covariance * 2.0 / (norm + 1e-7)).sum(&[axis]) / p.dim(axis as isize) as f64
+}
