@@ -287,6 +287,16 @@ impl TrainArgs {
                 draft.set(flag, key, value);
             }
         }
+        self.apply_written(&mut draft)?;
+        if let Some(mesh) = &self.mesh {
+            draft.set_text(format!("--mesh {mesh}"), "strategy.mesh", mesh);
+        }
+        set_all(&mut draft, &self.sets)?;
+        Ok(draft)
+    }
+
+    /// Arguments that are not written as their keys are.
+    fn apply_written(&self, draft: &mut Draft) -> Result<(), Failure> {
         if let Some(top) = &self.one_cycle {
             let cycle = format!("{{ type = \"OneCycle\", max_learning_rate = {top} }}");
             draft.set(format!("--one-cycle {top}"), "optimizer.learning_rate", &cycle);
@@ -296,7 +306,7 @@ impl TrainArgs {
             draft.set(format!("--moms {moms}"), "optimizer.momentum_schedule", &cycle);
         }
         if let Some(weights) = &self.class_weights {
-            set_class_weights(&mut draft, weights)?;
+            set_class_weights(draft, weights)?;
         }
         if let Some(names) = &self.augment {
             let names = names.split(',').map(str::trim).filter(|name| !name.is_empty() && *name != "none");
@@ -317,11 +327,7 @@ impl TrainArgs {
                 false => draft.set(flag, "fit.val_check_interval", interval),
             };
         }
-        if let Some(mesh) = &self.mesh {
-            draft.set_text(format!("--mesh {mesh}"), "strategy.mesh", mesh);
-        }
-        set_all(&mut draft, &self.sets)?;
-        Ok(draft)
+        Ok(())
     }
 
     /// The configuration with the arguments applied, which stand last.

@@ -66,10 +66,7 @@ pub(crate) fn train(
     call_as_asked(&model, &config);
     let stop = Stop::install()?;
     let place = resumed.place.clone();
-    model.notes.insert("config".into(), portable(&config).to_toml()?);
-    if !data.fields.is_empty() {
-        model.notes.insert("fields".into(), json!(data.fields).to_string());
-    }
+    note_origin(&mut model, &config, &data)?;
     let best = folder.best(&model, &config).goes_on(resumed.best_goes_on);
     let dashboard = dashboard(&config, &stop, screen);
     let history =
@@ -103,6 +100,15 @@ pub(crate) fn train(
     // A signal to another host ended this one's run too.
     let ended_elsewhere = interrupted && stop.exit_code() == 0 && pause_after.is_none();
     Ok(if ended_elsewhere { TERMINATED } else { stop.exit_code() })
+}
+
+/// Keeps with a model what it was made from.
+fn note_origin(model: &mut Model, config: &Config, data: &TrainingData) -> Result<()> {
+    model.notes.insert("config".into(), portable(config).to_toml()?);
+    if !data.fields.is_empty() {
+        model.notes.insert("fields".into(), json!(data.fields).to_string());
+    }
+    Ok(())
 }
 
 /// What the model says of test data: all of one's own, whose classes are told; of published ones for a report, as many as there is
