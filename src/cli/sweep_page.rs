@@ -74,8 +74,6 @@ fn curves(all: &All<'_>, ranked: &[&Tried]) -> Vec<Block> {
     if series.is_empty() {
         return Vec::new();
     }
-    // The best are drawn last, above the others.
-    series.reverse();
     vec![Block::Plots(vec![Plot {
         title: all.metric.clone(),
         x: "epoch".into(),
