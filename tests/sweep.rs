@@ -126,7 +126,8 @@ fn a_killed_sweep_goes_on_to_the_same_bits() {
         std::thread::sleep(Duration::from_millis(wait));
         std::process::Command::new("kill").args([kill, &child.id().to_string()]).status().unwrap();
         let code = child.wait().unwrap().code();
-        assert!(kill == "-KILL" || [Some(143), Some(0)].contains(&code), "{code:?}");
+        // Before it listens for signals, one just ends it.
+        assert!([None, Some(143), Some(0)].contains(&code), "{code:?}");
     }
     f.run(&args("killed")).ok();
     for trial in ["trial-001", "trial-002", "trial-003"] {

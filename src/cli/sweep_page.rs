@@ -69,13 +69,10 @@ fn curves(all: &All<'_>, ranked: &[&Tried]) -> Vec<Block> {
         is_dots: false,
         points: tried.curve.iter().map(|(n, v)| (*n as f64, *v)).collect(),
     };
-    let mut series: Vec<Series> =
-        ranked.iter().enumerate().map(one).filter(|s| !s.points.is_empty()).collect();
+    let series: Vec<Series> = ranked.iter().enumerate().map(one).filter(|s| !s.points.is_empty()).collect();
     if series.is_empty() {
         return Vec::new();
     }
-    // The best are drawn last, above the others.
-    series.reverse();
     vec![Block::Plots(vec![Plot {
         title: all.metric.clone(),
         x: "epoch".into(),

@@ -98,7 +98,7 @@ pub struct Trial {
 /// let text = r#"
 ///     [sweep]
 ///     base = "glyphs"
-///     metric = "accuracy"
+///     metric = "loss"
 ///     [sweep.parameters]
 ///     optimizer.learning_rate = [0.1, 0.01]
 ///     fit.batch_size = { min = 16, max = 64, n = 3, log = true }

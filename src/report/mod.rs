@@ -299,8 +299,7 @@ impl RunReport {
         };
         let series = [one(name.into(), "training", TRAIN), one(format!("val_{name}"), "test", VALIDATION)];
         let series: Vec<Series> = series.into_iter().flatten().collect();
-        let mut plot = plot(&self.called(name), "epoch", series, name == "loss");
-        plot.may_be_log = name == "loss";
+        let plot = plot(&self.called(name), "epoch", series, name == "loss");
         (!plot.series.is_empty()).then_some(plot)
     }
 

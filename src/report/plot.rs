@@ -188,7 +188,8 @@ impl Plot {
             height - 4.0,
             escaped(&self.x)
         );
-        self.series.iter().for_each(|s| s.write(&frame, &mut svg));
+        // The first is drawn last, above the others.
+        self.series.iter().rev().for_each(|s| s.write(&frame, &mut svg));
         svg + "</svg>"
     }
 }
