@@ -43,6 +43,7 @@ mod target;
 mod train;
 mod training;
 mod translate;
+mod tta;
 mod verdict;
 
 use clap::{CommandFactory, Parser};

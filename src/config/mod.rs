@@ -14,7 +14,7 @@ mod elsewhere;
 mod settings;
 mod synthetic;
 
-pub use augment::augmentations;
+pub use augment::{TestTime, augmentations};
 pub use build::scale_pixels;
 pub use callbacks::{CALLBACKS, CallbackSection, Logger};
 pub use draft::{Draft, Refused};
