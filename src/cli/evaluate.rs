@@ -10,6 +10,7 @@ use super::run_folder::{self, Record};
 use super::screen::{Screen, counted, values};
 use super::target::{config_of, set_all};
 use super::training::{call_as_asked, load_data};
+use super::tta;
 use crate::config::{Config, Data, Draft, fraction};
 use crate::progress::called;
 use clap::Args;
@@ -38,6 +39,9 @@ pub(crate) struct EvaluateArgs {
     /// Pixels, 0 to 255, are multiplied by this [default: as in training]
     #[arg(long, value_name = "X")]
     scale: Option<String>,
+    /// Test-time augmentation: mix the answer with those to so many changed versions of each picture, as fastai's tta does
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "4", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    tta: Option<u64>,
     /// Set any key of the model's TOML, such as data.records.encoding=latin1
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
@@ -58,7 +62,10 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     let data = with_its_classes(&model, data, &file)?;
     check_tokens(&model, &data)?;
     let began = Instant::now();
-    let logs = model.evaluate(&config.test_pipeline(&data))?;
+    let logs = match args.tta {
+        Some(versions) => tta::evaluate(&mut model, &config, &data, versions)?,
+        None => model.evaluate(&config.test_pipeline(&data))?,
+    };
     let seconds = began.elapsed().as_secs_f64();
     let samples = config.data.test_samples.map_or(data.test_len, |n| data.test_len.min(n as usize));
     call_as_asked(&model, &config);

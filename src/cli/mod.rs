@@ -48,6 +48,7 @@ mod target;
 mod train;
 mod training;
 mod translate;
+mod tta;
 mod verdict;
 mod watch;
 

@@ -3,7 +3,7 @@
 use super::blame::{Wrong, unknown};
 use serde::{Deserialize, Deserializer};
 use std::sync::Arc;
-use systole_base::rng::Stream;
+use systole_base::rng::{Stream, hash_name};
 use systole_data::HostArray;
 use systole_data::picture::{AugTransforms, RandAugment, ResizedCrop};
 use systole_ir::ErrorKind;
@@ -178,7 +178,12 @@ pub(super) fn list_or_table<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
                 Value::Boolean(false) => None,
                 value => Some(format!("{name}={value}")),
             };
-            table.into_iter().filter_map(item).collect()
+            // A table has no order: that of the names of which there are.
+            let known = augmentations();
+            let place = |name: &str| known.iter().position(|(n, ..)| *n == name);
+            let mut entries: Vec<(String, Value)> = table.into_iter().collect();
+            entries.sort_by_key(|(name, _)| place(name));
+            entries.into_iter().filter_map(item).collect()
         }
     })
 }
@@ -249,6 +254,39 @@ pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<Change>, 
         all.insert(at, Arc::new(move |x, rng| x.aug_transforms(options, rng)));
     }
     Ok(all)
+}
+
+/// Changed versions of test pictures: those that training changes them by, else fastai's `aug_transforms`.
+pub struct TestTime {
+    changes: Vec<Change>,
+    seed: u64,
+}
+
+impl TestTime {
+    /// For pictures in colour or not, by the configuration that a model was trained with, where it is known.
+    ///
+    /// # Errors
+    /// When `data.augment` names what there is not.
+    pub fn of(config: Option<&super::Config>, in_colour: bool) -> systole_ir::Result<TestTime> {
+        let names = config.map_or(&[][..], |c| &c.data.augment);
+        let changes = changes(&test_time(names), in_colour).map_err(|wrong| wrong.error)?;
+        Ok(TestTime { changes, seed: config.map_or(0, |c| c.seed) })
+    }
+
+    /// `x: T[H, W, C] → T[H, W, C]`: version `version` of picture `index`.
+    pub fn apply(&self, x: HostArray, version: u64, index: u64) -> HostArray {
+        let mut rng = Stream::new(version_seed(self.seed, version), hash_name("test_time"), index);
+        self.changes.iter().fold(x, |x, change| change(x, &mut rng))
+    }
+}
+
+pub(super) fn test_time(names: &[String]) -> Vec<String> {
+    if names.is_empty() { vec!["aug_transforms".into()] } else { names.to_vec() }
+}
+
+/// Another seed for each version, far from that of training.
+pub(super) fn version_seed(seed: u64, version: u64) -> u64 {
+    seed ^ hash_name("test_time").wrapping_add(version.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 impl Valued {

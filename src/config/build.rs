@@ -150,7 +150,7 @@ impl Config {
         }
         train = self.sized(train, data);
         if data.is_pictures() && !self.data.augment.is_empty() {
-            train = self.augmented(train, data);
+            train = augmented(train, data, &self.data.augment, self.seed);
         }
         self.tuned(self.batches(train, data, share))
     }
@@ -186,25 +186,25 @@ impl Config {
         }
     }
 
-    /// Pictures changed by `data.augment`.
-    fn augmented(&self, pictures: Dataset, data: &TrainingData) -> Dataset {
-        match augment::changes(&self.data.augment, data.element.shape[2] >= 3) {
-            Ok(changes) => pictures.map_random_parallel(
-                self.seed,
-                move |s, rng| s.map("image", |x| changes.iter().fold(x, |x, change| change(x, rng))),
-                AUTOTUNE,
-            ),
-            Err(wrong) => pictures.map(move |_| -> Result<Sample> { Err(wrong.error.clone()) }),
-        }
-    }
-
     /// Batches for testing, in order.
     pub fn test_pipeline(&self, data: &TrainingData) -> Dataset {
+        self.batches(self.test_elements(data), data, None)
+    }
+
+    /// As [`Config::test_pipeline`], with version `version` of pictures that are changed as in training, or as by fastai's
+    /// `aug_transforms` where training changes none: test-time augmentation.
+    pub fn augmented_test_pipeline(&self, data: &TrainingData, version: u64) -> Dataset {
+        let (names, seed) =
+            (augment::test_time(&self.data.augment), augment::version_seed(self.seed, version));
+        self.batches(augmented(self.test_elements(data), data, &names, seed), data, None)
+    }
+
+    fn test_elements(&self, data: &TrainingData) -> Dataset {
         let test = match self.data.test_samples {
             Some(n) => self.some(data.test.clone(), n, data.test_len, data),
             None => data.test.clone(),
         };
-        self.batches(self.sized(test, data), data, None)
+        self.sized(test, data)
     }
 
     /// How many of the batches of `test` are tested on, where a limit leaves some out.
@@ -317,6 +317,18 @@ impl Config {
     /// As [`Config::model`].
     pub fn untrained(&self) -> Result<Model> {
         self.model(&self.usual_sample(), &[])
+    }
+}
+
+/// Pictures changed by these names of `data.augment`.
+fn augmented(pictures: Dataset, data: &TrainingData, names: &[String], seed: u64) -> Dataset {
+    match augment::changes(names, data.element.shape[2] >= 3) {
+        Ok(changes) => pictures.map_random_parallel(
+            seed,
+            move |s, rng| s.map("image", |x| changes.iter().fold(x, |x, change| change(x, rng))),
+            AUTOTUNE,
+        ),
+        Err(wrong) => pictures.map(move |_| -> Result<Sample> { Err(wrong.error.clone()) }),
     }
 }
 

@@ -16,7 +16,7 @@ mod settings;
 mod sweep;
 mod synthetic;
 
-pub use augment::augmentations;
+pub use augment::{TestTime, augmentations};
 pub use build::scale_pixels;
 pub use callbacks::Logger;
 pub use draft::{Draft, Refused};

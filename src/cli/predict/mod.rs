@@ -8,7 +8,8 @@ use super::outcome::{Failure, Outcome, Run};
 use super::run_folder;
 use super::screen::{Screen, note};
 use super::target::{config_of, with_settings};
-use crate::config::{Config, fraction, scale_pixels};
+use super::tta;
+use crate::config::{Config, TestTime, fraction, scale_pixels};
 pub(crate) use answer::probabilities;
 use answer::{Answer, Form};
 use clap::Args;
@@ -51,6 +52,9 @@ pub(crate) struct PredictArgs {
     /// Pixels, 0 to 255, are multiplied by this [default: as in training]
     #[arg(long, value_name = "X")]
     scale: Option<String>,
+    /// Test-time augmentation: mix the answer with those to so many changed versions of each picture, as fastai's tta does
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "4", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    tta: Option<u64>,
     /// Set any key of the model's TOML, such as data.records.encoding=latin1
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
@@ -86,7 +90,17 @@ fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
         sources.extend(reading.open(path)?);
     }
     let is_of_values = config.as_ref().is_some_and(|c| c.data.is_own()) && model.class_names.is_empty();
-    let mut answering = Answering { takes, scale, is_of_values, screen, told: 0, answers: Vec::new() };
+    let tta = match (args.tta, takes) {
+        (None, _) => None,
+        (Some(n), Takes::Pictures([.., channels])) => {
+            Some((n, TestTime::of(config.as_ref(), channels >= 3)?))
+        }
+        (Some(_), _) => {
+            let e = Error::new(ErrorKind::Config, "the model takes no pictures").at("--tta");
+            return Err(Failure::usage(e.hint("leave --tta out")));
+        }
+    };
+    let mut answering = Answering { takes, scale, is_of_values, screen, told: 0, answers: Vec::new(), tta };
     let show = |answer: Answer, model: &Model, all: &mut Vec<Answer>| match form {
         Some(_) => all.push(answer),
         None => answer.show(screen, model, takes, args.top as usize),
@@ -116,6 +130,8 @@ struct Answering<'a> {
     screen: &'a Screen,
     told: u64,
     answers: Vec<Answer>,
+    /// How many changed versions of each picture are asked about, too.
+    tta: Option<(u64, TestTime)>,
 }
 
 impl Answering<'_> {
@@ -147,6 +163,15 @@ impl Answering<'_> {
         self.batch(source, waiting, model, show)
     }
 
+    /// What the model says of `x`, whose pixels are as they were read.
+    fn outputs(&self, x: Literal, model: &mut Model) -> Result<Literal> {
+        let x = match self.takes {
+            Takes::Pictures(_) => scale_pixels(self.scale)(Sample::new([("image", x)])).get("image")?.clone(),
+            _ => x,
+        };
+        model.predict_on_batch(&fit_input(model, &x)?)
+    }
+
     fn batch(
         &mut self,
         source: &Source,
@@ -162,11 +187,13 @@ impl Answering<'_> {
             None => Err(nothing(&source.path)),
         });
         let x = stacked(&inputs.collect::<Result<Vec<_>>>()?).at(|| source.path.clone())?;
-        let x = match self.takes {
-            Takes::Pictures(_) => scale_pixels(self.scale)(Sample::new([("image", x)])).get("image")?.clone(),
-            _ => x,
-        };
-        let outputs = model.predict_on_batch(&fit_input(model, &x)?).at(|| source.path.clone())?;
+        let first = samples.first().map_or(0, |(i, _)| *i as u64);
+        let mut outputs = self.outputs(x.clone(), model).at(|| source.path.clone())?;
+        if let Some((versions, changes)) = &self.tta {
+            let of = |v| self.outputs(tta::version(&x, changes, v, first)?, model);
+            let answers = (1..=*versions).map(of).collect::<Result<Vec<_>>>().at(|| source.path.clone())?;
+            outputs = tta::blended(&outputs, &answers)?;
+        }
         for ((index, _), row) in samples.iter().zip(last_values(&outputs, self.takes)) {
             let (path, index, many) = source.place(*index);
             if row.iter().any(|v| !v.is_finite()) {

@@ -1,0 +1,99 @@
+//! `data.augment` and `--augment`, and test-time augmentation of `evaluate` and `predict`.
+
+mod program;
+
+use program::Folder;
+use serde_json::Value;
+
+const SMALL: &str = r#"
+    [data]
+    dataset = "glyphs"
+    train_samples = 32
+    test_samples = 16
+    [[layers]]
+    type = "Flatten"
+    [[layers]]
+    type = "Dense"
+    units = 10
+    activation = "softmax"
+    [optimizer]
+    type = "sgd"
+    learning_rate = 0.1
+    [compile]
+    loss = "sparse_categorical_crossentropy"
+    metrics = ["sparse_categorical_accuracy"]
+    [fit]
+    epochs = 1
+    batch_size = 16
+"#;
+
+fn trained(f: &Folder, out: &str, more: &[&str]) -> Vec<u8> {
+    f.write("small.toml", SMALL);
+    f.run(&[&["train", "small.toml", "--seed=3", "--out", out][..], more].concat()).ok();
+    std::fs::read(f.path(out).join("glyphs.safetensors")).unwrap()
+}
+
+/// The weights alone: the configuration is in the file too.
+fn arrays(file: &[u8]) -> &[u8] {
+    let header = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    &file[8 + header..]
+}
+
+#[test]
+fn flag_list_and_table_are_the_same() {
+    let f = Folder::new("augment");
+    let flag = trained(&f, "flag", &["--augment", "flip,rotate=20,zoom,erase=1"]);
+    let list =
+        trained(&f, "list", &["--set=data.augment=[\"zoom=1.1\", \"rotate=20\", \"flip\", \"erase=1\"]"]);
+    let table = trained(
+        &f,
+        "table",
+        &["--set=data.augment={ erase = 1, flip = true, rotate = 20, zoom = 1.1, warp = false }"],
+    );
+    let without = trained(&f, "without", &["--augment", "none"]);
+    assert!(arrays(&flag) == arrays(&list) && arrays(&flag) == arrays(&table));
+    assert!(arrays(&flag) != arrays(&without));
+    // Test pictures are as they are: what is measured of a model does not depend on what it was trained with.
+    let measured = |set: &[&str]| -> Value {
+        let args = ["evaluate", "flag/glyphs.safetensors", "--json"];
+        serde_json::from_str(f.run(&[&args[..], set].concat()).ok().out.trim()).unwrap()
+    };
+    let (as_trained, plain) = (measured(&[]), measured(&["--set=data.augment=[]"]));
+    assert_eq!(as_trained["loss"], plain["loss"]);
+    let mixed = [measured(&["--tta=2"]), measured(&["--tta=2"]), measured(&["--tta=3"])];
+    assert_eq!(mixed[0]["loss"], mixed[1]["loss"]);
+    assert!(mixed[0]["loss"] != mixed[2]["loss"] && mixed[0]["loss"] != plain["loss"]);
+    assert!(mixed[0]["sparse_categorical_accuracy"].is_number(), "{}", mixed[0]);
+    let said = |more: &[&str]| {
+        f.run(
+            &[&["predict", "flag/glyphs.safetensors", "flag/glyphs-example.png", "--json"][..], more]
+                .concat(),
+        )
+        .ok()
+        .out
+    };
+    assert!(said(&["--tta"]) == said(&["--tta=4"]) && said(&["--tta"]) != said(&[]));
+}
+
+#[test]
+fn wrong_names_and_values_are_told_before_training() {
+    let f = Folder::new("augment-wrong");
+    for (names, told) in [
+        ("rotat=10", "did you mean `rotate`"),
+        ("rotate=fast", "choose a number from 0 to 180"),
+        ("flip=2", "takes no value"),
+        ("randaugment", "the pictures are grey"),
+    ] {
+        let done = f.run(&[
+            "train",
+            "glyphs",
+            "--set=data.color_mode=grayscale",
+            "--augment",
+            names,
+            "--out",
+            "run",
+        ]);
+        assert!(done.code != Some(0) && done.err.contains(told), "{names}: {}", done.err);
+        assert!(!f.path("run").exists(), "{names}");
+    }
+}
