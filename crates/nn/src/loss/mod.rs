@@ -521,25 +521,7 @@ impl Loss {
                     None => poisoned(y_true),
                 }
             }
-            Loss::CTC => {
-                let x = pred.value.convert(DType::F32);
-                match (y_true.rank(), x.rank()) {
-                    (2, 3) if y_true.dim(0) == x.dim(0) && x.dim(1) > 0 => {
-                        sequences::ctc(&as_index(y_true).convert(DType::I32), &x)
-                    }
-                    _ => {
-                        let why = "labels are class numbers [batch, labels], padded with 0, and predictions logits [batch, \
-                                   steps, classes]";
-                        self.refuse::<Tensor>(
-                            y_true,
-                            &x,
-                            why,
-                            "give the last layer one unit for each class and the blank",
-                        );
-                        poisoned(y_true)
-                    }
-                }
-            }
+            Loss::CTC => self.of_sequences(y_true, &pred.value.convert(DType::F32)),
             Loss::Custom(ref own) => {
                 let (t, p) = as_given(y_true, pred.value);
                 own.per_sample(&t, &p)
@@ -549,6 +531,17 @@ impl Loss {
                 None => poisoned(y_true),
             },
         }
+    }
+
+    /// `y_true: int[B, L], x: f32[B, T, C] → f32[B]`.
+    #[track_caller]
+    fn of_sequences(&self, y_true: &Tensor, x: &Tensor) -> Tensor {
+        if (y_true.rank(), x.rank()) == (2, 3) && y_true.dim(0) == x.dim(0) && x.dim(1) > 0 {
+            return sequences::ctc(&as_index(y_true).convert(DType::I32), x);
+        }
+        let why = "labels are class numbers [batch, labels], padded with 0, and predictions logits [batch, steps, classes]";
+        self.refuse::<Tensor>(y_true, x, why, "give the last layer one unit for each class and the blank");
+        poisoned(y_true)
     }
 
     /// `t, p: f32[B, …, C] → f32[B, …]`: the losses of labels and predictions alike.
