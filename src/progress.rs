@@ -12,6 +12,18 @@ use systole_nn::{Logs, counted};
 /// The epoch that is being shown: its heading, and the steps of it that a run had taken before it was stopped.
 static CURRENT: Mutex<(String, usize)> = Mutex::new((String::new(), 0));
 
+/// Sees events before they are shown.
+pub(crate) type Watcher = fn(&ProgressEvent<'_>);
+
+/// What sees events, where something does.
+static WATCHER: Mutex<Option<Watcher>> = Mutex::new(None);
+
+/// Sets what sees events from now on.
+#[cfg(feature = "tui")]
+pub(crate) fn set_watcher(watcher: Option<Watcher>) {
+    *WATCHER.lock().unwrap_or_else(PoisonError::into_inner) = watcher;
+}
+
 /// Names that metrics were asked for by, by their own.
 static ASKED: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 
@@ -31,8 +43,8 @@ pub fn called(name: &str) -> String {
 /// Shows one event. Write errors (a closed terminal) do not end training.
 pub fn show(event: &ProgressEvent<'_>) {
     recorder::take(event);
-    #[cfg(feature = "tui")]
-    crate::tui::take(event);
+    let watcher = *WATCHER.lock().unwrap_or_else(PoisonError::into_inner);
+    watcher.into_iter().for_each(|watch| watch(event));
     let Ok(mut current) = CURRENT.lock() else { return };
     let width = terminal::width();
     match event {

@@ -6,11 +6,40 @@
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 /// Whether the last line is to be drawn over.
 static DRAWN: AtomicBool = AtomicBool::new(false);
 /// Columns of a terminal that does not say how many it has.
 const USUAL: usize = 80;
+
+/// Where a line goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stream {
+    Out,
+    Err,
+}
+
+/// Takes a line in place of its stream; `false`: it does not.
+pub(crate) type Sink = fn(Stream, &str) -> bool;
+
+/// What takes lines while something else is on the screen.
+static SINK: Mutex<Option<Sink>> = Mutex::new(None);
+
+fn sink() -> Option<Sink> {
+    *SINK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sets what takes lines; `None`: they are written.
+#[cfg(feature = "tui")]
+pub(crate) fn set_sink(sink: Option<Sink>) {
+    *SINK.lock().unwrap_or_else(PoisonError::into_inner) = sink;
+}
+
+/// Whether something else took the line.
+pub(crate) fn is_taken(stream: Stream, text: &str) -> bool {
+    sink().is_some_and(|takes| takes(stream, text))
+}
 
 /// Columns that a line on standard error may take; `None` where that is no terminal. The last column stays free: some
 /// terminals go to the next line as soon as it is written to.
@@ -32,8 +61,7 @@ fn columns_of<T>(_: &T) -> Option<usize> {
 
 /// Draws a line that the next one replaces, on a terminal only.
 pub(crate) fn draw(line: &str) {
-    #[cfg(feature = "tui")]
-    if crate::tui::is_shown() {
+    if sink().is_some() {
         return;
     }
     let Some(width) = width() else { return };
@@ -44,8 +72,7 @@ pub(crate) fn draw(line: &str) {
 
 /// Writes a line (or several) that stays.
 pub(crate) fn print(text: &str) {
-    #[cfg(feature = "tui")]
-    if crate::tui::takes_line(crate::tui::Stream::Err, text) {
+    if is_taken(Stream::Err, text) {
         return;
     }
     let clear = if DRAWN.swap(false, Relaxed) { "\r\x1b[J" } else { "" };

@@ -15,7 +15,8 @@ const FOLDER: &str = "pictures";
 
 /// Writes the pictures of a run in `folder`, where it writes events; where that fails it is told, and that is all.
 pub(crate) fn write_of_run(answers: &Result<Option<Answers>>, model: &Model, config: &Config, folder: &Path) {
-    let (Ok(Some(answers)), Some(events)) = (answers, config.event_folder(folder)) else { return };
+    let events = config.event_folder(folder).filter(|_| model.leads());
+    let (Ok(Some(answers)), Some(events)) = (answers, events) else { return };
     if let Err(e) = write(answers, &events, model.epochs().saturating_sub(1) as u64) {
         note(&format!("the pictures for TensorBoard are not written: {e}"));
     }

@@ -67,8 +67,7 @@ impl Screen {
 
 /// To standard output. A reader that has gone away (`systole ops | head`) ends the program quietly.
 fn out(text: &str) {
-    #[cfg(feature = "tui")]
-    if crate::tui::takes_line(crate::tui::Stream::Out, text) {
+    if terminal::is_taken(terminal::Stream::Out, text) {
         return;
     }
     terminal::clear();

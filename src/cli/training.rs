@@ -83,9 +83,7 @@ pub(crate) fn train(
     run.confusions = answers.as_mut().ok().and_then(|answers| run.of_own_classes(answers.as_ref()?));
     model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
     folder.save(&model, &data).inspect_err(|_| folder.undo())?;
-    if folder.leads {
-        event_pictures::write_of_run(&answers, &model, &config, &folder.folder);
-    }
+    event_pictures::write_of_run(&answers, &model, &config, &folder.folder);
     let written =
         (folder.leads && config.fit.report).then(|| Written::new(&run, &model, answers, &folder.folder));
     let written = written.flatten();

@@ -7,7 +7,9 @@
 mod draw;
 mod state;
 
+use crate::progress;
 use crate::recorder::recorded;
+use crate::terminal::{self, Stream};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
@@ -34,13 +36,6 @@ struct Shown {
     state: State,
     /// Lines for the two streams, which are written there when the dashboard ends.
     kept: Vec<(Stream, String)>,
-}
-
-/// Where a line would have gone.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stream {
-    Out,
-    Err,
 }
 
 fn shown() -> MutexGuard<'static, Option<Shown>> {
@@ -79,6 +74,8 @@ impl Dashboard {
         }
         let terminal = take_terminal().inspect_err(|_| hand_back()).ok()?;
         *shown() = Some(Shown { state: State::new(), kept: Vec::new() });
+        terminal::set_sink(Some(takes_line));
+        progress::set_watcher(Some(take));
         let ends = Arc::new(AtomicBool::new(false));
         let ended = ends.clone();
         let show = move || watch(terminal, &stop, &ended, quit);
@@ -135,6 +132,8 @@ fn hand_back() {
 
 /// The same, and the lines that would have been printed.
 fn hand_back_from(was: Shown) {
+    terminal::set_sink(None);
+    progress::set_watcher(None);
     hand_back();
     for (stream, text) in was.kept {
         let _ = match stream {
@@ -177,13 +176,13 @@ fn is_quit(event: &Event) -> bool {
 }
 
 /// Hands the terminal back and writes what was kept, once.
-pub(crate) fn end() {
+fn end() {
     let was = shown().take();
     was.into_iter().for_each(hand_back_from);
 }
 
 /// Takes a line that would have been printed; `false` where there is no dashboard.
-pub(crate) fn takes_line(stream: Stream, text: &str) -> bool {
+fn takes_line(stream: Stream, text: &str) -> bool {
     let mut shown = shown();
     let Some(shown) = shown.as_mut() else { return false };
     shown.state.line(text);
@@ -191,13 +190,8 @@ pub(crate) fn takes_line(stream: Stream, text: &str) -> bool {
     true
 }
 
-/// Whether there is a dashboard.
-pub(crate) fn is_shown() -> bool {
-    shown().is_some()
-}
-
 /// Takes an event of a run's progress.
-pub(crate) fn take(event: &ProgressEvent<'_>) {
+fn take(event: &ProgressEvent<'_>) {
     if let Some(shown) = shown().as_mut() {
         // What is told is printed, too, and comes as a line.
         if !matches!(event, ProgressEvent::Note(_)) {
