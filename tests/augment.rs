@@ -7,7 +7,9 @@ use serde_json::Value;
 
 const SMALL: &str = r#"
     [data]
-    dataset = "glyphs"
+    dataset = "fashion-mnist"
+    dir = "data"
+    scale = "1/255"
     train_samples = 32
     test_samples = 16
     [[layers]]
@@ -30,7 +32,7 @@ const SMALL: &str = r#"
 fn trained(f: &Folder, out: &str, more: &[&str]) -> Vec<u8> {
     f.write("small.toml", SMALL);
     f.run(&[&["train", "small.toml", "--seed=3", "--out", out][..], more].concat()).ok();
-    std::fs::read(f.path(out).join("glyphs.safetensors")).unwrap()
+    std::fs::read(f.path(out).join("fashion-mnist.safetensors")).unwrap()
 }
 
 /// The weights alone: the configuration is in the file too.
@@ -41,7 +43,7 @@ fn arrays(file: &[u8]) -> &[u8] {
 
 #[test]
 fn flag_list_and_table_are_the_same() {
-    let f = Folder::new("augment");
+    let f = Folder::with_data("augment");
     let flag = trained(&f, "flag", &["--augment", "flip,rotate=20,zoom,erase=1"]);
     let list =
         trained(&f, "list", &["--set=data.augment=[\"zoom=1.1\", \"rotate=20\", \"flip\", \"erase=1\"]"]);
@@ -55,7 +57,7 @@ fn flag_list_and_table_are_the_same() {
     assert!(arrays(&flag) != arrays(&without));
     // Test pictures are as they are: what is measured of a model does not depend on what it was trained with.
     let measured = |set: &[&str]| -> Value {
-        let args = ["evaluate", "flag/glyphs.safetensors", "--json"];
+        let args = ["evaluate", "flag/fashion-mnist.safetensors", "--json", "--data-dir", "data"];
         serde_json::from_str(f.run(&[&args[..], set].concat()).ok().out.trim()).unwrap()
     };
     let (as_trained, plain) = (measured(&[]), measured(&["--set=data.augment=[]"]));
@@ -65,12 +67,21 @@ fn flag_list_and_table_are_the_same() {
     assert!(mixed[0]["loss"] != mixed[2]["loss"] && mixed[0]["loss"] != plain["loss"]);
     assert!(mixed[0]["sparse_categorical_accuracy"].is_number(), "{}", mixed[0]);
     let said = |more: &[&str]| {
-        f.run(
-            &[&["predict", "flag/glyphs.safetensors", "flag/glyphs-example.png", "--json"][..], more]
+        f
+            .run(
+                &[
+                    &[
+                        "predict",
+                        "flag/fashion-mnist.safetensors",
+                        "flag/fashion-mnist-example.png",
+                        "--json",
+                    ][..],
+                    more,
+                ]
                 .concat(),
-        )
-        .ok()
-        .out
+            )
+            .ok()
+            .out
     };
     assert!(said(&["--tta"]) == said(&["--tta=4"]) && said(&["--tta"]) != said(&[]));
 }
