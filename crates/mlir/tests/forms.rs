@@ -70,6 +70,16 @@ fn element_wise_ops_name_one_type_or_all() {
 }
 
 #[test]
+fn a_value_that_jax_keeps_is_no_result() {
+    same(
+        "%a: tensor<2xf32>",
+        "tensor<2xf32>",
+        "stablehlo.custom_call @dce_sink(%a) {has_side_effect = true} : (tensor<2xf32>) -> ()\n return %a : tensor<2xf32>",
+        "return %a : tensor<2xf32>",
+    );
+}
+
+#[test]
 fn shapes_are_changed_by_words() {
     let x = "%a: tensor<2x3xf32>";
     let cases = [
