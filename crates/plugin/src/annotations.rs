@@ -44,6 +44,8 @@ pub(crate) fn take(module: &mut Module, devices: usize, chooses: &[bool]) -> Res
     let main = module.functions.get(at).ok_or_else(missing)?;
     let rank = |ty: Option<&Type>| match ty {
         Some(Type::Tensor(t)) => t.dims.len(),
+        // An array of no elements.
+        Some(Type::Token) => 1,
         _ => 0,
     };
     let mut arguments = Vec::new();

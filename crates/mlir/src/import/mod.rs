@@ -31,7 +31,7 @@ pub use check::Check;
 use given::Given;
 use importer::{Frame, Importer, MAX_CALLS, place};
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Result, ResultExt, TensorType};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_ir::op::{Op, Source, entry};
 use systole_ir::text::Program;
 use systole_ir::{GraphBuilder, Tensor, flow};
@@ -105,6 +105,12 @@ fn of_numbered(module: &Module, main: &Function, tiles: &[Tiles]) -> Result<Impo
     let (mut arguments, mut parameters) = (Vec::new(), Vec::new());
     for (i, (value, name)) in main.body.arguments.iter().zip(&main.names).enumerate() {
         let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter without a type"))?;
+        if *ty == Type::Token {
+            g.parameter(token(), name);
+            arguments.push(Given::Token);
+            parameters.push(Element::Plain(DType::Bool));
+            continue;
+        }
         if !is_settled(ty) {
             return Err(unsettled(ty).at(format!("argument {i} of @{}", main.name)));
         }
@@ -126,7 +132,11 @@ fn of_numbered(module: &Module, main: &Function, tiles: &[Tiles]) -> Result<Impo
     };
     let results = importer.function(main, arguments, &g)?;
     let own = elements_of(main, &results);
-    let mut parts = results.iter().map(Given::parts).collect::<Result<Vec<_>>>()?;
+    let parts_of = |given: &Given| match given {
+        Given::Token => Ok(vec![g.constant(Literal::zeros(token()))]),
+        other => other.parts(),
+    };
+    let mut parts = results.iter().map(parts_of).collect::<Result<Vec<_>>>()?;
     let terms =
         parts.iter_mut().enumerate().map(|(i, parts)| importer.keep_terms(parts, tiles.get(i))).collect();
     let mut results: Vec<Tensor> = parts.into_iter().flatten().collect();
@@ -141,6 +151,11 @@ fn of_numbered(module: &Module, main: &Function, tiles: &[Tiles]) -> Result<Impo
     Ok(Imported { program, interface, checks: importer.checks, terms, places: importer.places })
 }
 
+/// What callers pass for a token, as JAX does: an array of no elements.
+fn token() -> TensorType {
+    TensorType::new(DType::Bool, [0])
+}
+
 /// What results are made of: as the function says, else what they are.
 fn elements_of(main: &Function, results: &[Given]) -> Vec<Element> {
     let of = |(i, given): (usize, &Given)| match given {
@@ -149,7 +164,7 @@ fn elements_of(main: &Function, results: &[Given]) -> Vec<Element> {
             let said = main.results.get(i).and_then(|(ty, _)| element(ty).ok());
             said.filter(|e| e.held() == [t.dtype()]).unwrap_or(Element::Plain(t.dtype()))
         }
-        _ => Element::Plain(systole_base::DType::Bool),
+        _ => Element::Plain(DType::Bool),
     };
     results.iter().enumerate().map(of).collect()
 }
@@ -416,7 +431,7 @@ impl<'m> Importer<'m> {
                 }
                 // Branch 0 is for false, as false converts to 0.
                 let case = systole_ir::op::Case { branches: vec![on_false.clone(), on_true.clone()] };
-                let index = pred.convert(systole_base::DType::I32);
+                let index = pred.convert(DType::I32);
                 return Ok(g.emit(case, &captured.iter().chain([&index]).collect::<Vec<_>>()));
             }
             ("stablehlo.map", [x, ..], [body]) => {
