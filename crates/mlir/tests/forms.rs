@@ -77,8 +77,8 @@ fn tokens_come_and_go_as_arrays_of_no_elements() {
     }";
     let graph = read_text(program).unwrap().graph;
     let of = |types: Vec<systole_base::TensorType>| types.iter().map(ToString::to_string).collect::<Vec<_>>();
-    assert_eq!(of(graph.param_types()), ["f32[2]", "bool[0]"]);
-    assert_eq!(of(graph.result_types()), ["bool[0]", "f32[2]", "bool[0]"]);
+    assert_eq!(of(graph.param_types()), ["f32[2]", "i1[0]"]);
+    assert_eq!(of(graph.result_types()), ["i1[0]", "f32[2]", "i1[0]"]);
 }
 
 #[test]

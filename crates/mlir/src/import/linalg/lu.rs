@@ -98,7 +98,7 @@ fn step(j: &Tensor, p: &Number, pivots: &Number, order: &Number) -> Vec<Number> 
     let factors = Number::select(&is_zero, &x, &x.div(&head));
     let change = masked(&factors.mul(&top), &below.and(&right));
     let here = places(&p, 1).equal(j).and(&below);
-    let next = Number::select(&wide(&here), &factors.map(&wide), &p.sub(&change));
+    let next = Number::select(&wide(&here), &factors.map(wide), &p.sub(&change));
     let own = places(pivots, 1).equal(j).broadcast_to(pivots.shape());
     let with = with.broadcast_to(pivots.shape());
     vec![next, Number::real(own.select(&with, &pivots.re)), order]
@@ -124,6 +124,6 @@ fn exchanged(x: &Number, j: &Tensor, with: &Tensor) -> (Number, Number) {
     let (here, there) = (rows.equal(j), rows.equal(&wide(with)));
     let old = row(x, j);
     let new = masked(x, &there).sum(&[1]).reshape(&[shape[0], 1, shape[2]]);
-    let swapped = Number::select(&there, &old.map(&wide), x);
-    (Number::select(&here, &new.map(&wide), &swapped), new)
+    let swapped = Number::select(&there, &old.map(wide), x);
+    (Number::select(&here, &new.map(wide), &swapped), new)
 }
