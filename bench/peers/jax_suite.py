@@ -4,6 +4,7 @@ A line of a log: outcome, node id, seconds, the last lines of the error, with ta
 """
 
 import faulthandler
+import fnmatch
 import os
 import sys
 import time
@@ -16,9 +17,10 @@ def cases(log):
     """The lines of a log by node id; of a case that failed twice (itself, then its clean-up) the last counts."""
     found = {}
     if os.path.exists(log):
-        for line in open(log):
-            outcome, name, seconds, said = (line.rstrip("\n") + "\t\t\t").split("\t")[:4]
-            found[name] = (outcome, float(seconds or 0), said)
+        with open(log) as lines:
+            for line in lines:
+                outcome, name, seconds, said = (line.rstrip("\n") + "\t\t\t").split("\t")[:4]
+                found[name] = (outcome, float(seconds or 0), said)
     return found
 
 
@@ -29,7 +31,10 @@ def short(nodeid):
 def pytest_collection_modifyitems(items):
     done = cases(LOG)
     only = os.environ.get("SUITE_ONLY")
-    wanted = set(open(only).read().split()) if only else None
+    wanted = None
+    if only:
+        with open(only) as names:
+            wanted = set(names.read().split())
     items[:] = [i for i in items if short(i.nodeid) not in done and (wanted is None or short(i.nodeid) in wanted)]
 
 
@@ -61,23 +66,52 @@ def pytest_runtest_logfinish():
         os.remove(LOG + ".open")
 
 
+def apart():
+    """Patterns of node ids that are counted apart, and why."""
+    found = []
+    with open(os.path.join(os.path.dirname(__file__), "jax_suite_apart.txt")) as lines:
+        for line in lines:
+            if line.strip() and not line.startswith("#"):
+                found.append(line.split(None, 1))
+    return found
+
+
+def reason(name, said, patterns):
+    """Why a case is counted apart; `None`: it is not."""
+    if "Python cannot be called from a compiled program" in said:
+        return "calls Python from a compiled program"
+    if "found in 'HloModule" in said:
+        return "looks for collectives in XLA's own partitioned HLO"
+    return next((why.strip() for pattern, why in patterns if fnmatch.fnmatchcase(name, pattern)), None)
+
+
+HEAD = ["file", "cases", "skipped", "pass on JAX's CPU", "of them: skipped", "apart", "pass", "fail", "share", "JAX's CPU", "Systole"]
+
+
 def table(out, files):
-    """A line for each file: cases, passed on JAX's CPU, of these on ours, of these skipped by the test on ours."""
-    print(f"{'file':32} {'cases':>6} {'jax':>6} {'ours':>6} {'%':>7} {'skipped':>8} {'jax s':>7} {'ours s':>7}")
+    """Of each file: what was run, what passes on JAX's CPU, and what becomes of these here; then each that does not pass."""
+    patterns, listed = apart(), []
+    print("| " + " | ".join(HEAD) + " |\n|" + "---|" * len(HEAD))
     for file in files:
         log = os.path.join(out, file.removesuffix(".py"))
         ours, theirs = cases(log + ".systole"), cases(log + ".cpu")
-        # without a run on JAX's CPU, all that was not skipped is taken to pass there
+        # Without a run on JAX's CPU, all that was not skipped is taken to pass there.
         base = {n for n, o in theirs.items() if o[0] == "passed"} or {n for n, o in ours.items() if o[0] != "skipped"}
-        passed = sum(ours.get(n, " ")[0] == "passed" for n in base)
-        skipped = sum(ours.get(n, " ")[0] == "skipped" for n in base)
-        share = 100 * passed / max(1, len(base) - skipped)
-        times = [sum(o[1] for o in logged.values()) for logged in (theirs, ours)]
-        print(f"{file:32} {len(ours):6} {len(base):6} {passed:6} {share:7.2f} {skipped:8} {times[0]:7.0f} {times[1]:7.0f}")
-        with open(log + ".failures", "w") as f:
-            for name in sorted(base):
-                if ours.get(name, " ")[0] not in ("passed", "skipped"):
-                    f.write(f"{name}\t{ours[name][2] if name in ours else 'not run'}\n")
+        outcome = {n: ours.get(n, ("not run", 0.0, "")) for n in sorted(base)}
+        count = lambda what: sum(o[0] == what for o in outcome.values())
+        failed = {n: o for n, o in outcome.items() if o[0] not in ("passed", "skipped")}
+        why = {n: reason(n, o[2], patterns) for n, o in failed.items()}
+        aside = sum(w is not None for w in why.values())
+        counted = count("passed") + len(failed) - aside
+        share = f"{100 * count('passed') / max(1, counted):.1f} %"
+        times = [f"{sum(o[1] for o in logged.values()):.0f} s" for logged in (theirs, ours)]
+        all_skipped = sum(o[0] == "skipped" for o in ours.values())
+        row = [f"`{file.removesuffix('.py')}`", len(ours), all_skipped, len(base), count("skipped"), aside, count("passed"), len(failed) - aside]
+        print("| " + " | ".join(map(str, row + [share, *times])) + " |")
+        listed += [(n, o[0], why[n] or o[2]) for n, o in failed.items()]
+    print()
+    for name, what, said in listed:
+        print(f"- `{name}` {what}: {said}")
 
 
 if __name__ == "__main__":

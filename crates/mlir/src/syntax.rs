@@ -170,10 +170,19 @@ pub enum Attribute {
     Struct(String, Attributes),
     /// `#stablehlo.conv<[b, 0, f]x[0, i, o]->[b, 0, f]>`: the three layouts.
     Convolution([Vec<String>; 3]),
-    /// `#sdy.sharding<@mesh, [{"x"}, {}]>`: the mesh and the axes of each dimension.
+    /// `#sdy.sharding<@mesh, [{"x"}, {}]>`: the mesh and the axes of each dimension; after them [`OPEN`] where more may be
+    /// added.
     Sharding(String, Vec<Vec<String>>),
     /// Any other: what names it, and the text.
     Other(String, String),
+}
+
+/// Stands behind the axes of a dimension to which more may be added, as in `{"x", ?}`.
+pub const OPEN: &str = "?";
+
+/// The axes that are said, without [`OPEN`].
+pub fn closed(dims: &[Vec<String>]) -> Vec<Vec<String>> {
+    dims.iter().map(|axes| axes.iter().filter(|a| *a != OPEN).cloned().collect()).collect()
 }
 
 /// Elements of an array.

@@ -45,6 +45,11 @@ impl Tiles {
         self.term.iter().max().map_or(1, |t| t + 1)
     }
 
+    /// Where the same parts lie, but each device has its own values.
+    pub fn without_terms(&self) -> Tiles {
+        Tiles { term: vec![0; self.term.len()], ..self.clone() }
+    }
+
     /// How many devices there are.
     pub fn devices(&self) -> usize {
         self.owner.len()

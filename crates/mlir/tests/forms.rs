@@ -70,6 +70,28 @@ fn element_wise_ops_name_one_type_or_all() {
 }
 
 #[test]
+fn tokens_come_and_go_as_arrays_of_no_elements() {
+    let program = "func.func @main(%a: tensor<2xf32>, %t: !stablehlo.token) -> (!stablehlo.token, tensor<2xf32>, !stablehlo.token) {
+        %0 = stablehlo.create_token : !stablehlo.token
+        return %0, %a, %t : !stablehlo.token, tensor<2xf32>, !stablehlo.token
+    }";
+    let graph = read_text(program).unwrap().graph;
+    let of = |types: Vec<systole_base::TensorType>| types.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(of(graph.param_types()), ["f32[2]", "i1[0]"]);
+    assert_eq!(of(graph.result_types()), ["i1[0]", "f32[2]", "i1[0]"]);
+}
+
+#[test]
+fn a_value_that_jax_keeps_is_no_result() {
+    same(
+        "%a: tensor<2xf32>",
+        "tensor<2xf32>",
+        "stablehlo.custom_call @dce_sink(%a) {has_side_effect = true} : (tensor<2xf32>) -> ()\n return %a : tensor<2xf32>",
+        "return %a : tensor<2xf32>",
+    );
+}
+
+#[test]
 fn shapes_are_changed_by_words() {
     let x = "%a: tensor<2x3xf32>";
     let cases = [

@@ -222,6 +222,49 @@ fn reflectors_make_q_and_r() {
     }
 }
 
+/// The rows in their order are L · U, no factor is larger than one, and the exchanges make that order.
+#[test]
+fn exchanged_rows_are_l_times_u() {
+    for (m, n) in [(1usize, 1usize), (3, 3), (5, 2), (2, 5), (41, 41), (70, 35), (35, 70)] {
+        let least = m.min(n);
+        let types = format!("tensor<{m}x{n}xf32>, tensor<{least}xi32>, tensor<{m}xi32>");
+        let program = format!(
+            "func.func @main(%a: tensor<{m}x{n}xf32>) -> ({types}) {{
+               %0:3 = stablehlo.custom_call @LuDecomposition(%a) : (tensor<{m}x{n}xf32>) -> ({types})
+               return %0#0, %0#1, %0#2 : {types}
+             }}"
+        );
+        let a = numbers(m * n, 9);
+        let made = results(&program, &[&Literal::from_slice([m, n], &a).unwrap()]);
+        let (whole, pivots, order) = (&made[0], &made[1], &made[2]);
+        let mut expected: Vec<f32> = (0..m).map(|i| i as f32).collect();
+        (0..least).for_each(|i| expected.swap(i, pivots[i] as usize));
+        assert_eq!(*order, expected);
+        let factor = &|i: usize, k: usize| if i == k { 1.0 } else { whole[i * n + k] };
+        assert!((0..m * least).all(|p| p / least <= p % least || factor(p / least, p % least).abs() <= 1.0));
+        let at =
+            |i: usize, j: usize| (0..=i.min(j).min(least - 1)).map(move |k| factor(i, k) * whole[k * n + j]);
+        let back: Vec<f32> = (0..m * n).map(|p| at(p / n, p % n).sum()).collect();
+        let turned: Vec<f32> = (0..m * n).map(|p| a[order[p / n] as usize * n + p % n]).collect();
+        close(&back, &turned, 2e-5);
+    }
+}
+
+/// A column of zeros is passed over, the second of two stacked matrices has its own order, numbers may be complex.
+#[test]
+fn factors_of_singular_stacked_and_complex_matrices() {
+    let program = "func.func @main() -> (tensor<2x2x2xcomplex<f32>>, tensor<2x2xi32>, tensor<2x2xi32>) {
+        %a = stablehlo.constant dense<[[[(0.0, 0.0), (1.0, 0.0)], [(0.0, 0.0), (2.0, 0.0)]],
+                                       [[(1.0, 0.0), (3.0, 0.0)], [(0.0, 2.0), (4.0, 0.0)]]]> : tensor<2x2x2xcomplex<f32>>
+        %0:3 = stablehlo.custom_call @LuDecomposition(%a) : (tensor<2x2x2xcomplex<f32>>) -> (tensor<2x2x2xcomplex<f32>>, tensor<2x2xi32>, tensor<2x2xi32>)
+        return %0#0, %0#1, %0#2 : tensor<2x2x2xcomplex<f32>>, tensor<2x2xi32>, tensor<2x2xi32>
+    }";
+    let made = results(program, &[]);
+    close(&made[0], &[0.0, 1.0, 0.0, 2.0, 0.0, 4.0, 0.0, 3.0], 1e-6);
+    close(&made[1], &[0.0, 0.0, 0.0, 0.0, 2.0, 0.0, -0.5, 2.0], 1e-6);
+    assert_eq!(made[2..], [[0.0, 1.0, 1.0, 1.0], [0.0, 1.0, 1.0, 0.0]]);
+}
+
 #[test]
 fn approximately_the_greatest_are_the_greatest() {
     let program = "func.func @by(%a: tensor<f32>, %b: tensor<f32>, %i: tensor<i32>, %j: tensor<i32>) -> tensor<i1> {

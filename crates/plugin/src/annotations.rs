@@ -5,7 +5,7 @@
 use crate::call::Failure;
 use std::collections::HashMap;
 use systole_mlir::syntax::{
-    Attribute, Attributes, Elements, Function, Module, Operation, Region, Type, Value,
+    Attribute, Attributes, Elements, Function, Module, OPEN, Operation, Region, Type, Value, closed,
 };
 use systole_mlir::tiles::Tiles;
 
@@ -44,6 +44,8 @@ pub(crate) fn take(module: &mut Module, devices: usize, chooses: &[bool]) -> Res
     let main = module.functions.get(at).ok_or_else(missing)?;
     let rank = |ty: Option<&Type>| match ty {
         Some(Type::Tensor(t)) => t.dims.len(),
+        // An array of no elements.
+        Some(Type::Token) => 1,
         _ => 0,
     };
     let mut arguments = Vec::new();
@@ -52,15 +54,17 @@ pub(crate) fn take(module: &mut Module, devices: usize, chooses: &[bool]) -> Res
         arguments.push(told.unwrap_or_else(|| Tiles::replicated(rank(main.values.get(*value)), devices)));
     }
     let mut results = Vec::new();
-    let mut led: Option<Vec<Option<Tiles>>> = None;
+    let mut led: Option<Vec<Axes>> = None;
     for (i, (ty, attributes)) in main.results.iter().enumerate() {
         let whole = Tiles::replicated(rank(Some(ty)), devices);
         let told = tiles(module, attributes, rank(Some(ty)), devices)?;
-        let found = match told {
-            None if devices > 1 && chooses.get(i).or(chooses.last()).copied().unwrap_or(true) => {
-                led.get_or_insert_with(|| lead(module, main, devices)).get(i).cloned().flatten()
+        let may = devices > 1 && chooses.get(i).or(chooses.last()).copied().unwrap_or(true);
+        let found = match may && is_open(attributes) {
+            true => {
+                let led = led.get_or_insert_with(|| lead(module, main)).get(i);
+                followed(module, attributes, rank(Some(ty)), devices, led).or(told)
             }
-            told => told,
+            false => told,
         };
         let fits = |t: &Tiles| match ty {
             Type::Tensor(ty) => {
@@ -93,7 +97,7 @@ fn tiles(
     devices: usize,
 ) -> Result<Option<Tiles>, Failure> {
     if let Some((mesh, dims, unreduced)) = find(attributes, "sdy.sharding").and_then(said) {
-        return of_axes(module, mesh, dims, &unreduced, rank, devices).map(Some);
+        return of_axes(module, mesh, &closed(dims), &unreduced, rank, devices).map(Some);
     }
     match find(attributes, "mhlo.sharding") {
         Some(Attribute::String(text)) => Ok(Some(Tiles::of_text(text, rank, devices)?)),
@@ -136,19 +140,52 @@ fn of_axes(
 }
 
 /// How the results lie when ops keep what they are given.
-fn lead(module: &Module, main: &Function, devices: usize) -> Vec<Option<Tiles>> {
+fn lead(module: &Module, main: &Function) -> Vec<Axes> {
     let mut walk = Walk { module, depth: 0 };
     let given = main.parameters.iter().map(|attributes| {
         let told = find(attributes, "sdy.sharding").and_then(said);
-        told.map(|(_, dims, _)| dims.clone()).unwrap_or_default()
+        told.map(|(_, dims, _)| closed(dims)).unwrap_or_default()
     });
-    let found = walk.function(main, given.collect());
-    // Axes of the same name are the same in all meshes of a module.
-    let tiles = |axes: Axes| match axes.iter().all(Vec::is_empty) {
-        true => None,
-        false => module.meshes.iter().find_map(|(_, mesh)| Tiles::of_axes(&axes, &[], mesh, devices).ok()),
+    walk.function(main, given.collect())
+}
+
+/// What is said, and along dimensions that are left open as `own` lies.
+fn constrained(dims: &Axes, own: Option<&Axes>) -> Axes {
+    let mut axes = closed(dims);
+    for (d, said) in dims.iter().enumerate() {
+        if said.iter().any(|axis| axis == OPEN) {
+            join(&mut axes, d, own.and_then(|own| own.get(d)));
+        }
+    }
+    axes
+}
+
+/// A result as it is said and led to; `None` where there is nothing to say.
+fn followed(
+    module: &Module,
+    attributes: &Attributes,
+    rank: usize,
+    devices: usize,
+    led: Option<&Axes>,
+) -> Option<Tiles> {
+    let open = vec![vec![OPEN.to_owned()]; rank];
+    let (axes, unreduced) = match find(attributes, "sdy.sharding").and_then(said) {
+        Some((_, dims, unreduced)) => (constrained(dims, led), unreduced),
+        None => (constrained(&open, led), Vec::new()),
     };
-    found.into_iter().map(tiles).collect()
+    if axes.iter().all(Vec::is_empty) && unreduced.is_empty() {
+        return None;
+    }
+    // Axes of the same name are the same in all meshes of a module.
+    module.meshes.iter().find_map(|(_, mesh)| Tiles::of_axes(&axes, &unreduced, mesh, devices).ok())
+}
+
+/// Whether a result may lie as the program leads to, along some dimension.
+fn is_open(attributes: &Attributes) -> bool {
+    match find(attributes, "sdy.sharding").and_then(said) {
+        Some((_, dims, _)) => dims.iter().flatten().any(|axis| axis == OPEN),
+        None => find(attributes, "mhlo.sharding").is_none(),
+    }
 }
 
 struct Walk<'m> {
@@ -205,7 +242,9 @@ impl Walk<'_> {
         match name {
             "sdy.sharding_constraint" | "sdy.reshard" => {
                 match find(&op.attributes, "sharding").and_then(said) {
-                    Some((_, dims, _)) => vec![dims.clone()],
+                    Some((_, dims, _)) => {
+                        vec![constrained(dims, op.operands.first().and_then(|v| known.get(v)))]
+                    }
                     None => Vec::new(),
                 }
             }
@@ -264,7 +303,7 @@ fn dims(f: &Function, value: Value) -> Option<Vec<u64>> {
 
 /// The shardings of several values, as `sdy.manual_computation` has them.
 fn shardings(attributes: &Attributes, name: &str) -> Vec<Axes> {
-    let one = |item: &Attribute| said(item).map(|(_, dims, _)| dims.clone()).unwrap_or_default();
+    let one = |item: &Attribute| said(item).map(|(_, dims, _)| closed(dims)).unwrap_or_default();
     match find(attributes, name) {
         Some(Attribute::List(items)) => items.iter().map(one).collect(),
         _ => Vec::new(),

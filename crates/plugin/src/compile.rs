@@ -114,6 +114,8 @@ struct Parts {
     results: Vec<Arc<Kind>>,
     argument_tiles: Vec<Tiles>,
     result_tiles: Vec<Tiles>,
+    /// Results of which each device makes a term of its own.
+    terms: Vec<bool>,
     /// Of all devices together.
     wholes: Vec<Vec<TensorType>>,
     donated: Vec<bool>,
@@ -159,6 +161,7 @@ pub(crate) fn compile(client: &Client, source: Serialized) -> Result<Program, Fa
         results: parts.results,
         argument_tiles: parts.argument_tiles,
         result_tiles: parts.result_tiles,
+        terms: parts.terms,
         wholes: parts.wholes,
         source,
         plain: OnceLock::new(),
@@ -249,6 +252,7 @@ fn own(client: &Client, options: &Options, program: text::Program) -> Result<(Pl
         results: kinds(&made)?,
         argument_tiles: whole(&params),
         result_tiles: whole(&made),
+        terms: Vec::new(),
         wholes: params.iter().map(|t| vec![t.clone()]).collect(),
         donated: (0..params.len()).map(|i| given.contains(&i)).collect(),
         graph,
@@ -267,7 +271,7 @@ fn other(client: &Client, options: &Options, mut module: Module) -> Result<(Plac
     }
     let split = if options.replicas == 1 { options.partitions } else { 1 };
     let annotated = annotations::take(&mut module, split, &options.chooses_results)?;
-    let import::Imported { program, interface, .. } = import::program(&module)?;
+    let import::Imported { program, interface, terms, .. } = import::on_devices(&module, &annotated.results)?;
     let graph = program.graph;
     let arrays = |face: &Face| face.first..face.first + face.types().len();
     let given = interface.arguments.iter().zip(&annotated.donated).filter(|(_, gives)| **gives);
@@ -300,6 +304,7 @@ fn other(client: &Client, options: &Options, mut module: Module) -> Result<(Plac
         wholes: arguments.iter().map(Face::types).collect(),
         argument_tiles: annotated.arguments,
         result_tiles: annotated.results,
+        terms,
         donated: annotated.donated,
         graph,
         arena,

@@ -44,6 +44,8 @@ pub(crate) struct Program {
     pub(crate) result_arrays: Vec<usize>,
     pub(crate) argument_tiles: Vec<Tiles>,
     pub(crate) result_tiles: Vec<Tiles>,
+    /// Results of which each device makes a term of its own.
+    pub(crate) terms: Vec<bool>,
     /// The arrays that hold each argument of all devices together.
     pub(crate) wholes: Vec<Vec<TensorType>>,
     pub(crate) source: Serialized,

@@ -160,8 +160,18 @@ impl Program {
         if self.result_tiles.get(k).is_some_and(Tiles::is_replicated) {
             return taken.map(|arrays| Content::Own(Held::Ready(arrays))).collect();
         }
+        if self.has_terms(k) {
+            let own =
+                taken.enumerate().map(|(d, arrays)| self.shares(k, Held::Ready(arrays)).into_iter().nth(d));
+            return own.flatten().collect();
+        }
         let first = taken.next().unwrap_or_default();
         self.shares(k, Held::Ready(first))
+    }
+
+    /// Whether each device makes its own term of a result.
+    fn has_terms(&self, k: usize) -> bool {
+        self.terms.get(k).copied().unwrap_or(false)
     }
 
     /// What each device gets of a result.
@@ -169,7 +179,8 @@ impl Program {
         let n = self.devices.len();
         match self.result_tiles.get(k) {
             Some(tiles) if n > 1 => {
-                let whole = Arc::new(Whole { held, tiles: tiles.clone(), ids: self.ids.clone() });
+                let tiles = if self.has_terms(k) { tiles.without_terms() } else { tiles.clone() };
+                let whole = Arc::new(Whole { held, tiles, ids: self.ids.clone() });
                 (0..n).map(|d| Content::Part(whole.clone(), d)).collect()
             }
             _ => vec![Content::Own(held)],

@@ -3,7 +3,7 @@
 use super::reader::{Reader, unknown};
 use crate::bytes::Bytes;
 use systole_base::Result;
-use systole_mlir::syntax::Attribute;
+use systole_mlir::syntax::{Attribute, OPEN};
 use systole_mlir::text::unreduced_along;
 
 /// What attributes are on the way to a mesh, and to a rule.
@@ -45,8 +45,14 @@ impl<'a> Reader<'a> {
                     _ => Err(unknown("parts of an axis are not read", bytes.at)),
                 }
             }
-            // The axes of a dimension; whether more may be added, and its priority, are not kept.
-            5 => Ok(Attribute::List(self.list(bytes, depth)?)),
+            // The axes of a dimension, and whether none may be added; its priority is not kept.
+            5 => {
+                let mut axes = self.list(bytes, depth)?;
+                if bytes.byte()? == 0 {
+                    axes.push(Attribute::String(OPEN.into()));
+                }
+                Ok(Attribute::List(axes))
+            }
             6 => self.sharding(bytes, depth),
             15 | 17 => {
                 let sharding = self.sharding(bytes, depth)?;

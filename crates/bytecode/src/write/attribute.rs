@@ -6,7 +6,7 @@ use crate::bytes::Sink;
 use crate::ops::{TYPES, WORDS};
 use crate::read::width;
 use systole_base::Result;
-use systole_mlir::syntax::{Attribute, Attributes, Dense, Ranked, Type};
+use systole_mlir::syntax::{Attribute, Attributes, Dense, OPEN, Ranked, Type};
 
 /// Whose types and attributes are written.
 #[derive(Clone, Copy, PartialEq)]
@@ -496,10 +496,10 @@ impl Writer<'_> {
         self.tables.attribute("sdy", out)
     }
 
-    /// The axes of a dimension, to which none may be added.
+    /// The axes of a dimension.
     fn axes(&mut self, axes: &[String]) -> u64 {
         let mut numbers = Vec::new();
-        for axis in axes {
+        for axis in axes.iter().filter(|a| *a != OPEN) {
             let mut out = Sink::default();
             out.numbers_of([4, self.tables.string(axis), 0]);
             numbers.push(self.tables.attribute("sdy", out));
@@ -507,7 +507,7 @@ impl Writer<'_> {
         let mut out = Sink::default();
         out.number(5);
         out.numbers(&numbers);
-        out.byte(1);
+        out.byte(u8::from(!axes.iter().any(|a| a == OPEN)));
         out.flagged(0, false);
         self.tables.attribute("sdy", out)
     }

@@ -3,7 +3,7 @@
 use super::types::{element, narrow, tensor_type, wrong};
 use crate::interface::{Element, Face};
 use crate::narrow::Narrow;
-use crate::syntax::{Attribute, Attributes, Dense, Elements, Module, Operation, Type};
+use crate::syntax::{Attribute, Attributes, Dense, Elements, Module, Operation, Type, closed};
 use systole_base::{DType, Literal, Result, TensorType};
 use systole_ir::op::source::Value;
 use systole_ir::op::{ConvDims, Field};
@@ -49,7 +49,7 @@ fn one(name: &str, value: &Attribute, module: &Module) -> Result<Value> {
         Attribute::Keyword(kind, word) => Value::Keyword(kind_of(name, kind), word.clone()),
         Attribute::Struct(kind, fields) => Value::Struct(kind.clone(), fields_of(fields)?),
         Attribute::Convolution(layouts) => Value::Conv(ConvDims::of_layouts(layouts).map_err(wrong)?),
-        Attribute::Sharding(_, dims) => Value::Split(dims.clone()),
+        Attribute::Sharding(_, dims) => Value::Split(closed(dims)),
         _ => Value::Other,
     })
 }

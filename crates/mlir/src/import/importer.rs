@@ -4,8 +4,9 @@ use super::check::Check;
 use super::given::Given;
 use super::types::wrong;
 use crate::syntax::{Function, Module, Operation, Place, Type, Value};
+use crate::tiles::Tiles;
 use systole_base::Result;
-use systole_ir::Tensor;
+use systole_ir::{Tensor, ValueId};
 
 /// Functions that call each other deeper are refused: such programs never end.
 pub(super) const MAX_CALLS: usize = 64;
@@ -47,6 +48,8 @@ pub(super) struct Importer<'m> {
     pub(super) places: Vec<(u32, Place)>,
     /// What `interpreter.probe` was given, by name, in order.
     pub(super) probes: Vec<(String, Vec<Given>)>,
+    /// Sums of what devices computed by themselves: each device's term, and how it lies on them.
+    pub(super) terms: Vec<(ValueId, Tensor, Tiles)>,
 }
 
 /// Where an op stands.

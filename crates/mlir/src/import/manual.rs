@@ -94,19 +94,14 @@ fn part(x: &Tensor, tiles: &Tiles, g: &GraphBuilder) -> Result<Tensor> {
     Ok(first.select(&mine, &nothing))
 }
 
-/// The parts of all devices together.
+fn groups(members: Vec<Vec<usize>>) -> Groups {
+    Groups { members, channel: 1, global: true }
+}
+
+/// The parts of all devices together; of a sum each device's term.
 fn gathered(x: Tensor, tiles: &Tiles, g: &GraphBuilder) -> Tensor {
-    let groups = |members| Groups { members, channel: 1, global: true };
     let split = (0..x.ty().rank()).filter(|d| !tiles.is_whole(*d));
-    let whole =
-        split.fold(x, |x, dim| g.emit(AllGather { groups: groups(tiles.rows(dim)), dim }, &[&x]).remove(0));
-    match tiles.is_reduced() {
-        true => whole,
-        false => {
-            let body = Monoid::Add.body(whole.ty().dtype);
-            g.emit(AllReduce { groups: groups(tiles.sums()), body }, &[&whole]).remove(0)
-        }
-    }
+    split.fold(x, |x, dim| g.emit(AllGather { groups: groups(tiles.rows(dim)), dim }, &[&x]).remove(0))
 }
 
 fn part_of(given: Given, tiles: &Tiles, g: &GraphBuilder) -> Result<Given> {
@@ -115,14 +110,6 @@ fn part_of(given: Given, tiles: &Tiles, g: &GraphBuilder) -> Result<Given> {
         Given::Complex(re, im) => Given::Complex(part(&re, tiles, g)?, part(&im, tiles, g)?),
         other => other,
     })
-}
-
-fn whole_of(given: Given, tiles: &Tiles, g: &GraphBuilder) -> Given {
-    match given {
-        Given::Array(x) => Given::Array(gathered(x, tiles, g)),
-        Given::Complex(re, im) => Given::Complex(gathered(re, tiles, g), gathered(im, tiles, g)),
-        other => other,
-    }
 }
 
 /// The op that makes a value.
@@ -140,6 +127,41 @@ fn told(op: &Operation) -> Option<&str> {
 }
 
 impl<'m> Importer<'m> {
+    /// The parts of all devices together, and terms added up.
+    fn whole(&mut self, x: Tensor, tiles: &Tiles, g: &GraphBuilder) -> Tensor {
+        let term = gathered(x, tiles, g);
+        if tiles.is_reduced() {
+            return term;
+        }
+        let body = Monoid::Add.body(term.ty().dtype);
+        let sum = g.emit(AllReduce { groups: groups(tiles.sums()), body }, &[&term]).remove(0);
+        if self.regions == 0 {
+            self.terms.push((sum.id(), term, tiles.clone()));
+        }
+        sum
+    }
+
+    fn whole_of(&mut self, given: Given, tiles: &Tiles, g: &GraphBuilder) -> Given {
+        match given {
+            Given::Array(x) => Given::Array(self.whole(x, tiles, g)),
+            Given::Complex(re, im) => Given::Complex(self.whole(re, tiles, g), self.whole(im, tiles, g)),
+            other => other,
+        }
+    }
+
+    /// Puts each device's terms in the place of a result's sums where the result lies on the devices as these do; whether it
+    /// did.
+    pub(super) fn keep_terms(&self, parts: &mut [Tensor], tiles: Option<&Tiles>) -> bool {
+        let Some(tiles) = tiles.filter(|t| !t.is_reduced()) else { return false };
+        let term = |sum: &Tensor| {
+            let made = self.terms.iter().find(|(id, _, own)| *id == sum.id() && own == tiles);
+            made.map(|(_, term, _)| term.clone())
+        };
+        let Some(terms) = parts.iter().map(term).collect::<Option<Vec<_>>>() else { return false };
+        parts.clone_from_slice(&terms);
+        !terms.is_empty()
+    }
+
     /// The results of all devices together.
     pub(super) fn manual(
         &mut self,
@@ -179,7 +201,7 @@ impl<'m> Importer<'m> {
         if results.len() != outs.len() {
             return Err(wrong(format!("{} results, {} shardings", results.len(), outs.len())));
         }
-        let whole = |(given, sharding)| Ok(whole_of(given, &tiles(sharding, mesh, &manual)?, g));
+        let whole = |(given, sharding)| Ok(self.whole_of(given, &tiles(sharding, mesh, &manual)?, g));
         results.into_iter().zip(outs).map(whole).collect()
     }
 
@@ -203,6 +225,6 @@ impl<'m> Importer<'m> {
         let rank = |ty: &TensorType| ty.rank();
         let rank = given.parts()?.first().map_or(0, |x| rank(x.ty()));
         let tiles = Tiles::of_text(text, rank, devices)?;
-        Ok(vec![if enters { part_of(given, &tiles, g)? } else { whole_of(given, &tiles, g) }])
+        Ok(vec![if enters { part_of(given, &tiles, g)? } else { self.whole_of(given, &tiles, g) }])
     }
 }

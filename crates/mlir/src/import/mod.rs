@@ -25,12 +25,13 @@ mod types;
 use crate::interface::{Element, Face, Interface};
 use crate::syntax::{Attribute, Function, Module, Operation, Place, Region, Type};
 use crate::text::find;
+use crate::tiles::Tiles;
 use attribute::text;
 pub use check::Check;
 use given::Given;
 use importer::{Frame, Importer, MAX_CALLS, place};
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Result, ResultExt, TensorType};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_ir::op::{Op, Source, entry};
 use systole_ir::text::Program;
 use systole_ir::{GraphBuilder, Tensor, flow};
@@ -48,6 +49,8 @@ pub struct Imported {
     pub interface: Interface,
     /// What the module says of its own results.
     pub checks: Vec<Check>,
+    /// Of each result whether a device has a term of it, of its own; else all devices have all of it.
+    pub terms: Vec<bool>,
     /// Where the nodes of the graph come from: the last node of an op and the op's place, in order.
     places: Vec<(u32, Place)>,
 }
@@ -65,12 +68,21 @@ impl Imported {
 /// # Errors
 /// `Data` where the module contradicts itself; `Unsupported` for what is not there: each with its place.
 pub fn program(module: &Module) -> Result<Imported> {
+    on_devices(module, &[])
+}
+
+/// As [`program`], on devices on which results lie as `tiles` say: what devices compute by themselves and return as terms of a
+/// sum is left so.
+///
+/// # Errors
+/// As [`program`].
+pub fn on_devices(module: &Module, tiles: &[Tiles]) -> Result<Imported> {
     let main = module.functions.iter().find(|f| f.name == "main");
     let main = main.or_else(|| module.functions.iter().find(|f| !f.is_private)).ok_or_else(|| {
         Error::new(ErrorKind::Data, "the module has no function to run")
             .hint("give it a function `main` that is not private")
     })?;
-    of_function(module, main)
+    of_tiled(module, main, tiles)
 }
 
 /// As [`program`], of one function of the module.
@@ -78,17 +90,27 @@ pub fn program(module: &Module) -> Result<Imported> {
 /// # Errors
 /// As [`program`].
 pub fn of_function(module: &Module, main: &Function) -> Result<Imported> {
-    let Some(own) = groups::written(module)? else { return of_numbered(module, main) };
+    of_tiled(module, main, &[])
+}
+
+fn of_tiled(module: &Module, main: &Function, tiles: &[Tiles]) -> Result<Imported> {
+    let Some(own) = groups::written(module)? else { return of_numbered(module, main, tiles) };
     let main = own.functions.iter().find(|f| f.name == main.name).unwrap_or(main);
-    of_numbered(&own, main)
+    of_numbered(&own, main, tiles)
 }
 
 /// Of a module whose groups of devices are numbers.
-fn of_numbered(module: &Module, main: &Function) -> Result<Imported> {
+fn of_numbered(module: &Module, main: &Function, tiles: &[Tiles]) -> Result<Imported> {
     let g = GraphBuilder::new(&main.name);
     let (mut arguments, mut parameters) = (Vec::new(), Vec::new());
     for (i, (value, name)) in main.body.arguments.iter().zip(&main.names).enumerate() {
         let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter without a type"))?;
+        if *ty == Type::Token {
+            g.parameter(token(), name);
+            arguments.push(Given::Token);
+            parameters.push(Element::Plain(DType::Bool));
+            continue;
+        }
         if !is_settled(ty) {
             return Err(unsettled(ty).at(format!("argument {i} of @{}", main.name)));
         }
@@ -106,10 +128,17 @@ fn of_numbered(module: &Module, main: &Function) -> Result<Imported> {
         regions: 0,
         places: Vec::new(),
         probes: Vec::new(),
+        terms: Vec::new(),
     };
     let results = importer.function(main, arguments, &g)?;
     let own = elements_of(main, &results);
-    let parts = results.iter().map(Given::parts).collect::<Result<Vec<_>>>()?;
+    let parts_of = |given: &Given| match given {
+        Given::Token => Ok(vec![g.constant(Literal::zeros(token()))]),
+        other => other.parts(),
+    };
+    let mut parts = results.iter().map(parts_of).collect::<Result<Vec<_>>>()?;
+    let terms =
+        parts.iter_mut().enumerate().map(|(i, parts)| importer.keep_terms(parts, tiles.get(i))).collect();
     let mut results: Vec<Tensor> = parts.into_iter().flatten().collect();
     results.append(&mut importer.compared);
     let graph = g.finish(&results)?;
@@ -119,7 +148,12 @@ fn of_numbered(module: &Module, main: &Function) -> Result<Imported> {
     };
     let spread = spread::of(module, main, &interface, &graph)?;
     let program = Program { donated: donated(main, &interface), spread, graph };
-    Ok(Imported { program, interface, checks: importer.checks, places: importer.places })
+    Ok(Imported { program, interface, checks: importer.checks, terms, places: importer.places })
+}
+
+/// What callers pass for a token, as JAX does: an array of no elements.
+fn token() -> TensorType {
+    TensorType::new(DType::Bool, [0])
 }
 
 /// What results are made of: as the function says, else what they are.
@@ -130,7 +164,7 @@ fn elements_of(main: &Function, results: &[Given]) -> Vec<Element> {
             let said = main.results.get(i).and_then(|(ty, _)| element(ty).ok());
             said.filter(|e| e.held() == [t.dtype()]).unwrap_or(Element::Plain(t.dtype()))
         }
-        _ => Element::Plain(systole_base::DType::Bool),
+        _ => Element::Plain(DType::Bool),
     };
     results.iter().enumerate().map(of).collect()
 }
@@ -397,7 +431,7 @@ impl<'m> Importer<'m> {
                 }
                 // Branch 0 is for false, as false converts to 0.
                 let case = systole_ir::op::Case { branches: vec![on_false.clone(), on_true.clone()] };
-                let index = pred.convert(systole_base::DType::I32);
+                let index = pred.convert(DType::I32);
                 return Ok(g.emit(case, &captured.iter().chain([&index]).collect::<Vec<_>>()));
             }
             ("stablehlo.map", [x, ..], [body]) => {

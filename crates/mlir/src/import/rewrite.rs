@@ -129,6 +129,8 @@ fn custom_call(op: &Operation, operands: &[Tensor], results: &[TensorType]) -> R
         "Sharding" | "SPMDFullToShardShape" | "SPMDShardToFullShape" | "annotate_device_placement" => {
             Ok(operands.to_vec())
         }
+        // JAX keeps a value that nobody asks for; nothing is computed of it.
+        "dce_sink" => Ok(Vec::new()),
         // The greatest of the last dimension, as many as the result has.
         "TopK" => match (operands, results.first()) {
             ([x], Some(ty)) => top_k(x, ty.shape.dims().last().copied().unwrap_or(0), true),

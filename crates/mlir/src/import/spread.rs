@@ -2,7 +2,7 @@
 //! texts fit. What axes cannot say is left out: a sharding changes no value.
 
 use crate::interface::{Face, Interface};
-use crate::syntax::{Attribute, Attributes, Function, Module};
+use crate::syntax::{Attribute, Attributes, Function, Module, closed};
 use crate::text::find;
 use crate::tiles::Tiles;
 use systole_base::{Result, TensorType};
@@ -27,7 +27,7 @@ pub(super) fn of(
     let mesh = Mesh::new(axes.iter().map(|(name, size)| (name.as_str(), *size as usize)))?;
     let each = |said: &Said<'_>| -> Result<Vec<Sharding>> {
         let one = |(attributes, ty): &(&Attributes, TensorType)| match find(attributes, "sdy.sharding") {
-            Some(Attribute::Sharding(_, dims)) => Sharding::of_axes(dims, &mesh, ty),
+            Some(Attribute::Sharding(_, dims)) => Sharding::of_axes(&closed(dims), &mesh, ty),
             _ => Ok(Sharding::replicated(ty.rank())),
         };
         said.iter().map(one).collect()

@@ -1,7 +1,7 @@
 //! Types and attributes in text.
 
 use super::Parser;
-use crate::syntax::{Attribute, Attributes, Dense, Elements, Ranked, Type};
+use crate::syntax::{Attribute, Attributes, Dense, Elements, OPEN, Ranked, Type};
 use systole_base::{Error, ErrorKind, Result};
 use systole_ir::text::Token;
 use systole_ir::text::cursor::{Cursor, MAX_DEPTH, Reader};
@@ -266,13 +266,13 @@ impl<'a> Parser<'a> {
                 if matches!(p.token, Token::Word(word) if word.starts_with('p')) {
                     p.advance()?;
                 }
-                Ok(axes.into_iter().flatten().collect())
+                Ok(axes)
             })?;
             let mut unreduced = Vec::new();
             while p.eat(',')? {
                 let word = p.word()?.to_string();
                 p.expect('=')?;
-                let axes = p.list('{', '}', Self::axis)?.into_iter().flatten().map(Attribute::String);
+                let axes = p.list('{', '}', Self::axis)?.into_iter().map(Attribute::String);
                 if word == "unreduced" {
                     unreduced.extend(axes);
                 }
@@ -283,18 +283,18 @@ impl<'a> Parser<'a> {
     }
 
     /// `"data"`, `"data":(1)2`, `?`; priorities follow the braces.
-    fn axis(p: &mut Parser<'_>) -> Result<Option<String>> {
+    fn axis(p: &mut Parser<'_>) -> Result<String> {
         if p.eat('?')? {
-            return Ok(None);
+            return Ok(OPEN.into());
         }
         let name = p.string()?;
         if !p.eat(':')? {
-            return Ok(Some(name));
+            return Ok(name);
         }
         p.expect('(')?;
         let before = p.int()?;
         p.expect(')')?;
-        Ok(Some(format!("{name}:({before}){}", p.int()?)))
+        Ok(format!("{name}:({before}){}", p.int()?))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::find;
 use crate::syntax::{
-    Attribute, Attributes, Dense, Elements, Function, Module, Operation, Region, Type, Value,
+    Attribute, Attributes, Dense, Elements, Function, Module, OPEN, Operation, Region, Type, Value,
 };
 use std::fmt::Write;
 
@@ -202,8 +202,8 @@ fn ty(f: &Function, value: Value) -> String {
 
 /// `<@mesh, [{"x"}, {}]>`
 fn sharding(mesh: &str, dims: &[Vec<String>]) -> String {
-    let dim =
-        |axes: &Vec<String>| format!("{{{}}}", axes.iter().map(|a| quoted(a)).collect::<Vec<_>>().join(", "));
+    let axis = |a: &String| if a == OPEN { a.clone() } else { quoted(a) };
+    let dim = |axes: &Vec<String>| format!("{{{}}}", axes.iter().map(axis).collect::<Vec<_>>().join(", "));
     format!("<{}, [{}]>", symbol(mesh), dims.iter().map(dim).collect::<Vec<_>>().join(", "))
 }
 

@@ -8,3 +8,9 @@ close(jax.jit(lambda x: jax.nn.softmax(x))(x), np.exp(x) / np.exp(x).sum())
 assert jax.jit(lambda: jnp.arange(3))().tolist() == [0, 1, 2]
 assert jax.jit(lambda x: (x, x))(x)[1].tolist() == x.tolist()
 assert jax.vmap(lambda v: v.sum())(a).tolist() == a.sum(1).tolist()
+
+# Tokens, which JAX hands in and out as arrays of no elements.
+token = jax.lax.create_token()
+x, kept = jax.jit(lambda x, t: (x + 1, t))(jnp.arange(3.), token)
+close(x, [1, 2, 3])
+assert type(kept).__name__ == 'Token' and type(jax.jit(jax.lax.create_token)(1.0)).__name__ == 'Token'

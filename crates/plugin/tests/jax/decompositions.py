@@ -1,12 +1,14 @@
 jax.config.update('jax_enable_x64', True)
 import jax.scipy.linalg as jsl
 import math
-# Complex ones are among the programs of tests/jax_programs.rs.
 rng = np.random.default_rng(7)
 
 
 def drawn(shape, dtype):
-    return rng.standard_normal(shape).astype(dtype)
+    x = rng.standard_normal(shape)
+    if np.issubdtype(dtype, np.complexfloating):
+        x = x + 1j * rng.standard_normal(shape)
+    return x.astype(dtype)
 
 
 def tolerance(dtype):
@@ -21,7 +23,7 @@ def hermitian(x):
     return (x + adjoint(x)) / 2
 
 
-for dtype in [np.float32, np.float64]:
+for dtype in [np.float32, np.float64, np.complex64, np.complex128]:
     near = partial(close, tolerance=tolerance(dtype))
     eye = lambda n: np.eye(n, dtype=dtype)
 

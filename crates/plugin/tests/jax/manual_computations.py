@@ -41,3 +41,20 @@ close(w, expected, 1e-4)
 assert losses[4] < losses[0]
 r = jax.pmap(lambda a: jax.lax.psum(a, 'i') + a, axis_name='i')(jnp.arange(8.))
 assert r.tolist() == [28 + i for i in range(8)]
+
+# JAX's decomposition of matrices within what devices compute by themselves.
+systems = np.random.default_rng(3).standard_normal((8, 3, 3)).astype(np.float32)
+f = mapped(P('x'), P('x'))(lambda a: jax.lax.map(jnp.linalg.inv, a))
+close(f(systems) @ systems, np.broadcast_to(np.eye(3), (8, 3, 3)), 1e-4)
+
+# A sum that is not added up: each device keeps its term.
+explicit = jax.make_mesh((4, 2), ('x', 'y'), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+with jax.set_mesh(explicit):
+    a = jax.device_put(x0, P('x', 'y'))
+    f = jax.jit(jax.shard_map(lambda a: a @ jnp.ones((2, 3)), out_specs=P('x', None, unreduced={'y'})))
+    r = f(a)
+    assert r.sharding.spec.unreduced == {'y'}, r.sharding
+    for d, s in enumerate(r.addressable_shards):
+        i, j = d // 2, d % 2
+        close(s.data, x0[2 * i:2 * i + 2, 2 * j:2 * j + 2].sum(1, keepdims=True).repeat(3, 1))
+    close(jax.sharding.reshard(r, P('x', None)), x0.sum(1, keepdims=True).repeat(3, 1))

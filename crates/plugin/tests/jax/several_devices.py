@@ -21,6 +21,13 @@ assert r.sharding.is_equivalent_to(NamedSharding(m, P(None, 'y')), 2), r.shardin
 close(r, x0[[1, 0]])
 r = jax.jit(lambda x: x.at[np.array([1, 0])].set(7.0))(x)
 assert r.sharding.is_equivalent_to(x.sharding, 2), r.sharding
+# Along dimensions that a program leaves open results lie as it leads to: keys, and a constraint of one dimension.
+r = jax.jit(lambda seeds: jax.vmap(jax.vmap(jax.random.key))(seeds).T)(on(np.arange(32, dtype=np.uint32).reshape(8, 4), 'x', 'y'))
+assert r.sharding.is_equivalent_to(NamedSharding(m, P('y', 'x')), 2), r.sharding
+free = NamedSharding(m, P(P.UNCONSTRAINED, None))
+r = jax.jit(lambda x: jax.lax.with_sharding_constraint(x * 2, free))(x)
+assert r.sharding.is_equivalent_to(NamedSharding(m, P('x')), 2), r.sharding
+close(r, x0 * 2)
 assert 'HloModule' in jax.jit(lambda x: x * 2).lower(x).compile().as_text()
 
 @partial(jax.jit, donate_argnums=0)

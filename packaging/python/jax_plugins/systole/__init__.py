@@ -35,7 +35,7 @@ def _give_memory_away():
 
 def _decompose():
     """Eigenvalues of Hermitian matrices, and what JAX writes by them (singular values, norms, ranks), have no rule for platforms
-    that JAX does not know; the call is that of its rule for TPUs."""
+    that JAX does not know, and JAX's own LU for such platforms fails under `shard_map`; the calls are those of its rules for TPUs."""
     import inspect
 
     from jax._src.interpreters import mlir
@@ -60,7 +60,12 @@ def _decompose():
         """Newer releases ask for the module too."""
         return [ctx.module_context] if len(inspect.signature(mlir.aval_to_ir_type).parameters) > 1 else []
 
+    def lu(ctx, operand):
+        types = [mlir.aval_to_ir_type(*context(ctx), aval) for aval in ctx.avals_out]
+        return mlir.custom_call("LuDecomposition", result_types=types, operands=[operand]).results
+
     mlir.register_lowering(linalg.eigh_p, eigh, platform=NAME)
+    mlir.register_lowering(linalg.lu_p, lu, platform=NAME)
 
 
 def _keep_programs():

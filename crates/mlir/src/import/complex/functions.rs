@@ -107,7 +107,10 @@ pub(super) fn expm1(z: &Number) -> Number {
     let re = &(&x.expm1() * &y.cosine()) + &less;
     let whole = exp(z);
     let is_near = x.abs().less(&number(x, 1.0));
-    Number::complex(is_near.select(&re, &(&whole.re - 1.0)), whole.imag())
+    // Without an angle there is no value; eᶻ may have one.
+    let (is_angle, none) = (y.is_finite(), number(x, f64::NAN));
+    let re = is_near.select(&re, &(&whole.re - 1.0));
+    Number::complex(is_angle.select(&re, &none), is_angle.select(&whole.imag(), &none))
 }
 
 /// The root with a part that is not negative.
@@ -204,7 +207,11 @@ pub(super) fn tanh(z: &Number) -> Number {
     let bottom = &(&beta * &(&s * &s)) + 1.0;
     let near = Number::complex(&(&(&beta * &rho) * &s) / &bottom, &t / &bottom);
     let least = (&x.abs() * -2.0).exp();
-    let far = Number::complex(x.sign(), &(&(&y.sine() * &y.cosine()) * 4.0) * &least);
+    // Without an angle there is a limit only at infinity.
+    let (is_angle, is_number) = (y.is_finite(), x.is_finite());
+    let sign = is_angle.or(&is_number.not()).select(&x.sign(), &number(x, f64::NAN));
+    let turn = &(&(&y.sine() * &y.cosine()) * 4.0) * &least;
+    let far = Number::complex(sign, is_angle.or(&is_number).select(&turn, &number(x, 0.0)));
     let is_far = x.abs().greater(&number(x, if x.dtype() == DType::F64 { 22.0 } else { 11.0 }));
     let whole = Number::select(&is_far, &far, &near);
     let real = y.equal(&number(x, 0.0));

@@ -1,9 +1,10 @@
 //! Decompositions and triangular systems, written by StableHLO's own ops so that most of the work is in `dot_general`; and
-//! the calls that JAX writes for QR and for eigenvalues on a platform that it does not know.
+//! the calls that JAX writes for QR, LU and eigenvalues on a platform that it does not know.
 
 mod blocks;
 mod cholesky;
 mod eigh;
+mod lu;
 mod qr;
 mod triangular;
 
@@ -14,7 +15,7 @@ use super::types::wrong;
 use crate::syntax::{Attribute, Operation};
 use crate::text::find;
 use blocks::{adjoint, stacked};
-use systole_base::{DType, Result};
+use systole_base::{DType, Result, TensorType};
 use systole_ir::Tensor;
 
 /// The results of a decomposition or a solver; `None`: it is another op.
@@ -28,6 +29,7 @@ pub(super) fn write(op: &Operation, operands: &[Given]) -> Result<Option<Vec<Giv
         "stablehlo.custom_call" if called == "ProductOfElementaryHouseholderReflectors" => {
             vec![reflected(&number(0)?, &number(1)?)?.into()]
         }
+        "stablehlo.custom_call" if called == "LuDecomposition" => factored(&number(0)?)?,
         "stablehlo.custom_call" if called == "Eigh" => {
             eigen(&number(0)?, text(op, "backend_config").unwrap_or_default())?
         }
@@ -131,6 +133,32 @@ fn decomposed(a: &Number) -> Result<Vec<Given>> {
     let whole = whole.convert(a.ty().dtype).reshape(a.shape());
     let taus = taus.map_or(a.map(none), |t| t.convert(a.ty().dtype).reshape(&shape));
     Ok(vec![whole.into(), taus.into()])
+}
+
+/// `LuDecomposition`: L and U in one array, the row that each row was exchanged with, and the order of rows that comes of it.
+///
+/// Source: JAX's rule for TPUs.
+fn factored(a: &Number) -> Result<Vec<Given>> {
+    matrices(a)?;
+    let n = a.rank();
+    let (rows, columns) = (a.shape()[n - 2], a.shape()[n - 1]);
+    let of = |size: usize| [&a.shape()[..n - 2], &[size]].concat();
+    let (pivots, order) = (of(rows.min(columns)), of(rows));
+    if a.ty().elements() == 0 {
+        let places = |shape: Vec<usize>| a.g().iota(TensorType::new(DType::I32, shape), n - 2);
+        return Ok(vec![
+            a.clone().into(),
+            Number::real(places(pivots)).into(),
+            Number::real(places(order)).into(),
+        ]);
+    }
+    let wide = if a.ty().dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let found = lu::decomposed(&stacked(&a.convert(wide)));
+    Ok(vec![
+        found.whole.convert(a.ty().dtype).reshape(a.shape()).into(),
+        Number::real(found.pivots.reshape(pivots)).into(),
+        Number::real(found.order.reshape(order)).into(),
+    ])
 }
 
 /// `ProductOfElementaryHouseholderReflectors`
