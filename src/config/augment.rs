@@ -263,14 +263,13 @@ pub struct TestTime {
 }
 
 impl TestTime {
-    /// For pictures in colour or not, by the configuration that a model was trained with, where it is known.
+    /// For pictures in colour or not, by the `data.augment` and the seed of the configuration that a model was trained with.
     ///
     /// # Errors
     /// When `data.augment` names what there is not.
-    pub fn of(config: Option<&super::Config>, in_colour: bool) -> systole_ir::Result<TestTime> {
-        let names = config.map_or(&[][..], |c| &c.data.augment);
+    pub fn of(names: &[String], seed: u64, in_colour: bool) -> systole_ir::Result<TestTime> {
         let changes = changes(&test_time(names), in_colour).map_err(|wrong| wrong.error)?;
-        Ok(TestTime { changes, seed: config.map_or(0, |c| c.seed) })
+        Ok(TestTime { changes, seed })
     }
 
     /// `x: T[H, W, C] → T[H, W, C]`: version `version` of picture `index`.

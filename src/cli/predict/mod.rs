@@ -93,7 +93,9 @@ fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
     let tta = match (args.tta, takes) {
         (None, _) => None,
         (Some(n), Takes::Pictures([.., channels])) => {
-            Some((n, TestTime::of(config.as_ref(), channels >= 3)?))
+            let names = config.as_ref().map_or(&[][..], |c| &c.data.augment);
+            let seed = config.as_ref().map_or(0, |c| c.seed);
+            Some((n, TestTime::of(names, seed, channels >= 3)?))
         }
         (Some(_), _) => {
             let e = Error::new(ErrorKind::Config, "the model takes no pictures").at("--tta");
