@@ -26,6 +26,9 @@ pub(crate) struct Probe {
 type Counts =
     systole_runtime::Jit<Vec<Tensor>, Vec<Tensor>, Box<dyn Fn(Vec<Tensor>) -> Vec<Tensor> + Send + Sync>>;
 
+/// A value, and how many of its numbers are NaN, and not finite.
+type Born = (ValueId, [f64; 2]);
+
 impl Probe {
     fn new(model: &Model, batch: &Batch) -> Result<Probe> {
         let compiled = model.compiled()?;
@@ -61,7 +64,7 @@ impl Probe {
 
     /// The value that is born not finite, and how many of its numbers are: none where the step was given such numbers. `None`: the
     /// step's results are finite.
-    fn look(&self, model: &Model, batch: &Batch) -> Result<Option<Option<(ValueId, [f64; 2])>>> {
+    fn look(&self, model: &Model, batch: &Batch) -> Result<Option<Option<Born>>> {
         let counts = self.function.call(Probe::arguments(model, batch))?;
         let counts: Vec<f64> = counts.iter().map(Buffer::to_f64).collect::<Result<_>>()?;
         let count_of = |v: &ValueId| {

@@ -325,7 +325,10 @@ fn closures_are_called_at_every_hook() {
 #[test]
 fn a_timer_counts_all_starts_of_a_run() {
     let slow = |ms| {
-        LambdaCallback::new().on_train_batch_end(move |_| Ok(std::thread::sleep(Duration::from_millis(ms))))
+        LambdaCallback::new().on_train_batch_end(move |_| {
+            std::thread::sleep(Duration::from_millis(ms));
+            Ok(())
+        })
     };
     let fit = |callbacks| Fit { epochs: 9, ..quiet(callbacks) };
     let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(Timer::new("00:00:01")), Box::new(slow(120))];
@@ -517,7 +520,10 @@ fn gradients_are_gathered_by_the_epoch() {
 #[test]
 fn the_pace_is_that_of_the_steps() {
     let monitor = ThroughputMonitor::new().available_flops(1e6);
-    let slow = LambdaCallback::new().on_train_batch_end(|_| Ok(std::thread::sleep(Duration::from_millis(5))));
+    let slow = LambdaCallback::new().on_train_batch_end(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        Ok(())
+    });
     let fit = Fit { epochs: 2, ..quiet(vec![Box::new(monitor), Box::new(slow)]) };
     let mut m = model(0.1);
     let history = m.fit(&ten(), fit).unwrap();

@@ -34,7 +34,7 @@ pub enum LoggingInterval {
 /// assert_eq!((history.get("learning_rate"), history.get("momentum")), (vec![0.05; 2], vec![0.9; 2]));
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LearningRateMonitor {
     /// After each step, too, or after epochs alone. Default: `epoch`.
@@ -45,17 +45,6 @@ pub struct LearningRateMonitor {
     pub log_weight_decay: bool,
     /// What stands before the names. Default: nothing.
     pub log_key_prefix: Option<String>,
-}
-
-impl Default for LearningRateMonitor {
-    fn default() -> LearningRateMonitor {
-        LearningRateMonitor {
-            logging_interval: None,
-            log_momentum: false,
-            log_weight_decay: false,
-            log_key_prefix: None,
-        }
-    }
 }
 
 impl LearningRateMonitor {
@@ -70,13 +59,13 @@ impl LearningRateMonitor {
         self
     }
 
-    /// Writes the optimizer's momentum, too: `momentum`, or β₁.
+    /// Writes the optimizer's momentum, too: `momentum`, or β₁. Default: `false`.
     pub fn log_momentum(mut self, yes: bool) -> Self {
         self.log_momentum = yes;
         self
     }
 
-    /// Writes the optimizer's weight decay, too.
+    /// Writes the optimizer's weight decay, too. Default: `false`.
     pub fn log_weight_decay(mut self, yes: bool) -> Self {
         self.log_weight_decay = yes;
         self
