@@ -43,6 +43,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State, is_plain: bool) {
     paint.log(frame, log, state);
 }
 
+/// A curve: its name, its colour, its points.
+type Series<'a> = (&'a str, Color, Vec<(f64, f64)>);
+
 /// Colours, or none where NO_COLOR asks for that.
 struct Paint {
     is_plain: bool,
@@ -109,12 +112,7 @@ impl Paint {
         self.chart(frame, right, &metric);
     }
 
-    fn chart(
-        &self,
-        frame: &mut Frame<'_>,
-        area: Rect,
-        (title, series): &(String, Vec<(&str, Color, Vec<(f64, f64)>)>),
-    ) {
+    fn chart(&self, frame: &mut Frame<'_>, area: Rect, (title, series): &(String, Vec<Series<'_>>)) {
         let block = Block::bordered().title(title.as_str());
         let all = || series.iter().flat_map(|(_, _, points)| points);
         let ends = |of: fn(&(f64, f64)) -> f64| {

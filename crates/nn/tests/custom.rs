@@ -177,8 +177,8 @@ fn metrics_with_a_state_start_anew_with_each_epoch() {
     let easy = data(false).take(1).batch(1);
     assert!(model.evaluate(&easy).unwrap()["worst_error"] < worst, "nothing is left of an earlier pass");
     let none = Metric::from(WorstError);
-    assert_eq!(none.result(&none.initial()), -1.0);
-    assert_eq!(none.state()["worst"], TensorType::scalar(F64));
+    assert_eq!(none.result(&none.initial(&[])), -1.0);
+    assert_eq!(none.state(&[])["worst"], TensorType::scalar(F64));
 }
 
 #[test]

@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn the_best_stay_and_names_are_their_own() {
         let mut kept = Kept::default();
-        let mut take =
+        let take =
             |kept: &mut Kept, name: &str, value: f64| kept.take(2, name.into(), Some(value), false, true);
         assert_eq!(take(&mut kept, "a.x", 0.5), Some("a.x".into()));
         assert_eq!(take(&mut kept, "a.x", 0.4), Some("a-v1.x".into()));
