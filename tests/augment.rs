@@ -108,3 +108,35 @@ fn wrong_names_and_values_are_told_before_training() {
         assert!(!f.path("run").exists(), "{names}");
     }
 }
+
+/// mixup and cutmix with labels that are numbers: through both doors, with precision, accumulation and devices, and in the search for a
+/// rate. A kill test of `tests/resume.rs` has them too.
+#[test]
+fn pictures_are_mixed_whatever_else_training_does() {
+    let f = Folder::with_data("mixed");
+    let mix = ["--augment", "mixup=0.4,cutmix", "--epochs=2"];
+    let whole = trained(&f, "whole", &mix);
+    let table = trained(&f, "table", &["--epochs=2", "--set=data.augment={ mixup = 0.4, cutmix = true }"]);
+    assert!(arrays(&whole) == arrays(&table));
+    assert!(arrays(&whole) != arrays(&trained(&f, "plain", &["--epochs=2"])));
+    assert!(arrays(&whole) != arrays(&trained(&f, "mixup", &["--augment=mixup=0.4", "--epochs=2"])));
+    for (out, more) in [
+        ("bf16", &["--precision=mixed_bfloat16", "--set=optimizer.gradient_accumulation_steps=2"][..]),
+        ("two", &["--strategy=data_parallel", "--devices=2", "--class-weights=balanced"]),
+    ] {
+        let args = ["train", "small.toml", "--json", "--out", out];
+        let o = f.run(&[&args[..], &mix, more].concat()).ok().json();
+        assert!(o["loss"].as_f64().unwrap().is_finite() && o["val_loss"].as_f64().unwrap() > 0.0, "{o}");
+    }
+    f.run(&["lr-find", "small.toml", "--augment=mixup", "--num-it=20"]).ok();
+    let e = f.run(&["train", "small.toml", "--augment=mixup=0", "--out=no"]);
+    assert!(e.code == Some(2) && e.err.contains("choose a number from 0.001"), "{}", e.err);
+    let e = f.run(&[
+        "train",
+        "small.toml",
+        "--augment=mixup",
+        "--set=compile.loss=mean_squared_error",
+        "--set=compile.metrics=[]",
+    ]);
+    assert!(e.err.contains("takes no shares of classes"), "{}", e.err);
+}

@@ -110,7 +110,7 @@ fn killed_runs_of_several_devices_end_with_the_same_bits() {
 }
 
 /// As above, with optimizers whose state is of other types and first values than the weights, rates and momentum over the whole
-/// run, means of the weights, layers with optimizers and rates of their own, and callbacks of the configuration.
+/// run, means of the weights, layers with optimizers and rates of their own, mixed pictures, and callbacks of the configuration.
 #[test]
 fn killed_runs_of_other_optimizers_end_with_the_same_bits() {
     let f = Folder::with_data("kills-optimizers");
@@ -132,6 +132,7 @@ fn killed_runs_of_other_optimizers_end_with_the_same_bits() {
             &own,
             back,
             "--set=optimizer.lr_mult={\"*/bias\"=0.5}",
+            "--augment=mixup=0.4,cutmix,flip",
             callbacks,
         ];
         let log = |out: &str| std::fs::read_to_string(f.path(out).join("log.csv")).unwrap();

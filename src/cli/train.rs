@@ -97,8 +97,8 @@ pub(crate) struct TrainArgs {
     /// Leave out report.html, the page about the run that its folder gets at the end
     #[arg(long)]
     no_report: bool,
-    /// Changes of training pictures, drawn anew for every picture and epoch: flip,rotate=10,zoom=1.1,lighting=0.2,warp,crop=4,erase,
-    /// or aug_transforms for fastai's; none: not even those of the TOML
+    /// Changes of training pictures, drawn anew for every picture and epoch: flip,rotate=10,zoom=1.1,lighting=0.2,warp,crop=4,
+    /// erase,mixup=0.4,cutmix, or aug_transforms for fastai's; none: not even those of the TOML
     #[arg(long, value_name = "NAME[=X],…")]
     augment: Option<String>,
     /// Seed of initial weights, dropout and the order of samples

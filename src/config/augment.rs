@@ -4,8 +4,8 @@ use super::blame::{Wrong, unknown};
 use serde::{Deserialize, Deserializer};
 use std::sync::Arc;
 use systole_base::rng::{Stream, hash_name};
-use systole_data::HostArray;
-use systole_data::picture::{AugTransforms, RandAugment, ResizedCrop};
+use systole_data::picture::{AugTransforms, RandAugment, ResizedCrop, cutmix, mixup_each};
+use systole_data::{HostArray, Sample};
 use systole_ir::ErrorKind;
 use toml::{Table, Value};
 
@@ -21,7 +21,12 @@ enum Part {
     Transforms(fn(&mut AugTransforms, f64)),
     /// A change of its own.
     Change(fn(f64) -> Change),
+    /// Of whole batches.
+    Mix(MixBatch),
 }
+
+/// How pictures of a batch and their labels are mixed: with which alpha of the Beta distribution.
+type MixBatch = fn(Sample, &str, &str, f64, &mut Stream) -> systole_ir::Result<Sample>;
 
 /// A name, what it does, its usual value and the least and the greatest, and the part.
 struct Valued {
@@ -42,7 +47,7 @@ const fn of_all(
     Valued { name, about, value, range, part: Part::Transforms(set) }
 }
 
-const VALUED: [Valued; 10] = [
+const VALUED: [Valued; 12] = [
     of_all(
         "aug_transforms",
         "fastai's: flip, rotate, zoom, warp and lighting, times the value",
@@ -111,6 +116,20 @@ const VALUED: [Valued; 10] = [
         value: Some(0.5),
         range: (0.0, 1.0),
         part: Part::Change(|v| Arc::new(move |x, rng| x.random_erasing(v, rng))),
+    },
+    Valued {
+        name: "mixup",
+        about: "each picture and its label mixed with those of another one, by shares from the Beta distribution of this alpha",
+        value: Some(0.4),
+        range: (0.001, 100.0),
+        part: Part::Mix(mixup_each),
+    },
+    Valued {
+        name: "cutmix",
+        about: "a rectangle of each picture is another one's, and so much of its label; with mixup either of both, batch by batch",
+        value: Some(1.0),
+        range: (0.001, 100.0),
+        part: Part::Mix(cutmix),
     },
     Valued {
         name: "randaugment",
@@ -243,6 +262,7 @@ pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<Change>, 
         };
         let value = valued.value_of(value)?;
         match valued.part {
+            Part::Mix(_) => {}
             Part::Change(make) => all.push(make(value)),
             Part::Transforms(set) => {
                 let (_, options) = transforms.get_or_insert_with(|| (all.len(), AugTransforms::none()));
@@ -254,6 +274,35 @@ pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<Change>, 
         all.insert(at, Arc::new(move |x, rng| x.aug_transforms(options, rng)));
     }
     Ok(all)
+}
+
+/// What mixes the pictures of a batch, and its alpha.
+pub(super) struct Mix {
+    how: MixBatch,
+    alpha: f64,
+}
+
+/// Those of these names that mix pictures. Wrong ones are told by [`changes`].
+pub(super) fn mixes(names: &[String]) -> Vec<Mix> {
+    let mix = |item: &String| {
+        let (name, value) =
+            item.split_once('=').map_or((item.as_str(), None), |(n, v)| (n.trim(), Some(v.trim())));
+        let valued = VALUED.iter().find(|v| v.name == name)?;
+        let Part::Mix(how) = valued.part else { return None };
+        Some(Mix { how, alpha: valued.value_of(value).ok()? })
+    };
+    names.iter().filter_map(mix).collect()
+}
+
+/// `image: f32[B, …], label: f32[B, C]`: mixed by one of `mixes`.
+pub(super) fn mixed(batch: Sample, mixes: &[Mix], rng: &mut Stream) -> systole_ir::Result<Sample> {
+    match mixes {
+        [] => Ok(batch),
+        mixes => {
+            let Mix { how, alpha } = &mixes[rng.below(mixes.len() as u64) as usize];
+            how(batch, "image", "label", *alpha, rng)
+        }
+    }
 }
 
 /// Changed versions of test pictures: those that training changes them by, else fastai's `aug_transforms`.
@@ -280,7 +329,9 @@ impl TestTime {
 }
 
 pub(super) fn test_time(names: &[String]) -> Vec<String> {
-    if names.is_empty() { vec!["aug_transforms".into()] } else { names.to_vec() }
+    let is_mix = |item: &&String| ["mixup", "cutmix"].iter().any(|name| item.split('=').next() == Some(name));
+    let own: Vec<String> = names.iter().filter(|item| !is_mix(item)).cloned().collect();
+    if own.is_empty() { vec!["aug_transforms".into()] } else { own }
 }
 
 /// Another seed for each version, far from that of training.

@@ -4,6 +4,7 @@ use super::{Config, augment, settings};
 use crate::datasets::{
     self, DataDir, FolderOptions, RecordShape, TextOptions, TrainingData, numbered, unnumbered,
 };
+use systole_base::rng::Stream;
 use systole_data::{AUTOTUNE, Dataset, Options, Sample, Share, Shuffle};
 use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
 use systole_nn::loss::Loss;
@@ -152,7 +153,8 @@ impl Config {
         if data.is_pictures() && !self.data.augment.is_empty() {
             train = augmented(train, data, &self.data.augment, self.seed);
         }
-        self.tuned(self.batches(train, data, share))
+        let batches = self.batches(train, data, share);
+        self.tuned(if data.is_pictures() { self.mixed(batches, data) } else { batches })
     }
 
     /// What is trained on, before it is shuffled and prepared, and how many of them a shuffle draws from.
@@ -226,6 +228,18 @@ impl Config {
         batches.map(scale_pixels(self.data.scale)).prefetch(AUTOTUNE)
     }
 
+    /// Pictures of a batch mixed with one another, as `data.augment` says; labels become shares of classes.
+    fn mixed(&self, batches: Dataset, data: &TrainingData) -> Dataset {
+        let mixes = augment::mixes(&self.data.augment);
+        if mixes.is_empty() {
+            return batches;
+        }
+        let classes = data.class_names.len();
+        let shares = move |s: Sample| s.map("label", move |y| y.one_hot(classes));
+        let mix = move |s: Sample, rng: &mut Stream| augment::mixed(s, &mixes, rng);
+        batches.map(shares).map_random_parallel(self.seed, mix, AUTOTUNE).prefetch(AUTOTUNE)
+    }
+
     /// A pipeline that runs by `data.tuning`, where that is set.
     fn tuned(&self, pipeline: Dataset) -> Dataset {
         match self.data.sizes() {
@@ -284,6 +298,7 @@ impl Config {
             precision: self.precision(),
             seed: self.seed,
             strategy: self.strategy(),
+            soft_labels: !augment::mixes(&self.data.augment).is_empty(),
             ..Compile::default()
         })
     }

@@ -28,6 +28,9 @@ pub struct Compile {
     pub backend: Option<Arc<dyn Backend>>,
     /// How steps are split over the backend's devices.
     pub strategy: Strategy,
+    /// Whether the labels of training are shares of classes, `f32[B, …, C]`, as mixup and cutmix make them: the loss is that of
+    /// the classes, each by its share, and metrics see the greatest. Validation has labels as the loss takes them.
+    pub soft_labels: bool,
     /// A step of your own, in the place of loss and metrics.
     pub train_step: Option<Arc<dyn TrainStep>>,
 }
@@ -43,6 +46,7 @@ impl Default for Compile {
             seed: 0,
             backend: None,
             strategy: Strategy::default(),
+            soft_labels: false,
             train_step: None,
         }
     }

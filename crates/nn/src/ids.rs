@@ -55,6 +55,12 @@ impl Model {
         else {
             return Ok(());
         };
+        // Shares of classes, in training.
+        let has_shares = self.compile_config().is_some_and(|config| config.soft_labels);
+        let rank = self.output_type().map_or(0, |output| output.shape.rank() + 1);
+        if has_shares && label.dtype().is_float() && label.shape().rank() == rank {
+            return Ok(());
+        }
         let Some((at, found)) = outside(label, classes, *ignore_class) else { return Ok(()) };
         Err(Error::new(ErrorKind::Data, format!("there is a label {found}"))
             .at(place(label, at))

@@ -214,6 +214,11 @@ impl Model {
         }
         config.optimizer.check()?;
         config.loss.check()?;
+        if config.soft_labels && config.loss.of_shares().is_none() {
+            let what = format!("{} takes no shares of classes for labels", config.loss.name());
+            return Err(Error::new(ErrorKind::Config, what)
+                .hint("train with sparse_categorical_crossentropy or categorical_crossentropy, or without mixup and cutmix"));
+        }
         config.metrics.iter().chain(&config.weighted_metrics).try_for_each(|metric| metric.check())?;
         if !self.is_built() {
             self.seed = config.seed;

@@ -63,6 +63,7 @@ impl TrainStep {
             loss_scale: loss_scale.clone(),
             loops: backend.wants_loops(),
             own: config.train_step.clone(),
+            soft: config.soft_labels.then(|| config.loss.of_shares()).flatten(),
         };
         let function = recipe.clone().function().on(backend.clone());
         TrainStep { function, recipe, optimizer: config.optimizer.clone(), metrics, loss_scale }
@@ -144,6 +145,8 @@ struct TrainRecipe {
     loops: bool,
     /// The user's, in the place of loss and metrics.
     own: Option<Arc<dyn OwnStep>>,
+    /// The loss of labels that are shares of classes.
+    soft: Option<Loss>,
 }
 
 impl TrainRecipe {
@@ -173,7 +176,9 @@ impl TrainRecipe {
         let weight = weight.first();
         let logits = cx.logits_of(&y);
         let prediction = Prediction { value: &y, logits: logits.as_ref() };
-        let loss = builder.scope("loss", || self.loss.value(&label, prediction, weight));
+        let of = self.soft.as_ref().unwrap_or(&self.loss);
+        let loss = builder.scope("loss", || of.value(&label, prediction, weight));
+        let label = self.class_of(label);
         let update = UpdateInputs { learning_rate, step: step.convert(DType::I64) };
         let (new, slots) = self.descend(&loss, &update, &trainable, &slots);
         let changed = cx.take_updates();
@@ -181,6 +186,16 @@ impl TrainRecipe {
             builder.scope("metrics", || self.metrics.update(&metrics, &label, prediction, weight, &loss));
         let good = self.good(&metrics);
         (kept(&good, &new, &trainable), kept(&good, &changed, &frozen), slots, metrics)
+    }
+
+    /// What metrics compare with: of shares of classes the greatest, as the loss takes labels.
+    fn class_of(&self, label: Tensor) -> Tensor {
+        match (&self.soft, &self.loss) {
+            (Some(_), Loss::SparseCategoricalCrossentropy { .. }) if label.rank() > 0 => {
+                label.argmax(label.rank() - 1)
+            }
+            _ => label,
+        }
     }
 
     /// `bool[]`: whether the loss was finite. Weights that a step with a bad loss has read stay: to find out why, and in the model

@@ -662,3 +662,27 @@ fn validation_and_the_best_model_take_the_running_means() {
     assert_eq!((&best, means.last().unwrap()), (&end, &end));
     std::fs::remove_dir_all(dir).unwrap();
 }
+
+#[test]
+fn labels_that_are_shares_of_classes_have_the_loss_of_each_by_its_share() {
+    let losses = |label: Literal, soft_labels: bool| {
+        let mut m = model(vec![dense(2).activation("softmax")]);
+        m.compile(Compile { soft_labels, ..m.compile_config().unwrap().clone() }).unwrap();
+        let x = Literal::from_slice([2, 2], &[0.5f32, -1., 1., 0.25]).unwrap();
+        let data = Dataset::from_tensor_slices([("x", x), ("label", label)]).unwrap().batch(2);
+        m.fit(&data, Fit { epochs: 2, ..quiet() })
+            .map(|h| (h.get("loss")[0], h.get("sparse_categorical_accuracy")[0]))
+    };
+    let of = |a: i32, b: i32| losses(Literal::from_slice([2], &[a, b]).unwrap(), false).unwrap().0;
+    let shares = |rows: &[f32]| losses(Literal::from_slice([2, 2], rows).unwrap(), true);
+    // Of two labels each: 0.7 of the one and 0.3 of the other.
+    let (mixed, accuracy) = shares(&[0.7, 0.3, 0.3, 0.7]).unwrap();
+    assert!((mixed - (0.7 * of(0, 1) + 0.3 * of(1, 0))).abs() < 1e-6, "{mixed}");
+    assert_eq!(accuracy, losses(Literal::from_slice([2], &[0, 1]).unwrap(), false).unwrap().1);
+    let mut m = classifier();
+    let config = m.compile_config().unwrap().clone();
+    let loss = systole_nn::loss::mean_squared_error();
+    let e =
+        m.compile(Compile { soft_labels: true, loss, metrics: vec![], ..config }).unwrap_err().to_string();
+    assert!(e.contains("takes no shares of classes"), "{e}");
+}

@@ -1,7 +1,8 @@
-//! mixup and cutmix: each picture of a batch mixed with another one, its label in the same proportion.
+//! mixup and cutmix: each picture of a batch mixed with another one, its label in the same proportion. Of `mixup` and `cutmix` the
+//! partner of row i is row n - 1 - i, so shuffle before batching; [`mixup_each`] draws partners.
 //!
 //! Zhang and others, "mixup: beyond empirical risk minimization", 2017; Yun and others, "CutMix", 2019. Labels must be
-//! f32 vectors (one_hot). The partner of row i is row n - 1 - i, so shuffle before batching.
+//! f32 vectors (one_hot).
 
 use super::augment::beta;
 use crate::Sample;
@@ -17,6 +18,27 @@ pub fn mixup(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut Stre
     let (x, y) = (rows(&batch, image)?, rows(&batch, label)?);
     let t = draw(alpha, rng)?;
     let (x, y) = (blend(x, t)?, blend(y, t)?);
+    batch.with(image, x).with(label, y).check()
+}
+
+/// `image: f32[n, …], label: f32[n, classes]`: each row `t · own + (1 - t) · partner's`, with a t of its own from Beta(alpha, alpha),
+/// or 1 - t where that is greater, and partners in a drawn order: fastai's `MixUp`.
+///
+/// # Errors
+/// As [`mixup`].
+pub fn mixup_each(batch: Sample, image: &str, label: &str, alpha: f64, rng: &mut Stream) -> Result<Sample> {
+    let (x, y) = (rows(&batch, image)?, rows(&batch, label)?);
+    let n = x.shape()[0];
+    let mut pairs = Vec::with_capacity(n);
+    let mut order: Vec<usize> = (0..n).collect();
+    for i in (1..n).rev() {
+        order.swap(i, rng.below(i as u64 + 1) as usize);
+    }
+    for partner in order {
+        let t = draw(alpha, rng)?;
+        pairs.push((partner, t.max(1.0 - t)));
+    }
+    let (x, y) = (blend_each(x, &pairs)?, blend_each(y, &pairs)?);
     batch.with(image, x).with(label, y).check()
 }
 
@@ -70,11 +92,20 @@ fn rows<'a>(batch: &'a Sample, name: &str) -> Result<&'a Literal> {
 
 fn blend(x: &Literal, own: f64) -> Result<Literal> {
     let n = x.shape()[0];
+    blend_each(x, &(0..n).map(|i| (n - 1 - i, own)).collect::<Vec<_>>())
+}
+
+/// Rows mixed with the rows of these numbers; what is left of each.
+fn blend_each(x: &Literal, pairs: &[(usize, f64)]) -> Result<Literal> {
+    let n = x.shape()[0];
+    if n != pairs.len() {
+        return Err(bad(format!("mixing {n} rows with {}", pairs.len()), "pictures and labels are as many"));
+    }
     let mut out = x.clone();
     let row = x.ty().elements() / n.max(1);
-    let (from, t) = (x.as_slice::<f32>()?, own as f32);
-    for (i, to) in out.as_mut_slice::<f32>()?.chunks_exact_mut(row.max(1)).enumerate() {
-        let partner = &from[(n - 1 - i) * row..][..row];
+    let from = x.as_slice::<f32>()?;
+    for (to, (partner, own)) in out.as_mut_slice::<f32>()?.chunks_exact_mut(row.max(1)).zip(pairs) {
+        let (partner, t) = (&from[partner * row..][..row], *own as f32);
         to.iter_mut().zip(partner).for_each(|(o, p)| *o = t * *o + (1.0 - t) * p);
     }
     Ok(out)
@@ -108,6 +139,24 @@ mod tests {
                 assert!(x[16..32].iter().all(|&v| (v - 1.0).abs() < 1e-6), "the middle is its own partner");
             }
         }
+    }
+
+    #[test]
+    fn each_row_has_a_share_and_a_partner_of_its_own() {
+        let mut shares = Vec::new();
+        for i in 0..50 {
+            let mut rng = Stream::new(1, hash_name("each"), i);
+            let out = mixup_each(batch(), "image", "label", 0.4, &mut rng).unwrap();
+            let (x, y) = (out.get("image").unwrap().to_f32s(), out.get("label").unwrap().to_f32s());
+            for row in 0..3 {
+                let mean = (0..3).map(|c| c as f32 * y[3 * row + c]).sum::<f32>();
+                assert!((x[16 * row] - mean).abs() < 1e-5, "pixels and labels are mixed alike");
+                assert!(y[3 * row + row] >= 0.5 - 1e-6, "at least half is its own");
+                shares.push(y[3 * row + row]);
+            }
+        }
+        let own = shares.iter().filter(|s| **s < 0.999).count();
+        assert!(own > 40 && shares.windows(2).any(|w| w[0] != w[1]), "{shares:?}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod resize;
 mod transforms;
 
 pub use augment::{RandAugment, ResizedCrop};
-pub use mix::{cutmix, mixup};
+pub use mix::{cutmix, mixup, mixup_each};
 pub use resize::Resize;
 pub use transforms::AugTransforms;
 

@@ -533,6 +533,17 @@ impl Loss {
         }
     }
 
+    /// The same loss of labels that are shares of classes; `None`: it has no classes.
+    pub(crate) fn of_shares(&self) -> Option<Loss> {
+        match *self {
+            Loss::SparseCategoricalCrossentropy { from_logits, .. } => {
+                Some(Loss::CategoricalCrossentropy { from_logits, label_smoothing: 0.0 })
+            }
+            Loss::CategoricalCrossentropy { .. } => Some(self.clone()),
+            _ => None,
+        }
+    }
+
     /// `y_true: int[B, L], x: f32[B, T, C] → f32[B]`.
     #[track_caller]
     fn of_sequences(&self, y_true: &Tensor, x: &Tensor) -> Tensor {
