@@ -741,11 +741,16 @@ impl FitRun {
     }
 
     /// Shows an epoch that is over to all callbacks: what keeps the best model sees it as it was measured.
-    fn end_epoch(&mut self, model: &mut Model, logs: &Logs, epoch: usize) -> Result<()> {
+    fn end_epoch(&mut self, model: &mut Model, options: &Fit, logs: &Logs, epoch: usize) -> Result<()> {
+        let owed = options.validate_last && epoch + 1 == options.epochs;
+        let owed = owed && !self.val_check.is_due(epoch, self.taken, true);
         let swaps = self.swaps_averages();
         let swapped = swaps.is_some() && model.swap_averages();
         let end = |c: &mut dyn Callback, cx: &mut FitCx<'_>| c.on_epoch_end(cx);
-        let mut shown = self.each_of(Who::Keeper, model, logs, (epoch, false), end);
+        let mut shown = match owed && self.has_no_best() {
+            true => Ok(()),
+            false => self.each_of(Who::Keeper, model, logs, (epoch, false), end),
+        };
         let stays = swapped && swaps == Some(true);
         if swapped && !stays {
             model.swap_averages();
@@ -804,7 +809,14 @@ impl FitRun {
             *last = logs.clone();
         }
         let epoch = model.epoch.saturating_sub(1);
-        self.each(model, &logs, (epoch, false), |c, cx| c.on_validation_end(cx))
+        let who = if self.has_no_best() { Who::Callbacks } else { Who::All };
+        self.each_of(who, model, &logs, (epoch, false), |c, cx| c.on_validation_end(cx))
+    }
+
+    /// Whether no epoch was validated while training: the model of the end is the only one that is measured, and needs no second
+    /// file.
+    fn has_no_best(&self) -> bool {
+        self.best.as_ref().is_none_or(|keeper| keeper.kept.is_none())
     }
 
     /// Steps since there were so many batches and samples, which took this time.
@@ -862,7 +874,7 @@ impl FitRun {
         }
         self.add_values(model, &mut logs, (epoch, false))?;
         self.history.epochs.push(logs.clone());
-        self.end_epoch(model, &logs, epoch)?;
+        self.end_epoch(model, options, &logs, epoch)?;
         (self.epoch, self.taken) = (epoch + 1, 0);
         if options.steps_per_epoch.is_none() {
             self.position = Position::new(options.pass_of(self.epoch), 0);
