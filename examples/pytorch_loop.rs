@@ -101,7 +101,7 @@ fn main() -> Result<()> {
     )?;
 
     let mut backup =
-        out.map(|dir| LoopBackup::open(BackupAndRestore::new(dir).every_steps(10))).transpose()?;
+        out.map(|dir| LoopBackup::open(BackupAndRestore::new(dir).every_steps(5))).transpose()?;
     let mut place = match &backup {
         Some(backup) => backup.restore(&mut [&mut state])?.unwrap_or_default(),
         None => default(),
@@ -119,7 +119,7 @@ fn main() -> Result<()> {
             if let Some(backup) = &mut backup {
                 backup.after_step(&[&state], &place)?;
             }
-            if state.steps.is_multiple_of(20) || state.steps == steps {
+            if state.steps.is_multiple_of(10) || state.steps == steps {
                 (running, shown) = (loss.to_f64()?, state.steps);
                 println!("[{}, {:5}] loss: {running:.6}", place.epoch + 1, state.steps);
             }

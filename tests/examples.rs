@@ -82,14 +82,14 @@ fn fashion_mnist() {
 fn loop_ends(arguments: &[&str]) -> String {
     let text = finished("pytorch_loop", command("pytorch_loop").args(arguments));
     let last = text.lines().last().unwrap_or_default().to_string();
-    assert!(last.starts_with("finished after 40 steps"), "{text}");
+    assert!(last.starts_with("finished after 20 steps"), "{text}");
     last
 }
 
 /// The loop of the PyTorch tutorials on one device and on eight, in bf16, and with ResNet-50; `bench/pytorch-loop` runs it on plugins.
 #[test]
 fn pytorch_loop() {
-    let cnn = ["cnn", "--steps", "40", "--batch", "16"];
+    let cnn = ["cnn", "--steps", "20", "--batch", "8"];
     let whole = loop_ends(&cnn);
     assert_eq!(loop_ends(&cnn), whole, "the same bits");
     loop_ends(&[&cnn[..], &["--devices", "8"]].concat());
@@ -107,13 +107,13 @@ fn pytorch_loop() {
 fn a_killed_pytorch_loop_ends_with_the_same_bits() {
     let wanted = std::env::var("SYSTOLE_LOOP_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(5);
     let began = Instant::now();
-    let whole = loop_ends(&["--steps", "40", "--batch", "16"]);
+    let whole = loop_ends(&["--steps", "20", "--batch", "8"]);
     let longest = began.elapsed();
     let (mut draws, mut kills) = (Stream::new(3, 0, 0), 0);
     while kills < wanted {
         let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("example-pytorch_loop/killed");
         let _ = std::fs::remove_dir_all(&out);
-        let arguments = ["--steps", "40", "--batch", "16", "--out", out.to_str().expect("a path")];
+        let arguments = ["--steps", "20", "--batch", "8", "--out", out.to_str().expect("a path")];
         for _ in 0..4 {
             let mut child =
                 command("pytorch_loop").args(arguments).stdout(Stdio::null()).spawn().expect("it runs");
