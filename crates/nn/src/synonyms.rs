@@ -60,7 +60,7 @@ pub(crate) const SYNONYMS: &[(&str, &str)] = &[
     ("auc", "auroc rocauc rocaucscore areaundercurve averageprecision averageprecisionscore"),
     ("f1_score", "f1 fscore f1measure dicescore"),
     ("r2_score", "r2 rsquared"),
-    ("mean_iou", "miou jaccard jaccardindex jaccardscore meaniou"),
+    ("mean_iou", "miou jaccard jaccardindex jaccardscore"),
     ("pearson_correlation", "pearson pearsoncorrcoef"),
     ("concordance_correlation", "concordancecorrcoef"),
     ("expected_calibration_error", "ece calibrationerror calibration"),

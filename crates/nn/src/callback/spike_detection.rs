@@ -24,7 +24,7 @@ type BatchPlace = (usize, usize);
 /// # use systole_data::Dataset;
 /// # use systole_ir::Literal;
 /// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
-/// # let x = Literal::from_slice([6, 1], &[0f32, 1., 2., 3., 4., 1e6])?;
+/// # let x = Literal::from_slice([6, 1], &[1f32, 1.1, 1., 1.1, 1., 1e6])?;
 /// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(1);
 /// # let mut model = Model::sequential([dense(1)]);
 /// # model.compile(Compile { optimizer: sgd(0.0), loss: mean_squared_error(), ..Default::default() })?;
