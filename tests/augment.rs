@@ -63,7 +63,7 @@ fn flag_list_and_table_are_the_same() {
     let (as_trained, plain) = (measured(&[]), measured(&["--set=data.augment=[]"]));
     assert_eq!(as_trained["loss"], plain["loss"]);
     let mixed = [measured(&["--tta=2"]), measured(&["--tta=2"]), measured(&["--tta=3"])];
-    assert_eq!(mixed[0]["loss"], mixed[1]["loss"]);
+    assert_eq!((&mixed[0]["loss"], &mixed[0]["tta"]), (&mixed[1]["loss"], &2.into()));
     assert!(mixed[0]["loss"] != mixed[2]["loss"] && mixed[0]["loss"] != plain["loss"]);
     assert!(mixed[0]["sparse_categorical_accuracy"].is_number(), "{}", mixed[0]);
     let said = |more: &[&str]| {

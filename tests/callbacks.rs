@@ -167,4 +167,19 @@ fn lightnings_callbacks_and_intervals_work_from_a_file() {
     assert_eq!(steps, [2, 6]);
     assert!(told["validations"][0]["val_loss"].is_f64() && told["history"][1]["val_loss"].is_f64());
     assert!(done.err.contains("Epoch 1/2, after 2 steps of it: val_loss:"), "{}", done.err);
+    // The flag alone does so in each epoch, though the file tests after every fourth one.
+    let args = [
+        "train",
+        "c.toml",
+        "--out=flag",
+        "--json",
+        "--set=callbacks=[]",
+        "--val-check-interval=2",
+        "--epochs=1",
+    ];
+    let told = f.run(&args).ok().json();
+    assert_eq!(
+        (&told["validations"][0]["step"], told["validations"].as_array().unwrap().len()),
+        (&2.into(), 1)
+    );
 }

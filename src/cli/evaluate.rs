@@ -75,6 +75,12 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         counted(samples as u64, &format!("test {}", one(data.elements))),
         data.name
     ));
+    if let Some(versions) = args.tta {
+        screen.line(format!(
+            "  test-time augmentation: of each, and {} of it",
+            counted(versions, "changed version")
+        ));
+    }
     let confusions = match config.data.is_own() && !data.class_names.is_empty() {
         true => Some(Confusion::count(&mut model, &config.test_pipeline(&data))?),
         false => None,
@@ -86,6 +92,7 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         object.insert("dataset".into(), json!(data.name));
         object.extend(logs.iter().map(|(n, v)| (n.to_string(), json!(v))));
         object.insert("samples".into(), json!(samples));
+        args.tta.iter().for_each(|versions| drop(object.insert("tta".into(), json!(versions))));
         object.insert("seconds".into(), json!(seconds));
         confusions.iter().for_each(|c| drop(object.insert("most_confused".into(), c.json())));
         screen.object(&object.into());

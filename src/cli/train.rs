@@ -323,9 +323,13 @@ impl TrainArgs {
         if let Some(interval) = &self.val_check_interval {
             let flag = format!("--val-check-interval {interval}");
             match interval.contains(':') {
-                true => draft.set_text(flag, "fit.val_check_interval", interval),
-                false => draft.set(flag, "fit.val_check_interval", interval),
+                true => draft.set_text(flag.clone(), "fit.val_check_interval", interval),
+                false => draft.set(flag.clone(), "fit.val_check_interval", interval),
             };
+            // Who asks for tests within epochs wants them in each, whatever a preset says.
+            if self.check_val_every_n_epoch.is_none() {
+                draft.set(flag, "fit.validation_freq", "1");
+            }
         }
         Ok(())
     }

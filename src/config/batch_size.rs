@@ -2,9 +2,9 @@
 
 use super::Config;
 use serde::{Deserialize, Deserializer, Serializer, de};
-use systole_ir::{Error, ErrorKind, Graph, Result, knobs};
+use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_nn::{Compile, Model};
-use systole_runtime::{CompileOptions, backend};
+use systole_runtime::backend;
 
 /// What stands for `auto` until the batch is chosen.
 pub(super) const AUTO: usize = usize::MAX;
@@ -53,20 +53,21 @@ impl Config {
         let limit = knobs::MEMORY_LIMIT.get_bytes()?;
         let memory = limit.or(systole_cpu::available_memory()).unwrap_or(usize::MAX);
         let usable = memory as f64 * (1.0 - MARGIN);
-        let step = Step::of(self)?;
-        let (small, more) = (step.needs(8)?, step.needs(32)?);
+        let mut model = on_the_cpu(self)?;
+        let mut needs = |batch| needs(&mut model, batch);
+        let (small, more) = (needs(8)?, needs(32)?);
         let each = (more - small) / 24.0;
         let fitting = (usable - (small - 8.0 * each)) / each.max(1.0);
         let mut batch = 1 << fitting.clamp(1.0, MOST as f64).log2() as usize;
-        let mut needed = step.needs(batch);
+        let mut needed = needs(batch);
         // The plan of a large batch may hold more than small ones tell.
         while batch > 1 && needed.as_ref().map_or(true, |n| *n > usable) {
             batch /= 2;
-            needed = step.needs(batch);
+            needed = needs(batch);
         }
         // Or less: kernels go over large batches in parts.
         while batch < MOST && needed.is_ok() {
-            match step.needs(2 * batch) {
+            match needs(2 * batch) {
                 Ok(more) if more <= usable => (batch, needed) = (2 * batch, Ok(more)),
                 _ => break,
             }
@@ -92,40 +93,22 @@ impl Config {
     }
 }
 
-/// The training step of a configuration, on the CPU.
-struct Step {
-    model: std::cell::RefCell<Model>,
+/// The model of a configuration, on the CPU.
+fn on_the_cpu(config: &Config) -> Result<Model> {
+    let sample = [config.usual_sample()];
+    let mut model = config.layers_only()?;
+    let output = model.output_for(&sample)?.shape.to_vec();
+    let compile = config.compile_config(&output)?;
+    model.compile(Compile { backend: Some(backend("cpu")?), ..compile })?;
+    model.build(&sample)?;
+    Ok(model)
 }
 
-impl Step {
-    fn of(config: &Config) -> Result<Step> {
-        let sample = [config.usual_sample()];
-        let mut model = config.layers_only()?;
-        let output = model.output_for(&sample)?.shape.to_vec();
-        let compile = config.compile_config(&output)?;
-        model.compile(Compile { backend: Some(backend("cpu")?), ..compile })?;
-        model.build(&sample)?;
-        Ok(Step { model: model.into() })
-    }
-
-    /// Bytes that a step of `batch` samples needs: weights, optimizer state, batch, values on the way.
-    fn needs(&self, batch: usize) -> Result<f64> {
-        let (graph, roles) = self.model.borrow_mut().train_program(batch, false)?;
-        let options = CompileOptions {
-            donated: (0..graph.params.len()).collect(),
-            label: "train step".into(),
-            flush_denormals: true,
-            winograd: true,
-            excess_precision: true,
-            roles,
-        };
-        let program = backend("cpu")?.compile(&graph, &options)?;
-        Ok(arguments(&graph) + program.report().arena_bytes as f64)
-    }
-}
-
-fn arguments(graph: &Graph) -> f64 {
-    graph.param_types().iter().map(|ty| ty.bytes() as f64).sum()
+/// Bytes that a training step of `batch` samples needs: weights, optimizer state, batch, values on the way.
+fn needs(model: &mut Model, batch: usize) -> Result<f64> {
+    let step = model.train_executable(batch)?;
+    let arguments: f64 = step.param_types().iter().map(|ty| ty.bytes() as f64).sum();
+    Ok(arguments + step.report().arena_bytes as f64)
 }
 
 fn told(bytes: f64) -> String {

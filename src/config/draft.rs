@@ -84,13 +84,13 @@ impl Draft {
     /// Sets a key: `set("--epochs 5", "fit.epochs", "5")`. What is not TOML is text; `none` takes the key out.
     pub fn set(&mut self, flag: impl Into<String>, key: &str, value: &str) {
         let value = (value != "none").then(|| toml_value(value));
-        self.settings.push(Setting { flag: flag.into(), path: split(key), value });
+        self.settings.push(Setting { flag: flag.into(), path: path_of(key), value });
     }
 
     /// Sets a key to a text, whatever it looks like.
     pub fn set_text(&mut self, flag: impl Into<String>, key: &str, value: &str) {
         let value = Some(Value::String(value.into()));
-        self.settings.push(Setting { flag: flag.into(), path: split(key), value });
+        self.settings.push(Setting { flag: flag.into(), path: path_of(key), value });
     }
 
     /// Everything put together and checked.
@@ -127,6 +127,11 @@ impl Draft {
         };
         Refused::from(wrong.error.at(place))
     }
+}
+
+/// The path of a key. Lightning's word is a key's other name: set beside what a file has under the first it would be there twice.
+fn path_of(key: &str) -> Vec<String> {
+    split(if key == "fit.check_val_every_n_epoch" { "fit.validation_freq" } else { key })
 }
 
 impl Setting {

@@ -9,7 +9,7 @@ mod judgement;
 mod matrix;
 mod plot;
 
-pub(crate) use html::{Block, Page, Tile, Tone};
+pub(crate) use html::{Block, Page, Tile, Tone, escaped};
 pub(crate) use plot::{Plot, Series};
 
 use html::{Bar, Card};

@@ -296,8 +296,17 @@ impl<B: Tree, O: Tree> LoopFunction<B, O> {
     /// The function of the weights as they are and a batch.
     ///
     /// # Errors
-    /// When it cannot be compiled, or its device fails.
+    /// When it cannot be compiled, or its device fails; when there are neither weights nor a batch.
     pub fn call(&self, state: &LoopState, batch: B::Host) -> Result<O::Host> {
+        let mut leaves = Vec::new();
+        let skeleton = B::flatten_host(batch, &mut leaves);
+        if leaves.is_empty() && state.params.is_empty() && state.frozen.is_empty() {
+            let e = Error::new(ErrorKind::Config, "there is nothing to compute from");
+            return Err(e
+                .because("there are no weights and no batch")
+                .hint("give it a batch, or prepared weights"));
+        }
+        let batch = B::unflatten_host(&skeleton, &mut leaves.into_iter());
         self.function.call((state.params.clone(), state.frozen.clone(), batch))
     }
 }

@@ -141,7 +141,7 @@ impl Model {
         if !self.leads() {
             return Ok(());
         }
-        let inputs = self.input_names().into_iter().zip(&batch.inputs);
+        let inputs = self.batch_fields().0.into_iter().zip(&batch.inputs);
         let label = batch.label.iter().map(|x| ("label".to_string(), x));
         let weight = batch.weight.iter().map(|x| (crate::WEIGHT_FIELD.to_string(), x));
         let array = |(name, x): (String, &Literal)| {

@@ -17,7 +17,7 @@ use systole_dist::Strategy;
 use systole_ir::{
     DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Result, ResultExt, Shape, Tensor, TensorType,
 };
-use systole_runtime::{Backend, Buffer, DeviceInfo, Params, Roles, backend};
+use systole_runtime::{Backend, Buffer, DeviceInfo, Executable, Params, Roles, backend};
 
 pub(crate) struct Compiled {
     pub(crate) config: Compile,
@@ -521,6 +521,17 @@ impl Model {
         self.ready_for(&batch)?;
         let metrics = self.compiled()?.train.metrics.zeros(self.output_shape());
         self.compiled()?.train.trace(&self.state, metrics, &batch, self.controls(), loops)
+    }
+
+    /// The training step for a batch of `batch_size`, compiled and not run: what it needs is in its report.
+    ///
+    /// # Errors
+    /// When the model is not compiled or has no shapes, or the step cannot be compiled: it does not fit into memory.
+    pub fn train_executable(&mut self, batch_size: usize) -> Result<Arc<dyn Executable>> {
+        let batch = self.example_batch(batch_size)?;
+        self.ready_for(&batch)?;
+        self.state.metrics = self.compiled()?.train.metrics.zeros(self.output_shape());
+        self.compiled()?.train.prepare(&self.state, &batch.buffers(), self.controls())
     }
 
     /// Zeros of the model's input and label types: label shapes follow the loss.

@@ -144,6 +144,11 @@ fn plain_tensors_are_cast_and_other_results_come_along() {
     let predict =
         accelerator.function(|_, p: &Params, x: &Tensor| x.convert(p["w"].dtype()).dot(&p["w"])).unwrap();
     assert_ne!(predict.call(&state, x.clone()).unwrap().to_literal().unwrap(), y.to_literal().unwrap());
+    let nothing = accelerator
+        .function(|cx, _: &Params, _: &()| cx.builder().scalar(systole_ir::DType::F32, 1.0))
+        .unwrap();
+    let empty = accelerator.prepare(&optimizer, Params::new()).unwrap();
+    assert!(nothing.call(&empty, ()).unwrap_err().to_string().contains("nothing to compute from"));
     let vector = accelerator
         .step(&optimizer, |_, p: &Params, x: &Tensor| x.convert(p["w"].dtype()).dot(&p["w"]))
         .unwrap();

@@ -3,6 +3,7 @@
 use super::show::{
     EXPLANATIONS, NOT_VALIDATED, Plan, Row, WIDE, explanation, gib, lines_of, seconds_of_run, today, too_much,
 };
+use crate::report::escaped;
 use std::fmt::Write as _;
 use systole_plan::{Choice, Tables, dollars, duration};
 
@@ -161,17 +162,13 @@ fn sources(plan: &Plan, tables: &Tables) -> String {
     )
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn pages_escape_and_bars_stay_within_their_whole() {
-        assert_eq!(escaped("a<b&c\""), "a&lt;b&amp;c&quot;");
+        assert_eq!(cell("td", "a<b&c\""), "<td>a&lt;b&amp;c&quot;</td>\n");
         assert!(bar(&[2.0], true).contains("width:100.00%") && bar(&[], true).contains("over"));
     }
 }
