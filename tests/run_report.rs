@@ -68,7 +68,7 @@ fn sections(html: &str) -> Vec<&str> {
 #[test]
 fn a_run_leaves_a_page_that_needs_nothing_else() {
     let f = Folder::with_data("report");
-    let args = ["--json", "--out", "run", "--one-cycle=0.01", "--profile"];
+    let args = ["--json", "--out", "run", "--one-cycle=0.01", "--moms=0.9,0.8,0.9", "--profile"];
     let done = f.run(&[&OWN[..], &TINY, &args].concat()).ok();
     let told = done.json();
     assert_eq!(told["report"], "run/report.html");
@@ -92,8 +92,12 @@ fn a_run_leaves_a_page_that_needs_nothing_else() {
     let accuracy = told["val_sparse_categorical_accuracy"].as_f64().unwrap();
     assert!(html.contains(&format!("<span class=\"value\">{accuracy:.4}</span>")), "{accuracy}");
     assert!(html.contains("data:image/png;base64,iVBORw0KGgo") && html.contains("learning rate by step"));
+    assert!(html.contains("momentum by step"));
     assert!(html.contains("compute-bound") || html.contains("input-bound"));
-    assert!(html.contains("--one-cycle=0.01 --profile") && html.contains("type = &quot;OneCycle&quot;"));
+    assert!(
+        html.contains("--one-cycle=0.01 --moms=0.9,0.8,0.9 --profile")
+            && html.contains("type = &quot;OneCycle&quot;")
+    );
     assert!(html.contains("By layer") && html.contains("kernels of train step"), "the profile is part of it");
     // Each test picture is counted once.
     let (right, told) = html.split_once(" of 32 are right").unwrap();

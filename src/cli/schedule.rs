@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use systole_data::disk::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Model;
+use systole_nn::optimizer::Scheduled;
 
 /// Points of a curve, at most.
 const POINTS: u64 = 400;
@@ -35,14 +36,12 @@ pub(super) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> Outcome {
     let stride = steps.div_ceil(POINTS).max(1);
     // The last step too, where the curve would end before it.
     let places: Vec<u64> = (0..steps).step_by(stride as usize).chain([steps - 1]).collect();
-    let mut curves = vec![Curve::of("learning_rate", "rate", &places, |step| optimizer.rate_at(step))];
-    for (pattern, own) in &optimizer.optimizer_map {
-        let name = format!("learning_rate of {pattern}");
-        curves.push(Curve::of(&name, "rate", &places, |step| own.rate_at(step)));
-    }
-    if let Some(momentum) = &optimizer.momentum_schedule {
-        curves.push(Curve::of("momentum", "momentum", &places, |step| momentum.at(step)));
-    }
+    let curve = |(name, at): Scheduled<'_>| Curve {
+        axis: if name == "momentum" { "momentum" } else { "rate" },
+        y: places.iter().map(|step| at(*step)).collect(),
+        name,
+    };
+    let curves: Vec<Curve> = optimizer.scheduled().into_iter().map(curve).collect();
     let x: Vec<f64> = places.iter().map(|step| *step as f64).collect();
     for (curve, path) in curves.iter().zip(pictures(args.out, &curves)) {
         let title = format!("{} by step", curve.title());
@@ -70,10 +69,6 @@ struct Curve {
 }
 
 impl Curve {
-    fn of(name: &str, axis: &'static str, places: &[u64], at: impl Fn(u64) -> f64) -> Curve {
-        Curve { name: name.into(), axis, y: places.iter().map(|step| at(*step)).collect() }
-    }
-
     fn title(&self) -> String {
         let text = self.name.replace('_', " ");
         text[..1].to_uppercase() + &text[1..]

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use systole_data::disk::{Disk, write_atomically};
 use systole_ir::Result;
-use systole_nn::schedule::Schedule;
+use systole_nn::optimizer::{Optimizer, Scheduled};
 use systole_nn::{History, Model, counted, grouped};
 
 /// Steps of the schedule that are drawn, at most.
@@ -78,8 +78,8 @@ pub struct RunReport {
     /// Names that metrics were asked for by, by their own.
     names: BTreeMap<String, String>,
     step_ms: Vec<f64>,
-    rates: Vec<(f64, f64)>,
-    is_constant: bool,
+    /// What followed a schedule, by name.
+    schedules: Vec<(String, Vec<(f64, f64)>)>,
     layers: Vec<[String; 3]>,
     confusion: Option<(Vec<String>, Vec<Vec<u64>>)>,
     mistakes: Vec<Mistake>,
@@ -99,7 +99,7 @@ impl RunReport {
             [row.layer.clone(), shape.join(" × "), grouped(row.params as u64)]
         });
         let total = ["total".to_string(), String::new(), grouped(weights as u64)];
-        let schedule = model.compile_config().map(|c| &c.optimizer.learning_rate);
+        let optimizer = model.compile_config().map(|c| &c.optimizer);
         let first = history.initial_epoch as u64;
         let epoch = |(i, logs): (usize, &systole_nn::Logs)| {
             (first + i as u64 + 1, logs.iter().map(|(n, v)| (n.to_string(), v)).collect())
@@ -117,8 +117,7 @@ impl RunReport {
             machine: machine(),
             names: BTreeMap::new(),
             step_ms: history.step_ms.iter().map(|ms| f64::from(*ms)).collect(),
-            rates: schedule.map_or(Vec::new(), |s| rates(s, model.steps())),
-            is_constant: matches!(schedule, Some(Schedule::Constant(_))),
+            schedules: optimizer.map_or(Vec::new(), |o| schedules(o, model.steps())),
             layers: layers.chain([total]).collect(),
             confusion: None,
             mistakes: Vec::new(),
@@ -304,14 +303,20 @@ impl RunReport {
     }
 
     fn schedule(&self) -> Vec<Block> {
-        let Some((_, first)) = self.rates.first().copied() else { return Vec::new() };
-        if self.is_constant {
+        if let [(_, points)] = self.schedules.as_slice()
+            && let Some((_, first)) = points.first()
+            && points.iter().all(|(_, value)| value == first)
+        {
             return vec![Block::Text(format!("The same for every step: {first}"))];
         }
-        let points = self.rates.clone();
-        let series =
-            Series { name: "learning rate".into(), colour: OTHER, is_faint: false, is_dots: false, points };
-        vec![Block::Plots(vec![plot("learning rate by step", "step", vec![series], false)])]
+        let one = |(name, points): &(String, Vec<(f64, f64)>)| {
+            let (name, points) = (name.replace('_', " "), points.clone());
+            let title = format!("{name} by step");
+            let series = Series { name, colour: OTHER, is_faint: false, is_dots: false, points };
+            plot(&title, "step", vec![series], false)
+        };
+        let plots: Vec<Plot> = self.schedules.iter().map(one).collect();
+        if plots.is_empty() { Vec::new() } else { vec![Block::Plots(plots)] }
     }
 
     fn confusions(&self) -> Vec<Block> {
@@ -439,14 +444,17 @@ fn medians(times: &[(f64, f64)]) -> Vec<(f64, f64)> {
     times.chunks(each).filter_map(middle).collect()
 }
 
-/// The rate of each of the steps that were taken, or of some of them.
-fn rates(schedule: &Schedule, steps: u64) -> Vec<(f64, f64)> {
+/// What followed a schedule in the steps that were taken, or in some of them.
+fn schedules(optimizer: &Optimizer, steps: u64) -> Vec<(String, Vec<(f64, f64)>)> {
     let each = steps.div_ceil(POINTS).max(1);
     let last = steps.saturating_sub(1);
-    let places = (0..steps.max(1)).step_by(each as usize).chain([last]);
-    let mut rates: Vec<(f64, f64)> = places.map(|step| (step as f64, schedule.at(step))).collect();
-    rates.dedup();
-    rates
+    let places = || (0..steps.max(1)).step_by(each as usize).chain([last]);
+    let curve = |(name, at): Scheduled<'_>| {
+        let mut points: Vec<(f64, f64)> = places().map(|step| (step as f64, at(step))).collect();
+        points.dedup();
+        (name, points)
+    };
+    optimizer.scheduled().into_iter().map(curve).collect()
 }
 
 /// Seconds that steps took, without waiting, and what else is known of them.

@@ -10,6 +10,7 @@ use systole_nn::callback::*;
 use systole_nn::layers::dense;
 use systole_nn::loss::mean_squared_error;
 use systole_nn::optimizer::sgd;
+use systole_nn::schedule::Schedule;
 use systole_nn::{BackupAndRestore, Compile, Fit, History, Logs, Model};
 use systole_runtime::backend;
 
@@ -276,6 +277,15 @@ fn the_learning_rate_is_written_wherever_its_monitor_stands() {
         header.starts_with("epoch,learning_rate,loss,lr-learning_rate,lr-momentum,lr-weight_decay"),
         "{text}"
     );
+    // The momentum of a schedule, where there is one.
+    let mut scheduled = model(0.1);
+    let config = scheduled.compile_config().unwrap().clone();
+    let momentum = Schedule::PiecewiseConstantDecay { boundaries: vec![9], values: vec![0.9, 0.7] };
+    let optimizer = config.optimizer.clone().momentum_schedule(momentum);
+    scheduled.compile(Compile { optimizer, ..config }).unwrap();
+    let monitor: Vec<Box<dyn Callback>> = vec![Box::new(LearningRateMonitor::new().log_momentum(true))];
+    let history = scheduled.fit(&ten(), quiet(monitor)).unwrap();
+    assert_eq!(history.get("momentum"), [0.7]);
     // Steps see it where that is asked for.
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (log, monitor) = (seen.clone(), LearningRateMonitor::new().logging_interval(LoggingInterval::Step));

@@ -390,6 +390,12 @@ fn momentum_follows_its_schedule() {
         worst.see("adam", (p - value).abs() / 5.0);
     }
     worst.report("momentum schedules");
+    let cycled = adam(0.1).momentum_schedule(cycle.clone());
+    assert_eq!((cycled.momentum_at(2), adam(0.1).momentum_at(2)), (Some(cycle.at(2)), Some(0.9)));
+    assert_eq!((adagrad(0.1).momentum_at(0), sgd(0.1).momentum(0.8).momentum_at(0)), (None, Some(0.8)));
+    let names: Vec<String> =
+        cycled.map_optimizer("head", sgd(0.1)).scheduled().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["learning_rate", "learning_rate of head", "momentum"]);
     // A schedule that does not change is the rule's own momentum.
     for &name in NAMES {
         let plain: Optimizer = name.parse().unwrap();

@@ -93,7 +93,9 @@ impl Callback for LearningRateMonitor {
         let prefix = self.log_key_prefix.as_deref().unwrap_or_default();
         logs.insert(format!("{prefix}learning_rate"), cx.model.learning_rate());
         let optimizer = cx.model.compile_config().map(|c| &c.optimizer);
-        let momentum = optimizer.filter(|_| self.log_momentum).and_then(momentum_of);
+        let momentum = optimizer.filter(|_| self.log_momentum);
+        // As Lightning finds it: the momentum, or the first β.
+        let momentum = momentum.and_then(|o| o.momentum_at(cx.model.steps()));
         let decay = optimizer.filter(|_| self.log_weight_decay);
         let decay = decay.map(|o| o.weight_decay.or_else(|| argument(o, "weight_decay")).unwrap_or(0.0));
         for (name, value) in [("momentum", momentum), ("weight_decay", decay)] {
@@ -103,11 +105,6 @@ impl Callback for LearningRateMonitor {
         }
         Ok(logs)
     }
-}
-
-/// As Lightning finds it: the momentum, or the first β.
-fn momentum_of(optimizer: &Optimizer) -> Option<f64> {
-    argument(optimizer, "momentum").or_else(|| argument(optimizer, "beta_1"))
 }
 
 /// A number that the optimizer's rule has for an argument.

@@ -18,6 +18,7 @@ pub use constructors::*;
 pub use loss_scale::LossScale;
 pub use rule::OptimizerKind;
 pub use swa::{Annealing, Swa};
+pub use values::Scheduled;
 
 /// What the table has of an optimizer.
 struct OptimizerRow {

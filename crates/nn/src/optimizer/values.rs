@@ -4,6 +4,9 @@ use super::common::Optimizer;
 use crate::schedule::Schedule;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType};
 
+/// A value that follows a schedule: its name, and what it is at a step.
+pub type Scheduled<'a> = (String, Box<dyn Fn(u64) -> f64 + 'a>);
+
 /// The values of one step, in the graph.
 pub(super) struct StepValues {
     /// `f32[]`: the learning rate.
@@ -21,6 +24,26 @@ impl Optimizer {
     pub fn rate_at(&self, step: u64) -> f64 {
         let usual = |step| self.learning_rate.at(step);
         self.swa.as_ref().map_or_else(|| usual(step), |swa| swa.rate_at(step, usual))
+    }
+
+    /// The momentum of a step: that of `momentum_schedule`, or the rule's own (β₁ of Adam and its kin). `None`: it has none.
+    pub fn momentum_at(&self, step: u64) -> Option<f64> {
+        let config = self.kind.config();
+        let own = || ["momentum", "beta_1"].iter().find_map(|name| config.get(*name)?.as_f64());
+        self.momentum_schedule.as_ref().map(|momentum| momentum.at(step)).or_else(own)
+    }
+
+    /// What follows a schedule, by name: `learning_rate`, those of `optimizer_map`, `momentum`; each as a function of the step.
+    pub fn scheduled(&self) -> Vec<Scheduled<'_>> {
+        let mut all: Vec<Scheduled<'_>> = Vec::new();
+        all.push(("learning_rate".into(), Box::new(|step| self.rate_at(step))));
+        for (pattern, own) in &self.optimizer_map {
+            all.push((format!("learning_rate of {pattern}"), Box::new(|step| own.rate_at(step))));
+        }
+        if let Some(momentum) = &self.momentum_schedule {
+            all.push(("momentum".into(), Box::new(|step| momentum.at(step))));
+        }
+        all
     }
 
     /// `→ f32[]`, or `f32[N]` where more than the learning rate changes from step to step: what
