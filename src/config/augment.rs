@@ -409,7 +409,10 @@ mod tests {
         assert_eq!(of(&["aug_transforms"]).unwrap().len(), 1);
         let pixels: Vec<u8> = (0..12 * 10).map(|i| (i * 7 % 256) as u8).collect();
         let x = Literal::from_slice([12, 10, 1], &pixels).unwrap();
-        for valued in VALUED.iter().filter(|v| v.name != "randaugment") {
+        for mixes in ["mixup", "cutmix"] {
+            assert!(changes(&[mixes.into()], false).unwrap().is_empty(), "{mixes} changes batches");
+        }
+        for valued in VALUED.iter().filter(|v| !["randaugment", "mixup", "cutmix"].contains(&v.name)) {
             let change = changes(&[valued.name.into()], false).unwrap().remove(0);
             let out =
                 |seed| change(HostArray::from(&x), &mut Stream::new(seed, 1, 1)).into_literal().unwrap();
