@@ -259,8 +259,48 @@ impl Kernel for Whole {
         let inputs: SmallVec<[*const u8; 8]> = others.iter().copied().chain([whole.cast_const()]).collect();
         // SAFETY: scratch has room for C and for the product's own scratch.
         unsafe {
-            self.product.run_kept(cx, &Io { inputs: operands, outputs: &[whole], scratch }, kept)?;
+            let of_product = Io { inputs: operands, outputs: &[whole], scratch };
+            // What nothing was precomputed for is not for every kernel a null address.
+            match kept.is_null() {
+                true => self.product.run(cx, &of_product)?,
+                false => self.product.run_kept(cx, &of_product, kept)?,
+            }
             self.map.run(cx, &Io { inputs: &inputs, outputs: io.outputs, scratch })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::team::Team;
+
+    /// A kernel that needs what it precomputed, as those by strips do.
+    struct Strict;
+
+    impl Kernel for Strict {
+        unsafe fn run(&self, _: &Cx<'_>, _: &Io<'_>) -> Result<()> {
+            Ok(())
+        }
+
+        unsafe fn run_kept(&self, _: &Cx<'_>, _: &Io<'_>, kept: *const u8) -> Result<()> {
+            assert!(!kept.is_null(), "asked to run with what nobody precomputed");
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_product_runs_with_what_it_precomputed_or_by_itself() {
+        let (product, map) = (Box::new(Strict), Box::new(Strict));
+        let whole = Whole { product, map, to_panels: None, operands: 0, bytes: 0 };
+        let team = Team::new(1);
+        let cx = Cx { team: &team, flush: false };
+        let mut kept = [0u8];
+        let io = Io { inputs: &[], outputs: &[], scratch: std::ptr::null_mut() };
+        // SAFETY: neither kernel touches memory.
+        unsafe {
+            whole.run(&cx, &io).unwrap();
+            whole.run_kept(&cx, &io, kept.as_mut_ptr()).unwrap();
         }
     }
 }
