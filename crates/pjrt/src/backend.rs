@@ -2,7 +2,8 @@
 
 use crate::client::{Array, Client, Input, Loaded};
 use crate::options::of_gpus;
-use crate::program::{program_text, spread_text};
+use crate::profile::Watch;
+use crate::program::{located_text, program_text, spread_text};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,7 +55,7 @@ impl PjrtBackend {
             params: vec![pieces.sharding.clone()],
             results: vec![Sharding::replicated(ty.rank())],
         };
-        let program = Arc::new(Split::compile(&self.client, &g.finish(&[x])?, &spread, &[])?);
+        let program = Arc::new(Split::compile(&self.client, &g.finish(&[x])?, &spread, &[], None)?);
         known.insert(key, program.clone());
         Ok(program)
     }
@@ -144,7 +145,11 @@ impl Backend for PjrtBackend {
         let start = Instant::now();
         graph.verify()?;
         let place = || format!("compiling {} for {}", named(&options.label), self.name);
-        let text = program_text(graph, &options.donated);
+        let watch = Watch::of(&options.label);
+        let text = match &watch {
+            Some(watch) => located_text(graph, watch.module(), &options.donated, None),
+            None => program_text(graph, &options.donated),
+        };
         let loaded = self.client.compile(&text, self.client.local().start).at(place)?;
         let report = report(graph, start);
         let (params, results) = (graph.param_types(), graph.result_types());
@@ -152,6 +157,7 @@ impl Backend for PjrtBackend {
             graph: graph.clone(),
             client: self.client.clone(),
             loaded,
+            watch,
             params,
             results,
             report,
@@ -167,7 +173,8 @@ impl Backend for PjrtBackend {
         let place = || {
             format!("compiling {} for the devices {} of {}", named(&options.label), spread.mesh, self.name)
         };
-        let program = Split::compile(&self.client, graph, spread, &options.donated).at(place);
+        let watch = Watch::of(&options.label);
+        let program = Split::compile(&self.client, graph, spread, &options.donated, watch).at(place);
         Some(program.map(|p| Arc::new(p) as Arc<dyn Executable>))
     }
 
@@ -187,6 +194,7 @@ struct Program {
     graph: Arc<Graph>,
     client: Client,
     loaded: Loaded,
+    watch: Option<Watch>,
     params: Vec<TensorType>,
     results: Vec<TensorType>,
     report: Report,
@@ -222,7 +230,9 @@ impl Executable for Program {
                 if ours { Input::Donated(array) } else { Input::Kept(array) }
             }
         });
-        let results = self.loaded.run(&inputs.collect::<Vec<_>>())?;
+        let inputs: Vec<_> = inputs.collect();
+        let run = || self.loaded.run(&inputs);
+        let results = self.watch.as_ref().map_or_else(run, |watch| watch.run(&self.loaded, run))?;
         let typed = self.results.iter().zip(results);
         Ok(typed.map(|(ty, array)| Buffer::new(ty.clone(), Arc::new(array))).collect())
     }
@@ -237,6 +247,7 @@ struct Split {
     graph: Arc<Graph>,
     client: Client,
     loaded: Loaded,
+    watch: Option<Watch>,
     mesh: Arc<Mesh>,
     /// Places in the mesh of this process's devices.
     own: Range<usize>,
@@ -247,7 +258,13 @@ struct Split {
 }
 
 impl Split {
-    fn compile(client: &Client, graph: &Arc<Graph>, spread: &Spread, donated: &[usize]) -> Result<Split> {
+    fn compile(
+        client: &Client,
+        graph: &Arc<Graph>,
+        spread: &Spread,
+        donated: &[usize],
+        watch: Option<Watch>,
+    ) -> Result<Split> {
         let start = Instant::now();
         graph.verify()?;
         let mesh = Arc::new(spread.mesh.clone());
@@ -257,13 +274,18 @@ impl Split {
         let results = types.into_iter().zip(&spread.results);
         let results =
             results.map(|(ty, s)| Ok((s.local(&mesh, &ty)?, ty, s.clone()))).collect::<Result<_>>()?;
-        let loaded = client.compile_parts(&spread_text(graph, donated, spread), mesh.devices())?;
+        let text = match &watch {
+            Some(watch) => located_text(graph, watch.module(), donated, Some(spread)),
+            None => spread_text(graph, donated, spread),
+        };
+        let loaded = client.compile_parts(&text, mesh.devices())?;
         let own = client.local();
         let own = own.start.min(mesh.devices())..own.end.min(mesh.devices());
         Ok(Split {
             graph: graph.clone(),
             client: client.clone(),
             loaded,
+            watch,
             mesh,
             own,
             params,
@@ -316,7 +338,9 @@ impl Executable for Split {
             }
         }
         let lists: Vec<&[Input<'_>]> = inputs.iter().map(Vec::as_slice).collect();
-        let mut devices: Vec<_> = self.loaded.run_parts(&lists)?.into_iter().map(Vec::into_iter).collect();
+        let run = || self.loaded.run_parts(&lists);
+        let results = self.watch.as_ref().map_or_else(run, |watch| watch.run(&self.loaded, run))?;
+        let mut devices: Vec<_> = results.into_iter().map(Vec::into_iter).collect();
         let whole = |(local, ty, sharding): &(TensorType, TensorType, Sharding)| {
             let arrays = devices.iter_mut().filter_map(Iterator::next);
             let parts = arrays.map(|a| Buffer::new(local.clone(), Arc::new(a))).collect();
@@ -328,6 +352,22 @@ impl Executable for Split {
 
     fn report(&self) -> &Report {
         &self.report
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.end(&self.loaded);
+        }
+    }
+}
+
+impl Drop for Split {
+    fn drop(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.end(&self.loaded);
+        }
     }
 }
 

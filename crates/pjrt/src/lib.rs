@@ -9,6 +9,7 @@
 
 mod backend;
 mod cache;
+mod choices;
 mod client;
 mod cluster;
 mod compiler_process;
@@ -16,10 +17,13 @@ mod discover;
 mod machine;
 mod options;
 mod plugin;
+mod profile;
+mod profiler;
 mod program;
 mod proto;
 pub mod sys;
 mod topology;
+pub mod xspace;
 
 pub use backend::PjrtBackend;
 pub use cache::CompileCache;

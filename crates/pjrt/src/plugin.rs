@@ -176,6 +176,20 @@ impl Plugin {
         let _ = self.call(&mut args);
     }
 
+    /// The extension of this type, where the plugin has it.
+    pub(crate) fn extension(&self, type_: i32) -> Option<*const sys::Extension> {
+        // SAFETY: every version of the table begins with its list of extensions.
+        let mut at: *const sys::Extension = unsafe { (*self.api).extension_start }.cast();
+        // SAFETY: each is null or points to one that stays, as the table does.
+        while let Some(extension) = unsafe { at.as_ref() } {
+            if extension.type_ == type_ {
+                return Some(at);
+            }
+            at = extension.next.cast();
+        }
+        None
+    }
+
     fn function(&self, slot: usize) -> Option<sys::Function> {
         // SAFETY: every version of the table begins with its size.
         let size = unsafe { (*self.api).struct_size };

@@ -1,12 +1,22 @@
 //! A graph as the text that a plugin compiles.
 
-use systole_ir::text::print_program;
+use systole_ir::text::{print_located, print_program};
 use systole_ir::{Graph, Spread};
 
 /// StableHLO text of `@main`. Parameters in `donated` give their memory to the first result of their type that nobody
 /// has yet: states keep their order, so each weight meets its own update.
 pub fn program_text(graph: &Graph, donated: &[usize]) -> String {
     print_program(graph, &pairs(graph, donated, None), None)
+}
+
+/// As [`program_text`] and [`spread_text`], with the layers that ops belong to, which the module's profile is to tell.
+pub(crate) fn located_text(
+    graph: &Graph,
+    module: &str,
+    donated: &[usize],
+    spread: Option<&Spread>,
+) -> String {
+    print_located(graph, module, &pairs(graph, donated, spread), spread)
 }
 
 /// As [`program_text`], for the devices of a mesh. Memory is given only where the array is split in the same way.

@@ -41,6 +41,91 @@ pub struct Api {
     pub minor: i32,
 }
 
+/// The head of an extension.
+#[repr(C)]
+pub struct Extension {
+    pub struct_size: usize,
+    pub type_: i32,
+    pub next: *mut c_void,
+}
+
+/// `PJRT_Profiler_Extension`, and the table of functions that it points to: `profiler_c_api.h`
+/// (<https://github.com/openxla/xla/blob/main/xla/backends/profiler/plugin/profiler_c_api.h>), version 1. Its structures have no
+/// list of extensions, and its callers do not all state sizes.
+pub mod profiler {
+    use super::{Chars, Extension, Function, Object};
+
+    /// The type of the extension.
+    pub const TYPE: i32 = 1;
+
+    #[repr(C)]
+    pub struct ProfilerExtension {
+        pub base: Extension,
+        pub profiler_api: *const Api,
+        pub traceme_context_id: i64,
+    }
+
+    /// Functions in the order of the header; those of errors give nothing that counts.
+    #[repr(C)]
+    pub struct Api {
+        pub struct_size: usize,
+        pub private: Object,
+        pub error_destroy: Option<Function>,
+        pub error_message: Option<Function>,
+        pub error_get_code: Option<Function>,
+        pub create: Option<Function>,
+        pub destroy: Option<Function>,
+        pub start: Option<Function>,
+        pub stop: Option<Function>,
+        pub collect_data: Option<Function>,
+    }
+
+    // SAFETY: a table that nobody changes; the private part is null, or the plugin's to share.
+    unsafe impl Sync for Api {}
+
+    #[repr(C)]
+    pub struct Message {
+        pub struct_size: usize,
+        pub private: Object,
+        pub error: Object,
+        pub message: Chars,
+        pub message_size: usize,
+    }
+
+    /// Also of `Error_Destroy`, which ends before the code.
+    #[repr(C)]
+    pub struct Code {
+        pub struct_size: usize,
+        pub private: Object,
+        pub error: Object,
+        pub code: i32,
+    }
+
+    #[repr(C)]
+    pub struct Create {
+        pub struct_size: usize,
+        pub options: Chars,
+        pub options_size: usize,
+        pub profiler: Object,
+    }
+
+    /// Of `Destroy`, `Start` and `Stop`.
+    #[repr(C)]
+    pub struct One {
+        pub struct_size: usize,
+        pub profiler: Object,
+    }
+
+    /// A first call with no buffer is given the plugin's own, or the size to give.
+    #[repr(C)]
+    pub struct CollectData {
+        pub struct_size: usize,
+        pub profiler: Object,
+        pub buffer: *mut u8,
+        pub buffer_size: usize,
+    }
+}
+
 /// A structure of arguments: its function's place in the table, and how large it is.
 ///
 /// # Safety

@@ -113,7 +113,8 @@ impl Topology {
         }
         let ids: Vec<i64> = devices.iter().take(wanted).map(|d| d.id).collect();
         // XLA cannot choose GPU kernels without trials where there is no GPU: the flags of determinism are left out.
-        let options = Placement { replicas, partitions, devices: &ids, quick, flags: &[] }.compile_options();
+        let options = Placement { replicas, partitions, devices: &ids, quick, ..Placement::default() };
+        let options = options.compile_options();
         let program = program(text);
         let mut args = sys::Compile {
             topology: self.object,

@@ -1,8 +1,9 @@
-//! Extensions of the C API: layouts, which are all row-major, and how programs split their arguments and results.
+//! Extensions of the C API: layouts, which are all row-major, how programs split their arguments and results, and the profiler.
 
 use crate::array::Array;
 use crate::call::{Answer, Failure, Handle, entry, list, seen};
 use crate::kind::Kind;
+use crate::profiler;
 use crate::program::{Loaded, Program};
 use std::ffi::c_void;
 use std::sync::OnceLock;
@@ -17,10 +18,11 @@ struct Extension<const N: usize> {
     functions: [sys::Function; N],
 }
 
-/// Both extensions, the first pointing to the second.
+/// The extensions, each pointing to the next.
 struct Chain {
     layouts: Extension<7>,
     shardings: Box<Extension<2>>,
+    profiler: Box<sys::profiler::ProfilerExtension>,
 }
 
 // SAFETY: constant numbers and functions; the pointer is to the chain's own box.
@@ -34,10 +36,11 @@ const SHARDINGS: i32 = 19;
 
 impl Chain {
     fn new() -> Chain {
+        let profiler = Box::new(profiler::extension());
         let shardings = Box::new(Extension {
             struct_size: size_of::<Extension<2>>(),
             type_: SHARDINGS,
-            next: std::ptr::null(),
+            next: std::ptr::from_ref(&*profiler).cast(),
             functions: [
                 entry::<sys::Shardings_Executable_ParameterShardings>,
                 entry::<sys::Shardings_Executable_OutputShardings>,
@@ -57,7 +60,7 @@ impl Chain {
                 entry::<sys::Layouts_Executable_GetParameterLayouts>,
             ],
         };
-        Chain { layouts, shardings }
+        Chain { layouts, shardings, profiler }
     }
 }
 
@@ -66,6 +69,7 @@ pub(crate) fn first() -> *mut c_void {
     static CHAIN: OnceLock<Chain> = OnceLock::new();
     let chain = CHAIN.get_or_init(Chain::new);
     debug_assert!(std::ptr::eq(chain.layouts.next.cast(), &raw const *chain.shardings));
+    debug_assert!(std::ptr::eq(chain.shardings.next.cast(), &raw const *chain.profiler));
     (&raw const chain.layouts).cast_mut().cast()
 }
 

@@ -26,6 +26,7 @@ mod extensions;
 mod hosts;
 mod kind;
 mod options;
+mod profiler;
 mod program;
 mod queue;
 mod run;

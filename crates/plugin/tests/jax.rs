@@ -86,6 +86,7 @@ scripts! {
     threads: 2;
     clients: 2;
     errors: 1;
+    profiler: 1;
     what_is_told: 1;
     kept_programs: 1;
     several_devices: 8;

@@ -10,6 +10,7 @@ mod buffer;
 mod cache;
 pub mod event;
 mod jit;
+pub mod layer_times;
 pub mod pieces;
 pub mod proto;
 mod ready;

@@ -13,12 +13,18 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result};
 
-static ON: AtomicBool = AtomicBool::new(false);
+/// Whether spans are wanted: for the timeline, for [`collect`], or for both.
+static ON: AtomicU8 = AtomicU8::new(0);
+const TIMELINE_ON: u8 = 1;
+const COLLECTED: u8 = 2;
+/// Kernels since [`collect`].
+static KERNELS: Mutex<Vec<KernelSpan>> = Mutex::new(Vec::new());
 static TIMELINE: Mutex<Option<Timeline>> = Mutex::new(None);
 static TRACKS: AtomicU32 = AtomicU32::new(1);
 
@@ -96,14 +102,14 @@ pub fn start(path: impl AsRef<Path>) -> Result<()> {
         return Err(error);
     }
     *timeline = Some(new);
-    ON.store(true, Relaxed);
+    ON.fetch_or(TIMELINE_ON, Relaxed);
     Ok(())
 }
 
 /// Whether spans are wanted.
 #[inline]
 pub fn is_on() -> bool {
-    ON.load(Relaxed)
+    ON.load(Relaxed) != 0
 }
 
 /// The time now, where spans are wanted: what [`span`] takes later.
@@ -131,12 +137,53 @@ pub fn device_span(category: &str, name: &str, start: Instant, end: Instant) {
     }
 }
 
+/// A kernel that ran, for whoever collects them.
+#[derive(Clone, Debug)]
+pub struct KernelSpan {
+    /// The kernel.
+    pub name: String,
+    /// The layer's path and the op: `dense/dot_general`.
+    pub path: String,
+    /// When it began.
+    pub start: Instant,
+    /// When it ended.
+    pub end: Instant,
+    /// The thread that it ran on; one that runs others ends after them.
+    pub thread: ThreadId,
+}
+
+/// Begins to collect kernels in memory, at most as many as a timeline holds; those that were collected before are forgotten.
+pub fn collect() {
+    KERNELS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    ON.fetch_or(COLLECTED, Relaxed);
+}
+
+/// Ends that; what was collected.
+pub fn collected() -> Vec<KernelSpan> {
+    ON.fetch_and(!COLLECTED, Relaxed);
+    std::mem::take(&mut KERNELS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// A kernel that this thread ran from `start` until now, for [`collect`].
+pub fn kernel(start: Instant, what: impl FnOnce() -> (String, String)) {
+    if ON.load(Relaxed) & COLLECTED == 0 {
+        return;
+    }
+    let end = Instant::now();
+    let mut kernels = KERNELS.lock().unwrap_or_else(PoisonError::into_inner);
+    if kernels.len() < MOST_SPANS {
+        let (name, path) = what();
+        let thread = std::thread::current().id();
+        kernels.push(KernelSpan { name, path, start, end, thread });
+    }
+}
+
 /// Ends the timeline and writes what is left of it.
 ///
 /// # Errors
 /// When some of it could not be written.
 pub fn finish() -> Result<()> {
-    ON.store(false, Relaxed);
+    ON.fetch_and(!TIMELINE_ON, Relaxed);
     let Some(mut timeline) = lock().take() else { return Ok(()) };
     timeline.finish();
     timeline.failed.map_or(Ok(()), Err)
@@ -350,7 +397,16 @@ mod tests {
         let written = whole("running");
         let other = std::thread::Builder::new().name("other".into());
         other.spawn(|| span("step", "step", begin(), String::new)).unwrap().join().unwrap();
+        let kernel = |name: &str| kernel(Instant::now(), || (name.into(), "dense/add".into()));
+        kernel("before");
+        collect();
+        kernel("one");
         finish().unwrap();
+        assert!(is_on(), "kernels are still collected");
+        kernel("two");
+        let names: Vec<String> = collected().into_iter().map(|k| k.name).collect();
+        kernel("after");
+        assert_eq!((names, is_on()), (vec!["one".to_string(), "two".to_string()], false));
         let text = whole("done");
         assert!(text.len() > written.trim_end_matches([' ', '\n', ']']).len(), "{text}");
         assert!(text.contains("\"name\":\"\\\"2999\\\"\"") && text.ends_with("}\n]\n"), "{text}");

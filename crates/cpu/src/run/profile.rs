@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 use systole_compile::{Schedule, Step};
 use systole_ir::TensorType;
+use systole_ir::text::location;
 use systole_runtime::trace;
 
 /// Times of a program's steps.
@@ -52,6 +53,9 @@ impl Profile {
         }
         times.nanos.fetch_add(nanos, Relaxed);
         if trace::is_on() {
+            let step = &s.steps[i];
+            let path = || location(&step.scope, step.scope.is_derivative, &step.kernel.name());
+            trace::kernel(start, || (step.kernel.name().to_string(), path()));
             if !team::inside() {
                 watch::end_kernel();
             }

@@ -12,23 +12,12 @@ use crate::machine::peak::{Peak, peak};
 use crate::simd::level::Level;
 use systole_compile::{Kernel, Step};
 use systole_ir::DType;
+use systole_runtime::layer_times::{Kind, Part, layer_table, name_within, percent};
 
 /// Kernels in the short table.
 const SLOWEST: usize = 10;
-/// Layers in the short table, and the least share that one of them has.
-const LAYERS: usize = 20;
-const LEAST: f64 = 0.005;
-/// Columns of the first column of the short tables.
-const NAMES: usize = 28;
+/// Columns of the first column of the short table.
 const KERNELS: usize = 41;
-
-/// What is done for a layer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
-    Forward,
-    Backward,
-    Update,
-}
 
 /// A step, with its part of the program's time.
 struct Row<'p> {
@@ -63,7 +52,7 @@ pub(crate) fn summary(program: &dyn Program, level: Level, threads: usize) -> Op
         if runs == 1 { "" } else { "s" },
         if threads == 1 { "" } else { "s" },
     );
-    let parts: Vec<Part> = rows.iter().filter(|r| !r.is_container).map(Part::of).collect();
+    let parts: Vec<Part> = rows.iter().filter(|r| !r.is_container).map(Row::part).collect();
     text += &layer_table(&parts, total, per_run);
     let mut slowest: Vec<&Row> = rows.iter().filter(|r| !r.is_container).collect();
     slowest.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
@@ -117,11 +106,6 @@ pub(crate) fn all_kernels(program: &dyn Program, level: Level, threads: usize) -
     Some(text)
 }
 
-/// `8.7 %`
-fn percent(share: f64) -> String {
-    format!("{:.1} %", 100.0 * share)
-}
-
 fn total_of(rows: &[Row<'_>]) -> Option<f64> {
     let total: f64 = rows.iter().filter(|r| r.depth == 0).map(|r| r.seconds).sum();
     (total > 0.0).then_some(total)
@@ -169,126 +153,13 @@ fn place_of(step: &Step, outer: Option<&Row<'_>>) -> (Kind, String) {
         Some(o) if !own || step.scope.is_empty() => o.layer.clone(),
         _ => step.scope.to_string(),
     };
-    let kind = match layer.split('/').next() {
-        Some("optimizer") => Kind::Update,
-        _ if step.scope.is_derivative || outer.is_some_and(|o| o.kind == Kind::Backward) => Kind::Backward,
-        _ => Kind::Forward,
-    };
-    (kind, layer)
+    let is_derivative = step.scope.is_derivative || outer.is_some_and(|o| o.kind == Kind::Backward);
+    (Kind::of(&layer, is_derivative), layer)
 }
 
-/// Time that was spent on a layer.
-struct Part {
-    layer: String,
-    kind: Kind,
-    seconds: f64,
-}
-
-impl Part {
-    fn of(row: &Row<'_>) -> Part {
-        Part { layer: row.layer.clone(), kind: row.kind, seconds: row.seconds }
-    }
-}
-
-/// A line of the table of layers: seconds by kind.
-struct Layer {
-    name: String,
-    seconds: [f64; 3],
-}
-
-impl Layer {
-    fn total(&self) -> f64 {
-        self.seconds.iter().sum()
-    }
-
-    fn line(&self, total: f64, per_run: f64) -> String {
-        let ms = |s: f64| match s * per_run {
-            0.0 => String::new(),
-            ms @ 100.0.. => format!("{ms:.1}"),
-            ms @ 1.0.. => format!("{ms:.2}"),
-            ms => format!("{ms:.3}"),
-        };
-        let [forward, backward, update] = self.seconds.map(ms);
-        let (name, all, share) =
-            (ending(&self.name, NAMES - 1), ms(self.total()), percent(self.total() / total));
-        format!("{name:<NAMES$}{forward:>10}{backward:>10}{update:>10}{all:>11}{share:>10}\n")
-    }
-}
-
-fn layer_table(parts: &[Part], total: f64, per_run: f64) -> String {
-    let mut layers = by_layer(parts, total);
-    let sums = [0, 1, 2].map(|k| layers.iter().map(|l| l.seconds[k]).sum());
-    let mut shares: Vec<f64> = layers.iter().map(Layer::total).collect();
-    shares.sort_by(|a, b| b.total_cmp(a));
-    let least = shares.get(LAYERS).copied().unwrap_or(0.0).max(LEAST * total);
-    let others: Vec<Layer> = layers.extract_if(.., |l| l.total() <= least).collect();
-    if !others.is_empty() {
-        let seconds = [0, 1, 2].map(|k| others.iter().map(|l| l.seconds[k]).sum());
-        let name = match others.len() {
-            1 => others[0].name.clone(),
-            n => format!("{n} others"),
-        };
-        layers.push(Layer { name, seconds });
-    }
-    layers.push(Layer { name: "total".into(), seconds: sums });
-    let mut text = format!(
-        "{:<NAMES$}{:>10}{:>10}{:>10}{:>11}{:>10}\n",
-        "layer", "forward", "backward", "update", "total", "share"
-    );
-    layers.iter().for_each(|l| text += &l.line(total, per_run));
-    text
-}
-
-/// In the order of the program. Layers are the first names of paths; what takes more than half of the time is shown by
-/// what it consists of.
-fn by_layer(parts: &[Part], total: f64) -> Vec<Layer> {
-    let mut depths: Vec<(String, usize)> = Vec::new();
-    loop {
-        let named = |path: &str| {
-            let deeper = depths.iter().rev().find(|(name, _)| is_within(path, name));
-            path.split('/').take(deeper.map_or(1, |(_, depth)| *depth)).collect::<Vec<_>>().join("/")
-        };
-        let mut layers: Vec<Layer> = Vec::new();
-        for part in parts {
-            let name = if part.layer.is_empty() { "(no layer)".into() } else { named(&part.layer) };
-            let at = layers.iter().position(|l| l.name == name).unwrap_or_else(|| {
-                layers.push(Layer { name, seconds: [0.0; 3] });
-                layers.len() - 1
-            });
-            layers[at].seconds[part.kind as usize] += part.seconds;
-        }
-        let is_split = |l: &Layer| parts.iter().any(|p| is_within(&p.layer, &l.name) && p.layer != l.name);
-        let large = layers.iter().find(|l| l.total() > 0.5 * total && is_split(l));
-        match large.map(|l| l.name.clone()) {
-            Some(name) if !name.starts_with("optimizer") => {
-                let depth = name.split('/').count() + 1;
-                depths.push((name, depth));
-            }
-            _ => return layers,
-        }
-    }
-}
-
-/// Whether a path is that of a layer, or of one inside it.
-fn is_within(path: &str, layer: &str) -> bool {
-    path.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// A text's end, which tells more of a path than its begin.
-fn ending(text: &str, width: usize) -> String {
-    let length = text.chars().count();
-    match length > width {
-        true => format!("…{}", text.chars().skip(length + 1 - width).collect::<String>()),
-        false => text.into(),
-    }
-}
-
-/// `94 convolution of conv2d_3`
-fn name_within(kernel: &str, layer: &str, width: usize) -> String {
-    let kernel: String = kernel.chars().take(width).collect();
-    match width.checked_sub(kernel.chars().count() + 4) {
-        Some(room) if room > 4 && !layer.is_empty() => format!("{kernel} of {}", ending(layer, room)),
-        _ => kernel,
+impl Row<'_> {
+    fn part(&self) -> Part {
+        Part { layer: self.layer.clone(), kind: self.kind, seconds: self.seconds }
     }
 }
 
@@ -359,61 +230,11 @@ mod tests {
     use super::*;
     use crate::machine::peak::Tier;
 
-    fn part(layer: &str, kind: Kind, seconds: f64) -> Part {
-        Part { layer: layer.into(), kind, seconds }
-    }
-
     #[test]
     fn steps_take_no_longer_than_what_contains_them() {
         assert_eq!(within(&[3.0, 1.0], None), [3.0, 1.0]);
         assert_eq!(within(&[6.0, 2.0], Some(4.0)), [3.0, 1.0]);
         assert_eq!(within(&[0.0], Some(4.0)), [0.0]);
-    }
-
-    #[test]
-    fn time_is_told_by_layer_and_by_what_is_done() {
-        let parts = [
-            part("conv2d", Kind::Forward, 0.3),
-            part("dense", Kind::Forward, 0.1),
-            part("dense", Kind::Backward, 0.1),
-            part("conv2d", Kind::Backward, 0.4),
-            part("optimizer", Kind::Update, 0.1),
-            part("metrics", Kind::Forward, 1e-5),
-            part("", Kind::Forward, 2e-5),
-        ];
-        let total = parts.iter().map(|p| p.seconds).sum();
-        let table = layer_table(&parts, total, 1e3);
-        let lines: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
-        assert_eq!(lines[1], ["conv2d", "300.0", "400.0", "700.0", "70.0", "%"]);
-        assert_eq!(lines[2], ["dense", "100.0", "100.0", "200.0", "20.0", "%"]);
-        assert_eq!(lines[3], ["optimizer", "100.0", "100.0", "10.0", "%"]);
-        assert_eq!(lines[4], ["2", "others", "0.030", "0.030", "0.0", "%"]);
-        assert_eq!(lines[5], ["total", "400.0", "500.0", "100.0", "1000.0", "100.0", "%"]);
-        assert!(table.lines().all(|l| l.chars().count() <= 80), "{table}");
-    }
-
-    #[test]
-    fn what_takes_most_of_the_time_is_shown_by_its_parts() {
-        let block = |k: usize| part(&format!("backbone/layer_{k}/attention"), Kind::Forward, 0.2);
-        let parts = [block(0), block(1), block(2), part("head", Kind::Forward, 0.1)];
-        let names = |parts: &[Part]| by_layer(parts, 0.7).into_iter().map(|l| l.name).collect::<Vec<_>>();
-        assert_eq!(names(&parts), ["backbone/layer_0", "backbone/layer_1", "backbone/layer_2", "head"]);
-        let many: Vec<Part> = (0..300).map(|k| part(&format!("layer_{k}"), Kind::Forward, 1.0)).collect();
-        let table = layer_table(&many, 300.0, 1e3);
-        assert!(table.lines().count() <= LAYERS + 3 && table.contains("300 others"), "{table}");
-    }
-
-    #[test]
-    fn names_keep_what_tells_them_apart() {
-        assert_eq!(ending("conv2d", 6), "conv2d");
-        assert_eq!(ending("layer_1/conv2d", 7), "…conv2d");
-        assert_eq!(name_within("94 convolution", "conv2d_3", 40), "94 convolution of conv2d_3");
-        assert_eq!(
-            name_within("94 convolution", "a/long/path/of/conv2d_3", 30),
-            "94 convolution of …of/conv2d_3"
-        );
-        assert_eq!(name_within("94 convolution", "", 40), "94 convolution");
-        assert_eq!(name_within("94 convolution", "conv2d", 10), "94 convolu");
     }
 
     #[test]

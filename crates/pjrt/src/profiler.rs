@@ -1,0 +1,130 @@
+//! A plugin's profiler, through PJRT's extension for it: what its devices did between two instants, as a serialized `XSpace`,
+//! which [`xspace`](crate::xspace) reads.
+
+use crate::plugin::{Plugin, text};
+use crate::proto::Message;
+use crate::sys::profiler::{Api, Code, CollectData, Create, One, ProfilerExtension, TYPE};
+use crate::sys::{self, Function, Object};
+use std::ffi::c_void;
+use systole_ir::{Error, ErrorKind, Result};
+
+/// A plugin's profiler while it watches.
+pub(crate) struct Profiler {
+    plugin: Plugin,
+    api: *const Api,
+    object: Object,
+}
+
+// SAFETY: the table is constant, and one thread at a time has the object.
+unsafe impl Send for Profiler {}
+
+impl Profiler {
+    /// Begins to watch; `None` where the plugin has no profiler.
+    ///
+    /// # Errors
+    /// The plugin's own.
+    pub(crate) fn start(plugin: &Plugin) -> Result<Option<Profiler>> {
+        let Some(extension) = plugin.extension(TYPE) else { return Ok(None) };
+        // SAFETY: the extension of this type is laid out so, and stays.
+        let api = unsafe { (*extension.cast::<ProfilerExtension>()).profiler_api };
+        if api.is_null() {
+            return Ok(None);
+        }
+        // `tensorflow.ProfileOptions`: host events, device events, the version, programs.
+        let options = Message::default().int(2, 1).int(3, 1).int(5, 1).int(7, 1).done();
+        let mut args = Create {
+            struct_size: size_of::<Create>(),
+            options: options.as_ptr(),
+            options_size: options.len(),
+            profiler: std::ptr::null_mut(),
+        };
+        let mut profiler = Profiler { plugin: plugin.clone(), api, object: std::ptr::null_mut() };
+        profiler.call(|api| api.create, &raw mut args, "PLUGIN_Profiler_Create")?;
+        profiler.object = args.profiler;
+        let mut args = profiler.one();
+        profiler.call(|api| api.start, &raw mut args, "PLUGIN_Profiler_Start")?;
+        Ok(Some(profiler))
+    }
+
+    /// Ends to watch; what was seen.
+    ///
+    /// # Errors
+    /// The plugin's own.
+    pub(crate) fn stop(self) -> Result<Vec<u8>> {
+        let mut args = self.one();
+        self.call(|api| api.stop, &raw mut args, "PLUGIN_Profiler_Stop")?;
+        let mut args = CollectData {
+            struct_size: size_of::<CollectData>(),
+            profiler: self.object,
+            buffer: std::ptr::null_mut(),
+            buffer_size: 0,
+        };
+        let name = "PLUGIN_Profiler_CollectData";
+        self.call(|api| api.collect_data, &raw mut args, name)?;
+        if !args.buffer.is_null() {
+            // SAFETY: the plugin's own memory, that long, until the profiler is destroyed.
+            return Ok(unsafe { std::slice::from_raw_parts(args.buffer, args.buffer_size) }.to_vec());
+        }
+        let mut bytes = vec![0u8; args.buffer_size];
+        if !bytes.is_empty() {
+            args.buffer = bytes.as_mut_ptr();
+            self.call(|api| api.collect_data, &raw mut args, name)?;
+        }
+        Ok(bytes)
+    }
+
+    fn one(&self) -> One {
+        One { struct_size: size_of::<One>(), profiler: self.object }
+    }
+
+    fn function(&self, pick: fn(&Api) -> Option<Function>) -> Option<Function> {
+        // SAFETY: a plugin's constant table.
+        pick(unsafe { &*self.api })
+    }
+
+    /// Calls a function with the structure that it takes.
+    fn call<A>(&self, pick: fn(&Api) -> Option<Function>, args: *mut A, name: &str) -> Result<()> {
+        let Some(function) = self.function(pick) else {
+            let e = Error::new(ErrorKind::Unsupported, format!("the plugin does not offer {name}"));
+            return Err(e.at(self.plugin.path().display().to_string()));
+        };
+        // SAFETY: the function takes this structure (its callers here see to it).
+        let error = unsafe { function(args.cast()) };
+        if error.is_null() { Ok(()) } else { Err(self.error(error, name)) }
+    }
+
+    /// An error object as an error of ours; the object is freed.
+    fn error(&self, error: Object, name: &str) -> Error {
+        let private = std::ptr::null_mut();
+        let mut args = sys::profiler::Message {
+            struct_size: size_of::<sys::profiler::Message>(),
+            private,
+            error,
+            message: std::ptr::null(),
+            message_size: 0,
+        };
+        self.tell(|api| api.error_message, &raw mut args);
+        // SAFETY: the message belongs to the error, which is freed below.
+        let said = unsafe { text(args.message, args.message_size) };
+        let mut args = Code { struct_size: size_of::<Code>() - size_of::<u64>(), private, error, code: 0 };
+        self.tell(|api| api.error_destroy, &raw mut args);
+        Error::new(ErrorKind::Unsupported, said).at(name)
+    }
+
+    /// A call whose result is nothing.
+    fn tell<A>(&self, pick: fn(&Api) -> Option<Function>, args: *mut A) {
+        if let Some(function) = self.function(pick) {
+            // SAFETY: as in `call`; what comes back is ignored.
+            unsafe { function(args.cast::<c_void>()) };
+        }
+    }
+}
+
+impl Drop for Profiler {
+    fn drop(&mut self) {
+        if !self.object.is_null() {
+            let mut args = self.one();
+            let _ = self.call(|api| api.destroy, &raw mut args, "PLUGIN_Profiler_Destroy");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The profiler: the kernels that the engine ran between two instants, as a serialized `XSpace`. `jax.profiler.trace` shows them, and
+//! so does Systole's own `--profile` where it drives this plugin.
+//!
+//! A process has one: two at a time share what is collected, and the one that stops first has it. Callers need not state
+//! sizes: those of JAX do not.
+
+use crate::call::{Failure, seen};
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+use std::time::{Instant, SystemTime};
+use systole_pjrt::sys::profiler::{Api, Code, CollectData, Create, Message, One, ProfilerExtension, TYPE};
+use systole_pjrt::sys::{self, Object, code};
+use systole_pjrt::xspace::{self, Event, Plane};
+use systole_runtime::trace;
+
+/// The object behind `PLUGIN_Profiler*`.
+#[derive(Default)]
+struct Profiler {
+    /// The instant of its start, by two clocks.
+    started: Option<(Instant, SystemTime)>,
+    bytes: Vec<u8>,
+}
+
+static API: Api = Api {
+    struct_size: size_of::<Api>(),
+    private: null_mut(),
+    error_destroy: Some(error_destroy),
+    error_message: Some(error_message),
+    error_get_code: Some(error_get_code),
+    create: Some(create),
+    destroy: Some(destroy),
+    start: Some(start),
+    stop: Some(stop),
+    collect_data: Some(collect_data),
+};
+
+/// The extension, the last one of its list.
+pub(crate) fn extension() -> ProfilerExtension {
+    let base = sys::Extension { struct_size: size_of::<ProfilerExtension>(), type_: TYPE, next: null_mut() };
+    // No id of a context: nothing here looks into what callers trace.
+    ProfilerExtension { base, profiler_api: &raw const API, traceme_context_id: -1 }
+}
+
+/// The answer of a call: null, or an error that the caller destroys. A panic must not cross into C.
+fn answered(call: impl FnOnce() -> Result<(), Failure>) -> Object {
+    let outcome = catch_unwind(AssertUnwindSafe(call))
+        .unwrap_or_else(|_| Err(Failure { code: code::INTERNAL, message: "the profiler panicked".into() }));
+    outcome.err().map_or(null_mut(), |failure| Box::into_raw(Box::new(failure)).cast())
+}
+
+unsafe extern "C" fn create(args: *mut c_void) -> Object {
+    // SAFETY: the caller gives this structure.
+    let args = unsafe { &mut *args.cast::<Create>() };
+    answered(|| {
+        args.profiler = Box::into_raw(Box::<Profiler>::default()).cast();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn destroy(args: *mut c_void) -> Object {
+    // SAFETY: the caller gives this structure.
+    let args = unsafe { &*args.cast::<One>() };
+    answered(|| {
+        if !args.profiler.is_null() {
+            // SAFETY: made by `create`, and given back once.
+            let profiler = unsafe { Box::from_raw(args.profiler.cast::<Profiler>()) };
+            if profiler.started.is_some() {
+                drop(trace::collected());
+            }
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `object` is null or a profiler of this plugin, which one call at a time uses.
+unsafe fn own<'a>(object: Object) -> Result<&'a mut Profiler, Failure> {
+    // SAFETY: passed on.
+    unsafe { object.cast::<Profiler>().as_mut() }.ok_or_else(|| Failure::invalid("a profiler is null"))
+}
+
+unsafe extern "C" fn start(args: *mut c_void) -> Object {
+    // SAFETY: the caller gives this structure.
+    let args = unsafe { &*args.cast::<One>() };
+    answered(|| {
+        // SAFETY: callers hand back what they were given.
+        let profiler = unsafe { own(args.profiler)? };
+        trace::collect();
+        (profiler.started, profiler.bytes) = (Some((Instant::now(), SystemTime::now())), Vec::new());
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn stop(args: *mut c_void) -> Object {
+    // SAFETY: the caller gives this structure.
+    let args = unsafe { &*args.cast::<One>() };
+    answered(|| {
+        // SAFETY: callers hand back what they were given.
+        let profiler = unsafe { own(args.profiler)? };
+        if let Some(started) = profiler.started.take() {
+            profiler.bytes = xspace::write(&[plane(&trace::collected(), started)]);
+        }
+        Ok(())
+    })
+}
+
+/// What was collected, as the one device that the engine's threads are together: a line for each.
+fn plane(kernels: &[trace::KernelSpan], (begin, clock): (Instant, SystemTime)) -> Plane {
+    let since = clock.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let event = |k: &trace::KernelSpan| Event {
+        name: k.name.clone(),
+        start: k.start.saturating_duration_since(begin).as_nanos() as f64,
+        took: k.end.saturating_duration_since(k.start).as_nanos() as f64,
+        path: k.path.clone(),
+        ..Event::default()
+    };
+    let mut lines: Vec<(String, Vec<Event>)> = Vec::new();
+    let mut threads = Vec::new();
+    for kernel in kernels {
+        let known = threads.iter().position(|thread| *thread == kernel.thread);
+        let at = known.unwrap_or_else(|| {
+            threads.push(kernel.thread);
+            lines.push((format!("thread {}", threads.len()), Vec::new()));
+            threads.len() - 1
+        });
+        lines[at].1.push(event(kernel));
+    }
+    // Viewers show planes of devices that they do not know under this name alone.
+    Plane {
+        name: "/device:CUSTOM:Systole:0".into(),
+        origin: u64::try_from(since.as_nanos()).unwrap_or(0),
+        lines,
+    }
+}
+
+unsafe extern "C" fn collect_data(args: *mut c_void) -> Object {
+    // SAFETY: the caller gives this structure.
+    let args = unsafe { &mut *args.cast::<CollectData>() };
+    answered(|| {
+        // SAFETY: callers hand back what they were given.
+        let profiler = unsafe { own(args.profiler)? };
+        if args.buffer.is_null() {
+            // JAX reads from here; others may copy it or ask again with memory of their own.
+            args.buffer = profiler.bytes.as_mut_ptr();
+        } else {
+            // SAFETY: the caller's memory has the size that the first call told.
+            unsafe {
+                std::ptr::copy_nonoverlapping(profiler.bytes.as_ptr(), args.buffer, profiler.bytes.len());
+            }
+        }
+        args.buffer_size = profiler.bytes.len();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn error_destroy(args: *mut c_void) -> Object {
+    // SAFETY: the caller gives this structure, whose code lies behind its end.
+    let error = unsafe { (*args.cast::<Code>()).error };
+    if !error.is_null() {
+        // SAFETY: made by `answered`, and given back once.
+        drop(unsafe { Box::from_raw(error.cast::<Failure>()) });
+    }
+    null_mut()
+}
+
+unsafe extern "C" fn error_message(args: *mut c_void) -> Object {
+    // SAFETY: the caller gives this structure.
+    let args = unsafe { &mut *args.cast::<Message>() };
+    // SAFETY: callers hand back what they were given.
+    if let Ok(failure) = unsafe { seen::<Failure>(args.error) } {
+        (args.message, args.message_size) = (failure.message.as_ptr(), failure.message.len());
+    }
+    null_mut()
+}
+
+unsafe extern "C" fn error_get_code(args: *mut c_void) -> Object {
+    // SAFETY: the caller gives this structure.
+    let args = unsafe { &mut *args.cast::<Code>() };
+    // SAFETY: callers hand back what they were given.
+    if let Ok(failure) = unsafe { seen::<Failure>(args.error) } {
+        args.code = failure.code;
+    }
+    null_mut()
+}
