@@ -129,6 +129,13 @@ fn pictures_are_mixed_whatever_else_training_does() {
         assert!(o["loss"].as_f64().unwrap().is_finite() && o["val_loss"].as_f64().unwrap() > 0.0, "{o}");
     }
     f.run(&["lr-find", "small.toml", "--augment=mixup", "--num-it=20"]).ok();
+    // What looks at the step from beside it: its operations, its gradients, its memory, each of its values.
+    let watched =
+        "callbacks=[{type=\"ThroughputMonitor\"},{type=\"TensorBoard\",histogram_freq=1,write_grads=true}]";
+    let args =
+        ["train", "small.toml", "--augment=mixup", "--epochs=2", "--batch-size=auto", "--detect-anomaly"];
+    let o = f.run(&[&args[..], &["--json", "--out=watched", "--set", watched]].concat()).ok().json();
+    assert!(o["history"][1]["flops_per_sec"].as_f64().unwrap() > 0.0, "{o}");
     let e = f.run(&["train", "small.toml", "--augment=mixup=0", "--out=no"]);
     assert!(e.code == Some(2) && e.err.contains("choose a number from 0.001"), "{}", e.err);
     let e = f.run(&[

@@ -1,6 +1,6 @@
 //! A run's folder: what is kept there for the run to go on after a kill, and whether it may.
 //!
-//! `run.json` says how the run was started; `backups/` holds what it had reached, `choices/` the kernels that XLA chose for GPUs.
+//! `run.json` says how the run was started; `backups/` holds what it had reached.
 
 use crate::config::Config;
 use clap::{Args, ValueEnum};
@@ -9,10 +9,9 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::ErrorKind as Io;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::time::Duration;
 use systole_data::Tuning;
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{BackupAndRestore, Disk, Model, RunPlace, counted, write_atomically};
 
 /// What happens where the folder holds a run already.
@@ -102,14 +101,6 @@ impl Plan {
     /// Writes down in the folder how the run was started.
     pub(crate) fn write_down(&self, folder: &Path) -> Result<()> {
         self.unwritten.as_ref().map_or(Ok(()), |record| record.write(folder))
-    }
-}
-
-/// Has what is chosen for a run's devices kept in its folder, where the user names no other: another machine then chooses the same.
-pub(crate) fn keep_choices(folder: &Path) {
-    static NAMED: OnceLock<bool> = OnceLock::new();
-    if !NAMED.get_or_init(|| !knobs::GPU_CHOICES.get().is_empty()) {
-        knobs::override_value(knobs::GPU_CHOICES, folder.join("choices").display().to_string());
     }
 }
 

@@ -62,7 +62,6 @@ pub(crate) fn train(
     if folder.leads {
         resumed.write_down(&folder.folder).inspect_err(|_| folder.undo())?;
     }
-    run_folder::keep_choices(&folder.folder);
     announce(&model, &config, &resumed, screen)?;
     call_as_asked(&model, &config);
     let stop = Stop::install()?;

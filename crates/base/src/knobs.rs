@@ -83,12 +83,8 @@ knobs! {
     CACHE: "PATH", "";
     /// how much compiled programs of accelerators may take in the folder for downloads, the oldest go first; off: none is kept
     COMPILE_CACHE: "BYTES|8GiB|off", "8GiB";
-    /// on: programs for GPUs give the same bits in every run, and the kernels that XLA finds fastest by trials are kept with the run;
-    /// strict: nothing is tried (xla_gpu_deterministic_ops), which is slower and the same on every GPU of a kind; off: XLA takes
-    /// what it finds fastest, each time anew
-    GPU_DETERMINISM: "on|strict|off", "on";
-    /// folder in which XLA's choices of kernels for GPUs are kept; empty: in the run's folder while training, else nowhere
-    GPU_CHOICES: "PATH", "";
+    /// on: programs for GPUs give the same bits in every run (xla_gpu_deterministic_ops); off: XLA takes what it finds fastest
+    GPU_DETERMINISM: "on|off", "on";
     /// how long after Ctrl-C or SIGTERM training may take to finish its step and save; then the program ends with what was saved
     /// before
     GRACE: "SECONDS", "25";

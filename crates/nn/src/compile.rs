@@ -52,6 +52,14 @@ impl Default for Compile {
     }
 }
 
+impl Compile {
+    /// The loss of training: with labels that are shares of classes that of the classes by their shares.
+    pub(crate) fn training_loss(&self) -> Loss {
+        let of_shares = self.soft_labels.then(|| self.loss.of_shares()).flatten();
+        of_shares.unwrap_or_else(|| self.loss.clone())
+    }
+}
+
 /// Everything that a training step reads and replaces. Donated to the step and put back from its results.
 #[derive(Clone, Default, Debug)]
 pub struct TrainState {

@@ -26,7 +26,11 @@ impl Model {
                 .because("it may have several losses")
                 .hint("log their norms in the step: cx.log(…)"));
         }
-        let (architecture, loss) = (self.architecture.clone(), compiled.config.loss.clone());
+        // A batch of validation has labels as the loss takes them.
+        let soft = batch.label.as_ref().is_some_and(|label| label.dtype().is_float());
+        let config = &compiled.config;
+        let loss = if soft { config.training_loss() } else { config.loss.clone() };
+        let architecture = self.architecture.clone();
         let precision = compiled.config.precision;
         let traced: Box<dyn Fn(In) -> Params + Send + Sync> =
             Box::new(move |(trainable, frozen, (inputs, label, weight), (step, seed))| {

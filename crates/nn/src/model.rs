@@ -545,7 +545,7 @@ impl Model {
         };
         let inputs = self.architecture.inputs.iter().filter_map(|i| i.ty.as_ref()).map(with_batch);
         let label = match &self.compiled {
-            Some(c) => c.config.loss.label(output),
+            Some(c) => c.config.training_loss().label(output),
             None => output.clone(),
         };
         let label = with_batch(&label);

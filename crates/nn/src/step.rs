@@ -63,7 +63,7 @@ impl TrainStep {
             loss_scale: loss_scale.clone(),
             loops: backend.wants_loops(),
             own: config.train_step.clone(),
-            soft: config.soft_labels.then(|| config.loss.of_shares()).flatten(),
+            soft: config.soft_labels.then(|| config.training_loss()),
         };
         let function = recipe.clone().function().on(backend.clone());
         TrainStep { function, recipe, optimizer: config.optimizer.clone(), metrics, loss_scale }

@@ -6,7 +6,6 @@
 //! Files are written directly and not through the trait of `systole-data`: nothing here need survive a power cut, since
 //! answers carry a checksum or are read as JSON, and what is damaged is compiled again.
 
-use crate::choices::Choices;
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
@@ -21,8 +20,6 @@ const FORSAKEN: Duration = Duration::from_secs(24 * 60 * 60);
 /// Files of an answer of bytes, and of their number and hash.
 const BYTES: &str = "executable.bin";
 const CHECK: &str = "check.txt";
-/// What XLA chose among kernels.
-const CHOICES: &str = "choices.bin";
 
 /// A folder of compiled programs, the oldest of which go when it is full.
 #[derive(Clone, Debug)]
@@ -85,24 +82,13 @@ impl CompileCache {
         None
     }
 
-    /// What was chosen when the bytes were made that were kept for what is asked; `None` where that is damaged.
-    pub(crate) fn choices(&self, asked: &[(&str, &[u8])]) -> Option<Choices> {
-        Choices::from_bytes(&fs::read(self.find(asked)?.join(CHOICES)).unwrap_or_default())
-    }
-
-    /// Keeps the bytes that answer what is asked, and what was chosen.
-    pub(crate) fn keep_bytes(
-        &self,
-        asked: &[(&str, &[u8])],
-        bytes: &[u8],
-        choices: &Choices,
-    ) -> io::Result<()> {
+    /// Keeps the bytes that answer what is asked.
+    pub(crate) fn keep_bytes(&self, asked: &[(&str, &[u8])], bytes: &[u8]) -> io::Result<()> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let part =
             self.part(&format!("client-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
         let check = check(bytes);
-        let choices = choices.bytes();
-        let answer = [(BYTES, bytes), (CHECK, check.as_bytes()), (CHOICES, &choices)];
+        let answer = [(BYTES, bytes), (CHECK, check.as_bytes())];
         let files = || asked.iter().chain(&answer);
         let written = fs::create_dir_all(&part)
             .and_then(|()| files().try_for_each(|(name, bytes)| fs::write(part.join(name), bytes)))
@@ -231,7 +217,7 @@ mod tests {
         let asked: [(&str, &[u8]); 2] = [("client.json", b"{}"), ("program.mlir", b"text")];
         assert!(cache.bytes(&asked).is_none());
         for damage in [&b""[..], b"compile", b"compiled.", b"Compiled"] {
-            cache.keep_bytes(&asked, b"compiled", &Choices::default()).unwrap();
+            cache.keep_bytes(&asked, b"compiled").unwrap();
             assert_eq!(cache.bytes(&asked).as_deref(), Some(&b"compiled"[..]));
             fs::write(cache.find(&asked).unwrap().join(BYTES), damage).unwrap();
             assert!(cache.bytes(&asked).is_none() && cache.usage().0 == 0);
@@ -250,13 +236,13 @@ mod tests {
                 s.spawn(|| {
                     for _ in 0..25 {
                         // Another one may have been quicker.
-                        let _ = cache.keep_bytes(&asked, &bytes, &Choices::default());
+                        let _ = cache.keep_bytes(&asked, &bytes);
                         assert!(cache.bytes(&asked).is_none_or(|found| found == bytes));
                     }
                 });
             }
         });
-        cache.keep_bytes(&asked, &bytes, &Choices::default()).unwrap();
+        cache.keep_bytes(&asked, &bytes).unwrap();
         assert_eq!(cache.bytes(&asked), Some(bytes));
         assert_eq!(cache.usage().0, 1);
         fs::remove_dir_all(cache.folder()).unwrap();

@@ -4,8 +4,7 @@
 //! the work is done; what fails later is an error of the next run, or of reading a result.
 
 use crate::cache::{CompileCache, build};
-use crate::choices::{Choices, Desk};
-use crate::options::{Placement, Tried, chooses, deterministic_flags, of_gpus};
+use crate::options::{Placement, deterministic_flags, of_gpus};
 use crate::plugin::{Named, Plugin, Value, program, slice, text};
 use crate::profile;
 use crate::sys::{self, Args, Object};
@@ -13,10 +12,9 @@ use crate::topology::{Compiled, describe};
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Literal, Result, TensorType, knobs};
-use systole_runtime::{DeviceData, ReadyEvent, STEPS_IN_FLIGHT, event};
+use systole_runtime::{DeviceData, ReadyEvent, STEPS_IN_FLIGHT};
 
 /// Options for the number of devices, of plugins that make as many as they are asked for; by the plugin's platform.
 const DEVICE_COUNTS: [(&str, &str); 1] = [("cpu", "cpu_device_count")];
@@ -214,77 +212,43 @@ impl Client {
     /// One part of the program for each of these devices.
     fn compile_for(&self, text: &str, ids: &[i64]) -> Result<Loaded> {
         let platform = self.platform()?.0;
-        let tried = deterministic_flags(&platform)?;
         let one_by_one = profile::wanted() && of_gpus(&platform);
-        let folder = Some(knobs::GPU_CHOICES.get()).filter(|folder| !folder.is_empty()).map(PathBuf::from);
-        let known = folder.as_deref().map_or_else(Choices::default, Choices::read);
-        let keep = |choices: &Choices| {
-            let Some(folder) = folder.as_deref() else { return };
-            if let Err(e) = choices.add_to(folder) {
-                let what = "XLA's choices of kernels cannot be kept, so only this machine knows them";
-                event::emit(1, || format!("{what}: {}: {e}", folder.display()));
-            }
+        let with = |flags: &&'static [&'static str]| {
+            Placement { partitions: ids.len(), devices: ids, flags, one_by_one, ..Placement::default() }
+                .compile_options()
         };
-        let Some(cache) = &self.cache else {
-            let (loaded, choices) = self.compile_by(text, (tried, one_by_one), ids, &known)?;
-            keep(&choices);
-            return Ok(loaded);
-        };
-        let flags = tried.first().copied().unwrap_or_default();
-        let options =
-            Placement { partitions: ids.len(), devices: ids, flags, one_by_one, ..Placement::default() };
-        let identity = self.identity(&options.compile_options())?;
+        let options: Vec<Vec<u8>> = deterministic_flags(&platform)?.iter().map(with).collect();
+        let Some(cache) = &self.cache else { return self.compile_by(text, &options, ids.len()) };
+        let identity = self.identity(options.first().map_or(&[][..], Vec::as_slice))?;
         let asked = [("client.json", &identity[..]), ("program.mlir", text.as_bytes())];
-        if let Some((bytes, choices)) = cache.bytes(&asked).zip(cache.choices(&asked))
-            && choices.agree(&known)
-        {
+        if let Some(bytes) = cache.bytes(&asked) {
             match self.load(&bytes, ids.len()) {
-                Ok(loaded) => {
-                    keep(&choices);
-                    return Ok(loaded);
-                }
+                Ok(loaded) => return Ok(loaded),
                 // As good as damaged.
                 Err(_) => cache.forget(&asked),
             }
         }
-        let (loaded, choices) = self.compile_by(text, (tried, one_by_one), ids, &known)?;
-        keep(&choices);
+        let loaded = self.compile_by(text, &options, ids.len())?;
         // Not every plugin writes programs down, and without room they are compiled again another time.
         if let Ok(bytes) = loaded.serialized() {
-            let _ = cache.keep_bytes(&asked, &bytes, &choices);
+            let _ = cache.keep_bytes(&asked, &bytes);
         }
         Ok(loaded)
     }
 
-    /// By the first flags with which it compiles, and what was chosen then; what is known is chosen again.
-    fn compile_by(
-        &self,
-        text: &str,
-        (tried, one_by_one): (Tried, bool),
-        ids: &[i64],
-        known: &Choices,
-    ) -> Result<(Loaded, Choices)> {
-        let mut first = None;
-        for &flags in tried {
-            // Without room for them choices are made, and not kept.
-            let desk = if chooses(flags) { Desk::with(known).ok() } else { None };
-            let choices = desk.as_ref().map(Desk::folder);
-            let (partitions, devices) = (ids.len(), ids);
-            let options =
-                Placement { partitions, devices, flags, choices, one_by_one, ..Placement::default() };
-            match self.compile_anew(text, &options.compile_options(), ids.len()) {
-                Ok(loaded) => return Ok((loaded, choices.map_or_else(Choices::default, Choices::read))),
-                Err(e) => first = first.or(Some(e)),
-            }
-        }
-        let e = first.unwrap_or_else(|| Error::new(ErrorKind::Bug, "a program is compiled with no options"));
-        Err(match tried.len() > 1 {
-            true => e.hint(format!(
+    /// By the first options with which it compiles.
+    fn compile_by(&self, text: &str, options: &[Vec<u8>], devices: usize) -> Result<Loaded> {
+        let mut tried = options.iter().map(|options| self.compile_anew(text, options, devices));
+        let first = tried.next().unwrap_or_else(|| self.compile_anew(text, &[], devices));
+        let Err(e) = first else { return first };
+        match tried.find(Result::is_ok) {
+            Some(loaded) => loaded,
+            None if options.len() > 1 => Err(e.hint(format!(
                 "if it compiles with {}=off, XLA has no kernels for it that give the same bits in every run",
                 knobs::GPU_DETERMINISM.name
-            )),
-            false => e,
-        })
+            ))),
+            None => Err(e),
+        }
     }
 
     fn compile_anew(&self, text: &str, options: &[u8], devices: usize) -> Result<Loaded> {

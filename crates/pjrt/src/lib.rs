@@ -9,7 +9,6 @@
 
 mod backend;
 mod cache;
-mod choices;
 mod client;
 mod cluster;
 mod compiler_process;

@@ -2,7 +2,6 @@
 //! Field numbers: <https://github.com/openxla/xla/blob/main/xla/pjrt/proto/compile_options.proto>.
 
 use crate::proto::Message;
-use std::path::Path;
 use systole_ir::{Result, knobs};
 
 /// Copies, parts and devices of a program.
@@ -15,8 +14,6 @@ pub(crate) struct Placement<'a> {
     pub(crate) quick: bool,
     /// Flags of XLA that hold for this program.
     pub(crate) flags: &'static [&'static str],
-    /// Where XLA keeps its choices of kernels, and looks for those that it made before.
-    pub(crate) choices: Option<&'a Path>,
     /// Whether each kernel is to be launched by itself, so that profiles can tell which op it belongs to.
     pub(crate) one_by_one: bool,
 }
@@ -24,31 +21,19 @@ pub(crate) struct Placement<'a> {
 impl Default for Placement<'_> {
     /// One device, the compiler's choice.
     fn default() -> Self {
-        Placement {
-            replicas: 1,
-            partitions: 1,
-            devices: &[],
-            quick: false,
-            flags: &[],
-            choices: None,
-            one_by_one: false,
-        }
+        Placement { replicas: 1, partitions: 1, devices: &[], quick: false, flags: &[], one_by_one: false }
     }
 }
 
 /// Flags of XLA that are tried one list after the other.
-pub(crate) type Tried = &'static [&'static [&'static str]];
+type Tried = &'static [&'static [&'static str]];
 
-/// Without these XLA's kernels for GPUs add in the order in which threads arrive.
-const EXCLUDE: &[&str] = &["xla_gpu_exclude_nondeterministic_ops"];
-/// The first kernel of each kind is taken, untried.
-const FIRST: &[&str] = &["xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops"];
-/// The fastest of each kind is taken, by trials whose outcome is kept.
-const DETERMINISTIC: Tried = &[EXCLUDE, FIRST];
-/// Some programs do not compile without trials; kept, they give the same bits again.
-const STRICT: Tried = &[FIRST, EXCLUDE];
-/// The option that names a folder for choices.
-const CHOICES: &str = "xla_gpu_per_fusion_autotune_cache_dir";
+/// XLA's kernels for GPUs else add in the order in which threads arrive, and are chosen by trials. Some programs compile with the
+/// second alone.
+const DETERMINISTIC: Tried = &[
+    &["xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops"],
+    &["xla_gpu_exclude_nondeterministic_ops"],
+];
 
 /// Whether XLA's platform of this name has GPUs.
 pub(crate) fn of_gpus(platform: &str) -> bool {
@@ -57,20 +42,10 @@ pub(crate) fn of_gpus(platform: &str) -> bool {
 
 /// The flags by which a program of a platform gives the same bits in every run.
 pub(crate) fn deterministic_flags(platform: &str) -> Result<Tried> {
-    let wanted: Tried = match knobs::GPU_DETERMINISM.get().trim() {
-        "on" => DETERMINISTIC,
-        "strict" => STRICT,
-        "off" => &[&[]],
-        other => return Err(knobs::GPU_DETERMINISM.no_value(other)),
-    };
-    let given = |flags: String| FIRST.iter().any(|flag| flags.contains(flag));
-    let ours = of_gpus(platform) && !std::env::var("XLA_FLAGS").is_ok_and(given);
-    Ok(if ours { wanted } else { &[&[]] })
-}
-
-/// Whether XLA chooses by trials among kernels that give the same bits in every run: what it chose is worth keeping.
-pub(crate) fn chooses(flags: &[&str]) -> bool {
-    flags == EXCLUDE
+    let given = |flags: String| DETERMINISTIC.iter().flat_map(|list| *list).any(|flag| flags.contains(flag));
+    let wanted =
+        of_gpus(platform) && knobs::GPU_DETERMINISM.is_on()? && !std::env::var("XLA_FLAGS").is_ok_and(given);
+    Ok(if wanted { DETERMINISTIC } else { &[&[]] })
 }
 
 /// `xla.ExecutionOptions.EFFORT_O1`: the effort level that still fuses and schedules, and searches less.
@@ -95,10 +70,8 @@ impl Placement<'_> {
         }
         let options = Message::default().bytes(EXECUTABLE_BUILD_OPTIONS, &build.done());
         let set = self.flags.iter().map(|flag| entry(flag, Message::default().int(2, 1)));
-        let folder = self.choices.map(|folder| folder.as_os_str().as_encoded_bytes());
-        let folder = folder.map(|bytes| entry(CHOICES, Message::default().bytes(1, bytes)));
         let graphs = self.one_by_one.then(|| entry(GRAPHS_FROM, Message::default().int(3, NO_GRAPH)));
-        let all = set.chain(folder).chain(graphs);
+        let all = set.chain(graphs);
         all.fold(options, |options, entry| options.bytes(ENV_OPTION_OVERRIDES, &entry)).done()
     }
 
@@ -117,7 +90,7 @@ impl Placement<'_> {
 const GRAPHS_FROM: &str = "xla_gpu_graph_min_graph_size";
 const NO_GRAPH: i64 = 1 << 30;
 
-/// An entry of the map from an option's name to `xla.OptionOverrideProto`, whose fields are a text (1), a yes or no (2), a number (3).
+/// An entry of the map from an option's name to `xla.OptionOverrideProto`, whose fields are a yes or no (2) and a number (3), among others.
 fn entry(name: &str, value: Message) -> Vec<u8> {
     Message::default().bytes(1, name.as_bytes()).bytes(2, &value.done()).done()
 }
@@ -151,12 +124,11 @@ mod tests {
         let flags = &["ab"];
         let with = Placement { flags, ..Placement::default() }.compile_options();
         assert!(with.ends_with(&[0x3a, 8, 0x0a, 2, b'a', b'b', 0x12, 2, 0x10, 1]), "{with:x?}");
-        let kept = Placement { choices: Some(Path::new("/c")), ..Placement::default() }.compile_options();
-        assert!(kept.ends_with(&[b'_', b'd', b'i', b'r', 0x12, 4, 0x0a, 2, b'/', b'c']), "{kept:x?}");
+        let alone = Placement { one_by_one: true, ..Placement::default() }.compile_options();
+        assert!(alone.ends_with(&[b'e', 0x12, 6, 0x18, 0x80, 0x80, 0x80, 0x80, 4]), "{alone:x?}");
         for platform in ["tpu", "cpu"] {
             assert_eq!(deterministic_flags(platform).unwrap(), [&[] as &[&str]]);
         }
         assert_eq!(deterministic_flags("cuda").unwrap(), DETERMINISTIC);
-        assert!(chooses(DETERMINISTIC[0]) && !chooses(STRICT[0]) && !chooses(&[]));
     }
 }
