@@ -6,7 +6,6 @@ use super::sliding::{Sliding, check_images};
 use super::spec::LayerSpec;
 use crate::activation::Activation;
 use crate::setters::setters;
-use systole_ir::op::Convolution;
 
 /// `x: T[B, H, W, C] → T[B, H', W', filters]`: a learned weighted sum of each window's pixels.
 ///
@@ -68,9 +67,9 @@ impl Conv2D {
         Sliding {
             class: "Conv2D",
             argument: "kernel_size",
-            size: self.kernel_size,
-            strides: self.strides,
-            dilation: self.dilation_rate,
+            size: self.kernel_size.dims().to_vec(),
+            strides: self.strides.dims().to_vec(),
+            dilation: self.dilation_rate.dims().to_vec(),
             padding: self.padding,
         }
     }
@@ -107,7 +106,7 @@ impl Layer for Conv2D {
             let Pair(kh, kw) = self.kernel_size;
             let shape = [kh, kw, channels / self.groups, self.filters];
             let kernel = weight(cx, "Conv2D", "kernel", &shape, &self.kernel_initializer)?;
-            let mut y = convolve(&cast(cx, x), &kernel, &sliding, &padding, self.groups);
+            let mut y = sliding.convolve(&cast(cx, x), &kernel, &padding, self.groups);
             if self.use_bias {
                 y = y + weight(cx, "Conv2D", "bias", &[self.filters], &self.bias_initializer)?;
             }
@@ -171,9 +170,9 @@ impl DepthwiseConv2D {
         Sliding {
             class: "DepthwiseConv2D",
             argument: "kernel_size",
-            size: self.kernel_size,
-            strides: self.strides,
-            dilation: self.dilation_rate,
+            size: self.kernel_size.dims().to_vec(),
+            strides: self.strides.dims().to_vec(),
+            dilation: self.dilation_rate.dims().to_vec(),
             padding: self.padding,
         }
     }
@@ -208,7 +207,7 @@ impl Layer for DepthwiseConv2D {
             let kernel = weight(cx, "DepthwiseConv2D", "kernel", &shape, &self.depthwise_initializer)?;
             let filters = channels * self.depth_multiplier;
             let kernel = kernel.reshape([kh, kw, 1, filters]);
-            let mut y = convolve(&cast(cx, x), &kernel, &sliding, &padding, channels);
+            let mut y = sliding.convolve(&cast(cx, x), &kernel, &padding, channels);
             if self.use_bias {
                 y = y + weight(cx, "DepthwiseConv2D", "bias", &[filters], &self.bias_initializer)?;
             }
@@ -219,12 +218,6 @@ impl Layer for DepthwiseConv2D {
     fn config(&self) -> Value {
         config_of(self)
     }
-}
-
-/// `x: T[B, H, W, C], kernel: T[kh, kw, C / groups, F] → T[B, H', W', F]`.
-fn convolve(x: &Tensor, kernel: &Tensor, s: &Sliding, padding: &[[i64; 2]], groups: usize) -> Tensor {
-    let (strides, dilation) = (s.strides.dims(), s.dilation.dims());
-    x.convolution(kernel, Convolution::channels_last(&strides, padding, &dilation, groups, x.dtype()))
 }
 
 /// `x: T[B, H, W, C] → T[B, H', W', filters]`: learned filters that slide over pictures. Arguments: [`Conv2D`].
@@ -259,13 +252,13 @@ pub fn depthwise_conv2d(kernel_size: impl Into<Pair>) -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// How the kernel of DepthwiseConv2D starts.
+    /// How the kernel of single channels of a depthwise or separable convolution starts.
     depthwise_initializer: impl Into<Value> as Value;
     /// Distance between a kernel's elements.
-    dilation_rate: impl Into<Pair> as Pair;
-    /// Groups of Conv2D's channels.
-    groups: usize as usize;
-    /// Output channels of DepthwiseConv2D for each input channel.
+    dilation_rate: impl Into<Each> as Each;
+    /// Groups of a convolution's channels or a normalisation's features; of the latter −1 for one of each feature.
+    groups: i64 as i64;
+    /// Output channels of a depthwise convolution for each input channel.
     depth_multiplier: usize as usize;
 );
 

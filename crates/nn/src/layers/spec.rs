@@ -193,6 +193,12 @@ impl LayerSpec {
         self
     }
 
+    /// What was said wrongly of a layer inside of this one is wrong here, too.
+    pub(super) fn with_mistakes_of(mut self, inner: &LayerSpec) -> LayerSpec {
+        self.mistakes.extend(inner.mistakes.iter().cloned());
+        self
+    }
+
     /// For model files: `{"class_name": "Conv2D", "name": "c1", "trainable": true, "remat": false,
     /// "config": {…}}`.
     pub fn to_json(&self) -> Value {
@@ -217,8 +223,8 @@ setters!(LayerSpec:
     /// How a bias starts.
     bias_initializer: impl Into<Value> as Value;
     /// Steps of a window: `2` or `(2, 1)`.
-    strides: impl Into<Pair> as Pair;
-    /// "valid" or "same".
+    strides: impl Into<Each> as Each;
+    /// "valid" or "same"; of Conv1D "causal", too.
     padding: impl Into<Value> as Value;
     /// The dimension of Softmax, Concatenate and BatchNormalization; one or several of LayerNormalization.
     axis: impl Into<Axes> as Axes;
