@@ -180,11 +180,12 @@ impl Accelerator {
                 let scaled = scale.as_ref().map_or_else(|| loss.clone(), |s| s.scale(&loss, &slots));
                 let grads: Params = params.names().map(str::to_string).zip(grad(&scaled, &leaves)).collect();
                 let at = UpdateInputs { learning_rate, step: step.convert(DType::I64) };
+                let updates = cx.take_updates();
+                let params = params.map(|name, old| updates.get(name).unwrap_or(old).clone());
                 let (new, slots) = step.builder().scope("optimizer", || match &scale {
                     Some(scale) => scale.update(&rule, &at, &params, &grads, &slots),
                     None => rule.update(&at, &params, &grads, &slots),
                 });
-                let updates = cx.take_updates();
                 let frozen = frozen.map(|name, old| updates.get(name).unwrap_or(old).clone());
                 (new, frozen, slots, loss, more)
             });

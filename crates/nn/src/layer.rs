@@ -334,7 +334,8 @@ impl Cx {
         result
     }
 
-    /// Sets the value that a non-trainable weight of the current layer has after this step.
+    /// Sets the value that a non-trainable weight of the current layer has after this step; of a trained one that which the
+    /// optimizer starts from.
     pub fn update(&mut self, name: &str, value: Tensor) {
         let path =
             if self.path.is_empty() { name.to_string() } else { format!("{}/{name}", self.path.join("/")) };
@@ -398,7 +399,13 @@ impl Cx {
         self.weights.insert(path, value.clone());
     }
 
-    /// New values of non-trainable weights, by path.
+    /// As [`Cx::replace_weight`], of a weight of the current layer by its name.
+    pub(crate) fn replace_own(&mut self, name: &str, value: &Tensor) {
+        let path = self.path.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("/");
+        self.weights.insert(path, value.clone());
+    }
+
+    /// New values of weights that a training step changes by itself, by path; of trained ones before the optimizer does.
     pub fn take_updates(&mut self) -> Params {
         std::mem::take(&mut self.updates)
     }

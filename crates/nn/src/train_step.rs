@@ -263,6 +263,7 @@ impl StepCx {
         let scaled =
             updates.loss_scale.as_ref().map_or_else(|| loss.clone(), |s| s.scale(loss, &updates.slots));
         let grads: Params = weights.names().map(str::to_string).zip(grad(&scaled, &leaves)).collect();
+        let weights = weights.map(|name, old| self.changed.get(name).unwrap_or(old).clone());
         let (new, slots) = loss.builder().scope("optimizer", || match &updates.loss_scale {
             Some(scale) => scale.update(&updates.optimizer, &updates.at, &weights, &grads, &updates.slots),
             None => updates.optimizer.update(&updates.at, &weights, &grads, &updates.slots),
@@ -270,6 +271,9 @@ impl StepCx {
         updates.slots = slots;
         for (path, value) in new {
             self.cx.replace_weight(&path, &value);
+            if self.changed.get(&path).is_some() {
+                self.changed.insert(path.clone(), value.clone());
+            }
             self.trainable.insert(path, value);
         }
     }
@@ -337,7 +341,8 @@ impl StepCx {
             loss = loss.fail(e.hint("log all that TrainStep::logged names: cx.log(…)"));
         }
         let slots = own.updates.map_or_else(Params::new, |u| u.slots);
-        Stepped { loss, trainable: own.trainable, changed: own.changed, slots, logged: own.logged }
+        let trainable = own.trainable.map(|name, old| own.changed.get(name).unwrap_or(old).clone());
+        Stepped { loss, trainable, changed: own.changed, slots, logged: own.logged }
     }
 }
 

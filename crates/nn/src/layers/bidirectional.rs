@@ -11,7 +11,8 @@ use crate::setters::setters;
 /// backwards, joined.
 ///
 /// With `merge_mode` "concat" N is twice the layer's units. Sequences stand in the order of the input. Weights:
-/// `forward_lstm/…`, `backward_lstm/…`, after the layer's name. Source: Schuster and Paliwal 1997.
+/// `forward_lstm/…`, `backward_lstm/…`, after the layer's
+/// name; a `backward_layer` keeps its own. Source: Schuster and Paliwal 1997.
 ///
 /// ```
 /// use systole_nn::layers::{bidirectional, lstm};
@@ -93,12 +94,18 @@ impl Layer for Bidirectional {
                     .hint("put reshape([steps, features]) or an embedding before it"));
             }
             let [forward, backward] = self.both()?;
-            let mut run = |way: &str, spec: &LayerSpec| {
-                let own = Wrapped::name(spec);
-                let name = format!("{way}_{}", own.strip_prefix(&format!("{way}_")).unwrap_or(&own));
-                cx.scope(&name, |cx| spec.call(cx, std::slice::from_ref(x)))
+            let own = |spec: &LayerSpec, way: &str| {
+                let name = Wrapped::name(spec);
+                format!("{way}_{}", name.strip_prefix(&format!("{way}_")).unwrap_or(&name))
             };
-            let (there, back) = (run("forward", &forward), run("backward", &backward));
+            // As in Keras, one that was given keeps its name.
+            let back_name = match self.backward_layer == Wrapped::default() {
+                true => own(&backward, "backward"),
+                false => Wrapped::name(&backward),
+            };
+            let mut run =
+                |name: &str, spec: &LayerSpec| cx.scope(name, |cx| spec.call(cx, std::slice::from_ref(x)));
+            let (there, back) = (run(&own(&forward, "forward"), &forward), run(&back_name, &backward));
             let back = if back.rank() == 3 { back.reverse(&[1]) } else { back };
             if self.merge_mode != MergeMode::Concat && there.shape() != back.shape() {
                 return Err(wrong(
@@ -164,7 +171,7 @@ const BOTH_WAYS: &[&str] = &[
 
 /// Layers with inputs that they take and refuse.
 pub(super) fn samples() -> Vec<LayerSample> {
-    let mixed = bidirectional(lstm(3)).backward_layer(lstm(5).go_backwards(true));
+    let mixed = bidirectional(lstm(3)).backward_layer(lstm(5).go_backwards(true).name("backward_lstm"));
     vec![
         LayerSample::new(
             bidirectional(lstm(3).return_sequences(true)),

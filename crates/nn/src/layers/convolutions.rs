@@ -16,11 +16,11 @@ macro_rules! convolutions {
             pub filters: usize,
             /// Size of the window along each dimension of places. Required.
             pub kernel_size: Sizes<$rank>,
-            /// Steps of the window. Default: 1 each.
+            /// Steps of the window; 1 each unless given.
             pub strides: Sizes<$rank>,
             /// What happens at the border; of Conv1D "causal", too: no step sees a later one. Default: "valid".
             pub padding: Padding,
-            /// Distance between the window's elements. Default: 1 each.
+            /// Distance between the window's elements; 1 each unless given.
             pub dilation_rate: Sizes<$rank>,
             /// Groups of channels that do not see each other. Default: 1.
             pub groups: usize,

@@ -12,7 +12,7 @@ macro_rules! croppings {
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct $class {
-            /// Places that go on both sides of each dimension. Default: none.
+            /// Places that go on both sides of each dimension.
             pub cropping: Edges<$rank>,
         }
 

@@ -79,6 +79,7 @@ macro_rules! layers {
 // A row makes all of a layer known. Its classes are in a file of this folder.
 layers! {
     Dense in mod dense;
+    EinsumDense in mod einsum_dense;
     Conv2D, DepthwiseConv2D in mod conv;
     Conv1D, Conv3D in mod convolutions;
     SeparableConv1D, SeparableConv2D, DepthwiseConv1D in mod separable;
@@ -97,6 +98,7 @@ layers! {
     BatchNormalization, LayerNormalization in mod normalization;
     GroupNormalization in mod group_normalization;
     RMSNormalization, UnitNormalization in mod rms_normalization;
+    SpectralNormalization in mod spectral_normalization;
     Embedding, PositionEmbedding, ReversibleEmbedding in mod embedding;
     Rescaling in mod rescaling;
     Add, Subtract, Multiply, Average, Maximum, Minimum, Concatenate in mod merge;
@@ -107,7 +109,10 @@ layers! {
     LSTM, GRU, SimpleRNN in mod recurrent;
     Bidirectional in mod bidirectional;
     TimeDistributed in mod time_distributed;
+    Dot in mod dot;
     MultiHeadAttention in mod attention;
+    Attention, AdditiveAttention in mod plain_attention;
+    GroupQueryAttention in mod group_query_attention;
     TransformerBlock in mod transformer;
 }
 

@@ -13,7 +13,7 @@ macro_rules! poolings {
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct $class {
-            /// Size of the window along each dimension of places. Default: 2 each.
+            /// Size of the window along each dimension of places; 2 each unless given.
             pub pool_size: Sizes<$rank>,
             /// Steps of the window. Default: `pool_size`.
             pub strides: Option<Sizes<$rank>>,

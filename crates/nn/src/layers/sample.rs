@@ -60,6 +60,6 @@ impl LayerSample {
     }
 }
 
-fn f32s(shape: &[usize]) -> TensorType {
+pub(super) fn f32s(shape: &[usize]) -> TensorType {
     TensorType::new(DType::F32, shape)
 }

@@ -18,11 +18,11 @@ macro_rules! separable {
             pub filters: usize,
             /// Size of the window along each dimension of places. Required.
             pub kernel_size: Sizes<$rank>,
-            /// Steps of the window. Default: 1 each.
+            /// Steps of the window; 1 each unless given.
             pub strides: Sizes<$rank>,
             /// What happens at the border. Default: "valid".
             pub padding: Padding,
-            /// Distance between the window's elements. Default: 1 each.
+            /// Distance between the window's elements; 1 each unless given.
             pub dilation_rate: Sizes<$rank>,
             /// Channels in between for each input channel. Default: 1.
             pub depth_multiplier: usize,

@@ -19,13 +19,13 @@ macro_rules! transposed {
             pub filters: usize,
             /// Size of the stamp along each dimension of places. Required.
             pub kernel_size: Sizes<$rank>,
-            /// Distance between the stamps of neighbours. Default: 1 each.
+            /// Distance between the stamps of neighbours; 1 each unless given.
             pub strides: Sizes<$rank>,
             /// Whether the output keeps what lies beyond its `stride · n` places. Default: "valid".
             pub padding: Padding,
             /// Places that are added at the end, fewer than the strides. Default: as many as bring the output to its usual size.
             pub output_padding: Option<Sizes<$rank>>,
-            /// Distance between the stamp's elements; 1 with strides above 1. Default: 1 each.
+            /// Distance between the stamp's elements; 1 with strides above 1, and unless given.
             pub dilation_rate: Sizes<$rank>,
             /// Applied at the end. Default: linear.
             #[serde(deserialize_with = "argument::activation")]

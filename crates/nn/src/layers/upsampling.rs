@@ -13,7 +13,7 @@ macro_rules! upsampling {
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct $class {
-            /// How many places each becomes, along each dimension. Default: 2 each.
+            /// How many places each becomes, along each dimension; 2 unless given.
             pub size: Sizes<$rank>,
         }
 
@@ -64,7 +64,7 @@ upsampling!(
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UpSampling2D {
-    /// How many pixels each becomes, along height and width. Default: 2 each.
+    /// How many pixels each becomes, along height and width; 2 unless given.
     pub size: Sizes<2>,
     /// How the pixels in between get their values. Default: "nearest".
     pub interpolation: Interpolation,

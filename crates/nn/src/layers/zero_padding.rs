@@ -12,7 +12,7 @@ macro_rules! paddings {
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct $class {
-            /// Zeros on both sides of each dimension. Default: one each.
+            /// Zeros on both sides of each dimension.
             pub padding: Edges<$rank>,
         }
 
