@@ -225,11 +225,8 @@ impl GroupQueryAttention {
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 #[track_caller]
-pub fn group_query_attention(
-    head_dim: usize,
-    num_query_heads: usize,
-    num_key_value_heads: usize,
-) -> LayerSpec {
+#[rustfmt::skip]
+pub fn group_query_attention(head_dim: usize, num_query_heads: usize, num_key_value_heads: usize) -> LayerSpec {
     LayerSpec::of(GroupQueryAttention {
         head_dim,
         num_query_heads,
