@@ -177,11 +177,15 @@ impl TrainRecipe {
         let logits = cx.logits_of(&y);
         let prediction = Prediction { value: &y, logits: logits.as_ref() };
         let of = self.soft.as_ref().unwrap_or(&self.loss);
-        let loss = builder.scope("loss", || of.value(&label, prediction, weight));
+        let loss = builder.scope("loss", || {
+            let own = of.value(&label, prediction, weight);
+            cx.with_penalties(&own, |_| true)
+        });
         let label = self.class_of(label);
         let update = UpdateInputs { learning_rate, step: step.convert(DType::I64) };
         let changed = cx.take_updates();
         let (new, slots) = self.descend(&loss, &update, &trainable, &changed, &slots);
+        let new = builder.scope("optimizer", || cx.constrained(new));
         let metrics =
             builder.scope("metrics", || self.metrics.update(&metrics, &label, prediction, weight, &loss));
         let good = self.good(&metrics);
@@ -284,6 +288,7 @@ impl EvaluateStep {
                 let logits = cx.logits_of(&y);
                 let prediction = Prediction { value: &y, logits: logits.as_ref() };
                 let total = loss.value(&label, prediction, weight.first());
+                let total = cx.with_penalties(&total, |_| true);
                 set.update(&state, &label, prediction, weight.first(), &total)
             });
         let function = jit(traced)

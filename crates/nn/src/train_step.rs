@@ -186,17 +186,18 @@ impl StepCx {
         let names: Vec<String> = self.trainable.names().map(str::to_string).collect();
         let networks: Vec<String> = self.architecture.networks.iter().map(|(n, _)| format!("{n}/")).collect();
         let own = format!("{network}/");
-        let is_meant = |path: &String| match network {
+        let is_meant = |path: &str| match network {
             "" => !networks.iter().any(|n| path.starts_with(n)),
             _ => path.starts_with(&own),
         };
-        let meant: Vec<String> = names.into_iter().filter(is_meant).collect();
+        let meant: Vec<String> = names.into_iter().filter(|path| is_meant(path)).collect();
         if meant.is_empty() && self.updates.is_some() {
             return self.nothing(
                 &format!("`{network}` has no weights to change"),
                 "name a network, or \"\" for the model",
             );
         }
+        let value = self.cx.with_penalties(&value, is_meant);
         self.descend(&value, &meant);
         value
     }
@@ -269,7 +270,7 @@ impl StepCx {
             None => updates.optimizer.update(&updates.at, &weights, &grads, &updates.slots),
         });
         updates.slots = slots;
-        for (path, value) in new {
+        for (path, value) in self.cx.constrained(new) {
             self.cx.replace_weight(&path, &value);
             if self.changed.get(&path).is_some() {
                 self.changed.insert(path.clone(), value.clone());
@@ -327,6 +328,7 @@ impl StepCx {
         let loss = if trains { step.training_step(&mut own) } else { step.validation_step(&mut own) };
         let mut loss = scalar(loss);
         if own.minimized == 0 {
+            loss = own.cx.with_penalties(&loss, |_| true);
             let all: Vec<String> = own.trainable.names().map(str::to_string).collect();
             own.descend(&loss, &all);
         }

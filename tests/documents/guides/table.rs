@@ -136,6 +136,10 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "Sizes<$rank>" => "size, or list of one for each dimension",
         "Edges<$rank>" => "size, or list of one or of `[before, after]` for each dimension",
         "Wrapped" => "table: `{ type = \"…\", … }`",
+        "Regularizer" => "`\"l1\"`, `\"l2\"`, `\"l1_l2\"`, or `{ l1 = …, l2 = … }`",
+        "Constraint" => {
+            "`\"max_norm\"`, `\"non_neg\"`, `\"unit_norm\"`, `\"min_max_norm\"`, or its `class_name` and `config`"
+        }
         "MergeMode" => "`\"concat\"`, `\"sum\"`, `\"mul\"` or `\"ave\"`",
         "Interpolation" => "`\"nearest\"`, `\"bilinear\"`, `\"bicubic\"`, `\"lanczos3\"` or `\"lanczos5\"`",
         "ScoreMode" => "`\"dot\"` or `\"concat\"`",

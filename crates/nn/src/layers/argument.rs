@@ -367,6 +367,18 @@ where
     }
 }
 
+/// As [`named`]; `null` is nothing.
+pub(super) fn optional<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned + FromStr<Err = Error>,
+{
+    match Value::deserialize(deserializer)? {
+        Value::Null => Ok(None),
+        value => named(value).map(Some).map_err(D::Error::custom),
+    }
+}
+
 /// As [`named`]; `null` is Keras's `None`: no activation.
 pub(super) fn activation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Activation, D::Error> {
     match Value::deserialize(deserializer)? {

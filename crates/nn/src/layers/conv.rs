@@ -1,10 +1,13 @@
 //! Convolutions over images, channels last.
 
 use super::built_in::*;
+use super::ruled::{check_rules, penalize_output, ruled_weight};
 use super::sample::*;
 use super::sliding::{Sliding, check_images};
 use super::spec::LayerSpec;
 use crate::activation::Activation;
+use crate::constraint::Constraint;
+use crate::regularizer::Regularizer;
 use crate::setters::setters;
 
 /// `x: T[B, H, W, C] → T[B, H', W', filters]`: a learned weighted sum of each window's pixels.
@@ -43,6 +46,18 @@ pub struct Conv2D {
     /// How the bias starts. Default: `zeros`.
     #[serde(deserialize_with = "argument::named")]
     pub bias_initializer: Initializer,
+    /// Penalty on the kernel, which is added to the loss. Default: none.
+    pub kernel_regularizer: Option<Regularizer>,
+    /// Penalty on the bias. Default: none.
+    pub bias_regularizer: Option<Regularizer>,
+    /// Penalty on the output. Default: none.
+    pub activity_regularizer: Option<Regularizer>,
+    /// Where the kernel is brought back to after each step. Default: as it is.
+    #[serde(deserialize_with = "argument::optional")]
+    pub kernel_constraint: Option<Constraint>,
+    /// Where the bias is brought back to after each step. Default: as it is.
+    #[serde(deserialize_with = "argument::optional")]
+    pub bias_constraint: Option<Constraint>,
 }
 
 impl Default for Conv2D {
@@ -58,6 +73,11 @@ impl Default for Conv2D {
             use_bias: true,
             kernel_initializer: Initializer::GlorotUniform,
             bias_initializer: Initializer::Zeros,
+            kernel_regularizer: None,
+            bias_regularizer: None,
+            activity_regularizer: None,
+            kernel_constraint: None,
+            bias_constraint: None,
         }
     }
 }
@@ -77,6 +97,7 @@ impl Conv2D {
 
 impl Arguments for Conv2D {
     fn check(&self) -> Result<()> {
+        check_rules("Conv2D", [self.kernel_regularizer, self.bias_regularizer, self.activity_regularizer])?;
         if self.filters == 0 {
             return Err(wrong("Conv2D", "filters of at least 1", self.filters));
         }
@@ -105,12 +126,28 @@ impl Layer for Conv2D {
             let padding = sliding.padding_for(x)?;
             let Pair(kh, kw) = self.kernel_size;
             let shape = [kh, kw, channels / self.groups, self.filters];
-            let kernel = weight(cx, "Conv2D", "kernel", &shape, &self.kernel_initializer)?;
+            let kernel = ruled_weight(
+                cx,
+                "Conv2D",
+                "kernel",
+                &shape,
+                &self.kernel_initializer,
+                (self.kernel_regularizer, self.kernel_constraint),
+            )?;
             let mut y = sliding.convolve(&cast(cx, x), &kernel, &padding, self.groups);
             if self.use_bias {
-                y = y + weight(cx, "Conv2D", "bias", &[self.filters], &self.bias_initializer)?;
+                y = y + ruled_weight(
+                    cx,
+                    "Conv2D",
+                    "bias",
+                    &[self.filters],
+                    &self.bias_initializer,
+                    (self.bias_regularizer, self.bias_constraint),
+                )?;
             }
-            Ok(cx.activate(self.activation, &y))
+            let y = cx.activate(self.activation, &y);
+            penalize_output(cx, self.activity_regularizer, &y);
+            Ok(y)
         })
     }
 

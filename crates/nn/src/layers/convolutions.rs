@@ -1,10 +1,13 @@
 //! Convolutions over sequences and volumes, channels last; those over images are in `conv.rs`.
 
 use super::built_in::*;
+use super::ruled::{check_rules, penalize_output, ruled_weight};
 use super::sample::*;
 use super::sliding::{Sliding, check_places};
 use super::spec::LayerSpec;
 use crate::activation::Activation;
+use crate::constraint::Constraint;
+use crate::regularizer::Regularizer;
 
 macro_rules! convolutions {
     ($($(#[$doc:meta])* $class:ident { $rank:literal })*) => { $(
@@ -35,6 +38,18 @@ macro_rules! convolutions {
             /// How the bias starts. Default: `zeros`.
             #[serde(deserialize_with = "argument::named")]
             pub bias_initializer: Initializer,
+            /// Penalty on the kernel, which is added to the loss. Default: none.
+            pub kernel_regularizer: Option<Regularizer>,
+            /// Penalty on the bias. Default: none.
+            pub bias_regularizer: Option<Regularizer>,
+            /// Penalty on the output. Default: none.
+            pub activity_regularizer: Option<Regularizer>,
+            /// Where the kernel is brought back to after each step. Default: as it is.
+            #[serde(deserialize_with = "argument::optional")]
+            pub kernel_constraint: Option<Constraint>,
+            /// Where the bias is brought back to after each step. Default: as it is.
+            #[serde(deserialize_with = "argument::optional")]
+            pub bias_constraint: Option<Constraint>,
         }
 
         impl Default for $class {
@@ -50,6 +65,11 @@ macro_rules! convolutions {
                     use_bias: true,
                     kernel_initializer: Initializer::GlorotUniform,
                     bias_initializer: Initializer::Zeros,
+                    kernel_regularizer: None,
+                    bias_regularizer: None,
+                    activity_regularizer: None,
+                    kernel_constraint: None,
+                    bias_constraint: None,
                 }
             }
         }
@@ -69,6 +89,7 @@ macro_rules! convolutions {
 
         impl Arguments for $class {
             fn check(&self) -> Result<()> {
+check_rules(stringify!($class), [self.kernel_regularizer, self.bias_regularizer, self.activity_regularizer])?;
                 if self.filters == 0 {
                     return Err(wrong(stringify!($class), "filters of at least 1", self.filters));
                 }
@@ -102,12 +123,14 @@ macro_rules! convolutions {
                     let padding = sliding.padding_for(x)?;
                     let shape =
                         [self.kernel_size.0.as_slice(), &[channels / self.groups, self.filters]].concat();
-                    let kernel = weight(cx, class, "kernel", &shape, &self.kernel_initializer)?;
+                    let kernel = ruled_weight(cx, class, "kernel", &shape, &self.kernel_initializer, (self.kernel_regularizer, self.kernel_constraint))?;
                     let mut y = sliding.convolve(&cast(cx, x), &kernel, &padding, self.groups);
                     if self.use_bias {
-                        y = y + weight(cx, class, "bias", &[self.filters], &self.bias_initializer)?;
+                        y = y + ruled_weight(cx, class, "bias", &[self.filters], &self.bias_initializer, (self.bias_regularizer, self.bias_constraint))?;
                     }
-                    Ok(cx.activate(self.activation, &y))
+                    let y = cx.activate(self.activation, &y);
+                    penalize_output(cx, self.activity_regularizer, &y);
+                    Ok(y)
                 })
             }
 

@@ -18,6 +18,7 @@ mod argument;
 mod built_in;
 mod read;
 mod resample;
+mod ruled;
 mod sample;
 mod sliding;
 mod spec;
@@ -94,6 +95,7 @@ layers! {
     PReLU in mod prelu;
     Dropout in mod dropout;
     SpatialDropout1D, SpatialDropout2D, SpatialDropout3D in mod spatial_dropout;
+    ActivityRegularization in mod activity_regularization;
     GaussianNoise, GaussianDropout, AlphaDropout in mod noise;
     BatchNormalization, LayerNormalization in mod normalization;
     GroupNormalization in mod group_normalization;

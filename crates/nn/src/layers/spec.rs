@@ -144,7 +144,7 @@ impl LayerSpec {
     fn call_kind(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let builder = cx.builder().clone();
         builder.asked_at(self.asked, || match &self.kind {
-            LayerKind::BuiltIn(b) if !self.trainable => b.arguments().call_frozen(cx, inputs),
+            LayerKind::BuiltIn(b) if !self.trainable => cx.frozen(|cx| b.arguments().call_frozen(cx, inputs)),
             _ => self.layer().call(cx, inputs),
         })
     }
@@ -222,6 +222,17 @@ setters!(LayerSpec:
     kernel_initializer: impl Into<Value> as Value;
     /// How a bias starts.
     bias_initializer: impl Into<Value> as Value;
+    /// Penalty on the kernel of Dense or a convolution: "l1", "l2", "l1_l2" or a [`Regularizer`](crate::Regularizer).
+    kernel_regularizer: impl Into<Value> as Value;
+    /// Penalty on a bias.
+    bias_regularizer: impl Into<Value> as Value;
+    /// Penalty on the output of Dense or a convolution.
+    activity_regularizer: impl Into<Value> as Value;
+    /// Where the kernel of Dense or a convolution is brought back to after each step: "max_norm", "non_neg", "unit_norm",
+    /// "min_max_norm" or a [`Constraint`](crate::Constraint).
+    kernel_constraint: impl Into<Value> as Value;
+    /// Where a bias is brought back to after each step.
+    bias_constraint: impl Into<Value> as Value;
     /// Steps of a window: `2` or `(2, 1)`.
     strides: impl Into<Each> as Each;
     /// "valid" or "same"; of Conv1D "causal", too.

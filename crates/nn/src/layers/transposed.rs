@@ -2,10 +2,13 @@
 
 use super::argument::listed;
 use super::built_in::*;
+use super::ruled::{check_rules, penalize_output, ruled_weight};
 use super::sample::*;
 use super::sliding::{Sliding, check_some_place};
 use super::spec::LayerSpec;
 use crate::activation::Activation;
+use crate::constraint::Constraint;
+use crate::regularizer::Regularizer;
 use crate::setters::setters;
 use systole_ir::op::{ConvDims, Convolution};
 
@@ -38,6 +41,18 @@ macro_rules! transposed {
             /// How the bias starts. Default: `zeros`.
             #[serde(deserialize_with = "argument::named")]
             pub bias_initializer: Initializer,
+            /// Penalty on the kernel, which is added to the loss. Default: none.
+            pub kernel_regularizer: Option<Regularizer>,
+            /// Penalty on the bias. Default: none.
+            pub bias_regularizer: Option<Regularizer>,
+            /// Penalty on the output. Default: none.
+            pub activity_regularizer: Option<Regularizer>,
+            /// Where the kernel is brought back to after each step. Default: as it is.
+            #[serde(deserialize_with = "argument::optional")]
+            pub kernel_constraint: Option<Constraint>,
+            /// Where the bias is brought back to after each step. Default: as it is.
+            #[serde(deserialize_with = "argument::optional")]
+            pub bias_constraint: Option<Constraint>,
         }
 
         impl Default for $class {
@@ -53,6 +68,11 @@ macro_rules! transposed {
                     use_bias: true,
                     kernel_initializer: Initializer::GlorotUniform,
                     bias_initializer: Initializer::Zeros,
+                    kernel_regularizer: None,
+                    bias_regularizer: None,
+                    activity_regularizer: None,
+                    kernel_constraint: None,
+                    bias_constraint: None,
                 }
             }
         }
@@ -75,6 +95,7 @@ macro_rules! transposed {
 
         impl Arguments for $class {
             fn check(&self) -> Result<()> {
+check_rules(stringify!($class), [self.kernel_regularizer, self.bias_regularizer, self.activity_regularizer])?;
                 if self.filters == 0 {
                     return Err(wrong(stringify!($class), "filters of at least 1", self.filters));
                 }
@@ -97,12 +118,14 @@ macro_rules! transposed {
                     let class = stamps.window.class;
                     check_some_place(class, $rank, x)?;
                     let shape = [self.kernel_size.0.as_slice(), &[self.filters, channels_of(class, x)?]].concat();
-                    let kernel = weight(cx, class, "kernel", &shape, &self.kernel_initializer)?;
+                    let kernel = ruled_weight(cx, class, "kernel", &shape, &self.kernel_initializer, (self.kernel_regularizer, self.kernel_constraint))?;
                     let mut y = stamps.convolve(&cast(cx, x), &kernel)?;
                     if self.use_bias {
-                        y = y + weight(cx, class, "bias", &[self.filters], &self.bias_initializer)?;
+                        y = y + ruled_weight(cx, class, "bias", &[self.filters], &self.bias_initializer, (self.bias_regularizer, self.bias_constraint))?;
                     }
-                    Ok(cx.activate(self.activation, &y))
+                    let y = cx.activate(self.activation, &y);
+                    penalize_output(cx, self.activity_regularizer, &y);
+                    Ok(y)
                 })
             }
 
