@@ -142,6 +142,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         }
         "MergeMode" => "`\"concat\"`, `\"sum\"`, `\"mul\"` or `\"ave\"`",
         "Interpolation" => "`\"nearest\"`, `\"bilinear\"`, `\"bicubic\"`, `\"lanczos3\"` or `\"lanczos5\"`",
+        "OutputMode" => "`\"int\"`, `\"one_hot\"`, `\"multi_hot\"` or `\"count\"`",
         "ScoreMode" => "`\"dot\"` or `\"concat\"`",
         "Pair" => "size, or `[height, width]`",
         "Axes" => "dimension, or list of them",

@@ -103,6 +103,8 @@ layers! {
     SpectralNormalization in mod spectral_normalization;
     Embedding, PositionEmbedding, ReversibleEmbedding in mod embedding;
     Rescaling in mod rescaling;
+    Normalization in mod normalization_of_data;
+    CategoryEncoding, Discretization in mod encoding;
     Add, Subtract, Multiply, Average, Maximum, Minimum, Concatenate in mod merge;
     ZeroPadding2D in mod padding;
     ZeroPadding1D, ZeroPadding3D in mod zero_padding;
