@@ -175,16 +175,18 @@ impl Accelerator {
                 let weights = union(&params, &frozen);
                 let mut cx = Cx::new(step.builder(), weights, precision).training_with(&seed, &step);
                 let (loss, more) = f(&mut cx, &cast(&params, precision), &batch);
-                let loss = checked(loss);
+                let loss = cx.with_penalties(&checked(loss), |_| true);
                 let leaves: Vec<&Tensor> = params.values().collect();
                 let scaled = scale.as_ref().map_or_else(|| loss.clone(), |s| s.scale(&loss, &slots));
                 let grads: Params = params.names().map(str::to_string).zip(grad(&scaled, &leaves)).collect();
                 let at = UpdateInputs { learning_rate, step: step.convert(DType::I64) };
+                let updates = cx.take_updates();
+                let params = params.map(|name, old| updates.get(name).unwrap_or(old).clone());
                 let (new, slots) = step.builder().scope("optimizer", || match &scale {
                     Some(scale) => scale.update(&rule, &at, &params, &grads, &slots),
                     None => rule.update(&at, &params, &grads, &slots),
                 });
-                let updates = cx.take_updates();
+                let new = cx.constrained(new);
                 let frozen = frozen.map(|name, old| updates.get(name).unwrap_or(old).clone());
                 (new, frozen, slots, loss, more)
             });

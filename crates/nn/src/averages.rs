@@ -77,7 +77,8 @@ impl Model {
             if new.iter().next().is_none() {
                 return Ok(());
             }
-            for (name, value) in new.iter() {
+            // What layers make of trained weights is no statistic.
+            for (name, value) in new.iter().filter(|(name, _)| self.state.trainable.get(name).is_none()) {
                 self.state.frozen.insert(name, value.clone());
             }
         }

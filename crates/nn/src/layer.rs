@@ -4,6 +4,7 @@
 //! [`Cx::collecting`], records which weights the layers ask for; later traces bind them.
 
 use crate::activation::Activation;
+use crate::constraint::Constraint;
 use crate::initializer::Initializer;
 use crate::nearest::unknown;
 use serde::{Deserialize, Serialize};
@@ -125,6 +126,12 @@ pub struct Cx {
     draws: usize,
     updates: Params,
     logits: Vec<(ValueId, Tensor)>,
+    /// What layers add to the loss, by the path of the weight or layer.
+    penalties: Vec<(String, Tensor)>,
+    /// Where weights are brought back to after a step of the optimizer.
+    constraints: Vec<(String, Constraint)>,
+    /// Whether the layer's weights do not train.
+    frozen: bool,
     loops: bool,
     /// `f32[]`: how much of the way to a batch's statistics the moving ones go, where not as the layer says.
     statistics_part: Option<Tensor>,
@@ -161,6 +168,9 @@ impl Cx {
             draws: 0,
             updates: Params::new(),
             logits: Vec::new(),
+            penalties: Vec::new(),
+            constraints: Vec::new(),
+            frozen: false,
             loops: false,
             statistics_part: None,
             fed: None,
@@ -334,7 +344,8 @@ impl Cx {
         result
     }
 
-    /// Sets the value that a non-trainable weight of the current layer has after this step.
+    /// Sets the value that a non-trainable weight of the current layer has after this step; of a trained one that which the
+    /// optimizer starts from.
     pub fn update(&mut self, name: &str, value: Tensor) {
         let path =
             if self.path.is_empty() { name.to_string() } else { format!("{}/{name}", self.path.join("/")) };
@@ -377,6 +388,67 @@ impl Cx {
         y
     }
 
+    /// Adds to the loss for a weight of the current layer: once, however often the layer is applied, and not where it is
+    /// frozen.
+    pub(crate) fn penalize_weight(&mut self, name: &str, penalty: impl FnOnce() -> Tensor) {
+        let path = self.path_of(name);
+        if !self.frozen && !self.penalties.iter().any(|(known, _)| *known == path) {
+            self.penalize(path, penalty);
+        }
+    }
+
+    /// Adds to the loss for what the current layer gives.
+    pub(crate) fn penalize_output(&mut self, penalty: impl FnOnce() -> Tensor) {
+        // No weight has such a path.
+        self.penalize(format!("{}/", self.path()), penalty);
+    }
+
+    fn penalize(&mut self, path: String, penalty: impl FnOnce() -> Tensor) {
+        if !self.collecting || self.fed.is_some() {
+            self.penalties.push((path, penalty()));
+        }
+    }
+
+    /// Where a weight of the current layer is brought back to after each step.
+    pub(crate) fn constrain(&mut self, name: &str, constraint: Constraint) {
+        let path = self.path_of(name);
+        self.constraints.retain(|(known, _)| *known != path);
+        self.constraints.push((path, constraint));
+    }
+
+    /// Whether layers have penalties or constraints, which a piece of a loop cannot hand on.
+    pub(crate) fn has_rules(&self) -> bool {
+        !self.penalties.is_empty() || !self.constraints.is_empty()
+    }
+
+    /// `f32[]`: the loss with what layers have added, of paths that are meant; the rest is forgotten.
+    pub(crate) fn with_penalties(&mut self, loss: &Tensor, is_meant: impl Fn(&str) -> bool) -> Tensor {
+        let all = std::mem::take(&mut self.penalties);
+        let meant = all.into_iter().filter(|(path, _)| is_meant(path));
+        meant.fold(loss.clone(), |loss, (_, penalty)| loss + penalty)
+    }
+
+    /// Weights after a step of the optimizer, where their constraints want them.
+    pub(crate) fn constrained(&self, weights: Params) -> Params {
+        if self.constraints.is_empty() {
+            return weights;
+        }
+        let of = |name: &str| self.constraints.iter().find(|(path, _)| path == name).map(|(_, c)| *c);
+        weights.map(|name, w| of(name).map_or_else(|| w.clone(), |c| c.of(w)))
+    }
+
+    /// Runs `f` for a layer whose weights do not train.
+    pub(crate) fn frozen<R>(&mut self, f: impl FnOnce(&mut Cx) -> R) -> R {
+        let before = std::mem::replace(&mut self.frozen, true);
+        let result = f(self);
+        self.frozen = before;
+        result
+    }
+
+    fn path_of(&self, name: &str) -> String {
+        self.path.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("/")
+    }
+
     /// The logits of a softmax's or sigmoid's output.
     pub fn logits_of(&self, y: &Tensor) -> Option<Tensor> {
         self.logits.iter().find(|(id, _)| *id == y.id()).map(|(_, x)| x.clone())
@@ -398,7 +470,12 @@ impl Cx {
         self.weights.insert(path, value.clone());
     }
 
-    /// New values of non-trainable weights, by path.
+    /// As [`Cx::replace_weight`], of a weight of the current layer by its name.
+    pub(crate) fn replace_own(&mut self, name: &str, value: &Tensor) {
+        self.weights.insert(self.path_of(name), value.clone());
+    }
+
+    /// New values of weights that a training step changes by itself, by path; of trained ones before the optimizer does.
     pub fn take_updates(&mut self) -> Params {
         std::mem::take(&mut self.updates)
     }

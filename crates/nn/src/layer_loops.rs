@@ -158,7 +158,8 @@ struct LayerPiece {
 
 impl LayerPiece {
     /// `None` for what no loop can step: an output of another type than the input, weights that the model has not, a layer
-    /// with an error, which is to surface where the layer is called, or an output whose logits a loss may ask for.
+    /// with an error, which is to surface where the layer is called, an output whose logits a loss may ask for, or
+    /// penalties and constraints.
     fn trace(
         architecture: &Architecture,
         range: Range<usize>,
@@ -179,7 +180,7 @@ impl LayerPiece {
             outputs.push(own.scope(&node.name, |cx| node.layer.call(cx, &args)));
         }
         let y = outputs.pop()?;
-        if y.ty() != ty || own.logits_of(&y).is_some() {
+        if y.ty() != ty || own.logits_of(&y).is_some() || own.has_rules() {
             return None;
         }
         let (fed, draws) = own.fed();

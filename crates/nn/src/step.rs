@@ -177,11 +177,15 @@ impl TrainRecipe {
         let logits = cx.logits_of(&y);
         let prediction = Prediction { value: &y, logits: logits.as_ref() };
         let of = self.soft.as_ref().unwrap_or(&self.loss);
-        let loss = builder.scope("loss", || of.value(&label, prediction, weight));
+        let loss = builder.scope("loss", || {
+            let own = of.value(&label, prediction, weight);
+            cx.with_penalties(&own, |_| true)
+        });
         let label = self.class_of(label);
         let update = UpdateInputs { learning_rate, step: step.convert(DType::I64) };
-        let (new, slots) = self.descend(&loss, &update, &trainable, &slots);
         let changed = cx.take_updates();
+        let (new, slots) = self.descend(&loss, &update, &trainable, &changed, &slots);
+        let new = builder.scope("optimizer", || cx.constrained(new));
         let metrics =
             builder.scope("metrics", || self.metrics.update(&metrics, &label, prediction, weight, &loss));
         let good = self.good(&metrics);
@@ -225,20 +229,22 @@ impl TrainRecipe {
         (weights, kept(&good, &after.changed, &frozen), after.slots, metrics)
     }
 
-    /// Backward pass and update; under `mixed_float16` of the scaled loss.
+    /// Backward pass and update, from what layers have made of the weights; under `mixed_float16` of the scaled loss.
     fn descend(
         &self,
         loss: &Tensor,
         at: &UpdateInputs,
         weights: &Params,
+        changed: &Params,
         slots: &Params,
     ) -> (Params, Params) {
         let leaves: Vec<&Tensor> = weights.values().collect();
         let scaled = self.loss_scale.as_ref().map_or(loss.clone(), |s| s.scale(loss, slots));
         let grads: Params = weights.names().map(str::to_string).zip(grad(&scaled, &leaves)).collect();
+        let weights = weights.map(|name, old| changed.get(name).unwrap_or(old).clone());
         loss.builder().scope("optimizer", || match &self.loss_scale {
-            Some(scale) => scale.update(&self.optimizer, at, weights, &grads, slots),
-            None => self.optimizer.update(at, weights, &grads, slots),
+            Some(scale) => scale.update(&self.optimizer, at, &weights, &grads, slots),
+            None => self.optimizer.update(at, &weights, &grads, slots),
         })
     }
 }
@@ -282,6 +288,7 @@ impl EvaluateStep {
                 let logits = cx.logits_of(&y);
                 let prediction = Prediction { value: &y, logits: logits.as_ref() };
                 let total = loss.value(&label, prediction, weight.first());
+                let total = cx.with_penalties(&total, |_| true);
                 set.update(&state, &label, prediction, weight.first(), &total)
             });
         let function = jit(traced)

@@ -186,17 +186,18 @@ impl StepCx {
         let names: Vec<String> = self.trainable.names().map(str::to_string).collect();
         let networks: Vec<String> = self.architecture.networks.iter().map(|(n, _)| format!("{n}/")).collect();
         let own = format!("{network}/");
-        let is_meant = |path: &String| match network {
+        let is_meant = |path: &str| match network {
             "" => !networks.iter().any(|n| path.starts_with(n)),
             _ => path.starts_with(&own),
         };
-        let meant: Vec<String> = names.into_iter().filter(is_meant).collect();
+        let meant: Vec<String> = names.into_iter().filter(|path| is_meant(path)).collect();
         if meant.is_empty() && self.updates.is_some() {
             return self.nothing(
                 &format!("`{network}` has no weights to change"),
                 "name a network, or \"\" for the model",
             );
         }
+        let value = self.cx.with_penalties(&value, is_meant);
         self.descend(&value, &meant);
         value
     }
@@ -263,13 +264,17 @@ impl StepCx {
         let scaled =
             updates.loss_scale.as_ref().map_or_else(|| loss.clone(), |s| s.scale(loss, &updates.slots));
         let grads: Params = weights.names().map(str::to_string).zip(grad(&scaled, &leaves)).collect();
+        let weights = weights.map(|name, old| self.changed.get(name).unwrap_or(old).clone());
         let (new, slots) = loss.builder().scope("optimizer", || match &updates.loss_scale {
             Some(scale) => scale.update(&updates.optimizer, &updates.at, &weights, &grads, &updates.slots),
             None => updates.optimizer.update(&updates.at, &weights, &grads, &updates.slots),
         });
         updates.slots = slots;
-        for (path, value) in new {
+        for (path, value) in self.cx.constrained(new) {
             self.cx.replace_weight(&path, &value);
+            if self.changed.get(&path).is_some() {
+                self.changed.insert(path.clone(), value.clone());
+            }
             self.trainable.insert(path, value);
         }
     }
@@ -323,6 +328,7 @@ impl StepCx {
         let loss = if trains { step.training_step(&mut own) } else { step.validation_step(&mut own) };
         let mut loss = scalar(loss);
         if own.minimized == 0 {
+            loss = own.cx.with_penalties(&loss, |_| true);
             let all: Vec<String> = own.trainable.names().map(str::to_string).collect();
             own.descend(&loss, &all);
         }
@@ -337,7 +343,8 @@ impl StepCx {
             loss = loss.fail(e.hint("log all that TrainStep::logged names: cx.log(…)"));
         }
         let slots = own.updates.map_or_else(Params::new, |u| u.slots);
-        Stepped { loss, trainable: own.trainable, changed: own.changed, slots, logged: own.logged }
+        let trainable = own.trainable.map(|name, old| own.changed.get(name).unwrap_or(old).clone());
+        Stepped { loss, trainable, changed: own.changed, slots, logged: own.logged }
     }
 }
 

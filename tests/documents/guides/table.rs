@@ -131,6 +131,19 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "ValCheckInterval" => "share, number of batches, or time",
         "BTreeMap<usize, usize>" => "table of epochs and numbers",
         "Limit" => "number of batches, or share of them",
+        "Sizes<1>" => "size",
+        "Sizes<2>" => "size, or `[height, width]`",
+        "Sizes<$rank>" => "size, or list of one for each dimension",
+        "Edges<$rank>" => "size, or list of one or of `[before, after]` for each dimension",
+        "Wrapped" => "table: `{ type = \"…\", … }`",
+        "Regularizer" => "`\"l1\"`, `\"l2\"`, `\"l1_l2\"`, or `{ l1 = …, l2 = … }`",
+        "Constraint" => {
+            "`\"max_norm\"`, `\"non_neg\"`, `\"unit_norm\"`, `\"min_max_norm\"`, or its `class_name` and `config`"
+        }
+        "MergeMode" => "`\"concat\"`, `\"sum\"`, `\"mul\"` or `\"ave\"`",
+        "Interpolation" => "`\"nearest\"`, `\"bilinear\"`, `\"bicubic\"`, `\"lanczos3\"` or `\"lanczos5\"`",
+        "OutputMode" => "`\"int\"`, `\"one_hot\"`, `\"multi_hot\"` or `\"count\"`",
+        "ScoreMode" => "`\"dot\"` or `\"concat\"`",
         "Pair" => "size, or `[height, width]`",
         "Axes" => "dimension, or list of them",
         "Padding" => "`\"valid\"` or `\"same\"`",

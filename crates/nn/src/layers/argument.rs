@@ -19,11 +19,6 @@ impl Pair {
     pub fn dims(self) -> [usize; 2] {
         [self.0, self.1]
     }
-
-    /// Whether both are at least 1.
-    pub(super) fn is_positive(self) -> bool {
-        self.0 > 0 && self.1 > 0
-    }
 }
 
 impl From<usize> for Pair {
@@ -72,6 +67,181 @@ impl<'de> Deserialize<'de> for Pair {
         });
         let pair = pair.and_then(|(h, w)| Some(Pair(h.try_into().ok()?, w.try_into().ok()?)));
         pair.ok_or_else(|| D::Error::custom("it takes a size or two: 3 or [3, 3]"))
+    }
+}
+
+/// A size for each of `N` dimensions of places: `3` stands for all of them.
+///
+/// ```
+/// use systole_nn::layers::Sizes;
+/// assert_eq!(Sizes::<3>::from(2), Sizes([2, 2, 2]));
+/// assert_eq!(Sizes([1, 2, 3]).to_string(), "(1, 2, 3)");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes<const N: usize>(pub [usize; N]);
+
+impl<const N: usize> From<usize> for Sizes<N> {
+    fn from(all: usize) -> Sizes<N> {
+        Sizes([all; N])
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Sizes<N> {
+    fn from(sizes: [usize; N]) -> Sizes<N> {
+        Sizes(sizes)
+    }
+}
+
+impl From<(usize, usize)> for Sizes<2> {
+    fn from((height, width): (usize, usize)) -> Sizes<2> {
+        Sizes([height, width])
+    }
+}
+
+impl From<(usize, usize, usize)> for Sizes<3> {
+    fn from((depth, height, width): (usize, usize, usize)) -> Sizes<3> {
+        Sizes([depth, height, width])
+    }
+}
+
+impl<const N: usize> fmt::Display for Sizes<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&listed(&self.0))
+    }
+}
+
+impl<const N: usize> Serialize for Sizes<N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.as_slice() {
+            [one] => one.serialize(serializer),
+            all => all.serialize(serializer),
+        }
+    }
+}
+
+impl<'de, const N: usize> Deserialize<'de> for Sizes<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Sizes<N>, D::Error> {
+        let size = |v: &Value| usize::try_from(v.as_u64()?).ok();
+        let sizes = match &Value::deserialize(deserializer)? {
+            Value::Array(list) => list.iter().map(size).collect::<Option<Vec<usize>>>(),
+            one => size(one).map(|n| vec![n; N]),
+        };
+        sizes.and_then(|list| list.try_into().ok()).map(Sizes).ok_or_else(|| {
+            D::Error::custom(match N {
+                1 => "it takes a size: 3".to_string(),
+                _ => format!("it takes a size or {N} of them: 3 or {:?}", [3; N]),
+            })
+        })
+    }
+}
+
+/// Places before and after along each of `N` dimensions: `1`, one size for both sides of each dimension, or all of them as
+/// pairs; for one dimension `(2, 1)` is before and after.
+///
+/// ```
+/// use systole_nn::layers::Edges;
+/// assert_eq!(Edges::<1>::from((2, 1)), Edges([[2, 1]]));
+/// assert_eq!(Edges::<2>::from([2, 1]), Edges([[2, 2], [1, 1]]));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Edges<const N: usize>(pub [[usize; 2]; N]);
+
+impl<const N: usize> From<usize> for Edges<N> {
+    fn from(all: usize) -> Edges<N> {
+        Edges([[all; 2]; N])
+    }
+}
+
+impl From<(usize, usize)> for Edges<1> {
+    fn from((before, after): (usize, usize)) -> Edges<1> {
+        Edges([[before, after]])
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Edges<N> {
+    fn from(sizes: [usize; N]) -> Edges<N> {
+        Edges(sizes.map(|n| [n; 2]))
+    }
+}
+
+impl<const N: usize> From<[[usize; 2]; N]> for Edges<N> {
+    fn from(sides: [[usize; 2]; N]) -> Edges<N> {
+        Edges(sides)
+    }
+}
+
+impl<const N: usize> Serialize for Edges<N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.as_slice() {
+            [one] => one.serialize(serializer),
+            all => all.serialize(serializer),
+        }
+    }
+}
+
+impl<'de, const N: usize> Deserialize<'de> for Edges<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Edges<N>, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let read = |v: &Value| serde_json::from_value::<Pair>(v.clone()).ok().map(Pair::dims);
+        let sides: Option<Vec<[usize; 2]>> = match &value {
+            Value::Array(_) if N == 1 => read(&value).map(|pair| vec![pair]),
+            Value::Array(list) => list.iter().map(read).collect(),
+            one => read(one).map(|pair| vec![pair; N]),
+        };
+        sides.and_then(|list| list.try_into().ok()).map(Edges).ok_or_else(|| {
+            D::Error::custom(match N {
+                1 => "it takes a size or two: 1 or [2, 1]".to_string(),
+                _ => format!("it takes a size, {N}, or {N} pairs: 1, {:?} or {:?}", [1; N], [[0, 1]; N]),
+            })
+        })
+    }
+}
+
+/// `3` or `(3, 2)`.
+pub(super) fn listed(sizes: &[usize]) -> String {
+    match sizes {
+        [one] => one.to_string(),
+        all => format!("({})", all.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// What setters of sizes take, for layers of one, two or three dimensions of places: `2`, `(2, 1)`, `(2, 1, 1)`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Each(Value);
+
+impl From<usize> for Each {
+    fn from(all: usize) -> Each {
+        Each(all.into())
+    }
+}
+
+impl From<Pair> for Each {
+    fn from(pair: Pair) -> Each {
+        Each(pair.into())
+    }
+}
+
+impl From<(usize, usize)> for Each {
+    fn from((height, width): (usize, usize)) -> Each {
+        Each(vec![height, width].into())
+    }
+}
+
+impl From<(usize, usize, usize)> for Each {
+    fn from((depth, height, width): (usize, usize, usize)) -> Each {
+        Each(vec![depth, height, width].into())
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Each {
+    fn from(sizes: [usize; N]) -> Each {
+        Each(sizes.to_vec().into())
+    }
+}
+
+impl From<Each> for Value {
+    fn from(each: Each) -> Value {
+        each.0
     }
 }
 
@@ -131,17 +301,20 @@ pub enum Padding {
     Valid,
     /// `⌈n / stride⌉` positions; what lies outside counts as nothing.
     Same,
+    /// As `Same`, all of it before the first place, so that none sees a later one. Of Conv1D.
+    Causal,
 }
 
 impl Padding {
     /// The names that [`Padding::from_str`] takes.
-    pub const NAMES: [&'static str; 2] = ["valid", "same"];
+    pub const NAMES: [&'static str; 3] = ["valid", "same", "causal"];
 
     /// Keras's name.
     pub fn name(self) -> &'static str {
         match self {
             Padding::Valid => "valid",
             Padding::Same => "same",
+            Padding::Causal => "causal",
         }
     }
 }
@@ -152,6 +325,7 @@ impl FromStr for Padding {
         match name {
             "valid" => Ok(Padding::Valid),
             "same" => Ok(Padding::Same),
+            "causal" => Ok(Padding::Causal),
             _ => Err(unknown(&format!("there is no padding `{name}`"), name, &Padding::NAMES)),
         }
     }
@@ -190,6 +364,18 @@ where
     match Value::deserialize(deserializer)? {
         Value::String(name) => name.parse().map_err(|e| D::Error::custom(one_line(&e))),
         value => serde_json::from_value(value).map_err(D::Error::custom),
+    }
+}
+
+/// As [`named`]; `null` is nothing.
+pub(super) fn optional<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned + FromStr<Err = Error>,
+{
+    match Value::deserialize(deserializer)? {
+        Value::Null => Ok(None),
+        value => named(value).map(Some).map_err(D::Error::custom),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What built-in layers have in common: arguments by name, checks of inputs, casts, and the words of their errors.
 
-pub(super) use super::argument::{self, Axes, Padding, Pair, config_of};
+pub(super) use super::argument::{self, Axes, Each, Padding, Pair, Sizes, config_of};
 pub(super) use crate::initializer::Initializer;
 pub(super) use crate::layer::{Cx, Layer};
 use crate::nearest::{unknown_argument, with_reason};
@@ -165,6 +165,15 @@ pub(super) fn sized(class: &str, name: &str, shape: &[usize]) -> Result<()> {
         _ => Err(Error::new(ErrorKind::Graph, format!("{class}'s {name} would be f32{shape}"))
             .because("that is more than 2⁴⁰ elements")
             .hint("make the layer or its input smaller")),
+    }
+}
+
+/// How many channels the last dimension has; none cannot be convolved.
+pub(super) fn channels_of(class: &str, x: &Tensor) -> Result<usize> {
+    match x.dim(-1) {
+        0 => Err(unfit(class, "at least one channel in the last dimension", x.ty())
+            .hint("look at the layers before it: one of them leaves no channels")),
+        channels => Ok(channels),
     }
 }
 

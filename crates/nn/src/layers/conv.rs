@@ -1,12 +1,14 @@
 //! Convolutions over images, channels last.
 
 use super::built_in::*;
+use super::ruled::{check_rules, penalize_output, ruled_weight};
 use super::sample::*;
 use super::sliding::{Sliding, check_images};
 use super::spec::LayerSpec;
 use crate::activation::Activation;
+use crate::constraint::Constraint;
+use crate::regularizer::Regularizer;
 use crate::setters::setters;
-use systole_ir::op::Convolution;
 
 /// `x: T[B, H, W, C] → T[B, H', W', filters]`: a learned weighted sum of each window's pixels.
 ///
@@ -44,6 +46,18 @@ pub struct Conv2D {
     /// How the bias starts. Default: `zeros`.
     #[serde(deserialize_with = "argument::named")]
     pub bias_initializer: Initializer,
+    /// Penalty on the kernel, which is added to the loss. Default: none.
+    pub kernel_regularizer: Option<Regularizer>,
+    /// Penalty on the bias. Default: none.
+    pub bias_regularizer: Option<Regularizer>,
+    /// Penalty on the output. Default: none.
+    pub activity_regularizer: Option<Regularizer>,
+    /// Where the kernel is brought back to after each step. Default: as it is.
+    #[serde(deserialize_with = "argument::optional")]
+    pub kernel_constraint: Option<Constraint>,
+    /// Where the bias is brought back to after each step. Default: as it is.
+    #[serde(deserialize_with = "argument::optional")]
+    pub bias_constraint: Option<Constraint>,
 }
 
 impl Default for Conv2D {
@@ -59,6 +73,11 @@ impl Default for Conv2D {
             use_bias: true,
             kernel_initializer: Initializer::GlorotUniform,
             bias_initializer: Initializer::Zeros,
+            kernel_regularizer: None,
+            bias_regularizer: None,
+            activity_regularizer: None,
+            kernel_constraint: None,
+            bias_constraint: None,
         }
     }
 }
@@ -68,9 +87,9 @@ impl Conv2D {
         Sliding {
             class: "Conv2D",
             argument: "kernel_size",
-            size: self.kernel_size,
-            strides: self.strides,
-            dilation: self.dilation_rate,
+            size: self.kernel_size.dims().to_vec(),
+            strides: self.strides.dims().to_vec(),
+            dilation: self.dilation_rate.dims().to_vec(),
             padding: self.padding,
         }
     }
@@ -78,6 +97,7 @@ impl Conv2D {
 
 impl Arguments for Conv2D {
     fn check(&self) -> Result<()> {
+        check_rules("Conv2D", [self.kernel_regularizer, self.bias_regularizer, self.activity_regularizer])?;
         if self.filters == 0 {
             return Err(wrong("Conv2D", "filters of at least 1", self.filters));
         }
@@ -106,12 +126,28 @@ impl Layer for Conv2D {
             let padding = sliding.padding_for(x)?;
             let Pair(kh, kw) = self.kernel_size;
             let shape = [kh, kw, channels / self.groups, self.filters];
-            let kernel = weight(cx, "Conv2D", "kernel", &shape, &self.kernel_initializer)?;
-            let mut y = convolve(&cast(cx, x), &kernel, &sliding, &padding, self.groups);
+            let kernel = ruled_weight(
+                cx,
+                "Conv2D",
+                "kernel",
+                &shape,
+                &self.kernel_initializer,
+                (self.kernel_regularizer, self.kernel_constraint),
+            )?;
+            let mut y = sliding.convolve(&cast(cx, x), &kernel, &padding, self.groups);
             if self.use_bias {
-                y = y + weight(cx, "Conv2D", "bias", &[self.filters], &self.bias_initializer)?;
+                y = y + ruled_weight(
+                    cx,
+                    "Conv2D",
+                    "bias",
+                    &[self.filters],
+                    &self.bias_initializer,
+                    (self.bias_regularizer, self.bias_constraint),
+                )?;
             }
-            Ok(cx.activate(self.activation, &y))
+            let y = cx.activate(self.activation, &y);
+            penalize_output(cx, self.activity_regularizer, &y);
+            Ok(y)
         })
     }
 
@@ -171,9 +207,9 @@ impl DepthwiseConv2D {
         Sliding {
             class: "DepthwiseConv2D",
             argument: "kernel_size",
-            size: self.kernel_size,
-            strides: self.strides,
-            dilation: self.dilation_rate,
+            size: self.kernel_size.dims().to_vec(),
+            strides: self.strides.dims().to_vec(),
+            dilation: self.dilation_rate.dims().to_vec(),
             padding: self.padding,
         }
     }
@@ -208,7 +244,7 @@ impl Layer for DepthwiseConv2D {
             let kernel = weight(cx, "DepthwiseConv2D", "kernel", &shape, &self.depthwise_initializer)?;
             let filters = channels * self.depth_multiplier;
             let kernel = kernel.reshape([kh, kw, 1, filters]);
-            let mut y = convolve(&cast(cx, x), &kernel, &sliding, &padding, channels);
+            let mut y = sliding.convolve(&cast(cx, x), &kernel, &padding, channels);
             if self.use_bias {
                 y = y + weight(cx, "DepthwiseConv2D", "bias", &[filters], &self.bias_initializer)?;
             }
@@ -219,12 +255,6 @@ impl Layer for DepthwiseConv2D {
     fn config(&self) -> Value {
         config_of(self)
     }
-}
-
-/// `x: T[B, H, W, C], kernel: T[kh, kw, C / groups, F] → T[B, H', W', F]`.
-fn convolve(x: &Tensor, kernel: &Tensor, s: &Sliding, padding: &[[i64; 2]], groups: usize) -> Tensor {
-    let (strides, dilation) = (s.strides.dims(), s.dilation.dims());
-    x.convolution(kernel, Convolution::channels_last(&strides, padding, &dilation, groups, x.dtype()))
 }
 
 /// `x: T[B, H, W, C] → T[B, H', W', filters]`: learned filters that slide over pictures. Arguments: [`Conv2D`].
@@ -259,13 +289,13 @@ pub fn depthwise_conv2d(kernel_size: impl Into<Pair>) -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// How the kernel of DepthwiseConv2D starts.
+    /// How the kernel of single channels of a depthwise or separable convolution starts.
     depthwise_initializer: impl Into<Value> as Value;
     /// Distance between a kernel's elements.
-    dilation_rate: impl Into<Pair> as Pair;
-    /// Groups of Conv2D's channels.
-    groups: usize as usize;
-    /// Output channels of DepthwiseConv2D for each input channel.
+    dilation_rate: impl Into<Each> as Each;
+    /// Groups of a convolution's channels or a normalisation's features; of the latter −1 for one of each feature.
+    groups: i64 as i64;
+    /// Output channels of a depthwise convolution for each input channel.
     depth_multiplier: usize as usize;
 );
 

@@ -1,9 +1,12 @@
 //! Dense: every output feature is a weighted sum of every input feature.
 
 use super::built_in::*;
+use super::ruled::{check_rules, penalize_output, ruled_weight};
 use super::sample::*;
 use super::spec::LayerSpec;
 use crate::activation::Activation;
+use crate::constraint::Constraint;
+use crate::regularizer::Regularizer;
 
 /// `x: T[B, …, K] → T[B, …, units]`: `activation(x · kernel + bias)`.
 ///
@@ -30,6 +33,18 @@ pub struct Dense {
     /// How the bias starts. Default: `zeros`.
     #[serde(deserialize_with = "argument::named")]
     pub bias_initializer: Initializer,
+    /// Penalty on the kernel, which is added to the loss. Default: none.
+    pub kernel_regularizer: Option<Regularizer>,
+    /// Penalty on the bias. Default: none.
+    pub bias_regularizer: Option<Regularizer>,
+    /// Penalty on the output. Default: none.
+    pub activity_regularizer: Option<Regularizer>,
+    /// Where the kernel is brought back to after each step. Default: as it is.
+    #[serde(deserialize_with = "argument::optional")]
+    pub kernel_constraint: Option<Constraint>,
+    /// Where the bias is brought back to after each step. Default: as it is.
+    #[serde(deserialize_with = "argument::optional")]
+    pub bias_constraint: Option<Constraint>,
 }
 
 impl Default for Dense {
@@ -40,12 +55,18 @@ impl Default for Dense {
             use_bias: true,
             kernel_initializer: Initializer::GlorotUniform,
             bias_initializer: Initializer::Zeros,
+            kernel_regularizer: None,
+            bias_regularizer: None,
+            activity_regularizer: None,
+            kernel_constraint: None,
+            bias_constraint: None,
         }
     }
 }
 
 impl Arguments for Dense {
     fn check(&self) -> Result<()> {
+        check_rules("Dense", [self.kernel_regularizer, self.bias_regularizer, self.activity_regularizer])?;
         if self.units == 0 {
             return Err(wrong("Dense", "units of at least 1", self.units));
         }
@@ -69,12 +90,28 @@ impl Layer for Dense {
                 let hint = "look at the layers before it: one of them leaves no elements";
                 return Err(unfit("Dense", "at least one input feature [B, …, K]", x.ty()).hint(hint));
             }
-            let kernel = weight(cx, "Dense", "kernel", &[features, self.units], &self.kernel_initializer)?;
+            let kernel = ruled_weight(
+                cx,
+                "Dense",
+                "kernel",
+                &[features, self.units],
+                &self.kernel_initializer,
+                (self.kernel_regularizer, self.kernel_constraint),
+            )?;
             let mut y = cast(cx, x).dot(&kernel);
             if self.use_bias {
-                y = y + weight(cx, "Dense", "bias", &[self.units], &self.bias_initializer)?;
+                y = y + ruled_weight(
+                    cx,
+                    "Dense",
+                    "bias",
+                    &[self.units],
+                    &self.bias_initializer,
+                    (self.bias_regularizer, self.bias_constraint),
+                )?;
             }
-            Ok(cx.activate(self.activation, &y))
+            let y = cx.activate(self.activation, &y);
+            penalize_output(cx, self.activity_regularizer, &y);
+            Ok(y)
         })
     }
 

@@ -17,14 +17,18 @@
 mod argument;
 mod built_in;
 mod read;
+mod resample;
+mod ruled;
 mod sample;
 mod sliding;
 mod spec;
+mod wrapped;
 
-pub use argument::{Axes, Padding, Pair};
+pub use argument::{Axes, Each, Edges, Padding, Pair, Sizes};
 pub use built_in::BuiltIn;
 pub use read::{CustomLayers, CustomObjects, LayerConstructor};
 pub use spec::{LayerKind, LayerSpec};
+pub use wrapped::Wrapped;
 
 use built_in::Arguments;
 
@@ -76,19 +80,43 @@ macro_rules! layers {
 // A row makes all of a layer known. Its classes are in a file of this folder.
 layers! {
     Dense in mod dense;
+    EinsumDense in mod einsum_dense;
     Conv2D, DepthwiseConv2D in mod conv;
+    Conv1D, Conv3D in mod convolutions;
+    SeparableConv1D, SeparableConv2D, DepthwiseConv1D in mod separable;
+    Conv1DTranspose, Conv2DTranspose, Conv3DTranspose in mod transposed;
     MaxPooling2D, AveragePooling2D, GlobalMaxPooling2D, GlobalAveragePooling2D in mod pool;
+    MaxPooling1D, AveragePooling1D, MaxPooling3D, AveragePooling3D in mod poolings;
+    GlobalMaxPooling1D, GlobalAveragePooling1D, GlobalMaxPooling3D, GlobalAveragePooling3D in mod global_poolings;
+    AdaptiveAveragePooling1D, AdaptiveAveragePooling2D, AdaptiveAveragePooling3D, AdaptiveMaxPooling1D, AdaptiveMaxPooling2D, AdaptiveMaxPooling3D in mod adaptive;
     Flatten, Reshape in mod shape;
+    Permute, RepeatVector, Identity in mod order;
     Activation(ActivationLayer), ReLU, LeakyReLU, ELU, Softmax in mod activations;
     PReLU in mod prelu;
     Dropout in mod dropout;
+    SpatialDropout1D, SpatialDropout2D, SpatialDropout3D in mod spatial_dropout;
+    ActivityRegularization in mod activity_regularization;
+    GaussianNoise, GaussianDropout, AlphaDropout in mod noise;
     BatchNormalization, LayerNormalization in mod normalization;
+    GroupNormalization in mod group_normalization;
+    RMSNormalization, UnitNormalization in mod rms_normalization;
+    SpectralNormalization in mod spectral_normalization;
     Embedding, PositionEmbedding, ReversibleEmbedding in mod embedding;
     Rescaling in mod rescaling;
+    Normalization in mod normalization_of_data;
+    CategoryEncoding, Discretization in mod encoding;
     Add, Subtract, Multiply, Average, Maximum, Minimum, Concatenate in mod merge;
     ZeroPadding2D in mod padding;
+    ZeroPadding1D, ZeroPadding3D in mod zero_padding;
+    Cropping1D, Cropping2D, Cropping3D in mod cropping;
+    UpSampling1D, UpSampling2D, UpSampling3D in mod upsampling;
     LSTM, GRU, SimpleRNN in mod recurrent;
+    Bidirectional in mod bidirectional;
+    TimeDistributed in mod time_distributed;
+    Dot in mod dot;
     MultiHeadAttention in mod attention;
+    Attention, AdditiveAttention in mod plain_attention;
+    GroupQueryAttention in mod group_query_attention;
     TransformerBlock in mod transformer;
 }
 

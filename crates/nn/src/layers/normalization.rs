@@ -208,7 +208,7 @@ impl Layer for LayerNormalization {
 }
 
 /// A dimension of samples: not the batch, whose size no weight can have.
-fn feature_dim(class: &str, axis: i64, x: &Tensor) -> Result<usize> {
+pub(super) fn feature_dim(class: &str, axis: i64, x: &Tensor) -> Result<usize> {
     match dim_index(class, axis, x)? {
         0 => Err(unfit(class, "a feature dimension after the batch [B, …]", x.ty())
             .because(format!("its axis {axis} is the batch"))

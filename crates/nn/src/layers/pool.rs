@@ -2,7 +2,7 @@
 
 use super::built_in::*;
 use super::sample::*;
-use super::sliding::{Sliding, check_images};
+use super::sliding::{Sliding, check_images, check_some_place};
 use super::spec::LayerSpec;
 use crate::setters::setters;
 use systole_ir::Literal;
@@ -95,11 +95,7 @@ impl Layer for AveragePooling2D {
             check_images("AveragePooling2D", x)?;
             let sliding = pooling("AveragePooling2D", self.pool_size, self.strides, self.padding);
             let padding = sliding.padding_for(x)?;
-            // Sums of half-precision numbers lose digits and overflow: fold in f32.
-            let wide = cast(cx, x).convert(DType::F32);
-            let sum = fold_windows(&wide, &sliding, &padding, Monoid::Add);
-            let mean = sum / sliding.counts(&wide, &padding);
-            Ok(cast(cx, &mean))
+            Ok(mean_of_windows(cx, x, &sliding, &padding))
         })
     }
 
@@ -109,23 +105,42 @@ impl Layer for AveragePooling2D {
 }
 
 fn pooling(class: &'static str, size: Pair, strides: Option<Pair>, padding: Padding) -> Sliding {
+    windows(class, &size.dims(), strides.map(|s| s.dims().to_vec()), padding)
+}
+
+/// The window of a pooling; without strides it moves by its own size.
+pub(super) fn windows(
+    class: &'static str,
+    size: &[usize],
+    strides: Option<Vec<usize>>,
+    padding: Padding,
+) -> Sliding {
     Sliding {
         class,
         argument: "pool_size",
-        size,
-        strides: strides.unwrap_or(size),
-        dilation: Pair(1, 1),
+        size: size.to_vec(),
+        strides: strides.unwrap_or(size.to_vec()),
+        dilation: vec![1; size.len()],
         padding,
     }
 }
 
-/// `x: T[B, H, W, C] → T[B, H', W', C]`: each window folded by `monoid`.
-fn fold_windows(x: &Tensor, s: &Sliding, padding: &[[i64; 2]], monoid: Monoid) -> Tensor {
-    let padding = [[0, 0], padding[0], padding[1], [0, 0]];
-    let window = Window::new(&[1, s.size.0, s.size.1, 1], &[1, s.strides.0, s.strides.1, 1], &padding);
+/// `x: T[B, …, C] → T[B, …', C]`: each window folded by `monoid`.
+pub(super) fn fold_windows(x: &Tensor, s: &Sliding, padding: &[[i64; 2]], monoid: Monoid) -> Tensor {
+    let around = |inner: &[usize]| [&[1], inner, &[1]].concat();
+    let padding = [&[[0, 0]], padding, &[[0, 0]]].concat();
+    let window = Window::new(&around(&s.size), &around(&s.strides), &padding);
     let identity = Literal::splat(TensorType::scalar(x.dtype()), monoid.identity(x.dtype()));
     let init = x.builder().constant(identity);
     Tensor::reduce_window(&[x], &[&init], window, monoid.body(x.dtype())).remove(0)
+}
+
+/// `x: T[B, …, C] → T[B, …', C]`: the mean of what lies in each window.
+pub(super) fn mean_of_windows(cx: &Cx, x: &Tensor, s: &Sliding, padding: &[[i64; 2]]) -> Tensor {
+    // Sums of half-precision numbers lose digits and overflow: fold in f32.
+    let wide = cast(cx, x).convert(DType::F32);
+    let sum = fold_windows(&wide, s, padding, Monoid::Add);
+    cast(cx, &(sum / s.counts(&wide, padding)))
 }
 
 /// `x: T[B, H, W, C] → T[B, C]`, or `T[B, 1, 1, C]` with `keepdims`: the mean of each channel.
@@ -145,7 +160,7 @@ impl Layer for GlobalAveragePooling2D {
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
-            check_pixels("GlobalAveragePooling2D", x)?;
+            check_some_place("GlobalAveragePooling2D", 2, x)?;
             let mean = cast(cx, x).convert(DType::F32).mean(&[1, 2]);
             Ok(with_dims(&cast(cx, &mean), self.keepdims))
         })
@@ -173,7 +188,7 @@ impl Layer for GlobalMaxPooling2D {
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
-            check_pixels("GlobalMaxPooling2D", x)?;
+            check_some_place("GlobalMaxPooling2D", 2, x)?;
             Ok(with_dims(&cast(cx, x).reduce_max(&[1, 2]), self.keepdims))
         })
     }
@@ -181,16 +196,6 @@ impl Layer for GlobalMaxPooling2D {
     fn config(&self) -> Value {
         config_of(self)
     }
-}
-
-/// Errors unless `x` holds images of at least one pixel.
-fn check_pixels(class: &str, x: &Tensor) -> Result<()> {
-    check_images(class, x)?;
-    if x.dim(1) == 0 || x.dim(2) == 0 {
-        return Err(unfit(class, "images of at least one pixel [B, H, W, C]", x.ty())
-            .hint("look at the layers before it: one of them leaves no pixels"));
-    }
-    Ok(())
 }
 
 fn with_dims(x: &Tensor, keepdims: bool) -> Tensor {
@@ -258,7 +263,7 @@ pub fn global_average_pooling2d() -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// Whether a global pooling keeps height and width as 1.
+    /// Whether a global pooling keeps the dimensions of places as 1.
     keepdims: bool as bool;
 );
 

@@ -21,6 +21,12 @@ pub struct LayerSample {
 /// Some pictures.
 pub(super) const IMAGE: &[usize] = &[2, 6, 5, 3];
 
+/// Some volumes.
+pub(super) const VOLUME: &[usize] = &[2, 3, 4, 3, 2];
+
+/// Some sequences.
+pub(super) const SEQUENCE: &[usize] = &[2, 7, 4];
+
 /// What layers of pictures refuse.
 pub(super) const FLAT: Option<&[usize]> = Some(&[2, 30]);
 
@@ -54,6 +60,6 @@ impl LayerSample {
     }
 }
 
-fn f32s(shape: &[usize]) -> TensorType {
+pub(super) fn f32s(shape: &[usize]) -> TensorType {
     TensorType::new(DType::F32, shape)
 }

@@ -144,7 +144,7 @@ impl LayerSpec {
     fn call_kind(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let builder = cx.builder().clone();
         builder.asked_at(self.asked, || match &self.kind {
-            LayerKind::BuiltIn(b) if !self.trainable => b.arguments().call_frozen(cx, inputs),
+            LayerKind::BuiltIn(b) if !self.trainable => cx.frozen(|cx| b.arguments().call_frozen(cx, inputs)),
             _ => self.layer().call(cx, inputs),
         })
     }
@@ -193,6 +193,12 @@ impl LayerSpec {
         self
     }
 
+    /// What was said wrongly of a layer inside of this one is wrong here, too.
+    pub(super) fn with_mistakes_of(mut self, inner: &LayerSpec) -> LayerSpec {
+        self.mistakes.extend(inner.mistakes.iter().cloned());
+        self
+    }
+
     /// For model files: `{"class_name": "Conv2D", "name": "c1", "trainable": true, "remat": false,
     /// "config": {…}}`.
     pub fn to_json(&self) -> Value {
@@ -216,9 +222,20 @@ setters!(LayerSpec:
     kernel_initializer: impl Into<Value> as Value;
     /// How a bias starts.
     bias_initializer: impl Into<Value> as Value;
+    /// Penalty on the kernel of Dense or a convolution: "l1", "l2", "l1_l2" or a [`Regularizer`](crate::Regularizer).
+    kernel_regularizer: impl Into<Value> as Value;
+    /// Penalty on a bias.
+    bias_regularizer: impl Into<Value> as Value;
+    /// Penalty on the output of Dense or a convolution.
+    activity_regularizer: impl Into<Value> as Value;
+    /// Where the kernel of Dense or a convolution is brought back to after each step: "max_norm", "non_neg", "unit_norm",
+    /// "min_max_norm" or a [`Constraint`](crate::Constraint).
+    kernel_constraint: impl Into<Value> as Value;
+    /// Where a bias is brought back to after each step.
+    bias_constraint: impl Into<Value> as Value;
     /// Steps of a window: `2` or `(2, 1)`.
-    strides: impl Into<Pair> as Pair;
-    /// "valid" or "same".
+    strides: impl Into<Each> as Each;
+    /// "valid" or "same"; of Conv1D "causal", too.
     padding: impl Into<Value> as Value;
     /// The dimension of Softmax, Concatenate and BatchNormalization; one or several of LayerNormalization.
     axis: impl Into<Axes> as Axes;

@@ -1,0 +1,45 @@
+//! Weights and outputs with penalties, weights with constraints: what layers do with their regularizers.
+
+use super::built_in::*;
+use crate::constraint::Constraint;
+use crate::regularizer::Regularizer;
+
+/// A weight with what is added to the loss for it, and where each step of the optimizer is brought back to.
+pub(super) fn ruled_weight(
+    cx: &mut Cx,
+    class: &str,
+    name: &str,
+    shape: &[usize],
+    initializer: &Initializer,
+    (regularizer, constraint): (Option<Regularizer>, Option<Constraint>),
+) -> Result<Tensor> {
+    let made = weight(cx, class, name, shape, initializer)?;
+    if let Some(regularizer) = regularizer {
+        let stored = cx.variable(name, shape, initializer, true);
+        cx.penalize_weight(name, || regularizer.of(&stored));
+    }
+    if let Some(constraint) = constraint {
+        constraint.check(shape.len()).map_err(|e| e.at(format!("{class}'s {name}")))?;
+        cx.constrain(name, constraint);
+    }
+    Ok(made)
+}
+
+/// Adds the penalty on a layer's output to the loss.
+pub(super) fn penalize_output(cx: &mut Cx, regularizer: Option<Regularizer>, y: &Tensor) {
+    if let Some(regularizer) = regularizer {
+        cx.penalize_output(|| regularizer.of(y));
+    }
+}
+
+/// Errors where a factor is no number of at least 0.
+pub(super) fn check_rules(class: &str, regularizers: [Option<Regularizer>; 3]) -> Result<()> {
+    match regularizers.into_iter().flatten().find(|r| !r.is_sound()) {
+        Some(r) => Err(wrong(
+            class,
+            "regularizers with l1 and l2 of at least 0",
+            format!("l1 {}, l2 {}", r.l1, r.l2),
+        )),
+        None => Ok(()),
+    }
+}
