@@ -106,6 +106,7 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
         notes,
         identity: Some(identity),
         streamed: None,
+        language: None,
     })
 }
 
