@@ -50,6 +50,14 @@ impl Screen {
         }
     }
 
+    /// A part of a line, shown at once.
+    pub(crate) fn piece(&self, text: &str) {
+        if !self.is_silent && !self.json {
+            terminal::clear();
+            written(write!(stdout().lock(), "{text}").and_then(|()| stdout().flush()));
+        }
+    }
+
     /// One line of JSON for programs.
     pub(crate) fn object(&self, value: &serde_json::Value) {
         if !self.is_silent {
@@ -71,8 +79,11 @@ fn out(text: &str) {
         return;
     }
     terminal::clear();
-    let written = writeln!(stdout().lock(), "{text}").and_then(|()| stdout().flush());
-    if let Err(e) = written {
+    written(writeln!(stdout().lock(), "{text}").and_then(|()| stdout().flush()));
+}
+
+fn written(result: std::io::Result<()>) {
+    if let Err(e) = result {
         if e.kind() == ErrorKind::BrokenPipe {
             std::process::exit(0);
         }
