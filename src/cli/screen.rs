@@ -54,6 +54,7 @@ impl Screen {
     pub(crate) fn piece(&self, text: &str) {
         if !self.is_silent && !self.json {
             terminal::clear();
+            let text = if stdout().is_terminal() { harmless(text) } else { text.into() };
             written(write!(stdout().lock(), "{text}").and_then(|()| stdout().flush()));
         }
     }
@@ -80,6 +81,12 @@ fn out(text: &str) {
     }
     terminal::clear();
     written(writeln!(stdout().lock(), "{text}").and_then(|()| stdout().flush()));
+}
+
+/// Without characters that would tell a terminal to do something.
+fn harmless(text: &str) -> String {
+    let is_order = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    text.chars().map(|c| if is_order(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 fn written(result: std::io::Result<()>) {
@@ -212,6 +219,11 @@ mod tests {
         assert_eq!(quoted("it's"), "'it'\\''s'");
         assert_eq!(quoted(""), "''");
         assert_eq!(quoted("$HOME;x"), "'$HOME;x'");
+    }
+
+    #[test]
+    fn what_a_model_makes_gives_a_terminal_no_orders() {
+        assert_eq!(harmless("a\tb\n\u{1b}[2Jc\r\u{9b}1mé"), "a\tb\n\u{fffd}[2Jc\u{fffd}\u{fffd}1mé");
     }
 
     #[test]
