@@ -48,12 +48,14 @@ fn a_text_of_ones_own_is_learnt_and_gone_on_with() {
         assert!(done.out.starts_with("The s") && done.out.ends_with('\n'), "{name}: {}", done.out);
         assert!(done.err.contains("20 tokens in") && done.err.contains("tokens/s"), "{}", done.err);
         // The same for the seed, whatever the number of threads; nothing is drawn at temperature 0.
-        let of = |more: &[&str]| generated(&f, &[&[name, "--prompt=The sea"], more].concat())["tokens"].clone();
+        let of =
+            |more: &[&str]| generated(&f, &[&[name, "--prompt=The sea"], more].concat())["tokens"].clone();
         assert_eq!(of(&["--threads=1", "--seed=3"]), of(&["--threads=2", "--seed=3"]));
         assert_eq!(of(&["--temperature=0", "--seed=1"]), of(&["--temperature=0", "--seed=2"]));
         assert_eq!(of(&["--top-k=1", "--seed=1"]), of(&["--temperature=0"]), "{name}");
         assert_ne!(of(&["--seed=1"]), of(&["--seed=2"]), "{name}");
-        let made = generated(&f, &[name, "--prompt=The sea", "--top-p=0.9", "--top-k=5", "--temperature=0.7"]);
+        let made =
+            generated(&f, &[name, "--prompt=The sea", "--top-p=0.9", "--top-k=5", "--temperature=0.7"]);
         assert_eq!(made["tokens"].as_array().unwrap().len(), 12);
         assert!(made["tokens"].as_array().unwrap().iter().all(|t| (t.as_u64().unwrap() as usize) < tokens));
         assert_eq!((&made["prompt"], &made["ended"]), (&"The sea".into(), &false.into()));
@@ -86,7 +88,12 @@ fn prompts_of_any_length_are_taken() {
     let long = TEXT.repeat(3);
     let done = f.run(&["generate", "run", "--prompt", &long, "--max-tokens=40", "--temperature=0"]).ok();
     assert!(done.out.starts_with(&long), "{}", done.out);
-    assert_eq!(done.err.matches("looks back to 16: it goes on from the last of them").count(), 1, "{}", done.err);
+    assert_eq!(
+        done.err.matches("looks back to 16: it goes on from the last of them").count(),
+        1,
+        "{}",
+        done.err
+    );
     // Only the last tokens count: those that the model looks back to.
     let end = &long[long.len() - 16..];
     let of = |prompt: &str| generated(&f, &["run", "--temperature=0", "--prompt", prompt])["tokens"].clone();
@@ -94,7 +101,8 @@ fn prompts_of_any_length_are_taken() {
     // The shortest: nothing, or standard input.
     assert_eq!(generated(&f, &["run", "--temperature=0"])["prompt"], "\n");
     let args = ["generate", "run", "--prompt=-", "--temperature=0", "--max-tokens=12", "--json"];
-    let mut child = f.command(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        f.command(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(end.as_bytes()).unwrap();
     let done = Done::of(child.wait_with_output().unwrap(), &args).ok();
     assert_eq!((&done.json()["tokens"], &done.json()["prompt"]), (&of(end), &end.into()));
@@ -119,7 +127,10 @@ fn a_tokenizer_stays_with_its_model() {
     for named in ["kept", "kept/tokenizer.json"] {
         let set = format!("--set=data.tokenizer={named}");
         let again = train(&f, "my.txt", "again", &["--resume=never", &set]).ok().json();
-        assert_eq!((&again["config"]["model"]["vocabulary_size"], &again["val_loss"]), (&270.into(), &o_loss(&f, &bpe)));
+        assert_eq!(
+            (&again["config"]["model"]["vocabulary_size"], &again["val_loss"]),
+            (&270.into(), &o_loss(&f, &bpe))
+        );
     }
     // Where the text has changed since, its tokens would be others: the run is not gone on with.
     f.write("my.txt", "quite another text, a quiet one. ".repeat(60));
@@ -148,7 +159,8 @@ fn what_cannot_be_generated_is_told() {
     refused(&["--tokenizer=bad.json"], 1, &["`Unigram`", "are not read", "try: "]);
     f.train("pictures");
     f.run(&["generate", "pictures/fashion-mnist.safetensors"]).fails(1, &["no language model", "try: "]);
-    train(&f, "my.txt", "no", &["--set=data.tokenizer=word"]).fails(2, &["there is no tokenizer `word`", "bpe"]);
+    train(&f, "my.txt", "no", &["--set=data.tokenizer=word"])
+        .fails(2, &["there is no tokenizer `word`", "bpe"]);
     train(&f, "my.txt", "no", &["--set=data.vocabulary=300"]).fails(2, &["size that bpe learns"]);
     assert!(!f.path("no").exists());
 }

@@ -5,8 +5,8 @@ use super::common::Common;
 use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::{
-    bench, check, chips, compare, compile, compile_here, data, devices, doctor, evaluate, generate, init, knobs,
-    lr_find, ops, plan, predict, resume, run, selftest, setup, show, shrink, summary, sweep, train,
+    bench, check, chips, compare, compile, compile_here, data, devices, doctor, evaluate, generate, init,
+    knobs, lr_find, ops, plan, predict, resume, run, selftest, setup, show, shrink, summary, sweep, train,
     translate,
 };
 use clap::Subcommand;

@@ -50,12 +50,8 @@ impl Run for GenerateArgs {
 }
 
 fn run(args: &GenerateArgs, screen: &Screen) -> Outcome {
-    let sampling = Sampling {
-        temperature: args.temperature,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        seed: args.seed,
-    };
+    let sampling =
+        Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
     sampling.check().map_err(Failure::usage)?;
     let file = run_folder::model_file(&args.model)?;
     let model = Model::load_to_predict(&file)?;
@@ -106,7 +102,8 @@ fn prompt(args: &GenerateArgs) -> Result<String> {
     if text == "-" {
         text.clear();
         std::io::stdin().read_to_string(&mut text).map_err(|e| {
-            Error::io("cannot read", "standard input", e).hint("give it UTF-8, or name the text with --prompt")
+            Error::io("cannot read", "standard input", e)
+                .hint("give it UTF-8, or name the text with --prompt")
         })?;
     }
     Ok(if text.is_empty() { "\n".into() } else { text })

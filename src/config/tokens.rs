@@ -18,7 +18,10 @@ const VOCABULARIES: std::ops::RangeInclusive<usize> = 256..=1_000_000;
 impl Data {
     pub(super) fn check_tokens(&self) -> Result<(), Wrong> {
         let tokenizer = self.tokenizer.as_deref().unwrap_or("bytes");
-        if !TOKENIZERS.contains(&tokenizer) && !Path::new(tokenizer).exists() && !tokenizer.contains(['.', '/']) {
+        if !TOKENIZERS.contains(&tokenizer)
+            && !Path::new(tokenizer).exists()
+            && !tokenizer.contains(['.', '/'])
+        {
             let e = blame::unknown("there is no tokenizer", tokenizer, &TOKENIZERS);
             return Err(Wrong::of("data.tokenizer", e));
         }
@@ -30,8 +33,10 @@ impl Data {
         }
         match VOCABULARIES.contains(&size) {
             true => Ok(()),
-            false => Err(Wrong::new("data.vocabulary", format!("there is no byte-pair vocabulary of {size}"))
-                .hint("choose a size from 256, the bytes, to 1000000; 512 to 4096 suit a book")),
+            false => {
+                Err(Wrong::new("data.vocabulary", format!("there is no byte-pair vocabulary of {size}"))
+                    .hint("choose a size from 256, the bytes, to 1000000; 512 to 4096 suit a book"))
+            }
         }
     }
 
@@ -126,7 +131,8 @@ mod tests {
         assert!(refused(&[("data.vocabulary", "300")]).contains("set data.tokenizer = \"bpe\""));
         let e = refused(&[("data.tokenizer", "bpe"), ("data.vocabulary", "100")]);
         assert!(e.contains("vocabulary of 100") && e.contains("from 256"), "{e}");
-        let e = with("gpt-micro", &[("data.tokenizer", "no/tokenizer.json")]).unwrap().data.tokens().unwrap_err();
+        let e =
+            with("gpt-micro", &[("data.tokenizer", "no/tokenizer.json")]).unwrap().data.tokens().unwrap_err();
         assert!(e.to_string().contains("there is no tokenizer"), "{e}");
     }
 }

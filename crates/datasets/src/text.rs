@@ -177,7 +177,11 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
     let (test, test_len, test_tokens) = sequences(parts.test, "test")?;
     let bytes_per_token = parts.test.len() as f64 / test_tokens as f64;
     let told = (unit == "tokens").then(|| {
-        format!("{} tokens of {}, {bytes_per_token:.2} bytes each", parts.tokenizer.vocabulary_size(), parts.tokenizer.name())
+        format!(
+            "{} tokens of {}, {bytes_per_token:.2} bytes each",
+            parts.tokenizer.vocabulary_size(),
+            parts.tokenizer.name()
+        )
     });
     Ok(TrainingData {
         name,
@@ -245,16 +249,19 @@ mod tests {
         let file = std::env::temp_dir().join(format!("systole-text-tokens-{}.txt", std::process::id()));
         std::fs::write(&file, "Ein Böser hört Öl. ".repeat(40)).unwrap();
         let of = |tokens: Tokens| {
-            text_with(file.clone(), &TextOptions { sequence_length: 5, tokens, ..TextOptions::default() }).unwrap()
+            text_with(file.clone(), &TextOptions { sequence_length: 5, tokens, ..TextOptions::default() })
+                .unwrap()
         };
-        let (bytes, chars, pairs) = (of(Tokens::Bytes), of(Tokens::Chars), of(Tokens::Bpe { vocabulary: 300 }));
+        let (bytes, chars, pairs) =
+            (of(Tokens::Bytes), of(Tokens::Chars), of(Tokens::Bpe { vocabulary: 300 }));
         assert!(bytes.train_len > chars.train_len && chars.train_len > 3 * pairs.train_len);
         assert!(bytes.identity.is_none() && chars.identity.is_some() && pairs.identity != chars.identity);
         let language = pairs.language.unwrap();
         assert!(language.bytes_per_token > 3.5, "{}", language.bytes_per_token);
         let mut text = Vec::new();
         for sample in pairs.train.iter() {
-            let ids: Vec<u32> = sample.unwrap().get("tokens").unwrap().to_f64s().iter().map(|id| *id as u32).collect();
+            let ids: Vec<u32> =
+                sample.unwrap().get("tokens").unwrap().to_f64s().iter().map(|id| *id as u32).collect();
             text.extend(language.tokenizer.decode(&ids));
         }
         assert!(String::from_utf8(text).unwrap().starts_with("Ein Böser hört Öl. Ein Böser"));

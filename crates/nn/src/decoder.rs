@@ -154,8 +154,11 @@ impl Decoder {
             return Err(refuse("there is no token to go on from".into()).hint("give at least one"));
         }
         if let Some(beyond) = tokens.iter().find(|id| **id as usize >= self.vocabulary) {
-            return Err(refuse(format!("there is a token {beyond}, the model knows 0 to {}", self.vocabulary - 1))
-                .hint("use the tokenizer that the model was trained with"));
+            return Err(refuse(format!(
+                "there is a token {beyond}, the model knows 0 to {}",
+                self.vocabulary - 1
+            ))
+            .hint("use the tokenizer that the model was trained with"));
         }
         match self.position + tokens.len() <= self.context {
             true => Ok(()),

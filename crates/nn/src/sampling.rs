@@ -84,8 +84,12 @@ impl Sampling {
     /// The tokens to draw from, with numbers in the ratio of their probabilities.
     fn kept(&self, scores: &[f32], most: f64) -> Vec<(usize, f64)> {
         let weight = |s: f32| ((f64::from(s) - most) / self.temperature).exp();
-        let mut kept: Vec<(usize, f64)> =
-            scores.iter().enumerate().filter(|(_, s)| **s > f32::NEG_INFINITY).map(|(id, s)| (id, weight(*s))).collect();
+        let mut kept: Vec<(usize, f64)> = scores
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| **s > f32::NEG_INFINITY)
+            .map(|(id, s)| (id, weight(*s)))
+            .collect();
         if let Some(k) = self.top_k.filter(|k| *k < kept.len()) {
             let mut weights: Vec<f64> = kept.iter().map(|(_, w)| *w).collect();
             let (_, least, _) = weights.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));

@@ -62,7 +62,11 @@ fn distance(scores: &[f32], expected: &[f32], are_probabilities: bool) -> f32 {
         let sum: f32 = x.iter().map(|v| (v - most).exp()).sum();
         x.iter().map(|v| (v - most).exp() / sum).collect()
     };
-    let (a, b) = if are_probabilities { (normal(scores), expected.to_vec()) } else { (scores.to_vec(), expected.to_vec()) };
+    let (a, b) = if are_probabilities {
+        (normal(scores), expected.to_vec())
+    } else {
+        (scores.to_vec(), expected.to_vec())
+    };
     let most = b.iter().fold(1.0f32, |m, v| m.max(v.abs()));
     a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / most
 }
@@ -100,7 +104,8 @@ fn by_whole_texts(model: &mut Model, prompt: &[u32], count: usize) -> Vec<u32> {
     let mut made = Vec::new();
     for _ in 0..count {
         let scores = anew(model, &window).pop().unwrap();
-        let best = (0..TOKENS).max_by(|a, b| scores[*a].total_cmp(&scores[*b]).then(b.cmp(a))).unwrap() as u32;
+        let best =
+            (0..TOKENS).max_by(|a, b| scores[*a].total_cmp(&scores[*b]).then(b.cmp(a))).unwrap() as u32;
         made.push(best);
         let is_full = window.len() == CONTEXT;
         window.push(best);
@@ -166,10 +171,8 @@ fn models_that_look_ahead_are_refused_by_name() {
     let backwards = gru(4).return_sequences(true).go_backwards(true);
     let e = refused(Model::sequential([embedding(9, 4), backwards, dense(9)]), tokens());
     assert!(e.contains("go_backwards"), "{e}");
-    let e = refused(
-        Model::sequential([embedding(9, 4), batch_normalization().name("over"), dense(9)]),
-        tokens(),
-    );
+    let e =
+        refused(Model::sequential([embedding(9, 4), batch_normalization().name("over"), dense(9)]), tokens());
     assert!(e.contains("over") && e.contains("BatchNormalization"), "{e}");
     let e = refused(Model::sequential([dense(9)]), TensorType::new(DType::F32, [4]));
     assert!(e.contains("no language model") && e.contains("f32[4]"), "{e}");

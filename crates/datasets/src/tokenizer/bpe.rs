@@ -6,6 +6,12 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use systole_base::{Error, ErrorKind, Result};
 
+/// Bytes in the order of GPT-2's tokens: those that can be printed first.
+pub(super) fn byte_order() -> impl Iterator<Item = u8> {
+    let is_printed = |b: &u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
+    (0..=255u8).filter(is_printed).chain((0..=255u8).filter(move |b| !is_printed(b)))
+}
+
 /// A token that is found in a text as a whole, before words are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Added {
@@ -69,17 +75,7 @@ impl Bpe {
         }
         let single = (0..=255u8).map(|b| by_bytes.get(&[b][..]).copied()).collect();
         added.sort_by_key(|a| Reverse(a.text.len()));
-        Ok(Bpe {
-            tokens,
-            merges,
-            pattern,
-            add_prefix_space,
-            ignore_merges,
-            added,
-            by_bytes,
-            ranks,
-            single,
-        })
+        Ok(Bpe { tokens, merges, pattern, add_prefix_space, ignore_merges, added, by_bytes, ranks, single })
     }
 
     /// The tokens of a text.
@@ -164,7 +160,9 @@ impl Bpe {
                 *symbol = entry.2;
             }
             chain.join(i);
-            queue.extend([Some(i), chain.before(i)].into_iter().flatten().filter_map(|i| rank_at(&symbols, &chain, i)));
+            queue.extend(
+                [Some(i), chain.before(i)].into_iter().flatten().filter_map(|i| rank_at(&symbols, &chain, i)),
+            );
         }
         Ok(symbols.iter().enumerate().filter(|(i, _)| chain.is_there(*i)).map(|(_, s)| *s).collect())
     }

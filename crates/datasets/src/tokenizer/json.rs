@@ -1,9 +1,9 @@
 //! Tokenizers as JSON: Hugging Face's `tokenizer.json` of byte-level BPE, GPT-2's `vocab.json` with `merges.txt`, and in the shape of
 //! the former our own for bytes and characters. What the format can say and we do not do is refused by name.
 
-use super::bpe::{Added, Bpe, Parts};
+use super::bpe::{Added, Bpe, Parts, byte_order};
 use super::scan::Pattern;
-use super::{Chars, END_OF_TEXT, Kind, Tokenizer, byte_order};
+use super::{Chars, END_OF_TEXT, Kind, Tokenizer};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use systole_base::{Error, ErrorKind, Result};
@@ -31,8 +31,12 @@ pub(super) fn from_json(text: &str) -> Result<Tokenizer> {
     match model.get("type").and_then(Value::as_str) {
         Some("Bytes") => Ok(Tokenizer::bytes()),
         Some("Chars") => {
-            let chars: Vec<char> =
-                model.get("vocab").and_then(Value::as_str).ok_or_else(|| broken("`vocab` is no text"))?.chars().collect();
+            let chars: Vec<char> = model
+                .get("vocab")
+                .and_then(Value::as_str)
+                .ok_or_else(|| broken("`vocab` is no text"))?
+                .chars()
+                .collect();
             let made = Chars::new(chars);
             match made.ids.len() == made.chars.len() && !made.chars.is_empty() {
                 true => Ok(Tokenizer(Kind::Chars(made))),
@@ -83,7 +87,9 @@ fn words(pre: Option<&Value>) -> Result<(Pattern, bool)> {
     let pre = pre.filter(|p| !p.is_null()).ok_or_else(|| unsupported("no `pre_tokenizer`"))?;
     let flag = |of: &Value, key: &str, default: bool| of.get(key).and_then(Value::as_bool).unwrap_or(default);
     match kind_of(pre).as_str() {
-        "ByteLevel" if flag(pre, "use_regex", true) => Ok((Pattern::Gpt2, flag(pre, "add_prefix_space", true))),
+        "ByteLevel" if flag(pre, "use_regex", true) => {
+            Ok((Pattern::Gpt2, flag(pre, "add_prefix_space", true)))
+        }
         "Sequence" => match pre.get("pretokenizers").and_then(Value::as_array).map(Vec::as_slice) {
             Some([split, bytes]) if kind_of(split) == "Split" && kind_of(bytes) == "ByteLevel" => {
                 let plain = split.get("behavior").and_then(Value::as_str) == Some("Isolated")
@@ -107,9 +113,12 @@ fn kind_of(value: &Value) -> String {
 fn added_token(value: &Value) -> Result<Added> {
     let text = value.get("content").and_then(Value::as_str).filter(|t| !t.is_empty());
     let id = value.get("id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
-    let (Some(text), Some(id)) = (text, id) else { return Err(broken("an added token has no `id` or `content`")) };
-    if let Some(key) =
-        ["single_word", "lstrip", "rstrip"].into_iter().find(|key| value.get(*key) == Some(&Value::Bool(true)))
+    let (Some(text), Some(id)) = (text, id) else {
+        return Err(broken("an added token has no `id` or `content`"));
+    };
+    if let Some(key) = ["single_word", "lstrip", "rstrip"]
+        .into_iter()
+        .find(|key| value.get(*key) == Some(&Value::Bool(true)))
     {
         return Err(unsupported(&format!("`{key}` of the token `{text}`")));
     }
@@ -142,10 +151,9 @@ fn byte_pairs(
     for (text, id) in vocabulary {
         let id = id.as_u64().ok_or_else(|| broken(&format!("the number of token `{text}` is none")))?;
         let bytes: Option<Vec<u8>> = text.chars().map(|c| bytes_of.get(&c).copied()).collect();
-        let bytes = bytes.filter(|_| !is_added(text)).or_else(|| is_added(text).then(|| text.as_bytes().to_vec()));
-        let not_of_bytes = || {
-            unsupported(&format!("token `{text}`, which is not of bytes"))
-        };
+        let bytes =
+            bytes.filter(|_| !is_added(text)).or_else(|| is_added(text).then(|| text.as_bytes().to_vec()));
+        let not_of_bytes = || unsupported(&format!("token `{text}`, which is not of bytes"));
         put(id, bytes.ok_or_else(not_of_bytes)?)?;
         ids.insert(text, id as u32);
     }
@@ -214,7 +222,8 @@ fn hugging_face(bpe: &Bpe) -> Value {
         bytes.filter_map(|b| chars.get(usize::from(*b))).collect()
     };
     let is_added = |id: u32| bpe.added.iter().any(|a| a.id == id);
-    let ids = (0..bpe.tokens.len() as u32).filter(|id| bpe.tokens.get(*id as usize).is_some_and(Option::is_some));
+    let ids =
+        (0..bpe.tokens.len() as u32).filter(|id| bpe.tokens.get(*id as usize).is_some_and(Option::is_some));
     let vocabulary: Map<String, Value> =
         ids.filter(|id| !is_added(*id)).map(|id| (text(id), json!(id))).collect();
     let merges: Vec<Value> = bpe.merges.iter().map(|(a, b)| json!([text(*a), text(*b)])).collect();

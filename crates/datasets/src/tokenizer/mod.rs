@@ -172,7 +172,9 @@ impl Tokenizer {
                     let c = chars.chars.get(id as usize);
                     text.extend(c.map_or(String::new(), char::to_string).bytes());
                 }
-                Kind::Bpe(bpe) => text.extend(bpe.tokens.get(id as usize).and_then(Option::as_ref).into_iter().flatten()),
+                Kind::Bpe(bpe) => {
+                    text.extend(bpe.tokens.get(id as usize).and_then(Option::as_ref).into_iter().flatten())
+                }
             }
         }
         text
@@ -210,12 +212,6 @@ fn read_text(file: &Path) -> Result<String> {
             .because(e.to_string())
             .hint("name a tokenizer.json, or a vocab.json with merges.txt beside it")
     })
-}
-
-/// Bytes in the order of GPT-2's tokens: those that can be printed first.
-fn byte_order() -> impl Iterator<Item = u8> {
-    let is_printed = |b: &u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
-    (0..=255u8).filter(is_printed).chain((0..=255u8).filter(move |b| !is_printed(b)))
 }
 
 #[cfg(test)]

@@ -17,8 +17,7 @@ pub(super) enum Pattern {
 
 const LIKE_GPT4: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LIKE_QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const LIKE_GPT2: &str =
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+const LIKE_GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 impl Pattern {
     /// The one that a regular expression stands for, where it is known.
@@ -156,15 +155,15 @@ mod tests {
         assert_eq!(
             cut(Pattern::Gpt2, text),
             [
-                "I", "'ll", " ", " say", " '", "Hi", "',", "\n\n ", " don", "'", "T", ":", " 12345", " €", "5",
-                "!", "\t"
+                "I", "'ll", " ", " say", " '", "Hi", "',", "\n\n ", " don", "'", "T", ":", " 12345", " €",
+                "5", "!", "\t"
             ]
         );
         assert_eq!(
             cut(Pattern::Digits { most: 3 }, text),
             [
-                "I", "'ll", " ", " say", " '", "Hi", "',\n\n", " ", " don", "'T", ":", " ", "123", "45", " €",
-                "5", "!", "\t"
+                "I", "'ll", " ", " say", " '", "Hi", "',\n\n", " ", " don", "'T", ":", " ", "123", "45",
+                " €", "5", "!", "\t"
             ]
         );
         assert_eq!(cut(Pattern::Digits { most: 1 }, "42\n \n x"), ["4", "2", "\n \n", " x"]);

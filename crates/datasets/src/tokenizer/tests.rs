@@ -20,7 +20,8 @@ fn texts_have_the_tokens_of_hugging_faces_library() {
     let all = fixture();
     for (name, case) in all["tokenizers"].as_object().unwrap() {
         let tokenizer = Tokenizer::from_json(&case["json"].to_string()).unwrap();
-        for (text, tokens) in all["texts"].as_array().unwrap().iter().zip(case["tokens"].as_array().unwrap()) {
+        for (text, tokens) in all["texts"].as_array().unwrap().iter().zip(case["tokens"].as_array().unwrap())
+        {
             let text = text.as_str().unwrap();
             let found = tokenizer.encode(text).unwrap();
             assert_eq!(found, numbers(tokens), "{name}: {text:?}");

@@ -3,8 +3,7 @@
 //! The merges are those of Hugging Face's `BpeTrainer` with the whole alphabet of bytes: of pairs that are equally frequent the one
 //! with the lower ids is taken, and a pair that makes a token which is there already becomes a merge without a new token.
 
-use super::bpe::{Bpe, Parts};
-use super::byte_order;
+use super::bpe::{Bpe, Parts, byte_order};
 use super::scan::Pattern;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};

@@ -173,7 +173,9 @@ impl Recurrence {
         if cx.decoding().is_some() && (self.go_backwards || !self.return_sequences) {
             return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
                 .because("this layer gives no output for each token, in the tokens' order")
-                .hint("train one whose recurrent layers have return_sequences = true and go_backwards = false"));
+                .hint(
+                    "train one whose recurrent layers have return_sequences = true and go_backwards = false",
+                ));
         }
         let x = cast(cx, x);
         let dropped = match dropped(cx, &[x.dim(0), x.dim(2)], self.dropout, x.dtype()) {
