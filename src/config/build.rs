@@ -146,6 +146,10 @@ impl Config {
     /// As [`Config::train_pipeline`], of which one of several hosts needs some rows of each batch.
     pub fn train_pipeline_of(&self, data: &TrainingData, share: Option<Share>) -> Dataset {
         let (mut train, buffer) = self.train_elements(data);
+        let language = data.language.as_ref().filter(|_| self.data.random_offsets);
+        if language.is_some() {
+            train = numbered(train);
+        }
         if self.data.shuffle {
             train = train.shuffle(buffer, self.seed);
         }
@@ -155,6 +159,9 @@ impl Config {
         if let Some(s) = &data.streamed {
             let prepare = s.prepare.clone();
             train = train.map_parallel(move |s| prepare.call(s), AUTOTUNE);
+        }
+        if let Some(language) = language {
+            train = language.at_random_offsets(train, self.seed);
         }
         train = self.sized(train, data);
         if data.is_pictures() && !self.data.augment.is_empty() {

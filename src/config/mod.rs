@@ -172,6 +172,10 @@ pub struct Data {
     /// Tokens that `bpe` learns, the 256 bytes among them. Default: 1024.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<usize>,
+    /// Whether the sequences of a text that is trained on begin anywhere, elsewhere in each epoch, rather than where the one before
+    /// ended. Default: false.
+    #[serde(default, skip_serializing_if = "is_unset")]
+    pub random_offsets: bool,
     /// The tokenizer of a saved model, in the place of what `tokenizer` says.
     #[serde(skip)]
     pub known_tokenizer: Option<Arc<Tokenizer>>,

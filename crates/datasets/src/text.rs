@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use systole_base::rng::{Stream, fnv1a, hash_name};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
-use systole_data::Dataset;
 use systole_data::format::encoding::{Encoding, to_utf8};
+use systole_data::{AUTOTUNE, Dataset, Sample};
 
 /// How many tokens there are where these are bytes.
 pub const TEXT_TOKENS: usize = 256;
@@ -36,6 +36,29 @@ pub struct Language {
     pub tokenizer: Arc<Tokenizer>,
     /// Bytes of the text that is tested on, for each of its tokens.
     pub bytes_per_token: f64,
+    /// The text that is trained on.
+    train: Arc<[i32]>,
+    /// Tokens of a sequence.
+    length: usize,
+}
+
+impl Language {
+    /// Sequences for training, [numbered](crate::numbered) as they follow each other, each begun up to a sequence's length later: at
+    /// another place in each epoch.
+    pub fn at_random_offsets(&self, sequences: Dataset, seed: u64) -> Dataset {
+        let (tokens, length) = (self.train.clone(), self.length);
+        let moved = move |sample: Sample, draws: &mut Stream| -> Result<Sample> {
+            let from = sample.get("index")?.get(0).as_i64().max(0) as usize * length;
+            let room = tokens.len().saturating_sub(from + length + 1).min(length.saturating_sub(1));
+            let from = from + draws.below(room as u64 + 1) as usize;
+            let part = |from: usize| {
+                let part = tokens.get(from..from + length).unwrap_or_default();
+                Literal::from_slice([part.len()], part)
+            };
+            Ok(Sample::new([("tokens", part(from)?), ("label", part(from + 1)?)]))
+        };
+        sequences.map_random_parallel(seed ^ hash_name("offsets of sequences"), moved, AUTOTUNE)
+    }
 }
 
 /// A text cut into sequences `tokens: i32[S]` of `sequence_length` bytes, each with the bytes that follow as
@@ -154,28 +177,25 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
     })?;
     let parts = Parts::of(text, options)?;
     let unit = if parts.tokenizer.name() == "bytes" { "bytes" } else { "tokens" };
-    let sequences = |part: &str, which: &str| -> Result<(Dataset, usize, usize)> {
+    let ids_of = |part: &str| -> Result<Vec<i32>> {
         let ids = parts.tokenizer.encode(part).map_err(|e| e.at(origin.clone()))?;
+        Ok(ids.into_iter().map(|id| id as i32).collect())
+    };
+    let sequences = |ids: &[i32], which: &str| -> Result<(Dataset, usize)> {
         let count = ids.len().saturating_sub(1) / length;
         if count == 0 {
-            return Err(Error::new(ErrorKind::Data, "the text is too short")
-                .at(origin.clone())
-                .because(format!(
-                    "{} of its {unit} are to {which} on, for sequences of {length} and one more",
-                    ids.len()
-                ))
-                .hint("take a longer text or a smaller data.sequence_length"));
+            return Err(too_short(&origin, &format!("{} of its {unit}", ids.len()), which, length));
         }
         let tokens = |from: usize| {
-            let ids = ids.iter().skip(from).take(count * length);
-            Literal::from_slice([count, length], &ids.map(|id| *id as i32).collect::<Vec<_>>())
+            Literal::from_slice([count, length], ids.get(from..from + count * length).unwrap_or_default())
         };
         let fields = [("tokens", tokens(0)?), ("label", tokens(1)?)];
-        Ok((Dataset::from_named_slices(format!("{name} {which}"), fields)?, count, ids.len()))
+        Ok((Dataset::from_named_slices(format!("{name} {which}"), fields)?, count))
     };
-    let (train, train_len, _) = sequences(parts.train, "train")?;
-    let (test, test_len, test_tokens) = sequences(parts.test, "test")?;
-    let bytes_per_token = parts.test.len() as f64 / test_tokens as f64;
+    let (train_ids, test_ids) = (ids_of(parts.train)?, ids_of(parts.test)?);
+    let (train, train_len) = sequences(&train_ids, "train")?;
+    let (test, test_len) = sequences(&test_ids, "test")?;
+    let bytes_per_token = parts.test.len() as f64 / test_ids.len() as f64;
     let told = (unit == "tokens").then(|| {
         format!(
             "{} tokens of {}, {bytes_per_token:.2} bytes each",
@@ -198,8 +218,20 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
         notes: told.into_iter().collect(),
         identity: parts.identity(&options.tokens),
         streamed: None,
-        language: Some(Language { tokenizer: parts.tokenizer, bytes_per_token }),
+        language: Some(Language {
+            tokenizer: parts.tokenizer,
+            bytes_per_token,
+            train: train_ids.into(),
+            length,
+        }),
     })
+}
+
+fn too_short(origin: &str, there_are: &str, which: &str, length: usize) -> Error {
+    Error::new(ErrorKind::Data, "the text is too short")
+        .at(origin)
+        .because(format!("{there_are} are to {which} on, for sequences of {length} and one more"))
+        .hint("take a longer text or a smaller data.sequence_length")
 }
 
 const SUBJECTS: [&str; 8] =
@@ -268,6 +300,37 @@ mod tests {
         let again = of(Tokens::Known(language.tokenizer.clone()));
         assert_eq!((again.train_len, again.identity), (pairs.train_len, None));
         std::fs::remove_file(&file).unwrap();
+    }
+
+    #[test]
+    fn sequences_at_random_offsets_are_others_in_each_epoch() {
+        let file = std::env::temp_dir().join(format!("systole-text-offsets-{}.txt", std::process::id()));
+        let written: Vec<u8> = (0..=120).collect();
+        std::fs::write(&file, &written).unwrap();
+        let data = text(file.clone(), 7).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let moved = data.language.unwrap().at_random_offsets(crate::numbered(data.train), 5).repeat_n(3);
+        let of = |s: &Sample, name: &str| s.get(name).unwrap().to_f64s();
+        let starts: Vec<f64> = moved
+            .iter()
+            .map(|s| {
+                let s = s.unwrap();
+                let tokens = of(&s, "tokens");
+                assert!(tokens.windows(2).all(|pair| pair[1] == pair[0] + 1.0), "{tokens:?}");
+                assert_eq!(of(&s, "label"), tokens.iter().map(|t| t + 1.0).collect::<Vec<_>>());
+                tokens[0]
+            })
+            .collect();
+        // 108 bytes are trained on: 15 sequences, of which the last one has room for 2 bytes.
+        assert_eq!(starts.len(), 45);
+        let (first, second) = (&starts[..15], &starts[15..30]);
+        assert!(first != second, "{starts:?}");
+        for (i, start) in starts.iter().enumerate() {
+            let from = (i % 15 * 7) as f64;
+            assert!((from..from + 7.0).contains(start) && *start <= 100.0, "{i}: {start}");
+        }
+        let again: Vec<f64> = moved.iter().map(|s| of(&s.unwrap(), "tokens")[0]).collect();
+        assert_eq!(again, starts);
     }
 
     #[test]
