@@ -246,7 +246,7 @@ fn a_trace_of_one_or_two_threads_survives_a_kill() {
 }
 
 /// Each preset, with layers and pictures so small that steps take no time.
-const PRESETS: [(&str, &[&str]); 11] = [
+const PRESETS: [(&str, &[&str]); 12] = [
     ("fashion-mnist", &["layers.0.filters=2"]),
     ("mnist", &["layers.1.units=8"]),
     ("lstm", &["layers.0.output_dim=8", "layers.1.units=8", "layers.2.units=8", "data.sequence_length=8"]),
@@ -257,6 +257,7 @@ const PRESETS: [(&str, &[&str]); 11] = [
     ("tfrecord", &["data.image_size=[16, 16]"]),
     ("table", &[]),
     ("resnet50", &["model.depths=[1, 1]", "model.width=4", "model.classes=10", "data.image_size=[32, 32]"]),
+    ("gpt-micro", &["model.num_layers=1", "model.hidden_dim=16", "data.sequence_length=16"]),
     (
         "gpt2-small",
         &[

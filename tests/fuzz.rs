@@ -4,6 +4,8 @@
 mod checkpoints;
 #[path = "../fuzz/src/targets.rs"]
 mod targets;
+#[path = "../fuzz/src/tokenizers.rs"]
+mod tokenizers;
 
 use systole_base::rng::Stream;
 
@@ -36,7 +38,9 @@ fn mutated(seeds: &[Vec<u8>], draws: &mut Stream) -> Vec<u8> {
 #[test]
 fn seeds_and_their_mutations_make_no_panic() {
     let checkpoints: targets::Target = ("model", checkpoints::model, checkpoints::model_seeds);
-    for (k, (name, target, seeds)) in targets::TARGETS.into_iter().chain([checkpoints]).enumerate() {
+    let tokenizers: targets::Target = ("tokenizer", tokenizers::tokenizer, tokenizers::tokenizer_seeds);
+    let all = targets::TARGETS.into_iter().chain([checkpoints, tokenizers]);
+    for (k, (name, target, seeds)) in all.enumerate() {
         let seeds = seeds();
         assert!(!seeds.is_empty(), "{name}");
         seeds.iter().for_each(|seed| target(seed));

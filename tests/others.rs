@@ -282,9 +282,8 @@ fn shards_of_web_dataset_and_texts_train_too() {
     let model = done.json()["model_file"].as_str().unwrap().to_string();
     assert_eq!(f.run(&["predict", &model, "shard.tar", "--limit=3"]).ok().out.lines().count(), 3);
     f.write("my.txt", "to be or not to be, ".repeat(60));
-    let units = ["--set=layers.0.output_dim=8", "--set=layers.1.units=8", "--set=layers.2.units=8"];
-    let o =
-        train(&f, "my.txt", "text", &[&units[..], &["--set=data.sequence_length=10"]].concat()).ok().json();
+    let small = ["--set=model.num_layers=1", "--set=model.hidden_dim=8", "--set=data.sequence_length=10"];
+    let o = train(&f, "my.txt", "text", &small).ok().json();
     assert!(o["model_file"].as_str().unwrap().starts_with("text/"), "{o}");
 }
 

@@ -335,9 +335,9 @@ fn texts_of_other_encodings_are_told() {
     let line = "L'été à Nîmes, naïve et drôle.\n";
     f.write("latin1.txt", windows(&line.repeat(60)));
     let units = [
-        "--set=layers.0.output_dim=8",
-        "--set=layers.1.units=8",
-        "--set=layers.2.units=8",
+        "--set=model.num_layers=1",
+        "--set=model.hidden_dim=8",
+        "--set=model.intermediate_dim=8",
         "--set=data.sequence_length=10",
     ];
     train(&f, "latin1.txt", "x", &units)
@@ -359,7 +359,7 @@ fn texts_of_other_encodings_are_told() {
     // A text beside a saved model: the model's own layers.
     f.write("more.txt", "To be or not to be. ".repeat(60));
     let done = train(&f, "more.txt", "more", &["--from", m, "--set=data.records.encoding=utf-8"]).ok();
-    assert_eq!(done.json()["config"]["layers"], o["config"]["layers"]);
+    assert_eq!(done.json()["config"]["model"], o["config"]["model"]);
 }
 
 #[test]

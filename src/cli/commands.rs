@@ -5,8 +5,8 @@ use super::common::Common;
 use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::{
-    bench, check, chips, compare, compile, compile_here, data, devices, doctor, evaluate, init, knobs,
-    lr_find, ops, plan, predict, resume, run, selftest, setup, show, shrink, summary, sweep, train,
+    bench, check, chips, compare, compile, compile_here, data, devices, doctor, evaluate, generate, init,
+    knobs, lr_find, ops, plan, predict, resume, run, selftest, setup, show, shrink, summary, sweep, train,
     translate,
 };
 use clap::Subcommand;
@@ -50,6 +50,8 @@ commands! {
     Evaluate(evaluate::EvaluateArgs),
     /// Say what is in pictures, rows of tables or sentences
     Predict(predict::PredictArgs),
+    /// Go on with a text: a language model's own words after a prompt
+    Generate(generate::GenerateArgs),
     /// Look at data, convert, count, check and time them, follow one element through a pipeline
     Data(data::DataCommand),
     /// Show a model's layers, shapes and numbers of weights

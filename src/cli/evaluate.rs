@@ -2,7 +2,7 @@
 
 use super::common::{Common, DataArgs};
 use super::confusion::Confusion;
-use super::known::{check_samples, check_tokens, set_columns, with_its_classes};
+use super::known::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
 use super::outcome::{Failure, Outcome, Run};
 use super::own_data::OwnData;
 use super::report::one;
@@ -18,7 +18,8 @@ use serde_json::{Map, json};
 use std::path::Path;
 use std::time::Instant;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
-use systole_nn::Model;
+use systole_nn::loss::Loss;
+use systole_nn::{Logs, Model};
 
 #[derive(Args)]
 pub(crate) struct EvaluateArgs {
@@ -56,7 +57,8 @@ impl Run for EvaluateArgs {
 fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     let file = run_folder::model_file(&args.model)?;
     let mut model = Model::load(&file)?;
-    let config = config(args, &file, &model)?;
+    let mut config = config(args, &file, &model)?;
+    config.data.known_tokenizer = tokenizer_of(&model)?;
     let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
     check_samples(&model, &config, &data, &file)?;
     let data = with_its_classes(&model, data, &file)?;
@@ -75,6 +77,8 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         counted(samples as u64, &format!("test {}", one(data.elements))),
         data.name
     ));
+    let perplexity = data.language.as_ref().and_then(|l| Perplexity::of(&model, &logs, l.bytes_per_token));
+    perplexity.iter().for_each(|p| screen.line(p.text()));
     if let Some(versions) = args.tta {
         screen.line(format!(
             "  test-time augmentation: of each, and {} of it",
@@ -91,6 +95,10 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         object.insert("model_file".into(), json!(file));
         object.insert("dataset".into(), json!(data.name));
         object.extend(logs.iter().map(|(n, v)| (n.to_string(), json!(v))));
+        if let Some(p) = &perplexity {
+            object.insert("perplexity".into(), json!(p.perplexity));
+            object.insert("bits_per_byte".into(), json!(p.bits_per_byte));
+        }
         object.insert("samples".into(), json!(samples));
         args.tta.iter().for_each(|versions| drop(object.insert("tta".into(), json!(versions))));
         object.insert("seconds".into(), json!(seconds));
@@ -98,6 +106,30 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         screen.object(&object.into());
     }
     Ok(0)
+}
+
+/// How well a language model tells what comes next.
+struct Perplexity {
+    /// Among how many equally likely tokens it would be as unsure.
+    perplexity: f64,
+    /// Whatever tokens are: models of different tokenizers can be compared.
+    bits_per_byte: f64,
+}
+
+impl Perplexity {
+    /// Of the mean negative logarithm of probabilities, where the loss is that.
+    fn of(model: &Model, logs: &Logs, bytes_per_token: f64) -> Option<Perplexity> {
+        let loss = &model.compile_config()?.loss;
+        let nats = logs.get("loss").filter(|_| matches!(loss, Loss::SparseCategoricalCrossentropy { .. }))?;
+        Some(Perplexity {
+            perplexity: nats.exp(),
+            bits_per_byte: nats / std::f64::consts::LN_2 / bytes_per_token,
+        })
+    }
+
+    fn text(&self) -> String {
+        format!("  perplexity {:.2} a token, {:.3} bits a byte", self.perplexity, self.bits_per_byte)
+    }
 }
 
 /// The configuration in the model file, or the named data set's preset, with the arguments applied.

@@ -1,11 +1,14 @@
 //! Data for a saved model, as it knows them: samples of its shape, classes and columns by name, ids that it has a place for.
 
 use crate::config::{Config, Draft};
-use crate::datasets::TrainingData;
+use crate::datasets::{Tokenizer, TrainingData};
+use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_nn::loss::Loss;
 use systole_nn::{Batch, Model};
 
+/// Where a model file keeps its tokenizer.
+const TOKENIZER: &str = "tokenizer";
 /// Sequences that are looked at together.
 const TOGETHER: usize = 1024;
 
@@ -76,4 +79,15 @@ pub(crate) fn set_columns(draft: &mut Draft, config: &Config, model: &Model, pat
     if let Some(fields) = model.notes.get("fields").filter(|_| is_wanted) {
         draft.set(path, "data.records.inputs", fields);
     }
+}
+
+/// What a saved model's text was cut into, where its file says so.
+pub(crate) fn tokenizer_of(model: &Model) -> Result<Option<Arc<Tokenizer>>> {
+    let kept = model.notes.get(TOKENIZER).map(|text| Tokenizer::from_json(text).map(Arc::new));
+    kept.transpose().at(|| "the tokenizer kept with the model".into())
+}
+
+/// Keeps with a model what its text was cut into.
+pub(crate) fn keep_tokenizer(model: &mut Model, tokenizer: &Tokenizer) {
+    model.notes.insert(TOKENIZER.into(), tokenizer.to_json());
 }

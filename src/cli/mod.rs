@@ -16,6 +16,7 @@ mod devices;
 mod doctor;
 mod evaluate;
 mod event_pictures;
+mod generate;
 mod init;
 mod kernels;
 mod knobs;

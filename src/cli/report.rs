@@ -241,6 +241,9 @@ impl<'a> Report<'a> {
             self.config.data.dir.as_ref().map_or(String::new(), |d| format!(" --data-dir {}", quoted(d)));
         let predict = match self.data.has_example() && example.is_file() {
             true => format!("\n  {program} predict {to_use} {}   # what is in a picture", quoted(example)),
+            false if self.data.language.is_some() => {
+                format!("\n  {program} generate {to_use} --prompt The   # what it makes of a begin")
+            }
             false => String::new(),
         };
         let go_on = match self.interrupted && self.epochs < self.config.fit.epochs {

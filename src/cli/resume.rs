@@ -1,6 +1,7 @@
 //! `systole resume`: goes on with the run of a folder.
 
 use super::common::Common;
+use super::known::tokenizer_of;
 use super::outcome::{Outcome, Run};
 use super::run_folder::{self, Record, Resume, SaveArgs};
 use super::screen::Screen;
@@ -45,13 +46,14 @@ fn resume(args: ResumeArgs, screen: &Screen) -> Outcome {
         return Err(e.hint(run_of(&args.folder)).into());
     };
     record.config.fit.tui |= args.tui;
-    let data = load_data(&record.config, screen)?;
-    announce_data(&data, &record.reason, screen);
     // The saved model may have been moved away since, or be one that this run has written itself.
     let earlier = match &record.from {
         Some(from) => Some(run_folder::saved(&args.folder)?.map_or_else(|| Model::load(from), Ok)?),
         None => None,
     };
+    record.config.data.known_tokenizer = earlier.as_ref().map_or(Ok(None), tokenizer_of)?;
+    let data = load_data(&record.config, screen)?;
+    announce_data(&data, &record.reason, screen);
     let record = Record { data: data.identity.clone(), ..record };
     let folder = Folder::make(args.folder, &data.name)?;
     train(

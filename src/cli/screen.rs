@@ -50,6 +50,15 @@ impl Screen {
         }
     }
 
+    /// A part of a line, shown at once.
+    pub(crate) fn piece(&self, text: &str) {
+        if !self.is_silent && !self.json {
+            terminal::clear();
+            let text = if stdout().is_terminal() { harmless(text) } else { text.into() };
+            written(write!(stdout().lock(), "{text}").and_then(|()| stdout().flush()));
+        }
+    }
+
     /// One line of JSON for programs.
     pub(crate) fn object(&self, value: &serde_json::Value) {
         if !self.is_silent {
@@ -71,8 +80,17 @@ fn out(text: &str) {
         return;
     }
     terminal::clear();
-    let written = writeln!(stdout().lock(), "{text}").and_then(|()| stdout().flush());
-    if let Err(e) = written {
+    written(writeln!(stdout().lock(), "{text}").and_then(|()| stdout().flush()));
+}
+
+/// Without characters that would tell a terminal to do something.
+fn harmless(text: &str) -> String {
+    let is_order = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    text.chars().map(|c| if is_order(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+fn written(result: std::io::Result<()>) {
+    if let Err(e) = result {
         if e.kind() == ErrorKind::BrokenPipe {
             std::process::exit(0);
         }
@@ -201,6 +219,11 @@ mod tests {
         assert_eq!(quoted("it's"), "'it'\\''s'");
         assert_eq!(quoted(""), "''");
         assert_eq!(quoted("$HOME;x"), "'$HOME;x'");
+    }
+
+    #[test]
+    fn what_a_model_makes_gives_a_terminal_no_orders() {
+        assert_eq!(harmless("a\tb\n\u{1b}[2Jc\r\u{9b}1mé"), "a\tb\n\u{fffd}[2Jc\u{fffd}\u{fffd}1mé");
     }
 
     #[test]

@@ -181,9 +181,7 @@ impl All<'_> {
                 is_out: false,
             };
             let data = self.load(&trial.config, screen)?;
-            if trial.config.data.is_own() {
-                tried.trial.config.fit_data(&data)?;
-            }
+            tried.trial.config.fit_data(&data)?;
             let config = &tried.trial.config;
             let checked = config.layers_only()?.output_for(&[config.sample_of(&data)]);
             let output = checked.map_err(|e| e.at(tried.told()))?.shape.to_vec();

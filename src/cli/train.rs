@@ -1,7 +1,7 @@
 //! `systole train`: from arguments to a trained, saved and tested model.
 
 use super::common::{Common, DataArgs};
-use super::known::set_columns;
+use super::known::{set_columns, tokenizer_of};
 use super::outcome::{Failure, Outcome, Run};
 use super::own_data::beside_model;
 use super::run_folder::{Record, Resume, SaveArgs, model_file};
@@ -10,19 +10,20 @@ use super::target::{Target, config_of, set_all};
 use super::training::{Folder, Start, announce_data, barebones, fast_dev_run, load_data, prepared, train};
 use crate::config::{Config, Draft, Logger};
 use crate::datasets::{
-    DataDir, RecordOptions, TrainingData, holds_records, is_of_records, picture_size_for,
+    DataDir, RecordOptions, Tokenizer, TrainingData, holds_records, is_of_records, picture_size_for,
     picture_size_of_records,
 };
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 use systole_ir::{Error, ErrorKind};
 use systole_nn::Model;
 
 #[derive(Args)]
 pub(crate) struct TrainArgs {
-    /// A folder with one folder of pictures for each class, or of TFRecord, CSV or NumPy files; such a file; a TOML file
-    /// (see `systole init`); or fashion-mnist, mnist, glyphs, mlp, cifar-cnn, resnet50, gpt2-small, lstm. Without: fashion-mnist where its files are found or can be
+    /// A folder with one folder of pictures for each class, or of TFRecord, CSV or NumPy files; such a file; a text (.txt); a TOML file
+    /// (see `systole init`); or fashion-mnist, mnist, glyphs, mlp, cifar-cnn, resnet50, gpt2-small, gpt-micro, lstm. Without: fashion-mnist where its files are found or can be
     /// downloaded, else glyphs
     #[arg(value_name = "FOLDER | FILE | CONFIG.toml | PRESET")]
     target: Option<String>,
@@ -156,7 +157,8 @@ fn run(mut args: TrainArgs, screen: &Screen) -> Outcome {
     if args.print_config {
         return print_config(&args.configured(draft)?, screen);
     }
-    let Plan { config, data, reason } = args.plan(draft, screen)?;
+    let known = earlier.as_ref().map_or(Ok(None), tokenizer_of)?;
+    let Plan { config, data, reason } = args.plan(draft, known, screen)?;
     let initial_epoch = earlier.as_ref().map_or(0, Model::epochs);
     if config.fit.fast_dev_run.is_some() {
         return fast_dev_run(earlier, args.from.as_deref(), &config, data, screen);
@@ -188,7 +190,8 @@ impl TrainArgs {
         self.from = self.from.as_deref().map(model_file).transpose()?;
         let earlier = self.from.as_ref().map(Model::load).transpose()?;
         let draft = self.draft(earlier.as_ref())?;
-        let Plan { config, data, .. } = self.plan(draft, screen)?;
+        let known = earlier.as_ref().map_or(Ok(None), tokenizer_of)?;
+        let Plan { config, data, .. } = self.plan(draft, known, screen)?;
         let (model, data) = prepared(earlier, self.from.as_deref(), &config, data, screen)?;
         Ok((model, config, data))
     }
@@ -345,15 +348,16 @@ impl TrainArgs {
         Ok(config)
     }
 
-    /// Configuration and data. Only where nothing was asked for may glyphs stand in for Fashion-MNIST.
-    fn plan(&self, draft: Draft, screen: &Screen) -> Result<Plan, Failure> {
+    /// Configuration and data, of which text is cut as a saved model knows it. Only where nothing was asked for may glyphs stand in for Fashion-MNIST.
+    fn plan(&self, draft: Draft, known: Option<Arc<Tokenizer>>, screen: &Screen) -> Result<Plan, Failure> {
         let config = self.configured(draft)?;
         let free = self.target.is_none() && self.from.is_none() && self.data.data_dir.is_none();
         let free = free && config.data.dataset == "fashion-mnist" && config.data.dir.is_none();
         if !free {
-            let data = load_data(&config, screen)?;
             let mut config = config;
-            if config.data.is_own() && self.from.is_none() {
+            config.data.known_tokenizer = known;
+            let data = load_data(&config, screen)?;
+            if self.from.is_none() {
                 config.fit_data(&data)?;
             }
             return Ok(announced(config, data, "as asked".into(), screen));
@@ -446,7 +450,7 @@ fn file_draft(file: &Path, asked: RecordOptions) -> Result<Draft, Failure> {
 /// The preset for text, which learns from this one.
 fn text_draft(file: &Path) -> Result<Draft, Failure> {
     let whole = systole_data::input::absolute(file)?;
-    let mut draft = Draft::preset("lstm")?;
+    let mut draft = Draft::preset("gpt-micro")?;
     draft.set_text(file.display().to_string(), "data.dir", &whole.display().to_string());
     Ok(draft)
 }

@@ -2,7 +2,7 @@
 
 use super::answers::Answers;
 use super::event_pictures;
-use super::known::{check_samples, check_tokens, with_its_classes};
+use super::known::{check_samples, check_tokens, keep_tokenizer, with_its_classes};
 use super::outcome::Outcome;
 use super::report::{Files, Report};
 use super::run_folder::{self, Record, Resume, SaveArgs};
@@ -105,6 +105,9 @@ fn note_origin(model: &mut Model, config: &Config, data: &TrainingData) -> Resul
     model.notes.insert("config".into(), portable(config).to_toml()?);
     if !data.fields.is_empty() {
         model.notes.insert("fields".into(), json!(data.fields).to_string());
+    }
+    if let Some(language) = &data.language {
+        keep_tokenizer(model, &language.tokenizer);
     }
     Ok(())
 }
@@ -495,6 +498,8 @@ pub(crate) fn barebones(
 fn portable(config: &Config) -> Config {
     let mut config = config.clone();
     config.data.dir = None;
+    let named = config.data.tokenizer.as_ref().and_then(|t| Path::new(t).file_name());
+    config.data.tokenizer = named.map(|name| name.to_string_lossy().into_owned());
     config.fit.report = true;
     config.fit.tui = false;
     config

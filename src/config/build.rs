@@ -58,6 +58,7 @@ impl Config {
         let written = self.data.records.as_ref().map(|r| r.written()).transpose()?.unwrap_or_default();
         Ok(TextOptions {
             sequence_length: self.data.sequence_length(),
+            tokens: self.data.tokens()?,
             encoding: written.encoding,
             is_for_testing: self.data.validation_split.is_some_and(|part| part >= 1.0),
         })
@@ -85,12 +86,18 @@ impl Config {
         }
     }
 
-    /// Fits the configuration to data of one's own: the last layer, and for labels that are numbers the loss, where these
+    /// Fits the configuration to data of one's own: the last layer, or of text how many tokens there are, and for labels that are numbers the loss, where these
     /// are still as the presets have them; and keeps how columns of tables became numbers.
     ///
     /// # Errors
     /// When the labels are numbers and the loss is one for classes.
     pub fn fit_data(&mut self, data: &TrainingData) -> Result<()> {
+        if let Some(language) = &data.language {
+            return self.fit_language(language);
+        }
+        if !self.data.is_own() {
+            return Ok(());
+        }
         if !data.columns.is_empty() {
             self.data.records.get_or_insert_default().columns = data.columns.clone();
         }
@@ -139,6 +146,10 @@ impl Config {
     /// As [`Config::train_pipeline`], of which one of several hosts needs some rows of each batch.
     pub fn train_pipeline_of(&self, data: &TrainingData, share: Option<Share>) -> Dataset {
         let (mut train, buffer) = self.train_elements(data);
+        let language = data.language.as_ref().filter(|_| self.data.random_offsets);
+        if language.is_some() {
+            train = numbered(train);
+        }
         if self.data.shuffle {
             train = train.shuffle(buffer, self.seed);
         }
@@ -148,6 +159,9 @@ impl Config {
         if let Some(s) = &data.streamed {
             let prepare = s.prepare.clone();
             train = train.map_parallel(move |s| prepare.call(s), AUTOTUNE);
+        }
+        if let Some(language) = language {
+            train = language.at_random_offsets(train, self.seed);
         }
         train = self.sized(train, data);
         if data.is_pictures() && !self.data.augment.is_empty() {
@@ -283,7 +297,9 @@ impl Config {
 
     /// The layers as a model without weights.
     pub fn layers_only(&self) -> Result<Model> {
-        settings::architecture(self.model.as_ref(), &self.layers).map(Model::new).map_err(|w| w.error)
+        let mut config = self.clone();
+        config.fit_usual_tokens()?;
+        settings::architecture(config.model.as_ref(), &config.layers).map(Model::new).map_err(|w| w.error)
     }
 
     /// What `Model::compile` is given.

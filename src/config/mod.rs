@@ -15,6 +15,7 @@ mod elsewhere;
 mod settings;
 mod sweep;
 mod synthetic;
+mod tokens;
 
 pub use augment::{TestTime, augmentations};
 pub use build::scale_pixels;
@@ -24,9 +25,10 @@ pub use elsewhere::home_of;
 pub use sweep::{METHODS, Method, Sweep, Trial};
 
 use crate::config::blame::Wrong;
-use crate::datasets::RecordOptions;
+use crate::datasets::{RecordOptions, Tokenizer};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use systole_data::Tuning;
 use systole_dist::Strategy;
 use systole_ir::{DType, Error, ErrorKind, Result, knobs};
@@ -40,7 +42,7 @@ use toml::{Table, Value};
 pub const DATASETS: [&str; 7] = ["fashion-mnist", "mnist", "glyphs", "cifar10", "folder", "records", "text"];
 
 /// Names of the presets.
-pub const PRESETS: [&str; 11] = [
+pub const PRESETS: [&str; 12] = [
     "fashion-mnist",
     "mnist",
     "glyphs",
@@ -51,6 +53,7 @@ pub const PRESETS: [&str; 11] = [
     "table",
     "resnet50",
     "gpt2-small",
+    "gpt-micro",
     "lstm",
 ];
 
@@ -162,6 +165,20 @@ pub struct Data {
     /// Tokens in a sample of text. Default: 128.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<usize>,
+    /// What a token of text is: `bytes`, `chars` (characters of the text), `bpe` (byte pairs, learnt from the text), or a tokenizer's
+    /// file: a `tokenizer.json`, or a `vocab.json` with `merges.txt` beside it. Default: `bytes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<String>,
+    /// Tokens that `bpe` learns, the 256 bytes among them. Default: 1024.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocabulary: Option<usize>,
+    /// Whether the sequences of a text that is trained on begin anywhere, elsewhere in each epoch, rather than where the one before
+    /// ended. Default: false.
+    #[serde(default, skip_serializing_if = "is_unset")]
+    pub random_offsets: bool,
+    /// The tokenizer of a saved model, in the place of what `tokenizer` says.
+    #[serde(skip)]
+    pub known_tokenizer: Option<Arc<Tokenizer>>,
     /// Only so many training samples: of one's own data some of all classes, of published sets the first ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_samples: Option<u64>,
@@ -330,6 +347,7 @@ impl Config {
             "table" => include_str!("presets/table.toml"),
             "resnet50" => include_str!("presets/resnet50.toml"),
             "gpt2-small" => include_str!("presets/gpt2-small.toml"),
+            "gpt-micro" => include_str!("presets/gpt-micro.toml"),
             "lstm" => include_str!("presets/lstm.toml"),
             _ => return None,
         };
@@ -567,6 +585,7 @@ impl Data {
         let sides = self.image_size.map(|[h, w]| h.min(w) as u64);
         at_least_one("data.image_size", sides)?;
         at_least_one("data.sequence_length", self.sequence_length.map(|n| n as u64))?;
+        self.check_tokens()?;
         at_least_one("data.train_samples", self.train_samples)?;
         at_least_one("data.test_samples", self.test_samples)?;
         self.check_records()?;

@@ -50,10 +50,7 @@ pub struct FolderOptions {
 /// pictures than the quota (names the first of them).
 pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<TrainingData> {
     let dir = dir.into();
-    let Some(root) = dir.named() else {
-        return Err(Error::new(ErrorKind::Config, "no folder of pictures is named")
-            .hint("name the folder that holds one folder for each class, with --data-dir or data.dir"));
-    };
+    let root = dir.named().ok_or_else(not_named)?;
     // All of them are to be tested on, whichever classes there are.
     let is_all = options.validation_split >= 1.0;
     let found = Found::look_at(root, is_all)?;
@@ -106,7 +103,13 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
         notes,
         identity: Some(identity),
         streamed: None,
+        language: None,
     })
+}
+
+fn not_named() -> Error {
+    Error::new(ErrorKind::Config, "no folder of pictures is named")
+        .hint("name the folder that holds one folder for each class, with --data-dir or data.dir")
 }
 
 /// The size and colour to bring the pictures of a folder to where nobody says: the middle one of the shorter sides of

@@ -17,6 +17,7 @@ mod record_files;
 mod record_options;
 mod records;
 mod text;
+mod tokenizer;
 
 pub use cifar::cifar10;
 pub use columns::ColumnCode;
@@ -28,7 +29,8 @@ pub use record_options::{Packed, RecordOptions};
 pub use records::{
     RecordInputs, RecordShape, holds_records, picture_size_of_records, record_inputs, records,
 };
-pub use text::{TEXT_TOKENS, TextOptions, text, text_with};
+pub use text::{Language, TEXT_TOKENS, TextOptions, Tokens, text, text_with};
+pub use tokenizer::Tokenizer;
 
 use std::sync::Arc;
 use systole_base::{DType, Literal, Result, TensorType};
@@ -130,6 +132,8 @@ pub struct TrainingData {
     pub identity: Option<String>,
     /// How training elements come about where they are read from files while training: in place of `train`.
     pub streamed: Option<Streamed>,
+    /// Of text: how it became tokens.
+    pub language: Option<Language>,
 }
 
 /// Elements that are read from files while training. A shuffle holds them as they are in the files, which takes less
@@ -197,6 +201,7 @@ impl From<ImageDataset> for TrainingData {
             notes: Vec::new(),
             identity: None,
             streamed: None,
+            language: None,
         }
     }
 }

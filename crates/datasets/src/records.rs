@@ -185,6 +185,7 @@ pub fn records(
         fields,
         columns,
         notes,
+        language: None,
         identity: Some(identity(&[source.files(), test_source.files()], train, test, mark)),
         streamed: Some(Streamed {
             in_order: source.in_order(train_part),

@@ -1,18 +1,68 @@
-//! Text as sequences of bytes: a file of yours or Tiny Shakespeare where they are found, else sentences drawn by code.
+//! Text as sequences of tokens: a file of yours or Tiny Shakespeare where they are found, else sentences drawn by code.
 
-use super::TrainingData;
 use super::files::{DataDir, roots};
+use super::{Tokenizer, TrainingData};
 use std::path::PathBuf;
-use systole_base::rng::{Stream, hash_name};
+use std::sync::Arc;
+use systole_base::rng::{Stream, fnv1a, hash_name};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
-use systole_data::Dataset;
 use systole_data::format::encoding::{Encoding, to_utf8};
+use systole_data::{AUTOTUNE, Dataset, Sample};
 
-/// Tokens are bytes.
+/// How many tokens there are where these are bytes.
 pub const TEXT_TOKENS: usize = 256;
 
+/// What a text is cut into.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Tokens {
+    /// Its bytes.
+    #[default]
+    Bytes,
+    /// Its characters, those of the whole text.
+    Chars,
+    /// Byte pairs, learnt from the part that is trained on.
+    Bpe {
+        /// How many tokens there are at most.
+        vocabulary: usize,
+    },
+    /// What a tokenizer says that is there already.
+    Known(Arc<Tokenizer>),
+}
+
+/// How a text became tokens.
+#[derive(Clone, Debug)]
+pub struct Language {
+    /// What turns text into tokens and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Bytes of the text that is tested on, for each of its tokens.
+    pub bytes_per_token: f64,
+    /// The text that is trained on.
+    train: Arc<[i32]>,
+    /// Tokens of a sequence.
+    length: usize,
+}
+
+impl Language {
+    /// Sequences for training, [numbered](crate::numbered) as they follow each other, each begun up to a sequence's length later: at
+    /// another place in each epoch.
+    pub fn at_random_offsets(&self, sequences: Dataset, seed: u64) -> Dataset {
+        let (tokens, length) = (self.train.clone(), self.length);
+        let moved = move |sample: Sample, draws: &mut Stream| -> Result<Sample> {
+            let from = sample.get("index")?.get(0).as_i64().max(0) as usize * length;
+            let room = tokens.len().saturating_sub(from + length + 1).min(length.saturating_sub(1));
+            let from = from + draws.below(room as u64 + 1) as usize;
+            let part = |from: usize| {
+                let part = tokens.get(from..from + length).unwrap_or_default();
+                Literal::from_slice([part.len()], part)
+            };
+            Ok(Sample::new([("tokens", part(from)?), ("label", part(from + 1)?)]))
+        };
+        sequences.map_random_parallel(seed ^ hash_name("offsets of sequences"), moved, AUTOTUNE)
+    }
+}
+
 /// A text cut into sequences `tokens: i32[S]` of `sequence_length` bytes, each with the bytes that follow as
-/// `label: i32[S]`. The first nine tenths of the text are for training.
+/// `label: i32[S]`; [`text_with`] takes characters or byte pairs for tokens, too. The first nine tenths of the text are for training.
 ///
 /// A named `dir` is a text file, a folder with `input.txt`, or one with `tiny-shakespeare/input.txt`. Without a name
 /// the latter are looked for in the usual places, and where there are none, sentences are drawn from a small grammar;
@@ -27,18 +77,26 @@ pub const TEXT_TOKENS: usize = 256;
 /// # Errors
 /// `Io` when what was named is not there, `Data` when it is too short for a training and a test sequence.
 pub fn text(dir: impl Into<DataDir>, sequence_length: usize) -> Result<TrainingData> {
-    text_with(dir, &TextOptions { sequence_length, encoding: None, is_for_testing: false })
+    text_with(dir, &TextOptions { sequence_length, ..TextOptions::default() })
 }
 
 /// How a text becomes sequences.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TextOptions {
-    /// Bytes of a sequence.
+    /// Tokens of a sequence. Default: 128.
     pub sequence_length: usize,
+    /// What a token is. Default: a byte.
+    pub tokens: Tokens,
     /// What the text is, which becomes UTF-8; none: UTF-8, or UTF-16 where its first bytes say so.
     pub encoding: Option<Encoding>,
     /// Whether all of it is to be tested on.
     pub is_for_testing: bool,
+}
+
+impl Default for TextOptions {
+    fn default() -> TextOptions {
+        TextOptions { sequence_length: 128, tokens: Tokens::Bytes, encoding: None, is_for_testing: false }
+    }
 }
 
 /// [`text`] with every option.
@@ -79,35 +137,72 @@ fn missing(places: &[PathBuf]) -> Error {
         .hint("name a text file, or leave the folder out: then sentences are drawn by code")
 }
 
+/// A text's part for training, its part for testing, and what cuts them into tokens.
+struct Parts<'t> {
+    train: &'t str,
+    test: &'t str,
+    tokenizer: Arc<Tokenizer>,
+}
+
+impl<'t> Parts<'t> {
+    fn of(text: &'t str, options: &TextOptions) -> Result<Parts<'t>> {
+        // The first character that begins at nine tenths or after it: of bytes, so many.
+        let at = (text.len() / 10 * 9..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let (train, test) = match options.is_for_testing {
+            true => (text, text),
+            false => text.split_at(at),
+        };
+        let tokenizer = match &options.tokens {
+            Tokens::Bytes => Arc::new(Tokenizer::bytes()),
+            Tokens::Chars => Arc::new(Tokenizer::chars_of(text)),
+            Tokens::Bpe { vocabulary } => Arc::new(Tokenizer::train_bpe(train, *vocabulary)?),
+            Tokens::Known(tokenizer) => tokenizer.clone(),
+        };
+        Ok(Parts { train, test, tokenizer })
+    }
+
+    /// What a change of the text would change in the model.
+    fn identity(&self, tokens: &Tokens) -> Option<String> {
+        let is_learnt = matches!(tokens, Tokens::Chars | Tokens::Bpe { .. });
+        is_learnt.then(|| {
+            format!("tokenizer {} {:016x}", self.tokenizer.name(), fnv1a(self.tokenizer.to_json().as_bytes()))
+        })
+    }
+}
+
 fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Result<TrainingData> {
     let length = options.sequence_length;
-    let (train, test) = match options.is_for_testing {
-        true => (bytes, bytes),
-        false => bytes.split_at(bytes.len() / 10 * 9),
+    let text = std::str::from_utf8(bytes).map_err(|e| {
+        Error::new(ErrorKind::Data, "the text is not UTF-8").at(origin.clone()).because(e.to_string())
+    })?;
+    let parts = Parts::of(text, options)?;
+    let unit = if parts.tokenizer.name() == "bytes" { "bytes" } else { "tokens" };
+    let ids_of = |part: &str| -> Result<Vec<i32>> {
+        let ids = parts.tokenizer.encode(part).map_err(|e| e.at(origin.clone()))?;
+        Ok(ids.into_iter().map(|id| id as i32).collect())
     };
-    let short = |n: usize, which: &str| {
-        Error::new(ErrorKind::Data, "the text is too short")
-            .at(origin.clone())
-            .because(format!(
-                "{n} of its {} bytes are to {which} on, for sequences of {length} and one more",
-                bytes.len()
-            ))
-            .hint("take a longer text or a smaller data.sequence_length")
-    };
-    let sequences = |part: &[u8], which: &str| -> Result<(Dataset, usize)> {
-        let count = part.len().saturating_sub(1) / length;
+    let sequences = |ids: &[i32], which: &str| -> Result<(Dataset, usize)> {
+        let count = ids.len().saturating_sub(1) / length;
         if count == 0 {
-            return Err(short(part.len(), which));
+            return Err(too_short(&origin, &format!("{} of its {unit}", ids.len()), which, length));
         }
         let tokens = |from: usize| {
-            let part: Vec<i32> = part[from..from + count * length].iter().map(|b| i32::from(*b)).collect();
-            Literal::from_slice([count, length], &part)
+            Literal::from_slice([count, length], ids.get(from..from + count * length).unwrap_or_default())
         };
         let fields = [("tokens", tokens(0)?), ("label", tokens(1)?)];
         Ok((Dataset::from_named_slices(format!("{name} {which}"), fields)?, count))
     };
-    let (train, train_len) = sequences(train, "train")?;
-    let (test, test_len) = sequences(test, "test")?;
+    let (train_ids, test_ids) = (ids_of(parts.train)?, ids_of(parts.test)?);
+    let (train, train_len) = sequences(&train_ids, "train")?;
+    let (test, test_len) = sequences(&test_ids, "test")?;
+    let bytes_per_token = parts.test.len() as f64 / test_ids.len() as f64;
+    let told = (unit == "tokens").then(|| {
+        format!(
+            "{} tokens of {}, {bytes_per_token:.2} bytes each",
+            parts.tokenizer.vocabulary_size(),
+            parts.tokenizer.name()
+        )
+    });
     Ok(TrainingData {
         name,
         origin,
@@ -120,10 +215,23 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
         fields: Vec::new(),
         columns: Vec::new(),
         elements: "sequences",
-        notes: Vec::new(),
-        identity: None,
+        notes: told.into_iter().collect(),
+        identity: parts.identity(&options.tokens),
         streamed: None,
+        language: Some(Language {
+            tokenizer: parts.tokenizer,
+            bytes_per_token,
+            train: train_ids.into(),
+            length,
+        }),
     })
+}
+
+fn too_short(origin: &str, there_are: &str, which: &str, length: usize) -> Error {
+    Error::new(ErrorKind::Data, "the text is too short")
+        .at(origin)
+        .because(format!("{there_are} are to {which} on, for sequences of {length} and one more"))
+        .hint("take a longer text or a smaller data.sequence_length")
 }
 
 const SUBJECTS: [&str; 8] =
@@ -166,6 +274,63 @@ mod tests {
         assert!(e.contains("too short") && e.contains("sequence_length"), "{e}");
         std::fs::remove_file(&file).unwrap();
         assert!(text(file, 7).unwrap_err().to_string().contains("input.txt"));
+    }
+
+    #[test]
+    fn a_text_is_cut_into_what_is_asked_for() {
+        let file = std::env::temp_dir().join(format!("systole-text-tokens-{}.txt", std::process::id()));
+        std::fs::write(&file, "Ein Böser hört Öl. ".repeat(40)).unwrap();
+        let of = |tokens: Tokens| {
+            text_with(file.clone(), &TextOptions { sequence_length: 5, tokens, ..TextOptions::default() })
+                .unwrap()
+        };
+        let (bytes, chars, pairs) =
+            (of(Tokens::Bytes), of(Tokens::Chars), of(Tokens::Bpe { vocabulary: 300 }));
+        assert!(bytes.train_len > chars.train_len && chars.train_len > 3 * pairs.train_len);
+        assert!(bytes.identity.is_none() && chars.identity.is_some() && pairs.identity != chars.identity);
+        let language = pairs.language.unwrap();
+        assert!(language.bytes_per_token > 3.5, "{}", language.bytes_per_token);
+        let mut text = Vec::new();
+        for sample in pairs.train.iter() {
+            let ids: Vec<u32> =
+                sample.unwrap().get("tokens").unwrap().to_f64s().iter().map(|id| *id as u32).collect();
+            text.extend(language.tokenizer.decode(&ids));
+        }
+        assert!(String::from_utf8(text).unwrap().starts_with("Ein Böser hört Öl. Ein Böser"));
+        let again = of(Tokens::Known(language.tokenizer.clone()));
+        assert_eq!((again.train_len, again.identity), (pairs.train_len, None));
+        std::fs::remove_file(&file).unwrap();
+    }
+
+    #[test]
+    fn sequences_at_random_offsets_are_others_in_each_epoch() {
+        let file = std::env::temp_dir().join(format!("systole-text-offsets-{}.txt", std::process::id()));
+        let written: Vec<u8> = (0..=120).collect();
+        std::fs::write(&file, &written).unwrap();
+        let data = text(file.clone(), 7).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let moved = data.language.unwrap().at_random_offsets(crate::numbered(data.train), 5).repeat_n(3);
+        let of = |s: &Sample, name: &str| s.get(name).unwrap().to_f64s();
+        let starts: Vec<f64> = moved
+            .iter()
+            .map(|s| {
+                let s = s.unwrap();
+                let tokens = of(&s, "tokens");
+                assert!(tokens.windows(2).all(|pair| pair[1] == pair[0] + 1.0), "{tokens:?}");
+                assert_eq!(of(&s, "label"), tokens.iter().map(|t| t + 1.0).collect::<Vec<_>>());
+                tokens[0]
+            })
+            .collect();
+        // 108 bytes are trained on: 15 sequences, of which the last one has room for 2 bytes.
+        assert_eq!(starts.len(), 45);
+        let (first, second) = (&starts[..15], &starts[15..30]);
+        assert!(first != second, "{starts:?}");
+        for (i, start) in starts.iter().enumerate() {
+            let from = (i % 15 * 7) as f64;
+            assert!((from..from + 7.0).contains(start) && *start <= 100.0, "{i}: {start}");
+        }
+        let again: Vec<f64> = moved.iter().map(|s| of(&s.unwrap(), "tokens")[0]).collect();
+        assert_eq!(again, starts);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use crate::activation::Activation;
 use crate::constraint::Constraint;
+use crate::decoding::Decoding;
 use crate::initializer::Initializer;
 use crate::nearest::unknown;
 use serde::{Deserialize, Serialize};
@@ -137,6 +138,8 @@ pub struct Cx {
     statistics_part: Option<Tensor>,
     /// What a piece that is traced on its own was fed, in order.
     fed: Option<Vec<PieceInput>>,
+    /// Where the call goes on from one before it.
+    decoding: Option<Decoding>,
 }
 
 /// What a parameter of a piece that is traced on its own stands for.
@@ -174,7 +177,36 @@ impl Cx {
             loops: false,
             statistics_part: None,
             fed: None,
+            decoding: None,
         }
+    }
+
+    /// Makes it a context of a call that goes on from one before it.
+    pub(crate) fn decoding_with(self, decoding: Decoding) -> Cx {
+        Cx { decoding: Some(decoding), ..self }
+    }
+
+    /// Where the call goes on from, if it does.
+    pub(crate) fn decoding(&self) -> Option<&Decoding> {
+        self.decoding.as_ref()
+    }
+
+    /// `→ T[shape]`: what the current layer kept in the call before, at first zeros; `None` where no call goes on from another.
+    pub(crate) fn kept(&self, name: &str, dtype: DType, shape: &[usize]) -> Option<Tensor> {
+        Some(self.decoding.as_ref()?.kept(&format!("{}/{name}", self.path()), dtype, shape))
+    }
+
+    /// Keeps a value of the current layer for the next call.
+    pub(crate) fn keep(&mut self, name: &str, value: &Tensor) {
+        let path = format!("{}/{name}", self.path());
+        if let Some(decoding) = &mut self.decoding {
+            decoding.keep(path, value);
+        }
+    }
+
+    /// What the next call goes on from.
+    pub(crate) fn into_kept(self) -> Params {
+        self.decoding.map_or_else(Params::new, Decoding::into_new)
     }
 
     /// Moving statistics go this part (`f32[]`) of the way to those of the batch, whatever their layers say.

@@ -6,6 +6,9 @@
 mod checkpoints;
 #[path = "../targets.rs"]
 mod targets;
+#[cfg(feature = "tokenizer")]
+#[path = "../tokenizers.rs"]
+mod tokenizers;
 
 // The fuzzer's library brings a `main` of its own unless nothing of it is linked.
 fn main() -> std::io::Result<()> {
@@ -14,6 +17,8 @@ fn main() -> std::io::Result<()> {
     }
     #[cfg(feature = "model")]
     write("model", checkpoints::model_seeds())?;
+    #[cfg(feature = "tokenizer")]
+    write("tokenizer", tokenizers::tokenizer_seeds())?;
     Ok(())
 }
 

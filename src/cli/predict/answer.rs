@@ -78,15 +78,11 @@ impl Answer {
     }
 }
 
-/// What a class is called; the byte of a text, as it is written in a program.
+/// What a class is called, or a token of text.
 fn name(model: &Model, takes: Takes, class: usize) -> String {
-    match takes {
-        Takes::Text(_) => match u8::try_from(class) {
-            Ok(byte) => format!("'{}'", byte.escape_ascii()),
-            Err(_) => format!("token {class}"),
-        },
-        _ => model.class_names.get(class).cloned().unwrap_or_else(|| format!("class {class}")),
-    }
+    let known = model.class_names.get(class).cloned();
+    let what = if matches!(takes, Takes::Text(_)) { "token" } else { "class" };
+    known.unwrap_or_else(|| format!("{what} {class}"))
 }
 
 /// A field of a CSV file.

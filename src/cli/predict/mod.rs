@@ -14,7 +14,7 @@ pub(crate) use answer::probabilities;
 use answer::{Answer, Form};
 use clap::Args;
 use serde_json::json;
-use sources::{Reading, Source, Takes, Unread, nothing, or_go_on, stacked};
+use sources::{Reading, Source, Takes, Unread, nothing, or_go_on, stacked, tokens_of};
 use std::path::PathBuf;
 use systole_data::Sample;
 use systole_data::disk::{Disk, write_atomically};
@@ -72,6 +72,9 @@ fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
     let mut model = Model::load_to_predict(&file)?;
     let config = with_settings(config_of(&model, &file)?, &args.sets, &file)?;
     let takes = Takes::of(&model, &file)?;
+    if matches!(takes, Takes::Text(_)) {
+        model.class_names = tokens_of(&model)?;
+    }
     let scale = match takes {
         Takes::Pictures(_) => scale(args, config.as_ref(), screen)?,
         _ => 1.0,

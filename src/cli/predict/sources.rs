@@ -1,8 +1,9 @@
 //! What is predicted: the samples of files and of folders of them, as the model takes them but for scaling.
 
+use super::super::known::tokenizer_of;
 use super::super::screen::note;
 use crate::config::Config;
-use crate::datasets::{RecordInputs, fit_picture_on, is_of_records, record_inputs};
+use crate::datasets::{RecordInputs, Tokenizer, fit_picture_on, is_of_records, record_inputs};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -214,19 +215,23 @@ impl Reading<'_> {
             ))
     }
 
-    /// The last bytes of a text, whose next one is to be told: `tokens: i32[length]`.
+    /// The last tokens of a text, whose next one is to be told: `tokens: i32[length]`.
     fn last_of_text(&self, path: &str, length: usize) -> Result<Dataset> {
         let bytes = input::read(path)
             .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the text"))?;
         let written = self.config.and_then(|c| c.data.records.as_ref()).map(|r| r.written()).transpose()?;
         let (bytes, _) = to_utf8(path, bytes, written.and_then(|w| w.encoding))?;
-        let Some(start) = bytes.len().checked_sub(length) else {
+        let tokenizer = text_tokenizer(self.model)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let ids = tokenizer.encode(&text).map_err(|e| e.at(path))?;
+        let Some(start) = ids.len().checked_sub(length) else {
+            let unit = if tokenizer.name() == "bytes" { "bytes" } else { "tokens" };
             return Err(Error::new(ErrorKind::Data, "the text is too short")
                 .at(path)
-                .because(format!("it has {} bytes, the model looks at {length}", bytes.len()))
-                .hint("give a longer beginning"));
+                .because(format!("it has {} {unit}, the model looks at {length}", ids.len()))
+                .hint("give a longer beginning; `systole generate` takes any"));
         };
-        let tokens: Vec<i32> = bytes[start..].iter().map(|b| i32::from(*b)).collect();
+        let tokens: Vec<i32> = ids.iter().skip(start).map(|id| *id as i32).collect();
         Dataset::from_named_slices(path, [("tokens", Literal::from_slice([1, length], &tokens)?)])
     }
 
@@ -246,6 +251,25 @@ impl Reading<'_> {
         }
         Literal::from_slice([count, h, w, c], &bytes)
     }
+}
+
+/// What a model's text is cut into: bytes, where its file does not say.
+fn text_tokenizer(model: &Model) -> Result<Arc<Tokenizer>> {
+    Ok(tokenizer_of(model)?.unwrap_or_else(|| Arc::new(Tokenizer::bytes())))
+}
+
+/// What the tokens of a model of text are called: as they are written in a program.
+pub(super) fn tokens_of(model: &Model) -> Result<Vec<String>> {
+    let tokenizer = text_tokenizer(model)?;
+    let known = tokenizer.vocabulary_size() as u32;
+    let name = |id: u32| {
+        let text = tokenizer.decode(&[id]);
+        match std::str::from_utf8(&text).ok().filter(|_| tokenizer.name() != "bytes") {
+            Some(text) => format!("'{}'", text.escape_debug()),
+            None => format!("'{}'", text.escape_ascii()),
+        }
+    };
+    Ok((0..known).map(name).collect())
 }
 
 /// An error about a file of several samples, with the way past it.

@@ -5,7 +5,7 @@ use super::dropout::check_rate;
 use super::sample::*;
 use super::spec::LayerSpec;
 use crate::setters::setters;
-use systole_ir::attention::{Attention, Dropped};
+use systole_ir::attention::{Attention, Dropped, HIDDEN};
 
 /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, E']) → T[B, S, output_shape]`: attention of several heads.
 ///
@@ -130,6 +130,11 @@ impl MultiHeadAttention {
         let q = self.project(cx, "query", &q, self.key_dim)?;
         let k = self.project(cx, "key", &k, self.key_dim)?;
         let v = self.project(cx, "value", &v, self.value_dim())?;
+        if cx.decoding().is_some() {
+            let is_of_itself = query.id() == value.id() && query.id() == key.id();
+            let heads = self.attend_to_kept(cx, [&q, &k, &v], is_of_itself && query.rank() == 3)?;
+            return Ok(fold.undo(&self.join(cx, &heads, features)?));
+        }
         let random = if self.dropout > 0.0 { cx.random_state() } else { None };
         let attention = Attention {
             scale: 1.0 / (self.key_dim as f64).sqrt(),
@@ -138,6 +143,35 @@ impl MultiHeadAttention {
         };
         let heads = attention.of(&q, &k, &v, random.as_ref());
         Ok(fold.undo(&self.join(cx, &heads, features)?))
+    }
+
+    /// `q: T[B, S, N, K], k: T[B, S, N, K], v: T[B, S, N, V] → T[B, S, N, V]`: what S places gather from themselves and from all
+    /// places of the calls before, whose keys and values were kept.
+    fn attend_to_kept(&self, cx: &mut Cx, [q, k, v]: [&Tensor; 3], is_of_itself: bool) -> Result<Tensor> {
+        let Some((first, context)) = cx.decoding().map(|d| (d.position(), d.context())) else {
+            return Err(Error::new(ErrorKind::Bug, "no call is gone on from"));
+        };
+        if !(self.use_causal_mask && is_of_itself) {
+            return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
+                .because("this attention looks at places that come later, or at another sequence")
+                .hint("train a model whose attention has use_causal_mask = true, and one input"));
+        }
+        let zero = first.zeros_like();
+        let mut all = |name: &str, new: &Tensor| {
+            let shape = [new.dim(0), context, new.dim(2), new.dim(3)];
+            let old = cx.kept(name, new.dtype(), &shape).unwrap_or_else(|| new.clone());
+            let now = old.dynamic_update_slice(new, &[&zero, &first, &zero, &zero]);
+            cx.keep(name, &now);
+            now
+        };
+        let (k, v) = (all("key", k), all("value", v));
+        let scores = (q * (1.0 / (self.key_dim as f64).sqrt())).dot_general(&k, &[0, 2], &[0, 2], &[3], &[3]);
+        let scores = scores.convert(DType::F32);
+        let place = |dim| scores.builder().iota(scores.ty().with_dtype(DType::I32), dim);
+        let hidden = scores.builder().full(scores.ty(), HIDDEN);
+        let seen = (place(2) + first).greater_equal(&place(3)).select(&scores, &hidden);
+        let weights = seen.softmax().convert(q.dtype());
+        Ok(weights.dot_general(&v, &[0, 1], &[0, 2], &[3], &[1]).transpose(&[0, 2, 1, 3]))
     }
 
     /// `x: T[B, S, D] → T[B, S, num_heads, width]`.

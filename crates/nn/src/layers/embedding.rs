@@ -110,7 +110,14 @@ impl Layer for PositionEmbedding {
             let (places, features) = (x.dim(-2), x.dim(-1));
             let shape = [self.sequence_length, features];
             let table = weight(cx, "PositionEmbedding", "embeddings", &shape, &self.initializer)?;
-            Ok(table.slice_dim(0, 0, places).broadcast_in_dim(x.shape(), &[rank - 2, rank - 1]))
+            let rows = match cx.decoding() {
+                Some(decoding) => {
+                    let from = decoding.position();
+                    table.dynamic_slice(&[&from, &from.zeros_like()], &[places, features])
+                }
+                None => table.slice_dim(0, 0, places),
+            };
+            Ok(rows.broadcast_in_dim(x.shape(), &[rank - 2, rank - 1]))
         })
     }
 

@@ -170,6 +170,13 @@ impl Recurrence {
             return Err(unfit(self.class, "sequences of at least one step and feature [B, S, K]", x.ty())
                 .hint("put reshape([steps, features]) or an embedding before it"));
         }
+        if cx.decoding().is_some() && (self.go_backwards || !self.return_sequences) {
+            return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
+                .because("this layer gives no output for each token, in the tokens' order")
+                .hint(
+                    "train one whose recurrent layers have return_sequences = true and go_backwards = false",
+                ));
+        }
         let x = cast(cx, x);
         let dropped = match dropped(cx, &[x.dim(0), x.dim(2)], self.dropout, x.dtype()) {
             Some(factor) => &x * factor.broadcast_in_dim(x.shape(), &[0, 2]),
@@ -190,9 +197,12 @@ impl Recurrence {
         step: impl Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Tensor>,
     ) -> Tensor {
         let batch = steps.dim(1);
-        let zeros = |width: usize| cx.builder().full(&TensorType::new(steps.dtype(), [batch, width]), 0.0);
-        let mut start = vec![zeros(self.units); arrays];
-        start.push(zeros(kernel.dim(1)));
+        let widths = std::iter::repeat_n(self.units, arrays).chain([kernel.dim(1)]);
+        let start = widths.enumerate().map(|(i, width)| {
+            let zeros = || cx.builder().full(&TensorType::new(steps.dtype(), [batch, width]), 0.0);
+            cx.kept(&format!("state_{i}"), steps.dtype(), &[batch, width]).unwrap_or_else(zeros)
+        });
+        let start: Vec<Tensor> = start.collect();
         // What is dropped of the state is dropped where it meets the kernel, not where it is kept.
         let factor = dropped(cx, &[batch, self.units], self.recurrent_dropout, steps.dtype());
         let step = |state: &[Tensor], x: &Tensor| {
@@ -204,9 +214,10 @@ impl Recurrence {
         };
         let (last, all) =
             if self.unroll { unrolled(steps, start, step) } else { scanned(steps, start, step) };
+        last.iter().enumerate().for_each(|(i, state)| cx.keep(&format!("state_{i}"), state));
         match self.return_sequences {
             true => all.transpose(&[1, 0, 2]),
-            false => last,
+            false => last[0].clone(),
         }
     }
 
@@ -222,19 +233,20 @@ impl Recurrence {
     }
 }
 
-/// The last output `T[B, N]` and all of them `T[S, B, N]`, by a loop.
+/// The last state, whose first array is the last output `T[B, N]`, and all outputs `T[S, B, N]`, by a loop.
 fn scanned(
     steps: &Tensor,
     start: Vec<Tensor>,
     step: impl Fn(&[Tensor], &Tensor) -> Vec<Tensor>,
-) -> (Tensor, Tensor) {
+) -> (Vec<Tensor>, Tensor) {
     let start: Vec<&Tensor> = start.iter().collect();
     let (last, mut all) = flow::scan(&start, &[steps], |state, x| {
         let next = step(state, &x[0]);
         let output = next[0].clone();
         (next, vec![output])
     });
-    (last[0].clone(), all.pop().unwrap_or_else(|| last[0].clone()))
+    let all = all.pop().unwrap_or_else(|| last[0].clone());
+    (last, all)
 }
 
 /// As [`scanned`], without a loop.
@@ -242,14 +254,15 @@ fn unrolled(
     steps: &Tensor,
     start: Vec<Tensor>,
     step: impl Fn(&[Tensor], &Tensor) -> Vec<Tensor>,
-) -> (Tensor, Tensor) {
+) -> (Vec<Tensor>, Tensor) {
     let mut state = start;
     let mut outputs = Vec::with_capacity(steps.dim(0));
     for s in 0..steps.dim(0) {
         state = step(&state, &steps.slice_dim(0, s, s + 1).reshape(&steps.shape()[1..]));
         outputs.push(state[0].reshape([1, state[0].dim(0), state[0].dim(1)]));
     }
-    (state[0].clone(), Tensor::concatenate(&outputs.iter().collect::<Vec<_>>(), 0))
+    let all = Tensor::concatenate(&outputs.iter().collect::<Vec<_>>(), 0);
+    (state, all)
 }
 
 /// `→ T[shape]`: 0 for what is dropped and `1 / (1 − rate)` for what stays; `None` where nothing is.

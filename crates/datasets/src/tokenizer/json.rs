@@ -1,0 +1,276 @@
+//! Tokenizers as JSON: Hugging Face's `tokenizer.json` of byte-level BPE, GPT-2's `vocab.json` with `merges.txt`, and in the shape of
+//! the former our own for bytes and characters. What the format can say and we do not do is refused by name.
+
+use super::bpe::{Added, Bpe, Parts, byte_order};
+use super::scan::Pattern;
+use super::{Chars, END_OF_TEXT, Kind, Tokenizer};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use systole_base::{Error, ErrorKind, Result};
+
+/// Whether a JSON text is an object of tokens and numbers alone, as GPT-2's `vocab.json`.
+pub(super) fn is_plain_vocabulary(text: &str) -> bool {
+    let parsed = serde_json::from_str::<HashMap<String, Value>>(text);
+    parsed.is_ok_and(|all| !all.is_empty() && all.values().all(Value::is_u64))
+}
+
+/// GPT-2's two files.
+pub(super) fn from_vocabulary(vocabulary: &str, merges: &str) -> Result<Tokenizer> {
+    let parsed: Value = parse(vocabulary)?;
+    let vocabulary = object(&parsed, "the vocabulary")?;
+    let lines = merges.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
+    let pairs = lines.map(pair_of_line).collect::<Result<Vec<_>>>()?;
+    let end = vocabulary.get(END_OF_TEXT).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+    let added = end.map(|id| Added { text: END_OF_TEXT.into(), id, special: true }).into_iter().collect();
+    byte_pairs(vocabulary, &pairs, added, (Pattern::Gpt2, false), false)
+}
+
+pub(super) fn from_json(text: &str) -> Result<Tokenizer> {
+    let root: Value = parse(text)?;
+    let model = root.get("model").ok_or_else(|| broken("there is no `model`"))?;
+    match model.get("type").and_then(Value::as_str) {
+        Some("Bytes") => Ok(Tokenizer::bytes()),
+        Some("Chars") => {
+            let chars: Vec<char> = model
+                .get("vocab")
+                .and_then(Value::as_str)
+                .ok_or_else(|| broken("`vocab` is no text"))?
+                .chars()
+                .collect();
+            let made = Chars::new(chars);
+            match made.ids.len() == made.chars.len() && !made.chars.is_empty() {
+                true => Ok(Tokenizer(Kind::Chars(made))),
+                false => Err(broken("characters are there twice, or none is")),
+            }
+        }
+        // Files of the first versions do not say what they are.
+        Some("BPE") | None if model.get("merges").is_some() => of_hugging_face(&root, model),
+        other => Err(unsupported(&format!("a model `{}`", other.unwrap_or("without merges")))),
+    }
+}
+
+fn of_hugging_face(root: &Value, model: &Value) -> Result<Tokenizer> {
+    refuse_others(root, model)?;
+    let added = match root.get("added_tokens") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(list) => {
+            let list = list.as_array().ok_or_else(|| broken("`added_tokens` is no list"))?;
+            list.iter().map(added_token).collect::<Result<Vec<_>>>()?
+        }
+    };
+    let pairs = model.get("merges").and_then(Value::as_array).ok_or_else(|| broken("`merges` is no list"))?;
+    let pairs = pairs.iter().map(pair).collect::<Result<Vec<_>>>()?;
+    let vocabulary = model.get("vocab").ok_or_else(|| broken("there is no `vocab`"))?;
+    let ignore = model.get("ignore_merges").and_then(Value::as_bool).unwrap_or(false);
+    byte_pairs(object(vocabulary, "`vocab`")?, &pairs, added, words(root.get("pre_tokenizer"))?, ignore)
+}
+
+/// What would change the tokens and is not done here.
+fn refuse_others(root: &Value, model: &Value) -> Result<()> {
+    if let Some(kind) = root.get("normalizer").filter(|n| !n.is_null()) {
+        return Err(unsupported(&format!("a normalizer {}", kind_of(kind))));
+    }
+    for key in ["dropout", "continuing_subword_prefix", "end_of_word_suffix"] {
+        let is_set = |v: &&Value| !v.is_null() && v.as_str() != Some("") && v.as_f64() != Some(0.0);
+        if model.get(key).filter(is_set).is_some() {
+            return Err(unsupported(&format!("`{key}`")));
+        }
+    }
+    match model.get("byte_fallback").and_then(Value::as_bool) {
+        Some(true) => Err(unsupported("`byte_fallback`")),
+        _ => Ok(()),
+    }
+}
+
+/// How words are cut, and whether a space is put before the text.
+fn words(pre: Option<&Value>) -> Result<(Pattern, bool)> {
+    let pre = pre.filter(|p| !p.is_null()).ok_or_else(|| unsupported("no `pre_tokenizer`"))?;
+    let flag = |of: &Value, key: &str, default: bool| of.get(key).and_then(Value::as_bool).unwrap_or(default);
+    match kind_of(pre).as_str() {
+        "ByteLevel" if flag(pre, "use_regex", true) => {
+            Ok((Pattern::Gpt2, flag(pre, "add_prefix_space", true)))
+        }
+        "Sequence" => match pre.get("pretokenizers").and_then(Value::as_array).map(Vec::as_slice) {
+            Some([split, bytes]) if kind_of(split) == "Split" && kind_of(bytes) == "ByteLevel" => {
+                let plain = split.get("behavior").and_then(Value::as_str) == Some("Isolated")
+                    && !flag(split, "invert", false)
+                    && !flag(bytes, "use_regex", true);
+                let regex = split.pointer("/pattern/Regex").and_then(Value::as_str).unwrap_or_default();
+                let pattern = Pattern::of(regex).filter(|_| plain);
+                let pattern = pattern.ok_or_else(|| unsupported(&format!("words cut by `{regex}`")))?;
+                Ok((pattern, flag(bytes, "add_prefix_space", true)))
+            }
+            _ => Err(unsupported("this sequence of pre-tokenizers")),
+        },
+        other => Err(unsupported(&format!("a pre-tokenizer {other}"))),
+    }
+}
+
+fn kind_of(value: &Value) -> String {
+    value.get("type").and_then(Value::as_str).unwrap_or("without a type").to_string()
+}
+
+fn added_token(value: &Value) -> Result<Added> {
+    let text = value.get("content").and_then(Value::as_str).filter(|t| !t.is_empty());
+    let id = value.get("id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+    let (Some(text), Some(id)) = (text, id) else {
+        return Err(broken("an added token has no `id` or `content`"));
+    };
+    if let Some(key) = ["single_word", "lstrip", "rstrip"]
+        .into_iter()
+        .find(|key| value.get(*key) == Some(&Value::Bool(true)))
+    {
+        return Err(unsupported(&format!("`{key}` of the token `{text}`")));
+    }
+    let special = value.get("special").and_then(Value::as_bool).unwrap_or(false);
+    Ok(Added { text: text.into(), id, special })
+}
+
+fn byte_pairs(
+    vocabulary: &Map<String, Value>,
+    pairs: &[(String, String)],
+    added: Vec<Added>,
+    (pattern, add_prefix_space): (Pattern, bool),
+    ignore_merges: bool,
+) -> Result<Tokenizer> {
+    let bytes_of = bytes_by_char();
+    let most = 2 * (vocabulary.len() + added.len()) + 1024;
+    let mut tokens: Vec<Option<Vec<u8>>> = Vec::new();
+    let mut put = |id: u64, bytes: Vec<u8>| -> Result<()> {
+        let id = usize::try_from(id).ok().filter(|id| *id < most).ok_or_else(|| {
+            broken(&format!("token {id} is far beyond the number of tokens, {}", vocabulary.len()))
+        })?;
+        tokens.resize(tokens.len().max(id + 1), None);
+        if let Some(token) = tokens.get_mut(id) {
+            *token = Some(bytes);
+        }
+        Ok(())
+    };
+    let is_added = |text: &str| added.iter().any(|a| a.text == text);
+    let mut ids: HashMap<&str, u32> = HashMap::with_capacity(vocabulary.len());
+    for (text, id) in vocabulary {
+        let id = id.as_u64().ok_or_else(|| broken(&format!("the number of token `{text}` is none")))?;
+        let bytes: Option<Vec<u8>> = text.chars().map(|c| bytes_of.get(&c).copied()).collect();
+        let bytes =
+            bytes.filter(|_| !is_added(text)).or_else(|| is_added(text).then(|| text.as_bytes().to_vec()));
+        let not_of_bytes = || unsupported(&format!("token `{text}`, which is not of bytes"));
+        put(id, bytes.ok_or_else(not_of_bytes)?)?;
+        ids.insert(text, id as u32);
+    }
+    for a in &added {
+        put(u64::from(a.id), a.text.as_bytes().to_vec())?;
+    }
+    let id = |text: &str| {
+        ids.get(text).copied().ok_or_else(|| broken(&format!("a merge names `{text}`, which is no token")))
+    };
+    let merges = pairs.iter().map(|(a, b)| Ok((id(a)?, id(b)?))).collect::<Result<Vec<_>>>()?;
+    let parts = Parts { tokens, merges, pattern, add_prefix_space, ignore_merges, added };
+    Ok(Tokenizer(Kind::Bpe(Box::new(Bpe::new(parts)?))))
+}
+
+fn pair_of_line(line: &str) -> Result<(String, String)> {
+    let parts: Vec<&str> = line.split(' ').collect();
+    match parts.as_slice() {
+        [a, b] => Ok((a.to_string(), b.to_string())),
+        _ => Err(broken(&format!("`{line}` is no pair of tokens"))),
+    }
+}
+
+fn pair(value: &Value) -> Result<(String, String)> {
+    let as_list = value.as_array().map(Vec::as_slice);
+    match (value.as_str(), as_list) {
+        (Some(line), _) => pair_of_line(line),
+        (None, Some([Value::String(a), Value::String(b)])) => Ok((a.clone(), b.clone())),
+        _ => Err(broken(&format!("{value} is no pair of tokens"))),
+    }
+}
+
+/// GPT-2 writes each byte as a character that can be printed: others are shifted beyond the first 256.
+fn char_of_bytes() -> [char; 256] {
+    let mut chars = ['\0'; 256];
+    let mut shifted = 256u32;
+    for byte in byte_order() {
+        let is_printed = matches!(byte, 33..=126 | 161..=172 | 174..=255);
+        let code = if is_printed { u32::from(byte) } else { shifted };
+        shifted += u32::from(!is_printed);
+        if let (Some(place), Some(c)) = (chars.get_mut(usize::from(byte)), char::from_u32(code)) {
+            *place = c;
+        }
+    }
+    chars
+}
+
+fn bytes_by_char() -> HashMap<char, u8> {
+    char_of_bytes().into_iter().zip(0..=255u8).collect()
+}
+
+pub(super) fn to_json(tokenizer: &Tokenizer) -> String {
+    let value = match &tokenizer.0 {
+        Kind::Bytes => json!({"version": "1.0", "model": {"type": "Bytes"}}),
+        Kind::Chars(chars) => {
+            json!({"version": "1.0", "model": {"type": "Chars", "vocab": chars.chars.iter().collect::<String>()}})
+        }
+        Kind::Bpe(bpe) => hugging_face(bpe),
+    };
+    value.to_string()
+}
+
+fn hugging_face(bpe: &Bpe) -> Value {
+    let chars = char_of_bytes();
+    let text = |id: u32| -> String {
+        let bytes = bpe.tokens.get(id as usize).and_then(Option::as_ref).into_iter().flatten();
+        bytes.filter_map(|b| chars.get(usize::from(*b))).collect()
+    };
+    let is_added = |id: u32| bpe.added.iter().any(|a| a.id == id);
+    let ids =
+        (0..bpe.tokens.len() as u32).filter(|id| bpe.tokens.get(*id as usize).is_some_and(Option::is_some));
+    let vocabulary: Map<String, Value> =
+        ids.filter(|id| !is_added(*id)).map(|id| (text(id), json!(id))).collect();
+    let merges: Vec<Value> = bpe.merges.iter().map(|(a, b)| json!([text(*a), text(*b)])).collect();
+    let mut added: Vec<&Added> = bpe.added.iter().collect();
+    added.sort_by_key(|a| a.id);
+    let added: Vec<Value> = added
+        .into_iter()
+        .map(|a| {
+            json!({"id": a.id, "content": a.text, "single_word": false, "lstrip": false, "rstrip": false,
+                   "normalized": false, "special": a.special})
+        })
+        .collect();
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": bpe.add_prefix_space, "trim_offsets": true,
+                       "use_regex": bpe.pattern == Pattern::Gpt2});
+    let pre = match bpe.pattern {
+        Pattern::Gpt2 => bytes,
+        pattern => json!({"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": pattern.regex()}, "behavior": "Isolated", "invert": false},
+            bytes,
+        ]}),
+    };
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
+        "pre_tokenizer": pre, "post_processor": null,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                  "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                  "ignore_merges": bpe.ignore_merges, "vocab": vocabulary, "merges": merges},
+    })
+}
+
+fn parse(text: &str) -> Result<Value> {
+    serde_json::from_str(text).map_err(|e| broken(&e.to_string()))
+}
+
+fn object<'v>(value: &'v Value, what: &str) -> Result<&'v Map<String, Value>> {
+    value.as_object().ok_or_else(|| broken(&format!("{what} is no object")))
+}
+
+fn broken(why: &str) -> Error {
+    Error::new(ErrorKind::Data, "the tokenizer cannot be read")
+        .because(why)
+        .hint("name a tokenizer.json, or a vocab.json with merges.txt beside it")
+}
+
+fn unsupported(what: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("tokenizers with {what} are not read"))
+        .because("byte-level BPE is: that of GPT-2, GPT-4, Llama 3, Qwen 2 and their like")
+        .hint("take such a tokenizer, or let one be learnt: data.tokenizer = \"bpe\"")
+}

@@ -1,0 +1,253 @@
+//! A language model that goes on with a text token by token, and computes for each new token that token's share alone: attention
+//! keeps keys and values of the tokens before, recurrent layers their states.
+
+use crate::architecture::Architecture;
+use crate::decoding::Decoding;
+use crate::layer::{Cx, Precision};
+use crate::model::Model;
+use crate::step::{Traced, union};
+use systole_ir::{DType, Error, ErrorKind, GraphBuilder, Literal, Result, ResultExt, Tensor, TensorType};
+use systole_runtime::{Buffer, Params, backend, jit};
+
+/// Tokens that are fed together: a text is cut into such pieces, so that few programs are compiled.
+const PIECES: [usize; 4] = [512, 64, 8, 1];
+
+/// Layers whose output at a place depends on that place alone.
+const OF_ONE_PLACE: [&str; 20] = [
+    "Activation",
+    "Add",
+    "Average",
+    "Dense",
+    "Dropout",
+    "ELU",
+    "Embedding",
+    "GaussianDropout",
+    "GaussianNoise",
+    "Identity",
+    "LayerNormalization",
+    "LeakyReLU",
+    "Maximum",
+    "Minimum",
+    "Multiply",
+    "RMSNormalization",
+    "ReLU",
+    "Rescaling",
+    "ReversibleEmbedding",
+    "Subtract",
+];
+/// Layers that keep what they need of the places before.
+const THAT_KEEP: [&str; 6] =
+    ["GRU", "LSTM", "MultiHeadAttention", "PositionEmbedding", "SimpleRNN", "TransformerBlock"];
+
+type DecodeIn = (Params, Params, Params, Tensor, Tensor);
+
+/// What [`Model::decoder`] makes: tokens in, scores of the next token out.
+///
+/// ```
+/// use systole_ir::{DType::I32, TensorType};
+/// use systole_nn::{applications::Gpt2, Model};
+/// let small = Gpt2 { vocabulary_size: 50, num_layers: 1, num_heads: 2, hidden_dim: 8, intermediate_dim: 16,
+///                    max_sequence_length: 12, ..Default::default() };
+/// let mut model = Model::new(small.architecture()?);
+/// model.build(&[TensorType::new(I32, [12])])?;
+/// let mut decoder = model.decoder()?;
+/// let scores = decoder.feed(&[3, 1, 4])?;
+/// assert_eq!((scores.len(), decoder.position(), decoder.context()), (50, 3, 12));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub struct Decoder {
+    step: Traced<DecodeIn, (Tensor, Params)>,
+    trainable: Params<Buffer>,
+    frozen: Params<Buffer>,
+    /// What layers kept; empty before the first token.
+    kept: Params<Buffer>,
+    types: Vec<(String, TensorType)>,
+    position: usize,
+    context: usize,
+    vocabulary: usize,
+}
+
+impl Model {
+    /// What goes on with texts token by token.
+    ///
+    /// # Errors
+    /// `Unsupported` when the model does not give scores for a next token at each place of one sequence of tokens, or when one of its
+    /// layers looks at places that come later.
+    pub fn decoder(&self) -> Result<Decoder> {
+        Decoder::of(self)
+    }
+}
+
+impl Decoder {
+    fn of(model: &Model) -> Result<Decoder> {
+        let architecture = &model.architecture;
+        let (context, vocabulary) = sizes(model)?;
+        check_layers(architecture)?;
+        let (backend, precision) = match &model.compiled {
+            Some(c) => (c.backend.clone(), c.config.precision),
+            None => (backend("auto")?, Precision::Float32),
+        };
+        let types = kept_types(architecture, precision, context)?;
+        let of = architecture.clone();
+        let traced: Box<dyn Fn(DecodeIn) -> (Tensor, Params) + Send + Sync> =
+            Box::new(move |(trainable, frozen, kept, tokens, position)| {
+                let builder = position.builder().clone();
+                let decoding = Decoding::new(&position, context, kept);
+                let cx = Cx::new(&builder, union(&trainable, &frozen), precision).decoding_with(decoding);
+                decode(&of, cx, &tokens)
+            });
+        let step = jit(traced).on(backend).named("decode step").flush_denormals(true).excess_precision(true);
+        let mut made = Decoder {
+            step,
+            trainable: model.state.trainable.clone(),
+            frozen: model.state.frozen.clone(),
+            kept: Params::new(),
+            types,
+            position: 0,
+            context,
+            vocabulary,
+        };
+        made.restart();
+        Ok(made)
+    }
+
+    /// Most tokens that it can look back to: the length of the sequences that the model takes.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// How many tokens it was fed.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// How many tokens have a score.
+    pub fn vocabulary_size(&self) -> usize {
+        self.vocabulary
+    }
+
+    /// Forgets all tokens.
+    pub fn restart(&mut self) {
+        self.position = 0;
+        self.kept = self.types.iter().map(|(path, ty)| (path.clone(), Buffer::zeros(ty.clone()))).collect();
+    }
+
+    /// Goes on with these tokens: `→ f32[vocabulary_size]`, the scores (logits) of the one that follows.
+    ///
+    /// # Errors
+    /// When there are none, one is beyond the vocabulary, or all would be more than the context. Nothing was fed then.
+    pub fn feed(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        self.check(tokens)?;
+        let mut rest = tokens;
+        let mut scores = Vec::new();
+        while let Some(size) = PIECES.into_iter().find(|size| *size <= rest.len()) {
+            let (piece, after) = rest.split_at(size);
+            scores = self.feed_piece(piece)?;
+            rest = after;
+        }
+        Ok(scores)
+    }
+
+    fn check(&self, tokens: &[u32]) -> Result<()> {
+        let refuse = |what: String| Error::new(ErrorKind::Data, what);
+        if tokens.is_empty() {
+            return Err(refuse("there is no token to go on from".into()).hint("give at least one"));
+        }
+        if let Some(beyond) = tokens.iter().find(|id| **id as usize >= self.vocabulary) {
+            return Err(refuse(format!(
+                "there is a token {beyond}, the model knows 0 to {}",
+                self.vocabulary - 1
+            ))
+            .hint("use the tokenizer that the model was trained with"));
+        }
+        match self.position + tokens.len() <= self.context {
+            true => Ok(()),
+            false => Err(refuse(format!(
+                "{} tokens after {} are more than the model looks back to, {}",
+                tokens.len(),
+                self.position,
+                self.context
+            ))
+            .hint("restart it with the last tokens; Generation does so")),
+        }
+    }
+
+    fn feed_piece(&mut self, piece: &[u32]) -> Result<Vec<f32>> {
+        let ids: Vec<i32> = piece.iter().map(|id| *id as i32).collect();
+        let tokens = Buffer::from(Literal::from_slice([1, ids.len()], &ids)?);
+        let position = Buffer::from(Literal::from_slice([], &[self.position as i32])?);
+        let kept = std::mem::take(&mut self.kept);
+        let (scores, kept) =
+            self.step.call((self.trainable.clone(), self.frozen.clone(), kept, tokens, position))?;
+        self.kept = kept;
+        self.position += piece.len();
+        Ok(scores.to_literal()?.to_f32s())
+    }
+}
+
+/// `tokens: i32[1, S] → f32[V]`: scores after the last token, and what layers keep.
+fn decode(architecture: &Architecture, mut cx: Cx, tokens: &Tensor) -> (Tensor, Params) {
+    let y = architecture.call(&mut cx, std::slice::from_ref(tokens));
+    let y = cx.logits_of(&y).unwrap_or(y);
+    let last = match y.rank() {
+        3 => y.slice_dim(1, y.dim(1).saturating_sub(1), y.dim(1)).reshape([y.dim(2)]),
+        _ => y,
+    };
+    (last.convert(DType::F32), cx.into_kept())
+}
+
+/// The names and types of what layers keep, by a trace for one token.
+fn kept_types(
+    architecture: &Architecture,
+    precision: Precision,
+    context: usize,
+) -> Result<Vec<(String, TensorType)>> {
+    let g = GraphBuilder::new("decode");
+    let tokens = g.parameter(TensorType::new(DType::I32, [1, 1]), "tokens");
+    let position = g.parameter(TensorType::scalar(DType::I32), "position");
+    let decoding = Decoding::new(&position, context, Params::new());
+    let cx = Cx::collecting(&g, precision).decoding_with(decoding);
+    let (scores, kept) = decode(architecture, cx, &tokens);
+    let types = kept.iter().map(|(path, value)| (path.to_string(), value.ty().clone())).collect();
+    g.finish(&[scores]).at(|| "going on with a text".into())?;
+    Ok(types)
+}
+
+/// The length of the sequences that a model takes, and how many tokens it knows.
+fn sizes(model: &Model) -> Result<(usize, usize)> {
+    let input = match model.architecture.inputs.as_slice() {
+        [one] => one.ty.as_ref(),
+        _ => None,
+    };
+    let output = model.output_type();
+    if let (Some(input), Some(output)) = (input, output)
+        && input.dtype.is_int()
+        && let (&[context], &[places, vocabulary]) = (input.shape.dims(), output.shape.dims())
+        && context == places
+        && context * vocabulary > 0
+    {
+        return Ok((context, vocabulary));
+    }
+    let shown = |ty: Option<&TensorType>| ty.map_or("not known".into(), TensorType::to_string);
+    Err(Error::new(ErrorKind::Unsupported, "the model is no language model")
+        .because(format!(
+            "it takes {} and gives {}; a language model takes numbers [S] and gives scores [S, tokens]",
+            shown(input),
+            shown(output)
+        ))
+        .hint("train one: systole train my.txt"))
+}
+
+fn check_layers(architecture: &Architecture) -> Result<()> {
+    let knows = |class: &str| OF_ONE_PLACE.contains(&class) || THAT_KEEP.contains(&class);
+    match architecture.nodes.iter().find(|node| !knows(node.layer.class_name())) {
+        None => Ok(()),
+        Some(node) => Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
+            .at(format!("layer {}", node.name))
+            .because(format!(
+                "{} may look at places that come later, or is a layer of your own",
+                node.layer.class_name()
+            ))
+            .hint(format!("train a model of {} and layers that look at one place", THAT_KEEP.join(", ")))),
+    }
+}

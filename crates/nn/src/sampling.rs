@@ -1,0 +1,186 @@
+//! How the next token is chosen from the scores of all tokens: the likeliest, or a draw.
+
+use systole_ir::{Error, ErrorKind, Result, rng};
+
+/// How tokens are drawn: scores are divided by `temperature`, then all but the `top_k` best are left out, then all but the fewest
+/// whose probabilities sum to `top_p`. In that order, as in Hugging Face's `generate`.
+///
+/// The same seed draws the same tokens: the draw of a place depends on the seed and the place alone.
+///
+/// ```
+/// use systole_nn::Sampling;
+/// let scores = [1.0, 3.0, 2.0];
+/// let likeliest = Sampling { temperature: 0.0, ..Sampling::default() };
+/// assert_eq!(likeliest.pick(&scores, 0)?, 1);
+/// let of_two = Sampling { top_k: Some(2), ..Sampling::default() };
+/// assert!((0..100).all(|place| of_two.pick(&scores, place).unwrap() != 0));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// What scores are divided by; 0 takes the likeliest token. Default: 1.
+    pub temperature: f64,
+    /// Only so many of the best tokens, and such as are as good as the last of them. Default: all.
+    pub top_k: Option<usize>,
+    /// Only the fewest of the best tokens whose probabilities sum to this. Default: all.
+    pub top_p: Option<f64>,
+    /// Seed of the draws. Default: 0.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Sampling {
+        Sampling { temperature: 1.0, top_k: None, top_p: None, seed: 0 }
+    }
+}
+
+impl Sampling {
+    /// An error where a number makes no sense.
+    ///
+    /// # Errors
+    /// When `temperature` is below 0, `top_k` is 0, or `top_p` is not above 0 and at most 1.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
+        if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
+            return refuse(
+                format!("scores cannot be divided by a temperature of {}", self.temperature),
+                "choose 0 for the likeliest token, 1 for the model's own probabilities, or another number above 0",
+            );
+        }
+        if self.top_k == Some(0) {
+            return refuse("a draw from the 0 best tokens".into(), "choose top_k of at least 1");
+        }
+        match self.top_p {
+            Some(p) if !(p > 0.0 && p <= 1.0) => {
+                refuse(format!("{p} is no sum of probabilities"), "choose top_p above 0 and up to 1")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The token for the place `index` of a text, of those with these scores; −∞ rules one out.
+    ///
+    /// # Errors
+    /// As [`Sampling::check`]; `Data` when a score is NaN, or none is a number above −∞.
+    pub fn pick(&self, scores: &[f32], index: u64) -> Result<u32> {
+        self.check()?;
+        let best = best(scores)?;
+        if self.temperature == 0.0 {
+            return Ok(best as u32);
+        }
+        let kept = self.kept(scores, f64::from(scores.get(best).copied().unwrap_or_default()));
+        let total: f64 = kept.iter().map(|(_, p)| p).sum();
+        let mut draws = rng::Stream::new(self.seed, rng::hash_name("generate"), index);
+        let mut rest = draws.uniform_f64() * total;
+        for (id, p) in &kept {
+            rest -= p;
+            if rest < 0.0 {
+                return Ok(*id as u32);
+            }
+        }
+        Ok(kept.last().map_or(best, |(id, _)| *id) as u32)
+    }
+
+    /// The tokens to draw from, with numbers in the ratio of their probabilities.
+    fn kept(&self, scores: &[f32], most: f64) -> Vec<(usize, f64)> {
+        let weight = |s: f32| ((f64::from(s) - most) / self.temperature).exp();
+        let mut kept: Vec<(usize, f64)> = scores
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| **s > f32::NEG_INFINITY)
+            .map(|(id, s)| (id, weight(*s)))
+            .collect();
+        if let Some(k) = self.top_k.filter(|k| *k < kept.len()) {
+            let mut weights: Vec<f64> = kept.iter().map(|(_, w)| *w).collect();
+            let (_, least, _) = weights.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
+            let least = *least;
+            kept.retain(|(_, w)| *w >= least);
+        }
+        if let Some(p) = self.top_p.filter(|p| *p < 1.0) {
+            kept.sort_by(|a, b| b.1.total_cmp(&a.1));
+            let total: f64 = kept.iter().map(|(_, w)| w).sum();
+            // From the least likely on: what sums to at most 1 − p is left out.
+            let mut sum = 0.0;
+            while let [_, .., (_, w)] = kept.as_slice() {
+                sum += w / total;
+                if sum > 1.0 - p {
+                    break;
+                }
+                kept.pop();
+            }
+        }
+        kept
+    }
+}
+
+/// The first of the best.
+fn best(scores: &[f32]) -> Result<usize> {
+    let is_no_number = scores.iter().any(|s| s.is_nan() || *s == f32::INFINITY);
+    let mut best: Option<(usize, f32)> = None;
+    for (id, s) in scores.iter().enumerate().filter(|(_, s)| **s > f32::NEG_INFINITY) {
+        if best.is_none_or(|(_, most)| *s > most) {
+            best = Some((id, *s));
+        }
+    }
+    match best.filter(|_| !is_no_number) {
+        Some((id, _)) => Ok(id),
+        None => Err(Error::new(ErrorKind::Data, "the model's scores of tokens are no numbers")
+            .because("training diverged, or its weights are damaged")
+            .hint("train again with a smaller learning rate")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(sampling: &Sampling, scores: &[f32]) -> Vec<usize> {
+        let mut ids: Vec<usize> = sampling.kept(scores, 0.0).into_iter().map(|(id, _)| id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    #[test]
+    fn the_order_is_temperature_then_the_best_k_then_the_probable() {
+        // Probabilities 0.4, 0.3, 0.2, 0.1 at temperature 1.
+        let scores: Vec<f32> = [0.2f32, 0.4, 0.1, 0.3].iter().map(|p| p.ln()).collect();
+        let with = |temperature: f64, top_k, top_p| Sampling { temperature, top_k, top_p, seed: 0 };
+        assert_eq!(ids(&with(1.0, None, Some(0.65)), &scores), [1, 3]);
+        assert_eq!(ids(&with(1.0, None, Some(0.75)), &scores), [0, 1, 3]);
+        // Of the best three the first has 0.44: alone it is enough for 0.4.
+        assert_eq!(ids(&with(1.0, Some(3), Some(0.4)), &scores), [1]);
+        // Cold: the first has 0.53 of all.
+        assert_eq!(ids(&with(0.5, None, Some(0.5)), &scores), [1]);
+        assert_eq!(ids(&with(1.0, Some(2), None), &[1.0, 2.0, 1.0, 0.0]), [0, 1, 2], "equals stay");
+        assert_eq!(ids(&with(1.0, None, Some(1e-9)), &scores), [1], "one always stays");
+    }
+
+    #[test]
+    fn draws_follow_the_probabilities_and_the_seed() {
+        let scores = [0.1f32.ln(), 0.6f32.ln(), 0.3f32.ln(), f32::NEG_INFINITY];
+        let count = |seed| {
+            let mut counts = [0usize; 4];
+            let sampling = Sampling { seed, ..Sampling::default() };
+            (0..20_000).for_each(|i| counts[sampling.pick(&scores, i).unwrap() as usize] += 1);
+            counts
+        };
+        let counts = count(1);
+        assert_eq!(counts, count(1));
+        assert_ne!(counts, count(2));
+        for (n, p) in counts.into_iter().zip([0.1, 0.6, 0.3, 0.0]) {
+            assert!((n as f64 / 20_000.0 - p).abs() < 0.015, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_are_refused() {
+        let refused = |s: Sampling| s.pick(&[0.0], 0).unwrap_err().to_string();
+        assert!(refused(Sampling { temperature: -1.0, ..Default::default() }).contains("temperature of -1"));
+        assert!(refused(Sampling { top_k: Some(0), ..Default::default() }).contains("top_k"));
+        assert!(refused(Sampling { top_p: Some(1.5), ..Default::default() }).contains("1.5"));
+        for scores in [vec![], vec![f32::NAN, 1.0], vec![f32::NEG_INFINITY]] {
+            let e = Sampling::default().pick(&scores, 0).unwrap_err().to_string();
+            assert!(e.contains("no numbers") && e.contains("try: "), "{e}");
+        }
+    }
+}
