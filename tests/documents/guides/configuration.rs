@@ -6,7 +6,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::str::FromStr;
-use systole::config::{CompileSection, Config, DATASETS, Data, FitSection, StrategySection, augmentations};
+use systole::config::{
+    CompileSection, Config, DATASETS, Data, FineTuneSection, FitSection, StrategySection, augmentations,
+};
 use systole::datasets::RecordOptions;
 use systole_nn::applications::{APPLICATIONS, Gpt2, ResNet50};
 use systole_nn::callback::{CALLBACK_NAMES, defaults_of};
@@ -22,6 +24,7 @@ const HEADER: [&str; 4] = ["key", "type", "default", "meaning"];
 #[test]
 fn the_configuration_guide_lists_every_key() {
     let config = Source::read("src/config/mod.rs");
+    let fine_tune = Source::read("src/config/fine_tune.rs");
     let records = Source::read("crates/datasets/src/record_options.rs");
     let columns = Source::read("crates/datasets/src/columns.rs");
     let whole = "[data]\ndataset = \"glyphs\"\n[optimizer]\n[compile]\nloss = \"?\"\n[fit]\nepochs = 1\nbatch_size = 1";
@@ -50,6 +53,7 @@ fn the_configuration_guide_lists_every_key() {
         ("metrics", metrics()),
         ("fit", section::<FitSection>(&config, "FitSection", "epochs = 1\nbatch_size = 1")),
         ("strategy", section::<StrategySection>(&config, "StrategySection", "")),
+        ("fine_tune", section::<FineTuneSection>(&fine_tune, "FineTuneSection", "")),
         ("activations", activations()),
         ("initializers", initializers()),
     ];
