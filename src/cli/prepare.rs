@@ -37,7 +37,8 @@ pub(crate) fn prepared(
         }
         (Some(earlier), Some(path), None) => {
             check_layers(&earlier, path, config)?;
-            let data = with_its_classes(&earlier, data, path)?;
+            let others = "; to learn other classes with its weights add --fine-tune";
+            let data = with_its_classes(&earlier, data, path, others)?;
             Prepared { model: continued(earlier, path, config, &data, screen)?, data, phases: None }
         }
         _ => {

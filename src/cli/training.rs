@@ -20,7 +20,7 @@ use systole_data::Dataset;
 use systole_data::disk::sweep;
 use systole_data::format::png;
 use systole_dist::Strategy;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result};
 use systole_nn::callback::Callback;
 use systole_nn::{Fit, History, KeepBest, Model, max_time};
 use systole_runtime::backend;

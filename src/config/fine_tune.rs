@@ -113,15 +113,15 @@ impl Config {
     /// Gives the head a value for each class of the data: the last layer with `units`, or the application's `classes`.
     pub fn fit_head(&mut self, data: &TrainingData) {
         let classes = data.class_names.len() as i64;
-        let head = match &mut self.model {
-            _ if classes == 0 => None,
-            Some(application) => application.get_mut("classes"),
-            None => self.layers.iter_mut().rev().find_map(|layer| layer.get_mut("units")),
-        };
-        match (head, &mut self.model) {
-            (Some(head), _) => *head = classes.into(),
-            (None, Some(application)) if classes > 0 => drop(application.insert("classes".into(), classes.into())),
-            _ => {}
+        if classes == 0 {
+            return;
+        }
+        match &mut self.model {
+            Some(application) => drop(application.insert("classes".into(), classes.into())),
+            None => {
+                let head = self.layers.iter_mut().rev().find_map(|layer| layer.get_mut("units"));
+                head.into_iter().for_each(|units| *units = classes.into());
+            }
         }
     }
 }
