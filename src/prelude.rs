@@ -28,7 +28,8 @@ pub use systole_nn::optimizer::{Optimizer, UpdateInputs};
 pub use systole_nn::schedule::Schedule;
 pub use systole_nn::{
     Accelerator, Activation, BackupAndRestore, Compile, Cx, FineTune, Fit, FrozenBatchNorm, History,
-    Initializer, Layer, Logs, LoopBackup, LoopState, Model, Precision, StepCx, Symbol, TrainStep, ValCheckInterval, input, input_of,
+    Initializer, Layer, Logs, LoopBackup, LoopState, Model, Precision, StepCx, Symbol, TrainStep,
+    ValCheckInterval, input, input_of,
 };
 pub use systole_runtime::{Buffer, Params, value_and_grad};
 

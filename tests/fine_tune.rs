@@ -54,7 +54,10 @@ fn the_head_is_new_and_all_layers_learn() {
     // Without, other classes are refused, and what would take them is named.
     tune(&f, &model, "no", &[]).fails(1, &["cat, dog, eel", "--fine-tune"]);
     let done = tune(&f, &model, "out", &["--fine-tune", "--epochs=3"]).ok();
-    for said in ["from base/two.safetensors; new: dense/kernel, dense/bias", "1 epoch of the head alone, then 3 epochs of all"] {
+    for said in [
+        "from base/two.safetensors; new: dense/kernel, dense/bias",
+        "1 epoch of the head alone, then 3 epochs of all",
+    ] {
         assert!(done.err.contains(said), "{said}: {}", done.err);
     }
     let o = done.json();
@@ -65,7 +68,16 @@ fn the_head_is_new_and_all_layers_learn() {
     // The same command is the same run; what it made goes on as any model does.
     let again = tune(&f, &model, "out", &["--fine-tune", "--epochs=3"]).ok();
     assert!(again.err.contains("is finished: nothing is trained"), "{}", again.err);
-    let on = f.run(&["train", "--from=out/three.safetensors", "--data-dir=three", "--epochs=1", "--out=on", "--json"]).ok();
+    let on = f
+        .run(&[
+            "train",
+            "--from=out/three.safetensors",
+            "--data-dir=three",
+            "--epochs=1",
+            "--out=on",
+            "--json",
+        ])
+        .ok();
     assert_eq!(on.json()["total_steps"], 5 * 3);
 }
 
@@ -77,18 +89,23 @@ fn layers_stay_frozen_until_the_named_one() {
     let (before, after) = (weights(&f, &model), weights(&f, "out/three.safetensors"));
     let same = |(a, b): (&(String, Literal), &(String, Literal))| a.1 == b.1;
     let kept: Vec<&str> = before.iter().zip(&after).filter(|p| same(*p)).map(|(a, _)| a.0.as_str()).collect();
-    let body: Vec<&str> = before.iter().map(|(n, _)| n.as_str()).filter(|n| n.starts_with("conv2d")).collect();
+    let body: Vec<&str> =
+        before.iter().map(|(n, _)| n.as_str()).filter(|n| n.starts_with("conv2d")).collect();
     assert!(!body.is_empty() && body.iter().all(|n| kept.contains(n)), "{kept:?}");
     assert!(!kept.iter().any(|n| n.starts_with("dense")), "{kept:?}");
     // What went on from it stays frozen, and is the same model as the configuration's.
-    let on = ["train", "--from=out/three.safetensors", "--data-dir=three", "--epochs=1", "--out=on", "--json"];
+    let on =
+        ["train", "--from=out/three.safetensors", "--data-dir=three", "--epochs=1", "--out=on", "--json"];
     assert_eq!(f.run(&on).ok().json()["total_steps"], 3 * 3);
     let stayed = weights(&f, "on/three.safetensors");
     assert!(before.iter().zip(&stayed).filter(|(a, _)| a.0.starts_with("conv2d")).all(same));
 
     let refused = |more: &[&str], parts: &[&str]| drop(tune(&f, &model, "no", more).fails(1, parts));
     refused(&["--freeze-until=dens"], &["no layer `dens`", "did you mean `dense`"]);
-    refused(&["--fine-tune", "--set=layers.0.filters=5"], &["conv2d/kernel is f32[", "5] here", "4] in the saved model"]);
+    refused(
+        &["--fine-tune", "--set=layers.0.filters=5"],
+        &["conv2d/kernel is f32[", "5] here", "4] in the saved model"],
+    );
     refused(&["--fine-tune", "--set=fine_tune.lr_mult=0.1"], &["lr_mult is 0.1"]);
     assert!(!f.path("no").exists());
     f.run(&["train", "three", "--fine-tune"]).fails(2, &["no model to fine-tune", "--from"]);
@@ -97,12 +114,26 @@ fn layers_stay_frozen_until_the_named_one() {
 #[test]
 fn a_toml_file_says_all_of_it() {
     let (f, model) = two_and_three("tune-toml");
-    let flags = ["--fine-tune", "--epochs=2", "--freeze-until=dense", "--freeze-epochs=2", "--learning-rate=0.004"];
-    let toml = tune(&f, &model, "no", &[&flags[..], &["--set=fine_tune.from=base/two.safetensors", "--print-config"]].concat());
+    let flags =
+        ["--fine-tune", "--epochs=2", "--freeze-until=dense", "--freeze-epochs=2", "--learning-rate=0.004"];
+    let toml = tune(
+        &f,
+        &model,
+        "no",
+        &[&flags[..], &["--set=fine_tune.from=base/two.safetensors", "--print-config"]].concat(),
+    );
     let printed: Value = toml.ok().json();
     assert_eq!(printed["fine_tune"]["base_lr"], 0.004, "{printed}");
     let text: String = {
-        let args = ["train", "three", "--from", &model, "--threads=1", "--print-config", "--set=fine_tune.from=base/two.safetensors"];
+        let args = [
+            "train",
+            "three",
+            "--from",
+            &model,
+            "--threads=1",
+            "--print-config",
+            "--set=fine_tune.from=base/two.safetensors",
+        ];
         f.run(&[&args[..], &flags].concat()).ok().out
     };
     // The number of classes is the data's.
@@ -119,10 +150,17 @@ fn killed_runs_end_with_the_same_bits_in_both_phases() {
     let flags = ["--fine-tune", "--epochs=3", "--freeze-epochs=2", "--save-steps=1"];
     tune(&f, &model, "whole", &flags).ok();
     let expected = weights(&f, "whole/three.safetensors");
-    let args = |out: &'static str| [&["train", "three", "--from", &*model, "--out", out, "--threads=1"], &flags[..]].concat();
+    let args = |out: &'static str| {
+        [&["train", "three", "--from", &*model, "--out", out, "--threads=1"], &flags[..]].concat()
+    };
     let mut killed = 0;
     for wait in (60..).step_by(40) {
-        let mut child = f.command(&args("cut")).stderr(std::process::Stdio::null()).stdout(std::process::Stdio::null()).spawn().unwrap();
+        let mut child = f
+            .command(&args("cut"))
+            .stderr(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
         std::thread::sleep(Duration::from_millis(wait));
         let is_over = child.try_wait().unwrap().is_some();
         let _ = child.kill();

@@ -30,7 +30,8 @@ pub(crate) fn prepared(
     let prepared = match (earlier, from, &config.fine_tune) {
         (earlier, from, Some(section)) => {
             let from = from.or(section.from.as_deref()).ok_or_else(|| {
-                Error::new(ErrorKind::Config, "there is no model to fine-tune").hint("name a saved one: --from MODEL")
+                Error::new(ErrorKind::Config, "there is no model to fine-tune")
+                    .hint("name a saved one: --from MODEL")
             })?;
             let earlier = earlier.map_or_else(|| Model::load(from), Ok)?;
             adapted(&earlier, from, section, config, data, screen)?
@@ -62,7 +63,8 @@ fn adapted(
     let set = |names: &[String]| names.iter().cloned().collect::<BTreeSet<String>>();
     let knows = set(&earlier.class_names) == set(&data.class_names);
     // The same name is the same class.
-    let data = if knows && !data.class_names.is_empty() { data.with_classes(&earlier.class_names)? } else { data };
+    let data =
+        if knows && !data.class_names.is_empty() { data.with_classes(&earlier.class_names)? } else { data };
     let mut model = config.model(&config.sample_of(&data), &data.class_names)?;
     let head = section.freeze_until.as_deref();
     let weights = model.take_weights(earlier, head, !knows).at(|| path.to_string())?;

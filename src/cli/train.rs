@@ -4,10 +4,10 @@ use super::common::{Common, DataArgs};
 use super::known::set_columns;
 use super::outcome::{Failure, Outcome, Run};
 use super::own_data::beside_model;
+use super::prepare::{Prepared, prepared};
 use super::run_folder::{Record, Resume, SaveArgs, model_file};
 use super::screen::Screen;
 use super::target::{Target, config_of, set_all};
-use super::prepare::{Prepared, prepared};
 use super::training::{Folder, Start, announce_data, barebones, fast_dev_run, load_data, train};
 use crate::config::{Config, Draft, Logger};
 use crate::datasets::{
@@ -171,8 +171,7 @@ fn run(mut args: TrainArgs, screen: &Screen) -> Outcome {
     let Plan { config, data, reason } = args.plan(draft, screen)?;
     let earlier = args.origin(earlier, &config)?;
     // What only begins with the weights of another model has no epochs yet.
-    let initial_epoch =
-        earlier.as_ref().filter(|_| config.fine_tune.is_none()).map_or(0, Model::epochs);
+    let initial_epoch = earlier.as_ref().filter(|_| config.fine_tune.is_none()).map_or(0, Model::epochs);
     if config.fit.fast_dev_run.is_some() {
         return fast_dev_run(earlier, args.from.as_deref(), &config, data, screen);
     }

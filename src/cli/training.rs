@@ -70,8 +70,8 @@ pub(crate) fn train(
     let best = folder.best(&model, &config).goes_on(resumed.best_goes_on);
     let dashboard = dashboard(&config, &stop, screen);
     let run = (resumed, best, &folder, pause_after, phases);
-    let history = fit(&mut model, &config, &data, run, class_weight, &stop, screen)
-        .inspect_err(|_| folder.undo())?;
+    let history =
+        fit(&mut model, &config, &data, run, class_weight, &stop, screen).inspect_err(|_| folder.undo())?;
     drop(dashboard);
     let tuning = history.data.as_ref().map(|report| &report.tuning);
     let frozen = if folder.leads { save.freeze(&config, tuning) } else { Ok(None) };

@@ -1,7 +1,7 @@
 //! `[fine_tune]`: training that begins with the weights of another model.
 
-use super::blame::Wrong;
 use super::Config;
+use super::blame::Wrong;
 use crate::datasets::TrainingData;
 use serde::{Deserialize, Serialize};
 use systole_nn::{FineTune, FrozenBatchNorm};
@@ -96,10 +96,12 @@ impl Config {
             return Err(Wrong::new(&format!("fine_tune.{key}"), what).hint(hint));
         }
         let scheduler = "GradientAccumulationScheduler";
-        let is_there = self.callbacks.iter().any(|c| c.get("type").and_then(Value::as_str) == Some(scheduler));
+        let is_there =
+            self.callbacks.iter().any(|c| c.get("type").and_then(Value::as_str) == Some(scheduler));
         match is_there && section.unfreeze {
-            true => Err(Wrong::new("fine_tune", format!("there are both fine_tune and a {scheduler}"))
-                .hint("both compile the step anew between epochs: leave one of them out, or set unfreeze = false")),
+            true => Err(Wrong::new("fine_tune", format!("there are both fine_tune and a {scheduler}")).hint(
+                "both compile the step anew between epochs: leave one of them out, or set unfreeze = false",
+            )),
             false => Ok(()),
         }
     }

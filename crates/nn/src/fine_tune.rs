@@ -107,7 +107,11 @@ impl FineTune {
             return wrong("lr_mult", self.lr_mult.to_string(), "give a number of at least 1: 100 in fastai");
         }
         if !(0.0..1.0).contains(&self.pct_start) {
-            return wrong("pct_start", self.pct_start.to_string(), "give a part of the steps, from 0 to below 1");
+            return wrong(
+                "pct_start",
+                self.pct_start.to_string(),
+                "give a part of the steps, from 0 to below 1",
+            );
         }
         if !positive(self.div) {
             return wrong("div", self.div.to_string(), "give a number above 0: 5 in fastai");
@@ -281,7 +285,10 @@ impl Callback for Phases {
         self.set_free(cx.model, phase)?;
         self.second = Some(phase);
         let epochs = counted(self.how.epochs as u64, "epoch");
-        cx.note(format!("all layers train from now on, for {epochs}; those near the input at 1/{} of the rate", self.how.lr_mult));
+        cx.note(format!(
+            "all layers train from now on, for {epochs}; those near the input at 1/{} of the rate",
+            self.how.lr_mult
+        ));
         Ok(())
     }
 

@@ -98,7 +98,11 @@ impl Model {
             let is_new = new_layers.contains(layer_of(&spec.path));
             if is_new { &mut all.new } else { &mut all.taken }.push(spec.path.clone());
         }
-        all.left = theirs.keys().filter(|path| !all.taken.iter().any(|t| t == *path)).map(|p| p.to_string()).collect();
+        all.left = theirs
+            .keys()
+            .filter(|path| !all.taken.iter().any(|t| t == *path))
+            .map(|p| p.to_string())
+            .collect();
         for path in &all.taken {
             self.set_weight(path, from.weight(path)?)?;
         }
@@ -108,10 +112,14 @@ impl Model {
     /// A weight that another model has not, or of another shape.
     fn misfit(&self, from: &Model, path: &str, shape: &[usize]) -> Error {
         let theirs = from.specs.iter().find(|s| s.path == path);
-        let layers = |m: &Model| m.architecture.nodes.iter().map(|n| n.name.clone()).collect::<Vec<_>>().join(", ");
+        let layers =
+            |m: &Model| m.architecture.nodes.iter().map(|n| n.name.clone()).collect::<Vec<_>>().join(", ");
         match theirs {
             Some(theirs) => {
-                let what = format!("weight {path} is f32{shape:?} here and f32{:?} in the saved model", theirs.shape);
+                let what = format!(
+                    "weight {path} is f32{shape:?} here and f32{:?} in the saved model",
+                    theirs.shape
+                );
                 Error::new(ErrorKind::Config, what)
                     .because("only the head may have other shapes, which begins anew")
                     .hint("give the layer the arguments that it has there, or begin the head earlier: freeze_until")
@@ -143,7 +151,8 @@ impl Model {
     pub fn freeze_until(&mut self, layer: Option<&str>, batch_norm: FrozenBatchNorm) -> Result<Vec<String>> {
         let (body, _) = self.body_and_head(layer)?;
         let freezes = |node: &crate::LayerNode| {
-            let trains = batch_norm == FrozenBatchNorm::Train && node.layer.class_name() == "BatchNormalization";
+            let trains =
+                batch_norm == FrozenBatchNorm::Train && node.layer.class_name() == "BatchNormalization";
             body.contains(&node.name) && !trains
         };
         let flags: Vec<bool> =
@@ -175,7 +184,9 @@ impl Model {
             self.weights().into_iter().map(|(path, value)| (path.to_string(), value.clone())).collect();
         let specs = std::mem::take(&mut self.specs);
         self.adopt(specs, |spec, _| {
-            had.get(&spec.path).cloned().ok_or_else(|| Error::new(ErrorKind::Bug, format!("no weight {}", spec.path)))
+            had.get(&spec.path)
+                .cloned()
+                .ok_or_else(|| Error::new(ErrorKind::Bug, format!("no weight {}", spec.path)))
         })?;
         self.recompile()
     }

@@ -53,7 +53,14 @@ fn quiet() -> Fit {
 }
 
 fn cycle(highest: f64, pct_start: f64, div: f64, steps: u64) -> Schedule {
-    Schedule::OneCycle { max_learning_rate: highest, total_steps: steps, begin: 0, pct_start, div, div_final: 1e5 }
+    Schedule::OneCycle {
+        max_learning_rate: highest,
+        total_steps: steps,
+        begin: 0,
+        pct_start,
+        div,
+        div_final: 1e5,
+    }
 }
 
 fn momentum(pct_start: f64, steps: u64) -> Schedule {
@@ -102,7 +109,10 @@ impl Callback for Seen {
 #[test]
 fn only_the_head_and_batch_normalisations_train_at_first() {
     for (batch_norm, expected) in [
-        (FrozenBatchNorm::Train, vec!["bn/gamma", "bn/beta", "bn/moving_mean", "bn/moving_variance", "head/kernel", "head/bias"]),
+        (
+            FrozenBatchNorm::Train,
+            vec!["bn/gamma", "bn/beta", "bn/moving_mean", "bn/moving_variance", "head/kernel", "head/bias"],
+        ),
         (FrozenBatchNorm::Inference, vec!["head/kernel", "head/bias"]),
     ] {
         let seen = Seen::default();
@@ -113,7 +123,11 @@ fn only_the_head_and_batch_normalisations_train_at_first() {
         model.fine_tune(&data().batch(6), how, fit).unwrap();
         let seen = seen.0.lock().unwrap();
         assert_eq!(changed(&start, &seen.1[0]), expected, "{batch_norm:?}");
-        assert_eq!(changed(&seen.1[0], &seen.1[1]).len(), start.len(), "all layers train in the second phase");
+        assert_eq!(
+            changed(&seen.1[0], &seen.1[1]).len(),
+            start.len(),
+            "all layers train in the second phase"
+        );
         // fastai's cycles: from 0.5 / 25 up for 99 %, then from 0.25 / 5.
         assert_eq!((seen.0.len(), seen.0[0], seen.0[4]), (8, 0.02, 0.05));
         assert!(seen.0[3] > seen.0[2] && seen.0[5] > seen.0[4] && seen.0[7] < seen.0[6]);
@@ -138,7 +152,10 @@ fn weights_of_another_model_come_by_name_and_shape() {
     let old = compiled(layers(5, false, all), adam(0.01));
     let mut new = compiled(layers(2, false, all), adam(0.01));
     let taken = new.take_weights(&old, None, false).unwrap();
-    assert_eq!((taken.taken.len(), taken.new.as_slice()), (8, ["head/kernel".to_string(), "head/bias".into()].as_slice()));
+    assert_eq!(
+        (taken.taken.len(), taken.new.as_slice()),
+        (8, ["head/kernel".to_string(), "head/bias".into()].as_slice())
+    );
     assert_eq!(taken.left, ["head/bias", "head/kernel"]);
     // The same number of classes, but others.
     let mut same = compiled(layers(5, false, all), adam(0.01));
@@ -229,7 +246,11 @@ fn a_run_killed_in_either_phase_or_between_them_ends_with_the_same_bits() {
         assert_eq!(weights(&model), weights(&whole), "killed after step {kill}");
         assert_eq!(history.get("loss"), expected.get("loss"), "killed after step {kill}");
         assert_eq!(history.get("val_loss"), expected.get("val_loss"), "killed after step {kill}");
-        assert_eq!(model.to_file().unwrap().tensors, whole.to_file().unwrap().tensors, "killed after step {kill}");
+        assert_eq!(
+            model.to_file().unwrap().tensors,
+            whole.to_file().unwrap().tensors,
+            "killed after step {kill}"
+        );
     }
     std::fs::remove_dir_all(dir).unwrap();
 }
