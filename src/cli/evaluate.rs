@@ -61,7 +61,7 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     config.data.known_tokenizer = tokenizer_of(&model)?;
     let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
     check_samples(&model, &config, &data, &file)?;
-    let data = with_its_classes(&model, data, &file)?;
+    let data = with_its_classes(&model, data, &file, "")?;
     check_tokens(&model, &data)?;
     let began = Instant::now();
     let logs = match args.tta {

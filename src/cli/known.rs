@@ -27,9 +27,14 @@ pub(crate) fn check_samples(model: &Model, config: &Config, data: &TrainingData,
 /// The data with their classes numbered as the model of `path` has them: the same name is the same class.
 ///
 /// # Errors
-/// When the data have other classes (each is named), or none though the model tells classes apart.
-pub(crate) fn with_its_classes(model: &Model, data: TrainingData, path: &str) -> Result<TrainingData> {
-    let hint = format!("give the classes the names that {path} knows, or train anew, without it");
+/// When the data have other classes (each is named), or none though the model tells classes apart. `otherwise` ends the hint.
+pub(crate) fn with_its_classes(
+    model: &Model,
+    data: TrainingData,
+    path: &str,
+    otherwise: &str,
+) -> Result<TrainingData> {
+    let hint = format!("give the classes the names that {path} knows, or train anew, without it{otherwise}");
     let classes = model.output_type().and_then(|output| output.shape.last().copied()).unwrap_or(0);
     let is_sparse = |loss: &Loss| matches!(loss, Loss::SparseCategoricalCrossentropy { .. });
     if !model.compile_config().is_some_and(|config| is_sparse(&config.loss)) {

@@ -28,6 +28,7 @@ mod own_data;
 mod plan;
 mod plugins;
 mod predict;
+mod prepare;
 mod program;
 mod report;
 mod resume;

@@ -60,20 +60,28 @@ impl OwnData {
     }
 }
 
-/// The configuration of a saved model, for data of one's own that are named beside it; `None` where it is not that.
+/// The configuration of a saved model, for data of one's own that are named beside it; `None` where it is not that. A model that
+/// `adapts` may have learnt from a published data set.
 pub(crate) fn beside_model(
     name: &str,
     model: &Model,
     path: &str,
     config: Option<Config>,
+    adapts: bool,
 ) -> Result<Option<Draft>, Failure> {
     let (Some(own), Some(config)) = (OwnData::of(name)?, config) else { return Ok(None) };
     let is_text = config.data.dataset == "text";
-    if (own.dataset == "text") != is_text || !(is_text || config.data.is_own()) {
+    if (own.dataset == "text") != is_text || !(is_text || adapts || config.data.is_own()) {
         return Ok(None);
     }
     let mut draft = Draft::parse(&config.to_toml()?, &format!("the configuration kept in {path}"))?;
     set_columns(&mut draft, &config, model, path);
     own.set(&mut draft, name, Some(&config), model);
+    if adapts {
+        // They were those of the data that it has learnt from.
+        ["fit.steps_per_epoch", "data.train_samples", "data.test_samples", "fit.class_weight"]
+            .iter()
+            .for_each(|key| draft.set(name, key, "none"));
+    }
     Ok(Some(draft))
 }

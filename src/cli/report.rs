@@ -246,10 +246,10 @@ impl<'a> Report<'a> {
             }
             false => String::new(),
         };
-        let go_on = match self.interrupted && self.epochs < self.config.fit.epochs {
+        let go_on = match self.interrupted && self.epochs < self.config.epochs() {
             true => format!("{program} resume {}   # go on where it stopped", quoted(folder)),
             false => {
-                let epochs = self.config.fit.epochs;
+                let epochs = self.config.epochs();
                 let out = quoted(folder);
                 format!(
                     "{program} train --from {file_name} --epochs {epochs}{data} --out {out}   # train longer"

@@ -204,7 +204,7 @@ impl All<'_> {
 
     /// Trains what is not trained yet; 0, or what a signal makes the program exit with.
     fn train(&mut self, screen: &Screen) -> Outcome {
-        let epochs = self.trials.iter().map(|t| t.trial.config.fit.epochs).max().unwrap_or(1);
+        let epochs = self.trials.iter().map(|t| t.trial.config.epochs()).max().unwrap_or(1);
         let rounds = match self.sweep.method {
             Method::Halving => self.sweep.rounds(epochs, self.trials.len()),
             Method::Grid | Method::Random => vec![(epochs, self.trials.len())],
@@ -243,7 +243,7 @@ impl All<'_> {
     fn train_one(&mut self, i: usize, until: usize, screen: &Screen) -> Outcome {
         let tried = &mut self.trials[i];
         let (folder, config) = (tried.folder.clone(), tried.trial.config.clone());
-        let until = until.min(config.fit.epochs);
+        let until = until.min(config.epochs());
         tried.read(&self.metric)?;
         let began = Instant::now();
         if !tried.has_reached(until)? {
@@ -402,7 +402,7 @@ impl Tried {
     fn has_reached(&self, until: usize) -> Result<bool> {
         let place = place(&self.folder)?;
         let is_there = place.is_some_and(|place| {
-            place.finished || (place.epoch >= until && until < self.trial.config.fit.epochs)
+            place.finished || (place.epoch >= until && until < self.trial.config.epochs())
         });
         Ok(is_there && self.epochs >= until as u64)
     }

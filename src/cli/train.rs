@@ -4,10 +4,11 @@ use super::common::{Common, DataArgs};
 use super::known::{set_columns, tokenizer_of};
 use super::outcome::{Failure, Outcome, Run};
 use super::own_data::beside_model;
+use super::prepare::{Prepared, prepared};
 use super::run_folder::{Record, Resume, SaveArgs, model_file};
 use super::screen::Screen;
 use super::target::{Target, config_of, set_all};
-use super::training::{Folder, Start, announce_data, barebones, fast_dev_run, load_data, prepared, train};
+use super::training::{Folder, Start, announce_data, barebones, fast_dev_run, load_data, train};
 use crate::config::{Config, Draft, Logger};
 use crate::datasets::{
     DataDir, RecordOptions, Tokenizer, TrainingData, holds_records, is_of_records, picture_size_for,
@@ -119,9 +120,20 @@ pub(crate) struct TrainArgs {
     /// Set any key of the TOML: data.scale=1/255, layers.0.filters=48, optimizer.type=sgd; `none` takes it out
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
-    /// Continue from a saved model: its weights, optimizer state and step; of a run's folder from its best model
+    /// Continue from a saved model: its weights, optimizer state and step; of a run's folder from its best model. With --fine-tune or
+    /// --freeze-until: begin with its weights, and a new head where the classes are others
     #[arg(long, value_name = "MODEL")]
     from: Option<String>,
+    /// Fine-tune the model of --from: first the head alone for --freeze-epochs, then all layers for --epochs, at rates from a
+    /// hundredth at the input to half of --learning-rate (0.002) at the head
+    #[arg(long, conflicts_with = "one_cycle")]
+    fine_tune: bool,
+    /// The first layer that trains of the model of --from: those before it stay as they are; with --fine-tune for --freeze-epochs only
+    #[arg(long, value_name = "LAYER")]
+    freeze_until: Option<String>,
+    /// Epochs in which only the head trains, before those of --epochs [default: 1]
+    #[arg(long, value_name = "N")]
+    freeze_epochs: Option<u64>,
     /// Print the configuration with all arguments applied as TOML, and train nothing
     #[arg(long)]
     print_config: bool,
@@ -159,7 +171,9 @@ fn run(mut args: TrainArgs, screen: &Screen) -> Outcome {
     }
     let known = earlier.as_ref().map_or(Ok(None), tokenizer_of)?;
     let Plan { config, data, reason } = args.plan(draft, known, screen)?;
-    let initial_epoch = earlier.as_ref().map_or(0, Model::epochs);
+    let earlier = args.origin(earlier, &config)?;
+    // What only begins with the weights of another model has no epochs yet.
+    let initial_epoch = earlier.as_ref().filter(|_| config.fine_tune.is_none()).map_or(0, Model::epochs);
     if config.fit.fast_dev_run.is_some() {
         return fast_dev_run(earlier, args.from.as_deref(), &config, data, screen);
     }
@@ -192,8 +206,24 @@ impl TrainArgs {
         let draft = self.draft(earlier.as_ref())?;
         let known = earlier.as_ref().map_or(Ok(None), tokenizer_of)?;
         let Plan { config, data, .. } = self.plan(draft, known, screen)?;
-        let (model, data) = prepared(earlier, self.from.as_deref(), &config, data, screen)?;
+        let earlier = self.origin(earlier, &config)?;
+        let Prepared { model, data, .. } = prepared(earlier, self.from.as_deref(), &config, data, screen)?;
         Ok((model, config, data))
+    }
+
+    /// The saved model to begin with, where the configuration names it.
+    fn origin(&mut self, earlier: Option<Model>, config: &Config) -> Result<Option<Model>, Failure> {
+        let Some(section) = config.fine_tune.as_ref().filter(|_| earlier.is_none()) else {
+            return Ok(earlier);
+        };
+        let Some(from) = &section.from else {
+            let e = Error::new(ErrorKind::Config, "there is no model to fine-tune");
+            return Err(Failure::usage(e.hint("name a saved one: --from MODEL, or `from` in [fine_tune]")));
+        };
+        let path = model_file(from)?;
+        let model = Model::load(&path)?;
+        self.from = Some(path);
+        Ok(Some(model))
     }
 
     /// The name of what is trained: a preset's, a TOML file's, or the data set's.
@@ -205,7 +235,7 @@ impl TrainArgs {
     /// The configuration to start from.
     fn draft(&self, earlier: Option<&Model>) -> Result<Draft, Failure> {
         if let (Some(name), Some(model), Some(path)) = (&self.target, earlier, &self.from)
-            && let Some(draft) = beside_model(name, model, path, config_of(model, path)?)?
+            && let Some(draft) = beside_model(name, model, path, config_of(model, path)?, self.adapts())?
         {
             return Ok(draft);
         }
@@ -243,6 +273,11 @@ impl TrainArgs {
         }
     }
 
+    /// Whether the model of --from is to learn something else.
+    fn adapts(&self) -> bool {
+        self.fine_tune || self.freeze_until.is_some()
+    }
+
     /// What `--set` says of records, which decides what they look like before there is a configuration.
     fn asked_of_records(&self) -> RecordOptions {
         let Ok(mut draft) = Draft::preset("table") else { return RecordOptions::default() };
@@ -258,12 +293,14 @@ impl TrainArgs {
         if let Some(dir) = &self.data.data_dir {
             draft.set_text(format!("--data-dir {}", dir.display()), "data.dir", &dir.display().to_string());
         }
+        self.apply_fine_tune(&mut draft);
+        let rate = if draft.fine_tunes() { "fine_tune.base_lr" } else { "optimizer.learning_rate" };
         let number = |n: Option<u64>| n.map(|n| n.to_string());
         let flags = [
             ("--epochs", "fit.epochs", number(self.epochs)),
             ("--steps-per-epoch", "fit.steps_per_epoch", self.steps_per_epoch.clone()),
             ("--batch-size", "fit.batch_size", self.batch_size.clone()),
-            ("--learning-rate", "optimizer.learning_rate", self.learning_rate.clone()),
+            ("--learning-rate", rate, self.learning_rate.clone()),
             ("--precision", "compile.precision", self.precision.clone()),
             ("--seed", "seed", number(self.seed)),
             ("--fast-dev-run", "fit.fast_dev_run", number(self.fast_dev_run)),
@@ -296,6 +333,20 @@ impl TrainArgs {
         }
         set_all(&mut draft, &self.sets)?;
         Ok(draft)
+    }
+
+    fn apply_fine_tune(&self, draft: &mut Draft) {
+        if self.fine_tune {
+            draft.set("--fine-tune", "fine_tune.unfreeze", "true");
+        }
+        if let Some(layer) = &self.freeze_until {
+            let flag = format!("--freeze-until {layer}");
+            draft.set_text(&flag, "fine_tune.freeze_until", layer);
+            draft.set(&flag, "fine_tune.unfreeze", if self.fine_tune { "true" } else { "false" });
+        }
+        if let Some(epochs) = self.freeze_epochs {
+            draft.set(format!("--freeze-epochs {epochs}"), "fine_tune.freeze_epochs", &epochs.to_string());
+        }
     }
 
     /// Arguments that are not written as their keys are.
@@ -357,8 +408,10 @@ impl TrainArgs {
             let mut config = config;
             config.data.known_tokenizer = known;
             let data = load_data(&config, screen)?;
-            if self.from.is_none() {
-                config.fit_data(&data)?;
+            match &config.fine_tune {
+                Some(_) if config.data.is_own() => config.fit_head(&data),
+                None if self.from.is_none() => config.fit_data(&data)?,
+                _ => {}
             }
             return Ok(announced(config, data, "as asked".into(), screen));
         }

@@ -2,8 +2,9 @@
 
 use super::answers::Answers;
 use super::event_pictures;
-use super::known::{check_samples, check_tokens, keep_tokenizer, with_its_classes};
+use super::known::keep_tokenizer;
 use super::outcome::Outcome;
+use super::prepare::{Prepared, prepared};
 use super::report::{Files, Report};
 use super::run_folder::{self, Record, Resume, SaveArgs};
 use super::run_report::{self, Written};
@@ -20,9 +21,9 @@ use systole_data::Dataset;
 use systole_data::disk::sweep;
 use systole_data::format::png;
 use systole_dist::Strategy;
-use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::schedule::Schedule;
-use systole_nn::{Compile, Fit, History, KeepBest, Model, max_time};
+use systole_ir::{Error, Result};
+use systole_nn::callback::Callback;
+use systole_nn::{Fit, History, KeepBest, Model, max_time};
 use systole_runtime::backend;
 
 /// Whether this process writes files: it is the only one, or drives the first of several hosts.
@@ -51,7 +52,7 @@ pub(crate) fn train(
     let Start { record, data, earlier, pause_after } = start;
     let (config, reason, from) = (record.config.clone(), record.reason.clone(), record.from.clone());
     let made = prepared(earlier, record.from.as_deref(), &config, data, screen);
-    let (mut model, data) = made.inspect_err(|_| folder.undo())?;
+    let Prepared { mut model, data, phases } = made.inspect_err(|_| folder.undo())?;
     let record = Record { devices: Some(devices_of(&model)?), ..record };
     let class_weight = config.class_weight(&data).inspect_err(|_| folder.undo())?;
     let common = record.common();
@@ -69,9 +70,9 @@ pub(crate) fn train(
     note_origin(&mut model, &config, &data)?;
     let best = folder.best(&model, &config).goes_on(resumed.best_goes_on);
     let dashboard = dashboard(&config, &stop, screen);
+    let run = (resumed, best, &folder, pause_after, phases);
     let history =
-        fit(&mut model, &config, &data, (resumed, best, &folder, pause_after), class_weight, &stop, screen)
-            .inspect_err(|_| folder.undo())?;
+        fit(&mut model, &config, &data, run, class_weight, &stop, screen).inspect_err(|_| folder.undo())?;
     drop(dashboard);
     let tuning = history.data.as_ref().map(|report| &report.tuning);
     let frozen = if folder.leads { save.freeze(&config, tuning) } else { Ok(None) };
@@ -203,87 +204,6 @@ pub(crate) fn load_data(config: &Config, screen: &Screen) -> Result<TrainingData
     })
 }
 
-/// The model that is trained, new or `from` a file, and the data as it knows them.
-pub(crate) fn prepared(
-    earlier: Option<Model>,
-    from: Option<&str>,
-    config: &Config,
-    data: TrainingData,
-    screen: &Screen,
-) -> Result<(Model, TrainingData)> {
-    let (model, data) = match (earlier, from) {
-        (Some(earlier), Some(path)) => {
-            check_layers(&earlier, path, config)?;
-            let data = with_its_classes(&earlier, data, path)?;
-            (continued(earlier, path, config, &data, screen)?, data)
-        }
-        _ => (config.model(&config.sample_of(&data), &data.class_names)?, data),
-    };
-    check_tokens(&model, &data)?;
-    Ok((model, data))
-}
-
-/// Refuses a configuration of other layers than the saved model's.
-fn check_layers(model: &Model, path: &str, config: &Config) -> Result<()> {
-    let layers = |m: &Model| {
-        m.architecture().nodes.iter().map(|p| (p.name.clone(), p.layer.to_json())).collect::<Vec<_>>()
-    };
-    if layers(&config.layers_only()?) != layers(model) {
-        return Err(Error::new(
-            ErrorKind::Config,
-            format!("the layers of the configuration are not those of {path}"),
-        )
-        .hint(format!("leave the preset or TOML file out: train --from {path}")));
-    }
-    Ok(())
-}
-
-/// A saved model, ready to be trained further by `config`.
-fn continued(
-    mut model: Model,
-    path: &str,
-    config: &Config,
-    data: &TrainingData,
-    screen: &Screen,
-) -> Result<Model> {
-    check_samples(&model, config, data, path)?;
-    if model.class_names.is_empty() {
-        model.class_names = data.class_names.clone();
-    }
-    let output = model.output_type().map(|t| t.shape.to_vec()).unwrap_or_default();
-    let wanted = config.compile_config(&output)?;
-    match model.compile_config() {
-        Some(had) if same_but_rate(had, &wanted) => {
-            let rate = &wanted.optimizer.learning_rate;
-            if had.optimizer.learning_rate != *rate {
-                model.set_learning_rate(rate.clone());
-            }
-        }
-        _ => {
-            screen.line("The optimizer starts afresh: loss, metrics, precision or optimizer are not those of the saved model");
-            model.compile(wanted.clone())?;
-        }
-    }
-    if model.compile_config().is_some_and(|had| had.strategy != wanted.strategy) {
-        model.set_strategy(wanted.strategy, wanted.backend)?;
-    }
-    Ok(model)
-}
-
-/// Whether optimizer state of `had` can go on under `wanted`.
-fn same_but_rate(had: &Compile, wanted: &Compile) -> bool {
-    let mut optimizer = had.optimizer.clone();
-    let rate = &wanted.optimizer.learning_rate;
-    // Neither depends on the steps before.
-    if matches!(rate, Schedule::Constant(_)) || rate.is_of_the_run() {
-        optimizer.learning_rate = wanted.optimizer.learning_rate.clone();
-    }
-    optimizer == wanted.optimizer
-        && had.loss == wanted.loss
-        && had.metrics == wanted.metrics
-        && had.precision == wanted.precision
-}
-
 fn announce(model: &Model, config: &Config, resumed: &run_folder::Plan, screen: &Screen) -> Result<()> {
     let weights: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
     let backend = backend("auto")?;
@@ -354,12 +274,15 @@ fn announce_strategy(model: &Model, screen: &Screen) {
     screen.line(format!("Strategy: {strategy}; {n} devices{hosts}, each like {}", first.description));
 }
 
+/// How a run goes on, its best model, its folder, when it pauses, and what changes its phases.
+type RunParts<'a> = (run_folder::Plan, KeepBest, &'a Folder, Option<usize>, Option<Box<dyn Callback>>);
+
 /// The epochs, and the test that the last one is owed.
 fn fit(
     model: &mut Model,
     config: &Config,
     data: &TrainingData,
-    (resumed, best, folder, pause_after): (run_folder::Plan, KeepBest, &Folder, Option<usize>),
+    (resumed, best, folder, pause_after, phases): RunParts<'_>,
     class_weight: BTreeMap<i64, f64>,
     stop: &Stop,
     screen: &Screen,
@@ -370,13 +293,13 @@ fn fit(
     // What is measured before the weights become their means is not what is saved.
     let averaged = model.compile_config().is_some_and(|compile| compile.optimizer.use_ema);
     let fit = Fit {
-        callbacks: config.callbacks(&folder.folder, &metrics),
+        callbacks: config.callbacks(&folder.folder, &metrics).into_iter().chain(phases).collect(),
         validate_last: !averaged,
         detect_anomaly: config.fit.detect_anomaly.then(|| folder.folder.join("anomaly.npz")),
         backup: Some(resumed.backup),
         best: Some(best.clone()),
-        epochs: first + config.fit.epochs,
-        pause_after: pause_after.map(|epochs| first + epochs).filter(|end| *end < first + config.fit.epochs),
+        epochs: first + config.epochs(),
+        pause_after: pause_after.map(|epochs| first + epochs).filter(|end| *end < first + config.epochs()),
         initial_epoch: first,
         stop: Some(stop.asked.clone()),
         class_weight,
@@ -435,7 +358,7 @@ pub(crate) fn fast_dev_run(
     data: TrainingData,
     screen: &Screen,
 ) -> Outcome {
-    let (mut model, data) = prepared(earlier, from, config, data, screen)?;
+    let Prepared { mut model, data, .. } = prepared(earlier, from, config, data, screen)?;
     let class_weight = config.class_weight(&data)?;
     let n = config.fit.fast_dev_run.unwrap_or(1);
     let batches = if n == 1 { "one batch".into() } else { format!("{n} batches") };
@@ -472,7 +395,7 @@ pub(crate) fn barebones(
     data: TrainingData,
     screen: &Screen,
 ) -> Outcome {
-    let (mut model, data) = prepared(earlier, from, config, data, screen)?;
+    let Prepared { mut model, data, .. } = prepared(earlier, from, config, data, screen)?;
     let class_weight = config.class_weight(&data)?;
     screen.line("The loop alone: callbacks, backups and progress are left out, and nothing is kept");
     let stop = Stop::install()?;
@@ -502,6 +425,8 @@ fn portable(config: &Config) -> Config {
     config.data.tokenizer = named.map(|name| name.to_string_lossy().into_owned());
     config.fit.report = true;
     config.fit.tui = false;
+    // Who goes on from the model does not fine-tune it anew.
+    config.fine_tune = None;
     config
 }
 

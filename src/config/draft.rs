@@ -93,6 +93,14 @@ impl Draft {
         self.settings.push(Setting { flag: flag.into(), path: path_of(key), value });
     }
 
+    /// Whether it fine-tunes in two phases, whose learning rate is not the optimizer's.
+    pub fn fine_tunes(&self) -> bool {
+        let mut table = self.table.clone();
+        let applied = self.settings.iter().try_for_each(|setting| setting.apply(&mut table));
+        let section = table.get("fine_tune").filter(|_| applied.is_ok());
+        section.is_some_and(|s| s.get("unfreeze").and_then(Value::as_bool).unwrap_or(true))
+    }
+
     /// Everything put together and checked.
     pub fn finish(&self) -> Result<Config, Refused> {
         let mut table = self.table.clone();

@@ -12,6 +12,7 @@ mod callbacks;
 mod class_weight;
 mod draft;
 mod elsewhere;
+mod fine_tune;
 mod settings;
 mod sweep;
 mod synthetic;
@@ -22,6 +23,7 @@ pub use build::scale_pixels;
 pub use callbacks::Logger;
 pub use draft::{Draft, Refused};
 pub use elsewhere::home_of;
+pub use fine_tune::FineTuneSection;
 pub use sweep::{METHODS, Method, Sweep, Trial};
 
 use crate::config::blame::Wrong;
@@ -86,6 +88,9 @@ pub struct Config {
     /// How steps are split over devices; without: one device, or all that an accelerator has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<StrategySection>,
+    /// Begins with the weights of another model, of which some layers are frozen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fine_tune: Option<FineTuneSection>,
     /// What else is done after each epoch: tables with a `type` and Keras's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub callbacks: Vec<Table>,
@@ -392,6 +397,7 @@ impl Config {
             self.check_monitor("fit.monitor", monitor, &metrics)?;
         }
         self.check_callbacks(&metrics)?;
+        self.check_fine_tune()?;
         let precision = self.compile.precision.parse::<Precision>();
         precision.map_err(|e| Wrong::of("compile.precision", e))?;
         self.strategy.as_ref().map(StrategySection::strategy).transpose()?;

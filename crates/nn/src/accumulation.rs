@@ -70,6 +70,11 @@ impl Model {
         Phase { factor: factor as u64, since: self.step, updates, index: phase.index + 1 }
     }
 
+    /// The phase that begins with the next step, of an optimizer that begins anew.
+    pub(crate) fn fresh_phase(&self) -> Phase {
+        Phase { updates: 0, ..self.next_phase(self.accumulation()) }
+    }
+
     /// Compiles the step for a phase. What the optimizer keeps stays; gathered gradients do not.
     pub(crate) fn accumulate_as(&mut self, phase: Phase) -> Result<()> {
         let changes = self.accumulation() as u64 != phase.factor;

@@ -193,7 +193,7 @@ impl Model {
         Ok(())
     }
 
-    fn trains(&self, spec: &WeightSpec) -> bool {
+    pub(crate) fn trains(&self, spec: &WeightSpec) -> bool {
         let mut parts = spec.path.split('/');
         let mut layer = parts.next().unwrap_or(&spec.path);
         let mut of = &*self.architecture;
@@ -243,7 +243,17 @@ impl Model {
         self.adopt_config(Compile { strategy, backend, ..config })
     }
 
-    fn adopt_config(&mut self, config: Compile) -> Result<()> {
+    /// Compiles the steps for the layers as they are now; what the optimizer had gathered is given up.
+    pub(crate) fn recompile(&mut self) -> Result<()> {
+        self.predicts = None;
+        self.state.optimizer = Params::new();
+        match self.compile_config().cloned() {
+            Some(config) => self.adopt_config(config),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn adopt_config(&mut self, config: Compile) -> Result<()> {
         let backend = match &config.backend {
             Some(b) => b.clone(),
             None => backend("auto")?,

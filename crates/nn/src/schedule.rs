@@ -285,6 +285,11 @@ impl Schedule {
         }
     }
 
+    /// The steps of a schedule with a number of all steps.
+    pub(crate) fn total_steps(&mut self) -> Option<u64> {
+        self.of_all_steps().map(|(total, _)| *total)
+    }
+
     /// Whether it goes over all steps of a run, however many these are.
     pub fn is_of_the_run(&self) -> bool {
         match self {

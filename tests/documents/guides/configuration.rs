@@ -6,9 +6,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::str::FromStr;
-use systole::config::{CompileSection, Config, DATASETS, Data, FitSection, StrategySection, augmentations};
+use systole::config::{
+    CompileSection, Config, DATASETS, Data, FineTuneSection, FitSection, StrategySection, augmentations,
+};
 use systole::datasets::RecordOptions;
-use systole_nn::applications::{APPLICATIONS, Gpt2, ResNet50};
+use systole_nn::applications::{APPLICATIONS, TABLE};
 use systole_nn::callback::{CALLBACK_NAMES, defaults_of};
 use systole_nn::layers::{BuiltIn, LAYER_NAMES};
 use systole_nn::loss::{self, Loss};
@@ -22,6 +24,7 @@ const HEADER: [&str; 4] = ["key", "type", "default", "meaning"];
 #[test]
 fn the_configuration_guide_lists_every_key() {
     let config = Source::read("src/config/mod.rs");
+    let fine_tune = Source::read("src/config/fine_tune.rs");
     let records = Source::read("crates/datasets/src/record_options.rs");
     let columns = Source::read("crates/datasets/src/columns.rs");
     let whole = "[data]\ndataset = \"glyphs\"\n[optimizer]\n[compile]\nloss = \"?\"\n[fit]\nepochs = 1\nbatch_size = 1";
@@ -50,6 +53,7 @@ fn the_configuration_guide_lists_every_key() {
         ("metrics", metrics()),
         ("fit", section::<FitSection>(&config, "FitSection", "epochs = 1\nbatch_size = 1")),
         ("strategy", section::<StrategySection>(&config, "StrategySection", "")),
+        ("fine_tune", section::<FineTuneSection>(&fine_tune, "FineTuneSection", "")),
         ("activations", activations()),
         ("initializers", initializers()),
     ];
@@ -95,22 +99,17 @@ fn described(items: &[Item], name: &str, place: &str) -> Item {
 /// Lists in the place of their names.
 fn in_full(doc: &str) -> String {
     let list = |names: &[&str]| names.iter().map(|n| code(n)).collect::<Vec<_>>().join(", ");
-    doc.replace("one of `APPLICATIONS`", &format!("one of {}", list(&APPLICATIONS)))
+    doc.replace("one of `APPLICATIONS`", &format!("one of {}", list(APPLICATIONS)))
         .replace("One of `DATASETS`", &format!("One of {}", list(&DATASETS)))
         .replace("One of `Precision::NAMES`", &format!("One of {}", list(&Precision::NAMES)))
 }
 
 fn applications() -> String {
-    let source = Source::read("crates/nn/src/applications.rs");
-    let json = |v: serde_json::Result<Value>| v.expect("JSON");
-    let known = [
-        ("resnet50", "ResNet50", json(serde_json::to_value(ResNet50::default()))),
-        ("gpt2", "Gpt2", json(serde_json::to_value(Gpt2::default()))),
-    ];
-    assert_eq!(known.each_ref().map(|k| k.0), APPLICATIONS, "an application without a row here");
-    let rows = known.iter().flat_map(|(name, head, defaults)| {
-        let items = source.items(&[&format!("pub struct {head} {{")]);
-        grouped(name, arguments(&items, defaults, name))
+    let rows = TABLE.iter().flat_map(|row| {
+        let (family, file) = row.family;
+        let source = Source::read(&format!("crates/nn/src/applications/{file}.rs"));
+        let items = source.items(&[&format!("pub struct {family} {{")]);
+        grouped(row.name, arguments(&items, &row.defaults().expect("JSON"), row.name))
     });
     table(["application", "key", "type", "default", "meaning"], rows)
 }

@@ -166,7 +166,9 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "BTreeMap<String, Optimizer>" => "table of optimizers",
         "[f64; 3]" => "three numbers",
         "Vec<Table>" => "list of tables",
-        "Data" | "CompileSection" | "FitSection" | "StrategySection" | "RecordOptions" => "table",
+        "Data" | "CompileSection" | "FitSection" | "StrategySection" | "RecordOptions"
+        | "FineTuneSection" => "table",
+        "FrozenBatchNorm" => "`\"train\"` or `\"inference\"`",
         "Vec<ColumnCode>" => "list of tables",
         "Value" => "name, or a table",
         "Vec<Value>" => "list of names or tables",

@@ -283,9 +283,12 @@ impl Callback for EarlyStopping {
     }
 
     fn on_train_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
-        if let Some((trainable, frozen)) = self.best_weights.take() {
-            cx.model.state.trainable = trainable;
-            cx.model.state.frozen = frozen;
+        let Some((trainable, frozen)) = self.best_weights.take() else { return Ok(()) };
+        let state = &mut cx.model.state;
+        // Layers may have been frozen or set free since.
+        for (name, value) in trainable.iter().chain(frozen.iter()) {
+            let trains = state.trainable.get(name).is_some();
+            if trains { &mut state.trainable } else { &mut state.frozen }.insert(name, value.clone());
         }
         Ok(())
     }

@@ -109,6 +109,11 @@ impl Optimizer {
         }
     }
 
+    /// Whether the rule has a momentum that could follow a schedule.
+    pub(crate) fn takes_momentum(&self) -> bool {
+        self.kind.rule().takes_momentum()
+    }
+
     pub(super) fn check_momentum(&self) -> Result<()> {
         let Some(schedule) = &self.momentum_schedule else { return Ok(()) };
         schedule.check()?;

@@ -1,0 +1,88 @@
+//! What several families of architectures have: limits of arguments, stems, heads.
+
+use crate::Activation;
+use crate::architecture::Symbol;
+use crate::layers::*;
+use systole_ir::{Error, ErrorKind, Result};
+
+pub(super) fn at_least_1(application: &str, argument: &str, value: usize) -> Result<()> {
+    if value == 0 {
+        let what = format!("{application} needs {argument} of at least 1; it is 0");
+        return Err(Error::new(ErrorKind::Config, what));
+    }
+    Ok(())
+}
+
+/// Blocks that are built at most: a slipped digit would take all memory before anything could be said.
+pub(super) const MOST_BLOCKS: usize = 1_000;
+/// Each stack halves the picture and doubles the filters.
+pub(super) const MOST_STACKS: usize = 16;
+
+pub(super) fn at_most(application: &str, argument: &str, value: usize, most: usize) -> Result<()> {
+    if value > most {
+        let what = format!("{application} takes at most {most} {argument}; it is {value}");
+        return Err(Error::new(ErrorKind::Config, what)
+            .because("more are most likely a slip, and would take all memory before the first step")
+            .hint("check the number's digits"));
+    }
+    Ok(())
+}
+
+/// What residual and densely connected networks check.
+pub(super) fn check_stacks(name: &str, classes: usize, width: usize, depths: &[usize]) -> Result<()> {
+    at_least_1(name, "classes", classes)?;
+    at_least_1(name, "width", width)?;
+    at_least_1(name, "depths", depths.iter().copied().min().unwrap_or(0))?;
+    at_most(name, "stacks in depths", depths.len(), MOST_STACKS)?;
+    let blocks = depths.iter().fold(0, |sum: usize, d| sum.saturating_add(*d));
+    at_most(name, "blocks in depths", blocks, MOST_BLOCKS)
+}
+
+/// `image: T[B, H, W, C] → T[B, H / 4, W / 4, width]`: the first layers of Keras's ResNet.
+pub(super) fn stem(image: &Symbol, width: usize) -> Symbol {
+    let x = image.apply(zero_padding2d(3).name("conv1_pad"));
+    pooled(&convolved(&x, conv2d(width, 7).strides(2), "conv1").apply(relu_named("conv1_relu")))
+}
+
+/// `x: T[B, H, W, C] → T[B, H / 2, W / 2, C]`.
+pub(super) fn pooled(x: &Symbol) -> Symbol {
+    x.apply(zero_padding2d(1).name("pool1_pad")).apply(max_pooling2d(3).strides(2).name("pool1_pool"))
+}
+
+/// `x: T[B, H, W, C] → T[B, classes]`.
+pub(super) fn head(x: &Symbol, classes: usize, function: Activation) -> Symbol {
+    x.apply(global_average_pooling2d().name("avg_pool"))
+        .apply(dense(classes).activation(function).name("predictions"))
+}
+
+/// A convolution and the normalisation of its output.
+pub(super) fn convolved(x: &Symbol, convolution: LayerSpec, name: &str) -> Symbol {
+    let normalization = batch_normalization().epsilon(1.001e-5).name(format!("{name}_bn"));
+    x.apply(convolution.name(format!("{name}_conv"))).apply(normalization)
+}
+
+pub(super) fn relu_named(name: &str) -> LayerSpec {
+    activation("relu").name(name)
+}
+
+/// `relu6`.
+pub(super) fn relu6(name: &str) -> LayerSpec {
+    relu().max_value(6.0).name(name)
+}
+
+/// Keras's `_make_divisible`: filters times a factor, as a multiple of `divisor` that is not more than a tenth below.
+pub(super) fn divisible(filters: f64, divisor: usize) -> usize {
+    let step = divisor as f64;
+    let near = (((filters + step / 2.0) / step).floor() * step).max(step);
+    (if near < 0.9 * filters { near + step } else { near }) as usize
+}
+
+/// A width multiplier must leave something.
+pub(super) fn check_alpha(name: &str, alpha: f64) -> Result<()> {
+    if alpha > 0.0 && alpha <= 16.0 {
+        return Ok(());
+    }
+    let e =
+        Error::new(ErrorKind::Config, format!("{name} needs an alpha above 0 and up to 16; it is {alpha}"));
+    Err(e.hint("1 is the usual width, 0.5 half of it"))
+}

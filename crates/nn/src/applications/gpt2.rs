@@ -1,0 +1,106 @@
+//! GPT-2, a language model of pre-norm transformer blocks, as KerasHub has it.
+
+use super::common::*;
+use crate::architecture::{Architecture, any_input};
+use crate::layers::*;
+use crate::{Activation, Initializer};
+use serde::{Deserialize, Serialize};
+use systole_ir::Result;
+
+/// GPT-2: `tokens: I[B, S] → T[B, S, vocabulary_size]`: for each place the logits of the next token, as KerasHub's
+/// `GPT2CausalLM`.
+///
+/// Token and position tables, `num_layers` pre-norm transformer blocks with causal attention, a normalisation, and the
+/// token table again as the head. Source: Radford et al. 2019.
+///
+/// ```
+/// use systole_nn::{Model, applications::Gpt2};
+/// use systole_ir::{DType, TensorType};
+/// let mut small = Model::new(
+///     Gpt2 { vocabulary_size: 50, num_layers: 2, num_heads: 2, hidden_dim: 8, intermediate_dim: 16,
+///            max_sequence_length: 12, ..Default::default() }.architecture()?,
+/// );
+/// small.build(&[TensorType::new(DType::I32, [12])])?;
+/// assert_eq!(small.output_type().unwrap().shape.dims(), [12, 50]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Gpt2 {
+    /// Number of tokens. Default: 50257.
+    pub vocabulary_size: usize,
+    /// Number of blocks. Default: 12.
+    pub num_layers: usize,
+    /// Heads of each attention. Default: 12.
+    pub num_heads: usize,
+    /// Width. Default: 768.
+    pub hidden_dim: usize,
+    /// Width inside the feed-forward part of a block. Default: 3072.
+    pub intermediate_dim: usize,
+    /// Fraction that is dropped while training. Default: 0.1.
+    pub dropout: f64,
+    /// Most tokens of a sequence. Default: 1024.
+    pub max_sequence_length: usize,
+    /// Whether the head is the token table. Default: true.
+    pub tie_weights: bool,
+    /// Whether blocks are computed again in the backward pass instead of kept. Default: false.
+    pub remat: bool,
+}
+
+impl Default for Gpt2 {
+    fn default() -> Gpt2 {
+        Gpt2 {
+            vocabulary_size: 50257,
+            num_layers: 12,
+            num_heads: 12,
+            hidden_dim: 768,
+            intermediate_dim: 3072,
+            dropout: 0.1,
+            max_sequence_length: 1024,
+            tie_weights: true,
+            remat: false,
+        }
+    }
+}
+
+/// GPT-2's own: normal draws of σ 0.02.
+const GPT2_INITIALIZER: Initializer = Initializer::RandomNormal { mean: 0.0, stddev: 0.02 };
+
+impl Gpt2 {
+    /// The layers.
+    ///
+    /// # Errors
+    /// When an argument is 0, or there are more than 1,000 blocks.
+    pub fn architecture(&self) -> Result<Architecture> {
+        at_least_1("gpt2", "vocabulary_size", self.vocabulary_size)?;
+        at_least_1("gpt2", "hidden_dim", self.hidden_dim)?;
+        at_least_1("gpt2", "max_sequence_length", self.max_sequence_length)?;
+        at_most("gpt2", "num_layers", self.num_layers, MOST_BLOCKS)?;
+        let tokens = any_input("tokens");
+        let table = reversible_embedding(self.vocabulary_size, self.hidden_dim)
+            .tie_weights(self.tie_weights)
+            .embeddings_initializer(GPT2_INITIALIZER)
+            .name("token_embedding");
+        let x = tokens.apply(table.clone());
+        let positions = position_embedding(self.max_sequence_length)
+            .initializer(GPT2_INITIALIZER)
+            .name("position_embedding");
+        let x = add().name("embeddings_add").on(&[&x, &x.apply(positions)]);
+        let mut x = x.apply(dropout(self.dropout).name("embeddings_dropout"));
+        for i in 0..self.num_layers {
+            x = x.apply(self.block().name(format!("transformer_layer_{i}")).remat(self.remat));
+        }
+        let x = x.apply(layer_normalization().epsilon(1e-5).name("layer_norm"));
+        Architecture::functional(&[tokens], &x.apply(table))
+    }
+
+    fn block(&self) -> LayerSpec {
+        transformer_block(self.intermediate_dim, self.num_heads)
+            .dropout(self.dropout)
+            .activation(Activation::Gelu { approximate: true })
+            .layer_norm_epsilon(1e-5)
+            .kernel_initializer(GPT2_INITIALIZER)
+            .normalize_first(true)
+            .use_causal_mask(true)
+    }
+}

@@ -1,0 +1,141 @@
+//! Whole architectures by the names of Keras's and KerasHub's, with their layers' names, order and arguments. One file each family, one
+//! row each name. Depths and widths are arguments too, so that small relatives can be built and tested.
+
+mod common;
+mod densenet;
+mod gpt2;
+mod mobilenet;
+mod mobilenet_v2;
+mod mobilenet_v3;
+mod resnet;
+mod resnet_v2;
+mod vgg;
+
+pub use densenet::DenseNet;
+pub use gpt2::Gpt2;
+pub use mobilenet::MobileNet;
+pub use mobilenet_v2::MobileNetV2;
+pub use mobilenet_v3::MobileNetV3;
+pub use resnet::{ResNet18, ResNet50};
+pub use resnet_v2::ResNet50V2;
+pub use vgg::Vgg;
+
+use crate::architecture::Architecture;
+use crate::nearest::{unknown, with_reason};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use systole_ir::{Error, ErrorKind, Result};
+
+/// What the table has of an application.
+pub struct Application {
+    /// Its name in configurations.
+    pub name: &'static str,
+    /// The struct of its arguments, and the file of that.
+    pub family: (&'static str, &'static str),
+    build: fn(&Map<String, Value>) -> Result<Architecture>,
+    defaults: fn() -> serde_json::Result<Value>,
+}
+
+impl Application {
+    /// All arguments at their defaults.
+    ///
+    /// # Errors
+    /// None: every one of them is a value of JSON.
+    pub fn defaults(&self) -> Result<Value> {
+        (self.defaults)().map_err(|e| Error::new(ErrorKind::Bug, e.to_string()))
+    }
+}
+
+macro_rules! applications {
+    ($($name:literal: $family:ident in $file:literal = $base:expr;)*) => {
+        /// The names that [`by_name`] takes.
+        pub const APPLICATIONS: &[&str] = &[$($name),*];
+
+        /// In the order of [`APPLICATIONS`].
+        pub const TABLE: &[Application] = &[$(Application {
+            name: $name,
+            family: (stringify!($family), $file),
+            build: |arguments| with_arguments::<$family>($name, $base, arguments)?.architecture(),
+            defaults: || serde_json::to_value::<$family>($base),
+        }),*];
+    };
+}
+
+// A row makes all of an application known.
+applications! {
+    "resnet50": ResNet50 in "resnet" = ResNet50::default();
+    "resnet101": ResNet50 in "resnet" = ResNet50::of_101();
+    "resnet152": ResNet50 in "resnet" = ResNet50::of_152();
+    "resnet18": ResNet18 in "resnet" = ResNet18::default();
+    "resnet34": ResNet18 in "resnet" = ResNet18::of_34();
+    "resnet50v2": ResNet50V2 in "resnet_v2" = ResNet50V2::default();
+    "resnet101v2": ResNet50V2 in "resnet_v2" = ResNet50V2::of_101();
+    "resnet152v2": ResNet50V2 in "resnet_v2" = ResNet50V2::of_152();
+    "vgg16": Vgg in "vgg" = Vgg::default();
+    "vgg19": Vgg in "vgg" = Vgg::of_19();
+    "mobilenet": MobileNet in "mobilenet" = MobileNet::default();
+    "mobilenetv2": MobileNetV2 in "mobilenet_v2" = MobileNetV2::default();
+    "mobilenetv3small": MobileNetV3 in "mobilenet_v3" = MobileNetV3::default();
+    "mobilenetv3large": MobileNetV3 in "mobilenet_v3" = MobileNetV3::large();
+    "densenet121": DenseNet in "densenet" = DenseNet::default();
+    "densenet169": DenseNet in "densenet" = DenseNet::of_169();
+    "densenet201": DenseNet in "densenet" = DenseNet::of_201();
+    "gpt2": Gpt2 in "gpt2" = Gpt2::default();
+}
+
+/// The architecture of a name with some of its arguments: `by_name("resnet50", &json!({"classes": 10}))`.
+///
+/// # Errors
+/// When the name or an argument is unknown (names the nearest) or a value is wrong.
+///
+/// ```
+/// use serde_json::json;
+/// use systole_nn::applications::by_name;
+/// let gpt2 = by_name("gpt2", json!({"num_layers": 2}).as_object().unwrap())?;
+/// assert!(gpt2.nodes.iter().any(|p| p.name == "transformer_layer_1"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub fn by_name(name: &str, arguments: &Map<String, Value>) -> Result<Architecture> {
+    match TABLE.iter().find(|row| row.name == name) {
+        Some(row) => (row.build)(arguments),
+        None => Err(unknown(&format!("there is no application `{name}`"), name, APPLICATIONS)),
+    }
+}
+
+/// An application with some arguments replaced, one at a time, so that a wrong one is named.
+fn with_arguments<A>(name: &str, mut made: A, arguments: &Map<String, Value>) -> Result<A>
+where
+    A: Serialize + serde::de::DeserializeOwned,
+{
+    let broken = |e: serde_json::Error| Error::new(ErrorKind::Bug, e.to_string());
+    let mut config = serde_json::to_value(&made).map_err(broken)?;
+    for (key, value) in arguments {
+        let known: Vec<String> = config.as_object().into_iter().flatten().map(|(k, _)| k.clone()).collect();
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        if !known.contains(&key.as_str()) {
+            return Err(unknown(&format!("{name} has no argument `{key}`"), key, &known));
+        }
+        config[key] = value.clone();
+        made = serde_json::from_value(config.clone()).map_err(|e| {
+            let what = format!("{name}'s argument `{key}` cannot be {value}");
+            with_reason(Error::new(ErrorKind::Config, what), &e.to_string())
+        })?;
+    }
+    Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_blocks_out_of_place_are_refused_before_anything_is_built() {
+        let refused = |made: Result<Architecture>| made.err().unwrap().to_string();
+        let deep =
+            refused(Gpt2 { num_layers: 8_222_222_222_222_222_222, ..Default::default() }.architecture());
+        assert!(deep.contains("at most 1000 num_layers; it is 8222222222222222222"), "{deep}");
+        let deep = |depths| refused(ResNet50 { depths, ..Default::default() }.architecture());
+        assert!(deep(vec![usize::MAX, 2]).contains("at most 1000 blocks in depths"));
+        assert!(deep(vec![1; 70]).contains("at most 16 stacks in depths; it is 70"));
+    }
+}

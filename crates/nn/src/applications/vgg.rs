@@ -1,0 +1,71 @@
+//! VGG: stacks of 3×3 convolutions, and three dense layers.
+
+use super::common::*;
+use crate::Activation;
+use crate::architecture::{Architecture, any_input};
+use crate::layers::*;
+use serde::{Deserialize, Serialize};
+use systole_ir::Result;
+
+/// VGG: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.VGG16` and `VGG19`, which differ in `depths`.
+///
+/// Weights have Keras's names and order: `block1_conv1/kernel`, …, `fc2/bias`, `predictions/bias`. The first dense layer takes whole
+/// pictures, so a model takes pictures of one size. Source: Simonyan and Zisserman 2014.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Vgg {
+    /// Number of classes. Default: 1000.
+    pub classes: usize,
+    /// Function of the last layer. Default: softmax.
+    pub classifier_activation: Activation,
+    /// Convolutions in each of the blocks, at most five of them.
+    pub depths: Vec<usize>,
+    /// Filters of the first block; each has twice those of the one before, up to eight times. Default: 64.
+    pub width: usize,
+    /// Values of the two dense layers before the last. Default: 4096.
+    pub units: usize,
+}
+
+impl Default for Vgg {
+    fn default() -> Vgg {
+        Vgg {
+            classes: 1000,
+            classifier_activation: Activation::Softmax,
+            depths: vec![2, 2, 3, 3, 3],
+            width: 64,
+            units: 4096,
+        }
+    }
+}
+
+impl Vgg {
+    /// With 19 layers.
+    pub fn of_19() -> Vgg {
+        Vgg { depths: vec![2, 2, 4, 4, 4], ..Vgg::default() }
+    }
+
+    /// The layers.
+    ///
+    /// # Errors
+    /// When an argument is 0, or there are more than 1,000 convolutions.
+    pub fn architecture(&self) -> Result<Architecture> {
+        check_stacks("vgg", self.classes, self.width, &self.depths)?;
+        at_least_1("vgg", "units", self.units)?;
+        let image = any_input("image");
+        let mut x = image.clone();
+        for (i, &depth) in self.depths.iter().enumerate() {
+            let filters = self.width << i.min(3);
+            for k in 0..depth {
+                let name = format!("block{}_conv{}", i + 1, k + 1);
+                x = x.apply(conv2d(filters, 3).padding("same").activation("relu").name(name));
+            }
+            x = x.apply(max_pooling2d(2).name(format!("block{}_pool", i + 1)));
+        }
+        let y = x
+            .apply(flatten().name("flatten"))
+            .apply(dense(self.units).activation("relu").name("fc1"))
+            .apply(dense(self.units).activation("relu").name("fc2"))
+            .apply(dense(self.classes).activation(self.classifier_activation).name("predictions"));
+        Architecture::functional(&[image], &y)
+    }
+}

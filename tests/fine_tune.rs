@@ -1,0 +1,177 @@
+//! `train --from` with `--fine-tune` and `--freeze-until`: the real program, from the weights of one model to another.
+
+mod program;
+
+use program::{Done, Folder};
+use serde_json::Value;
+use std::time::Duration;
+use systole_data::format::png;
+use systole_ir::Literal;
+use systole_nn::Model;
+
+/// Pictures of one shade for each class.
+fn shades(f: &Folder, dir: &str, classes: &[(&str, u8)]) {
+    for (class, shade) in classes {
+        for i in 0..16u8 {
+            let picture = Literal::from_slice([16, 16, 1], &[shade + i; 256]).unwrap();
+            let part = if i < 8 { "train" } else { "val" };
+            f.write(&format!("{dir}/{part}/{class}/{i}.png"), png::to_bytes(&picture).unwrap());
+        }
+    }
+}
+
+const SMALL: [&str; 6] = [
+    "--set=layers.0.filters=4",
+    "--set=layers.4.filters=4",
+    "--set=layers.8.filters=8",
+    "--set=data.augment=[]",
+    "--batch-size=8",
+    "--threads=1",
+];
+
+/// Two classes and a model that knows them, and three others.
+fn two_and_three(name: &str) -> (Folder, String) {
+    let f = Folder::new(name);
+    shades(&f, "two", &[("ant", 10), ("bee", 200)]);
+    shades(&f, "three", &[("cat", 20), ("dog", 120), ("eel", 220)]);
+    f.run(&[&["train", "two", "--out=base", "--epochs=2"], &SMALL[..]].concat()).ok();
+    (f, "base/two.safetensors".into())
+}
+
+fn weights(f: &Folder, file: &str) -> Vec<(String, Literal)> {
+    let model = Model::load(f.path(file)).unwrap();
+    model.weights().iter().map(|(path, _)| (path.to_string(), model.weight(path).unwrap())).collect()
+}
+
+fn tune(f: &Folder, model: &str, out: &str, more: &[&str]) -> Done {
+    let base = ["train", "three", "--from", model, "--out", out, "--threads=1", "--json"];
+    f.run(&[&base[..], more].concat())
+}
+
+#[test]
+fn the_head_is_new_and_all_layers_learn() {
+    let (f, model) = two_and_three("tune-whole");
+    // Without, other classes are refused, and what would take them is named.
+    tune(&f, &model, "no", &[]).fails(1, &["cat, dog, eel", "--fine-tune"]);
+    let done = tune(&f, &model, "out", &["--fine-tune", "--epochs=3"]).ok();
+    for said in [
+        "from base/two.safetensors; new: dense/kernel, dense/bias",
+        "1 epoch of the head alone, then 3 epochs of all",
+    ] {
+        assert!(done.err.contains(said), "{said}: {}", done.err);
+    }
+    let o = done.json();
+    assert_eq!((o["epochs"].as_u64(), o["history"].as_array().unwrap().len()), (Some(4), 4), "{o}");
+    let (before, after) = (weights(&f, &model), weights(&f, "out/three.safetensors"));
+    assert!(before.iter().zip(&after).all(|(a, b)| a.0 == b.0 && a.1 != b.1), "all weights are others");
+    assert_eq!(after.last().unwrap().1.shape().dims(), [3]);
+    // The same command is the same run; what it made goes on as any model does.
+    let again = tune(&f, &model, "out", &["--fine-tune", "--epochs=3"]).ok();
+    assert!(again.err.contains("is finished: nothing is trained"), "{}", again.err);
+    let on = f
+        .run(&[
+            "train",
+            "--from=out/three.safetensors",
+            "--data-dir=three",
+            "--epochs=1",
+            "--out=on",
+            "--json",
+        ])
+        .ok();
+    assert_eq!(on.json()["total_steps"], 5 * 3);
+}
+
+#[test]
+fn layers_stay_frozen_until_the_named_one() {
+    let (f, model) = two_and_three("tune-frozen");
+    let done = tune(&f, &model, "out", &["--freeze-until=dense", "--epochs=2", "--learning-rate=0.01"]).ok();
+    assert!(done.err.contains("Frozen: conv2d"), "{}", done.err);
+    let (before, after) = (weights(&f, &model), weights(&f, "out/three.safetensors"));
+    let same = |(a, b): (&(String, Literal), &(String, Literal))| a.1 == b.1;
+    let kept: Vec<&str> = before.iter().zip(&after).filter(|p| same(*p)).map(|(a, _)| a.0.as_str()).collect();
+    let body: Vec<&str> =
+        before.iter().map(|(n, _)| n.as_str()).filter(|n| n.starts_with("conv2d")).collect();
+    assert!(!body.is_empty() && body.iter().all(|n| kept.contains(n)), "{kept:?}");
+    assert!(!kept.iter().any(|n| n.starts_with("dense")), "{kept:?}");
+    // What went on from it stays frozen, and is the same model as the configuration's.
+    let on =
+        ["train", "--from=out/three.safetensors", "--data-dir=three", "--epochs=1", "--out=on", "--json"];
+    assert_eq!(f.run(&on).ok().json()["total_steps"], 3 * 3);
+    let stayed = weights(&f, "on/three.safetensors");
+    assert!(before.iter().zip(&stayed).filter(|(a, _)| a.0.starts_with("conv2d")).all(same));
+
+    let refused = |more: &[&str], parts: &[&str]| drop(tune(&f, &model, "no", more).fails(1, parts));
+    refused(&["--freeze-until=dens"], &["no layer `dens`", "did you mean `dense`"]);
+    refused(
+        &["--fine-tune", "--set=layers.0.filters=5"],
+        &["conv2d/kernel is f32[", "5] here", "4] in the saved model"],
+    );
+    refused(&["--fine-tune", "--set=fine_tune.lr_mult=0.1"], &["lr_mult is 0.1"]);
+    assert!(!f.path("no").exists());
+    f.run(&["train", "three", "--fine-tune"]).fails(2, &["no model to fine-tune", "--from"]);
+}
+
+#[test]
+fn a_toml_file_says_all_of_it() {
+    let (f, model) = two_and_three("tune-toml");
+    let flags =
+        ["--fine-tune", "--epochs=2", "--freeze-until=dense", "--freeze-epochs=2", "--learning-rate=0.004"];
+    let toml = tune(
+        &f,
+        &model,
+        "no",
+        &[&flags[..], &["--set=fine_tune.from=base/two.safetensors", "--print-config"]].concat(),
+    );
+    let printed: Value = toml.ok().json();
+    assert_eq!(printed["fine_tune"]["base_lr"], 0.004, "{printed}");
+    let text: String = {
+        let args = [
+            "train",
+            "three",
+            "--from",
+            &model,
+            "--threads=1",
+            "--print-config",
+            "--set=fine_tune.from=base/two.safetensors",
+        ];
+        f.run(&[&args[..], &flags].concat()).ok().out
+    };
+    // The number of classes is the data's.
+    f.write("tune.toml", text);
+    let a = f.run(&["train", "tune.toml", "--out=a", "--threads=1", "--json"]).ok().json();
+    let b = tune(&f, &model, "b", &flags).ok().json();
+    assert_eq!((&a["epochs"], &a["history"][3]["loss"]), (&4.into(), &b["history"][3]["loss"]), "{a}");
+    assert_eq!(weights(&f, "a/three.safetensors"), weights(&f, "b/three.safetensors"));
+}
+
+#[test]
+fn killed_runs_end_with_the_same_bits_in_both_phases() {
+    let (f, model) = two_and_three("tune-killed");
+    let flags = ["--fine-tune", "--epochs=3", "--freeze-epochs=2", "--save-steps=1"];
+    tune(&f, &model, "whole", &flags).ok();
+    let expected = weights(&f, "whole/three.safetensors");
+    let args = |out: &'static str| {
+        [&["train", "three", "--from", &*model, "--out", out, "--threads=1"], &flags[..]].concat()
+    };
+    let mut killed = 0;
+    for wait in (60..).step_by(40) {
+        let mut child = f
+            .command(&args("cut"))
+            .stderr(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(wait));
+        let is_over = child.try_wait().unwrap().is_some();
+        let _ = child.kill();
+        child.wait().unwrap();
+        if is_over {
+            break;
+        }
+        killed += 1;
+        assert!(killed < 200, "no start comes to the end");
+    }
+    assert!(killed > 0);
+    f.run(&["resume", "cut"]).ok();
+    assert_eq!(weights(&f, "cut/three.safetensors"), expected, "after {killed} kills");
+}
