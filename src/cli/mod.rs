@@ -16,6 +16,8 @@ mod devices;
 mod doctor;
 mod evaluate;
 mod event_pictures;
+mod export;
+mod import;
 mod init;
 mod kernels;
 mod knobs;
