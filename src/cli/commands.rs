@@ -5,9 +5,9 @@ use super::common::Common;
 use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::{
-    bench, check, chips, compare, compile, compile_here, data, devices, doctor, evaluate, generate, init,
-    knobs, lr_find, ops, plan, predict, resume, run, selftest, setup, show, shrink, summary, sweep, train,
-    translate,
+    bench, check, chips, compare, compile, compile_here, data, devices, doctor, evaluate, export, generate,
+    import, init, knobs, lr_find, ops, plan, predict, resume, run, selftest, setup, show, shrink, summary,
+    sweep, train, translate,
 };
 use clap::Subcommand;
 
@@ -56,6 +56,10 @@ commands! {
     Data(data::DataCommand),
     /// Show a model's layers, shapes and numbers of weights
     Summary(summary::SummaryArgs),
+    /// Read weights of PyTorch, Hugging Face or Keras into a model file; nothing in them is executed
+    Import(import::ImportArgs),
+    /// Write a model's weights for Keras, PyTorch or as safetensors
+    Export(export::ExportArgs),
     /// Measure how fast training steps, predictions and single operations run on synthetic data
     Bench(bench::BenchArgs),
     /// Compile a training step for a TPU slice that is not here, with Google's own compiler

@@ -43,6 +43,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("systole-nn", &["systole-dist", "systole-runtime", "systole-data", "systole-ir", "systole-base"]),
+    (
+        "systole-weights",
+        &["systole-nn", "systole-dist", "systole-runtime", "systole-data", "systole-ir", "systole-base"],
+    ),
     ("systole-pjrt", &["systole-runtime", "systole-ir", "systole-base"]),
     (
         "systole-plugin",
@@ -76,6 +80,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-mlir",
             "systole-program",
             "systole-bytecode",
+            "systole-weights",
         ],
     ),
 ];

@@ -20,4 +20,4 @@ pub mod tfrecord;
 #[cfg(feature = "webp")]
 mod webp;
 pub(crate) mod wire;
-pub(crate) mod zip;
+pub mod zip;

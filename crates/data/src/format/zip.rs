@@ -1,4 +1,4 @@
-//! ZIP archives as far as `.npz` files need them: stored and deflated entries, sizes of more than 32 bits, checksums. Written
+//! ZIP archives as far as `.npz` files and model files need them: stored and deflated entries, sizes of more than 32 bits, checksums. Written
 //! entries are stored.
 
 use flate2::Crc;
@@ -27,6 +27,59 @@ pub(crate) fn entries(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>> {
         at = next;
     }
     Ok(out)
+}
+
+/// An archive whose entries are unpacked one by one.
+///
+/// ```
+/// use systole_data::format::zip::{Archive, Stored, archive};
+/// let bytes = archive(vec![Stored { name: "a.txt".into(), head: b"hello".to_vec(), data: &[] }]).concat();
+/// let archive = Archive::open(&bytes)?;
+/// assert_eq!(archive.names().collect::<Vec<_>>(), ["a.txt"]);
+/// assert_eq!(archive.read("a.txt", 100)?.unwrap(), b"hello");
+/// # Ok::<(), systole_base::Error>(())
+/// ```
+pub struct Archive<'a> {
+    zip: Zip<'a>,
+    entries: Vec<Entry>,
+}
+
+impl<'a> Archive<'a> {
+    /// Reads the directory.
+    ///
+    /// # Errors
+    /// When it is damaged, cut or encrypted.
+    pub fn open(bytes: &'a [u8]) -> Result<Archive<'a>> {
+        let zip = Zip(bytes);
+        let (mut at, count) = zip.directory()?;
+        let mut entries = Vec::new();
+        for _ in 0..count {
+            let (entry, next) = zip.entry(at)?;
+            entries.push(entry);
+            at = next;
+        }
+        Ok(Archive { zip, entries })
+    }
+
+    /// The names of the entries, in the directory's order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().map(|e| e.name.as_str())
+    }
+
+    /// The content of an entry; `None` where there is none of that name.
+    ///
+    /// # Errors
+    /// When it is damaged, or would take more than `limit` bytes.
+    pub fn read(&self, name: &str, limit: usize) -> Result<Option<Vec<u8>>> {
+        let Some(entry) = self.entries.iter().find(|e| e.name == name) else { return Ok(None) };
+        if entry.size > limit {
+            return Err(wrong(&format!(
+                "{name} would take {} bytes, more than the {limit} allowed",
+                entry.size
+            )));
+        }
+        self.zip.content(entry).map(Some)
+    }
 }
 
 struct Entry {
@@ -143,7 +196,8 @@ impl Zip<'_> {
 }
 
 /// A file that goes into an archive as it is.
-pub(crate) struct Stored<'a> {
+pub struct Stored<'a> {
+    /// Its name.
     pub name: String,
     /// Its first bytes.
     pub head: Vec<u8>,
@@ -155,7 +209,7 @@ pub(crate) struct Stored<'a> {
 const LARGE: u64 = 0xffff_ffff;
 
 /// The parts of an archive of these files, one after the other.
-pub(crate) fn archive(files: Vec<Stored<'_>>) -> Vec<Cow<'_, [u8]>> {
+pub fn archive(files: Vec<Stored<'_>>) -> Vec<Cow<'_, [u8]>> {
     let (mut parts, mut directory, mut at) = (Vec::new(), Vec::new(), 0u64);
     let count = files.len() as u64;
     for Stored { name, head, data } in files {

@@ -1,0 +1,67 @@
+//! A model's weights as files of other systems.
+
+use crate::map::{self, Row, Rule};
+use crate::names::{gpt2, order, resnet};
+use crate::{keras, safetensors, torch};
+use std::path::Path;
+use systole_ir::Result;
+use systole_nn::Model;
+
+/// What a file is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Keras's `.weights.h5`, or, where the file is named so, `.keras` with the layers.
+    Keras,
+    /// PyTorch's `.pt`: a state_dict.
+    Torch,
+    /// The state_dict of PyTorch as a safetensors file.
+    Safetensors,
+}
+
+/// A file that was made, and how.
+pub struct Exported {
+    /// The file.
+    pub bytes: Vec<u8>,
+    /// Each weight of ours and what it is called there.
+    pub rows: Vec<Row>,
+    /// How names were chosen, and what else is to be known.
+    pub notes: Vec<String>,
+}
+
+/// Makes the file that `out` is to be; its name decides between Keras's two kinds.
+///
+/// # Errors
+/// When a layer has no counterpart there (names it), or the model has no weights.
+pub fn export(model: &Model, format: Format, out: &Path) -> Result<Exported> {
+    if format == Format::Keras {
+        return keras::export(model, out);
+    }
+    let (rules, note) = rules(model)?;
+    let (arrays, rows) = map::taken(model, &rules)?;
+    let bytes = match format {
+        Format::Torch => torch::parts(&arrays)?.concat(),
+        _ => safetensors::parts(&arrays, "pt").concat(),
+    };
+    Ok(Exported { bytes, rows, notes: vec![note.into()] })
+}
+
+fn rules(model: &Model) -> Result<(Vec<Rule>, &'static str)> {
+    if gpt2::is_one(model) {
+        return Ok((
+            gpt2::rules(model, "transformer.")?,
+            "by the names of GPT-2 in Hugging Face's transformers",
+        ));
+    }
+    if resnet::is_one(model) {
+        let strided = "by torchvision's names; the model strides in the first convolution of a block, as Keras's ResNet50 does, \
+                       and has biases: torchvision's own class computes something else";
+        let is_theirs = model
+            .architecture()
+            .nodes
+            .iter()
+            .any(|n| n.name == "conv2_block1_2_pad" || n.name == "conv2_block1_1_pad");
+        let note = if is_theirs { "by torchvision's names" } else { strided };
+        return Ok((resnet::rules(model, resnet::Style::Torchvision)?, note));
+    }
+    Ok((order::by_layer(model)?, "by the layers' names"))
+}

@@ -1,0 +1,85 @@
+//! The file's bytes, every access checked, with a count of structures that were looked at.
+
+use std::cell::Cell;
+use systole_ir::{Error, ErrorKind, Result};
+
+pub(crate) struct Bytes<'a> {
+    bytes: &'a [u8],
+    /// Structures that may still be looked at: a file that refers in circles ends here.
+    fuel: Cell<usize>,
+}
+
+pub(crate) fn wrong(why: &str) -> Error {
+    Error::new(ErrorKind::Data, "this is no whole HDF5 file")
+        .because(why)
+        .hint("get the file again, or save it anew")
+}
+
+pub(crate) fn unoffered(what: &str) -> Error {
+    Error::new(ErrorKind::Data, format!("the HDF5 file has {what}, which is not read"))
+        .hint("save it with h5py's or Keras's defaults, without libver=\"latest\"")
+}
+
+impl<'a> Bytes<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Bytes<'a> {
+        Bytes { bytes, fuel: Cell::new(bytes.len() / 4 + 64) }
+    }
+
+    /// Counts one structure.
+    pub(crate) fn visit(&self) -> Result<()> {
+        match self.fuel.get().checked_sub(1) {
+            Some(left) => {
+                self.fuel.set(left);
+                Ok(())
+            }
+            None => Err(wrong("its structures refer to each other in circles")),
+        }
+    }
+
+    pub(crate) fn part(&self, at: usize, length: usize) -> Result<&'a [u8]> {
+        at.checked_add(length)
+            .and_then(|end| self.bytes.get(at..end))
+            .ok_or_else(|| wrong(&format!("{length} bytes at {at} lie outside of its {}", self.bytes.len())))
+    }
+
+    /// A little endian number of up to 8 bytes.
+    pub(crate) fn number(&self, at: usize, length: usize) -> Result<u64> {
+        Ok(little(self.part(at, length)?))
+    }
+
+    pub(crate) fn size(&self, at: usize, length: usize) -> Result<usize> {
+        usize::try_from(self.number(at, length)?).map_err(|_| wrong("a size is too large"))
+    }
+
+    /// An address of 8 bytes that lies in the file.
+    pub(crate) fn address(&self, at: usize) -> Result<usize> {
+        let address = self.number(at, 8)?;
+        let inside = usize::try_from(address).ok().filter(|a| *a < self.bytes.len());
+        inside.ok_or_else(|| {
+            wrong(&format!("address {address:#x} at {at} lies outside of its {} bytes", self.bytes.len()))
+        })
+    }
+
+    pub(crate) fn signature(&self, at: usize, name: &[u8]) -> Result<()> {
+        if self.part(at, name.len())? != name {
+            return Err(wrong(&format!("there is no {} at {at}", String::from_utf8_lossy(name))));
+        }
+        Ok(())
+    }
+
+    /// A text that a zero ends, of at most 1,024 bytes.
+    pub(crate) fn text(&self, at: usize) -> Result<String> {
+        let rest = self.bytes.get(at..).unwrap_or_default();
+        let end = rest.iter().take(1025).position(|b| *b == 0).ok_or_else(|| wrong("a name does not end"))?;
+        Ok(String::from_utf8_lossy(&rest[..end]).into_owned())
+    }
+}
+
+pub(crate) fn little(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b))
+}
+
+pub(crate) fn text_of(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}

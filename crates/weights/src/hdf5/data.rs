@@ -1,0 +1,375 @@
+//! Arrays and texts: types, shapes, how their bytes lie, filters.
+
+use super::bytes::{Bytes, little, text_of, unoffered, wrong};
+use super::header::{Header, kind};
+use crate::arrays::{self, Budget};
+use flate2::read::ZlibDecoder;
+use std::io::Read;
+use systole_ir::{DType, Literal, Result};
+
+const LEVELS: u64 = 32;
+
+/// What elements are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Number(DType),
+    /// Texts of a fixed length.
+    Text,
+    /// Texts elsewhere in the file.
+    VariableText,
+    Other,
+}
+
+struct Type {
+    kind: Kind,
+    size: usize,
+    big: bool,
+}
+
+fn datatype(file: &Bytes<'_>, at: usize) -> Result<Type> {
+    let (class, bits, size) = (file.number(at, 1)? & 15, file.number(at + 1, 3)?, file.size(at + 4, 4)?);
+    let number = match (class, size, bits & 8 != 0) {
+        (0, 1, true) => Some(DType::I8),
+        (0, 2, true) => Some(DType::I16),
+        (0, 4, true) => Some(DType::I32),
+        (0, 8, true) => Some(DType::I64),
+        (0, 1, false) => Some(DType::U8),
+        (0, 2, false) => Some(DType::U16),
+        (0, 4, false) => Some(DType::U32),
+        (0, 8, false) => Some(DType::U64),
+        (1, 2, _) => Some(DType::F16),
+        (1, 4, _) => Some(DType::F32),
+        (1, 8, _) => Some(DType::F64),
+        // An enumeration of bytes: h5py's bools.
+        (8, 1, _) => Some(DType::I8),
+        _ => None,
+    };
+    let kind = match (number, class) {
+        (Some(dtype), _) => Kind::Number(dtype),
+        (None, 3) => Kind::Text,
+        (None, 9) if bits & 15 == 1 => Kind::VariableText,
+        _ => Kind::Other,
+    };
+    Ok(Type { kind, size, big: class < 2 && bits & 1 == 1 })
+}
+
+/// Sizes; a scalar has none. `None` for a space without elements.
+fn dataspace(file: &Bytes<'_>, at: usize) -> Result<Option<Vec<usize>>> {
+    let (version, rank) = (file.number(at, 1)?, file.size(at + 1, 1)?);
+    let (start, kind) = match version {
+        1 => (at + 8, 1),
+        2 => (at + 4, file.number(at + 3, 1)?),
+        _ => return Err(wrong("a shape is of no known version")),
+    };
+    if rank > 16 {
+        return Err(wrong(&format!("an array of {rank} dimensions")));
+    }
+    if kind == 2 {
+        return Ok(None);
+    }
+    (0..rank).map(|i| file.size(start + i * 8, 8)).collect::<Result<Vec<_>>>().map(Some)
+}
+
+/// The array of a data set; `None` where its elements are no numbers.
+pub(crate) fn array(file: &Bytes<'_>, header: &Header, budget: &mut Budget) -> Result<Option<Literal>> {
+    let need = |kind, what: &str| header.find(kind).ok_or_else(|| wrong(&format!("an array has no {what}")));
+    let ty = datatype(file, need(kind::DATATYPE, "type")?.0)?;
+    let dims = dataspace(file, need(kind::DATASPACE, "shape")?.0)?;
+    let (Kind::Number(dtype), Some(dims)) = (ty.kind, dims) else { return Ok(None) };
+    let total = arrays::bytes_of(dtype, &dims)?;
+    let (at, _) = need(kind::LAYOUT, "place")?;
+    budget.take(total)?;
+    let mut bytes = match layout(file, at, dims.len())? {
+        Layout::Inside(at, length) => {
+            let bytes = file.part(at, length)?;
+            bytes.get(..total).ok_or_else(|| wrong("an array is shorter than its shape"))?.to_vec()
+        }
+        Layout::Nowhere => vec![0; total],
+        Layout::Chunks { tree, sizes } => {
+            let filters = match header.find(kind::FILTERS) {
+                Some((at, _)) => filters(file, at)?,
+                None => Vec::new(),
+            };
+            let mut out =
+                Chunks { file, dims: &dims, size: ty.size, sizes: &sizes, filters, out: vec![0; total] };
+            if let Some(tree) = tree.filter(|_| total > 0) {
+                out.nodes(tree, LEVELS, budget)?;
+            }
+            out.out
+        }
+    };
+    if ty.big {
+        bytes.chunks_mut(ty.size).for_each(<[u8]>::reverse);
+    }
+    arrays::literal(dtype, &dims, &bytes).map(Some)
+}
+
+enum Layout {
+    Inside(usize, usize),
+    /// Nothing was ever written.
+    Nowhere,
+    Chunks {
+        tree: Option<usize>,
+        sizes: Vec<usize>,
+    },
+}
+
+fn layout(file: &Bytes<'_>, at: usize, rank: usize) -> Result<Layout> {
+    let place = |at: usize| -> Result<Option<usize>> {
+        if file.number(at, 8)? == u64::MAX { Ok(None) } else { file.address(at).map(Some) }
+    };
+    let sizes = |at: usize| (0..rank).map(|i| file.size(at + i * 4, 4)).collect::<Result<Vec<_>>>();
+    let version = file.number(at, 1)?;
+    match (version, file.number(at + 1, 1)?) {
+        (3 | 4, 0) => Ok(Layout::Inside(at + 4, file.size(at + 2, 2)?)),
+        (3 | 4, 1) => Ok(match place(at + 2)? {
+            Some(to) => Layout::Inside(to, file.size(at + 10, 8)?),
+            None => Layout::Nowhere,
+        }),
+        (3, 2) => {
+            if file.size(at + 2, 1)? != rank + 1 {
+                return Err(wrong("chunks have another number of dimensions than their array"));
+            }
+            let sizes = sizes(at + 11)?;
+            if sizes.contains(&0) {
+                return Err(wrong("a chunk holds nothing"));
+            }
+            Ok(Layout::Chunks { tree: place(at + 3)?, sizes })
+        }
+        (1 | 2, _) => old_layout(file, at, rank, place),
+        (4, 2) => Err(unoffered("chunks as libver=\"latest\" writes them")),
+        _ => Err(unoffered("an array that lies in no known way")),
+    }
+}
+
+fn old_layout(
+    file: &Bytes<'_>,
+    at: usize,
+    rank: usize,
+    place: impl Fn(usize) -> Result<Option<usize>>,
+) -> Result<Layout> {
+    let (n, class) = (file.size(at + 1, 1)?, file.number(at + 2, 1)?);
+    let numbers = |at: usize, n: usize| (0..n).map(|i| file.size(at + i * 4, 4)).collect::<Result<Vec<_>>>();
+    match class {
+        1 => Ok(match place(at + 8)? {
+            Some(to) => {
+                let bytes = numbers(at + 16, n)?.iter().try_fold(1usize, |all, d| all.checked_mul(*d));
+                // The last number is the size of an element.
+                Layout::Inside(to, bytes.ok_or_else(|| wrong("an array is absurdly large"))?)
+            }
+            None => Layout::Nowhere,
+        }),
+        2 if n == rank + 1 => {
+            let sizes = numbers(at + 16, rank)?;
+            if sizes.contains(&0) {
+                return Err(wrong("a chunk holds nothing"));
+            }
+            Ok(Layout::Chunks { tree: place(at + 8)?, sizes })
+        }
+        _ => Err(unoffered("an array that lies in no known way")),
+    }
+}
+
+/// Numbers of the filters, in the order in which they were applied.
+fn filters(file: &Bytes<'_>, at: usize) -> Result<Vec<u64>> {
+    let (version, n) = (file.number(at, 1)?, file.size(at + 1, 1)?);
+    let mut next = at + if version == 1 { 8 } else { 2 };
+    let mut found = Vec::new();
+    for _ in 0..n {
+        let id = file.number(next, 2)?;
+        let named = version == 1 || id >= 256;
+        let name = if named { file.size(next + 2, 2)? } else { 0 };
+        next += if named { 4 } else { 2 };
+        let values = file.size(next + 2, 2)?;
+        next += 4 + if version == 1 { name.next_multiple_of(8) } else { name };
+        next += values * 4 + if version == 1 && values % 2 == 1 { 4 } else { 0 };
+        if !(1..=3).contains(&id) {
+            return Err(unoffered(&format!("chunks packed by filter {id}")));
+        }
+        found.push(id);
+    }
+    Ok(found)
+}
+
+struct Chunks<'a> {
+    file: &'a Bytes<'a>,
+    dims: &'a [usize],
+    size: usize,
+    sizes: &'a [usize],
+    filters: Vec<u64>,
+    out: Vec<u8>,
+}
+
+impl Chunks<'_> {
+    fn nodes(&mut self, at: usize, levels: u64, budget: &mut Budget) -> Result<()> {
+        let file = self.file;
+        file.visit()?;
+        file.signature(at, b"TREE")?;
+        let (kind, level, entries) =
+            (file.number(at + 4, 1)?, file.number(at + 5, 1)?, file.size(at + 6, 2)?);
+        if kind != 1 || level >= levels {
+            return Err(wrong("an array's tree is none of chunks"));
+        }
+        let key = 8 + (self.dims.len() + 1) * 8;
+        for i in 0..entries {
+            file.visit()?;
+            let from = at + 24 + i * (key + 8);
+            let child = file.address(from + key)?;
+            match level {
+                0 => self.chunk(from, child, budget)?,
+                _ => self.nodes(child, level, budget)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn chunk(&mut self, key: usize, at: usize, budget: &mut Budget) -> Result<()> {
+        let packed = self.file.part(at, self.file.size(key, 4)?)?;
+        let skipped = self.file.number(key + 4, 4)?;
+        let offsets =
+            (0..self.dims.len()).map(|i| self.file.size(key + 8 + i * 8, 8)).collect::<Result<Vec<_>>>()?;
+        let bytes = self.sizes.iter().try_fold(self.size, |all, n| all.checked_mul(*n));
+        let bytes = bytes.ok_or_else(|| wrong("a chunk is absurdly large"))?;
+        budget.take(bytes)?;
+        let data = self.unpacked(packed, skipped, bytes)?;
+        if data.len() != bytes {
+            return Err(wrong(&format!("a chunk unpacks to {} bytes, not {bytes}", data.len())));
+        }
+        self.place(&data, &offsets)
+    }
+
+    fn unpacked(&self, packed: &[u8], skipped: u64, bytes: usize) -> Result<Vec<u8>> {
+        let mut data = packed.to_vec();
+        for (i, filter) in self.filters.iter().enumerate().rev() {
+            if skipped >> i & 1 == 1 {
+                continue;
+            }
+            data = match filter {
+                1 => {
+                    let mut out = Vec::new();
+                    // Four more for a checksum; one more shows a lie.
+                    let mut limited = ZlibDecoder::new(&data[..]).take(bytes as u64 + 5);
+                    limited
+                        .read_to_end(&mut out)
+                        .map_err(|e| wrong(&format!("a chunk cannot be unpacked: {e}")))?;
+                    out
+                }
+                2 => unshuffled(&data, self.size),
+                _ => data[..data.len().saturating_sub(4)].to_vec(),
+            };
+        }
+        Ok(data)
+    }
+
+    /// Copies the rows of a chunk that lie in the array.
+    fn place(&mut self, data: &[u8], offsets: &[usize]) -> Result<()> {
+        if offsets.iter().zip(self.dims).any(|(o, d)| o >= d) && !self.dims.is_empty() {
+            return Err(wrong("a chunk lies outside of its array"));
+        }
+        let row = self.sizes.last().copied().unwrap_or(1);
+        let rank = self.dims.len();
+        let width = row.min(self.dims.last().copied().unwrap_or(1) - offsets.last().copied().unwrap_or(0));
+        for (i, line) in data.chunks(row * self.size).enumerate() {
+            let (mut left, mut to, mut stride) = (i, offsets.last().copied().unwrap_or(0), 1);
+            let mut inside = true;
+            for d in (0..rank.saturating_sub(1)).rev() {
+                stride *= self.dims[d + 1];
+                let index = offsets[d] + left % self.sizes[d];
+                left /= self.sizes[d];
+                inside &= index < self.dims[d];
+                to += index * stride;
+            }
+            if inside {
+                let (from, to) = (&line[..width * self.size], to * self.size);
+                self.out[to..to + from.len()].copy_from_slice(from);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of elements, whose first bytes came first, then their second ones, …
+fn unshuffled(data: &[u8], size: usize) -> Vec<u8> {
+    let n = data.len() / size.max(1);
+    let mut out = data.to_vec();
+    for (k, plane) in data.chunks(n.max(1)).take(size).enumerate() {
+        plane.iter().enumerate().for_each(|(i, b)| out[i * size + k] = *b);
+    }
+    out
+}
+
+/// Name and texts of an attribute; `None` of one that holds no text.
+pub(crate) fn attribute(
+    file: &Bytes<'_>,
+    at: usize,
+    length: usize,
+    budget: &mut Budget,
+) -> Result<Option<(String, Vec<String>)>> {
+    let version = file.number(at, 1)?;
+    if !(1..=3).contains(&version) {
+        return Err(wrong("an attribute is of no known version"));
+    }
+    let [name, ty, space] = [2, 4, 6].map(|k| file.size(at + k, 2));
+    let padded = |n: usize| if version == 1 { n.next_multiple_of(8) } else { n };
+    let (name, ty, space) = (name?, ty?, space?);
+    let name_at = at + if version == 3 { 9 } else { 8 };
+    let (ty_at, space_at) = (name_at + padded(name), name_at + padded(name) + padded(ty));
+    let data = space_at + padded(space);
+    let title = text_of(file.part(name_at, name)?);
+    let ty = datatype(file, ty_at)?;
+    let Some(dims) = dataspace(file, space_at)? else { return Ok(None) };
+    let count = dims.iter().try_fold(1usize, |all, d| all.checked_mul(*d));
+    let bytes = count.and_then(|n| n.checked_mul(ty.size)).filter(|n| data + n <= at + length);
+    let (Some(count), Some(_)) = (count, bytes) else {
+        return Err(wrong(&format!("attribute {title} leaves its message")));
+    };
+    let text = |i: usize, budget: &mut Budget| -> Result<String> {
+        file.visit()?;
+        let at = data + i * ty.size;
+        match ty.kind {
+            Kind::Text => {
+                budget.take(ty.size)?;
+                Ok(text_of(file.part(at, ty.size)?))
+            }
+            _ => elsewhere(file, at, budget),
+        }
+    };
+    match ty.kind {
+        Kind::Text | Kind::VariableText if ty.size > 0 => {
+            let values = (0..count).map(|i| text(i, budget)).collect::<Result<Vec<_>>>()?;
+            Ok(Some((title, values)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// A text in a collection of such: length, address of the collection, number in it.
+fn elsewhere(file: &Bytes<'_>, at: usize, budget: &mut Budget) -> Result<String> {
+    let (length, index) = (file.size(at, 4)?, file.number(at + 12, 4)?);
+    if length == 0 {
+        return Ok(String::new());
+    }
+    budget.take(length)?;
+    let collection = file.address(at + 4)?;
+    file.signature(collection, b"GCOL")?;
+    let size = file.size(collection + 8, 8)?;
+    let all = file.part(collection, size)?;
+    let mut next = 16;
+    while let Some(head) = all.get(next..next + 16) {
+        file.visit()?;
+        let object = usize::try_from(little(&head[8..])).map_err(|_| wrong("a size is too large"))?;
+        if little(&head[..2]) == index {
+            let bytes = all.get(next + 16..).and_then(|b| b.get(..length.min(object)));
+            return bytes.map(text_of).ok_or_else(|| wrong("a text leaves its collection"));
+        }
+        if little(&head[..2]) == 0 {
+            break;
+        }
+        next =
+            next.saturating_add(16).saturating_add(object.checked_next_multiple_of(8).unwrap_or(usize::MAX));
+        if next >= all.len() {
+            break;
+        }
+    }
+    Err(wrong(&format!("there is no text {index} in its collection")))
+}

@@ -1,0 +1,83 @@
+//! What a group holds: symbol tables of old groups, link messages of new ones.
+
+use super::bytes::{Bytes, text_of, unoffered, wrong};
+use super::header::{Header, kind};
+use systole_ir::Result;
+
+/// Levels of a tree, at most.
+const LEVELS: u64 = 32;
+
+/// Names and addresses of what lies in a group, in the file's order. Links to other files are left out.
+pub(crate) fn links(file: &Bytes<'_>, header: &Header) -> Result<Vec<(String, usize)>> {
+    let mut found = Vec::new();
+    if let Some((at, _)) = header.find(kind::SYMBOLS) {
+        let (tree, heap) = (file.address(at)?, file.address(at + 8)?);
+        file.signature(heap, b"HEAP")?;
+        let names = file.address(heap + 24)?;
+        nodes(file, tree, LEVELS, &mut |symbols| self::symbols(file, symbols, names, &mut found))?;
+    }
+    if let Some((at, _)) = header.find(kind::LINK_INFO) {
+        let skip = if file.number(at + 1, 1)? & 1 == 1 { 10 } else { 2 };
+        if file.number(at + skip, 8)? != u64::MAX {
+            return Err(unoffered("a group of very many objects as libver=\"latest\" writes it"));
+        }
+    }
+    for &(at, length) in header.all(kind::LINK) {
+        found.extend(link(file, at, length)?);
+    }
+    Ok(found)
+}
+
+/// The leaves of a tree of groups.
+fn nodes(file: &Bytes<'_>, at: usize, levels: u64, leaf: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
+    file.visit()?;
+    file.signature(at, b"TREE")?;
+    let (kind, level, entries) = (file.number(at + 4, 1)?, file.number(at + 5, 1)?, file.size(at + 6, 2)?);
+    if kind != 0 || level >= levels {
+        return Err(wrong("a group's tree is none of groups"));
+    }
+    for i in 0..entries {
+        let child = file.address(at + 24 + 8 + i * 16)?;
+        if level == 0 { leaf(child)? } else { nodes(file, child, level, leaf)? }
+    }
+    Ok(())
+}
+
+fn symbols(file: &Bytes<'_>, at: usize, names: usize, found: &mut Vec<(String, usize)>) -> Result<()> {
+    file.visit()?;
+    file.signature(at, b"SNOD")?;
+    for i in 0..file.size(at + 6, 2)? {
+        file.visit()?;
+        let entry = at + 8 + i * 40;
+        // Soft links have no header.
+        if file.number(entry + 16, 4)? == 2 {
+            continue;
+        }
+        let name = names.checked_add(file.size(entry, 8)?).ok_or_else(|| wrong("a name is nowhere"))?;
+        found.push((file.text(name)?, file.address(entry + 8)?));
+    }
+    Ok(())
+}
+
+fn link(file: &Bytes<'_>, at: usize, length: usize) -> Result<Option<(String, usize)>> {
+    file.visit()?;
+    let flags = file.number(at + 1, 1)?;
+    let mut next = at + 2;
+    let mut hard = true;
+    if flags & 8 != 0 {
+        hard = file.number(next, 1)? == 0;
+        next += 1;
+    }
+    next += if flags & 4 != 0 { 8 } else { 0 };
+    next += if flags & 0x10 != 0 { 1 } else { 0 };
+    let width = 1 << (flags & 3);
+    let name = file.size(next, width)?;
+    next += width;
+    if !hard {
+        return Ok(None);
+    }
+    if name > 1024 || next + name + 8 > at + length {
+        return Err(wrong("a link leaves its message"));
+    }
+    Ok(Some((text_of(file.part(next, name)?), file.address(next + name)?)))
+}

@@ -1,0 +1,255 @@
+//! Keras's description of a model, Sequential or Functional, as our layers.
+
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, TensorType};
+use systole_nn::layers::{BuiltIn, LAYER_NAMES, LayerSpec};
+use systole_nn::{Architecture, Symbol, nearest};
+
+/// Layers of a model, at most: a slipped digit would take all memory before anything could be said.
+const MOST: usize = 3000;
+/// Arguments that say nothing about what a layer computes with given weights.
+const IDLE: [&str; 14] = [
+    "dtype",
+    "seed",
+    "batch_shape",
+    "batch_input_shape",
+    "sparse",
+    "ragged",
+    "optional",
+    "renorm_momentum",
+    "renorm_clipping",
+    "autocast",
+    "input_length",
+    "implementation",
+    "time_major",
+    "noise_shape",
+];
+
+fn wrong(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Data, "Keras's description of the model cannot be followed")
+        .because(why)
+        .hint("build the model here (a TOML file with its layers) and give the weights to it with --model")
+}
+
+/// The layers and the types of one sample of each input.
+///
+/// # Errors
+/// When a layer is none of ours (names it), or has an argument that cannot be kept.
+pub(crate) fn architecture(model: &Value) -> Result<(Architecture, Vec<TensorType>)> {
+    let class = model.get("class_name").and_then(Value::as_str).unwrap_or_default();
+    let config = model.get("config").ok_or_else(|| wrong("it has no config"))?;
+    // Keras 2 wrote a Sequential's layers as a bare list.
+    let layers = config.get("layers").or(Some(config)).and_then(Value::as_array);
+    let layers = layers.ok_or_else(|| wrong("it has no list of layers"))?;
+    if layers.len() > MOST {
+        return Err(wrong(format!("it has {} layers; at most {MOST} are read", layers.len())));
+    }
+    match class {
+        "Sequential" => sequential(layers),
+        "Functional" | "Model" => functional(config, layers),
+        other => Err(wrong(format!("it is a `{other}`, a class of its own, not Sequential or Functional"))),
+    }
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+    value.get(key).and_then(Value::as_str)
+}
+
+fn arguments(layer: &Value) -> Result<(&str, &Map<String, Value>)> {
+    let class = text(layer, "class_name").ok_or_else(|| wrong("a layer has no class_name"))?;
+    let config = layer.get("config").and_then(Value::as_object);
+    Ok((class, config.ok_or_else(|| wrong(format!("{class} has no config")))?))
+}
+
+/// The type of one sample of an input, from `[null, 28, 28, 1]`.
+fn input_type(config: &Map<String, Value>) -> Result<Option<TensorType>> {
+    let Some(shape) = config.get("batch_shape").or_else(|| config.get("batch_input_shape")) else {
+        return Ok(None);
+    };
+    let dims = shape.as_array().map(|s| s.iter().skip(1).map(Value::as_u64).collect::<Option<Vec<u64>>>());
+    let Some(dims) = dims else { return Ok(None) };
+    let dims = dims.ok_or_else(|| {
+        wrong(format!("an input has the shape {shape}: sizes that are not known are not offered"))
+    })?;
+    let dtype = config.get("dtype").and_then(Value::as_str).map_or(Some(DType::F32), of_name);
+    let dtype = dtype.ok_or_else(|| wrong("an input is of an element type that is not known"))?;
+    let dims: Vec<usize> = dims.into_iter().map(|d| d as usize).collect();
+    Ok(Some(TensorType::new(dtype, dims)))
+}
+
+fn of_name(name: &str) -> Option<DType> {
+    match name {
+        "float32" | "float16" | "bfloat16" | "float64" => Some(DType::F32),
+        "int32" | "int64" => Some(DType::I32),
+        _ => None,
+    }
+}
+
+fn sequential(layers: &[Value]) -> Result<(Architecture, Vec<TensorType>)> {
+    let (mut specs, mut input) = (Vec::new(), None);
+    for layer in layers {
+        let (class, config) = arguments(layer)?;
+        if input.is_none() {
+            input = input_type(config)?;
+        }
+        if class != "InputLayer" {
+            specs.push(spec(class, config)?);
+        }
+    }
+    let input = input.ok_or_else(|| wrong("it does not say the shape of its input"))?;
+    if specs.first().is_some_and(|s| s.class_name() == "Embedding") {
+        let ids = TensorType::new(DType::I32, input.shape.dims());
+        return Ok((Architecture::sequential(specs), vec![ids]));
+    }
+    Ok((Architecture::sequential(specs), vec![input]))
+}
+
+/// One of our layers from Keras's class and arguments.
+fn spec(class: &str, config: &Map<String, Value>) -> Result<LayerSpec> {
+    let name = config.get("name").and_then(Value::as_str).unwrap_or(class);
+    let place = || format!("layer {name}");
+    let Some(known) = BuiltIn::with_defaults(class) else {
+        let e = Error::new(ErrorKind::Data, format!("layer {name} is a {class}, which is not there"));
+        let e = e.because(format!("the nearest is {}", nearest(class, LAYER_NAMES)));
+        return Err(e.hint("give the weights to a model of your own with --model, or leave the layer out"));
+    };
+    let known = known.layer().config();
+    let mut kept = Map::new();
+    for (key, value) in config {
+        let is_known = known.get(key).is_some();
+        match key.as_str() {
+            "name" | "trainable" => drop(kept.insert(key.clone(), value.clone())),
+            // Weights are there already.
+            k if k.ends_with("_initializer") || k == "initializer" => {}
+            k if k == "activation" || k == "recurrent_activation" => {
+                kept.insert(key.clone(), activation(value).at(place)?);
+            }
+            _ if is_known => drop(kept.insert(key.clone(), value.clone())),
+            "data_format" if value.as_str() == Some("channels_last") => {}
+            k if IDLE.contains(&k) || k.ends_with("_regularizer") || k.ends_with("_constraint") => {}
+            _ if value.is_null() || *value == Value::Bool(false) => {}
+            _ => {
+                return Err(wrong(format!("{class} has no argument `{key}` here; it is {value}")).at(place()));
+            }
+        }
+    }
+    LayerSpec::from_table(class, &Value::Object(kept)).at(place)
+}
+
+/// `"relu"`, or what Keras writes for a function.
+fn activation(value: &Value) -> Result<Value> {
+    match value {
+        Value::Null => Ok(Value::from("linear")),
+        Value::String(_) => Ok(value.clone()),
+        other => match text(other, "config") {
+            Some(name) => Ok(Value::from(name)),
+            None => Err(wrong(format!("the activation {other} is none of ours"))),
+        },
+    }
+}
+
+/// A value in a functional model: layer and call.
+type Place = (String, u64);
+
+/// The places that a call's arguments name, in order.
+fn places(value: &Value, found: &mut Vec<Place>) {
+    match value {
+        Value::Array(items) => match items.as_slice() {
+            // Keras 2, and the history of Keras 3: ["dense", 0, 0, …].
+            [Value::String(name), Value::Number(call), Value::Number(_), ..] => {
+                found.push((name.clone(), call.as_u64().unwrap_or(0)));
+            }
+            items => items.iter().for_each(|item| places(item, found)),
+        },
+        Value::Object(map) => match map.get("config").and_then(|c| c.get("keras_history")) {
+            Some(history) => places(history, found),
+            None => map.values().for_each(|item| places(item, found)),
+        },
+        _ => {}
+    }
+}
+
+fn functional(config: &Value, layers: &[Value]) -> Result<(Architecture, Vec<TensorType>)> {
+    let mut made: HashMap<Place, Symbol> = HashMap::new();
+    let mut types: HashMap<String, TensorType> = HashMap::new();
+    let mut waiting: Vec<(&Value, usize)> = Vec::new();
+    for layer in layers {
+        let (class, arguments) = arguments(layer)?;
+        let name = text(layer, "name").or_else(|| arguments.get("name").and_then(Value::as_str));
+        let name = name.ok_or_else(|| wrong(format!("a {class} has no name")))?;
+        if class == "InputLayer" {
+            let ty = input_type(arguments)?.ok_or_else(|| wrong(format!("input {name} has no shape")))?;
+            made.insert((name.into(), 0), systole_nn::input_of(name, ty.dtype, ty.shape.dims()));
+            types.insert(name.into(), ty);
+            continue;
+        }
+        let calls = layer.get("inbound_nodes").and_then(Value::as_array).map_or(0, Vec::len);
+        waiting.extend((0..calls.min(MOST)).map(|call| (layer, call)));
+    }
+    while !waiting.is_empty() {
+        let before = waiting.len();
+        let mut left = Vec::new();
+        for (layer, call) in waiting {
+            if !apply(layer, call, &mut made)? {
+                left.push((layer, call));
+            }
+        }
+        if left.len() == before {
+            return Err(wrong("its layers wait for each other"));
+        }
+        waiting = left;
+    }
+    let listed = |key: &str| {
+        let mut found = Vec::new();
+        places(config.get(key).unwrap_or(&Value::Null), &mut found);
+        found
+    };
+    let (inputs, outputs) = (listed("input_layers"), listed("output_layers"));
+    let [output] = &outputs[..] else {
+        return Err(wrong(format!("it has {} outputs; models of one are read", outputs.len())));
+    };
+    let symbol =
+        |place: &Place| made.get(place).cloned().ok_or_else(|| wrong(format!("there is no {}", place.0)));
+    let symbols = inputs.iter().map(symbol).collect::<Result<Vec<_>>>()?;
+    let types = inputs.iter().filter_map(|(name, _)| types.get(name).cloned()).collect();
+    Ok((Architecture::functional(&symbols, &symbol(output)?)?, types))
+}
+
+/// Applies a layer to what feeds it, once that is there.
+fn apply(layer: &Value, call: usize, made: &mut HashMap<Place, Symbol>) -> Result<bool> {
+    let (class, config) = arguments(layer)?;
+    let node = layer.get("inbound_nodes").and_then(|n| n.get(call)).unwrap_or(&Value::Null);
+    let mut feeds = Vec::new();
+    let kwargs = match node.get("args") {
+        Some(args) => {
+            places(args, &mut feeds);
+            let kwargs = node.get("kwargs").cloned().unwrap_or(Value::Null);
+            for key in ["query", "value", "key"] {
+                places(kwargs.get(key).unwrap_or(&Value::Null), &mut feeds);
+            }
+            kwargs
+        }
+        None => {
+            places(node, &mut feeds);
+            Value::Null
+        }
+    };
+    let Some(inputs) = feeds.iter().map(|place| made.get(place).cloned()).collect::<Option<Vec<_>>>() else {
+        return Ok(false);
+    };
+    let mut spec = spec(class, config)?;
+    if kwargs.get("use_causal_mask") == Some(&Value::Bool(true)) {
+        spec = spec.use_causal_mask(true);
+    }
+    let name = spec.given_name().unwrap_or(class).to_string();
+    let mut masks = Vec::new();
+    ["mask", "attention_mask", "initial_state"]
+        .iter()
+        .for_each(|k| places(kwargs.get(k).unwrap_or(&Value::Null), &mut masks));
+    if !masks.is_empty() {
+        return Err(wrong(format!("layer {name} is called with a mask or a state")));
+    }
+    made.insert((name, call as u64), spec.on(&inputs.iter().collect::<Vec<_>>()));
+    Ok(true)
+}

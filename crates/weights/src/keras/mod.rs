@@ -1,0 +1,135 @@
+//! Keras's files: `.keras` (a ZIP archive of the layers and their weights), `.weights.h5`, and whole models of the old
+//! `.h5`. Written: `.keras` and `.weights.h5`.
+
+mod config;
+mod export;
+
+pub(crate) use export::export;
+
+use crate::arrays::Budget;
+use crate::hdf5::{self, Tree};
+use serde_json::Value;
+use systole_data::format::zip::Archive;
+use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+use systole_nn::Architecture;
+
+/// A layer of a file with the paths of its arrays, in Keras's order.
+#[derive(Debug)]
+pub(crate) struct LayerWeights {
+    /// Its name in the model, where the file says it.
+    pub name: Option<String>,
+    /// Its group: the class in snake case, numbered.
+    pub group: String,
+    pub arrays: Vec<String>,
+}
+
+/// What a file of Keras holds.
+pub(crate) struct Keras {
+    /// The layers, as JSON.
+    config: Option<Value>,
+    pub weights: Vec<LayerWeights>,
+    arrays: Vec<(String, Literal)>,
+}
+
+/// Parts of a layer whose arrays stand in groups of their own, in the order of its weights.
+const PARTS: [&str; 6] = ["vars", "cell", "query_dense", "key_dense", "value_dense", "output_dense"];
+
+impl Keras {
+    /// A `.keras` file; `None` for a ZIP archive of something else.
+    pub(crate) fn from_zip(bytes: &[u8]) -> Result<Option<Keras>> {
+        let archive = Archive::open(bytes)?;
+        let limit = Budget::of(bytes.len()).left();
+        let (Some(config), Some(weights)) =
+            (archive.read("config.json", limit)?, archive.read("model.weights.h5", limit)?)
+        else {
+            return Ok(None);
+        };
+        let config = json(&config).at(|| "config.json".into())?;
+        let mut keras = Keras::from_hdf5(&weights).at(|| "model.weights.h5".into())?;
+        keras.config = Some(config);
+        Ok(Some(keras))
+    }
+
+    /// A `.weights.h5` file, or an old `.h5` file, which may hold the layers too.
+    pub(crate) fn from_hdf5(bytes: &[u8]) -> Result<Keras> {
+        let mut tree = hdf5::read(bytes, &["optimizer", "optimizer_weights"])?;
+        let config = match tree.attribute("", "model_config") {
+            Some([text, ..]) => Some(json(text.as_bytes()).at(|| "attribute model_config".into())?),
+            _ => None,
+        };
+        let weights = match ["model_weights", ""].into_iter().find_map(|at| old_layers(&tree, at)) {
+            Some(weights) => weights,
+            None => layers(&tree),
+        };
+        // What a layer draws random numbers with is no weight.
+        tree.arrays.retain(|(path, _)| !path.split('/').any(|part| part == "seed_generator"));
+        if weights.iter().all(|l| l.arrays.is_empty()) {
+            return Err(Error::new(ErrorKind::Data, "the HDF5 file holds no weights of Keras")
+                .because("it has neither a group `layers` nor the attribute layer_names")
+                .hint(
+                    "save them with model.save_weights(\"model.weights.h5\") or model.save(\"model.keras\")",
+                ));
+        }
+        Ok(Keras { config, weights, arrays: tree.arrays })
+    }
+
+    pub(crate) fn tensors(&self) -> Result<Vec<(String, Literal)>> {
+        Ok(self.arrays.clone())
+    }
+
+    /// The layers, where the file has them.
+    pub(crate) fn architecture(&self) -> Result<Option<(Architecture, Vec<TensorType>)>> {
+        self.config.as_ref().map(config::architecture).transpose()
+    }
+}
+
+fn json(bytes: &[u8]) -> Result<Value> {
+    serde_json::from_slice(bytes).map_err(|e| {
+        Error::new(ErrorKind::Data, "the description of the layers is no JSON")
+            .because(e.to_string())
+            .hint("get the file again, or save it anew")
+    })
+}
+
+/// `layers/conv2d/vars/0`, with the layer's name as an attribute of `vars`.
+fn layers(tree: &Tree) -> Vec<LayerWeights> {
+    let mut found: Vec<LayerWeights> = Vec::new();
+    for (path, _) in &tree.arrays {
+        let Some((group, _)) = path.strip_prefix("layers/").and_then(|p| p.split_once('/')) else { continue };
+        if path.contains("/seed_generator/") {
+            continue;
+        }
+        let at = found.iter().position(|l| l.group == group).unwrap_or_else(|| {
+            let named = tree.attribute(&format!("layers/{group}/vars"), "name");
+            let name = named.and_then(|n| n.first().cloned());
+            found.push(LayerWeights { name, group: group.into(), arrays: Vec::new() });
+            found.len() - 1
+        });
+        found[at].arrays.push(path.clone());
+    }
+    for layer in &mut found {
+        layer.arrays.sort_by_key(|path| {
+            let mut parts = path.split('/').skip(2);
+            let part = parts.next().and_then(|p| PARTS.iter().position(|k| *k == p)).unwrap_or(PARTS.len());
+            let index: usize = path.rsplit('/').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            (part, index)
+        });
+    }
+    found
+}
+
+/// The layers of an old file, whose order and arrays attributes name.
+fn old_layers(tree: &Tree, root: &str) -> Option<Vec<LayerWeights>> {
+    let names = tree.attribute(root, "layer_names")?;
+    let below = |name: &str| if root.is_empty() { name.to_string() } else { format!("{root}/{name}") };
+    let layer = |name: &String| {
+        let group = below(name);
+        let arrays = tree.attribute(&group, "weight_names").unwrap_or(&[]);
+        LayerWeights {
+            name: Some(name.clone()),
+            group: name.clone(),
+            arrays: arrays.iter().map(|a| format!("{group}/{a}")).collect(),
+        }
+    };
+    Some(names.iter().map(layer).collect())
+}

@@ -1,0 +1,36 @@
+//! Weights of other systems, in and out: PyTorch's `.pt`, safetensors, Hugging Face folders, Keras's `.keras` and `.h5`.
+//!
+//! Files are read as data: nothing in them is executed, every length and offset is checked, and all arrays together
+//! may take eight times the file and a mebibyte. Layers are computed elsewhere (`systole-nn`).
+//!
+//! ```
+//! use systole_nn::{Model, layers::dense};
+//! use systole_ir::{DType, TensorType};
+//! use systole_weights::{Format, Source, export};
+//! let mut model = Model::sequential([dense(3), dense(2)]);
+//! model.build(&[TensorType::new(DType::F32, [4])])?;
+//! let file = export(&model, Format::Torch, "model.pt".as_ref())?.bytes;
+//! let source = Source::from_bytes("model.pt", file)?;
+//! let mut other = Model::sequential([dense(3), dense(2)]);
+//! other.build(&[TensorType::new(DType::F32, [4])])?;
+//! let report = source.fill(&mut other, false)?;
+//! assert_eq!(report.rows[0].theirs, "dense.weight");
+//! assert_eq!(other.weight("dense_1/kernel")?, model.weight("dense_1/kernel")?);
+//! # Ok::<(), systole_ir::Error>(())
+//! ```
+
+mod arrays;
+mod export;
+mod hdf5;
+mod huggingface;
+mod keras;
+mod map;
+mod names;
+mod pickle;
+mod safetensors;
+mod source;
+mod torch;
+
+pub use export::{Exported, Format, export};
+pub use map::{Report, Row};
+pub use source::Source;

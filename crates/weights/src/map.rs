@@ -1,0 +1,312 @@
+//! Which array of theirs becomes which weight of ours, and how its elements lie: rules that hold in both directions.
+
+use std::collections::{BTreeSet, HashMap};
+use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_nn::Model;
+
+/// One change of an array on its way from theirs to ours.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    Transpose(Vec<usize>),
+    Reshape(Vec<usize>),
+    /// Blocks of the first dimension in this order.
+    Gates(Vec<usize>),
+    /// Part of the first dimension: from, count.
+    Rows(usize, usize),
+    /// Part of the last dimension: from, count.
+    Columns(usize, usize),
+}
+
+/// An array of theirs as (a part of) a weight of ours.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub theirs: String,
+    pub shape: Vec<usize>,
+    pub steps: Vec<Step>,
+    /// The first element of ours that it gives.
+    pub at: usize,
+    /// Whether it is added to what an earlier part gave.
+    pub adds: bool,
+    /// Whether zeros stand for it where it is absent.
+    pub optional: bool,
+}
+
+impl Part {
+    pub(crate) fn new(theirs: impl Into<String>, shape: &[usize], steps: Vec<Step>) -> Part {
+        Part { theirs: theirs.into(), shape: shape.to_vec(), steps, at: 0, adds: false, optional: false }
+    }
+
+    pub(crate) fn optional(self) -> Part {
+        Part { optional: true, ..self }
+    }
+
+    /// For each element in our order, its place in theirs; `None` where the order is the same.
+    fn places(&self) -> Option<Vec<u32>> {
+        if self.steps.iter().all(|s| matches!(s, Step::Reshape(_))) {
+            return None;
+        }
+        let count: usize = self.shape.iter().product();
+        let (mut places, mut shape): (Vec<u32>, _) = ((0..count as u32).collect(), self.shape.clone());
+        for step in &self.steps {
+            (places, shape) = step.applied(&places, &shape);
+        }
+        Some(places)
+    }
+
+    fn told(&self) -> Vec<String> {
+        let told = |step: &Step| match step {
+            Step::Transpose(order) if order.len() == 2 => "transposed".to_string(),
+            Step::Transpose(order) => format!("transposed {order:?}"),
+            Step::Reshape(dims) => format!("as {dims:?}"),
+            Step::Gates(order) => format!("gates {order:?}"),
+            Step::Rows(from, n) => format!("rows {from}..{}", from + n),
+            Step::Columns(from, n) => format!("columns {from}..{}", from + n),
+        };
+        self.steps.iter().map(told).collect()
+    }
+}
+
+impl Step {
+    fn applied(&self, x: &[u32], shape: &[usize]) -> (Vec<u32>, Vec<usize>) {
+        let row: usize = shape.iter().skip(1).product();
+        match self {
+            Step::Reshape(dims) => (x.to_vec(), dims.clone()),
+            Step::Rows(from, n) => {
+                let mut dims = shape.to_vec();
+                dims[0] = *n;
+                (x[from * row..(from + n) * row].to_vec(), dims)
+            }
+            Step::Columns(from, n) => {
+                let (mut dims, width) = (shape.to_vec(), shape[shape.len() - 1]);
+                dims[shape.len() - 1] = *n;
+                (x.chunks(width).flat_map(|r| r[*from..from + n].to_vec()).collect(), dims)
+            }
+            Step::Gates(order) => {
+                let block = x.len() / order.len();
+                let blocks = order.iter().flat_map(|k| x[k * block..(k + 1) * block].to_vec());
+                (blocks.collect(), shape.to_vec())
+            }
+            Step::Transpose(order) => transposed(x, shape, order),
+        }
+    }
+}
+
+fn transposed(x: &[u32], shape: &[usize], order: &[usize]) -> (Vec<u32>, Vec<usize>) {
+    let mut strides = vec![1; shape.len()];
+    (1..shape.len()).rev().for_each(|i| strides[i - 1] = strides[i] * shape[i]);
+    let dims: Vec<usize> = order.iter().map(|d| shape[*d]).collect();
+    let strides: Vec<usize> = order.iter().map(|d| strides[*d]).collect();
+    let mut out = Vec::with_capacity(x.len());
+    let mut index = vec![0; dims.len()];
+    let mut at = 0;
+    for _ in 0..x.len() {
+        out.push(x[at]);
+        for d in (0..dims.len()).rev() {
+            (index[d], at) = (index[d] + 1, at + strides[d]);
+            if index[d] < dims[d] {
+                break;
+            }
+            at -= strides[d] * dims[d];
+            index[d] = 0;
+        }
+    }
+    (out, dims)
+}
+
+/// A weight of ours and what it is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Rule {
+    pub ours: String,
+    pub shape: Vec<usize>,
+    pub parts: Vec<Part>,
+}
+
+impl Rule {
+    /// From one array.
+    pub(crate) fn of(ours: &str, shape: &[usize], part: Part) -> Rule {
+        Rule { ours: ours.into(), shape: shape.to_vec(), parts: vec![part] }
+    }
+
+    fn row(&self, theirs: &HashMap<&str, &Literal>) -> Row {
+        let names: Vec<&str> = self.parts.iter().map(|p| p.theirs.as_str()).collect();
+        let mut how = Vec::new();
+        let joined = self.parts.len() > 1;
+        if joined {
+            how.push(if self.parts.iter().any(|p| p.adds) { "summed" } else { "joined" }.to_string());
+        }
+        if let Some(part) = self.parts.first() {
+            how.extend(part.told());
+        }
+        if self.parts.iter().all(|p| p.optional && !theirs.contains_key(p.theirs.as_str())) {
+            how = vec!["absent there: zeros".into()];
+        }
+        Row {
+            theirs: names.join(" + "),
+            ours: self.ours.clone(),
+            from: self.parts.first().map_or_else(Vec::new, |p| p.shape.clone()),
+            to: self.shape.clone(),
+            how: how.join(", "),
+        }
+    }
+}
+
+/// A line of the table that is shown: an array of theirs, a weight of ours.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Their name, or several joined by ` + `.
+    pub theirs: String,
+    /// Our path.
+    pub ours: String,
+    /// The shape there.
+    pub from: Vec<usize>,
+    /// The shape here.
+    pub to: Vec<usize>,
+    /// What was done on the way; empty where nothing was.
+    pub how: String,
+}
+
+/// What an import did.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Each weight of ours.
+    pub rows: Vec<Row>,
+    /// Arrays of theirs that nothing here takes.
+    pub left_over: Vec<String>,
+    /// How names were matched, and what else is to be known.
+    pub notes: Vec<String>,
+}
+
+/// At most so many lines of what is wrong.
+const SHOWN: usize = 6;
+
+fn listed(all: &[String]) -> String {
+    let more = all.len().saturating_sub(SHOWN);
+    let shown = all[..all.len() - more].join("; ");
+    if more > 0 { format!("{shown}; and {more} more") } else { shown }
+}
+
+/// Fills a model's weights by rules.
+///
+/// # Errors
+/// When shapes differ (names both), arrays are missing, or some are left over and that is not allowed.
+pub(crate) fn fill(
+    model: &mut Model,
+    rules: &[Rule],
+    theirs: &[(String, Literal)],
+    partial: bool,
+) -> Result<Report> {
+    let by_name: HashMap<&str, &Literal> = theirs.iter().map(|(n, v)| (n.as_str(), v)).collect();
+    let (mut wrong, mut missing) = (Vec::new(), Vec::new());
+    let mut used = BTreeSet::new();
+    for part in rules.iter().flat_map(|rule| &rule.parts) {
+        used.insert(part.theirs.as_str());
+        match by_name.get(part.theirs.as_str()) {
+            Some(value) if value.shape().dims() != part.shape => {
+                let is = value.shape().dims();
+                wrong.push(format!("{} is {is:?}, the model needs {:?}", part.theirs, part.shape));
+            }
+            None if !part.optional => missing.push(format!("{} {:?}", part.theirs, part.shape)),
+            _ => {}
+        }
+    }
+    let left_over: Vec<String> =
+        theirs.iter().map(|(n, _)| n.clone()).filter(|n| !used.contains(n.as_str())).collect();
+    check(&wrong, &missing, &left_over, partial)?;
+    for rule in rules {
+        let value = made(rule, &by_name)?;
+        model.set_weight(&rule.ours, value)?;
+    }
+    let covered: BTreeSet<&str> = rules.iter().map(|r| r.ours.as_str()).collect();
+    let ours = model.weights();
+    if let Some((path, _)) = ours.iter().find(|(path, _)| !covered.contains(path)) {
+        let what = format!("nothing in the file is known to be weight {path}");
+        return Err(
+            Error::new(ErrorKind::Data, what).hint("name the model that the weights are of with --model")
+        );
+    }
+    let rows = rules.iter().map(|rule| rule.row(&by_name)).collect();
+    Ok(Report { rows, left_over, notes: Vec::new() })
+}
+
+fn check(wrong: &[String], missing: &[String], left_over: &[String], partial: bool) -> Result<()> {
+    let error = |what: String| Err(Error::new(ErrorKind::Data, what));
+    let hint = "name the model that these weights are of with --model: a preset, a TOML file or a model file";
+    if !wrong.is_empty() {
+        let what = format!("the weights are not those of this model: {}", listed(wrong));
+        return error(what).map_err(|e: Error| e.hint(hint));
+    }
+    if !missing.is_empty() {
+        let mut what = format!("the file lacks {}", listed(missing));
+        if !left_over.is_empty() {
+            what = format!("{what}. It has besides: {}", listed(left_over));
+        }
+        return error(what).map_err(|e: Error| e.hint(hint));
+    }
+    if !left_over.is_empty() && !partial {
+        let what = format!("the model has no place for {}", listed(left_over));
+        return error(what)
+            .map_err(|e: Error| e.hint("--partial leaves them out; else name another --model"));
+    }
+    Ok(())
+}
+
+/// A weight of ours from arrays of theirs.
+fn made(rule: &Rule, theirs: &HashMap<&str, &Literal>) -> Result<Literal> {
+    let count: usize = rule.shape.iter().product();
+    let mut out = vec![0f32; count];
+    for part in &rule.parts {
+        let Some(value) = theirs.get(part.theirs.as_str()) else { continue };
+        let values = value.to_f32s();
+        let places = part.places();
+        let n = places.as_ref().map_or(values.len(), Vec::len);
+        let target = out.get_mut(part.at..part.at + n).ok_or_else(|| misfit(rule, part))?;
+        for (i, to) in target.iter_mut().enumerate() {
+            let from = values[places.as_ref().map_or(i, |p| p[i] as usize)];
+            *to = if part.adds { *to + from } else { from };
+        }
+    }
+    Literal::from_slice(rule.shape.clone(), &out)
+}
+
+fn misfit(rule: &Rule, part: &Part) -> Error {
+    let what = format!("{} {:?} does not make {} {:?}", part.theirs, part.shape, rule.ours, rule.shape);
+    Error::new(ErrorKind::Data, what).hint("name the model that these weights are of with --model")
+}
+
+/// Arrays of theirs from a model's weights, in the order of the rules, with what was done.
+pub(crate) fn taken(model: &Model, rules: &[Rule]) -> Result<(Vec<(String, Literal)>, Vec<Row>)> {
+    let mut order: Vec<String> = Vec::new();
+    let mut arrays: HashMap<String, (Vec<usize>, Vec<f32>)> = HashMap::new();
+    for rule in rules {
+        let value = model.weight(&rule.ours)?.to_f32s();
+        for part in &rule.parts {
+            let count: usize = part.shape.iter().product();
+            let (_, array) = arrays.entry(part.theirs.clone()).or_insert_with(|| {
+                order.push(part.theirs.clone());
+                (part.shape.clone(), vec![0f32; count])
+            });
+            if part.adds {
+                continue;
+            }
+            let places = part.places();
+            let n = places.as_ref().map_or(count, Vec::len);
+            let from = value.get(part.at..part.at + n).ok_or_else(|| misfit(rule, part))?;
+            for (i, x) in from.iter().enumerate() {
+                array[places.as_ref().map_or(i, |p| p[i] as usize)] = *x;
+            }
+        }
+    }
+    let made = order.into_iter().filter_map(|name| {
+        let (shape, values) = arrays.remove(&name)?;
+        Some(Literal::from_slice(shape, &values).map(|v| (name, v)))
+    });
+    let made = made.collect::<Result<Vec<_>>>()?;
+    let names: HashMap<&str, &Literal> = made.iter().map(|(n, v)| (n.as_str(), v)).collect();
+    let rows = rules.iter().map(|rule| rule.row(&names)).collect();
+    Ok((made, rows))
+}
+
+/// Whether an array can be a weight: numbers, not counters.
+pub(crate) fn is_weight(name: &str, value: &Literal) -> bool {
+    !name.ends_with("num_batches_tracked") && value.dtype().is_float()
+}

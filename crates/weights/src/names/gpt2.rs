@@ -1,0 +1,167 @@
+//! GPT-2 as Hugging Face has it: names, its layers with kernels `[in, out]`, query, key and value in one.
+
+use super::layer::Layers;
+use crate::map::{Part, Rule, Step};
+use serde_json::Value;
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_nn::Architecture;
+use systole_nn::Model;
+use systole_nn::applications::Gpt2;
+
+/// What stands before every name, where these are the weights of a GPT-2.
+pub(crate) fn prefix(theirs: &[(String, Literal)]) -> Option<&'static str> {
+    let has = |name: &str| theirs.iter().any(|(n, _)| n == name);
+    ["transformer.", ""].into_iter().find(|p| has(&format!("{p}h.0.attn.c_attn.weight")))
+}
+
+/// Names of arrays that are no weights: masks.
+pub(crate) fn is_mask(name: &str) -> bool {
+    name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")
+}
+
+/// Its layers, by the tensors that are there and, for the number of heads, by config.json.
+///
+/// # Errors
+/// When it lacks a table, or config.json says what our GPT-2 cannot be.
+pub(crate) fn architecture(
+    theirs: &[(String, Literal)],
+    config: Option<&Value>,
+    prefix: &str,
+) -> Result<(Architecture, TensorType)> {
+    let shape = |name: &str| {
+        let found = theirs.iter().find(|(n, _)| *n == format!("{prefix}{name}"));
+        found.map(|(_, v)| v.shape().to_vec())
+    };
+    let table = |name: &str| match shape(name).as_deref() {
+        Some([rows, width]) => Ok((*rows, *width)),
+        _ => Err(odd(&format!("it lacks the table {prefix}{name}"))),
+    };
+    let ((vocabulary_size, hidden_dim), (max_sequence_length, _)) =
+        (table("wte.weight")?, table("wpe.weight")?);
+    let (_, intermediate_dim) = table("h.0.mlp.c_fc.weight")?;
+    let num_layers = (0..1000).take_while(|i| shape(&format!("h.{i}.attn.c_attn.weight")).is_some()).count();
+    let number = |key: &str| config.and_then(|c| c.get(key)).and_then(Value::as_u64).map(|n| n as usize);
+    check(config)?;
+    // Heads of all published sizes are 64 wide.
+    let num_heads = number("n_head").unwrap_or((hidden_dim / 64).max(1));
+    let tokens = theirs.iter().find(|(n, _)| *n == format!("{prefix}wte.weight")).map(|(_, v)| v);
+    let head = theirs.iter().find(|(n, _)| n == "lm_head.weight").map(|(_, v)| v);
+    let tie_weights = head.is_none() || head == tokens;
+    let gpt2 = Gpt2 {
+        vocabulary_size,
+        num_layers,
+        num_heads,
+        hidden_dim,
+        intermediate_dim,
+        max_sequence_length,
+        tie_weights,
+        ..Gpt2::default()
+    };
+    if hidden_dim % num_heads != 0 {
+        return Err(odd(&format!("{num_heads} heads do not share its width of {hidden_dim}")));
+    }
+    Ok((gpt2.architecture()?, TensorType::new(DType::I32, [max_sequence_length])))
+}
+
+fn check(config: Option<&Value>) -> Result<()> {
+    let Some(config) = config else { return Ok(()) };
+    let activation = config.get("activation_function").and_then(Value::as_str).unwrap_or("gelu_new");
+    if !["gelu_new", "gelu_pytorch_tanh", "gelu_fast"].contains(&activation) {
+        return Err(odd(&format!("its activation_function is {activation}; GPT-2's is gelu_new")));
+    }
+    let epsilon = config.get("layer_norm_epsilon").and_then(Value::as_f64).unwrap_or(1e-5);
+    if (epsilon - 1e-5).abs() > 1e-9 {
+        return Err(odd(&format!("its layer_norm_epsilon is {epsilon}; GPT-2's is 1e-5")));
+    }
+    for key in ["scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"] {
+        if config.get(key).and_then(Value::as_bool) == Some(true) {
+            return Err(odd(&format!("its config.json sets {key}")));
+        }
+    }
+    Ok(())
+}
+
+fn odd(why: &str) -> Error {
+    Error::new(ErrorKind::Data, "the weights are not those of a GPT-2 that can be built here")
+        .because(why)
+        .hint("published ones are gpt2, gpt2-medium, gpt2-large and gpt2-xl")
+}
+
+/// Whether a model is our GPT-2.
+pub(crate) fn is_one(model: &Model) -> bool {
+    let has = |name: &str| model.architecture().nodes.iter().any(|n| n.name == name);
+    has("token_embedding") && has("position_embedding") && has("transformer_layer_0")
+}
+
+/// Rules for all layers of a GPT-2.
+pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<Rule>> {
+    let mut all = Vec::new();
+    let layers = Layers::of(model);
+    let heads = layers.weighted().iter().map(|l| l.heads()).max().unwrap_or(1).max(1);
+    for (path, value) in model.weights() {
+        let dims = value.ty().shape.to_vec();
+        let rule = rule(path, &dims, prefix, heads).ok_or_else(|| {
+            Error::new(ErrorKind::Config, format!("weight {path} has no name in Hugging Face's GPT-2"))
+        })?;
+        all.push(rule);
+    }
+    Ok(all)
+}
+
+fn rule(path: &str, dims: &[usize], prefix: &str, heads: usize) -> Option<Rule> {
+    let same = |name: String| Rule::of(path, dims, Part::new(name, dims, Vec::new()));
+    match path {
+        "token_embedding/embeddings" => return Some(same(format!("{prefix}wte.weight"))),
+        "token_embedding/reverse_embeddings" => {
+            let part = Part::new("lm_head.weight", &[dims[1], dims[0]], vec![Step::Transpose(vec![1, 0])]);
+            return Some(Rule::of(path, dims, part));
+        }
+        "position_embedding/embeddings" => return Some(same(format!("{prefix}wpe.weight"))),
+        "layer_norm/gamma" => return Some(same(format!("{prefix}ln_f.weight"))),
+        "layer_norm/beta" => return Some(same(format!("{prefix}ln_f.bias"))),
+        _ => {}
+    }
+    let (i, weight) = path.strip_prefix("transformer_layer_")?.split_once('/')?;
+    let at = |name: &str| format!("{prefix}h.{i}.{name}");
+    if let Some(rule) = attention(path, weight, dims, &at, heads) {
+        return Some(rule);
+    }
+    let name = match weight {
+        "self_attention_layer_norm/gamma" => "ln_1.weight",
+        "self_attention_layer_norm/beta" => "ln_1.bias",
+        "feedforward_layer_norm/gamma" => "ln_2.weight",
+        "feedforward_layer_norm/beta" => "ln_2.bias",
+        "feedforward_intermediate_dense/kernel" => "mlp.c_fc.weight",
+        "feedforward_intermediate_dense/bias" => "mlp.c_fc.bias",
+        "feedforward_output_dense/kernel" => "mlp.c_proj.weight",
+        "feedforward_output_dense/bias" => "mlp.c_proj.bias",
+        "self_attention/attention_output/bias" => "attn.c_proj.bias",
+        _ => return None,
+    };
+    Some(same(at(name)))
+}
+
+fn attention(
+    path: &str,
+    weight: &str,
+    dims: &[usize],
+    at: &dyn Fn(&str) -> String,
+    heads: usize,
+) -> Option<Rule> {
+    let part = weight.strip_prefix("self_attention/")?;
+    let reshaped = Step::Reshape(dims.to_vec());
+    if part == "attention_output/kernel" {
+        let width = dims[2];
+        let part = Part::new(at("attn.c_proj.weight"), &[dims[0] * dims[1], width], vec![reshaped]);
+        return Some(Rule::of(path, dims, part));
+    }
+    let (name, kind) = part.split_once('/')?;
+    let k = ["query", "key", "value"].iter().position(|n| *n == name)?;
+    let width = heads * dims.last()?;
+    let steps = vec![Step::Columns(k * width, width), reshaped];
+    let part = match kind {
+        "kernel" => Part::new(at("attn.c_attn.weight"), &[dims[0], 3 * width], steps),
+        _ => Part::new(at("attn.c_attn.bias"), &[3 * width], steps),
+    };
+    Some(Rule::of(path, dims, part))
+}

@@ -1,0 +1,213 @@
+//! ResNets as torchvision and Hugging Face have them: names, and an architecture that strides where they do.
+//!
+//! Keras's ResNet50 strides in a block's first convolution and adds biases; theirs ("v1.5") strides in the 3×3 and has
+//! none. So their weights need their own layers, under Keras's names.
+
+use super::layer::{Known, Layers};
+use crate::map::Rule;
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_nn::Model;
+use systole_nn::layers::{
+    LayerSpec, activation, add, batch_normalization, conv2d, dense, global_average_pooling2d, max_pooling2d,
+    zero_padding2d,
+};
+use systole_nn::{Architecture, Symbol, any_input};
+
+/// Whose names a file has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Style {
+    Torchvision,
+    /// With what stands before every name.
+    HuggingFace(&'static str),
+}
+
+/// Whether these are the weights of a ResNet.
+pub(crate) fn style(theirs: &[(String, Literal)]) -> Option<Style> {
+    let has = |name: &str| theirs.iter().any(|(n, _)| n == name);
+    if has("conv1.weight") && has("layer1.0.conv1.weight") && has("layer1.0.bn1.weight") {
+        return Some(Style::Torchvision);
+    }
+    let prefixes = ["resnet.", ""];
+    let found = prefixes.iter().find(|p| has(&format!("{p}embedder.embedder.convolution.weight")));
+    found.map(|p| Style::HuggingFace(p))
+}
+
+impl Style {
+    fn convolution(self, stack: usize, block: usize, k: usize) -> String {
+        match self {
+            Style::Torchvision if k == 0 => format!("layer{stack}.{block}.downsample.0"),
+            Style::Torchvision => format!("layer{stack}.{block}.conv{k}"),
+            Style::HuggingFace(p) => format!("{}.convolution", hugging_face(p, stack, block, k)),
+        }
+    }
+
+    fn normalization(self, stack: usize, block: usize, k: usize) -> String {
+        match self {
+            Style::Torchvision if k == 0 => format!("layer{stack}.{block}.downsample.1"),
+            Style::Torchvision => format!("layer{stack}.{block}.bn{k}"),
+            Style::HuggingFace(p) => format!("{}.normalization", hugging_face(p, stack, block, k)),
+        }
+    }
+
+    fn stem(self) -> [String; 2] {
+        match self {
+            Style::Torchvision => ["conv1".into(), "bn1".into()],
+            Style::HuggingFace(p) => {
+                ["convolution", "normalization"].map(|part| format!("{p}embedder.embedder.{part}"))
+            }
+        }
+    }
+
+    fn head(self) -> &'static str {
+        match self {
+            Style::Torchvision => "fc",
+            Style::HuggingFace(_) => "classifier.1",
+        }
+    }
+}
+
+fn hugging_face(prefix: &str, stack: usize, block: usize, k: usize) -> String {
+    let at = format!("{prefix}encoder.stages.{}.layers.{block}", stack - 1);
+    if k == 0 { format!("{at}.shortcut") } else { format!("{at}.layer.{}", k - 1) }
+}
+
+/// Their layers, by the tensors that are there, and the input that they are made for.
+///
+/// # Errors
+/// When the file lacks the head or the stem, or has no block.
+pub(crate) fn architecture(theirs: &[(String, Literal)], style: Style) -> Result<(Architecture, TensorType)> {
+    let shape = |name: String| {
+        let found = theirs.iter().find(|(n, _)| *n == name).map(|(_, v)| v.shape().to_vec());
+        found.ok_or_else(|| lacks(&name))
+    };
+    let has = |name: String| theirs.iter().any(|(n, _)| *n == name);
+    let out = |name: String| -> Result<usize> { Ok(shape(name)?.first().copied().unwrap_or(0)) };
+    let [stem, _] = style.stem();
+    let (width, channels) = match shape(format!("{stem}.weight"))?[..] {
+        [width, channels, 7, 7] => (width, channels),
+        ref other => return Err(odd(&format!("{stem}.weight is {other:?}, not [width, channels, 7, 7]"))),
+    };
+    let image = any_input("image");
+    let x = image.apply(zero_padding2d(3).name("conv1_pad"));
+    let x = convolved(&x, conv2d(width, 7).strides(2), "conv1").apply(relu("conv1_relu"));
+    let mut x = x.apply(zero_padding2d(1).name("pool1_pad"));
+    x = x.apply(max_pooling2d(3).strides(2).name("pool1_pool"));
+    for stack in 1..=16 {
+        for block in (0..1000).take_while(|b| has(format!("{}.weight", style.convolution(stack, *b, 1)))) {
+            let filters = out(format!("{}.weight", style.convolution(stack, block, 1)))?;
+            let third = format!("{}.weight", style.convolution(stack, block, 3));
+            let wide = if has(third.clone()) { Some(out(third)?) } else { None };
+            let shape = Block {
+                filters,
+                wide,
+                strides: if stack > 1 && block == 0 { 2 } else { 1 },
+                projects: has(format!("{}.weight", style.convolution(stack, block, 0))),
+            };
+            x = shape.apply(&x, &format!("conv{}_block{}", stack + 1, block + 1));
+        }
+    }
+    let classes = out(format!("{}.weight", style.head()))?;
+    let head = dense(classes).activation("softmax").name("predictions");
+    let y = x.apply(global_average_pooling2d().name("avg_pool")).apply(head);
+    let input = TensorType::new(DType::F32, [224, 224, channels]);
+    Ok((Architecture::functional(&[image], &y)?, input))
+}
+
+fn lacks(name: &str) -> Error {
+    odd(&format!("it lacks {name}"))
+}
+
+fn odd(why: &str) -> Error {
+    Error::new(ErrorKind::Data, "the file's names are those of a ResNet, but it is no whole one")
+        .because(why)
+        .hint("name the model that these weights are of with --model")
+}
+
+struct Block {
+    filters: usize,
+    /// Filters of the third convolution of a bottleneck.
+    wide: Option<usize>,
+    strides: usize,
+    projects: bool,
+}
+
+impl Block {
+    fn apply(&self, x: &Symbol, name: &str) -> Symbol {
+        let out = self.wide.unwrap_or(self.filters);
+        let part = |k: usize| format!("{name}_{k}");
+        let shortcut = match self.projects {
+            true => convolved(x, conv2d(out, 1).strides(self.strides), &part(0)),
+            false => x.clone(),
+        };
+        let wide = |x: &Symbol, k: usize, strides: usize| {
+            let padded = x.apply(zero_padding2d(1).name(format!("{name}_{k}_pad")));
+            convolved(&padded, conv2d(self.filters, 3).strides(strides), &part(k))
+        };
+        let y = match self.wide {
+            Some(out) => {
+                let y =
+                    convolved(x, conv2d(self.filters, 1), &part(1)).apply(relu(&format!("{name}_1_relu")));
+                let y = wide(&y, 2, self.strides).apply(relu(&format!("{name}_2_relu")));
+                convolved(&y, conv2d(out, 1), &part(3))
+            }
+            None => {
+                let y = wide(x, 1, self.strides).apply(relu(&format!("{name}_1_relu")));
+                wide(&y, 2, 1)
+            }
+        };
+        let sum = add().name(format!("{name}_add")).on(&[&shortcut, &y]);
+        sum.apply(relu(&format!("{name}_out")))
+    }
+}
+
+fn convolved(x: &Symbol, convolution: LayerSpec, name: &str) -> Symbol {
+    let normalization = batch_normalization().epsilon(1e-5).momentum(0.9).name(format!("{name}_bn"));
+    x.apply(convolution.use_bias(false).name(format!("{name}_conv"))).apply(normalization)
+}
+
+fn relu(name: &str) -> LayerSpec {
+    activation("relu").name(name)
+}
+
+/// Whether a model's layers are named as Keras's ResNets.
+pub(crate) fn is_one(model: &Model) -> bool {
+    let has = |name: &str| model.architecture().nodes.iter().any(|n| n.name == name);
+    has("conv1_conv") && has("conv2_block1_1_conv") && has("predictions")
+}
+
+/// Rules for all layers of a ResNet.
+///
+/// # Errors
+/// When it has a layer whose name is none of Keras's.
+pub(crate) fn rules(model: &Model, style: Style) -> Result<Vec<Rule>> {
+    let layers = Layers::of(model);
+    let mut all = Vec::new();
+    for layer in layers.weighted() {
+        let name = theirs(&layer, style).ok_or_else(|| {
+            Error::new(ErrorKind::Config, format!("layer {} has no name in PyTorch's ResNets", layer.name))
+        })?;
+        all.extend(layer.rules(&format!("{name}."))?);
+    }
+    Ok(all)
+}
+
+fn theirs(layer: &Known<'_>, style: Style) -> Option<String> {
+    let [convolution, normalization] = style.stem();
+    match layer.name {
+        "conv1_conv" => return Some(convolution),
+        "conv1_bn" => return Some(normalization),
+        "predictions" => return Some(style.head().into()),
+        _ => {}
+    }
+    // conv3_block2_1_bn
+    let mut parts = layer.name.split('_');
+    let stack: usize = parts.next()?.strip_prefix("conv")?.parse().ok()?;
+    let block: usize = parts.next()?.strip_prefix("block")?.parse().ok()?;
+    let (k, kind): (usize, _) = (parts.next()?.parse().ok()?, parts.next()?);
+    let (stack, block) = (stack.checked_sub(1).filter(|s| *s > 0)?, block.checked_sub(1)?);
+    match kind {
+        "conv" => Some(style.convolution(stack, block, k)),
+        "bn" => Some(style.normalization(stack, block, k)),
+        _ => None,
+    }
+}

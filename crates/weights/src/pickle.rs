@@ -1,0 +1,432 @@
+//! Pickles without Python: a machine that knows how tensors, dictionaries, lists, tuples, numbers and texts are made,
+//! and nothing else. Nothing is ever imported or called; a name that is not on the list is an error.
+//!
+//! Memory: each byte of the pickle makes at most one value of a fixed size, so no more than 64 times its length.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use systole_ir::{Error, ErrorKind, Result};
+
+/// A value that a pickle made.
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    None,
+    Bool,
+    Int(i64),
+    Float,
+    Text(Arc<str>),
+    /// A tuple, list or dictionary, by its place in [`Pickle::objects`].
+    Object(usize),
+    /// A class or function of the list of known ones.
+    Global(Known),
+    Storage(Arc<Storage>),
+    Tensor(Arc<Tensor>),
+    /// Something that holds no tensors and is not looked at: an element type, a device.
+    Other,
+}
+
+/// What a value of several parts holds.
+#[derive(Debug)]
+pub(crate) enum Object {
+    Tuple(Vec<Value>),
+    List(Vec<Value>),
+    Dict(Vec<(Value, Value)>),
+}
+
+/// Names that a pickle may refer to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Known {
+    OrderedDict,
+    RebuildTensor,
+    RebuildParameter,
+    Size,
+    Device,
+    /// A storage of elements of this safetensors type.
+    Storage(&'static str),
+    DType,
+}
+
+/// Elements that lie in another file of the archive.
+#[derive(Debug)]
+pub(crate) struct Storage {
+    pub key: String,
+    pub dtype: &'static str,
+    pub elements: usize,
+}
+
+/// A view of a storage.
+#[derive(Debug)]
+pub(crate) struct Tensor {
+    pub storage: Arc<Storage>,
+    pub offset: usize,
+    pub shape: Vec<usize>,
+    pub strides: Vec<usize>,
+}
+
+/// What a pickle made: its root and all that this refers to.
+#[derive(Debug)]
+pub(crate) struct Pickle {
+    pub root: Value,
+    pub objects: Vec<Object>,
+}
+
+const STORAGES: [(&str, &str); 13] = [
+    ("FloatStorage", "F32"),
+    ("DoubleStorage", "F64"),
+    ("HalfStorage", "F16"),
+    ("BFloat16Storage", "BF16"),
+    ("LongStorage", "I64"),
+    ("IntStorage", "I32"),
+    ("ShortStorage", "I16"),
+    ("CharStorage", "I8"),
+    ("ByteStorage", "U8"),
+    ("BoolStorage", "BOOL"),
+    ("UInt16Storage", "U16"),
+    ("UInt32Storage", "U32"),
+    ("UInt64Storage", "U64"),
+];
+
+const DTYPES: [&str; 15] = [
+    "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "float",
+    "double", "half", "long", "int",
+];
+
+fn known(module: &str, name: &str) -> Result<Known> {
+    let found = match (module, name) {
+        ("collections", "OrderedDict") => Some(Known::OrderedDict),
+        ("torch._utils", "_rebuild_tensor_v2" | "_rebuild_tensor") => Some(Known::RebuildTensor),
+        ("torch._utils", "_rebuild_parameter") => Some(Known::RebuildParameter),
+        ("torch", "Size") => Some(Known::Size),
+        ("torch", "device") => Some(Known::Device),
+        ("torch.storage", "UntypedStorage") | ("torch", "UntypedStorage") => Some(Known::Storage("U8")),
+        ("torch", name) if DTYPES.contains(&name) => Some(Known::DType),
+        ("torch", name) => STORAGES.iter().find(|s| s.0 == name).map(|s| Known::Storage(s.1)),
+        _ => None,
+    };
+    found.ok_or_else(|| {
+        Error::new(ErrorKind::Data, format!("the file wants `{module}.{name}` of Python"))
+            .because("only tensors, dictionaries, lists, numbers and texts are read: nothing in a file is executed")
+            .hint("save the weights alone: torch.save(model.state_dict(), \"weights.pt\")")
+    })
+}
+
+/// Dimensions of a tensor, at most.
+const RANK: usize = 16;
+
+pub(crate) fn wrong(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Data, "this is no readable pickle")
+        .because(why)
+        .hint("get the file again, or save it anew")
+}
+
+enum Item {
+    Mark,
+    Value(Value),
+}
+
+struct Machine<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    stack: Vec<Item>,
+    memo: HashMap<u64, Value>,
+    objects: Vec<Object>,
+}
+
+/// Runs a pickle to its end.
+///
+/// # Errors
+/// When it is damaged, or refers to anything but what tensors are made of (names it).
+pub(crate) fn read(bytes: &[u8]) -> Result<Pickle> {
+    let mut machine = Machine { bytes, at: 0, stack: Vec::new(), memo: HashMap::new(), objects: Vec::new() };
+    loop {
+        let at = machine.at;
+        let op = machine.take(1)?[0];
+        if op == b'.' {
+            let root = machine.pop()?;
+            return Ok(Pickle { root, objects: machine.objects });
+        }
+        machine.step(op).map_err(|e| e.at(format!("byte {at} of the pickle")))?;
+    }
+}
+
+impl<'a> Machine<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8]> {
+        let end = self.at.checked_add(n).filter(|end| *end <= self.bytes.len());
+        let end = end.ok_or_else(|| wrong(format!("it ends at byte {}", self.bytes.len())))?;
+        let part = &self.bytes[self.at..end];
+        self.at = end;
+        Ok(part)
+    }
+
+    fn number(&mut self, n: usize) -> Result<u64> {
+        Ok(self.take(n)?.iter().rev().fold(0, |sum, &b| sum << 8 | u64::from(b)))
+    }
+
+    fn length(&mut self, n: usize) -> Result<usize> {
+        usize::try_from(self.number(n)?).map_err(|_| wrong("a length is too large"))
+    }
+
+    fn push(&mut self, value: Value) -> Result<()> {
+        self.stack.push(Item::Value(value));
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Result<Value> {
+        match self.stack.pop() {
+            Some(Item::Value(value)) => Ok(value),
+            _ => Err(wrong("it takes a value where there is none")),
+        }
+    }
+
+    fn pop_n(&mut self, n: usize) -> Result<Vec<Value>> {
+        let mut values = (0..n).map(|_| self.pop()).collect::<Result<Vec<_>>>()?;
+        values.reverse();
+        Ok(values)
+    }
+
+    fn pop_to_mark(&mut self) -> Result<Vec<Value>> {
+        let mut values = Vec::new();
+        loop {
+            match self.stack.pop() {
+                Some(Item::Value(value)) => values.push(value),
+                Some(Item::Mark) => break,
+                None => return Err(wrong("it takes values up to a mark that is not there")),
+            }
+        }
+        values.reverse();
+        Ok(values)
+    }
+
+    fn object(&mut self, object: Object) -> Result<()> {
+        self.objects.push(object);
+        self.push(Value::Object(self.objects.len() - 1))
+    }
+
+    fn text(&mut self, length: usize) -> Result<()> {
+        let bytes = self.take(length)?;
+        self.push(Value::Text(String::from_utf8_lossy(bytes).into()))
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let rest = &self.bytes[self.at..];
+        let end = rest.iter().position(|&b| b == b'\n').ok_or_else(|| wrong("a name does not end"))?;
+        self.at += end + 1;
+        Ok(String::from_utf8_lossy(&rest[..end]).into_owned())
+    }
+
+    fn step(&mut self, op: u8) -> Result<()> {
+        match op {
+            0x80 => drop(self.take(1)?),
+            0x95 => drop(self.take(8)?),
+            b'(' => self.stack.push(Item::Mark),
+            b'0' => drop(self.stack.pop()),
+            b'1' => drop(self.pop_to_mark()?),
+            b'2' => {
+                let top = self.pop()?;
+                self.push(top.clone())?;
+                self.push(top)?;
+            }
+            b'N' => self.push(Value::None)?,
+            0x88 => self.push(Value::Bool)?,
+            0x89 => self.push(Value::Bool)?,
+            b'q' | b'r' | 0x94 | b'h' | b'j' => self.memo_step(op)?,
+            b']' => self.object(Object::List(Vec::new()))?,
+            b'}' => self.object(Object::Dict(Vec::new()))?,
+            b')' => self.object(Object::Tuple(Vec::new()))?,
+            b't' => {
+                let values = self.pop_to_mark()?;
+                self.object(Object::Tuple(values))?;
+            }
+            0x85..=0x87 => {
+                let values = self.pop_n(usize::from(op - 0x84))?;
+                self.object(Object::Tuple(values))?;
+            }
+            b'a' | b'e' | b's' | b'u' => self.fill(op)?,
+            b'c' => {
+                let (module, name) = (self.line()?, self.line()?);
+                self.push(Value::Global(known(&module, &name)?))?;
+            }
+            0x93 => {
+                let names = self.pop_n(2)?;
+                let [Value::Text(module), Value::Text(name)] = &names[..] else {
+                    return Err(wrong("a name is no text"));
+                };
+                self.push(Value::Global(known(module, name)?))?;
+            }
+            b'R' => self.reduce()?,
+            // The attributes of an OrderedDict: versions of modules.
+            b'b' => drop(self.pop()?),
+            b'Q' => self.persistent()?,
+            _ => self.literal(op)?,
+        }
+        Ok(())
+    }
+
+    fn literal(&mut self, op: u8) -> Result<()> {
+        match op {
+            b'J' => {
+                let n = self.number(4)? as u32 as i32;
+                self.push(Value::Int(n.into()))
+            }
+            b'K' => {
+                let n = self.number(1)?;
+                self.push(Value::Int(n as i64))
+            }
+            b'M' => {
+                let n = self.number(2)?;
+                self.push(Value::Int(n as i64))
+            }
+            0x8a => {
+                let length = self.length(1)?;
+                let bytes = self.take(length)?;
+                if length > 8 {
+                    return self.push(Value::Other);
+                }
+                let fill = if bytes.last().is_some_and(|b| b & 0x80 != 0) { 0xff } else { 0 };
+                let mut all = [fill; 8];
+                all[..length].copy_from_slice(bytes);
+                self.push(Value::Int(i64::from_le_bytes(all)))
+            }
+            b'G' => {
+                self.take(8)?;
+                self.push(Value::Float)
+            }
+            b'X' | b'T' | b'B' => {
+                let length = self.length(4)?;
+                self.text(length)
+            }
+            0x8c | b'U' | b'C' => {
+                let length = self.length(1)?;
+                self.text(length)
+            }
+            0x8d | 0x8e => {
+                let length = self.length(8)?;
+                self.text(length)
+            }
+            _ => Err(wrong(format!("its instruction {op:#04x} is not one that weights need"))),
+        }
+    }
+
+    fn memo_step(&mut self, op: u8) -> Result<()> {
+        match op {
+            b'h' | b'j' => {
+                let key = self.number(if op == b'h' { 1 } else { 4 })?;
+                let value = self.memo.get(&key).cloned();
+                self.push(value.ok_or_else(|| wrong(format!("it takes value {key}, which was never kept")))?)
+            }
+            _ => {
+                let key = match op {
+                    b'q' => self.number(1)?,
+                    b'r' => self.number(4)?,
+                    _ => self.memo.len() as u64,
+                };
+                match self.stack.last() {
+                    Some(Item::Value(value)) => drop(self.memo.insert(key, value.clone())),
+                    _ => return Err(wrong("it keeps a value where there is none")),
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Puts values into the list or dictionary below them.
+    fn fill(&mut self, op: u8) -> Result<()> {
+        let values = match op {
+            b'a' => self.pop_n(1)?,
+            b's' => self.pop_n(2)?,
+            _ => self.pop_to_mark()?,
+        };
+        let Some(Item::Value(Value::Object(at))) = self.stack.last() else {
+            return Err(wrong("it fills what is no list or dictionary"));
+        };
+        match &mut self.objects[*at] {
+            Object::List(list) if matches!(op, b'a' | b'e') => list.extend(values),
+            Object::Dict(dict) if matches!(op, b's' | b'u') && values.len() % 2 == 0 => {
+                let mut values = values.into_iter();
+                while let (Some(key), Some(value)) = (values.next(), values.next()) {
+                    dict.push((key, value));
+                }
+            }
+            _ => return Err(wrong("it fills what is no list or dictionary")),
+        }
+        Ok(())
+    }
+
+    fn tuple(&self, value: &Value) -> Result<&[Value]> {
+        match value {
+            Value::Object(at) => match &self.objects[*at] {
+                Object::Tuple(values) | Object::List(values) => Ok(values),
+                Object::Dict(_) => Err(wrong("a dictionary stands where a tuple must")),
+            },
+            _ => Err(wrong("a tuple is missing")),
+        }
+    }
+
+    fn sizes(&self, value: &Value) -> Result<Vec<usize>> {
+        let size = |v: &Value| match v {
+            Value::Int(n) => usize::try_from(*n).map_err(|_| wrong("a size is negative")),
+            _ => Err(wrong("a size is no number")),
+        };
+        let values = self.tuple(value)?;
+        if values.len() > RANK {
+            return Err(wrong(format!("a tensor of {} dimensions", values.len())));
+        }
+        values.iter().map(size).collect()
+    }
+
+    /// A call: only of what makes tensors and dictionaries.
+    fn reduce(&mut self) -> Result<()> {
+        let arguments = self.pop()?;
+        let Value::Global(function) = self.pop()? else { return Err(wrong("it calls what is no function")) };
+        let arguments: Vec<Value> = self.tuple(&arguments)?.iter().take(8).cloned().collect();
+        match function {
+            Known::OrderedDict => self.object(Object::Dict(Vec::new())),
+            Known::RebuildTensor => {
+                let [Value::Storage(storage), Value::Int(offset), shape, strides, ..] = &arguments[..] else {
+                    return Err(wrong("a tensor is not made of a storage, an offset, sizes and strides"));
+                };
+                let (shape, strides) = (self.sizes(shape)?, self.sizes(strides)?);
+                let offset = usize::try_from(*offset).map_err(|_| wrong("an offset is negative"))?;
+                if shape.len() != strides.len() {
+                    return Err(wrong("a tensor has not as many strides as sizes"));
+                }
+                let storage = storage.clone();
+                self.push(Value::Tensor(Arc::new(Tensor { storage, offset, shape, strides })))
+            }
+            Known::RebuildParameter => {
+                let value = arguments.into_iter().next();
+                self.push(value.ok_or_else(|| wrong("a parameter has no value"))?)
+            }
+            Known::Size => {
+                let value = arguments.into_iter().next();
+                self.push(value.ok_or_else(|| wrong("a size has no value"))?)
+            }
+            Known::Device => self.push(Value::Other),
+            Known::Storage(_) | Known::DType => Err(wrong("it calls what is no function")),
+        }
+    }
+
+    /// `("storage", class, key, device, elements)`.
+    fn persistent(&mut self) -> Result<()> {
+        let id = self.pop()?;
+        let id = self.tuple(&id)?;
+        let [Value::Text(kind), Value::Global(Known::Storage(dtype)), Value::Text(key), _, Value::Int(n)] =
+            id
+        else {
+            return Err(wrong("it refers to something outside that is no storage of elements"));
+        };
+        let elements = usize::try_from(*n).ok().filter(|_| &**kind == "storage");
+        let elements = elements.ok_or_else(|| wrong("a storage has a negative size"))?;
+        let storage = Storage { key: key.to_string(), dtype, elements };
+        self.push(Value::Storage(Arc::new(storage)))
+    }
+}
+
+/// PyTorch's class of storages of an element type.
+pub(crate) fn storage_class(dtype: systole_ir::DType) -> Result<&'static str> {
+    let class = crate::arrays::dtype_name(dtype).and_then(|name| STORAGES.iter().find(|s| s.1 == name));
+    class.map(|s| s.0).ok_or_else(|| {
+        Error::new(ErrorKind::Config, format!("PyTorch's files hold no {}", dtype.name()))
+            .hint("convert the array to f32 first")
+    })
+}

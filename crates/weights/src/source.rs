@@ -1,0 +1,154 @@
+//! A file or folder of weights, opened by its content; what model it is of, where it says so; and a model filled from it.
+
+use crate::keras::Keras;
+use crate::map::{self, Report, is_weight};
+use crate::names::{gpt2, keras as keras_names, order, resnet};
+use crate::{hdf5, huggingface, safetensors, torch};
+use serde_json::Value;
+use std::path::Path;
+use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+use systole_nn::{Architecture, Model};
+
+/// Weights of another system, in memory.
+pub struct Source {
+    tensors: Vec<(String, Literal)>,
+    /// config.json of Hugging Face.
+    config: Option<Value>,
+    keras: Option<Keras>,
+    kind: &'static str,
+}
+
+impl Source {
+    /// Reads a file, or a folder as Hugging Face has it.
+    ///
+    /// # Errors
+    /// When it is of no known kind, damaged, or made to fill memory; nothing of it is executed.
+    pub fn open(path: &Path) -> Result<Source> {
+        if path.is_dir() {
+            let config = huggingface::config(path)?;
+            let tensors = huggingface::tensors(path)?;
+            return Ok(Source { tensors, config, keras: None, kind: "a folder of Hugging Face" });
+        }
+        let mut source = Source::from_bytes(&path.display().to_string(), huggingface::file(path)?)?;
+        let named = path.file_name().is_some_and(|n| n == "model.safetensors" || n == "pytorch_model.bin");
+        if let (true, Some(folder)) = (named, path.parent()) {
+            source.config = huggingface::config(folder)?;
+        }
+        Ok(source)
+    }
+
+    /// As [`Source::open`], of a file's content; `name` is for errors.
+    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Source> {
+        let plain = |tensors, kind| Source { tensors, config: None, keras: None, kind };
+        let read = || -> Result<Source> {
+            if bytes.starts_with(b"PK") {
+                if let Some(keras) = Keras::from_zip(&bytes)? {
+                    let tensors = keras.tensors()?;
+                    return Ok(Source {
+                        tensors,
+                        config: None,
+                        keras: Some(keras),
+                        kind: "a model of Keras",
+                    });
+                }
+                return Ok(plain(torch::read(&bytes)?, "a file of PyTorch"));
+            }
+            if hdf5::is_one(&bytes) {
+                let keras = Keras::from_hdf5(&bytes)?;
+                let tensors = keras.tensors()?;
+                return Ok(Source { tensors, config: None, keras: Some(keras), kind: "weights of Keras" });
+            }
+            if safetensors::is_one(&bytes) {
+                return Ok(plain(safetensors::read(&bytes)?, "a safetensors file"));
+            }
+            Err(unknown(&bytes))
+        };
+        read().at(|| name.to_string())
+    }
+
+    /// What kind of file it is: "a file of PyTorch".
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// Names and values, in the file's order.
+    pub fn tensors(&self) -> &[(String, Literal)] {
+        &self.tensors
+    }
+
+    /// The layers that the weights are of and the types of one sample of what they take, where the file says so: a model
+    /// of Keras, or names of a ResNet or GPT-2.
+    ///
+    /// # Errors
+    /// When the file names a layer that is not there (names it), or what it says does not fit together.
+    pub fn architecture(&self) -> Result<Option<(Architecture, Vec<TensorType>)>> {
+        if let Some(keras) = &self.keras {
+            return keras.architecture();
+        }
+        if let Some(prefix) = gpt2::prefix(&self.tensors) {
+            let (layers, input) = gpt2::architecture(&self.tensors, self.config.as_ref(), prefix)?;
+            return Ok(Some((layers, vec![input])));
+        }
+        if let Some(style) = resnet::style(&self.tensors) {
+            let (layers, input) = resnet::architecture(&self.tensors, style)?;
+            return Ok(Some((layers, vec![input])));
+        }
+        Ok(None)
+    }
+
+    /// Puts the weights into a built model. Without `partial` a tensor that has no place there is an error.
+    ///
+    /// # Errors
+    /// When shapes differ (names both), or tensors are missing or left over.
+    pub fn fill(&self, model: &mut Model, partial: bool) -> Result<Report> {
+        if !model.is_built() {
+            return Err(Error::new(ErrorKind::Config, "the model has no weights yet").hint("build it first"));
+        }
+        let (rules, note) = self.rules(model)?;
+        let is_mask = gpt2::prefix(&self.tensors).is_some();
+        let tied = model.weight("token_embedding/reverse_embeddings").is_err() && is_mask;
+        let theirs: Vec<(String, Literal)> = self
+            .tensors
+            .iter()
+            .filter(|(n, v)| {
+                is_weight(n, v) && !(is_mask && gpt2::is_mask(n)) && !(tied && n == "lm_head.weight")
+            })
+            .cloned()
+            .collect();
+        let mut report = map::fill(model, &rules, &theirs, partial)?;
+        report.notes.push(note.into());
+        Ok(report)
+    }
+
+    fn rules(&self, model: &Model) -> Result<(Vec<map::Rule>, &'static str)> {
+        if let Some(keras) = &self.keras {
+            return Ok((keras_names::rules(model, &keras.weights, &self.tensors)?, "by the layers' names"));
+        }
+        if let Some(style) = resnet::style(&self.tensors).filter(|_| resnet::is_one(model)) {
+            return Ok((resnet::rules(model, style)?, "by the names of a ResNet"));
+        }
+        if let Some(prefix) = gpt2::prefix(&self.tensors).filter(|_| gpt2::is_one(model)) {
+            return Ok((gpt2::rules(model, prefix)?, "by the names of GPT-2"));
+        }
+        if let Some(rules) = keras_names::ours(model, &self.tensors) {
+            return Ok((rules, "by our own names"));
+        }
+        let rules = order::rules(model, &self.tensors)?;
+        Ok((
+            rules,
+            "by the order of the layers, each checked by kind and shape: names say nothing of this model",
+        ))
+    }
+}
+
+fn unknown(bytes: &[u8]) -> Error {
+    let e = Error::new(ErrorKind::Data, "this is no file of weights that is known here");
+    if bytes.starts_with(b"\x80") {
+        return e
+            .because("it begins as a bare pickle: PyTorch before 1.6, or another program's")
+            .hint("load it in PyTorch and save it again: torch.save(model.state_dict(), \"weights.pt\")");
+    }
+    let begin: Vec<String> = bytes.iter().take(8).map(|b| format!("{b:02x}")).collect();
+    e.because(format!("it begins with {}", if begin.is_empty() { "nothing".into() } else { begin.join(" ") }))
+        .hint("name a .pt, .safetensors, .keras or .h5 file, or a folder of Hugging Face")
+}

@@ -1,0 +1,253 @@
+//! PyTorch's `.pt` and `.pth` files: a ZIP archive of a pickle and one file for each storage. Read without Python and
+//! without executing anything; written so that `torch.load(…, weights_only=True)` reads them.
+
+use crate::arrays::{self, Budget};
+use crate::pickle::{self, Object, Pickle, Tensor, Value};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use systole_data::format::zip::{Archive, Stored, archive};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+
+/// Dictionaries in dictionaries, at most.
+const DEPTH: usize = 32;
+/// Bytes of a name, at most: one text may be the key of very many dictionaries.
+const NAME: usize = 512;
+/// Keys under which training scripts keep a model's weights beside other things.
+const HOLDERS: [&str; 8] =
+    ["state_dict", "model_state_dict", "model", "net", "network", "weights", "params", "module"];
+/// What wrappers put before every name.
+const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
+
+/// The named tensors of a file, in their order. Names of nested dictionaries are joined by dots.
+///
+/// # Errors
+/// When it is damaged, holds anything but tensors and plain values, or would take more than eight times its length.
+pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
+    let archive = Archive::open(bytes)?;
+    let mut budget = Budget::of(bytes.len());
+    let name = archive.names().find(|n| *n == "data.pkl" || n.ends_with("/data.pkl")).map(str::to_string);
+    let name = name.ok_or_else(|| {
+        Error::new(ErrorKind::Data, "the ZIP archive is no file of PyTorch")
+            .because("it has no data.pkl")
+            .hint("save the weights with torch.save(model.state_dict(), \"weights.pt\")")
+    })?;
+    let folder = name.trim_end_matches("data.pkl").to_string();
+    check_byte_order(&archive, &folder)?;
+    let text = archive.read(&name, budget.left())?.unwrap_or_default();
+    let pickle = pickle::read(&text).at(|| name.clone())?;
+    let mut storages = Storages { archive, folder, read: HashMap::new() };
+    let mut found = Vec::new();
+    for (name, tensor) in named_tensors(&pickle)? {
+        let value = storages.tensor(&tensor, &mut budget).at(|| format!("tensor {name}"))?;
+        found.push((name, value));
+    }
+    Ok(found)
+}
+
+fn check_byte_order(archive: &Archive<'_>, folder: &str) -> Result<()> {
+    match archive.read(&format!("{folder}byteorder"), 64)? {
+        Some(order) if order != b"little" => {
+            Err(Error::new(ErrorKind::Data, "the file was saved on a machine with big endian numbers")
+                .hint("save it again on a usual machine"))
+        }
+        _ => Ok(()),
+    }
+}
+
+struct Storages<'a> {
+    archive: Archive<'a>,
+    folder: String,
+    read: HashMap<String, Arc<Vec<u8>>>,
+}
+
+impl Storages<'_> {
+    fn bytes(&mut self, key: &str, budget: &mut Budget) -> Result<Arc<Vec<u8>>> {
+        if let Some(bytes) = self.read.get(key) {
+            return Ok(bytes.clone());
+        }
+        let name = format!("{}data/{key}", self.folder);
+        let bytes = self.archive.read(&name, budget.left())?;
+        let bytes = bytes.ok_or_else(|| pickle::wrong(format!("the archive has no {name}")))?;
+        budget.take(bytes.len())?;
+        let bytes = Arc::new(bytes);
+        self.read.insert(key.into(), bytes.clone());
+        Ok(bytes)
+    }
+
+    /// The elements of a view, in order.
+    fn tensor(&mut self, t: &Tensor, budget: &mut Budget) -> Result<Literal> {
+        let dtype = arrays::dtype(t.storage.dtype).unwrap_or(DType::U8);
+        let (size, total) = (dtype.size(), arrays::bytes_of(dtype, &t.shape)?);
+        budget.take(total)?;
+        let bytes = self.bytes(&t.storage.key, budget)?;
+        if t.storage.elements.checked_mul(size) != Some(bytes.len()) {
+            let has = format!("a storage of {} elements has {} bytes", t.storage.elements, bytes.len());
+            return Err(pickle::wrong(has));
+        }
+        if total == 0 {
+            return arrays::literal(dtype, &t.shape, &[]);
+        }
+        let last = t
+            .shape
+            .iter()
+            .zip(&t.strides)
+            .try_fold(t.offset, |sum, (n, stride)| sum.checked_add((n - 1).checked_mul(*stride)?));
+        if last.is_none_or(|last| last >= t.storage.elements) {
+            return Err(pickle::wrong(format!(
+                "a view of sizes {:?}, strides {:?} from {} on leaves its storage of {}",
+                t.shape, t.strides, t.offset, t.storage.elements
+            )));
+        }
+        let mut out = Vec::with_capacity(total);
+        gather(&bytes, size, t.offset, &t.shape, &t.strides, &mut out);
+        arrays::literal(dtype, &t.shape, &out)
+    }
+}
+
+/// Appends the elements of a view whose bounds are checked.
+fn gather(bytes: &[u8], size: usize, at: usize, shape: &[usize], strides: &[usize], out: &mut Vec<u8>) {
+    match (shape, strides) {
+        ([n], [1]) => out.extend(&bytes[at * size..(at + n) * size]),
+        ([n, shape @ ..], [stride, strides @ ..]) => {
+            (0..*n).for_each(|i| gather(bytes, size, at + i * stride, shape, strides, out));
+        }
+        _ => out.extend(&bytes[at * size..(at + 1) * size]),
+    }
+}
+
+/// The tensors of a model in what `torch.save` was given: a state_dict, or a dictionary that holds one.
+fn named_tensors(pickle: &Pickle) -> Result<Vec<(String, Arc<Tensor>)>> {
+    let mut root = &pickle.root;
+    for _ in 0..DEPTH {
+        let Some(dict) = dict(pickle, root) else { break };
+        if dict.iter().any(|(_, v)| matches!(v, Value::Tensor(_))) {
+            break;
+        }
+        let holder = HOLDERS.iter().find_map(|key| {
+            let held = dict.iter().find(|(k, _)| matches!(k, Value::Text(t) if &**t == *key));
+            held.map(|(_, v)| v).filter(|v| self::dict(pickle, v).is_some())
+        });
+        match holder {
+            Some(inner) => root = inner,
+            None => break,
+        }
+    }
+    let mut found = Vec::new();
+    collect(pickle, root, "", DEPTH, &mut HashSet::new(), &mut found)?;
+    if found.is_empty() {
+        return Err(Error::new(ErrorKind::Data, "the file holds no tensors")
+            .hint("save the weights with torch.save(model.state_dict(), \"weights.pt\")"));
+    }
+    for wrapper in WRAPPERS {
+        if found.iter().all(|(name, _)| name.starts_with(wrapper)) {
+            found.iter_mut().for_each(|(name, _)| *name = name[wrapper.len()..].to_string());
+        }
+    }
+    let mut names = HashSet::new();
+    match found.iter().find(|(name, _)| !names.insert(name.as_str())) {
+        Some((name, _)) => Err(pickle::wrong(format!("two tensors are named {name}"))),
+        None => Ok(found),
+    }
+}
+
+fn dict<'a>(pickle: &'a Pickle, value: &Value) -> Option<&'a [(Value, Value)]> {
+    match value {
+        Value::Object(at) => match pickle.objects.get(*at)? {
+            Object::Dict(dict) => Some(dict),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Each dictionary is entered once: one that holds itself ends there.
+fn collect(
+    pickle: &Pickle,
+    value: &Value,
+    name: &str,
+    depth: usize,
+    seen: &mut HashSet<usize>,
+    found: &mut Vec<(String, Arc<Tensor>)>,
+) -> Result<()> {
+    match value {
+        Value::Tensor(t) if !name.is_empty() => {
+            if found.last().is_some_and(|(last, _)| last == name) {
+                return Err(pickle::wrong(format!("two tensors are named {name}")));
+            }
+            found.push((name.into(), t.clone()));
+        }
+        Value::Object(at) => {
+            let Some(dict) = dict(pickle, value).filter(|_| seen.insert(*at)) else { return Ok(()) };
+            if depth == 0 {
+                return Err(pickle::wrong(format!("dictionaries lie more than {DEPTH} deep")));
+            }
+            for (key, value) in dict {
+                if let Value::Text(key) = key {
+                    if name.len() + key.len() > NAME {
+                        return Err(pickle::wrong(format!("a name has more than {NAME} bytes")));
+                    }
+                    let name = if name.is_empty() { key.to_string() } else { format!("{name}.{key}") };
+                    collect(pickle, value, &name, depth - 1, seen, found)?;
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The parts of a `.pt` file of these tensors, as a state_dict.
+pub(crate) fn parts(tensors: &[(String, Literal)]) -> Result<Vec<Cow<'_, [u8]>>> {
+    let mut pickle = b"\x80\x02ccollections\nOrderedDict\n)R(".to_vec();
+    let mut files = Vec::new();
+    for (i, (name, value)) in tensors.iter().enumerate() {
+        put_text(&mut pickle, name);
+        put_tensor(&mut pickle, i, value)?;
+        files.push(Stored { name: format!("archive/data/{i}"), head: Vec::new(), data: value.bytes() });
+    }
+    pickle.extend(b"u.");
+    let head =
+        |name: &str, bytes: Vec<u8>| Stored { name: format!("archive/{name}"), head: bytes, data: &[] };
+    let mut all = vec![head("data.pkl", pickle), head("byteorder", b"little".to_vec())];
+    all.extend(files);
+    all.push(head("version", b"3\n".to_vec()));
+    Ok(archive(all))
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.push(b'X');
+    out.extend((text.len() as u32).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+fn put_number(out: &mut Vec<u8>, n: usize) {
+    out.extend([0x8a, 8]);
+    out.extend((n as i64).to_le_bytes());
+}
+
+fn put_sizes(out: &mut Vec<u8>, sizes: &[usize]) {
+    out.push(b'(');
+    sizes.iter().for_each(|n| put_number(out, *n));
+    out.push(b't');
+}
+
+/// `torch._utils._rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict())`.
+fn put_tensor(out: &mut Vec<u8>, key: usize, value: &Literal) -> Result<()> {
+    let class = pickle::storage_class(value.dtype())?;
+    out.extend(b"ctorch._utils\n_rebuild_tensor_v2\n((");
+    put_text(out, "storage");
+    out.extend(format!("ctorch\n{class}\n").as_bytes());
+    put_text(out, &key.to_string());
+    put_text(out, "cpu");
+    put_number(out, value.ty().elements());
+    out.extend(b"tQ");
+    let dims = value.shape().dims();
+    let mut strides = vec![1; dims.len()];
+    (1..dims.len()).rev().for_each(|i| strides[i - 1] = strides[i] * dims[i].max(1));
+    put_number(out, 0);
+    put_sizes(out, dims);
+    put_sizes(out, &strides);
+    out.extend(b"\x89ccollections\nOrderedDict\n)RtR");
+    Ok(())
+}

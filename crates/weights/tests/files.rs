@@ -1,0 +1,259 @@
+//! Files that PyTorch, transformers, Keras and h5py wrote, read into models that compute what theirs do; and written
+//! again. How the files came about: `fixtures/weights`.
+
+use std::path::{Path, PathBuf};
+use systole_data::format::zip::Archive;
+use systole_ir::{DType, Literal, TensorType};
+use systole_nn::Model;
+use systole_nn::layers::*;
+use systole_weights::{Format, Source, export};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/weights").join(name)
+}
+
+fn open(name: &str) -> Source {
+    Source::open(&fixture(name)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// `x` and `y` of a case.
+fn expected(of: &str, case: &str) -> (Literal, Literal) {
+    let all = open(&format!("{of}_expected.safetensors"));
+    let array = |part: &str| {
+        let name = format!("{case}/{part}");
+        all.tensors().iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no {name}")).1.clone()
+    };
+    (array("x"), array("y"))
+}
+
+/// What one sample of `x` is.
+fn sample(x: &Literal) -> TensorType {
+    TensorType::new(x.dtype(), &x.shape().dims()[1..])
+}
+
+/// Fails where the model's answers differ by more than 1e-5 of the greatest value.
+#[track_caller]
+fn computes(model: &mut Model, x: &Literal, y: &Literal) {
+    systole_runtime::register(systole_cpu::provider());
+    let (found, expected) = (model.predict_on_batch(x).unwrap().to_f32s(), y.to_f32s());
+    assert_eq!(found.len(), expected.len());
+    let scale = expected.iter().fold(1f32, |m, v| m.max(v.abs()));
+    let most = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+    assert!(most <= 1e-5 * scale, "differs by {most:e} at values up to {scale:e}");
+}
+
+/// The model that a file describes, filled, and with its answers checked.
+#[track_caller]
+fn told(of: &str, file: &str, case: &str) -> Model {
+    let source = open(file);
+    let (x, y) = expected(of, case);
+    let (layers, _) = source.architecture().unwrap().expect("the file says what it is");
+    let mut model = Model::new(layers);
+    model.build(&[sample(&x)]).unwrap();
+    let report = source.fill(&mut model, false).unwrap_or_else(|e| panic!("{e}"));
+    assert!(report.left_over.is_empty());
+    computes(&mut model, &x, &y);
+    model
+}
+
+/// A model of layers filled by the order of a state_dict.
+#[track_caller]
+fn by_order(layers: impl IntoIterator<Item = LayerSpec>, file: &str) -> Model {
+    let (x, y) = expected("torch", file);
+    let mut model = Model::sequential(layers);
+    model.build(&[sample(&x)]).unwrap();
+    let report = open(file).fill(&mut model, false).unwrap_or_else(|e| panic!("{e}"));
+    assert!(report.notes[0].contains("order of the layers"), "{:?}", report.notes);
+    computes(&mut model, &x, &y);
+    model
+}
+
+/// Writes a model, reads what was written into a fresh one, and compares all weights.
+#[track_caller]
+fn survives(model: &Model, format: Format, name: &str) {
+    let bytes = export(model, format, Path::new(name)).unwrap_or_else(|e| panic!("{e}")).bytes;
+    let source = Source::from_bytes(name, bytes).unwrap_or_else(|e| panic!("{e}"));
+    let mut other = Model::new(model.architecture().clone());
+    let inputs = model.architecture().inputs.iter().map(|i| i.ty.clone().unwrap());
+    other.build(&inputs.collect::<Vec<_>>()).unwrap();
+    source.fill(&mut other, false).unwrap_or_else(|e| panic!("{e}"));
+    for (path, _) in model.weights() {
+        assert_eq!(other.weight(path).unwrap(), model.weight(path).unwrap(), "{path}");
+    }
+}
+
+fn mixed() -> Vec<LayerSpec> {
+    vec![
+        conv2d(3, 3).padding("same"),
+        batch_normalization().epsilon(1e-3),
+        activation("relu"),
+        conv2d(6, 3).padding("same").groups(3),
+        max_pooling2d(2),
+        flatten(),
+        dense(4),
+    ]
+}
+
+fn recurrent() -> Vec<LayerSpec> {
+    vec![embedding(11, 5), lstm(6).return_sequences(true), lstm(6).return_sequences(true), gru(4), dense(3)]
+}
+
+fn attention() -> Vec<LayerSpec> {
+    vec![
+        layer_normalization().epsilon(1e-5),
+        transformer_block(16, 2).normalize_first(true).layer_norm_epsilon(1e-5),
+        dense(3),
+    ]
+}
+
+#[test]
+fn torchvisions_resnet_is_known_by_its_names() {
+    let model = told("torch", "resnet.pt", "resnet.pt");
+    survives(&model, Format::Torch, "again.pt");
+    survives(&model, Format::Safetensors, "again.safetensors");
+    survives(&model, Format::Keras, "again.keras");
+    let rows = export(&model, Format::Torch, Path::new("x.pt")).unwrap().rows;
+    let row = rows.iter().find(|r| r.ours == "conv3_block1_0_conv/kernel").unwrap();
+    assert_eq!((row.theirs.as_str(), &row.from[..]), ("layer2.0.downsample.0.weight", &[32, 16, 1, 1][..]));
+}
+
+#[test]
+fn folders_of_hugging_face_are_known_by_their_names() {
+    told("torch", "resnet", "resnet");
+    let model = told("torch", "gpt2", "gpt2");
+    survives(&model, Format::Safetensors, "again.safetensors");
+    survives(&model, Format::Torch, "again.pt");
+    let refused = export(&model, Format::Keras, Path::new("x.keras")).err().unwrap().to_string();
+    assert!(refused.contains("which Keras does not have"), "{refused}");
+}
+
+#[test]
+fn models_of_ones_own_are_filled_by_order() {
+    // Half floats, strides, names of a wrapper, beside an optimizer's state.
+    let model = by_order(mixed(), "mixed.pt");
+    survives(&model, Format::Torch, "again.pt");
+    survives(&model, Format::Keras, "again.weights.h5");
+    let model = by_order(recurrent(), "recurrent.pt");
+    survives(&model, Format::Keras, "again.keras");
+    survives(&by_order(attention(), "attention.pt"), Format::Safetensors, "again.safetensors");
+}
+
+#[test]
+fn models_of_keras_bring_their_layers() {
+    let model = told("keras", "cnn.keras", "cnn");
+    survives(&model, Format::Keras, "again.weights.h5");
+    survives(&model, Format::Torch, "again.pt");
+    told("keras", "cnn.h5", "cnn");
+    let model = told("keras", "branches.keras", "branches");
+    survives(&model, Format::Keras, "again.keras");
+}
+
+#[test]
+fn weights_of_keras_alone_need_a_model() {
+    let zip = std::fs::read(fixture("cnn.keras")).unwrap();
+    let weights = Archive::open(&zip).unwrap().read("model.weights.h5", 1 << 20).unwrap().unwrap();
+    let source = Source::from_bytes("cnn.weights.h5", weights).unwrap();
+    assert!(source.architecture().unwrap().is_none());
+    let (x, y) = expected("keras", "cnn");
+    // Of another session, where the names are others.
+    let layers = told("keras", "cnn.keras", "cnn").architecture().clone();
+    let mut renamed = layers.clone();
+    renamed.nodes.iter_mut().for_each(|n| n.name = format!("{}_7", n.name));
+    for layers in [layers, renamed] {
+        let mut model = Model::new(layers);
+        model.build(&[sample(&x)]).unwrap();
+        source.fill(&mut model, false).unwrap();
+        computes(&mut model, &x, &y);
+    }
+}
+
+#[test]
+fn hdf5_is_read_as_h5py_writes_it() {
+    let values = expected_values();
+    for file in ["earliest.h5", "v108.h5"] {
+        let source = open(file);
+        assert_eq!(source.tensors().len(), 4, "{file}");
+        for (name, value) in source.tensors() {
+            assert_eq!(value.convert(DType::F32), values, "{file}: {name}");
+        }
+    }
+}
+
+fn expected_values() -> Literal {
+    let all = open("keras_expected.safetensors");
+    all.tensors().iter().find(|(n, _)| n == "hdf5/values").unwrap().1.clone()
+}
+
+#[test]
+fn what_does_not_fit_is_named_with_both_shapes() {
+    let fill = |layers: Vec<LayerSpec>, file: &str, shape: &[usize]| {
+        let mut model = Model::sequential(layers);
+        model.build(&[TensorType::new(DType::F32, shape)]).unwrap();
+        open(file).fill(&mut model, false).unwrap_err().to_string()
+    };
+    let mut narrow = mixed();
+    narrow[0] = conv2d(6, 3).padding("same");
+    let e = fill(narrow, "mixed.pt", &[6, 6, 2]);
+    assert!(e.contains("0.weight is [3, 2, 3, 3], the model needs [6, 2, 3, 3]"), "{e}");
+    let e = fill(mixed()[..6].to_vec(), "mixed.pt", &[6, 6, 2]);
+    assert!(e.contains("no place for 6.weight; 6.bias") && e.contains("--partial"), "{e}");
+    let mut more = mixed();
+    more.push(dense(2));
+    let e = fill(more, "mixed.pt", &[6, 6, 2]);
+    assert!(e.contains("no tensor for layer dense_1 (Dense)"), "{e}");
+}
+
+#[test]
+fn nothing_but_tensors_is_made_of_a_pickle() {
+    let e = Source::open(&fixture("whole_module.pt")).err().unwrap().to_string();
+    assert!(e.contains("`torch.nn.modules.linear.Linear`") && e.contains("state_dict"), "{e}");
+}
+
+#[test]
+fn layers_that_are_not_there_are_named() {
+    let zip = std::fs::read(fixture("cnn.keras")).unwrap();
+    // Of the same length, so that only the checksum is wrong; it is found first.
+    let at = zip.windows(7).position(|w| w == b"Flatten").unwrap();
+    let mut other = zip.clone();
+    other[at..at + 7].copy_from_slice(b"Flattem");
+    let e = Source::from_bytes("x.keras", other).err().unwrap().to_string();
+    assert!(e.contains("checksum"), "{e}");
+}
+
+#[test]
+fn damaged_files_are_errors_and_never_a_panic() {
+    for file in [
+        "mixed.pt",
+        "recurrent.pt",
+        "cnn.keras",
+        "cnn.h5",
+        "branches.keras",
+        "earliest.h5",
+        "v108.h5",
+        "keras_expected.safetensors",
+    ] {
+        let whole = std::fs::read(fixture(file)).unwrap();
+        for cut in (0..whole.len()).step_by(13) {
+            assert!(Source::from_bytes(file, whole[..cut].to_vec()).is_err(), "{file} cut at {cut}");
+        }
+        // Bytes replaced: what stands under a checksum is found, elsewhere any answer but a panic is right.
+        for at in (0..whole.len()).step_by(97) {
+            for byte in [0, 0xff, whole[at] ^ 1] {
+                let mut bad = whole.clone();
+                bad[at] = byte;
+                if let Ok(source) = Source::from_bytes(file, bad) {
+                    let total: usize = source.tensors().iter().map(|(_, v)| v.bytes().len()).sum();
+                    assert!(total <= whole.len() * 8 + (1 << 20));
+                    let _ = source.architecture();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn layers_are_shared_where_keras_shares_them() {
+    let source = open("branches.keras");
+    let (layers, _) = source.architecture().unwrap().unwrap();
+    assert_eq!(layers.nodes.iter().filter(|n| n.name == "shared").count(), 2);
+}
