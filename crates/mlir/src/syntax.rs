@@ -67,8 +67,6 @@ pub struct Operation {
     pub regions: Vec<Region>,
     /// Where it stands.
     pub place: Place,
-    /// What its location calls it: `dense/dot_general`. Bytecode's are not read.
-    pub location: String,
 }
 
 /// Where something stands in what was read.

@@ -10,9 +10,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use systole_ir::text::layer_of;
 use systole_ir::{Result, knobs};
-use systole_runtime::layer_times::{Kind, Part, layer_table, name_within, percent};
+use systole_runtime::layer_times::{Kind, Part, layer_of, layer_table, name_within, percent};
 use systole_runtime::proto::{Value, fields};
 use systole_runtime::{event, trace};
 

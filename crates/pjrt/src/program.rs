@@ -1,6 +1,7 @@
 //! A graph as the text that a plugin compiles.
 
-use systole_ir::text::{print_located, print_program};
+use crate::located::located;
+use systole_ir::text::print_program;
 use systole_ir::{Graph, Spread};
 
 /// StableHLO text of `@main`. Parameters in `donated` give their memory to the first result of their type that nobody
@@ -16,7 +17,7 @@ pub(crate) fn located_text(
     donated: &[usize],
     spread: Option<&Spread>,
 ) -> String {
-    print_located(graph, module, &pairs(graph, donated, spread), spread)
+    located(graph, &print_program(graph, &pairs(graph, donated, spread), spread), module)
 }
 
 /// As [`program_text`], for the devices of a mesh. Memory is given only where the array is split in the same way.

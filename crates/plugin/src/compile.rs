@@ -19,6 +19,7 @@ use systole_mlir::interface::{Face, Interface};
 use systole_mlir::syntax::{Attribute, Function, Module};
 use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys::Object;
+use systole_pjrt::with_layers;
 use systole_runtime::{Backend, CompileOptions};
 
 /// How MLIR bytecode begins.
@@ -45,7 +46,10 @@ fn read(code: &[u8]) -> Result<Written, Failure> {
         return Err(Failure::invalid("the program is bytecode that was taken for text"));
     }
     match text::parse_program(text) {
-        Ok(program) => Ok(Written::Own(Box::new(program))),
+        Ok(mut program) => {
+            program.graph = Arc::new(with_layers(Arc::unwrap_or_clone(program.graph), text));
+            Ok(Written::Own(Box::new(program)))
+        }
         // All in the generic form is meant as text of ours.
         Err(e) if is_ours(text) => Err(e.into()),
         Err(_) => Ok(Written::Other(Box::new(systole_mlir::text::parse(text)?))),

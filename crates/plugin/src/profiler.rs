@@ -8,7 +8,8 @@ use crate::call::{Failure, seen};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
+use systole_data::format::events::now;
 use systole_pjrt::sys::profiler::{Api, Code, CollectData, Create, Message, One, ProfilerExtension, TYPE};
 use systole_pjrt::sys::{self, Object, code};
 use systole_pjrt::xspace::{self, Event, Plane};
@@ -17,8 +18,8 @@ use systole_runtime::trace;
 /// The object behind `PLUGIN_Profiler*`.
 #[derive(Default)]
 struct Profiler {
-    /// The instant of its start, by two clocks.
-    started: Option<(Instant, SystemTime)>,
+    /// The instant of its start, and in seconds since 1970.
+    started: Option<(Instant, f64)>,
     bytes: Vec<u8>,
 }
 
@@ -87,7 +88,7 @@ unsafe extern "C" fn start(args: *mut c_void) -> Object {
         // SAFETY: callers hand back what they were given.
         let profiler = unsafe { own(args.profiler)? };
         trace::collect();
-        (profiler.started, profiler.bytes) = (Some((Instant::now(), SystemTime::now())), Vec::new());
+        (profiler.started, profiler.bytes) = (Some((Instant::now(), now())), Vec::new());
         Ok(())
     })
 }
@@ -106,8 +107,7 @@ unsafe extern "C" fn stop(args: *mut c_void) -> Object {
 }
 
 /// What was collected, as the one device that the engine's threads are together: a line for each.
-fn plane(kernels: &[trace::KernelSpan], (begin, clock): (Instant, SystemTime)) -> Plane {
-    let since = clock.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+fn plane(kernels: &[trace::KernelSpan], (begin, seconds): (Instant, f64)) -> Plane {
     let event = |k: &trace::KernelSpan| Event {
         name: k.name.clone(),
         start: k.start.saturating_duration_since(begin).as_nanos() as f64,
@@ -127,11 +127,7 @@ fn plane(kernels: &[trace::KernelSpan], (begin, clock): (Instant, SystemTime)) -
         lines[at].1.push(event(kernel));
     }
     // Viewers show planes of devices that they do not know under this name alone.
-    Plane {
-        name: "/device:CUSTOM:Systole:0".into(),
-        origin: u64::try_from(since.as_nanos()).unwrap_or(0),
-        lines,
-    }
+    Plane { name: "/device:CUSTOM:Systole:0".into(), origin: (seconds * 1e9) as u64, lines }
 }
 
 unsafe extern "C" fn collect_data(args: *mut c_void) -> Object {

@@ -28,6 +28,34 @@ impl Kind {
     }
 }
 
+/// How the path of a layer is marked in a derivative.
+const DERIVATIVE: (&str, &str) = ("transpose(jvp(", "))");
+
+/// Where an op of a layer stands, as JAX's programs say it: `dense/add`, and `transpose(jvp(dense))/add` in a derivative.
+pub fn location(layer: &str, is_derivative: bool, op: &str) -> String {
+    match is_derivative {
+        _ if layer.is_empty() => op.to_string(),
+        true => format!("{}{layer}{}/{op}", DERIVATIVE.0, DERIVATIVE.1),
+        false => format!("{layer}/{op}"),
+    }
+}
+
+/// The layer path that a location names, and whether it is that of a derivative.
+///
+/// ```
+/// use systole_runtime::layer_times::layer_of;
+/// assert_eq!(layer_of("block_0/dense/add"), ("block_0/dense", false));
+/// assert_eq!(layer_of("transpose(jvp(dense))/add"), ("dense", true));
+/// assert_eq!(layer_of("add"), ("", false));
+/// ```
+pub fn layer_of(location: &str) -> (&str, bool) {
+    let path = location.rsplit_once('/').map_or("", |(path, _)| path);
+    match path.strip_prefix(DERIVATIVE.0).and_then(|path| path.strip_suffix(DERIVATIVE.1)) {
+        Some(path) => (path, true),
+        None => (path, false),
+    }
+}
+
 /// Time that was spent on a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {

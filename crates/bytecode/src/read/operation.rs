@@ -142,7 +142,7 @@ impl<'a> Walk<'_, 'a> {
         let others = head.others.into_iter().map(|(name, value)| (name, plain(value)));
         let attributes = raised.into_iter().chain(others).collect();
         let place = Place { line: 0, column: place };
-        Ok(Some(Operation { name, operands, results, attributes, regions, place, location: String::new() }))
+        Ok(Some(Operation { name, operands, results, attributes, regions, place }))
     }
 
     /// What stands before the regions of an op, and its mask.

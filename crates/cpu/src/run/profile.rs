@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 use systole_compile::{Schedule, Step};
 use systole_ir::TensorType;
-use systole_ir::text::location;
+use systole_runtime::layer_times::location;
 use systole_runtime::trace;
 
 /// Times of a program's steps.

@@ -305,16 +305,6 @@ impl GraphBuilder {
         result
     }
 
-    /// Runs `f`, whose nodes get this layer path whatever is around, as parts of a derivative or not: for readers of programs, which
-    /// say it of each op.
-    pub fn located<R>(&self, path: &str, is_derivative: bool, f: impl FnOnce() -> R) -> R {
-        let mark = if is_derivative { DERIVATIVE } else { 0 };
-        let outer = std::mem::replace(&mut self.0.state.borrow_mut().scope, vec![mark]);
-        let result = if path.is_empty() { f() } else { self.scope(path, f) };
-        self.0.state.borrow_mut().scope = outer;
-        result
-    }
-
     /// Runs `f`, whose nodes a derivative computes again from their inputs instead of keeping their values: less memory
     /// for more time. Values and derivatives are the same.
     ///

@@ -27,4 +27,4 @@ mod print;
 pub use dense::{parse_element, parse_hex};
 pub use lex::Token;
 pub use parse::{Program, parse, parse_program};
-pub use print::{layer_of, location, print, print_annotated, print_located, print_program};
+pub use print::{print, print_annotated, print_program};

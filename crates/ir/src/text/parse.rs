@@ -5,7 +5,6 @@ mod values;
 
 use super::cursor::{Cursor, Reader};
 use super::lex::Token;
-use super::print::layer_of;
 use crate::flow;
 use crate::graph::Graph;
 use crate::op::source::Value;
@@ -275,14 +274,8 @@ impl<'a> Cursor<'a> {
             parts.attrs.extend(self.dictionary()?);
         }
         let (from, to) = self.function_type()?;
-        let location = self.location()?;
-        let builder = frames.last().map(|frame| frame.builder.clone()).filter(|_| !location.is_empty());
-        let (layer, is_derivative) = layer_of(&location);
-        let build = || self.build(frames, &name, parts, (from, to), at);
-        let outs = match builder {
-            Some(builder) => builder.located(layer, is_derivative, build)?,
-            None => build()?,
-        };
+        self.location()?;
+        let outs = self.build(frames, &name, parts, (from, to), at)?;
         if outs.len() != count {
             return Err(self.error_at(at, format!("{name} has {} results, {count} are named", outs.len())));
         }

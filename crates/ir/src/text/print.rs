@@ -10,58 +10,19 @@ use systole_base::TensorType;
 
 /// The graph as a module of one function. [`parse`](super::parse) reads it back to an equal graph.
 pub fn print(graph: &Graph) -> String {
-    print_with(graph, &graph.name, &[], None, Layers::Left)
+    print_with(graph, &graph.name, &[], None, false)
 }
 
 /// As [`print`](fn@print), for a compiler that is to run it: the function is `@main`, and parameter `p` gives its memory to
 /// result `r` where `donated` has the pair `(p, r)`. With `spread` the module has its mesh and each parameter and result its
 /// sharding, as Shardy's attributes; shapes are those of all devices together.
 pub fn print_program(graph: &Graph, donated: &[(usize, usize)], spread: Option<&Spread>) -> String {
-    print_with(graph, "main", donated, spread, Layers::Left)
-}
-
-/// As [`print_program`], with the layer path of each op as its location, which a compiler's profile tells again: `dense/add`, and
-/// `transpose(jvp(dense))/add` in a derivative, as JAX writes it. [`layer_of`] reads it back. The module has the name `module`.
-pub fn print_located(
-    graph: &Graph,
-    module: &str,
-    donated: &[(usize, usize)],
-    spread: Option<&Spread>,
-) -> String {
-    let text = print_with(graph, "main", donated, spread, Layers::Located);
-    text.replacen("module @main", &format!("module @{}", symbol(module)), 1)
-}
-
-/// How the path of a layer is marked in a derivative.
-const DERIVATIVE: (&str, &str) = ("transpose(jvp(", "))");
-
-/// The layer path that a location names, and whether it is that of a derivative.
-///
-/// ```
-/// use systole_ir::text::layer_of;
-/// assert_eq!(layer_of("block_0/dense/add"), ("block_0/dense", false));
-/// assert_eq!(layer_of("transpose(jvp(dense))/add"), ("dense", true));
-/// assert_eq!(layer_of("add"), ("", false));
-/// ```
-pub fn layer_of(location: &str) -> (&str, bool) {
-    let path = location.rsplit_once('/').map_or("", |(path, _)| path);
-    match path.strip_prefix(DERIVATIVE.0).and_then(|path| path.strip_suffix(DERIVATIVE.1)) {
-        Some(path) => (path, true),
-        None => (path, false),
-    }
-}
-
-/// What is written of the layers that ops belong to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Layers {
-    Left,
-    Commented,
-    Located,
+    print_with(graph, "main", donated, spread, false)
 }
 
 /// As [`print`](fn@print), with the layer path of each op in a comment behind it.
 pub fn print_annotated(graph: &Graph) -> String {
-    print_with(graph, &graph.name, &[], None, Layers::Commented)
+    print_with(graph, &graph.name, &[], None, true)
 }
 
 fn print_with(
@@ -69,11 +30,11 @@ fn print_with(
     name: &str,
     donated: &[(usize, usize)],
     spread: Option<&Spread>,
-    layers: Layers,
+    annotate: bool,
 ) -> String {
     let name = symbol(name);
     let out = format!("module @{name} {{\n");
-    let mut p = Printer { out, indent: 1, next_arg: 0, next_value: 0, layers };
+    let mut p = Printer { out, indent: 1, next_arg: 0, next_value: 0, annotate };
     if let Some(spread) = spread {
         let axes = join(spread.mesh.axes().iter().map(|(name, size)| format!("{}={size}", quoted(name))));
         p.line(&format!("sdy.mesh @mesh = <[{axes}]>"));
@@ -121,7 +82,7 @@ struct Printer {
     indent: usize,
     next_arg: usize,
     next_value: usize,
-    layers: Layers,
+    annotate: bool,
 }
 
 impl Printer {
@@ -187,14 +148,9 @@ impl Printer {
         let from: Vec<TensorType> =
             node.inputs[captured.len()..].iter().map(|&v| graph.ty(v).clone()).collect();
         let to = if let [one] = &node.outs[..] { tensor(one) } else { format!("({})", types(&node.outs)) };
-        let layer = match (self.layers, graph.scope(node)) {
-            (Layers::Left, _) | (Layers::Commented, "") => String::new(),
-            (Layers::Commented, layer) => format!(" // {layer}"),
-            (Layers::Located, layer) => {
-                format!(" loc({})", quoted(&location(layer, graph.is_derivative(node), node.op.name())))
-            }
-        };
-        let _ = writeln!(self.out, " : ({}) -> {to}{layer}", types(&from));
+        let layer = graph.scope(node);
+        let comment = if self.annotate && !layer.is_empty() { format!(" // {layer}") } else { String::new() };
+        let _ = writeln!(self.out, " : ({}) -> {to}{comment}", types(&from));
     }
 
     /// A body; names inside may repeat those of sibling bodies and of later outer values, as MLIR allows.
@@ -214,15 +170,6 @@ impl Printer {
         self.indent -= 1;
         let _ = write!(self.out, "{:1$}}}", "", self.indent * 2);
         (self.next_arg, self.next_value) = (next_arg, next_value);
-    }
-}
-
-/// What [`print_located`] writes of an op of a layer: `dense/add`, and `transpose(jvp(dense))/add` in a derivative.
-pub fn location(layer: &str, is_derivative: bool, op: &str) -> String {
-    match is_derivative {
-        _ if layer.is_empty() => op.to_string(),
-        true => format!("{}{layer}{}/{op}", DERIVATIVE.0, DERIVATIVE.1),
-        false => format!("{layer}/{op}"),
     }
 }
 

@@ -33,7 +33,7 @@ use importer::{Frame, Importer, MAX_CALLS, place};
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_ir::op::{Op, Source, entry};
-use systole_ir::text::{Program, layer_of};
+use systole_ir::text::Program;
 use systole_ir::{GraphBuilder, Tensor, flow};
 use types::{element, fits, held, is_settled, not_there, unsettled, wrong};
 
@@ -236,14 +236,7 @@ impl<'m> Importer<'m> {
             if matches!(op.name.as_str(), "stablehlo.return" | "func.return" | "mhlo.return" | "sdy.return") {
                 return Ok(operands);
             }
-            let results = match op.location.as_str() {
-                "" => self.operation(op, operands, frame, g),
-                location => {
-                    let (layer, is_derivative) = layer_of(location);
-                    g.located(layer, is_derivative, || self.operation(op, operands, frame, g))
-                }
-            };
-            let results = results.at(|| place(op))?;
+            let results = self.operation(op, operands, frame, g).at(|| place(op))?;
             if results.len() != op.results.len() {
                 return Err(wrong(format!("it has {} results", results.len())).at(place(op)));
             }

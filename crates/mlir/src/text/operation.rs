@@ -357,7 +357,7 @@ impl<'a> Parser<'a> {
             }
             other => return Err(self.error_at(at, format!("expected an op, found {}", other.show()))),
         };
-        let location = self.location()?;
+        self.location()?;
         let count: usize = names.iter().map(|(_, n)| n).sum();
         if count != said.results.len() && !names.is_empty() {
             let what = format!("{name} has {} results, {count} are named", said.results.len());
@@ -380,7 +380,6 @@ impl<'a> Parser<'a> {
             attributes: said.attributes,
             regions: said.regions,
             place,
-            location,
         })
     }
 
