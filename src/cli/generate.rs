@@ -21,8 +21,8 @@ pub(crate) struct GenerateArgs {
     /// A model file of text, or the folder of a run: its best model
     model: String,
     /// What to go on from, of any length; `-` reads standard input. Without: the begin of a line
-    #[arg(long, value_name = "TEXT", default_value = "\n", hide_default_value = true)]
-    prompt: String,
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
     /// Tokens to make at most; a model that knows how texts end may end sooner
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     max_tokens: u64,
@@ -98,7 +98,7 @@ fn run(args: &GenerateArgs, screen: &Screen) -> Outcome {
 
 /// The text to go on from: there is always a token of it.
 fn prompt(args: &GenerateArgs) -> Result<String> {
-    let mut text = args.prompt.clone();
+    let mut text = args.prompt.clone().unwrap_or_default();
     if text == "-" {
         text.clear();
         std::io::stdin().read_to_string(&mut text).map_err(|e| {
