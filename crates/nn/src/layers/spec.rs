@@ -207,8 +207,19 @@ impl LayerSpec {
             "name": self.name,
             "trainable": self.trainable,
             "remat": self.remat,
-            "config": self.layer().config(),
+            "config": self.written_config(),
         })
+    }
+
+    /// The layer's arguments without rules that it has not: files of earlier versions and theirs of today are the same bytes.
+    fn written_config(&self) -> Value {
+        let mut config = self.layer().config();
+        if let Value::Object(keys) = &mut config {
+            let rules = ["kernel_regularizer", "bias_regularizer", "activity_regularizer"];
+            let rules = [rules.as_slice(), &["kernel_constraint", "bias_constraint"]].concat();
+            keys.retain(|key, value| !value.is_null() || !rules.contains(&key.as_str()));
+        }
+        config
     }
 }
 

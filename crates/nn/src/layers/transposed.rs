@@ -193,7 +193,7 @@ impl Stamps {
         let n = window.size.len();
         let op = Convolution {
             strides: vec![1; n].into(),
-            padding: (0..n).map(|i| self.padding_along(i)).collect::<Result<Vec<_>>>()?.into(),
+            padding: (0..n).map(|i| self.padding_along(i)).collect::<Result<Vec<_>>>()?,
             lhs_dilation: window.strides.clone().into(),
             rhs_dilation: window.dilation.clone().into(),
             reversal: vec![false; n],
