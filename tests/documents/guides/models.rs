@@ -70,8 +70,12 @@ fn applications() -> String {
         let checked = match (full.is_some(), relatives) {
             (true, true) => "names, shapes and order of all weights; outputs of small relatives",
             (true, false) => "names, shapes and order of all weights",
-            (false, _) if row.name == "gpt2" => "outputs, gradients and training of a small one (`crates/nn/tests/networks.rs`)",
-            (false, _) => "the number of torchvision's parameters",
+            (false, _) if row.name == "gpt2" => {
+                "outputs, gradients and training of a small one (`crates/nn/tests/networks.rs`)"
+            }
+            (false, _) if row.family.0 == "ResNet18" => "the number of torchvision's parameters",
+            (false, true) => "names, shapes and order of all weights, and outputs, of small relatives",
+            (false, false) => "–",
         };
         let parameters = full.and_then(|c| c["parameters"].as_u64()).map_or("–".into(), systole_nn::grouped);
         [code(row.name), arguments.join(", "), parameters, checked.to_string()]
