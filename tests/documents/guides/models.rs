@@ -4,6 +4,7 @@ use super::source::{Item, Source};
 use super::table::{code, listed, table};
 use serde_json::{Value, json};
 use systole_ir::{DType, TensorType};
+use systole_nn::applications::{Application, TABLE};
 use systole_nn::layers::LAYER_NAMES;
 use systole_nn::loss::{self, Loss};
 use systole_nn::metric::{self, Metric};
@@ -14,6 +15,7 @@ use systole_runtime::Params;
 #[test]
 fn the_models_guide_lists_what_there_is() {
     let parts = [
+        ("applications", applications()),
         ("layers", layers()),
         ("losses", losses()),
         ("metrics", metrics()),
@@ -50,6 +52,35 @@ fn call_of(known: &[(String, String)], name: &str) -> String {
 fn sentence(doc: Option<String>, name: &str) -> String {
     let doc = doc.filter(|d| !d.is_empty()).unwrap_or_else(|| panic!("{name} has no description"));
     doc.trim_end_matches('.').to_string()
+}
+
+/// What there is, and what of it `crates/nn/tests/applications.rs` compares with Keras, by the fixture that it reads.
+fn applications() -> String {
+    let fixture: Value = serde_json::from_str(&crate::read("fixtures/keras/applications.json")).expect("JSON");
+    let cases = fixture["cases"].as_array().expect("cases");
+    let of_family = |case: &&Value, row: &Application| {
+        let small = TABLE.iter().find(|other| case["name"] == other.name).expect("an application");
+        case["full"] == false && small.family == row.family
+    };
+    let rows = TABLE.iter().map(|row| {
+        let defaults = row.defaults().expect("JSON");
+        let arguments: Vec<String> = defaults.as_object().expect("a table").keys().map(|k| code(k)).collect();
+        let full = cases.iter().find(|c| c["full"] == true && c["name"] == row.name);
+        let relatives = cases.iter().any(|case| of_family(&case, row));
+        let checked = match (full.is_some(), relatives) {
+            (true, true) => "names, shapes and order of all weights; outputs of small relatives",
+            (true, false) => "names, shapes and order of all weights",
+            (false, _) if row.name == "gpt2" => {
+                "outputs, gradients and training of a small one (`crates/nn/tests/networks.rs`)"
+            }
+            (false, _) if row.family.0 == "ResNet18" => "the number of torchvision's parameters",
+            (false, true) => "names, shapes and order of all weights, and outputs, of small relatives",
+            (false, false) => "–",
+        };
+        let parameters = full.and_then(|c| c["parameters"].as_u64()).map_or("–".into(), systole_nn::grouped);
+        [code(row.name), arguments.join(", "), parameters, checked.to_string()]
+    });
+    table(["application", "arguments", "parameters", "checked"], rows)
 }
 
 fn layers() -> String {
