@@ -287,3 +287,19 @@ fn data_that_does_not_fit_the_model() {
     f.run(&["train", "--from", model, "--data-dir=small"]).fails(1, &["does not fit", "try: "]);
     f.run(&["evaluate", model, "--dataset=minst"]).fails(2, &["did you mean `mnist`"]);
 }
+
+#[test]
+fn weights_that_cannot_be_read() {
+    let f = Folder::new("bad-weights");
+    fs::write(f.path("x.pt"), b"PK\x03\x04 and no more").unwrap();
+    f.run(&["import", "x.pt", "--out=y.safetensors"]).fails(1, &["no whole ZIP archive", "x.pt", "try: "]);
+    fs::write(f.path("x.h5"), b"hello").unwrap();
+    f.run(&["import", "x.h5", "--out=y.safetensors"])
+        .fails(1, &["no file of weights", "68 65 6c 6c 6f", "try: "]);
+    f.run(&["import", "none.pt", "--out=y.safetensors"]).fails(1, &["no file or folder none.pt"]);
+    let whole = format!("{}/fixtures/weights/whole_module.pt", env!("CARGO_MANIFEST_DIR"));
+    let parts = ["`torch.nn.modules.linear.Linear`", "nothing in a file is executed", "state_dict"];
+    f.run(&["import", &whole, "--out=y.safetensors"]).fails(1, &parts);
+    f.run(&["export", "none", "--format=torch", "--out=x.onnx"]).fails(2, &["end it in .pt"]);
+    assert!(!f.path("y.safetensors").exists());
+}

@@ -440,3 +440,18 @@ fn a_flame_graph_has_the_layers_and_their_kernels() {
     assert!(!svg.contains("<script") && !svg.contains("href"));
     f.run(&["ops", "--flame=none.svg"]).fails(1, &["nothing to draw", "--flame"]);
 }
+
+#[test]
+fn weights_come_in_and_go_out() {
+    let f = Folder::new("weights");
+    let fixture = |name: &str| format!("{}/fixtures/weights/{name}", env!("CARGO_MANIFEST_DIR"));
+    let o = f.run(&["import", &fixture("resnet.pt"), "--out", "r.safetensors", "--json"]).ok().json();
+    assert_eq!((&o["kind"], &o["output_shape"][0]), (&"a file of PyTorch".into(), &5.into()));
+    assert_eq!(o["rows"][0]["theirs"], "conv1.weight");
+    let o = f.run(&["export", "r.safetensors", "--format", "torch", "--out", "r.pt", "--json"]).ok().json();
+    assert!(o["bytes"].as_u64().unwrap() > 10_000 && f.path("r.pt").is_file());
+    let text = f.run(&["import", "r.pt", "--out", "again.safetensors"]).ok().out;
+    assert!(text.contains("layer2.0.downsample.0.weight") && text.contains("names of a ResNet"), "{text}");
+    f.run(&["export", "again.safetensors", "--format=keras", "--out=r.keras"]).ok();
+    f.run(&["import", "r.keras", "--out", "k.safetensors"]).ok();
+}
