@@ -53,6 +53,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "systole-bytecode",
             "systole-cpu",
+            "systole-data",
             "systole-dist",
             "systole-pjrt",
             "systole-mlir",

@@ -1,6 +1,6 @@
 //! A model's weights as files of other systems.
 
-use crate::map::{self, Row, Rule};
+use crate::map::{self, Exported, Rule};
 use crate::names::{gpt2, order, resnet};
 use crate::{keras, safetensors, torch};
 use std::path::Path;
@@ -16,16 +16,6 @@ pub enum Format {
     Torch,
     /// The state_dict of PyTorch as a safetensors file.
     Safetensors,
-}
-
-/// A file that was made, and how.
-pub struct Exported {
-    /// The file.
-    pub bytes: Vec<u8>,
-    /// Each weight of ours and what it is called there.
-    pub rows: Vec<Row>,
-    /// How names were chosen, and what else is to be known.
-    pub notes: Vec<String>,
 }
 
 /// Makes the file that `out` is to be; its name decides between Keras's two kinds.

@@ -31,6 +31,7 @@ mod safetensors;
 mod source;
 mod torch;
 
-pub use export::{Exported, Format, export};
+pub use export::{Format, export};
+pub use map::Exported;
 pub use map::{Report, Row};
 pub use source::Source;

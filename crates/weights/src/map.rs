@@ -150,6 +150,16 @@ impl Rule {
     }
 }
 
+/// A file that was made, and how.
+pub struct Exported {
+    /// The file.
+    pub bytes: Vec<u8>,
+    /// Each weight of ours and what it is called there.
+    pub rows: Vec<Row>,
+    /// How names were chosen, and what else is to be known.
+    pub notes: Vec<String>,
+}
+
 /// A line of the table that is shown: an array of theirs, a weight of ours.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {

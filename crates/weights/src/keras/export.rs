@@ -1,8 +1,7 @@
 //! A model as Keras's `.weights.h5`, or as `.keras` with its layers.
 
-use crate::export::Exported;
 use crate::hdf5::write::{Group, file};
-use crate::map;
+use crate::map::{self, Exported};
 use crate::names::keras as names;
 use serde_json::{Map, Value, json};
 use std::path::Path;

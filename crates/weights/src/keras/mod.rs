@@ -8,20 +8,11 @@ pub(crate) use export::export;
 
 use crate::arrays::Budget;
 use crate::hdf5::{self, Tree};
+use crate::names::keras::LayerWeights;
 use serde_json::Value;
 use systole_data::format::zip::Archive;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_nn::Architecture;
-
-/// A layer of a file with the paths of its arrays, in Keras's order.
-#[derive(Debug)]
-pub(crate) struct LayerWeights {
-    /// Its name in the model, where the file says it.
-    pub name: Option<String>,
-    /// Its group: the class in snake case, numbered.
-    pub group: String,
-    pub arrays: Vec<String>,
-}
 
 /// What a file of Keras holds.
 pub(crate) struct Keras {

@@ -1,10 +1,19 @@
 //! Weights by the layers of a file of Keras, whose order in a layer is ours; and by our own names.
 
-use crate::keras::LayerWeights;
 use crate::map::{Part, Rule, is_weight};
 use std::collections::{HashMap, HashSet};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::Model;
+
+/// A layer of a file with the paths of its arrays, in Keras's order.
+#[derive(Debug)]
+pub(crate) struct LayerWeights {
+    /// Its name in the model, where the file says it.
+    pub name: Option<String>,
+    /// Its group: the class in snake case, numbered.
+    pub group: String,
+    pub arrays: Vec<String>,
+}
 
 /// A layer of ours: name, group in Keras's files, class, its weights with their shapes.
 struct Layer<'a> {
