@@ -149,7 +149,7 @@ fn wrong_configurations() {
         ("batch_size = 1000", "batch_size = 0", &["batch_size is 0", "run.toml, line "]),
         ("epochs = 5", "epochs = 0", &["epochs is 0", "run.toml, line "]),
         ("filters = 64", "filtres = 64", &["did you mean `filters`", "run.toml, line "]),
-        ("type = \"Conv2D\"", "type = \"Conv3D\"", &["there is no layer `Conv3D`", "did you mean `Conv2D`"]),
+        ("type = \"Conv2D\"", "type = \"Conv2\"", &["there is no layer `Conv2`", "did you mean `Conv2D`"]),
         ("kernel_size = [3, 3]", "kernel_size = [30, 3]", &["conv2d", "30", "28"]),
         ("units = 10", "units = 7", &["7 values", "10 classes"]),
         ("seed = 0", "seed = zero", &["this is not TOML", "run.toml, line "]),
