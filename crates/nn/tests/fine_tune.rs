@@ -40,7 +40,9 @@ fn compiled(layers: Vec<LayerSpec>, optimizer: Optimizer) -> Model {
     model
 }
 
-fn weights(model: &Model) -> Vec<(String, Literal)> {
+type Weights = Vec<(String, Literal)>;
+
+fn weights(model: &Model) -> Weights {
     model.weights().iter().map(|(path, _)| (path.to_string(), model.weight(path).unwrap())).collect()
 }
 
@@ -91,7 +93,7 @@ fn two_phases_are_what_two_runs_by_hand_give() {
 
 /// Keeps what a run does: rates, and the weights after each epoch.
 #[derive(Clone, Default)]
-struct Seen(Arc<Mutex<(Vec<f64>, Vec<Vec<(String, Literal)>>)>>);
+struct Seen(Arc<Mutex<(Vec<f64>, Vec<Weights>)>>);
 
 impl Callback for Seen {
     fn on_train_batch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {

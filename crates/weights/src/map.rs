@@ -283,8 +283,11 @@ fn misfit(rule: &Rule, part: &Part) -> Error {
     Error::new(ErrorKind::Data, what).hint("name the model that these weights are of with --model")
 }
 
+/// Arrays by name, in a file's order.
+pub(crate) type Named = Vec<(String, Literal)>;
+
 /// Arrays of theirs from a model's weights, in the order of the rules, with what was done.
-pub(crate) fn taken(model: &Model, rules: &[Rule]) -> Result<(Vec<(String, Literal)>, Vec<Row>)> {
+pub(crate) fn taken(model: &Model, rules: &[Rule]) -> Result<(Named, Vec<Row>)> {
     let mut order: Vec<String> = Vec::new();
     let mut arrays: HashMap<String, (Vec<usize>, Vec<f32>)> = HashMap::new();
     for rule in rules {

@@ -31,7 +31,7 @@ pub(crate) fn export(model: &Model, out: &Path) -> Result<Exported> {
     root.at("vars").attributes.push(("name".into(), "functional".into()));
     let weights = file(&root);
     let note = "as Keras saves them: by class, numbered".to_string();
-    if !out.extension().is_some_and(|e| e == "keras") {
+    if out.extension().is_none_or(|e| e != "keras") {
         return Ok(Exported { bytes: weights, rows, notes: vec![note] });
     }
     let head = |name: &str, head: Vec<u8>| Stored { name: name.into(), head, data: &[] };

@@ -83,8 +83,11 @@ pub(crate) fn rules(model: &Model, file: &[LayerWeights], arrays: &[(String, Lit
     Ok(all)
 }
 
+/// Groups of layers in a file, each with the layer's name.
+pub(crate) type Groups = Vec<(String, String)>;
+
 /// Rules for a file that is written, and the groups of all layers with their names.
-pub(crate) fn written(model: &Model) -> Result<(Vec<Rule>, Vec<(String, String)>)> {
+pub(crate) fn written(model: &Model) -> Result<(Vec<Rule>, Groups)> {
     let (mut rules, mut groups) = (Vec::new(), Vec::new());
     for layer in layers(model) {
         let at = format!("layers/{}", layer.group);
