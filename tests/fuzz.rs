@@ -6,6 +6,8 @@ mod checkpoints;
 mod targets;
 #[path = "../fuzz/src/tokenizers.rs"]
 mod tokenizers;
+#[path = "../fuzz/src/weights.rs"]
+mod weights;
 
 use systole_base::rng::Stream;
 
@@ -39,7 +41,10 @@ fn mutated(seeds: &[Vec<u8>], draws: &mut Stream) -> Vec<u8> {
 fn seeds_and_their_mutations_make_no_panic() {
     let checkpoints: targets::Target = ("model", checkpoints::model, checkpoints::model_seeds);
     let tokenizers: targets::Target = ("tokenizer", tokenizers::tokenizer, tokenizers::tokenizer_seeds);
-    let all = targets::TARGETS.into_iter().chain([checkpoints, tokenizers]);
+    let weights_of_others: targets::Target = ("weights", weights::weights, weights::weights_seeds);
+    let pickles: targets::Target = ("pickle", weights::pickle, weights::pickle_seeds);
+    let own = [checkpoints, tokenizers, weights_of_others, pickles];
+    let all = targets::TARGETS.into_iter().chain(own);
     for (k, (name, target, seeds)) in all.enumerate() {
         let seeds = seeds();
         assert!(!seeds.is_empty(), "{name}");

@@ -9,6 +9,9 @@ mod targets;
 #[cfg(feature = "tokenizer")]
 #[path = "../tokenizers.rs"]
 mod tokenizers;
+#[cfg(feature = "weights")]
+#[path = "../weights.rs"]
+mod weights;
 
 // The fuzzer's library brings a `main` of its own unless nothing of it is linked.
 fn main() -> std::io::Result<()> {
@@ -19,6 +22,11 @@ fn main() -> std::io::Result<()> {
     write("model", checkpoints::model_seeds())?;
     #[cfg(feature = "tokenizer")]
     write("tokenizer", tokenizers::tokenizer_seeds())?;
+    #[cfg(feature = "weights")]
+    {
+        write("weights", weights::weights_seeds())?;
+        write("pickle", weights::pickle_seeds())?;
+    }
     Ok(())
 }
 

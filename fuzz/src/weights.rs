@@ -1,0 +1,49 @@
+// The targets for weights of other systems, as targets.rs has the others: whole files, and pickles in an archive that is whole.
+
+use systole_data::format::zip::{Stored, archive};
+use systole_weights::Source;
+
+pub fn weights(bytes: &[u8]) {
+    let Ok(source) = Source::from_bytes("fuzz", bytes.to_vec()) else { return };
+    // All arrays together: `Budget` in the crate.
+    let held: usize = source.tensors().iter().map(|(_, value)| value.bytes().len()).sum();
+    assert!(held <= 8 * bytes.len() + (1 << 20), "{held} bytes of {}", bytes.len());
+    let _ = source.architecture();
+}
+
+pub fn pickle(bytes: &[u8]) {
+    let part = |name: &str, data| Stored { name: name.into(), head: Vec::new(), data };
+    let elements = [7u8; 256];
+    let parts = archive(vec![part("a/data.pkl", bytes), part("a/data/0", &elements)]);
+    weights(&parts.concat());
+}
+
+pub fn weights_seeds() -> Vec<Vec<u8>> {
+    let all: [&[u8]; 4] = [
+        include_bytes!("../../fixtures/weights/mixed.pt"),
+        include_bytes!("../../fixtures/weights/v108.h5"),
+        include_bytes!("../../fixtures/weights/earliest.h5"),
+        include_bytes!("../../fixtures/weights/keras_expected.safetensors"),
+    ];
+    all.map(<[u8]>::to_vec).to_vec()
+}
+
+/// `{"w": tensor}` and `{"model": OrderedDict(w=parameter)}`, as PyTorch writes them, by hand.
+pub fn pickle_seeds() -> Vec<Vec<u8>> {
+    const STORAGE: &[u8] = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x40tQ";
+    let tensor = [
+        &b"ctorch._utils\n_rebuild_tensor_v2\n("[..],
+        STORAGE,
+        b"K\x00K\x02K\x03\x86K\x03K\x01\x86\x89ccollections\nOrderedDict\n)RtR",
+    ]
+    .concat();
+    let plain = [b"\x80\x02}q\x00X\x01\x00\x00\x00wq\x01", &tensor[..], b"q\x02s."].concat();
+    let nested = [
+        b"\x80\x02}X\x05\x00\x00\x00modelccollections\nOrderedDict\n)R(X\x01\x00\x00\x00w",
+        &b"ctorch._utils\n_rebuild_parameter\n("[..],
+        &tensor,
+        b"\x88ccollections\nOrderedDict\n)RtRus.",
+    ]
+    .concat();
+    vec![plain, nested]
+}
