@@ -30,7 +30,8 @@ pub fn weights_seeds() -> Vec<Vec<u8>> {
 
 /// `{"w": tensor}` and `{"model": OrderedDict(w=parameter)}`, as PyTorch writes them, by hand.
 pub fn pickle_seeds() -> Vec<Vec<u8>> {
-    const STORAGE: &[u8] = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x40tQ";
+    const STORAGE: &[u8] =
+        b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x40tQ";
     let tensor = [
         &b"ctorch._utils\n_rebuild_tensor_v2\n("[..],
         STORAGE,

@@ -1,7 +1,7 @@
 //! A pooled convolution of bf16 by AMX ([`pooled`]), and the product with few columns that may follow.
 //!
 //! Padding is multiplied as zeros, which must give zeros: operands whose sums might not be finite go to [`Forward`],
-//! the kernel for vectors. Accumulators begin with the bias, so that each result is rounded once, after the bias.
+//! the kernel for vectors. Accumulators begin with the bias, so that each result is rounded once, after bias and pooling.
 
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
@@ -69,8 +69,8 @@ impl AmxConvPool {
         let &PooledConvolution { c, pool, inputs, of_product, y, target, .. } = p;
         let (x, k, level) = (&inputs[0], &inputs[1], target.level.vectors());
         let fused = fused_of(target.level).ok_or("the machine has no tile registers")?;
-        if p.has_bias() && !target.excess_precision {
-            return Err("it must add the bias before the only rounding".into());
+        if !target.excess_precision {
+            return Err("it adds the bias and finds the greatest before the only rounding".into());
         }
         if x.dtype != DType::BF16 || pool.window != [2, 2] {
             return Err(

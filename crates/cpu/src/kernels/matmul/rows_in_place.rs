@@ -12,6 +12,8 @@ use systole_ir::{Op, TensorType};
 const MIN_M: usize = 64;
 /// Elements of C from which on packing A pays.
 const MIN_PACKED_RESULT: usize = 1 << 20;
+/// Elements of bf16 in a row of a tile.
+const TILE_K: usize = 32;
 /// Largest K: two row panels of A mostly fit L1.
 const MAX_K: usize = 4096;
 
@@ -40,6 +42,10 @@ pub fn bind(d: &Product, problem: &Problem<'_>) -> Answer {
     }
     if m * n == 0 || k == 0 {
         return Err("K is 0".into());
+    }
+    // The last tile of a row would go on with the next row's elements, times zero weights: a NaN there would become one here.
+    if !k.is_multiple_of(TILE_K) {
+        return Err(format!("K is {k}, and rows that are read in place are whole tiles of {TILE_K}").into());
     }
     if m * n >= MIN_PACKED_RESULT || k > MAX_K {
         return Err("its result is so large that packing pays".into());

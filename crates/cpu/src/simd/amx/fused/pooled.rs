@@ -241,13 +241,14 @@ mod tests {
                 let sum = |p: usize| -> f32 {
                     let at = p / 2 * line + w * step + p % 2 * right;
                     let products = (0..k).map(|t| from_bf16(x[at + t]) * from_bf16(kernel[t * features + f]));
-                    from_bf16(to_bf16(bias[f] + products.sum::<f32>()))
+                    bias[f] + products.sum::<f32>()
                 };
                 let all = [0, 1, 2, 3].map(sum);
                 let top = all.into_iter().fold(f32::NEG_INFINITY, f32::max);
                 let dead = relu && top <= 0.0;
                 let first = all.iter().position(|&x| x == top).unwrap_or(4) as u8;
-                let want = (if dead { 0.0 } else { top }, if dead { DEAD } else { first });
+                let want =
+                    (if dead { 0.0 } else { from_bf16(to_bf16(top)) }, if dead { DEAD } else { first });
                 let want = (want.0, if with_argmax { want.1 } else { 0xaa });
                 assert_eq!((from_bf16(y), argmax), want, "{windows}×{k}×{features} {relu}, element {i}");
             }

@@ -20,7 +20,7 @@ pub unsafe trait Vectors: 'static {
     unsafe fn narrow(even: *const f32, odd: *const f32, to: *mut u16);
     /// Interleaves four lines: `to[n, 4]`.
     unsafe fn groups(lines: [*const u16; 4], n: usize, to: *mut u16);
-    /// Rounds the [`PIXELS`] of a window to bf16 and stores their maximum and argmax, for up to 32 columns. All are
+    /// Stores the maximum of the [`PIXELS`] of a window, rounded to bf16, and its place, for up to 32 columns. All are
     /// finite. A pixel's sums are two vectors, one tile apart; the next pixel's are two tiles further. `argmax` may be
     /// null.
     unsafe fn pool<const RELU: bool>(sums: *const f32, columns: usize, y: *mut u16, argmax: *mut u8);
@@ -81,7 +81,7 @@ unsafe impl Vectors for Plain {
             // SAFETY: the caller has the window's sums, and room for `columns` results.
             unsafe {
                 let sum = |i: usize| *sums.add((2 * i + j / LANES) * TILE + j % LANES);
-                let x: [f32; PIXELS] = std::array::from_fn(|i| math::from_bf16(math::to_bf16(sum(i))));
+                let x: [f32; PIXELS] = std::array::from_fn(sum);
                 let top = x.into_iter().fold(f32::NEG_INFINITY, f32::max);
                 let dead = RELU && top <= 0.0;
                 *y.add(j) = if dead { 0 } else { math::to_bf16(top + 0.0) };
@@ -216,34 +216,28 @@ mod x86 {
             unsafe {
                 let some = u32::MAX >> (32 - columns);
                 let pixel = |i: usize| sums.wrapping_add(2 * i * TILE);
-                let of = |p: *const f32| rounded(p, p.wrapping_add(TILE));
-                let x = [of(pixel(0)), of(pixel(1)), of(pixel(2)), of(pixel(3))];
-                // Without ReLU, bits become sort keys: integers in the order of the floats, with equal keys for both
-                // zeros.
-                let keyed = |x: __m512i| {
-                    let x = _mm512_maskz_mov_epi16(_mm512_test_epi16_mask(x, _mm512_set1_epi16(i16::MAX)), x);
-                    let below = _mm512_srli_epi16::<1>(_mm512_srai_epi16::<15>(x));
-                    _mm512_xor_si512(x, below)
+                let zero = _mm512_setzero_ps();
+                // Of sixteen columns the greatest, and where it is each of the first three pixels.
+                let half = |h: usize| {
+                    let x = [0, 1, 2, 3].map(|i| _mm512_loadu_ps(pixel(i).wrapping_add(h * TILE)));
+                    let top = _mm512_max_ps(_mm512_max_ps(x[0], x[1]), _mm512_max_ps(x[2], x[3]));
+                    let top = if RELU { _mm512_max_ps(top, zero) } else { top };
+                    let is = |x: __m512| _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(x, top);
+                    (top, [is(x[0]), is(x[1]), is(x[2]), is(zero)])
                 };
-                let [a, b, c, d] =
-                    if RELU { x } else { [keyed(x[0]), keyed(x[1]), keyed(x[2]), keyed(x[3])] };
-                let mut top = _mm512_max_epi16(_mm512_max_epi16(a, b), _mm512_max_epi16(c, d));
-                if RELU {
-                    top = _mm512_max_epi16(top, _mm512_setzero_si512());
-                }
-                let value = if RELU {
-                    top
-                } else {
-                    _mm512_xor_si512(top, _mm512_srli_epi16::<1>(_mm512_srai_epi16::<15>(top)))
-                };
+                let ((low, in_low), (high, in_high)) = (half(0), half(1));
+                let of = |i: usize| u32::from(in_low[i]) | u32::from(in_high[i]) << LANES;
+                // Of zeros the positive one.
+                let [low, high] = [low, high].map(|top| if RELU { top } else { _mm512_add_ps(top, zero) });
+                let value: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(high, low));
                 _mm512_mask_storeu_epi16(y.cast(), some, value);
                 if !argmax.is_null() {
                     let at = |i: i8| _mm256_set1_epi8(i);
-                    let p = _mm256_mask_mov_epi8(at(3), _mm512_cmpeq_epi16_mask(c, top), at(2));
-                    let p = _mm256_mask_mov_epi8(p, _mm512_cmpeq_epi16_mask(b, top), at(1));
-                    let mut p = _mm256_mask_mov_epi8(p, _mm512_cmpeq_epi16_mask(a, top), at(0));
+                    let p = _mm256_mask_mov_epi8(at(3), of(2), at(2));
+                    let p = _mm256_mask_mov_epi8(p, of(1), at(1));
+                    let mut p = _mm256_mask_mov_epi8(p, of(0), at(0));
                     if RELU {
-                        p = _mm256_mask_mov_epi8(p, _mm512_testn_epi16_mask(top, top), at(DEAD as i8));
+                        p = _mm256_mask_mov_epi8(p, of(3), at(DEAD as i8));
                     }
                     _mm256_mask_storeu_epi8(argmax.cast(), some, p);
                 }
