@@ -215,7 +215,7 @@ fn file_list() -> String {
     for (name, dir) in rooms.into_iter().filter(|(_, dir)| dir.is_dir()) {
         let mut line = format!("{name:<8}");
         for word in words(&dir) {
-            if line.chars().count() + 1 + word.chars().count() > 150 {
+            if line.chars().count() + 1 + word.chars().count() > 140 {
                 list += line.trim_end();
                 list.push('\n');
                 line = " ".repeat(8);

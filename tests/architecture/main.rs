@@ -53,7 +53,6 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "systole-bytecode",
             "systole-cpu",
-            "systole-data",
             "systole-dist",
             "systole-pjrt",
             "systole-mlir",

@@ -9,7 +9,6 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::time::Instant;
-use systole_data::format::events::now;
 use systole_pjrt::sys::profiler::{Api, Code, CollectData, Create, Message, One, ProfilerExtension, TYPE};
 use systole_pjrt::sys::{self, Object, code};
 use systole_pjrt::xspace::{self, Event, Plane};
@@ -18,8 +17,7 @@ use systole_runtime::trace;
 /// The object behind `PLUGIN_Profiler*`.
 #[derive(Default)]
 struct Profiler {
-    /// The instant of its start, and in seconds since 1970.
-    started: Option<(Instant, f64)>,
+    started: Option<Instant>,
     bytes: Vec<u8>,
 }
 
@@ -88,7 +86,7 @@ unsafe extern "C" fn start(args: *mut c_void) -> Object {
         // SAFETY: callers hand back what they were given.
         let profiler = unsafe { own(args.profiler)? };
         trace::collect();
-        (profiler.started, profiler.bytes) = (Some((Instant::now(), now())), Vec::new());
+        (profiler.started, profiler.bytes) = (Some(Instant::now()), Vec::new());
         Ok(())
     })
 }
@@ -107,7 +105,7 @@ unsafe extern "C" fn stop(args: *mut c_void) -> Object {
 }
 
 /// What was collected, as the one device that the engine's threads are together: a line for each.
-fn plane(kernels: &[trace::KernelSpan], (begin, seconds): (Instant, f64)) -> Plane {
+fn plane(kernels: &[trace::KernelSpan], begin: Instant) -> Plane {
     let event = |k: &trace::KernelSpan| Event {
         name: k.name.clone(),
         start: k.start.saturating_duration_since(begin).as_nanos() as f64,
@@ -126,8 +124,9 @@ fn plane(kernels: &[trace::KernelSpan], (begin, seconds): (Instant, f64)) -> Pla
         });
         lines[at].1.push(event(kernel));
     }
-    // Viewers show planes of devices that they do not know under this name alone.
-    Plane { name: "/device:CUSTOM:Systole:0".into(), origin: (seconds * 1e9) as u64, lines }
+    // Viewers show planes of devices that they do not know under this name alone. Times that are less than the profile's own
+    // begin, in nanoseconds since 1970, count from that.
+    Plane { name: "/device:CUSTOM:Systole:0".into(), origin: 0, lines }
 }
 
 unsafe extern "C" fn collect_data(args: *mut c_void) -> Object {

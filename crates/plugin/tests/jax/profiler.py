@@ -18,3 +18,7 @@ with tempfile.TemporaryDirectory() as folder:
     products = [e for e in device if 'dot_general' in e['name']]
     assert len(products) == 3, [e['name'] for e in device]
     assert all(e['dur'] > 0 for e in products)
+    # Both clocks begin with the profile: kernels run while Python calls them.
+    calls = [e for e in events if e.get('name') == 'PjitFunction(step)']
+    first, last = min(e['ts'] for e in calls), max(e['ts'] + e['dur'] for e in calls)
+    assert all(first - 5e3 < e['ts'] < last + 5e3 for e in products), (first, last, products)
