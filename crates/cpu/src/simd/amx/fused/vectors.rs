@@ -223,7 +223,7 @@ mod x86 {
                     let top = _mm512_max_ps(_mm512_max_ps(x[0], x[1]), _mm512_max_ps(x[2], x[3]));
                     let top = if RELU { _mm512_max_ps(top, zero) } else { top };
                     let is = |x: __m512| _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(x, top);
-                    (top, [is(x[0]), is(x[1]), is(x[2]), is(zero)])
+                    (top, [is(x[0]), is(x[1]), is(x[2])])
                 };
                 let ((low, in_low), (high, in_high)) = (half(0), half(1));
                 let of = |i: usize| u32::from(in_low[i]) | u32::from(in_high[i]) << LANES;
@@ -237,7 +237,7 @@ mod x86 {
                     let p = _mm256_mask_mov_epi8(p, of(1), at(1));
                     let mut p = _mm256_mask_mov_epi8(p, of(0), at(0));
                     if RELU {
-                        p = _mm256_mask_mov_epi8(p, of(3), at(DEAD as i8));
+                        p = _mm256_mask_mov_epi8(p, _mm512_testn_epi16_mask(value, value), at(DEAD as i8));
                     }
                     _mm256_mask_storeu_epi8(argmax.cast(), some, p);
                 }
