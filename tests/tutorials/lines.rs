@@ -59,6 +59,7 @@ const BY_HAND: &[(&str, Run)] = &[
     ("Lightning", |l| rust::callbacks_and_backups_are_kept(&l.folder.path("lightning"))),
     ("Accelerate", |_| rust::a_function_is_compiled()),
     ("fastai: pictures in folders", confused_classes_are_told),
+    ("fastai: pretrained models", a_model_is_adapted_to_other_classes),
     ("BigGAN", accumulated_gradients_are_trained),
     ("memory pools", memory_is_planned_before_a_run),
     ("a pipeline that prefetches", |_| rust::stages_have_the_same_names()),
@@ -77,6 +78,8 @@ impl Lines {
         let folder = Folder::with_data("tutorials-lines");
         folder.train("model");
         folder.convert("recs", "2", &[]);
+        let keras = Path::new(ROOT).join("fixtures/weights/cnn.keras");
+        std::fs::copy(keras, folder.path("MODEL.keras")).unwrap();
         for (class, kind) in [("even", 0), ("odd", 1)] {
             (0..12)
                 .for_each(|i| drop(folder.write(&format!("album/{class}/{i}.png"), rust::picture(kind, i))));
@@ -283,6 +286,16 @@ fn confused_classes_are_told(l: &Lines) {
         "--set=layers.0.filters=2",
     ];
     assert!(l.run(&args).contains("Most confused: "));
+}
+
+fn a_model_is_adapted_to_other_classes(l: &Lines) {
+    let args =
+        ["train", "album", "--from=model", "--fine-tune", "--epochs=1", "--batch-size=4", "--out=adapted"];
+    let printed = l.run(&args);
+    assert!(
+        printed.contains("Fine-tuning: 1 epoch of the head alone") && printed.contains("new: "),
+        "{printed}"
+    );
 }
 
 fn accumulated_gradients_are_trained(l: &Lines) {

@@ -40,6 +40,7 @@ impl Model {
                 let logits = cx.logits_of(&y);
                 let prediction = Prediction { value: &y, logits: logits.as_ref() };
                 let loss = loss.value(&label, prediction, weight.first());
+                let loss = cx.with_penalties(&loss, |_| true);
                 let leaves: Vec<&Tensor> = trainable.values().collect();
                 trainable.names().map(str::to_string).zip(grad(&loss, &leaves)).collect()
             });

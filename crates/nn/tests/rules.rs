@@ -6,7 +6,7 @@ use systole_ir::{Literal, Result, Tensor};
 use systole_nn::layers::*;
 use systole_nn::loss::mean_squared_error;
 use systole_nn::optimizer::sgd;
-use systole_nn::{Compile, Constraint, Fit, Model, Regularizer, StepCx, TrainStep};
+use systole_nn::{Batch, Compile, Constraint, Fit, Model, Regularizer, StepCx, TrainStep};
 use systole_runtime::backend;
 
 /// One sample `x` with a label.
@@ -56,6 +56,13 @@ fn penalties_are_in_the_loss_and_in_the_gradient() {
     // l1 · 2 + l2 · 2; its gradient is l1 + 2 · l2 each.
     assert!((loss - 1.6).abs() < 1e-6, "{loss}");
     near(&w, &[1.2 - 0.05, 1.4 - 0.05]);
+    // What is shown of gradients is what the step has.
+    let mut model = compiled([ruled.clone()], 0.1, None);
+    let row = |v: &[f32]| Literal::from_slice([1, v.len()], v).unwrap();
+    model.build(&[systole_ir::TensorType::new(systole_ir::DType::F32, [2])]).unwrap();
+    let batch = Batch { inputs: vec![row(&X)], label: Some(row(&[4.0])), weight: None };
+    let gradients = model.gradients(&batch).unwrap();
+    near(&gradients[0].1.to_f32s(), &[-2.0 + 0.5, -4.0 + 0.5]);
     let mut model = compiled([ruled.clone()], 0.1, None);
     model.build(&[systole_ir::TensorType::new(systole_ir::DType::F32, [2])]).unwrap();
     assert!((model.evaluate(&data).unwrap()["loss"] - 1.6).abs() < 1e-6);
