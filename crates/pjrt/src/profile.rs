@@ -95,7 +95,7 @@ impl Watch {
         if state.profiler.is_some() {
             self.tell(program, &mut state);
         } else if !state.is_done && state.runs > 0 {
-            let few = format!("of {} runs none was watched: the first {BEFORE} are not", state.runs);
+            let few = format!("of {} none was watched: the first {BEFORE} are not", counted(state.runs));
             event::emit(2, || format!("{} has no profile: {few}", self.label));
         }
     }
@@ -128,6 +128,11 @@ impl Watch {
         };
         event::emit(2, || format!("kernels of {}:\n{table}", self.label));
     }
+}
+
+/// `1 run`, `3 runs`
+fn counted(runs: usize) -> String {
+    format!("{runs} run{}", if runs == 1 { "" } else { "s" })
 }
 
 /// The paths of a program's operations by their names, from its serialized `HloModuleProtoWithConfig`.
@@ -251,9 +256,9 @@ impl Seen {
 
     fn head(&self) -> String {
         let of = if self.devices > 1 { format!(", one of {} devices", self.devices) } else { String::new() };
-        let (runs, s) = (self.runs, if self.runs == 1 { "" } else { "s" });
+        let runs = counted(self.runs);
         format!(
-            "{runs} run{s} watched on {}{of}: busy {} of {:.3} ms a run\n",
+            "{runs} watched on {}{of}: busy {} of {:.3} ms a run\n",
             self.device,
             percent(self.busy / self.seconds.max(f64::MIN_POSITIVE)),
             1e3 * self.seconds / self.runs.max(1) as f64

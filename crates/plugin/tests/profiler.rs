@@ -67,7 +67,7 @@ fn kernels_are_told_by_the_layers_of_the_program() {
     let program = backend.compile(&step(16), &options("shorter")).unwrap();
     runs(&*program, 1);
     drop(program);
-    let none = "shorter has no profile: of 1 runs none was watched";
+    let none = "shorter has no profile: of 1 run none was watched";
     assert!(TOLD.lock().unwrap().iter().any(|m| m.starts_with(none)));
 
     let graph = step(64);
