@@ -27,7 +27,7 @@ mod sharding;
 pub mod text;
 
 pub use grad::{grad, vjp};
-pub use graph::{Graph, GraphBuilder, Loc, Node, Op, Tensor, ValueId, cost};
+pub use graph::{DERIVATIVE, Graph, GraphBuilder, Loc, Node, Op, Tensor, ValueId, cost};
 pub use op::{attention, compose, flow};
 pub use sharding::{Mesh, Sharding, Spread};
 pub use systole_base::{

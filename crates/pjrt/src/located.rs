@@ -1,11 +1,9 @@
 //! Layers of ops as locations in a program's text, which compilers' profiles tell again: written behind the ops of the printed text,
 //! and read back by our own plugin. Ops inside of bodies have none; they belong to the op around them.
 
-use systole_ir::Graph;
+use systole_ir::{DERIVATIVE, Graph};
 use systole_runtime::layer_times::{layer_of, location};
 
-/// Bit of [`Node::scope`](systole_ir::Node) that is set in a derivative.
-const DERIVATIVE: u32 = 1 << 31;
 /// What stands before a location.
 const BEGIN: &str = " loc(\"";
 

@@ -56,7 +56,7 @@ pub struct Loc {
 }
 
 /// Marks, in [`Node::scope`], what a derivative is computed by.
-pub(crate) const DERIVATIVE: u32 = 1 << 31;
+pub const DERIVATIVE: u32 = 1 << 31;
 
 /// One operation with its operands and result types.
 #[derive(Clone, Debug)]
