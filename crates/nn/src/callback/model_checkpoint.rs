@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use systole_data::disk::{Disk, FileSystem};
+use systole_data::disk::{Disk, FileSystem, sweep};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// When [`ModelCheckpoint`] saves: Keras's `save_freq`.
@@ -597,6 +597,10 @@ impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
         let Some(folder) = template.folder().filter(|_| cx.model.leads()) else { return Ok(()) };
         std::fs::create_dir_all(&folder)
             .map_err(|e| Error::io("cannot make the folder", &folder, e).hint("choose another path"))?;
+        // A run has its folder for itself; other processes may be writing to any other one.
+        if self.run_folder.as_ref().is_some_and(|of_run| folder.starts_with(of_run)) {
+            sweep(&folder);
+        }
         if self.counts_versions() && self.run_folder.is_none() && !self.goes_on {
             self.kept.spare_files_of(&folder);
         }
