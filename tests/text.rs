@@ -5,6 +5,7 @@ mod program;
 use program::{Done, Folder};
 use serde_json::Value;
 use std::io::Write;
+use std::path::Path;
 use std::process::Stdio;
 
 /// A model that is made in no time.
@@ -132,9 +133,30 @@ fn a_tokenizer_stays_with_its_model() {
             (&270.into(), &o_loss(&f, &bpe))
         );
     }
+    // A folder of Hugging Face brings its own, one of another kind is told and costs no weights.
+    let import = |name: &str, tokenizer: &str| {
+        let folder = gpt2_folder(&f, name, tokenizer);
+        f.run(&["import", &folder, "--out", &format!("{name}.safetensors")]).ok().out
+    };
+    let told = import("hf", tokenizer);
+    assert!(told.contains("Matched with the folder's tokenizer") && told.contains("(270 tokens)"), "{told}");
+    let kept = systole::nn::Model::load(f.path("hf.safetensors")).unwrap().notes["tokenizer"].clone();
+    assert_eq!(kept, *tokenizer);
+    let told = import("odd", r#"{"model": {"type": "WordPiece"}}"#);
+    assert!(told.contains("without the folder's tokenizer") && told.contains("WordPiece"), "{told}");
     // Where the text has changed since, its tokens would be others: the run is not gone on with.
     f.write("my.txt", "quite another text, a quiet one. ".repeat(60));
     f.run(&["resume", "run"]).fails(1, &["try: "]);
+}
+
+/// A small GPT-2 as Hugging Face keeps it, with this tokenizer.
+fn gpt2_folder(f: &Folder, name: &str, tokenizer: &str) -> String {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/weights/gpt2");
+    f.write(&format!("{name}/tokenizer.json"), tokenizer);
+    for file in std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path()) {
+        std::fs::copy(&file, f.path(name).join(file.file_name().unwrap())).unwrap();
+    }
+    name.into()
 }
 
 fn o_loss(f: &Folder, bpe: &[&str]) -> Value {

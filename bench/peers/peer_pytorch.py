@@ -106,6 +106,60 @@ def four_convolutions():
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 64, 10)), torch.rand(a.batch, 3, 32, 32), 10
 
 
+class MeanOf(nn.Module):
+    """The mean over some dimensions: global average pooling."""
+
+    def __init__(self, *dims):
+        super().__init__()
+        self.dims = dims
+
+    def forward(self, x):
+        return x.mean(self.dims)
+
+
+def pictures():
+    return torch.rand(a.batch, 3, 32, 32)
+
+
+def transposed_convolutions():
+    layers, channels = [nn.Conv2d(3, 64, 4, 4), nn.ReLU()], 64
+    for filters in (64, 32, 16):
+        layers += [nn.ConvTranspose2d(channels, filters, 4, 2, 1), nn.ReLU()]
+        channels = filters
+    return nn.Sequential(*layers, MeanOf(2, 3), nn.Linear(16, 10)), pictures(), 10
+
+
+def separable_convolutions():
+    layers = [nn.Conv2d(3, 128, 3, 2, 1), nn.ReLU()]
+    for _ in range(4):
+        layers += [nn.Conv2d(128, 128, 3, padding=1, groups=128, bias=False), nn.Conv2d(128, 128, 1), nn.ReLU()]
+    return nn.Sequential(*layers, MeanOf(2, 3), nn.Linear(128, 10)), pictures(), 10
+
+
+def convolutions_1d():
+    layers, channels = [], 3
+    for padding in ((2, 2), (2, 2), (4, 0)):
+        layers += [nn.ConstantPad1d(padding, 0.0), nn.Conv1d(channels, 64, 5), nn.ReLU()]
+        channels = 64
+    return nn.Sequential(*layers, MeanOf(2), nn.Linear(64, 10)), torch.rand(a.batch, 3, 1024), 10
+
+
+def group_normalization():
+    layers, channels = [], 3
+    for _ in range(3):
+        layers += [nn.Conv2d(channels, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.ReLU()]
+        channels = 64
+    return nn.Sequential(*layers, MeanOf(2, 3), nn.Linear(64, 10)), pictures(), 10
+
+
+def rms_normalization():
+    layers, width = [], 48
+    for _ in range(4):
+        layers += [nn.Linear(width, 256), nn.RMSNorm(256), nn.GELU()]
+        width = 256
+    return nn.Sequential(*layers, MeanOf(1), nn.Linear(256, 10)), torch.rand(a.batch, 64, 48), 10
+
+
 def resnet50():
     def conv(i, o, kernel, stride=1):
         return [nn.Conv2d(i, o, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(o)]
@@ -181,7 +235,10 @@ def lstm():
     return Lstm(), tokens, measure.LSTM_VOCABULARY
 
 
-MODELS = measure.by_name(fashion_cnn, mlp, cifar_cnn, four_convolutions, resnet50, gpt2_small, lstm)
+MODELS = measure.by_name(
+    *(fashion_cnn, mlp, cifar_cnn, four_convolutions, resnet50, gpt2_small, lstm),
+    *(transposed_convolutions, separable_convolutions, convolutions_1d, group_normalization, rms_normalization),
+)
 
 
 # Kernels.

@@ -1,6 +1,7 @@
 //! `systole import`: weights of PyTorch, Hugging Face and Keras as a model file.
 
 use super::common::Common;
+use super::known::keep_tokenizer;
 use super::outcome::{Failure, Outcome, Run};
 use super::screen::{Screen, counted, program, quoted, table};
 use super::target::{Target, config_of};
@@ -8,6 +9,7 @@ use crate::config::Config;
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use systole_datasets::Tokenizer;
 use systole_ir::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_nn::loss::Loss;
 use systole_nn::metric::Metric;
@@ -46,10 +48,28 @@ fn run(args: &ImportArgs, screen: &Screen) -> Outcome {
     let source = Source::open(&args.file)?;
     let place = || args.file.display().to_string();
     let mut model = model(args, &source)?;
-    let report = source.fill(&mut model, args.partial).at(place)?;
+    let mut report = source.fill(&mut model, args.partial).at(place)?;
+    report.notes.extend(bring_tokenizer(args, &mut model));
     model.save(&args.out)?;
     show(args, &source, &model, &report, screen);
     Ok(0)
+}
+
+/// Keeps the tokenizer of a folder of Hugging Face with its model, and says so. One that is of a kind not read here costs no weights.
+fn bring_tokenizer(args: &ImportArgs, model: &mut Model) -> Option<String> {
+    if !["tokenizer.json", "vocab.json"].iter().any(|name| args.file.join(name).is_file()) {
+        return None;
+    }
+    Some(match Tokenizer::read(&args.file) {
+        Ok(tokenizer) => {
+            keep_tokenizer(model, &tokenizer);
+            format!(
+                "with the folder's tokenizer, which the model file keeps ({} tokens)",
+                tokenizer.vocabulary_size()
+            )
+        }
+        Err(e) => format!("without the folder's tokenizer: {e}"),
+    })
 }
 
 /// The model that the weights are for: named, or what the file says.

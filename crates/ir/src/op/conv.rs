@@ -2,7 +2,7 @@
 
 use super::attr::ints;
 use super::dot::sum_of_products;
-use super::window::{WindowDim, checked_type};
+use super::window::{WindowDim, checked_type, reach_of};
 use super::*;
 use crate::require;
 use smallvec::smallvec;
@@ -68,6 +68,22 @@ impl ConvDims {
             kernel_spatial: self.output_spatial.clone(),
             output_batch: self.kernel_input_feature,
             output_feature: self.kernel_output_feature,
+            output_spatial: self.kernel_spatial.clone(),
+        }
+    }
+
+    /// The layout of the convolution of the output's cotangent with the dilated input that gives the kernel's cotangent
+    /// backwards.
+    fn for_transposed_kernel_gradient(&self) -> ConvDims {
+        ConvDims {
+            input_batch: self.output_feature,
+            input_feature: self.output_batch,
+            input_spatial: self.output_spatial.clone(),
+            kernel_input_feature: self.input_batch,
+            kernel_output_feature: self.input_feature,
+            kernel_spatial: self.input_spatial.clone(),
+            output_batch: self.kernel_output_feature,
+            output_feature: self.kernel_input_feature,
             output_spatial: self.kernel_spatial.clone(),
         }
     }
@@ -281,6 +297,10 @@ impl Convolution {
     /// The cotangent of the kernel: the input convolved with the dilated cotangent, batch and features exchanged.
     fn kernel_gradient(&self, x: &Tensor, kernel: &Tensor, dy: &Tensor) -> Tensor {
         let d = &self.dims;
+        let is_transposed = self.lhs_dilation.iter().any(|s| *s > 1) && self.strides.iter().all(|s| *s == 1);
+        if is_transposed && self.feature_groups == 1 && self.batch_groups == 1 {
+            return self.transposed_kernel_gradient(x, kernel, dy);
+        }
         let spatial = d.output_spatial.iter().enumerate();
         let padding = spatial
             .map(|(i, &o)| self.along(i, x.shape(), kernel.shape()).window_cotangent_padding(dy.shape()[o]))
@@ -297,6 +317,31 @@ impl Convolution {
             element_type: kernel.dtype(),
         };
         x.convolution(dy, op)
+    }
+
+    /// As [`Convolution::kernel_gradient`] where the input is dilated and the window's stride is 1, with the operands in each
+    /// other's place: the dilated input then is the window, and no convolution over holes is needed.
+    fn transposed_kernel_gradient(&self, x: &Tensor, kernel: &Tensor, dy: &Tensor) -> Tensor {
+        let d = &self.dims;
+        let padding = (0..d.output_spatial.len()).map(|i| {
+            let along = self.along(i, x.shape(), kernel.shape());
+            let reach = reach_of(along.window, along.window_dilation);
+            let out = dy.shape()[d.output_spatial[i]] as i64;
+            let low = reach - 1 - along.padding[0];
+            [low, reach - 1 + reach_of(along.size, along.base_dilation) - out - low]
+        });
+        let op = Convolution {
+            strides: self.rhs_dilation.clone(),
+            padding: padding.collect(),
+            lhs_dilation: self.strides.clone(),
+            rhs_dilation: self.lhs_dilation.clone(),
+            reversal: vec![false; self.reversal.len()],
+            dims: d.for_transposed_kernel_gradient(),
+            feature_groups: 1,
+            batch_groups: 1,
+            element_type: kernel.dtype(),
+        };
+        reverse(&dy.convolution(x, op), &d.kernel_spatial)
     }
 }
 
@@ -480,6 +525,8 @@ fn cases(dtype: DType) -> Vec<Sample> {
         case("cropped", dtype, &[1, 9, 2], &[2, 2, 2], |_, _| Convolution { padding: vec![[-2, -3]], ..plain(1) }),
         case("dilated_kernel", dtype, &[1, 7, 7, 2], &[2, 3, 2, 2], |x, k| Convolution::same(x, k, &[1, 2], &[3, 2], 1)),
         case("dilated_input", dtype, &[1, 4, 3, 2], &[3, 2, 2, 3], |_, _| Convolution { lhs_dilation: smallvec![2, 3], padding: vec![[1, 2], [0, 1]], strides: smallvec![1, 2], ..plain(2) }),
+        case("transposed", dtype, &[2, 3, 4, 2], &[4, 3, 2, 3], |_, _| Convolution { lhs_dilation: smallvec![2, 3], padding: vec![[2, 3], [1, 0]], ..plain(2) }),
+        case("transposed_odd", dtype, &[3, 4, 2, 5], &[3, 3, 2, 2], |_, _| Convolution { dims: odd_layout(), lhs_dilation: smallvec![2, 1], rhs_dilation: smallvec![2, 1], padding: vec![[-1, 4], [2, 0]], reversal: vec![true, false], ..plain(2) }),
         case("all_dilations", dtype, &[1, 5, 2], &[3, 2, 2], |_, _| Convolution { lhs_dilation: smallvec![3], rhs_dilation: smallvec![2], strides: smallvec![2], padding: vec![[3, -2]], ..plain(1) }),
         case("reversed", dtype, &[1, 5, 5, 2], &[3, 2, 2, 3], |_, _| Convolution { reversal: vec![true, false], strides: smallvec![2, 1], ..plain(2) }),
         case("grouped", dtype, &[2, 5, 6], &[3, 2, 9], |_, _| Convolution { feature_groups: 3, strides: smallvec![2], padding: vec![[1, 1]], ..plain(1) }),

@@ -62,7 +62,7 @@ fn reach(n: usize, dilation: usize) -> Option<i64> {
 }
 
 /// [`reach`] of sizes that [`WindowDim::count`] has accepted.
-fn reach_of(n: usize, dilation: usize) -> i64 {
+pub(super) fn reach_of(n: usize, dilation: usize) -> i64 {
     reach(n, dilation).unwrap_or(i64::MAX)
 }
 

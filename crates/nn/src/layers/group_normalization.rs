@@ -86,18 +86,24 @@ impl Layer for GroupNormalization {
             let features = x.dim(axis as isize);
             let groups = self.groups_of(features, x)?;
             sized("GroupNormalization", "gamma", &[features])?;
-            let mut grouped = x.shape().to_vec();
-            grouped.splice(axis..=axis, [groups, features / groups]);
-            let x32 = cast(cx, x).convert(DType::F32).reshape(grouped);
-            let others: Vec<usize> = (1..x32.rank()).filter(|d| *d != axis).collect();
-            let centred = &x32 - x32.mean(&others).broadcast_except(x32.shape(), &others);
-            let variance = (&centred * &centred).mean(&others);
-            let inverse = (variance + self.epsilon).rsqrt().broadcast_except(x32.shape(), &others);
-            let mut y = (centred * inverse).reshape(x.shape().clone());
+            let x32 = cast(cx, x).convert(DType::F32);
+            let others: Vec<usize> = (1..x.rank()).filter(|d| *d != axis).collect();
+            let (batch, places) = (x.dim(0), others.iter().map(|d| x.shape()[*d]).product::<usize>());
+            // By features first: sums over places keep the innermost dimension whole, and what is spread over the places has
+            // one value for each feature. The groups' dimensions are but those of `[B, C]`.
+            let spread = |of_features: &Tensor| of_features.broadcast_in_dim(x.shape(), &[0, axis]);
+            let mean_of_groups = |t: &Tensor| {
+                let of_features = if places == 1 { t.reshape([batch, features]) } else { t.mean(&others) };
+                let grouped = of_features.reshape([batch, groups, features / groups]);
+                grouped.mean(&[2]).broadcast_except(grouped.shape(), &[2]).reshape([batch, features])
+            };
+            let centred = &x32 - spread(&mean_of_groups(&x32));
+            let mut factor = (mean_of_groups(&(&centred * &centred)) + self.epsilon).rsqrt();
             if self.scale {
                 let gamma = cx.variable("gamma", &[features], &self.gamma_initializer, true);
-                y = y * gamma.broadcast_in_dim(x.shape(), &[axis]);
+                factor = &factor * gamma.broadcast_in_dim(factor.shape(), &[1]);
             }
+            let mut y = centred * spread(&factor);
             if self.center {
                 let beta = cx.variable("beta", &[features], &self.beta_initializer, true);
                 y = y + beta.broadcast_in_dim(x.shape(), &[axis]);
