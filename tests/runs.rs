@@ -359,3 +359,40 @@ fn ids_and_labels_beyond_the_model_are_refused_before_the_first_step() {
     ];
     refused(&[&lstm[..], &["--set=layers.3.units=60"]].concat(), &["there is a label", "0 to 59", "try: "]);
 }
+
+/// Where a normalized array is only pooled, its gradient asks which element was the greatest of an array computed anew, with
+/// more digits than the greatest was stored with.
+#[test]
+fn the_greatest_of_rounded_values_has_a_gradient() {
+    let f = Folder::new("greatest");
+    let toml = r#"
+        [data]
+        dataset = "cifar10"
+        scale = "1/255"
+        [[layers]]
+        type = "Conv2D"
+        filters = 16
+        kernel_size = 3
+        strides = 4
+        padding = "same"
+        [[layers]]
+        type = "BatchNormalization"
+        [[layers]]
+        type = "GlobalMaxPooling2D"
+        [[layers]]
+        type = "Dense"
+        units = 10
+        activation = "softmax"
+        [optimizer]
+        type = "sgd"
+        [compile]
+        loss = "sparse_categorical_crossentropy"
+        precision = "mixed_bfloat16"
+        [fit]
+        epochs = 1
+        batch_size = 32
+    "#;
+    f.write("greatest.toml", toml);
+    let said = f.run(&["train", "greatest.toml", "--fast-dev-run=2", "--limit-val-batches=1"]).ok();
+    assert!((said.out.clone() + &said.err).contains("It runs"), "{}{}", said.out, said.err);
+}

@@ -6,7 +6,7 @@
 
 use crate::program::{Expr, Instr, Kernel, Load, Map, Schedule};
 use smallvec::smallvec;
-use systole_ir::op::Convert;
+use systole_ir::op::{CompareType, Convert, Direction};
 use systole_ir::{DType, Op};
 
 /// Rewrites the maps of a schedule, those of reductions included.
@@ -44,7 +44,12 @@ pub fn from_wide(map: &Map, input: usize) -> Map {
 fn reads_wide(instr: &Instr) -> bool {
     let by_value = match &instr.op {
         Op::Unary(_) | Op::Binary(_) | Op::Clamp(_) | Op::Select(_) | Op::Convert(_) => true,
-        Op::Compare(c) => c.compare_type != systole_ir::op::CompareType::TotalOrder,
+        // Whether a value is the greatest of an array is asked of stored values, one of which was rounded: unrounded ones
+        // would equal none of them, and the gradient of a maximum would be that of no element.
+        Op::Compare(c) => {
+            let is_equality = matches!(c.direction, Direction::Eq | Direction::Ne);
+            c.compare_type != CompareType::TotalOrder && !is_equality
+        }
         // Rounding is the op's purpose.
         Op::ReducePrecision(_) => false,
         // Not element-wise, so never an instruction of a map: either loads or steps of their own.
