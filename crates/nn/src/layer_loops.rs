@@ -91,7 +91,7 @@ impl LayerChain {
         let others = || nodes[..range.start].iter().chain(&nodes[range.end..]);
         let own = &nodes[range.clone()];
         let shared = |p: &LayerNode| own.iter().chain(others()).filter(|q| q.name == p.name).count() > 1;
-        !hidden(&architecture.output)
+        !architecture.outputs().any(|output| hidden(&output))
             && !others().flat_map(|p| &p.inputs).any(hidden)
             && !own.iter().any(shared)
     }

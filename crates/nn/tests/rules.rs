@@ -60,7 +60,7 @@ fn penalties_are_in_the_loss_and_in_the_gradient() {
     let mut model = compiled([ruled.clone()], 0.1, None);
     let row = |v: &[f32]| Literal::from_slice([1, v.len()], v).unwrap();
     model.build(&[systole_ir::TensorType::new(systole_ir::DType::F32, [2])]).unwrap();
-    let batch = Batch { inputs: vec![row(&X)], label: Some(row(&[4.0])), weight: None };
+    let batch = Batch { inputs: vec![row(&X)], label: Some(row(&[4.0])), ..Default::default() };
     let gradients = model.gradients(&batch).unwrap();
     near(&gradients[0].1.to_f32s(), &[-2.0 + 0.5, -4.0 + 0.5]);
     let mut model = compiled([ruled.clone()], 0.1, None);

@@ -27,7 +27,7 @@ mod wrapped;
 pub use argument::{Axes, Each, Edges, Padding, Pair, Sizes};
 pub use built_in::BuiltIn;
 pub use read::{CustomLayers, CustomObjects, LayerConstructor};
-pub use spec::{LayerKind, LayerSpec};
+pub use spec::{LayerKind, LayerSpec, NestedModel};
 pub use wrapped::Wrapped;
 
 use built_in::Arguments;

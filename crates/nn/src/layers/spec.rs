@@ -9,6 +9,7 @@ use serde_json::json;
 use std::panic::Location;
 use std::sync::Arc;
 use systole_ir::user_line;
+use systole_runtime::{Buffer, Params};
 
 /// A built-in layer or a user's.
 #[derive(Clone, Debug)]
@@ -17,6 +18,26 @@ pub enum LayerKind {
     BuiltIn(BuiltIn),
     /// A layer from outside; model files need its constructor to load it.
     Custom(Arc<dyn Layer>),
+    /// A model, and the weights that it brings, by their paths in it.
+    Model(Arc<dyn NestedModel>, Params<Buffer>),
+}
+
+/// A model in the place of a layer: an [`Architecture`](crate::Architecture).
+pub trait NestedModel: Layer {
+    /// Errors where it cannot be a layer, or with the first argument of its layers that was given wrongly.
+    fn check(&self) -> Result<()>;
+
+    /// As [`Layer::call`], where none of its weights trains.
+    fn call_frozen(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor;
+
+    /// Whether the layer with the weight of this path trains.
+    fn trains(&self, path: &str) -> bool;
+
+    /// What the weight of this path starts as, where a model inside brings it.
+    fn start(&self, path: &str) -> Option<&Buffer>;
+
+    /// Its layers with their names.
+    fn layers(&self) -> Vec<(&str, &LayerSpec)>;
 }
 
 /// A layer in its place in a model: its name, what it is, whether it trains.
@@ -69,6 +90,33 @@ impl LayerSpec {
         LayerSpec::new(LayerKind::Custom(Arc::new(layer))).asked_here()
     }
 
+    /// A model as a layer, with weights that it brings.
+    #[track_caller]
+    pub(crate) fn of_model(model: impl NestedModel + 'static, weights: Params<Buffer>) -> LayerSpec {
+        LayerSpec::new(LayerKind::Model(Arc::new(model), weights)).asked_here()
+    }
+
+    /// The model that it is.
+    pub(crate) fn nested(&self) -> Option<&dyn NestedModel> {
+        match &self.kind {
+            LayerKind::Model(model, _) => Some(&**model),
+            _ => None,
+        }
+    }
+
+    /// Whether its weight of this path trains, as far as layers say.
+    pub(crate) fn trains(&self, path: &str) -> bool {
+        self.trainable && self.nested().is_none_or(|model| model.trains(path))
+    }
+
+    /// What its weight of this path starts as, where a model brings it.
+    pub(crate) fn start(&self, path: &str) -> Option<&Buffer> {
+        match &self.kind {
+            LayerKind::Model(model, weights) => weights.get(path).or_else(|| model.start(path)),
+            _ => None,
+        }
+    }
+
     /// What it is.
     pub fn kind(&self) -> &LayerKind {
         &self.kind
@@ -79,6 +127,7 @@ impl LayerSpec {
         match &self.kind {
             LayerKind::BuiltIn(b) => b.layer(),
             LayerKind::Custom(l) => l.as_ref(),
+            LayerKind::Model(model, _) => as_layer(&**model),
         }
     }
 
@@ -145,6 +194,7 @@ impl LayerSpec {
         let builder = cx.builder().clone();
         builder.asked_at(self.asked, || match &self.kind {
             LayerKind::BuiltIn(b) if !self.trainable => cx.frozen(|cx| b.arguments().call_frozen(cx, inputs)),
+            LayerKind::Model(model, _) if !self.trainable => cx.frozen(|cx| model.call_frozen(cx, inputs)),
             _ => self.layer().call(cx, inputs),
         })
     }
@@ -169,6 +219,7 @@ impl LayerSpec {
         match &self.kind {
             LayerKind::BuiltIn(b) => b.arguments().check(),
             LayerKind::Custom(_) => Ok(()),
+            LayerKind::Model(model, _) => model.check(),
         }
     }
 
@@ -177,9 +228,9 @@ impl LayerSpec {
     pub(super) fn set(mut self, key: &str, value: Value) -> LayerSpec {
         let changed = match &self.kind {
             LayerKind::BuiltIn(b) => b.with(key, value),
-            LayerKind::Custom(l) => Err(Error::new(
+            LayerKind::Custom(_) | LayerKind::Model(..) => Err(Error::new(
                 ErrorKind::Config,
-                format!("{} takes no argument `{key}` here", l.class_name()),
+                format!("{} takes no argument `{key}` here", self.class_name()),
             )
             .hint("set it in the layer's own constructor")),
         };
@@ -221,6 +272,10 @@ impl LayerSpec {
         }
         config
     }
+}
+
+fn as_layer(model: &dyn NestedModel) -> &dyn Layer {
+    model
 }
 
 // Arguments that layers of several files have; all others stand beside their layer.
