@@ -343,7 +343,8 @@ impl Architecture {
         }
         let output = value.get("output").ok_or_else(|| broken("there is no `output` entry".into()))?;
         let output = source_from_json(output, inputs.len(), nodes.len())?;
-        let more = if value.get("more_outputs").is_some() { list(value, "more_outputs")? } else { &Vec::new() };
+        let more =
+            if value.get("more_outputs").is_some() { list(value, "more_outputs")? } else { &Vec::new() };
         let more_outputs =
             more.iter().map(|s| source_from_json(s, inputs.len(), nodes.len())).collect::<Result<_>>()?;
         let beside = match value.get("networks") {
@@ -429,7 +430,8 @@ impl NestedModel for Architecture {
     }
 
     fn call_frozen(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let still = |node: &LayerNode| LayerNode { layer: node.layer.clone().trainable(false), ..node.clone() };
+        let still =
+            |node: &LayerNode| LayerNode { layer: node.layer.clone().trainable(false), ..node.clone() };
         let nodes = self.nodes.iter().map(still).collect();
         Layer::call(&Architecture { nodes, ..self.clone() }, cx, inputs)
     }

@@ -93,9 +93,12 @@ impl Batch {
         for output in &fields.outputs {
             let label = label_field(output, &fields.inputs);
             if !has(&label) {
-                return Err(Error::new(ErrorKind::Data, format!("the data has no labels of output {output}"))
-                    .because(format!("its fields are: {}", sample.names().collect::<Vec<_>>().join(", ")))
-                    .hint(format!("name the field with them `{label}`")));
+                return Err(Error::new(
+                    ErrorKind::Data,
+                    format!("the data has no labels of output {output}"),
+                )
+                .because(format!("its fields are: {}", sample.names().collect::<Vec<_>>().join(", ")))
+                .hint(format!("name the field with them `{label}`")));
             }
             let own = weight_field(output);
             let weight = [own.as_str(), WEIGHT_FIELD].into_iter().find(|name| has(name));
@@ -145,7 +148,8 @@ impl Batch {
 
     /// The weights of samples of each label, in order; none where no label has any, and ones where one has none.
     pub(crate) fn weights(&self) -> Vec<Literal> {
-        let all = || self.label.iter().map(|_| &self.weight).chain(self.more.iter().map(|(_, weight)| weight));
+        let all =
+            || self.label.iter().map(|_| &self.weight).chain(self.more.iter().map(|(_, weight)| weight));
         if all().all(Option::is_none) {
             return self.weight.iter().cloned().collect();
         }

@@ -7,11 +7,11 @@
 use crate::architecture::{LayerNode, NodeInput};
 use crate::batch::Batch;
 use crate::compile::Compile;
-use crate::layer::{Cx, Precision};
 use crate::goals::Goals;
+use crate::layer::{Cx, Precision};
 use crate::model::{Model, counted};
-use crate::train_step::BatchTree;
 use crate::step::{Traced, controls, union};
+use crate::train_step::BatchTree;
 use systole_ir::{DType, Literal, Result, Tensor};
 use systole_runtime::{Buffer, Params, jit};
 
@@ -129,7 +129,9 @@ impl Model {
 
     fn in_forward_pass(&self, batch: &Batch, exactly: bool) -> Result<Finding> {
         let compiled = self.compiled()?;
-        let function = forward(self, &compiled.config, &compiled.goals).on(compiled.backend.clone()).named("check numerics");
+        let function = forward(self, &compiled.config, &compiled.goals)
+            .on(compiled.backend.clone())
+            .named("check numerics");
         let (_, step, seed) = controls(
             compiled.config.optimizer.values_at(0),
             self.step.saturating_sub(1),

@@ -14,9 +14,11 @@ use systole_runtime::{Buffer, Params, backend, jit};
 const PIECES: [usize; 4] = [512, 64, 8, 1];
 
 /// Layers whose output at a place depends on that place alone.
-const OF_ONE_PLACE: [&str; 20] = [
+const OF_ONE_PLACE: [&str; 24] = [
     "Activation",
+    "ActivityRegularization",
     "Add",
+    "AlphaDropout",
     "Average",
     "Dense",
     "Dropout",
@@ -34,7 +36,9 @@ const OF_ONE_PLACE: [&str; 20] = [
     "ReLU",
     "Rescaling",
     "ReversibleEmbedding",
+    "SpatialDropout1D",
     "Subtract",
+    "TimeDistributed",
 ];
 /// Layers that keep what they need of the places before.
 const THAT_KEEP: [&str; 6] =
@@ -248,7 +252,16 @@ fn check_layer(name: &str, layer: &LayerSpec) -> Result<()> {
         return model.layers().into_iter().try_for_each(|(name, layer)| check_layer(name, layer));
     }
     let class = layer.class_name();
-    if OF_ONE_PLACE.contains(&class) || THAT_KEEP.contains(&class) {
+    let config = layer.layer().config();
+    if config["mask_zero"] == true {
+        return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
+            .at(format!("layer {name}"))
+            .because("its tokens of 0 are padding, which a text has not")
+            .hint("train one without mask_zero"));
+    }
+    // A batch normalisation of features is a factor and a summand of each.
+    let of_features = class == "BatchNormalization" && config["axis"] == -1;
+    if of_features || OF_ONE_PLACE.contains(&class) || THAT_KEEP.contains(&class) {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")

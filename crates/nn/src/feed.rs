@@ -140,8 +140,9 @@ fn apply_class_weight(batch: &mut Batch, weights: &BTreeMap<i64, f64>) -> Result
     }
     if !batch.more.is_empty() {
         let what = "class_weight does not say which of several outputs its classes are of";
-        return Err(Error::new(ErrorKind::Config, what)
-            .hint("give weights of samples: a field OUTPUT_sample_weight"));
+        return Err(
+            Error::new(ErrorKind::Config, what).hint("give weights of samples: a field OUTPUT_sample_weight")
+        );
     }
     let Some(label) = &batch.label else { return Ok(()) };
     let n = batch.size();

@@ -107,7 +107,8 @@ impl Goals {
             };
             let logits = cx.logits_of(y);
             let prediction = Prediction { value: y, logits: logits.as_ref() };
-            let value = loss.value(label, prediction, weights.get(i));
+            let mask = cx.mask_of(y);
+            let value = loss.value_of_counted(label, prediction, weights.get(i), mask.as_ref());
             let weighed = goal.loss_weight.map_or_else(|| value.clone(), |weight| &value * weight);
             total = Some(match total {
                 Some(sum) => sum + weighed,

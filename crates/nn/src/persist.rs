@@ -322,7 +322,10 @@ impl Model {
         let differs = [
             ("optimizer", optimizer != was.optimizer),
             ("step", now.train_step.as_ref().map(|step| step.name()) != own_step.as_deref()),
-            ("loss", (&now.loss, &now.losses, &now.loss_weights) != (&was.loss, &was.losses, &was.loss_weights)),
+            (
+                "loss",
+                (&now.loss, &now.losses, &now.loss_weights) != (&was.loss, &was.losses, &was.loss_weights),
+            ),
             ("metrics", metrics_of(now) != metrics_of(&was)),
             ("precision", now.precision != was.precision),
             ("seed", now.seed != was.seed || initial_seed != seed),

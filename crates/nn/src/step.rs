@@ -172,18 +172,16 @@ impl TrainRecipe {
             Cx::new(&builder, union(&trainable, &frozen), self.precision).training_with(&seed, &step);
         cx = cx.with_loops(self.loops);
         let outputs = self.architecture.call_all(&mut cx, &inputs);
-        let outcome = builder.scope("loss", || {
-            self.goals.outcome(&mut cx, &outputs, (&labels, &weights), true)
-        });
+        let outcome =
+            builder.scope("loss", || self.goals.outcome(&mut cx, &outputs, (&labels, &weights), true));
         let loss = outcome.loss.clone();
         let labels = self.classes_of(labels);
         let update = UpdateInputs { learning_rate, step: step.convert(DType::I64) };
         let changed = cx.take_updates();
         let (new, slots) = self.descend(&loss, &update, &trainable, &changed, &slots);
         let new = builder.scope("optimizer", || cx.constrained(new));
-        let metrics = builder.scope("metrics", || {
-            self.metrics.update(&metrics, &cx, &outputs, (&labels, &weights), &outcome)
-        });
+        let metrics = builder
+            .scope("metrics", || self.metrics.update(&metrics, &cx, &outputs, (&labels, &weights), &outcome));
         let good = self.good(&metrics);
         (kept(&good, &new, &trainable), kept(&good, &changed, &frozen), slots, metrics)
     }
@@ -402,7 +400,8 @@ impl MetricSet {
                 output: of.output,
             });
         }
-        let apart = goals.all.iter().enumerate().filter(|(_, g)| goals.has_several_losses() && g.loss.is_some());
+        let apart =
+            goals.all.iter().enumerate().filter(|(_, g)| goals.has_several_losses() && g.loss.is_some());
         let losses = apart.map(|(i, goal)| (i, format!("{}_loss", goal.name))).collect();
         let logged = config.train_step.as_ref().map_or(Vec::new(), |step| step.logged());
         MetricSet { members, losses, logged }
@@ -420,8 +419,7 @@ impl MetricSet {
         let mut state = Params::new();
         state.insert(LOSS_TOTAL, Buffer::zeros(scalar.clone()));
         state.insert(LOSS_COUNT, Buffer::zeros(scalar.clone()));
-        self.means()
-            .for_each(|name| state.insert(format!("{name}/total"), Buffer::zeros(scalar.clone())));
+        self.means().for_each(|name| state.insert(format!("{name}/total"), Buffer::zeros(scalar.clone())));
         for m in &self.members {
             let output = outputs.get(m.output).map_or(&[][..], Vec::as_slice);
             for (slot, start) in m.metric.initial(output) {
@@ -458,7 +456,9 @@ impl MetricSet {
             let logits = cx.logits_of(y);
             let prediction = Prediction { value: y, logits: logits.as_ref() };
             let weight = weights.get(m.goal).filter(|_| m.weighted);
-            for (slot, value) in m.metric.update(&own, label, prediction, weight) {
+            let mask = cx.mask_of(y);
+            let updated = m.metric.update_of_counted(&own, label, prediction, weight, mask.as_ref());
+            for (slot, value) in updated {
                 new.insert(format!("{}/{slot}", m.name), value);
             }
         }

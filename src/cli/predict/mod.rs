@@ -72,6 +72,12 @@ fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
     let mut model = Model::load_to_predict(&file)?;
     let config = with_settings(config_of(&model, &file)?, &args.sets, &file)?;
     let takes = Takes::of(&model, &file)?;
+    if let [first, rest @ ..] = model.architecture().output_names().as_slice()
+        && !rest.is_empty()
+    {
+        screen
+            .line(format!("Answers are those of the output {first}; the model also has {}", rest.join(", ")));
+    }
     if matches!(takes, Takes::Text(_)) {
         model.class_names = tokens_of(&model)?;
     }

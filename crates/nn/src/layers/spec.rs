@@ -4,6 +4,7 @@
 //! one of them replaced, read back. So all three know the same arguments and say the same about wrong ones.
 
 use super::built_in::*;
+use super::masking;
 use crate::setters::setters;
 use serde_json::json;
 use std::panic::Location;
@@ -181,13 +182,19 @@ impl LayerSpec {
         self
     }
 
-    /// Builds the layer's part of a graph.
+    /// Builds the layer's part of a graph. Which steps count goes on from the inputs to the output, as the layer's kind has it.
     pub fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        if self.remat {
-            let builder = cx.builder().clone();
-            return builder.rematerialized(|| self.call_kind(cx, inputs));
+        let y = match self.remat {
+            true => {
+                let builder = cx.builder().clone();
+                builder.rematerialized(|| self.call_kind(cx, inputs))
+            }
+            false => self.call_kind(cx, inputs),
+        };
+        if cx.has_masks() && cx.mask_of(&y).is_none() {
+            masking::pass_on(cx, self.class_name(), inputs, &y);
         }
-        self.call_kind(cx, inputs)
+        y
     }
 
     fn call_kind(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
@@ -262,13 +269,18 @@ impl LayerSpec {
         })
     }
 
-    /// The layer's arguments without rules that it has not: files of earlier versions and theirs of today are the same bytes.
+    /// The layer's arguments without rules and masks that it has not: files of earlier versions and theirs of today are the same bytes.
     fn written_config(&self) -> Value {
         let mut config = self.layer().config();
         if let Value::Object(keys) = &mut config {
             let rules = ["kernel_regularizer", "bias_regularizer", "activity_regularizer"];
-            let rules = [rules.as_slice(), &["kernel_constraint", "bias_constraint"]].concat();
+            let of_parts = ["depthwise_regularizer", "pointwise_regularizer"];
+            let constraints =
+                ["kernel_constraint", "bias_constraint", "depthwise_constraint", "pointwise_constraint"];
+            let rules = [rules.as_slice(), &of_parts, &constraints].concat();
             keys.retain(|key, value| !value.is_null() || !rules.contains(&key.as_str()));
+            let of_masks = ["mask_zero", "zero_output_for_mask"];
+            keys.retain(|key, value| *value != Value::Bool(false) || !of_masks.contains(&key.as_str()));
         }
         config
     }

@@ -1,0 +1,169 @@
+//! Masking: steps that do not count; and how masks go on from layer to layer.
+
+use super::built_in::*;
+use super::sample::*;
+use super::spec::LayerSpec;
+use crate::setters::setters;
+
+/// `x: T[B, S, …, K] → T[B, S, …, K]`: steps whose features are all `mask_value` do not count.
+///
+/// Layers after it leave them out: recurrent layers keep their state, attention does not look there, global average pooling, batch
+/// normalisation, losses and means of metrics do not count them. A layer that has nothing to do with steps (Dense, Dropout,
+/// activations, normalisations) hands the mask on; one that rearranges places (convolutions, poolings, Flatten, Reshape) ends it. Features of those
+/// steps become 0. As in Keras, whose MultiHeadAttention besides takes the mask of its inputs away from layers that read them
+/// after it; here they keep it. [`Embedding`](super::Embedding) does the same with `mask_zero`.
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::{dense, lstm, masking}, Model};
+/// let model = Model::sequential([masking().mask_value(-1.0), lstm(8), dense(2)]);
+/// assert_eq!(model.output_for(&[TensorType::new(F32, [20, 3])])?.shape.dims(), [2]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Masking {
+    /// The value of features that do not count. Default: 0.
+    pub mask_value: f64,
+}
+
+impl Arguments for Masking {
+    fn check(&self) -> Result<()> {
+        match self.mask_value.is_nan() {
+            true => Err(wrong("Masking", "a mask_value that is a number", self.mask_value)),
+            false => Ok(()),
+        }
+    }
+
+    fn parity() -> &'static str {
+        PARITY
+    }
+}
+
+impl Layer for Masking {
+    fn class_name(&self) -> &'static str {
+        "Masking"
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            if x.rank() < 2 {
+                return Err(unfit("Masking", "steps of features [B, S, K]", x.ty())
+                    .hint("put reshape([steps, features]) before it"));
+            }
+            let last = x.rank() - 1;
+            let mask = x.not_equal(&x.scalar_like(self.mask_value).broadcast_to(x.shape())).any(&[last]);
+            let x = cast_floats(cx, x);
+            let dims: Vec<usize> = (0..last).collect();
+            let y = mask.broadcast_in_dim(x.shape(), &dims).select(&x, &x.zeros_like());
+            cx.set_mask(&y, &mask);
+            Ok(y)
+        })
+    }
+
+    fn config(&self) -> Value {
+        config_of(self)
+    }
+}
+
+/// Layers whose output has the steps of their first input: what counts there counts behind them.
+const THAT_HAND_ON: [&str; 27] = [
+    "Activation",
+    "ActivityRegularization",
+    "AdditiveAttention",
+    "AlphaDropout",
+    "Attention",
+    "BatchNormalization",
+    "Dense",
+    "Dropout",
+    "ELU",
+    "GaussianDropout",
+    "GaussianNoise",
+    "GroupNormalization",
+    "GroupQueryAttention",
+    "Identity",
+    "LayerNormalization",
+    "LeakyReLU",
+    "MultiHeadAttention",
+    "Normalization",
+    "PReLU",
+    "PositionEmbedding",
+    "ReLU",
+    "Rescaling",
+    "Softmax",
+    "SpatialDropout1D",
+    "TimeDistributed",
+    "TransformerBlock",
+    "UnitNormalization",
+];
+
+/// Layers that join inputs of one shape: a step counts where it does in any input, if all have masks.
+const THAT_JOIN: [&str; 6] = ["Add", "Average", "Maximum", "Minimum", "Multiply", "Subtract"];
+
+/// Layers that give one output for each step where they are asked to.
+const RECURRENT: [&str; 4] = ["Bidirectional", "GRU", "LSTM", "SimpleRNN"];
+
+/// Gives a layer's output the mask that its inputs' make.
+pub(super) fn pass_on(cx: &mut Cx, class: &str, inputs: &[Tensor], y: &Tensor) {
+    let mask = match inputs {
+        [] => None,
+        _ if THAT_JOIN.contains(&class) => joined(cx, inputs),
+        _ if class == "Concatenate" => concatenated(cx, inputs, y),
+        [x, ..] if THAT_HAND_ON.contains(&class) || (RECURRENT.contains(&class) && y.rank() == 3) => {
+            cx.mask_of(x)
+        }
+        _ => None,
+    };
+    let fits = |mask: &Tensor| y.shape().starts_with(mask.shape());
+    if let Some(mask) = mask.filter(fits) {
+        cx.set_mask(y, &mask);
+    }
+}
+
+fn joined(cx: &Cx, inputs: &[Tensor]) -> Option<Tensor> {
+    let masks: Vec<Tensor> = inputs.iter().map(|x| cx.mask_of(x)).collect::<Option<_>>()?;
+    let same = masks.iter().all(|mask| mask.shape() == masks[0].shape());
+    same.then(|| masks.into_iter().reduce(|a, b| a.or(&b)))?
+}
+
+/// An input without a mask counts everywhere. Along the features a step counts where it does in any input.
+fn concatenated(cx: &Cx, inputs: &[Tensor], y: &Tensor) -> Option<Tensor> {
+    let rank = inputs.iter().find_map(|x| cx.mask_of(x)).map(|mask| mask.rank())?;
+    let of = |x: &Tensor| {
+        let shape = x.shape().get(..rank)?;
+        let all = || x.builder().full(&TensorType::new(DType::Bool, shape), 1.0);
+        Some(cx.mask_of(x).filter(|mask| mask.shape().dims() == shape).unwrap_or_else(all))
+    };
+    let masks: Vec<Tensor> = inputs.iter().map(of).collect::<Option<_>>()?;
+    let grown = (0..rank).find(|&d| inputs.iter().any(|x| x.shape()[d] != y.shape()[d]));
+    match grown {
+        Some(axis) => Some(Tensor::concatenate(&masks.iter().collect::<Vec<_>>(), axis)),
+        None => masks.into_iter().reduce(|a, b| a.or(&b)),
+    }
+}
+
+/// `x: T[B, S, …, K] → T[B, S, …, K]`: steps whose features are all 0 do not count. Arguments: [`Masking`].
+///
+/// ```
+/// use systole_nn::layers::masking;
+/// assert!(masking().mask_value(-1.0).check().is_ok());
+/// ```
+#[track_caller]
+pub fn masking() -> LayerSpec {
+    LayerSpec::of(Masking::default())
+}
+
+setters!(LayerSpec:
+    /// What all features of a step are that Masking leaves out.
+    mask_value: f64 as f64;
+);
+
+/// Layers with inputs that they take and refuse.
+pub(super) fn samples() -> Vec<LayerSample> {
+    vec![LayerSample::new(masking().mask_value(0.5), SEQUENCE, SEQUENCE, &[], Some(&[3]))]
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+const PARITY: &str = r#"[
+    {"name": "masking", "class": "Masking", "x_shape": [2, 4, 3], "kwargs": {"mask_value": 0.05}}
+]"#;
