@@ -17,6 +17,7 @@
 mod argument;
 mod built_in;
 mod masked_attention;
+mod masks;
 mod read;
 mod resample;
 mod ruled;

@@ -4,7 +4,7 @@
 //! one of them replaced, read back. So all three know the same arguments and say the same about wrong ones.
 
 use super::built_in::*;
-use super::masking;
+use super::masks;
 use crate::setters::setters;
 use serde_json::json;
 use std::panic::Location;
@@ -192,7 +192,7 @@ impl LayerSpec {
             false => self.call_kind(cx, inputs),
         };
         if cx.has_masks() && cx.mask_of(&y).is_none() {
-            masking::pass_on(cx, self.class_name(), inputs, &y);
+            masks::pass_on(cx, self.class_name(), inputs, &y);
         }
         y
     }
