@@ -66,7 +66,7 @@ pub enum Feature {
 /// use systole_datasets::preprocessing::{Feature, HashedCrossing};
 /// let crossing = HashedCrossing { num_bins: 5, ..Default::default() };
 /// let bin = |a: &str, b| crossing.bin(&[Feature::Text(a.into()), Feature::Int(b)]);
-/// assert_eq!([bin("A", 101)?, bin("B", 101)?, bin("A", 102)?], [1, 4, 1]);
+/// assert_eq!([bin("A", 101)?, bin("B", 101)?, bin("A", 102)?], [1, 4, 3]);
 /// # Ok::<(), systole_base::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
