@@ -252,16 +252,13 @@ fn check_layer(name: &str, layer: &LayerSpec) -> Result<()> {
         return model.layers().into_iter().try_for_each(|(name, layer)| check_layer(name, layer));
     }
     let class = layer.class_name();
-    let config = layer.layer().config();
-    if config["mask_zero"] == true {
+    if layer.layer().config()["mask_zero"] == true {
         return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
             .at(format!("layer {name}"))
             .because("its tokens of 0 are padding, which a text has not")
             .hint("train one without mask_zero"));
     }
-    // A batch normalisation of features is a factor and a summand of each.
-    let of_features = class == "BatchNormalization" && config["axis"] == -1;
-    if of_features || OF_ONE_PLACE.contains(&class) || THAT_KEEP.contains(&class) {
+    if OF_ONE_PLACE.contains(&class) || THAT_KEEP.contains(&class) {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")

@@ -67,18 +67,29 @@ impl Layer for Resizing {
     }
 }
 
-macro_rules! crops {
-    ($($(#[$doc:meta])* $class:ident => $crop:ident;)*) => { $(
-        $(#[$doc])*
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct $class {
-            /// Rows. Required.
-            pub height: usize,
-            /// Columns. Required.
-            pub width: usize,
-        }
+/// `x: T[B, H, W, C] → T[B, height, width, C]`: the middle of the picture; of one that is smaller what has the form, made larger.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CenterCrop {
+    /// Rows. Required.
+    pub height: usize,
+    /// Columns. Required.
+    pub width: usize,
+}
 
+/// `x: T[B, H, W, C] → T[B, height, width, C]`: while training, a part of the picture that is drawn in each step, the same one
+/// for a batch; otherwise, or of a picture that is no larger, what has the form, resized.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RandomCrop {
+    /// Rows. Required.
+    pub height: usize,
+    /// Columns. Required.
+    pub width: usize,
+}
+
+macro_rules! crops {
+    ($($class:ident => $crop:ident;)*) => { $(
         impl Arguments for $class {
             fn check(&self) -> Result<()> {
                 check_size(stringify!($class), self.height, self.width)
@@ -107,10 +118,7 @@ macro_rules! crops {
 }
 
 crops!(
-    /// `x: T[B, H, W, C] → T[B, height, width, C]`: the middle of the picture; of one that is smaller what has the form, made larger.
     CenterCrop => middle;
-    /// `x: T[B, H, W, C] → T[B, height, width, C]`: while training, a part of the picture that is drawn in each step, the same one
-    /// for a batch; otherwise, or of a picture that is no larger, what has the form, resized.
     RandomCrop => some_part;
 );
 
