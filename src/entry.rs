@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use systole_ir::Result;
 use systole_nn::layers::{CustomObjects, LayerSpec};
-use systole_nn::{Model, Symbol};
+use systole_nn::{Model, Outputs, Symbol};
 use systole_runtime::{Backend, Jit, Tree};
 
 /// Registers the backends this program was built with and the progress display. Every door below calls it; programs
@@ -38,7 +38,7 @@ impl Sequential {
     }
 }
 
-/// A graph of layers from `inputs` to `output`: Keras's functional `Model(inputs, outputs)`.
+/// A graph of layers from `inputs` to its outputs, `&y` or `[&a, &b]`: Keras's functional `Model(inputs, outputs)`.
 ///
 /// ```
 /// use systole::prelude::*;
@@ -49,9 +49,9 @@ impl Sequential {
 /// assert!(model.summary().contains("Weights: 298"), "{}", model.summary());
 /// # Ok::<(), Error>(())
 /// ```
-pub fn functional(inputs: &[Symbol], output: &Symbol) -> Result<Model> {
+pub fn functional(inputs: &[Symbol], outputs: impl Outputs) -> Result<Model> {
     register();
-    Model::functional(inputs, output)
+    Model::functional(inputs, outputs)
 }
 
 /// Reads a saved model of built-in layers. Nothing in a file is ever executed.

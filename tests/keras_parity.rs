@@ -50,7 +50,7 @@ impl Fixture {
         let pixels = self.get(&format!("batch{i}/x"));
         let scaled: Vec<f32> = pixels.to_f32s().iter().map(|x| x / by).collect();
         let x = Literal::from_slice(pixels.shape(), &scaled).expect("batch");
-        Batch { inputs: vec![x], label: Some(self.get(&format!("batch{i}/y")).clone()), weight: None }
+        Batch { inputs: vec![x], label: Some(self.get(&format!("batch{i}/y")).clone()), ..Default::default() }
     }
 
     fn optimizer(&self) -> Optimizer {

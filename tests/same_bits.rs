@@ -14,7 +14,7 @@ fn batch(samples: usize, shape: &[usize], classes: u64) -> Batch {
     Batch {
         inputs: vec![Literal::from_slice(dims, &pixels).expect("pixels")],
         label: Some(Literal::from_slice([samples], &labels).expect("labels")),
-        weight: None,
+        ..Default::default()
     }
 }
 

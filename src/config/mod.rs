@@ -773,6 +773,34 @@ mod tests {
     }
 
     #[test]
+    fn a_model_may_be_a_layer() {
+        let nested = r#"
+            [[layers]]
+            type = "Flatten"
+            [[layers]]
+            type = "Sequential"
+            name = "body"
+            trainable = false
+            layers = [{ type = "Dense", units = 8, name = "a" }, { type = "Dense", units = 4 }]
+            [[layers]]
+            type = "Dense"
+            units = 10
+            activation = "softmax"
+        "#;
+        let config = with_structure(nested).unwrap();
+        assert_eq!(Config::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
+        let model = config.untrained().unwrap();
+        assert!(model.weights().iter().any(|(path, _)| *path == "body/a/kernel"));
+        assert!(model.summary().contains("body (Sequential)"), "{}", model.summary());
+        let wrong =
+            |from: &str, to: &str| with_structure(&nested.replacen(from, to, 1)).unwrap_err().to_string();
+        let e = wrong("units = 8", "unts = 8");
+        assert!(e.contains("my.toml, line") && e.contains("did you mean `units`"), "{e}");
+        assert!(wrong("trainable = false", "frozen = true").contains("no argument `frozen`"));
+        assert!(wrong("layers = [", "layers = 3 # [").contains("needs a list of layers"));
+    }
+
+    #[test]
     fn an_application_takes_its_arguments() {
         let small = "[model]\napplication = \"resnet50\"\nclasses = 10\ndepths = [1, 1]\nwidth = 4";
         let config = with_structure(small).unwrap();

@@ -1,7 +1,7 @@
 //! From tables of the configuration to layers, optimizers, losses and metrics. A thing is its name, or a table with
 //! `type` and arguments.
 
-use super::blame::{Wrong, from_serde, unknown};
+use super::blame::{self, Wrong, from_serde, unknown};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
@@ -107,6 +107,9 @@ const INPUTS: &str = "inputs";
 fn layer(index: usize, table: &Table) -> Result<LayerSpec, Wrong> {
     let path = format!("layers.{index}");
     let class = kind(&path, table)?;
+    if NESTED.contains(&class) {
+        return nested(&path, class, table);
+    }
     let arguments = |keep: &dyn Fn(&str) -> bool| -> Json {
         table
             .iter()
@@ -131,6 +134,35 @@ fn layer(index: usize, table: &Table) -> Result<LayerSpec, Wrong> {
         }
     })
 }
+
+/// A model in the place of a layer: `type = "Sequential"` and its own `layers`, with weights under its name.
+fn nested(path: &str, class: &str, table: &Table) -> Result<LayerSpec, Wrong> {
+    let inside = |wrong: Wrong| Wrong { path: [blame::split(path), wrong.path].concat(), error: wrong.error };
+    let tables = table.get("layers").and_then(Value::as_array).into_iter().flatten();
+    let tables: Option<Vec<Table>> = tables.map(|layer| layer.as_table().cloned()).collect();
+    let tables = tables.filter(|tables| !tables.is_empty()).ok_or_else(|| {
+        Wrong::new(&format!("{path}.layers"), format!("a {class} needs a list of layers"))
+            .hint("layers = [{ type = \"Dense\", units = 8 }]")
+    })?;
+    let mut spec = LayerSpec::from(of_layers(&tables).map_err(inside)?);
+    for (key, value) in table.iter().filter(|(k, _)| !["type", "layers", INPUTS].contains(&k.as_str())) {
+        spec = match (key.as_str(), value) {
+            ("name", Value::String(name)) => spec.name(name.clone()),
+            ("trainable", Value::Boolean(yes)) => spec.trainable(*yes),
+            ("remat", Value::Boolean(yes)) => spec.remat(*yes),
+            _ => {
+                let known = ["layers", "name", "trainable", "remat", INPUTS];
+                let what = format!("{class} has no argument `{key}` of this kind:");
+                return Err(Wrong::of(&format!("{path}.{key}"), unknown(&what, key, &known)));
+            }
+        };
+    }
+    spec.check().map_err(|e| Wrong::of(path, e))?;
+    Ok(spec)
+}
+
+/// The types of models in the place of layers.
+const NESTED: [&str; 2] = ["Sequential", "Functional"];
 
 /// The `optimizer` table.
 pub(super) fn optimizer(table: &Table) -> Result<Optimizer, Wrong> {

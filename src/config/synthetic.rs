@@ -35,7 +35,7 @@ impl Config {
             [rest @ .., _] if sparse => TensorType::new(DType::I32, rest),
             _ => output,
         };
-        Ok(Batch { inputs, label: Some(self.draw("label", &label, classes)?), weight: None })
+        Ok(Batch { inputs, label: Some(self.draw("label", &label, classes)?), ..Default::default() })
     }
 
     /// A batch of samples of type `ty`: integers below `limit`, or pixels.

@@ -1,7 +1,7 @@
 //! Data sets by name: Fashion-MNIST and MNIST from disk, cache or their public locations, CIFAR-10 and text from disk,
 //! a folder of your own pictures, your own files of records, and glyphs, which is drawn on the spot and needs no file.
 //!
-//! Not a place for formats (those are `systole_data::format`) nor for preprocessing (that is a `map`).
+//! Not a place for formats (those are `systole_data::format`). What becomes of elements is a `map`; [`preprocessing`] has some for words.
 
 mod cifar;
 mod classes;
@@ -13,6 +13,7 @@ mod glyphs;
 mod labels;
 mod parts;
 mod picture_tables;
+pub mod preprocessing;
 mod record_files;
 mod record_options;
 mod records;

@@ -197,7 +197,7 @@ impl Case {
         };
         let labels: Vec<i32> = (0..size).map(|_| rng.below(CLASSES as u64) as i32).collect();
         let label = Literal::from_slice([size], &labels).unwrap();
-        Batch { inputs: vec![x.unwrap()], label: Some(label), weight: None }
+        Batch { inputs: vec![x.unwrap()], label: Some(label), ..Batch::default() }
     }
 
     /// Losses and accuracies of ten steps.

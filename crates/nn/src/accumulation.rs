@@ -84,7 +84,7 @@ impl Model {
         let Some(compiled) = self.compiled.as_mut().filter(|_| changes) else { return Ok(()) };
         compiled.config.optimizer.gradient_accumulation_steps =
             (phase.factor > 1).then_some(phase.factor as usize);
-        compiled.train = TrainStep::new(&architecture, &compiled.config, &compiled.backend);
+        compiled.train = TrainStep::new(&architecture, &compiled.config, &compiled.goals, &compiled.backend);
         if self.state.optimizer.iter().next().is_none() && self.step == 0 {
             return Ok(());
         }

@@ -32,7 +32,7 @@ type Born = (ValueId, [f64; 2]);
 impl Probe {
     fn new(model: &Model, batch: &Batch) -> Result<Probe> {
         let compiled = model.compiled()?;
-        let metrics = compiled.train.metrics.zeros(model.output_shape());
+        let metrics = compiled.train.metrics.zeros(&model.output_shapes());
         let (graph, _) = compiled.train.trace(&model.state, metrics, batch, model.controls(), false)?;
         let is_float = |v: &ValueId| graph.ty(*v).dtype.is_float();
         let outs =
@@ -53,11 +53,11 @@ impl Probe {
         let state = &model.state;
         let groups = [&state.trainable, &state.frozen, &state.optimizer, &state.metrics];
         let mut all: Vec<Buffer> = groups.iter().flat_map(|group| group.values().cloned()).collect();
-        let (inputs, label, weight) = batch.buffers();
+        let (inputs, labels, weights) = batch.buffers();
         let (rate, step, seed) = model.controls();
         all.extend(inputs);
-        all.push(label);
-        all.extend(weight);
+        all.extend(labels);
+        all.extend(weights);
         all.extend([rate, step, seed]);
         all
     }
@@ -102,8 +102,8 @@ impl Probe {
 }
 
 fn types(batch: &Batch) -> Vec<TensorType> {
-    let all = batch.inputs.iter().chain(&batch.label).chain(&batch.weight);
-    all.map(|x| x.ty().clone()).collect()
+    let (inputs, labels, weights) = batch.buffers();
+    inputs.iter().chain(&labels).chain(&weights).map(|x| x.ty().clone()).collect()
 }
 
 /// How many numbers are NaN, and how many are not finite: `f32[]` each.
@@ -141,9 +141,12 @@ impl Model {
         if !self.leads() {
             return Ok(());
         }
-        let inputs = self.batch_fields().0.into_iter().zip(&batch.inputs);
-        let label = batch.label.iter().map(|x| ("label".to_string(), x));
-        let weight = batch.weight.iter().map(|x| (crate::WEIGHT_FIELD.to_string(), x));
+        let fields = self.batch_fields();
+        let (labels, weights) = (fields.label_names(), batch.weights());
+        let weight_names = fields.weight_names();
+        let inputs = fields.inputs.into_iter().zip(&batch.inputs);
+        let label = labels.into_iter().zip(batch.labels());
+        let weight = weight_names.into_iter().zip(&weights);
         let array = |(name, x): (String, &Literal)| {
             // Python's NumPy has no bfloat16.
             let x = if x.dtype() == DType::BF16 { x.convert(DType::F32) } else { x.clone() };

@@ -1,11 +1,12 @@
 //! The structure of a model: layers with names and what feeds them. Serialisable; holds no weights.
 
-use crate::layer::Cx;
+use crate::layer::{Cx, Layer};
 use crate::layer_loops;
-use crate::layers::{CustomLayers, LayerSpec};
+use crate::layers::{CustomLayers, LayerSpec, NestedModel};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, Tensor, TensorType};
+use systole_runtime::{Buffer, Params};
 
 /// An input of a model: its name and the type of one sample, where known.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,8 +44,10 @@ pub struct Architecture {
     pub inputs: Vec<InputSpec>,
     /// The layers, each after those that feed it.
     pub nodes: Vec<LayerNode>,
-    /// What the model returns.
+    /// What the model returns; of several outputs the first.
     pub output: NodeInput,
+    /// What else it returns.
+    pub more_outputs: Vec<NodeInput>,
     /// Networks beside these layers, by name, whose inputs' types are known: see [`crate::TrainStep`].
     pub networks: Vec<(String, Architecture)>,
 }
@@ -79,15 +82,17 @@ impl Architecture {
             inputs: vec![InputSpec { name: "image".into(), ty: None }],
             nodes,
             output,
+            more_outputs: Vec::new(),
             networks: Vec::new(),
         }
     }
 
-    /// Everything that `output` depends on, with `inputs` in the given order.
+    /// Everything that the outputs depend on, with `inputs` in the given order: `&y`, or `[&a, &b]` of several outputs, whose names
+    /// are those of their layers.
     ///
     /// # Errors
-    /// When `output` depends on an input that is not listed.
-    pub fn functional(inputs: &[Symbol], output: &Symbol) -> Result<Architecture> {
+    /// When an output depends on an input that is not listed, or there is none.
+    pub fn functional(inputs: &[Symbol], outputs: impl Outputs) -> Result<Architecture> {
         let mut specs = Vec::new();
         for s in inputs {
             match &*s.0 {
@@ -100,8 +105,15 @@ impl Architecture {
         }
         let mut walk =
             SymbolWalk { inputs, nodes: Vec::new(), seen: Vec::new(), names: LayerNames::default() };
-        let output = walk.visit(output)?;
-        Ok(Architecture { inputs: specs, nodes: walk.nodes, output, networks: Vec::new() }.in_keras_order())
+        let outputs = outputs.symbols();
+        let (first, more) = outputs.split_first().ok_or_else(|| {
+            Error::new(ErrorKind::Config, "the model has no output").hint("name at least one: [&y]")
+        })?;
+        let output = walk.visit(first)?;
+        let more_outputs = more.iter().map(|s| walk.visit(s)).collect::<Result<_>>()?;
+        let nodes = walk.nodes;
+        let made = Architecture { inputs: specs, nodes, output, more_outputs, networks: Vec::new() };
+        Ok(made.in_keras_order())
     }
 
     /// The same layers in the order of Keras's `model.layers`, and so of its weights: those farthest from the output
@@ -121,8 +133,30 @@ impl Architecture {
             LayerNode { inputs: p.inputs.iter().map(source).collect(), ..p.clone() }
         };
         let output = source(&self.output);
+        let more_outputs = self.more_outputs.iter().map(source).collect();
         let nodes = order.iter().map(node).collect();
-        Architecture { nodes, output, ..self }
+        Architecture { nodes, output, more_outputs, ..self }
+    }
+
+    /// All that the model returns, in order.
+    pub fn outputs(&self) -> impl Iterator<Item = NodeInput> + '_ {
+        std::iter::once(self.output).chain(self.more_outputs.iter().copied())
+    }
+
+    /// The names of what it returns: those of the layers, as in Keras.
+    pub fn output_names(&self) -> Vec<&str> {
+        let name = |source: NodeInput| match source {
+            NodeInput::Input(i) => self.inputs.get(i).map(|input| input.name.as_str()),
+            NodeInput::Layer(i) => self.nodes.get(i).map(|node| node.name.as_str()),
+        };
+        self.outputs().filter_map(name).collect()
+    }
+
+    /// Whether each layer is fed by the one before only.
+    fn is_chain(&self) -> bool {
+        let place = |i: usize| i.checked_sub(1).map_or(NodeInput::Input(0), NodeInput::Layer);
+        let fed = self.nodes.iter().enumerate().all(|(i, node)| node.inputs == [place(i)]);
+        fed && self.inputs.len() == 1 && self.outputs().eq([place(self.nodes.len())])
     }
 
     /// With a network beside these layers, whose weights' paths begin with `name`; `inputs` are the types of one sample of what it takes.
@@ -174,8 +208,19 @@ impl Architecture {
         depths
     }
 
-    /// Applies the model to `inputs` and returns its output.
+    /// Applies the model to `inputs` and returns its output; of several the first.
     pub fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let outputs = self.node_outputs(cx, inputs);
+        value(self.output, inputs, &outputs)
+    }
+
+    /// As [`Architecture::call`], with all outputs.
+    pub fn call_all(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
+        let outputs = self.node_outputs(cx, inputs);
+        self.outputs().map(|source| value(source, inputs, &outputs)).collect()
+    }
+
+    fn node_outputs(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
         let mut chains = if cx.loops() { layer_loops::chains(self) } else { Vec::new() };
         let mut outputs: Vec<Tensor> = Vec::with_capacity(self.nodes.len());
         while outputs.len() < self.nodes.len() {
@@ -196,23 +241,23 @@ impl Architecture {
             }
             chains.retain(|chain| chain.start >= outputs.len() && chain.is_long());
         }
-        value(self.output, inputs, &outputs)
+        outputs
     }
 
-    /// As [`Architecture::call`], showing each layer's output on the way.
+    /// As [`Architecture::call_all`], showing each layer's output on the way.
     pub fn call_with(
         &self,
         cx: &mut Cx,
         inputs: &[Tensor],
         mut each: impl FnMut(&LayerNode, &Tensor),
-    ) -> Tensor {
+    ) -> Vec<Tensor> {
         let mut outputs: Vec<Tensor> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             let y = node.call(cx, inputs, &outputs);
             each(node, &y);
             outputs.push(y);
         }
-        value(self.output, inputs, &outputs)
+        self.outputs().map(|source| value(source, inputs, &outputs)).collect()
     }
 
     /// Errors with the first layer argument that was given wrongly, or when two different layers have one name.
@@ -232,7 +277,15 @@ impl Architecture {
                 .hint("give one of them another name"));
             }
         }
-        Ok(())
+        let names = self.output_names();
+        match names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
+            None => Ok(()),
+            Some((_, name)) => {
+                Err(Error::new(ErrorKind::Config, format!("two outputs of the model are named {name}"))
+                    .because("losses, metrics and labels go by the names of outputs")
+                    .hint("end one of them with identity().name(\"…\")"))
+            }
+        }
     }
 
     /// For model files.
@@ -258,6 +311,9 @@ impl Architecture {
             })
             .collect();
         let mut all = json!({"inputs": inputs, "layers": layers, "output": source(&self.output)});
+        if !self.more_outputs.is_empty() {
+            all["more_outputs"] = self.more_outputs.iter().map(source).collect();
+        }
         if !self.networks.is_empty() {
             let named =
                 |(name, network): &(String, Architecture)| json!({"name": name, "of": network.to_json()});
@@ -282,11 +338,15 @@ impl Architecture {
             if feeds.is_empty() {
                 return Err(broken(format!("nothing feeds layer {name}")));
             }
-            let layer = LayerSpec::from_json(layer, custom).at(|| format!("layer {name}"))?;
+            let layer = layer_from_json(layer, custom).at(|| format!("layer {name}"))?;
             nodes.push(LayerNode { name, layer, inputs: feeds });
         }
         let output = value.get("output").ok_or_else(|| broken("there is no `output` entry".into()))?;
         let output = source_from_json(output, inputs.len(), nodes.len())?;
+        let more =
+            if value.get("more_outputs").is_some() { list(value, "more_outputs")? } else { &Vec::new() };
+        let more_outputs =
+            more.iter().map(|s| source_from_json(s, inputs.len(), nodes.len())).collect::<Result<_>>()?;
         let beside = match value.get("networks") {
             Some(_) => list(value, "networks")?.as_slice(),
             None => &[],
@@ -299,7 +359,115 @@ impl Architecture {
             Ok((text(entry, "name")?, Architecture::from_json(of, custom)?))
         };
         let networks = beside.iter().map(network).collect::<Result<_>>()?;
-        Ok(Architecture { inputs, nodes, output, networks })
+        Ok(Architecture { inputs, nodes, output, more_outputs, networks })
+    }
+}
+
+/// Class names of models in the place of layers, as Keras has them.
+const NESTED: [&str; 2] = ["Sequential", "Functional"];
+
+/// A layer, or a model in the place of one.
+fn layer_from_json(value: &Value, custom: &CustomLayers) -> Result<LayerSpec> {
+    let class = value.get("class_name").and_then(Value::as_str).unwrap_or_default();
+    if !NESTED.contains(&class) || custom.names().any(|name| name == class) {
+        return LayerSpec::from_json(value, custom);
+    }
+    let config = value.get("config").ok_or_else(|| broken(format!("a {class} has no config")))?;
+    LayerSpec::from(Architecture::from_json(config, custom)?).placed(value)
+}
+
+impl Layer for Architecture {
+    fn class_name(&self) -> &'static str {
+        if self.is_chain() { NESTED[0] } else { NESTED[1] }
+    }
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        match self.misfit(cx, inputs) {
+            Some(refused) => refused,
+            None => Architecture::call(self, cx, inputs),
+        }
+    }
+
+    fn config(&self) -> Value {
+        self.to_json()
+    }
+}
+
+impl Architecture {
+    /// An error where a model in the place of a layer is given other inputs than it takes.
+    fn misfit(&self, cx: &Cx, inputs: &[Tensor]) -> Option<Tensor> {
+        let fail = |e: Error| match inputs.first() {
+            Some(x) => cx.fail(x, e),
+            None => cx.builder().scalar(DType::F32, 0.0).fail(e),
+        };
+        if inputs.len() != self.inputs.len() {
+            let what = format!("the model takes {} inputs, got {}", self.inputs.len(), inputs.len());
+            return Some(fail(Error::new(ErrorKind::Graph, what).hint("apply it by on(&[&a, &b])")));
+        }
+        let wrong = self.inputs.iter().zip(inputs).find(|(spec, x)| {
+            let shape = x.shape().get(1..).unwrap_or_default();
+            spec.ty.as_ref().is_some_and(|ty| ty.shape.dims() != shape) && !x.is_poisoned()
+        });
+        let (spec, x) = wrong?;
+        let takes = spec.ty.as_ref().map_or(String::new(), |ty| ty.shape.to_string());
+        let what = format!("the model's input {} takes samples of shape {takes}, got {}", spec.name, x.ty());
+        Some(fail(Error::new(ErrorKind::Graph, what).hint("make it of any_input(…) for inputs of any shape")))
+    }
+}
+
+impl NestedModel for Architecture {
+    fn check(&self) -> Result<()> {
+        let refuse = |why: &str, hint: &str| {
+            Err(Error::new(ErrorKind::Config, "this model cannot be a layer").because(why).hint(hint))
+        };
+        if !self.more_outputs.is_empty() {
+            return refuse("it has several outputs", "make a model of each, with layers of the same names");
+        }
+        if !self.networks.is_empty() {
+            return refuse("it has networks beside its layers", "leave these to the model around it");
+        }
+        Architecture::check(self)
+    }
+
+    fn call_frozen(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let still =
+            |node: &LayerNode| LayerNode { layer: node.layer.clone().trainable(false), ..node.clone() };
+        let nodes = self.nodes.iter().map(still).collect();
+        Layer::call(&Architecture { nodes, ..self.clone() }, cx, inputs)
+    }
+
+    fn trains(&self, path: &str) -> bool {
+        let (layer, rest) = path.split_once('/').unwrap_or((path, ""));
+        self.nodes.iter().find(|node| node.name == layer).is_none_or(|node| node.layer.trains(rest))
+    }
+
+    fn start(&self, path: &str) -> Option<&Buffer> {
+        let (layer, rest) = path.split_once('/')?;
+        self.nodes.iter().find(|node| node.name == layer)?.layer.start(rest)
+    }
+
+    fn layers(&self) -> Vec<(&str, &LayerSpec)> {
+        self.nodes.iter().map(|node| (node.name.as_str(), &node.layer)).collect()
+    }
+}
+
+/// A model in the place of a layer. Its weights begin anew; those of a [`Model`](crate::Model) come with it.
+///
+/// ```
+/// use systole_nn::{Architecture, Model, input, layers::{LayerSpec, dense}};
+/// let encoder = Architecture::sequential([dense(8).activation("relu"), dense(4)]);
+/// let encode = LayerSpec::from(encoder).name("encoder");
+/// let (a, b) = (input("a", [16]), input("b", [16]));
+/// // One name, so one set of weights.
+/// let both = systole_nn::layers::subtract().on(&[&a.apply(encode.clone()), &b.apply(encode)]);
+/// let model = Model::functional(&[a, b], &both)?;
+/// assert!(model.summary().contains("encoder (Sequential)"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+impl From<Architecture> for LayerSpec {
+    #[track_caller]
+    fn from(model: Architecture) -> LayerSpec {
+        LayerSpec::of_model(model, Params::new())
     }
 }
 
@@ -384,6 +552,30 @@ pub struct Symbol(Arc<SymbolNode>);
 enum SymbolNode {
     Input(InputSpec),
     Layer { layer: LayerSpec, inputs: Vec<Symbol> },
+}
+
+/// What a functional model returns: `&y`, or `[&a, &b]`.
+pub trait Outputs {
+    /// In order.
+    fn symbols(&self) -> Vec<&Symbol>;
+}
+
+impl Outputs for &Symbol {
+    fn symbols(&self) -> Vec<&Symbol> {
+        vec![self]
+    }
+}
+
+impl<const N: usize> Outputs for [&Symbol; N] {
+    fn symbols(&self) -> Vec<&Symbol> {
+        self.to_vec()
+    }
+}
+
+impl Outputs for &[Symbol] {
+    fn symbols(&self) -> Vec<&Symbol> {
+        self.iter().collect()
+    }
 }
 
 /// `→ f32[B, shape…]`: an input of a functional model; `shape` is that of one sample.

@@ -5,13 +5,13 @@ use crate::batch::DeviceBatch;
 use crate::layer::Cx;
 use crate::model::Model;
 use crate::step::{Traced, union};
-use crate::train_step::StepCx;
+use crate::train_step::{BatchTree, StepCx};
 use systole_data::Dataset;
 use systole_ir::{DType, Result, Tensor};
 use systole_runtime::{Buffer, Params, jit};
 
 /// Weights of both kinds, the batch, and step, seed and the part that a batch counts: new statistics.
-type In = (Params, Params, (Vec<Tensor>, Tensor, Vec<Tensor>), (Tensor, Tensor, Tensor));
+type In = (Params, Params, BatchTree, (Tensor, Tensor, Tensor));
 
 /// What weights became at the end of a run.
 #[derive(Clone, Copy, PartialEq)]
@@ -91,16 +91,14 @@ impl Model {
         let (architecture, precision) = (self.architecture.clone(), compiled.config.precision);
         let own = compiled.config.train_step.clone();
         let traced: Box<dyn Fn(In) -> Params + Send + Sync> =
-            Box::new(move |(trainable, frozen, (inputs, label, weight), (step, seed, part))| {
-                let weights = union(&trainable, &frozen);
-                let mut cx = Cx::new(label.builder(), weights, precision)
+            Box::new(move |(trainable, frozen, batch, (step, seed, part))| {
+                let mut cx = Cx::new(step.builder(), union(&trainable, &frozen), precision)
                     .training_with(&seed, &step)
                     .with_statistics_part(&part);
                 if let Some(own) = &own {
-                    let batch = (inputs, label, weight);
                     return StepCx::statistics(&**own, cx, architecture.clone(), batch, trainable);
                 }
-                architecture.call(&mut cx, &inputs);
+                architecture.call(&mut cx, &batch.0);
                 cx.take_updates()
             });
         // As the training step is compiled.

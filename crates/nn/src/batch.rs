@@ -10,31 +10,66 @@ pub const LABEL_FIELDS: [&str; 4] = ["label", "labels", "y", "target"];
 pub const WEIGHT_FIELD: &str = "sample_weight";
 
 /// Inputs, labels and weights as a step takes them.
-pub(crate) type DeviceBatch = (Vec<Buffer>, Buffer, Vec<Buffer>);
+pub(crate) type DeviceBatch = (Vec<Buffer>, Vec<Buffer>, Vec<Buffer>);
+
+/// What a batch is made of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BatchFields {
+    /// The fields that are fed.
+    pub inputs: Vec<String>,
+    /// Whether there must be labels.
+    pub labelled: bool,
+    /// The outputs that labels are for; empty where there is one.
+    pub outputs: Vec<String>,
+}
+
+impl BatchFields {
+    /// What the fields with labels are called, in order.
+    pub fn label_names(&self) -> Vec<String> {
+        if self.outputs.is_empty() {
+            return vec![LABEL_FIELDS[0].into()];
+        }
+        self.outputs.iter().map(|output| label_field(output, &self.inputs)).collect()
+    }
+
+    /// What the fields with weights of samples are called, in order.
+    pub fn weight_names(&self) -> Vec<String> {
+        if self.outputs.is_empty() {
+            return vec![WEIGHT_FIELD.into()];
+        }
+        self.outputs.iter().map(|output| weight_field(output)).collect()
+    }
+}
 
 /// The arrays of one step.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// One array for each input of the model: `T[B, …]`.
     pub inputs: Vec<Literal>,
-    /// What to predict.
+    /// What to predict; of several outputs that of the first that has a loss or metrics.
     pub label: Option<Literal>,
     /// Weight of each sample: `f32[B]`.
     pub weight: Option<Literal>,
+    /// What the outputs after that one are to predict, and weights of samples there.
+    pub more: Vec<(Literal, Option<Literal>)>,
 }
 
 impl Batch {
     /// Takes a batch of the pipeline apart. Fields with the inputs' names feed them; a model of one input takes the
     /// first field that is neither label nor weight.
     pub fn from_sample(sample: &Sample, inputs: &[String]) -> Result<Batch> {
-        Batch::of_fields(sample, inputs, true)
+        let fields = BatchFields { inputs: inputs.to_vec(), labelled: true, outputs: Vec::new() };
+        Batch::of_fields(sample, &fields)
     }
 
-    /// As [`Batch::from_sample`]; where it need not be `labelled`, labels are taken if there are some.
-    pub(crate) fn of_fields(sample: &Sample, inputs: &[String], labelled: bool) -> Result<Batch> {
-        let mut batch = Batch::inputs_only(sample, inputs)?;
+    /// As [`Batch::from_sample`]; where it need not be labelled, labels are taken if there are some.
+    pub(crate) fn of_fields(sample: &Sample, fields: &BatchFields) -> Result<Batch> {
+        let mut batch = Batch::inputs_beside(sample, &fields.inputs, &fields.outputs)?;
+        if !fields.outputs.is_empty() {
+            return batch.labelled_by_name(sample, fields);
+        }
         let label = LABEL_FIELDS.iter().find(|f| sample.names().any(|n| n == **f));
-        if label.is_none() && !labelled {
+        if label.is_none() && !fields.labelled {
             batch.check()?;
             return Ok(batch);
         }
@@ -51,9 +86,44 @@ impl Batch {
         Ok(batch)
     }
 
+    /// With the labels and weights of several outputs.
+    fn labelled_by_name(mut self, sample: &Sample, fields: &BatchFields) -> Result<Batch> {
+        let has = |name: &str| sample.names().any(|n| n == name);
+        let mut all = Vec::new();
+        for output in &fields.outputs {
+            let label = label_field(output, &fields.inputs);
+            if !has(&label) {
+                return Err(Error::new(
+                    ErrorKind::Data,
+                    format!("the data has no labels of output {output}"),
+                )
+                .because(format!("its fields are: {}", sample.names().collect::<Vec<_>>().join(", ")))
+                .hint(format!("name the field with them `{label}`")));
+            }
+            let own = weight_field(output);
+            let weight = [own.as_str(), WEIGHT_FIELD].into_iter().find(|name| has(name));
+            let weight = weight.map(|name| sample.get(name)).transpose()?;
+            all.push((sample.get(&label)?.clone(), weight.map(|w| w.convert(DType::F32))));
+        }
+        self.more = all.split_off(all.len().min(1));
+        for (label, weight) in all {
+            (self.label, self.weight) = (Some(label), weight);
+        }
+        self.check()?;
+        Ok(self)
+    }
+
     /// Only the inputs, for prediction.
     pub fn inputs_only(sample: &Sample, inputs: &[String]) -> Result<Batch> {
-        let known = |n: &str| LABEL_FIELDS.contains(&n) || n == WEIGHT_FIELD;
+        Batch::inputs_beside(sample, inputs, &[])
+    }
+
+    fn inputs_beside(sample: &Sample, inputs: &[String], outputs: &[String]) -> Result<Batch> {
+        let of_outputs: Vec<String> =
+            outputs.iter().flat_map(|name| [label_field(name, inputs), weight_field(name)]).collect();
+        let known = |n: &str| {
+            LABEL_FIELDS.contains(&n) || n == WEIGHT_FIELD || of_outputs.iter().any(|field| field == n)
+        };
         let mut arrays = Vec::new();
         for name in inputs {
             let field = match sample.names().find(|n| n == name) {
@@ -68,7 +138,26 @@ impl Batch {
             })?;
             arrays.push(sample.get(field)?.clone());
         }
-        Ok(Batch { inputs: arrays, label: None, weight: None })
+        Ok(Batch { inputs: arrays, ..Batch::default() })
+    }
+
+    /// Labels, in order.
+    pub(crate) fn labels(&self) -> impl Iterator<Item = &Literal> {
+        self.label.iter().chain(self.more.iter().map(|(label, _)| label))
+    }
+
+    /// The weights of samples of each label, in order; none where no label has any, and ones where one has none.
+    pub(crate) fn weights(&self) -> Vec<Literal> {
+        let all =
+            || self.label.iter().map(|_| &self.weight).chain(self.more.iter().map(|(_, weight)| weight));
+        if all().all(Option::is_none) {
+            return self.weight.iter().cloned().collect();
+        }
+        let ones = || {
+            let ones = vec![1f32; self.size()];
+            Literal::from_slice([ones.len()], &ones).unwrap_or_else(|_| Literal::scalar(DType::F32, 1.0))
+        };
+        all().map(|weight| weight.clone().unwrap_or_else(ones)).collect()
     }
 
     /// Number of samples.
@@ -83,7 +172,7 @@ impl Batch {
                 .because(why)
                 .hint("add .batch(n) to the pipeline")
         };
-        if self.label.as_ref().is_some_and(|label| label.shape().rank() == 0) {
+        if self.labels().any(|label| label.shape().rank() == 0) {
             return Err(single("the label is a single value: these are samples, not batches"));
         }
         let of = |x: &Literal| match x.shape().rank() {
@@ -95,22 +184,23 @@ impl Batch {
 
     /// Inputs, label and sample weights as arguments of a step.
     pub(crate) fn buffers(&self) -> DeviceBatch {
-        let label = self.label.clone().unwrap_or_else(|| Literal::zeros(TensorType::new(DType::I32, [0])));
         let inputs = self.inputs.iter().cloned().map(Buffer::from).collect();
-        (inputs, label.into(), self.weight.iter().cloned().map(Buffer::from).collect())
+        let labels = self.labels().cloned().map(Buffer::from).collect();
+        (inputs, labels, self.weights().into_iter().map(Buffer::from).collect())
     }
 
     /// Begins to copy the batch to the device.
     pub(crate) fn put(&self, device: &dyn Backend) -> Result<DeviceBatch> {
-        let (inputs, label, weight) = self.buffers();
+        let (inputs, labels, weights) = self.buffers();
         let all = |list: Vec<Buffer>| list.into_iter().map(|b| put(b, device)).collect::<Result<_>>();
-        Ok((all(inputs)?, put(label, device)?, all(weight)?))
+        Ok((all(inputs)?, all(labels)?, all(weights)?))
     }
 
     fn check(&self) -> Result<()> {
         self.sample_types()?;
         let n = self.size();
-        let others = self.inputs.iter().chain(&self.label).chain(&self.weight);
+        let weights = self.weight.iter().chain(self.more.iter().filter_map(|(_, weight)| weight.as_ref()));
+        let others = self.inputs.iter().chain(self.labels()).chain(weights);
         for array in others {
             if array.shape().first() != Some(&n) {
                 return Err(Error::new(
@@ -122,6 +212,16 @@ impl Batch {
         }
         Ok(())
     }
+}
+
+/// The field with the labels of one of several outputs: its name, unless an input has that.
+pub(crate) fn label_field(output: &str, inputs: &[String]) -> String {
+    if inputs.iter().any(|input| input == output) { format!("{output}_label") } else { output.into() }
+}
+
+/// The field with the weights of samples of one of several outputs.
+pub(crate) fn weight_field(output: &str) -> String {
+    format!("{output}_{WEIGHT_FIELD}")
 }
 
 /// The type of one sample of a batch.

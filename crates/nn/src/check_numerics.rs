@@ -7,15 +7,16 @@
 use crate::architecture::{LayerNode, NodeInput};
 use crate::batch::Batch;
 use crate::compile::Compile;
+use crate::goals::Goals;
 use crate::layer::{Cx, Precision};
-use crate::loss::Prediction;
 use crate::model::{Model, counted};
 use crate::step::{Traced, controls, union};
+use crate::train_step::BatchTree;
 use systole_ir::{DType, Literal, Result, Tensor};
 use systole_runtime::{Buffer, Params, jit};
 
 /// Weights, the batch as a step takes it, step and seed.
-type In = (Params, Params, (Vec<Tensor>, Tensor, Vec<Tensor>), (Tensor, Tensor));
+type In = (Params, Params, BatchTree, (Tensor, Tensor));
 /// For each layer, then for the loss: how many numbers are not finite, and the greatest magnitude.
 type Out = Vec<Tensor>;
 
@@ -71,10 +72,11 @@ impl Model {
     }
 
     fn in_batch(&self, batch: &Batch) -> Option<Finding> {
-        let (names, _) = self.batch_fields();
+        let names = self.batch_fields().inputs;
         let inputs = names.iter().map(|n| format!("the input `{n}`")).zip(&batch.inputs);
-        let label = batch.label.iter().map(|x| ("the label".to_string(), x));
-        let weight = batch.weight.iter().map(|x| ("the weight of a sample".to_string(), x));
+        let label = batch.labels().map(|x| ("the label".to_string(), x));
+        let weights = batch.weights();
+        let weight = weights.iter().map(|x| ("the weight of a sample".to_string(), x));
         let mut all = inputs.chain(label).chain(weight);
         all.find_map(|(name, x)| {
             let (first, count) = odd_numbers(x)?;
@@ -127,7 +129,9 @@ impl Model {
 
     fn in_forward_pass(&self, batch: &Batch, exactly: bool) -> Result<Finding> {
         let compiled = self.compiled()?;
-        let function = forward(self, &compiled.config).on(compiled.backend.clone()).named("check numerics");
+        let function = forward(self, &compiled.config, &compiled.goals)
+            .on(compiled.backend.clone())
+            .named("check numerics");
         let (_, step, seed) = controls(
             compiled.config.optimizer.values_at(0),
             self.step.saturating_sub(1),
@@ -155,7 +159,8 @@ impl Model {
             };
             return Ok(Finding { what, hint });
         }
-        let name = compiled.config.loss.name();
+        let names = compiled.goals.all.iter().filter_map(|goal| Some(goal.loss.as_ref()?.name()));
+        let name = names.collect::<Vec<_>>().join(", ");
         Ok(match values.get(2 * nodes.len()) {
             Some(count) if *count > 0.0 => Finding {
                 what: format!("all layers' outputs are finite, only the loss itself ({name}) is not"),
@@ -203,17 +208,16 @@ fn odd_numbers(x: &Literal) -> Option<(usize, usize)> {
 }
 
 /// The forward pass of a training step, with what [`Out`] names as results.
-fn forward(model: &Model, config: &Compile) -> Traced<In, Out> {
-    let (architecture, loss, precision) = (model.architecture.clone(), config.loss.clone(), config.precision);
+fn forward(model: &Model, config: &Compile, goals: &Goals) -> Traced<In, Out> {
+    let (architecture, goals) = (model.architecture.clone(), goals.clone());
+    let precision = config.precision;
     let traced: Box<dyn Fn(In) -> Out + Send + Sync> =
-        Box::new(move |(trainable, frozen, (inputs, label, weight), (step, seed))| {
-            let weights = union(&trainable, &frozen);
-            let mut cx = Cx::new(label.builder(), weights, precision).training_with(&seed, &step);
+        Box::new(move |(trainable, frozen, (inputs, labels, weights), (step, seed))| {
+            let cx = Cx::new(step.builder(), union(&trainable, &frozen), precision);
+            let mut cx = cx.training_with(&seed, &step);
             let mut seen = Vec::new();
-            let y = architecture.call_with(&mut cx, &inputs, |_, y| seen.extend(measured(y)));
-            let logits = cx.logits_of(&y);
-            let prediction = Prediction { value: &y, logits: logits.as_ref() };
-            seen.extend(measured(&loss.value(&label, prediction, weight.first())));
+            let outputs = architecture.call_with(&mut cx, &inputs, |_, y| seen.extend(measured(y)));
+            seen.extend(measured(&goals.outcome(&mut cx, &outputs, (&labels, &weights), true).loss));
             seen
         });
     // As the training step is compiled.

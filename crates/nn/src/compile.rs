@@ -5,11 +5,40 @@ use crate::loss::Loss;
 use crate::metric::Metric;
 use crate::optimizer::Optimizer;
 use crate::train_step::TrainStep;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use systole_dist::Strategy;
 use systole_runtime::{Backend, Buffer, Params, ReadyEvent};
 
-/// How a model is trained: the arguments of Keras's `compile`.
+/// How a model is trained: the arguments of Keras's `compile`. What Keras takes as dicts for models of several outputs has fields
+/// of its own here.
+///
+/// ```
+/// use systole_data::Dataset;
+/// use systole_ir::Literal;
+/// use systole_nn::{input, layers::dense, loss::*, metric::mean_absolute_error as mae, optimizer::adam, Compile, Fit, Model};
+/// let x = input("x", [3]);
+/// let body = x.apply(dense(8).activation("relu"));
+/// let class = body.apply(dense(2).activation("softmax").name("class"));
+/// let size = body.apply(dense(1).name("size"));
+/// let mut model = Model::functional(&[x], [&class, &size])?;
+/// model.compile(Compile {
+///     optimizer: adam(0.01),
+///     losses: [("class".into(), sparse_categorical_crossentropy()), ("size".into(), mean_squared_error())].into(),
+///     loss_weights: [("size".into(), 0.1)].into(),
+///     output_metrics: [("size".into(), vec![mae()])].into(),
+///     ..Default::default()
+/// })?;
+/// // Fields of the data by the names of inputs and outputs.
+/// let data = Dataset::from_tensor_slices([
+///     ("x", Literal::from_slice([4, 3], &[1f32; 12])?),
+///     ("class", Literal::from_slice([4], &[0i32, 1, 0, 1])?),
+///     ("size", Literal::from_slice([4], &[1f32, 2., 3., 4.])?),
+/// ])?.batch(2);
+/// let history = model.fit(&data, Fit { epochs: 2, ..Default::default() })?;
+/// assert!(history.last().get("class_loss").is_some() && history.last().get("size_mean_absolute_error").is_some());
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Compile {
     /// The optimizer. Keras's default: RMSprop.
@@ -28,6 +57,15 @@ pub struct Compile {
     pub backend: Option<Arc<dyn Backend>>,
     /// How steps are split over the backend's devices.
     pub strategy: Strategy,
+    /// Losses by the names of the model's outputs, in the place of `loss`. An output that is not named has none. Empty: `loss` for
+    /// each output.
+    pub losses: BTreeMap<String, Loss>,
+    /// How much the loss of an output counts, by its name; 1 where it is not named.
+    pub loss_weights: BTreeMap<String, f64>,
+    /// Metrics by the names of outputs.
+    pub output_metrics: BTreeMap<String, Vec<Metric>>,
+    /// Metrics by the names of outputs that weights of samples weigh.
+    pub output_weighted_metrics: BTreeMap<String, Vec<Metric>>,
     /// Whether the labels of training are shares of classes, `f32[B, …, C]`, as mixup and cutmix make them: the loss is that of
     /// the classes, each by its share, and metrics see the greatest. Validation has labels as the loss takes them.
     pub soft_labels: bool,
@@ -42,6 +80,10 @@ impl Default for Compile {
             loss: Loss::SparseCategoricalCrossentropy { from_logits: false, ignore_class: None },
             metrics: Vec::new(),
             weighted_metrics: Vec::new(),
+            losses: BTreeMap::new(),
+            loss_weights: BTreeMap::new(),
+            output_metrics: BTreeMap::new(),
+            output_weighted_metrics: BTreeMap::new(),
             precision: Precision::Float32,
             seed: 0,
             backend: None,
@@ -49,14 +91,6 @@ impl Default for Compile {
             soft_labels: false,
             train_step: None,
         }
-    }
-}
-
-impl Compile {
-    /// The loss of training: with labels that are shares of classes that of the classes by their shares.
-    pub(crate) fn training_loss(&self) -> Loss {
-        let of_shares = self.soft_labels.then(|| self.loss.of_shares()).flatten();
-        of_shares.unwrap_or_else(|| self.loss.clone())
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::architecture::Architecture;
 use crate::decoding::Decoding;
 use crate::layer::{Cx, Precision};
+use crate::layers::LayerSpec;
 use crate::model::Model;
 use crate::step::{Traced, union};
 use systole_ir::{DType, Error, ErrorKind, GraphBuilder, Literal, Result, ResultExt, Tensor, TensorType};
@@ -13,9 +14,11 @@ use systole_runtime::{Buffer, Params, backend, jit};
 const PIECES: [usize; 4] = [512, 64, 8, 1];
 
 /// Layers whose output at a place depends on that place alone.
-const OF_ONE_PLACE: [&str; 20] = [
+const OF_ONE_PLACE: [&str; 24] = [
     "Activation",
+    "ActivityRegularization",
     "Add",
+    "AlphaDropout",
     "Average",
     "Dense",
     "Dropout",
@@ -33,7 +36,9 @@ const OF_ONE_PLACE: [&str; 20] = [
     "ReLU",
     "Rescaling",
     "ReversibleEmbedding",
+    "SpatialDropout1D",
     "Subtract",
+    "TimeDistributed",
 ];
 /// Layers that keep what they need of the places before.
 const THAT_KEEP: [&str; 6] =
@@ -239,15 +244,25 @@ fn sizes(model: &Model) -> Result<(usize, usize)> {
 }
 
 fn check_layers(architecture: &Architecture) -> Result<()> {
-    let knows = |class: &str| OF_ONE_PLACE.contains(&class) || THAT_KEEP.contains(&class);
-    match architecture.nodes.iter().find(|node| !knows(node.layer.class_name())) {
-        None => Ok(()),
-        Some(node) => Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
-            .at(format!("layer {}", node.name))
-            .because(format!(
-                "{} may look at places that come later, or is a layer of your own",
-                node.layer.class_name()
-            ))
-            .hint(format!("train a model of {} and layers that look at one place", THAT_KEEP.join(", ")))),
+    architecture.nodes.iter().try_for_each(|node| check_layer(&node.name, &node.layer))
+}
+
+fn check_layer(name: &str, layer: &LayerSpec) -> Result<()> {
+    if let Some(model) = layer.nested() {
+        return model.layers().into_iter().try_for_each(|(name, layer)| check_layer(name, layer));
     }
+    let class = layer.class_name();
+    if layer.layer().config()["mask_zero"] == true {
+        return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
+            .at(format!("layer {name}"))
+            .because("its tokens of 0 are padding, which a text has not")
+            .hint("train one without mask_zero"));
+    }
+    if OF_ONE_PLACE.contains(&class) || THAT_KEEP.contains(&class) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
+        .at(format!("layer {name}"))
+        .because(format!("{class} may look at places that come later, or is a layer of your own"))
+        .hint(format!("train a model of {} and layers that look at one place", THAT_KEEP.join(", "))))
 }

@@ -16,7 +16,7 @@ use systole_runtime::{Backend, Buffer, Executable, Params, ReadyEvent, Report};
 /// model.compile(Compile { optimizer: sgd(0.1), loss: mean_squared_error(), ..Default::default() })?;
 /// let x = Literal::from_slice([4, 2], &[0f32, 1., 1., 0., 1., 1., 0., 0.])?;
 /// let y = Literal::from_slice([4, 1], &[1f32, 1., 2., 0.])?;
-/// let batch = Batch { inputs: vec![x], label: Some(y), weight: None };
+/// let batch = Batch { inputs: vec![x], label: Some(y), ..Default::default() };
 /// let mut step = model.device_batch_training(&batch)?;
 /// step.run()?;
 /// let first = step.loss()?;
@@ -69,9 +69,9 @@ pub struct DeviceBatchPrediction<'m> {
 }
 
 impl DeviceBatchPrediction<'_> {
-    /// Outputs of the batch, on the device, which may be computing them still ([`Buffer::ready_event`]).
+    /// The (first) output of the batch, on the device, which may be computing it still ([`Buffer::ready_event`]).
     pub fn run(&mut self) -> Result<Buffer> {
-        self.model.compiled()?.predict.run(&self.model.state, self.batch.0.clone())
+        Ok(self.model.compiled()?.predict.run(&self.model.state, self.batch.0.clone())?.swap_remove(0))
     }
 
     /// What compiling found out.
@@ -92,7 +92,7 @@ impl Model {
     /// When the model is not compiled, or the batch does not fit it.
     pub fn device_batch_training(&mut self, batch: &Batch) -> Result<DeviceBatchTraining<'_>> {
         self.ready_for(batch)?;
-        self.state.metrics = self.compiled()?.train.metrics.zeros(self.output_shape());
+        self.state.metrics = self.compiled()?.train.metrics.zeros(&self.output_shapes());
         // First, so that a program which does not fit into memory is refused before any weight is drawn.
         let start = Instant::now();
         let types = batch.buffers();

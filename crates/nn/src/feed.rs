@@ -5,14 +5,14 @@
 //! of the last batch that a step took. There, and from a pipeline with `debug()`, batches are read on the calling thread,
 //! when a step asks for them.
 
-use crate::batch::{Batch, DeviceBatch};
+use crate::batch::{Batch, BatchFields, DeviceBatch};
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use systole_data::{DatasetIter, Position, Report};
-use systole_ir::{DType, Literal, Result};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_runtime::{Backend, trace};
 
 /// What a step takes.
@@ -27,8 +27,8 @@ pub(crate) struct ReadyBatch {
 
 /// How batches are made of elements.
 pub(crate) struct BatchRecipe {
-    /// Names of the fields that are fed, and whether there must be labels.
-    pub fields: (Vec<String>, bool),
+    /// The fields that are taken.
+    pub fields: BatchFields,
     /// Weight of each class in the loss.
     pub class_weight: BTreeMap<i64, f64>,
     /// Where they are put.
@@ -44,7 +44,7 @@ impl BatchRecipe {
         let sample = iter.next()?;
         let position = self.positions.then(|| DatasetIter::position(iter));
         Some(sample.and_then(|sample| {
-            let mut batch = Batch::of_fields(&sample, &self.fields.0, self.fields.1)?;
+            let mut batch = Batch::of_fields(&sample, &self.fields)?;
             apply_class_weight(&mut batch, &self.class_weight)?;
             let start = trace::begin();
             let on_device = batch.put(&*self.backend)?;
@@ -137,6 +137,12 @@ fn lock(iter: &Mutex<DatasetIter>) -> MutexGuard<'_, DatasetIter> {
 fn apply_class_weight(batch: &mut Batch, weights: &BTreeMap<i64, f64>) -> Result<()> {
     if weights.is_empty() {
         return Ok(());
+    }
+    if !batch.more.is_empty() {
+        let what = "class_weight does not say which of several outputs its classes are of";
+        return Err(
+            Error::new(ErrorKind::Config, what).hint("give weights of samples: a field OUTPUT_sample_weight")
+        );
     }
     let Some(label) = &batch.label else { return Ok(()) };
     let n = batch.size();

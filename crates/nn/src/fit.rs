@@ -275,7 +275,7 @@ impl Model {
     /// One optimizer step on one batch; returns the loss and metrics of this batch alone.
     pub fn train_on_batch(&mut self, batch: &Batch) -> Result<Logs> {
         self.ready_for(batch)?;
-        self.state.metrics = self.compiled()?.train.metrics.zeros(self.output_shape());
+        self.state.metrics = self.compiled()?.train.metrics.zeros(&self.output_shapes());
         self.take_step(batch.buffers())?;
         self.compiled()?.train.metrics.logs(&self.state.metrics)
     }
@@ -842,7 +842,7 @@ impl FitRun {
         let progress = Progress { epoch, epochs: options.epochs, steps, verbose: options.verbose };
         report(&progress.begin(self.taken));
         if self.taken == 0 {
-            model.state.metrics = model.compiled()?.train.metrics.zeros(model.output_shape());
+            model.state.metrics = model.compiled()?.train.metrics.zeros(&model.output_shapes());
         }
         let done = self.steps(model, options, &progress, feed, steps, began)?;
         if done == 0 {

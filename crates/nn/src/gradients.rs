@@ -2,14 +2,14 @@
 
 use crate::batch::Batch;
 use crate::layer::Cx;
-use crate::loss::Prediction;
 use crate::model::Model;
 use crate::step::{Traced, controls, union};
+use crate::train_step::BatchTree;
 use systole_ir::{Error, ErrorKind, Literal, Result, Tensor, grad};
 use systole_runtime::{Params, jit};
 
 /// Weights, the batch as a step takes it, step and seed.
-type In = (Params, Params, (Vec<Tensor>, Tensor, Vec<Tensor>), (Tensor, Tensor));
+type In = (Params, Params, BatchTree, (Tensor, Tensor));
 
 impl Model {
     /// The gradient of each weight that is trained, as the next step on `batch` would have them: before clipping and accumulation, of
@@ -28,19 +28,15 @@ impl Model {
         }
         // A batch of validation has labels as the loss takes them.
         let soft = batch.label.as_ref().is_some_and(|label| label.dtype().is_float());
-        let config = &compiled.config;
-        let loss = if soft { config.training_loss() } else { config.loss.clone() };
+        let goals = compiled.goals.clone();
         let architecture = self.architecture.clone();
         let precision = compiled.config.precision;
         let traced: Box<dyn Fn(In) -> Params + Send + Sync> =
-            Box::new(move |(trainable, frozen, (inputs, label, weight), (step, seed))| {
-                let weights = union(&trainable, &frozen);
-                let mut cx = Cx::new(label.builder(), weights, precision).training_with(&seed, &step);
-                let y = architecture.call(&mut cx, &inputs);
-                let logits = cx.logits_of(&y);
-                let prediction = Prediction { value: &y, logits: logits.as_ref() };
-                let loss = loss.value(&label, prediction, weight.first());
-                let loss = cx.with_penalties(&loss, |_| true);
+            Box::new(move |(trainable, frozen, (inputs, labels, weights), (step, seed))| {
+                let cx = Cx::new(step.builder(), union(&trainable, &frozen), precision);
+                let mut cx = cx.training_with(&seed, &step);
+                let outputs = architecture.call_all(&mut cx, &inputs);
+                let loss = goals.outcome(&mut cx, &outputs, (&labels, &weights), soft).loss;
                 let leaves: Vec<&Tensor> = trainable.values().collect();
                 trainable.names().map(str::to_string).zip(grad(&loss, &leaves)).collect()
             });

@@ -3,6 +3,7 @@
 
 use crate::architecture::{LayerNode, NodeInput};
 use crate::batch::Batch;
+use crate::goals::Goal;
 use crate::loss::Loss;
 use crate::model::Model;
 use systole_ir::{Error, ErrorKind, Literal, Result};
@@ -24,7 +25,7 @@ impl Model {
     /// let mut model = Model::functional(&[tokens], &logits)?;
     /// model.compile(Compile::default())?;
     /// let ids = Literal::from_slice([1, 2], &[7i32, 97])?;
-    /// let batch = Batch { inputs: vec![ids], label: None, weight: None };
+    /// let batch = Batch { inputs: vec![ids], ..Default::default() };
     /// assert!(model.check_ids(&batch).unwrap_err().to_string().contains("tokens has an id 97"));
     /// # Ok::<(), systole_ir::Error>(())
     /// ```
@@ -45,20 +46,20 @@ impl Model {
                 }
             }
         }
-        batch.label.as_ref().map_or(Ok(()), |label| self.check_labels(label))
+        let goals = self.compiled.as_ref().map_or(&[][..], |c| &c.goals.all);
+        goals.iter().zip(batch.labels()).try_for_each(|(goal, label)| self.check_labels(goal, label))
     }
 
-    fn check_labels(&self, label: &Literal) -> Result<()> {
-        let loss = self.compile_config().map(|config| &config.loss);
-        let classes = self.output_type().and_then(|output| output.shape.last().copied());
+    fn check_labels(&self, goal: &Goal, label: &Literal) -> Result<()> {
+        let (loss, output) = (goal.loss.as_ref(), self.outputs.get(goal.output));
+        let classes = output.and_then(|output| output.shape.last().copied());
         let (Some(Loss::SparseCategoricalCrossentropy { ignore_class, .. }), Some(classes)) = (loss, classes)
         else {
             return Ok(());
         };
         // Shares of classes, in training.
-        let has_shares = self.compile_config().is_some_and(|config| config.soft_labels);
-        let rank = self.output_type().map_or(0, |output| output.shape.rank() + 1);
-        if has_shares && label.dtype().is_float() && label.shape().rank() == rank {
+        let rank = output.map_or(0, |output| output.shape.rank() + 1);
+        if goal.soft.is_some() && label.dtype().is_float() && label.shape().rank() == rank {
             return Ok(());
         }
         let Some((at, found)) = outside(label, classes, *ignore_class) else { return Ok(()) };

@@ -127,6 +127,8 @@ pub struct Cx {
     draws: usize,
     updates: Params,
     logits: Vec<(ValueId, Tensor)>,
+    /// Which steps of a value count, as `bool[B, S]`.
+    masks: Vec<(ValueId, Tensor)>,
     /// What layers add to the loss, by the path of the weight or layer.
     penalties: Vec<(String, Tensor)>,
     /// Where weights are brought back to after a step of the optimizer.
@@ -171,6 +173,7 @@ impl Cx {
             draws: 0,
             updates: Params::new(),
             logits: Vec::new(),
+            masks: Vec::new(),
             penalties: Vec::new(),
             constraints: Vec::new(),
             frozen: false,
@@ -484,6 +487,22 @@ impl Cx {
     /// The logits of a softmax's or sigmoid's output.
     pub fn logits_of(&self, y: &Tensor) -> Option<Tensor> {
         self.logits.iter().find(|(id, _)| *id == y.id()).map(|(_, x)| x.clone())
+    }
+
+    /// `bool[B, S]`: which steps of a value count, where a layer before it says so: Keras's mask.
+    pub fn mask_of(&self, x: &Tensor) -> Option<Tensor> {
+        self.masks.iter().find(|(id, _)| *id == x.id()).map(|(_, mask)| mask.clone())
+    }
+
+    /// Says which steps of a value count: `mask: bool[B, S]`.
+    pub fn set_mask(&mut self, x: &Tensor, mask: &Tensor) {
+        self.masks.retain(|(id, _)| *id != x.id());
+        self.masks.push((x.id(), mask.clone()));
+    }
+
+    /// Whether some value has a mask.
+    pub(crate) fn has_masks(&self) -> bool {
+        !self.masks.is_empty()
     }
 
     /// Records that a layer cannot take what it was given; surfaces with the layer's path when the graph is finished.

@@ -91,7 +91,7 @@ impl LayerChain {
         let others = || nodes[..range.start].iter().chain(&nodes[range.end..]);
         let own = &nodes[range.clone()];
         let shared = |p: &LayerNode| own.iter().chain(others()).filter(|q| q.name == p.name).count() > 1;
-        !hidden(&architecture.output)
+        !architecture.outputs().any(|output| hidden(&output))
             && !others().flat_map(|p| &p.inputs).any(hidden)
             && !own.iter().any(shared)
     }
@@ -116,6 +116,9 @@ impl LayerChain {
     /// The chain's output for its input `x`, by a loop; `None` where the first pieces are not equal after all. A chain
     /// whose last ones differ is cut.
     pub(crate) fn as_loop(&mut self, architecture: &Architecture, cx: &mut Cx, x: &Tensor) -> Option<Tensor> {
+        if cx.mask_of(x).is_some() {
+            return None;
+        }
         let mut pieces: Vec<LayerPiece> = Vec::new();
         for k in 0..self.times {
             let start = self.start + k * self.period;
@@ -158,7 +161,7 @@ struct LayerPiece {
 
 impl LayerPiece {
     /// `None` for what no loop can step: an output of another type than the input, weights that the model has not, a layer
-    /// with an error, which is to surface where the layer is called, an output whose logits a loss may ask for, or
+    /// with an error, which is to surface where the layer is called, an output whose logits a loss may ask for, masks, or
     /// penalties and constraints.
     fn trace(
         architecture: &Architecture,
@@ -180,7 +183,7 @@ impl LayerPiece {
             outputs.push(own.scope(&node.name, |cx| node.layer.call(cx, &args)));
         }
         let y = outputs.pop()?;
-        if y.ty() != ty || own.logits_of(&y).is_some() || own.has_rules() {
+        if y.ty() != ty || own.logits_of(&y).is_some() || own.has_rules() || own.has_masks() {
             return None;
         }
         let (fed, draws) = own.fed();

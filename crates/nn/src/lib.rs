@@ -26,6 +26,7 @@ mod file;
 mod fine_tune;
 mod fit;
 mod generation;
+mod goals;
 mod gradients;
 mod history;
 mod hosts;
@@ -56,7 +57,9 @@ mod val_check;
 
 pub use accelerator::{Accelerator, LoopFunction, LoopState, LoopStep};
 pub use activation::Activation;
-pub use architecture::{Architecture, InputSpec, LayerNode, NodeInput, Symbol, any_input, input, input_of};
+pub use architecture::{
+    Architecture, InputSpec, LayerNode, NodeInput, Outputs, Symbol, any_input, input, input_of,
+};
 pub use backup::{BackupAndRestore, RunPlace};
 pub use batch::{Batch, LABEL_FIELDS, WEIGHT_FIELD};
 pub use best::KeepBest;

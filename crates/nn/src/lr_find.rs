@@ -1,7 +1,7 @@
 //! The learning-rate finder: a short run whose rate rises from step to step, and what its losses suggest. Source: fastai's
 //! `lr_find`, after Smith, 2015 (arXiv:1506.01186).
 
-use crate::batch::Batch;
+use crate::batch::{Batch, BatchFields};
 use crate::model::Model;
 use crate::schedule::Schedule;
 use systole_data::{Dataset, DatasetIter};
@@ -137,13 +137,13 @@ impl LrFind {
 /// Batches without an end: pass after pass over the data.
 struct Batches<'a> {
     data: &'a Dataset,
-    fields: (Vec<String>, bool),
+    fields: BatchFields,
     pass: u64,
     iter: DatasetIter,
 }
 
 impl Batches<'_> {
-    fn of(data: &Dataset, fields: (Vec<String>, bool)) -> Result<Batches<'_>> {
+    fn of(data: &Dataset, fields: BatchFields) -> Result<Batches<'_>> {
         Ok(Batches { data, fields, pass: 0, iter: data.iter_epoch(0) })
     }
 
@@ -159,7 +159,7 @@ impl Batches<'_> {
                 })??
             }
         };
-        Batch::of_fields(&sample, &self.fields.0, self.fields.1)
+        Batch::of_fields(&sample, &self.fields)
     }
 }
 

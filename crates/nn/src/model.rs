@@ -1,13 +1,14 @@
 //! [`Model`]: an architecture with its weights; `compile`, `evaluate`, `predict`, `summary`. Training is in `fit`.
 
 use crate::accumulation::Phase;
-use crate::architecture::{Architecture, InputSpec, NodeInput, Symbol};
-use crate::batch::{Batch, without_batch};
+use crate::architecture::{Architecture, InputSpec, NodeInput, Outputs, Symbol};
+use crate::batch::{Batch, BatchFields, without_batch};
 use crate::compile::{Compile, TrainState};
 use crate::endless::check_end;
+use crate::goals::Goals;
 use crate::history::Logs;
 use crate::layer::{Cx, Precision, WeightSpec};
-use crate::layers::LayerSpec;
+use crate::layers::{LayerSpec, NestedModel};
 use crate::schedule::Schedule;
 use crate::step::{EvaluateStep, PredictStep, TrainStep, controls};
 use std::fmt::Write;
@@ -21,6 +22,7 @@ use systole_runtime::{Backend, Buffer, DeviceInfo, Executable, Params, Roles, ba
 
 pub(crate) struct Compiled {
     pub(crate) config: Compile,
+    pub(crate) goals: Goals,
     pub(crate) train: TrainStep,
     pub(crate) evaluate: EvaluateStep,
     pub(crate) predict: PredictStep,
@@ -58,7 +60,8 @@ pub struct Model {
     pub(crate) architecture: Arc<Architecture>,
     pub(crate) specs: Vec<WeightSpec>,
     pub(crate) rows: Vec<SummaryRow>,
-    pub(crate) output: Option<TensorType>,
+    /// Types of the outputs, once built.
+    pub(crate) outputs: Vec<TensorType>,
     pub(crate) state: TrainState,
     pub(crate) compiled: Option<Compiled>,
     /// What predicts where nothing was compiled.
@@ -82,9 +85,9 @@ impl Model {
         Model::new(Architecture::sequential(layers))
     }
 
-    /// A graph of layers from `inputs` to `output`; see [`crate::input`].
-    pub fn functional(inputs: &[Symbol], output: &Symbol) -> Result<Model> {
-        Ok(Model::new(Architecture::functional(inputs, output)?))
+    /// A graph of layers from `inputs` to its outputs, `&y` or `[&a, &b]`; see [`crate::input`].
+    pub fn functional(inputs: &[Symbol], outputs: impl Outputs) -> Result<Model> {
+        Ok(Model::new(Architecture::functional(inputs, outputs)?))
     }
 
     /// A model of a given structure.
@@ -93,7 +96,7 @@ impl Model {
             architecture: Arc::new(architecture),
             specs: Vec::new(),
             rows: Vec::new(),
-            output: None,
+            outputs: Vec::new(),
             state: TrainState::default(),
             compiled: None,
             predicts: None,
@@ -113,17 +116,22 @@ impl Model {
 
     /// Whether the input shapes are known and the weights exist.
     pub fn is_built(&self) -> bool {
-        self.output.is_some()
+        !self.outputs.is_empty()
     }
 
-    /// Type of the output of one sample, once built.
+    /// Type of the output of one sample, once built; of several outputs the first's.
     pub fn output_type(&self) -> Option<&TensorType> {
-        self.output.as_ref()
+        self.outputs.first()
     }
 
-    /// The shape of one output; of a model that is not built, none.
-    pub(crate) fn output_shape(&self) -> &[usize] {
-        self.output.as_ref().map_or(&[], |output| output.shape.dims())
+    /// Types of the outputs of one sample; of a model that is not built, none.
+    pub fn output_types(&self) -> &[TensorType] {
+        &self.outputs
+    }
+
+    /// The shapes of the outputs; of a model that is not built, none.
+    pub(crate) fn output_shapes(&self) -> Vec<Vec<usize>> {
+        self.outputs.iter().map(|output| output.shape.to_vec()).collect()
     }
 
     /// Optimizer steps taken so far.
@@ -154,24 +162,30 @@ impl Model {
         self.architecture = Arc::new(architecture);
         self.predicts = None;
         self.rows = built.rows;
-        self.output = Some(built.output);
-        self.adopt(built.specs, |spec, seed| Ok(drawn_when_read(spec.clone(), seed)))
+        self.outputs = built.outputs;
+        let architecture = self.architecture.clone();
+        self.adopt(built.specs, |spec, seed| match architecture.start(&spec.path) {
+            Some(brought) if brought.ty().shape.dims() == spec.shape => Ok(brought.clone()),
+            _ => Ok(drawn_when_read(spec.clone(), seed)),
+        })
     }
 
-    /// Type of the output of one sample for inputs of these types (of one sample), without building anything.
+    /// Type of the output of one sample for inputs of these types (of one sample), without building anything; of several
+    /// outputs the first's.
     ///
     /// # Errors
     /// When a layer cannot take the shape it gets; names the layer.
     pub fn output_for(&self, inputs: &[TensorType]) -> Result<TensorType> {
         self.architecture.check()?;
-        Ok(infer(&with_inputs(&self.architecture, inputs)?, Precision::Float32)?.output)
+        let mut outputs = infer(&with_inputs(&self.architecture, inputs)?, Precision::Float32)?.outputs;
+        Ok(outputs.swap_remove(0))
     }
 
     /// Output shapes of an architecture whose input types are known, without making weights.
     pub(crate) fn build_shapes(&mut self, precision: Precision) -> Result<()> {
         let built = infer(&self.architecture, precision)?;
         self.rows = built.rows;
-        self.output = Some(built.output);
+        self.outputs = built.outputs;
         Ok(())
     }
 
@@ -194,13 +208,13 @@ impl Model {
     }
 
     pub(crate) fn trains(&self, spec: &WeightSpec) -> bool {
-        let mut parts = spec.path.split('/');
-        let mut layer = parts.next().unwrap_or(&spec.path);
-        let mut of = &*self.architecture;
-        if let Some((_, network)) = of.networks.iter().find(|(name, _)| name == layer) {
-            (of, layer) = (network, parts.next().unwrap_or(layer));
-        }
-        spec.trainable && of.nodes.iter().find(|p| p.name == layer).is_none_or(|p| p.layer.is_trainable())
+        let (first, rest) = spec.path.split_once('/').unwrap_or((&spec.path, ""));
+        let beside = self.architecture.networks.iter().find(|(name, _)| name == first);
+        spec.trainable
+            && match beside {
+                Some((_, network)) => network.trains(rest),
+                None => self.architecture.trains(&spec.path),
+            }
     }
 
     /// Sets optimizer, loss, metrics and precision. Weights stay when they exist.
@@ -213,13 +227,12 @@ impl Model {
             config.optimizer = own;
         }
         config.optimizer.check()?;
-        config.loss.check()?;
+        config.check_arguments()?;
         if config.soft_labels && config.loss.of_shares().is_none() {
             let what = format!("{} takes no shares of classes for labels", config.loss.name());
             return Err(Error::new(ErrorKind::Config, what)
                 .hint("train with sparse_categorical_crossentropy or categorical_crossentropy, or without mixup and cutmix"));
         }
-        config.metrics.iter().chain(&config.weighted_metrics).try_for_each(|metric| metric.check())?;
         if !self.is_built() {
             self.seed = config.seed;
         }
@@ -260,11 +273,13 @@ impl Model {
         };
         let backend = config.strategy.on(backend)?;
         let a = &self.architecture;
+        let goals = Goals::of(a, &config)?;
         self.compiled = Some(Compiled {
-            train: TrainStep::new(a, &config, &backend),
-            evaluate: EvaluateStep::new(a, &config, &backend),
+            train: TrainStep::new(a, &config, &goals, &backend),
+            evaluate: EvaluateStep::new(a, &config, &goals, &backend),
             predict: PredictStep::new(a, config.precision, &backend),
             backend,
+            goals,
             config,
         });
         Ok(())
@@ -328,18 +343,20 @@ impl Model {
         self.architecture.inputs.iter().map(|i| i.name.clone()).collect()
     }
 
-    /// What a batch of training or measuring is made of: the fields that are fed, and whether there must be labels.
-    pub(crate) fn batch_fields(&self) -> (Vec<String>, bool) {
+    /// What a batch of training or measuring is made of.
+    pub(crate) fn batch_fields(&self) -> BatchFields {
+        let outputs = self.compiled.as_ref().map_or(Vec::new(), |c| c.goals.label_names());
         match self.compiled.as_ref().and_then(|c| c.config.train_step.as_ref()) {
-            Some(step) if !step.fields().is_empty() => (step.fields(), false),
-            step => (self.input_names(), step.is_none()),
+            Some(step) if !step.fields().is_empty() => {
+                BatchFields { inputs: step.fields(), labelled: false, outputs }
+            }
+            step => BatchFields { inputs: self.input_names(), labelled: step.is_none(), outputs },
         }
     }
 
     /// A batch of the pipeline, as steps take it.
     pub(crate) fn batch_of(&self, sample: &Sample) -> Result<Batch> {
-        let (names, labelled) = self.batch_fields();
-        Batch::of_fields(sample, &names, labelled)
+        Batch::of_fields(sample, &self.batch_fields())
     }
 
     /// Forgets the steps since `state` was the model's.
@@ -376,7 +393,7 @@ impl Model {
             self.build_for(&batch)?;
             self.check_step_batch(&batch)?;
             let evaluate = &self.compiled()?.evaluate;
-            let sums = metrics.unwrap_or_else(|| evaluate.metrics.zeros(self.output_shape()));
+            let sums = metrics.unwrap_or_else(|| evaluate.metrics.zeros(&self.output_shapes()));
             metrics = Some(evaluate.run(&self.state, sums, &batch)?);
         }
         let Some(metrics) = metrics else {
@@ -386,23 +403,30 @@ impl Model {
         self.compiled()?.evaluate.metrics.logs(&metrics)
     }
 
-    /// Outputs for every sample of `data` (batches), joined: `→ f32[N, …]`.
+    /// Outputs for every sample of `data` (batches), joined: `→ f32[N, …]`; of several outputs the first.
     pub fn predict(&mut self, data: &Dataset) -> Result<Literal> {
-        check_end(data, None, "the prediction", "take some of it (Dataset::take)")?;
-        let mut parts = Vec::new();
-        for sample in data.iter() {
-            parts.push(self.predict_sample(&sample?)?);
-        }
-        join(&parts)
+        Ok(self.predict_all(data)?.swap_remove(0).1)
     }
 
-    /// Outputs for one batch `x: T[B, …] → f32[B, …]`.
+    /// All outputs by their names, for every sample of `data` (batches), joined: `→ f32[N, …]` each.
+    pub fn predict_all(&mut self, data: &Dataset) -> Result<Vec<(String, Literal)>> {
+        check_end(data, None, "the prediction", "take some of it (Dataset::take)")?;
+        let names: Vec<String> = self.architecture.output_names().into_iter().map(str::to_string).collect();
+        let mut parts: Vec<Vec<Literal>> = vec![Vec::new(); names.len()];
+        for sample in data.iter() {
+            let outputs = self.predict_sample(&sample?)?;
+            parts.iter_mut().zip(outputs).for_each(|(parts, output)| parts.push(output));
+        }
+        names.into_iter().zip(parts).map(|(name, parts)| Ok((name, join(&parts)?))).collect()
+    }
+
+    /// Outputs for one batch `x: T[B, …] → f32[B, …]`; of several outputs the first.
     pub fn predict_on_batch(&mut self, x: &Literal) -> Result<Literal> {
         let name = self.input_names().into_iter().next().unwrap_or_default();
-        self.predict_sample(&Sample::new([(name, x.clone())]))
+        Ok(self.predict_sample(&Sample::new([(name, x.clone())]))?.swap_remove(0))
     }
 
-    fn predict_sample(&mut self, sample: &Sample) -> Result<Literal> {
+    fn predict_sample(&mut self, sample: &Sample) -> Result<Vec<Literal>> {
         let batch = Batch::inputs_only(sample, &self.input_names())?;
         if !self.is_built() {
             self.build(&batch.sample_types()?)?;
@@ -417,7 +441,8 @@ impl Model {
                 self.predicts.insert(step)
             }
         };
-        Ok(step.run(&self.state, inputs)?.to_literal()?.convert(DType::F32))
+        let outputs = step.run(&self.state, inputs)?;
+        outputs.into_iter().map(|y| Ok(y.to_literal()?.convert(DType::F32))).collect()
     }
 
     /// A weight by its path (`conv2d/kernel`). A meeting of all hosts where it is split over several.
@@ -529,7 +554,7 @@ impl Model {
     pub fn train_program(&mut self, batch_size: usize, loops: bool) -> Result<(Arc<Graph>, Roles)> {
         let batch = self.example_batch(batch_size)?;
         self.ready_for(&batch)?;
-        let metrics = self.compiled()?.train.metrics.zeros(self.output_shape());
+        let metrics = self.compiled()?.train.metrics.zeros(&self.output_shapes());
         self.compiled()?.train.trace(&self.state, metrics, &batch, self.controls(), loops)
     }
 
@@ -540,30 +565,43 @@ impl Model {
     pub fn train_executable(&mut self, batch_size: usize) -> Result<Arc<dyn Executable>> {
         let batch = self.example_batch(batch_size)?;
         self.ready_for(&batch)?;
-        self.state.metrics = self.compiled()?.train.metrics.zeros(self.output_shape());
+        self.state.metrics = self.compiled()?.train.metrics.zeros(&self.output_shapes());
         self.compiled()?.train.prepare(&self.state, &batch.buffers(), self.controls())
     }
 
     /// Zeros of the model's input and label types: label shapes follow the loss.
     fn example_batch(&self, batch_size: usize) -> Result<Batch> {
-        let output = self.output.as_ref().ok_or_else(|| {
-            Error::new(ErrorKind::Config, "the model has no shapes yet")
-                .hint("build it, or load a trained one")
-        })?;
+        if !self.is_built() {
+            return Err(Error::new(ErrorKind::Config, "the model has no shapes yet")
+                .hint("build it, or load a trained one"));
+        }
         let with_batch = |t: &TensorType| {
             t.with_shape(std::iter::once(batch_size).chain(t.shape.iter().copied()).collect::<Shape>())
         };
         let inputs = self.architecture.inputs.iter().filter_map(|i| i.ty.as_ref()).map(with_batch);
-        let label = match &self.compiled {
-            Some(c) => c.config.training_loss().label(output),
-            None => output.clone(),
-        };
-        let label = with_batch(&label);
+        let goals = self.compiled.as_ref().map_or(&[][..], |c| &c.goals.all);
+        let of_goals = goals.iter().filter_map(|goal| {
+            let output = self.outputs.get(goal.output)?;
+            let loss = goal.soft.as_ref().or(goal.loss.as_ref());
+            Some(loss.map_or_else(|| output.clone(), |loss| loss.label(output)))
+        });
+        let mut labels: Vec<TensorType> = of_goals.collect();
+        if labels.is_empty() {
+            labels = self.own_label().into_iter().collect();
+        }
+        let mut labels = labels.iter().map(|ty| Literal::zeros(with_batch(ty)));
         Ok(Batch {
             inputs: inputs.map(Literal::zeros).collect(),
-            label: Some(Literal::zeros(label)),
+            label: labels.next(),
+            more: labels.map(|label| (label, None)).collect(),
             weight: None,
         })
+    }
+
+    /// What a step of one's own may take for a label of one sample: as the loss would have it.
+    fn own_label(&self) -> Option<TensorType> {
+        let output = self.output_type()?;
+        Some(self.compile_config().map_or_else(|| output.clone(), |config| config.loss.label(output)))
     }
 }
 
@@ -590,6 +628,29 @@ fn table_of(rows: &[SummaryRow], [trainable, frozen]: [usize; 2]) -> String {
     let (trainable, frozen) = (grouped(trainable as u64), grouped(frozen as u64));
     let _ = writeln!(out, "Trainable: {trainable}; not trainable: {frozen}");
     out
+}
+
+/// The model as a layer of another, with the weights that it has: Keras's models are layers. They are those of the layer's name
+/// there, and share nothing with this model.
+///
+/// ```
+/// use systole_ir::{DType::F32, Literal, TensorType};
+/// use systole_nn::{Model, input, layers::{LayerSpec, dense}};
+/// let mut body = Model::sequential([dense(4).name("a")]);
+/// body.build(&[TensorType::new(F32, [3])])?;
+/// let x = input("x", [3]);
+/// let y = x.apply(LayerSpec::from(&body).name("body").trainable(false)).apply(dense(2));
+/// let mut model = Model::functional(&[x.clone()], &y)?;
+/// model.build(&[TensorType::new(F32, [3])])?;
+/// assert_eq!(model.weight("body/a/kernel")?, body.weight("a/kernel")?);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+impl From<&Model> for LayerSpec {
+    #[track_caller]
+    fn from(model: &Model) -> LayerSpec {
+        let weights = model.weights().into_iter().map(|(path, value)| (path.to_string(), value.clone()));
+        LayerSpec::of_model((*model.architecture).clone(), weights.collect())
+    }
 }
 
 /// A weight's starting values, drawn when something first reads them.
@@ -623,7 +684,7 @@ fn with_inputs(architecture: &Architecture, inputs: &[TensorType]) -> Result<Arc
 struct Inferred {
     specs: Vec<WeightSpec>,
     rows: Vec<SummaryRow>,
-    output: TensorType,
+    outputs: Vec<TensorType>,
 }
 
 /// One trace of the model on a batch of two: collects weights and output shapes.
@@ -635,12 +696,12 @@ fn infer(architecture: &Architecture, precision: Precision) -> Result<Inferred> 
     let g = GraphBuilder::new("build");
     let mut cx = Cx::collecting(&g, precision);
     let mut shapes = Vec::new();
-    let y = traced(architecture, &mut cx, "", &mut shapes)?;
+    let outputs = traced(architecture, &mut cx, "", &mut shapes)?;
     for (name, network) in &architecture.networks {
         cx.scope(name, |cx| traced(network, cx, &format!("{name}/"), &mut shapes))
             .at(|| format!("network {name}"))?;
     }
-    g.finish(std::slice::from_ref(&y)).at(|| "building the model".into())?;
+    g.finish(&outputs).at(|| "building the model".into())?;
     let specs = cx.into_specs();
     let rows = shapes
         .into_iter()
@@ -651,16 +712,16 @@ fn infer(architecture: &Architecture, precision: Precision) -> Result<Inferred> 
             SummaryRow { layer: format!("{name} ({class})"), output_shape: without_batch(&ty).shape, params }
         })
         .collect();
-    Ok(Inferred { specs, rows, output: without_batch(y.ty()) })
+    Ok(Inferred { specs, rows, outputs: outputs.iter().map(|y| without_batch(y.ty())).collect() })
 }
 
-/// The output of a network for a batch of two; each layer's name, class and output are added to `shapes`.
+/// The outputs of a network for a batch of two; each layer's name, class and output are added to `shapes`.
 fn traced(
     architecture: &Architecture,
     cx: &mut Cx,
     prefix: &str,
     shapes: &mut Vec<(String, &'static str, TensorType)>,
-) -> Result<Tensor> {
+) -> Result<Vec<Tensor>> {
     let mut inputs = Vec::new();
     for spec in &architecture.inputs {
         let Some(ty) = &spec.ty else {
@@ -725,10 +786,11 @@ pub fn counted(n: u64, thing: &str) -> String {
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let layers: Vec<&str> = self.architecture.nodes.iter().map(|p| p.name.as_str()).collect();
-        let output = match self.architecture.output {
+        let output = |source| match source {
             NodeInput::Input(i) => format!("input {i}"),
             NodeInput::Layer(i) => layers[i].to_string(),
         };
-        write!(f, "Model({} → {output})", layers.join(", "))
+        let outputs: Vec<String> = self.architecture.outputs().map(output).collect();
+        write!(f, "Model({} → {})", layers.join(", "), outputs.join(", "))
     }
 }

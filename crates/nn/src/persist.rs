@@ -42,6 +42,14 @@ struct CompileConfig {
     weighted_metrics: Vec<Metric>,
     precision: Precision,
     seed: u64,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    losses: BTreeMap<String, Loss>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    loss_weights: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    output_metrics: BTreeMap<String, Vec<Metric>>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    output_weighted_metrics: BTreeMap<String, Vec<Metric>>,
     /// The name of a step of the user's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     train_step: Option<String>,
@@ -56,6 +64,10 @@ impl CompileConfig {
             weighted_metrics: c.weighted_metrics.clone(),
             precision: c.precision,
             seed: c.seed,
+            losses: c.losses.clone(),
+            loss_weights: c.loss_weights.clone(),
+            output_metrics: c.output_metrics.clone(),
+            output_weighted_metrics: c.output_weighted_metrics.clone(),
             train_step: c.train_step.as_ref().map(|step| step.name().to_string()),
         }
     }
@@ -63,9 +75,16 @@ impl CompileConfig {
     /// With the losses and metrics of a user's own as the program that reads the file has them.
     fn known_to(self, custom: &CustomObjects) -> Result<CompileConfig> {
         let all = |metrics: Vec<Metric>| metrics.into_iter().map(|m| custom.known_metric(m)).collect();
+        let by_name = |outputs: BTreeMap<String, Vec<Metric>>| -> Result<BTreeMap<String, Vec<Metric>>> {
+            outputs.into_iter().map(|(name, metrics)| Ok((name, all(metrics)?))).collect()
+        };
         let (metrics, weighted_metrics): (Result<_>, Result<_>) =
             (all(self.metrics), all(self.weighted_metrics));
+        let output_metrics = by_name(self.output_metrics)?;
+        let output_weighted_metrics = by_name(self.output_weighted_metrics)?;
         let loss = custom.known_loss(self.loss)?;
+        let losses = self.losses.into_iter().map(|(name, loss)| Ok((name, custom.known_loss(loss)?)));
+        let losses = losses.collect::<Result<_>>()?;
         if let Some(name) = &self.train_step {
             let what = format!("the model's training step `{name}` is not known here");
             return Err(Error::new(ErrorKind::Config, what)
@@ -74,7 +93,15 @@ impl CompileConfig {
                     "load it with CustomObjects::new().uncompiled() and compile it with the step; a run goes on by its backups",
                 ));
         }
-        Ok(CompileConfig { loss, metrics: metrics?, weighted_metrics: weighted_metrics?, ..self })
+        Ok(CompileConfig {
+            loss,
+            losses,
+            metrics: metrics?,
+            weighted_metrics: weighted_metrics?,
+            output_metrics,
+            output_weighted_metrics,
+            ..self
+        })
     }
 
     fn into_compile(self) -> Compile {
@@ -85,6 +112,10 @@ impl CompileConfig {
             weighted_metrics: self.weighted_metrics,
             precision: self.precision,
             seed: self.seed,
+            losses: self.losses,
+            loss_weights: self.loss_weights,
+            output_metrics: self.output_metrics,
+            output_weighted_metrics: self.output_weighted_metrics,
             ..Compile::default()
         }
     }
@@ -268,7 +299,7 @@ impl Model {
         }
         self.adopt_file_weights(weights, precision)?;
         self.adopt_slots(slots)?;
-        let mut state = self.compiled()?.train.metrics.zeros(self.output_shape());
+        let mut state = self.compiled()?.train.metrics.zeros(&self.output_shapes());
         for (name, zero) in state.clone().iter() {
             let value = metrics.remove(name).filter(|v| v.ty() == zero.ty());
             state.insert(name, value.ok_or_else(|| of_another("metrics"))?.into());
@@ -291,8 +322,11 @@ impl Model {
         let differs = [
             ("optimizer", optimizer != was.optimizer),
             ("step", now.train_step.as_ref().map(|step| step.name()) != own_step.as_deref()),
-            ("loss", now.loss != was.loss),
-            ("metrics", now.metrics != was.metrics || now.weighted_metrics != was.weighted_metrics),
+            (
+                "loss",
+                (&now.loss, &now.losses, &now.loss_weights) != (&was.loss, &was.losses, &was.loss_weights),
+            ),
+            ("metrics", metrics_of(now) != metrics_of(&was)),
             ("precision", now.precision != was.precision),
             ("seed", now.seed != was.seed || initial_seed != seed),
         ];
@@ -329,6 +363,12 @@ impl Model {
         self.state.optimizer = state;
         Ok(())
     }
+}
+
+/// All metrics, of all outputs and of each.
+fn metrics_of(config: &Compile) -> (&[Metric], &[Metric], Vec<&BTreeMap<String, Vec<Metric>>>) {
+    let by_name = vec![&config.output_metrics, &config.output_weighted_metrics];
+    (&config.metrics, &config.weighted_metrics, by_name)
 }
 
 fn of_another(what: &str) -> Error {

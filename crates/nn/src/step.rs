@@ -3,6 +3,7 @@
 use crate::architecture::Architecture;
 use crate::batch::{Batch, DeviceBatch};
 use crate::compile::{Compile, TrainState};
+use crate::goals::{Goals, Outcome};
 use crate::history::Logs;
 use crate::layer::{Cx, Precision};
 use crate::loss::{Loss, Prediction};
@@ -50,20 +51,20 @@ impl TrainStep {
     pub(crate) fn new(
         architecture: &Arc<Architecture>,
         config: &Compile,
+        goals: &Goals,
         backend: &Arc<dyn Backend>,
     ) -> TrainStep {
-        let metrics = MetricSet::new(config);
+        let metrics = MetricSet::new(config, goals);
         let loss_scale = (config.precision == Precision::MixedFloat16).then(LossScale::default);
         let recipe = TrainRecipe {
             architecture: architecture.clone(),
             optimizer: config.optimizer.clone(),
-            loss: config.loss.clone(),
+            goals: goals.clone(),
             precision: config.precision,
             metrics: metrics.clone(),
             loss_scale: loss_scale.clone(),
             loops: backend.wants_loops(),
             own: config.train_step.clone(),
-            soft: config.soft_labels.then(|| config.training_loss()),
         };
         let function = recipe.clone().function().on(backend.clone());
         TrainStep { function, recipe, optimizer: config.optimizer.clone(), metrics, loss_scale }
@@ -138,15 +139,13 @@ impl TrainStep {
 struct TrainRecipe {
     architecture: Arc<Architecture>,
     optimizer: Optimizer,
-    loss: Loss,
+    goals: Goals,
     precision: Precision,
     metrics: MetricSet,
     loss_scale: Option<LossScale>,
     loops: bool,
     /// The user's, in the place of loss and metrics.
     own: Option<Arc<dyn OwnStep>>,
-    /// The loss of labels that are shares of classes.
-    soft: Option<Loss>,
 }
 
 impl TrainRecipe {
@@ -166,40 +165,39 @@ impl TrainRecipe {
             return self.trace_own(&**own, args);
         }
         let (trainable, frozen, slots, metrics, batch, controls) = args;
-        let (inputs, label, weight) = batch;
+        let (inputs, labels, weights) = batch;
         let (learning_rate, step, seed) = controls;
         let builder = learning_rate.builder().clone();
         let mut cx =
             Cx::new(&builder, union(&trainable, &frozen), self.precision).training_with(&seed, &step);
         cx = cx.with_loops(self.loops);
-        let y = self.architecture.call(&mut cx, &inputs);
-        let weight = weight.first();
-        let logits = cx.logits_of(&y);
-        let prediction = Prediction { value: &y, logits: logits.as_ref() };
-        let of = self.soft.as_ref().unwrap_or(&self.loss);
-        let loss = builder.scope("loss", || {
-            let own = of.value(&label, prediction, weight);
-            cx.with_penalties(&own, |_| true)
-        });
-        let label = self.class_of(label);
+        let outputs = self.architecture.call_all(&mut cx, &inputs);
+        let outcome =
+            builder.scope("loss", || self.goals.outcome(&mut cx, &outputs, (&labels, &weights), true));
+        let loss = outcome.loss.clone();
+        let labels = self.classes_of(labels);
         let update = UpdateInputs { learning_rate, step: step.convert(DType::I64) };
         let changed = cx.take_updates();
         let (new, slots) = self.descend(&loss, &update, &trainable, &changed, &slots);
         let new = builder.scope("optimizer", || cx.constrained(new));
-        let metrics =
-            builder.scope("metrics", || self.metrics.update(&metrics, &label, prediction, weight, &loss));
+        let metrics = builder
+            .scope("metrics", || self.metrics.update(&metrics, &cx, &outputs, (&labels, &weights), &outcome));
         let good = self.good(&metrics);
         (kept(&good, &new, &trainable), kept(&good, &changed, &frozen), slots, metrics)
     }
 
     /// What metrics compare with: of shares of classes the greatest, as the loss takes labels.
-    fn class_of(&self, label: Tensor) -> Tensor {
-        match (&self.soft, &self.loss) {
-            (Some(_), Loss::SparseCategoricalCrossentropy { .. }) if label.rank() > 0 => {
-                label.argmax(label.rank() - 1)
+    fn classes_of(&self, labels: Vec<Tensor>) -> Vec<Tensor> {
+        let class = |(i, label): (usize, Tensor)| {
+            let goal = self.goals.all.get(i);
+            match goal.and_then(|goal| goal.loss.as_ref().filter(|_| goal.soft.is_some())) {
+                Some(Loss::SparseCategoricalCrossentropy { .. }) if label.rank() > 0 => {
+                    label.argmax(label.rank() - 1)
+                }
+                _ => label,
             }
-            _ => label,
-        }
+        };
+        labels.into_iter().enumerate().map(class).collect()
     }
 
     /// `bool[]`: whether the loss was finite. Weights that a step with a bad loss has read stay: to find out why, and in the model
@@ -269,27 +267,26 @@ impl EvaluateStep {
     pub(crate) fn new(
         architecture: &Arc<Architecture>,
         config: &Compile,
+        goals: &Goals,
         backend: &Arc<dyn Backend>,
     ) -> EvaluateStep {
-        let metrics = MetricSet::new(config);
-        let (set, architecture) = (metrics.clone(), architecture.clone());
-        let (loss, precision, own) = (config.loss.clone(), config.precision, config.train_step.clone());
+        let metrics = MetricSet::new(config, goals);
+        let (set, architecture, goals) = (metrics.clone(), architecture.clone(), goals.clone());
+        let (precision, own) = (config.precision, config.train_step.clone());
         let loops = backend.wants_loops();
         let traced: Box<dyn Fn(EvaluateIn) -> Params + Send + Sync> =
-            Box::new(move |(trainable, frozen, state, (inputs, label, weight))| {
-                let weights = union(&trainable, &frozen);
-                let mut cx = Cx::new(label.builder(), weights, precision).with_loops(loops);
+            Box::new(move |(trainable, frozen, state, (inputs, labels, weights))| {
+                let builder = state[LOSS_COUNT].builder().clone();
+                let mut cx = Cx::new(&builder, union(&trainable, &frozen), precision).with_loops(loops);
                 if let Some(own) = &own {
-                    let (size, batch) = (inputs.first().map_or(1, |x| x.dim(0)), (inputs, label, weight));
+                    let (size, batch) = (inputs.first().map_or(1, |x| x.dim(0)), (inputs, labels, weights));
                     let after = StepCx::run(&**own, cx, architecture.clone(), batch, trainable, None);
                     return set.update_logged(&state, &after.logged, &after.loss, size);
                 }
-                let y = architecture.call(&mut cx, &inputs);
-                let logits = cx.logits_of(&y);
-                let prediction = Prediction { value: &y, logits: logits.as_ref() };
-                let total = loss.value(&label, prediction, weight.first());
-                let total = cx.with_penalties(&total, |_| true);
-                set.update(&state, &label, prediction, weight.first(), &total)
+                let outputs = architecture.call_all(&mut cx, &inputs);
+                let told = (&labels[..], &weights[..]);
+                let outcome = goals.outcome(&mut cx, &outputs, told, false);
+                set.update(&state, &cx, &outputs, told, &outcome)
             });
         let function = jit(traced)
             .on(backend.clone())
@@ -315,7 +312,7 @@ impl EvaluateStep {
 
 /// Outputs of a batch.
 pub(crate) struct PredictStep {
-    function: Traced<PredictIn, Tensor>,
+    function: Traced<PredictIn, Vec<Tensor>>,
 }
 
 impl PredictStep {
@@ -326,11 +323,11 @@ impl PredictStep {
     ) -> PredictStep {
         let architecture = architecture.clone();
         let loops = backend.wants_loops();
-        let traced: Box<dyn Fn(PredictIn) -> Tensor + Send + Sync> =
+        let traced: Box<dyn Fn(PredictIn) -> Vec<Tensor> + Send + Sync> =
             Box::new(move |(trainable, frozen, inputs)| {
                 let builder = inputs[0].builder().clone();
                 let mut cx = Cx::new(&builder, union(&trainable, &frozen), precision).with_loops(loops);
-                architecture.call(&mut cx, &inputs)
+                architecture.call_all(&mut cx, &inputs)
             });
         let function = jit(traced)
             .on(backend.clone())
@@ -345,7 +342,7 @@ impl PredictStep {
         (state.trainable.clone(), state.frozen.clone(), inputs)
     }
 
-    pub(crate) fn run(&self, state: &TrainState, inputs: Vec<Buffer>) -> Result<Buffer> {
+    pub(crate) fn run(&self, state: &TrainState, inputs: Vec<Buffer>) -> Result<Vec<Buffer>> {
         self.function.call(PredictStep::args(state, inputs))
     }
 
@@ -362,6 +359,8 @@ impl PredictStep {
 #[derive(Clone)]
 pub(crate) struct MetricSet {
     members: Vec<Member>,
+    /// Losses that are told apart: which goal, and the name of its loss.
+    losses: Vec<(usize, String)>,
     /// Names whose means a step of the user's own logs.
     logged: Vec<String>,
 }
@@ -371,43 +370,58 @@ struct Member {
     name: String,
     metric: Metric,
     weighted: bool,
+    /// Which goal it measures, and of which output that is.
+    goal: usize,
+    output: usize,
 }
 
 const LOSS_TOTAL: &str = "loss/total";
 const LOSS_COUNT: &str = "loss/count";
 
 impl MetricSet {
-    fn new(config: &Compile) -> MetricSet {
-        // A step of the user's own has no prediction to measure.
-        let given = config.train_step.is_none();
-        let plain = config.metrics.iter().filter(|_| given).map(|m| (m, false));
-        let weighted = config.weighted_metrics.iter().filter(|_| given).map(|m| (m, true));
+    fn new(config: &Compile, goals: &Goals) -> MetricSet {
         let mut members: Vec<Member> = Vec::new();
-        for (metric, weighted) in plain.chain(weighted) {
-            let base = metric.name();
-            let mut name = base.to_string();
+        for (goal, of, (metric, weighted)) in goals.metrics() {
+            let base = match goals.by_name {
+                true => format!("{}_{}", of.name, metric.name()),
+                false => metric.name().to_string(),
+            };
+            let mut name = base.clone();
             let mut n = 0;
             while members.iter().any(|m| m.name == name) {
                 n += 1;
                 name = format!("{base}_{n}");
             }
-            members.push(Member { name, metric: metric.clone(), weighted });
+            members.push(Member {
+                name,
+                metric: metric.clone(),
+                weighted: *weighted,
+                goal,
+                output: of.output,
+            });
         }
+        let apart =
+            goals.all.iter().enumerate().filter(|(_, g)| goals.has_several_losses() && g.loss.is_some());
+        let losses = apart.map(|(i, goal)| (i, format!("{}_loss", goal.name))).collect();
         let logged = config.train_step.as_ref().map_or(Vec::new(), |step| step.logged());
-        MetricSet { members, logged }
+        MetricSet { members, losses, logged }
+    }
+
+    /// Names of the means that are kept beside the loss and metrics.
+    fn means(&self) -> impl Iterator<Item = &String> {
+        self.losses.iter().map(|(_, name)| name).chain(&self.logged)
     }
 
     /// Accumulators of a fresh epoch.
-    /// `output` is the shape of the model's output.
-    pub(crate) fn zeros(&self, output: &[usize]) -> Params<Buffer> {
+    /// `outputs` are the shapes of the model's outputs.
+    pub(crate) fn zeros(&self, outputs: &[Vec<usize>]) -> Params<Buffer> {
         let scalar = TensorType::scalar(DType::F64);
         let mut state = Params::new();
         state.insert(LOSS_TOTAL, Buffer::zeros(scalar.clone()));
         state.insert(LOSS_COUNT, Buffer::zeros(scalar.clone()));
-        self.logged
-            .iter()
-            .for_each(|name| state.insert(format!("{name}/total"), Buffer::zeros(scalar.clone())));
+        self.means().for_each(|name| state.insert(format!("{name}/total"), Buffer::zeros(scalar.clone())));
         for m in &self.members {
+            let output = outputs.get(m.output).map_or(&[][..], Vec::as_slice);
             for (slot, start) in m.metric.initial(output) {
                 state.insert(format!("{}/{slot}", m.name), Buffer::from(start));
             }
@@ -419,19 +433,32 @@ impl MetricSet {
     fn update(
         &self,
         state: &Params,
-        label: &Tensor,
-        prediction: Prediction<'_>,
-        weight: Option<&Tensor>,
-        loss: &Tensor,
+        cx: &Cx,
+        outputs: &[Tensor],
+        (labels, weights): (&[Tensor], &[Tensor]),
+        outcome: &Outcome,
     ) -> Params {
         let mut new = state.clone();
-        let size = prediction.value.dim(0) as f64;
-        new.insert(LOSS_TOTAL, &state[LOSS_TOTAL] + loss.convert(DType::F64) * size);
+        let size = outputs.first().map_or(1, |y| y.dim(0)) as f64;
+        let add = |total: &str, value: &Tensor| &state[total] + value.convert(DType::F64) * size;
+        new.insert(LOSS_TOTAL, add(LOSS_TOTAL, &outcome.loss));
         new.insert(LOSS_COUNT, &state[LOSS_COUNT] + size);
+        for (goal, name) in &self.losses {
+            let total = format!("{name}/total");
+            // The loss is poisoned where one is missing.
+            if let Some(Some(value)) = outcome.each.get(*goal) {
+                new.insert(total.clone(), add(&total, value));
+            }
+        }
         for m in &self.members {
+            let (Some(label), Some(y)) = (labels.get(m.goal), outputs.get(m.output)) else { continue };
             let own = own_slots(state, &format!("{}/", m.name));
-            let weight = if m.weighted { weight } else { None };
-            for (slot, value) in m.metric.update(&own, label, prediction, weight) {
+            let logits = cx.logits_of(y);
+            let prediction = Prediction { value: y, logits: logits.as_ref() };
+            let weight = weights.get(m.goal).filter(|_| m.weighted);
+            let mask = cx.mask_of(y);
+            let updated = m.metric.update_of_counted(&own, label, prediction, weight, mask.as_ref());
+            for (slot, value) in updated {
                 new.insert(format!("{}/{slot}", m.name), value);
             }
         }
@@ -460,7 +487,7 @@ impl MetricSet {
         let count = value(LOSS_COUNT)?;
         let mean = |total: f64| if count == 0.0 { 0.0 } else { total / count };
         logs.insert("loss", mean(value(LOSS_TOTAL)?));
-        for name in &self.logged {
+        for name in self.means() {
             logs.insert(name.clone(), mean(value(&format!("{name}/total"))?));
         }
         for m in &self.members {

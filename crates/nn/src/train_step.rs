@@ -110,8 +110,8 @@ pub(crate) struct Stepped {
     pub(crate) logged: Params,
 }
 
-/// Inputs, label and weights of samples, as a step takes them.
-pub(crate) type BatchTree = (Vec<Tensor>, Tensor, Vec<Tensor>);
+/// Inputs, labels and weights of samples, as a step takes them.
+pub(crate) type BatchTree = (Vec<Tensor>, Vec<Tensor>, Vec<Tensor>);
 
 impl StepCx {
     /// Field `i` of the batch, in the order of [`TrainStep::fields`]: `T[B, …]`.
@@ -284,10 +284,10 @@ impl StepCx {
         step: &dyn TrainStep,
         cx: Cx,
         architecture: Arc<Architecture>,
-        (fields, label, weight): BatchTree,
+        batch: BatchTree,
         trainable: Params,
     ) -> Params {
-        let mut own = StepCx::new(cx, architecture, (fields, label, weight), trainable, None);
+        let mut own = StepCx::new(cx, architecture, batch, trainable, None);
         step.training_step(&mut own);
         own.changed
     }
@@ -295,7 +295,7 @@ impl StepCx {
     fn new(
         cx: Cx,
         architecture: Arc<Architecture>,
-        (fields, label, weight): BatchTree,
+        (fields, labels, weights): BatchTree,
         trainable: Params,
         updates: Option<Updates>,
     ) -> StepCx {
@@ -303,8 +303,8 @@ impl StepCx {
             cx,
             architecture,
             fields,
-            label: (label.ty().elements() > 0).then_some(label),
-            sample_weight: weight.into_iter().next(),
+            label: labels.into_iter().next(),
+            sample_weight: weights.into_iter().next(),
             trainable,
             changed: Params::new(),
             updates,

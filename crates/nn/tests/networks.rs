@@ -69,7 +69,7 @@ fn paths(network: &Value) -> Vec<String> {
 
 fn batch(f: &Fixture, network: &Value, i: usize) -> Batch {
     let of = |part: &str| f.get(&format!("{}/batch{i}/{part}", keras::name(network))).clone();
-    Batch { inputs: vec![of("x")], label: Some(of("y")), weight: None }
+    Batch { inputs: vec![of("x")], label: Some(of("y")), ..Default::default() }
 }
 
 /// Loss and gradients of the first batch, through the same layers and loss as `fit`.
@@ -225,7 +225,7 @@ fn drawn(name: &str, arguments: Value, input: TensorType, batch: usize, classes:
     let labels = if input.dtype == DType::I32 { shape } else { vec![batch] };
     let y = tokens(&mut s, labels.iter().product());
     let y = Literal::from_slice(&labels[..], &y).unwrap();
-    (model, Batch { inputs: vec![x], label: Some(y), weight: None })
+    (model, Batch { inputs: vec![x], label: Some(y), ..Default::default() })
 }
 
 /// Blocks of the size that kernels cut into tiles, panels and tasks, with dropout.

@@ -60,7 +60,7 @@ fn penalties_are_in_the_loss_and_in_the_gradient() {
     let mut model = compiled([ruled.clone()], 0.1, None);
     let row = |v: &[f32]| Literal::from_slice([1, v.len()], v).unwrap();
     model.build(&[systole_ir::TensorType::new(systole_ir::DType::F32, [2])]).unwrap();
-    let batch = Batch { inputs: vec![row(&X)], label: Some(row(&[4.0])), weight: None };
+    let batch = Batch { inputs: vec![row(&X)], label: Some(row(&[4.0])), ..Default::default() };
     let gradients = model.gradients(&batch).unwrap();
     near(&gradients[0].1.to_f32s(), &[-2.0 + 0.5, -4.0 + 0.5]);
     let mut model = compiled([ruled.clone()], 0.1, None);
@@ -288,4 +288,50 @@ fn files_say_nothing_of_rules_that_a_layer_has_not() {
     let spec = dense(3).kernel_regularizer("l1").kernel_constraint("unit_norm");
     let again = LayerSpec::from_json(&spec.to_json(), &CustomLayers::new()).unwrap();
     assert_eq!(again.to_json(), spec.to_json());
+}
+
+/// Each part of a separable convolution has its own rules; so has a depthwise one.
+#[test]
+fn parts_of_separable_convolutions_have_rules() {
+    let x = Literal::from_slice([1, 3, 2], &[1f32, 2., 3., 4., 5., 6.]).unwrap();
+    let label = Literal::from_slice([1, 2, 1], &[0f32, 0.]).unwrap();
+    let data = Dataset::from_tensor_slices([("x", x), ("label", label)]).unwrap().batch(1);
+    let loss = |layer: LayerSpec| compiled([layer], 0.0, None).evaluate(&data).unwrap()["loss"];
+    let separable = || {
+        separable_conv1d(1, 2)
+            .depthwise_initializer("ones")
+            .pointwise_initializer("ones")
+            .bias_initializer("ones")
+    };
+    // Kernels of 4, 2 and 1 ones; outputs are 11 and 19.
+    let plain = loss(separable());
+    let l1 = |l1: f64| Regularizer { l1, l2: 0.0 };
+    let near = |layer: LayerSpec, penalty: f64| {
+        let more = loss(layer) - plain;
+        assert!((more - penalty).abs() < 1e-3 * plain, "{more} {penalty}");
+    };
+    near(separable().depthwise_regularizer(l1(100.0)), 400.0);
+    near(separable().pointwise_regularizer(l1(100.0)), 200.0);
+    near(separable().bias_regularizer(l1(100.0)), 100.0);
+    near(separable().activity_regularizer(l1(10.0)), 300.0);
+    let e = separable().pointwise_regularizer(l1(-1.0)).check().unwrap_err().to_string();
+    assert!(e.contains("at least 0"), "{e}");
+    // The gradient of every weight is positive: constraints stop them at 0.
+    let constrained = separable().depthwise_constraint("non_neg").pointwise_constraint("non_neg").name("own");
+    let mut model = compiled([constrained], 10.0, None);
+    model.fit(&data, Fit { verbose: 0, ..Default::default() }).unwrap();
+    let all = |path: &str, model: &Model| model.weight(path).unwrap().to_f64s();
+    assert!(all("own/depthwise_kernel", &model).iter().all(|w| *w == 0.0));
+    assert!(all("own/pointwise_kernel", &model).iter().all(|w| *w == 0.0));
+    assert!(all("own/bias", &model)[0] < 0.0);
+    let depthwise = || depthwise_conv1d(2).depthwise_initializer("ones").use_bias(false);
+    let label = Literal::from_slice([1, 2, 2], &[0f32; 4]).unwrap();
+    let x = Literal::from_slice([1, 3, 2], &[1f32, 2., 3., 4., 5., 6.]).unwrap();
+    let data = Dataset::from_tensor_slices([("x", x), ("label", label)]).unwrap().batch(1);
+    let loss = |layer: LayerSpec| compiled([layer], 0.0, None).evaluate(&data).unwrap()["loss"];
+    let more = loss(depthwise().depthwise_regularizer(l1(10.0))) - loss(depthwise());
+    assert!((more - 40.0).abs() < 1e-3, "{more}");
+    let mut model = compiled([depthwise().depthwise_constraint("max_norm").name("own")], 0.0, None);
+    model.fit(&data, Fit { verbose: 0, ..Default::default() }).unwrap();
+    assert!(all("own/kernel", &model).iter().all(|w| *w <= 1.0));
 }

@@ -66,12 +66,23 @@ impl Run for PredictArgs {
     }
 }
 
+/// Says of a model of several outputs which one answers.
+fn tell_of_outputs(model: &Model, screen: &Screen) {
+    if let [first, rest @ ..] = model.architecture().output_names().as_slice()
+        && !rest.is_empty()
+    {
+        screen
+            .line(format!("Answers are those of the output {first}; the model also has {}", rest.join(", ")));
+    }
+}
+
 fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
     let form = args.out.as_deref().map(Form::of).transpose().map_err(Failure::usage)?;
     let file = run_folder::model_file(&args.model)?;
     let mut model = Model::load_to_predict(&file)?;
     let config = with_settings(config_of(&model, &file)?, &args.sets, &file)?;
     let takes = Takes::of(&model, &file)?;
+    tell_of_outputs(&model, screen);
     if matches!(takes, Takes::Text(_)) {
         model.class_names = tokens_of(&model)?;
     }

@@ -142,6 +142,10 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         }
         "MergeMode" => "`\"concat\"`, `\"sum\"`, `\"mul\"` or `\"ave\"`",
         "Interpolation" => "`\"nearest\"`, `\"bilinear\"`, `\"bicubic\"`, `\"lanczos3\"` or `\"lanczos5\"`",
+        "Span" | "Option<Span>" => "number, or `[least, most]`",
+        "[f64; 2]" => "`[least, most]`",
+        "FillMode" => "`\"reflect\"`, `\"wrap\"`, `\"constant\"` or `\"nearest\"`",
+        "FlipMode" => "`\"horizontal\"`, `\"vertical\"` or `\"horizontal_and_vertical\"`",
         "OutputMode" => "`\"int\"`, `\"one_hot\"`, `\"multi_hot\"` or `\"count\"`",
         "ScoreMode" => "`\"dot\"` or `\"concat\"`",
         "Pair" => "size, or `[height, width]`",

@@ -2,6 +2,7 @@
 
 use super::built_in::*;
 use super::dropout::check_rate;
+use super::masked_attention;
 use super::sample::*;
 use super::spec::LayerSpec;
 use crate::setters::setters;
@@ -133,6 +134,15 @@ impl MultiHeadAttention {
         if cx.decoding().is_some() {
             let is_of_itself = query.id() == value.id() && query.id() == key.id();
             let heads = self.attend_to_kept(cx, [&q, &k, &v], is_of_itself && query.rank() == 3)?;
+            return Ok(fold.undo(&self.join(cx, &heads, features)?));
+        }
+        let seen = match query.rank() {
+            3 => masked_attention::seen(cx, [query, value, key], self.use_causal_mask),
+            _ => None,
+        };
+        if let Some(seen) = seen {
+            let scale = 1.0 / (self.key_dim as f64).sqrt();
+            let heads = masked_attention::weigh(cx, [&q, &k, &v], scale, &seen, self.dropout);
             return Ok(fold.undo(&self.join(cx, &heads, features)?));
         }
         let random = if self.dropout > 0.0 { cx.random_state() } else { None };

@@ -94,6 +94,12 @@ impl Layer for Bidirectional {
                     .hint("put reshape([steps, features]) or an embedding before it"));
             }
             let [forward, backward] = self.both()?;
+            // As in Keras: the ways meet at 0 where a mask leaves steps out.
+            let zeroed = |spec: LayerSpec| {
+                let sequences = spec.layer().config()["return_sequences"] == Value::Bool(true);
+                spec.zero_output_for_mask(sequences)
+            };
+            let [forward, backward] = [zeroed(forward), zeroed(backward)];
             let own = |spec: &LayerSpec, way: &str| {
                 let name = Wrapped::name(spec);
                 format!("{way}_{}", name.strip_prefix(&format!("{way}_")).unwrap_or(&name))

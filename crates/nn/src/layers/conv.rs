@@ -184,6 +184,18 @@ pub struct DepthwiseConv2D {
     /// How the bias starts. Default: `zeros`.
     #[serde(deserialize_with = "argument::named")]
     pub bias_initializer: Initializer,
+    /// Penalty on the kernel of single channels, which is added to the loss. Default: none.
+    pub depthwise_regularizer: Option<Regularizer>,
+    /// Penalty on the bias, which is added to the loss. Default: none.
+    pub bias_regularizer: Option<Regularizer>,
+    /// Penalty on the output. Default: none.
+    pub activity_regularizer: Option<Regularizer>,
+    /// Where the kernel of single channels is brought back to after each step. Default: as it is.
+    #[serde(deserialize_with = "argument::optional")]
+    pub depthwise_constraint: Option<Constraint>,
+    /// Where the bias is brought back to after each step. Default: as it is.
+    #[serde(deserialize_with = "argument::optional")]
+    pub bias_constraint: Option<Constraint>,
 }
 
 impl Default for DepthwiseConv2D {
@@ -198,6 +210,11 @@ impl Default for DepthwiseConv2D {
             use_bias: true,
             depthwise_initializer: Initializer::GlorotUniform,
             bias_initializer: Initializer::Zeros,
+            depthwise_regularizer: None,
+            bias_regularizer: None,
+            activity_regularizer: None,
+            depthwise_constraint: None,
+            bias_constraint: None,
         }
     }
 }
@@ -217,6 +234,8 @@ impl DepthwiseConv2D {
 
 impl Arguments for DepthwiseConv2D {
     fn check(&self) -> Result<()> {
+        let rules = [self.depthwise_regularizer, self.bias_regularizer, self.activity_regularizer];
+        check_rules("DepthwiseConv2D", rules)?;
         if self.depth_multiplier == 0 {
             return Err(wrong("DepthwiseConv2D", "depth_multiplier of at least 1", self.depth_multiplier));
         }
@@ -241,14 +260,19 @@ impl Layer for DepthwiseConv2D {
             let padding = sliding.padding_for(x)?;
             let Pair(kh, kw) = self.kernel_size;
             let shape = [kh, kw, channels, self.depth_multiplier];
-            let kernel = weight(cx, "DepthwiseConv2D", "kernel", &shape, &self.depthwise_initializer)?;
+            let rule = (self.depthwise_regularizer, self.depthwise_constraint);
+            let class = "DepthwiseConv2D";
+            let kernel = ruled_weight(cx, class, "kernel", &shape, &self.depthwise_initializer, rule)?;
             let filters = channels * self.depth_multiplier;
             let kernel = kernel.reshape([kh, kw, 1, filters]);
             let mut y = sliding.convolve(&cast(cx, x), &kernel, &padding, channels);
             if self.use_bias {
-                y = y + weight(cx, "DepthwiseConv2D", "bias", &[filters], &self.bias_initializer)?;
+                let rule = (self.bias_regularizer, self.bias_constraint);
+                y = y + ruled_weight(cx, class, "bias", &[filters], &self.bias_initializer, rule)?;
             }
-            Ok(cx.activate(self.activation, &y))
+            let y = cx.activate(self.activation, &y);
+            penalize_output(cx, self.activity_regularizer, &y);
+            Ok(y)
         })
     }
 
@@ -291,6 +315,10 @@ pub fn depthwise_conv2d(kernel_size: impl Into<Pair>) -> LayerSpec {
 setters!(LayerSpec:
     /// How the kernel of single channels of a depthwise or separable convolution starts.
     depthwise_initializer: impl Into<Value> as Value;
+    /// Penalty on the kernel of single channels of a depthwise or separable convolution.
+    depthwise_regularizer: impl Into<Value> as Value;
+    /// Where the kernel of single channels is brought back to after each step.
+    depthwise_constraint: impl Into<Value> as Value;
     /// Distance between a kernel's elements.
     dilation_rate: impl Into<Each> as Each;
     /// Groups of a convolution's channels or a normalisation's features; of the latter −1 for one of each feature.

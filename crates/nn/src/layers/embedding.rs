@@ -18,6 +18,8 @@ pub struct Embedding {
     /// How the table starts. Default: `random_uniform`, from −0.05 to 0.05.
     #[serde(deserialize_with = "argument::named")]
     pub embeddings_initializer: Initializer,
+    /// Whether places with 0 are padding that layers and losses after it leave out. Default: false.
+    pub mask_zero: bool,
 }
 
 impl Default for Embedding {
@@ -26,6 +28,7 @@ impl Default for Embedding {
             input_dim: 0,
             output_dim: 0,
             embeddings_initializer: Initializer::RandomUniform { minval: -0.05, maxval: 0.05 },
+            mask_zero: false,
         }
     }
 }
@@ -57,7 +60,11 @@ impl Layer for Embedding {
             sized("Embedding", "embeddings", &shape)?;
             let table = cx.variable("embeddings", &shape, &self.embeddings_initializer, true);
             // Rows are cast after the look-up: the table may be far larger than a batch.
-            Ok(cast(cx, &table.take(x)))
+            let y = cast(cx, &table.take(x));
+            if self.mask_zero {
+                cx.set_mask(&y, &x.not_equal(&x.zeros_like()));
+            }
+            Ok(y)
         })
     }
 
@@ -159,7 +166,7 @@ pub struct ReversibleEmbedding {
 
 impl Default for ReversibleEmbedding {
     fn default() -> ReversibleEmbedding {
-        let Embedding { input_dim, output_dim, embeddings_initializer } = Embedding::default();
+        let Embedding { input_dim, output_dim, embeddings_initializer, .. } = Embedding::default();
         ReversibleEmbedding {
             input_dim,
             output_dim,
@@ -176,6 +183,7 @@ impl ReversibleEmbedding {
             input_dim: self.input_dim,
             output_dim: self.output_dim,
             embeddings_initializer: self.embeddings_initializer.clone(),
+            mask_zero: false,
         }
     }
 
@@ -283,6 +291,8 @@ pub fn reversible_embedding(input_dim: usize, output_dim: usize) -> LayerSpec {
 }
 
 setters!(LayerSpec:
+    /// Whether Embedding's places with 0 are padding, which layers after it leave out.
+    mask_zero: bool as bool;
     /// How the table of Embedding starts.
     embeddings_initializer: impl Into<Value> as Value;
     /// How the table of PositionEmbedding starts.

@@ -51,7 +51,20 @@ fn greatest(cx: &Cx, x: &Tensor, places: &[usize]) -> Tensor {
 
 /// In f32: sums of half-precision numbers lose digits and overflow.
 fn mean(cx: &Cx, x: &Tensor, places: &[usize]) -> Tensor {
+    if let Some(mask) = cx.mask_of(x).filter(|mask| mask.shape().dims() == &x.shape()[..places.len() + 1]) {
+        return mean_of_counted(cx, x, &mask, places);
+    }
     cast(cx, &cast(cx, x).convert(DType::F32).mean(places))
+}
+
+/// Of the places that count: `mask: bool[B, S]`.
+fn mean_of_counted(cx: &Cx, x: &Tensor, mask: &Tensor, places: &[usize]) -> Tensor {
+    let x32 = cast(cx, x).convert(DType::F32);
+    let dims: Vec<usize> = (0..mask.rank()).collect();
+    let counted = mask.broadcast_in_dim(x32.shape(), &dims).select(&x32, &x32.zeros_like());
+    let count = mask.convert(DType::F32).sum(places);
+    let sum = counted.sum(places);
+    cast(cx, &(&sum / count.broadcast_in_dim(sum.shape(), &[0])))
 }
 
 global_poolings!(

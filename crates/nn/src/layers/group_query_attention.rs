@@ -2,6 +2,7 @@
 
 use super::built_in::*;
 use super::dropout::{check_rate, kept};
+use super::masked_attention;
 use super::sample::*;
 use super::spec::LayerSpec;
 use crate::setters::setters;
@@ -140,7 +141,17 @@ impl GroupQueryAttention {
             false => None,
         };
         let values = self.repeated(&self.project(cx, "value", &v, shared)?);
-        let mut found = self.weigh(cx, &asked, &keys, &values);
+        let seen = match self.sliding_window {
+            None => masked_attention::seen(cx, [query, value, key], self.use_causal_mask),
+            Some(_) => None,
+        };
+        let mut found = match seen {
+            Some(seen) => {
+                let scale = 1.0 / (self.head_dim as f64).sqrt();
+                masked_attention::weigh(cx, [&asked, &keys, &values], scale, &seen, self.dropout)
+            }
+            None => self.weigh(cx, &asked, &keys, &values),
+        };
         if let Some(gate) = gate {
             found = found * gate;
         }

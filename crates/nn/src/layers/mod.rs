@@ -16,6 +16,8 @@
 
 mod argument;
 mod built_in;
+mod masked_attention;
+mod masks;
 mod read;
 mod resample;
 mod ruled;
@@ -27,7 +29,7 @@ mod wrapped;
 pub use argument::{Axes, Each, Edges, Padding, Pair, Sizes};
 pub use built_in::BuiltIn;
 pub use read::{CustomLayers, CustomObjects, LayerConstructor};
-pub use spec::{LayerKind, LayerSpec};
+pub use spec::{LayerKind, LayerSpec, NestedModel};
 pub use wrapped::Wrapped;
 
 use built_in::Arguments;
@@ -110,9 +112,12 @@ layers! {
     ZeroPadding1D, ZeroPadding3D in mod zero_padding;
     Cropping1D, Cropping2D, Cropping3D in mod cropping;
     UpSampling1D, UpSampling2D, UpSampling3D in mod upsampling;
+    Resizing, CenterCrop, RandomCrop in mod resizing;
+    RandomFlip, RandomTranslation, RandomRotation, RandomZoom, RandomBrightness, RandomContrast in mod random_image;
     LSTM, GRU, SimpleRNN in mod recurrent;
     Bidirectional in mod bidirectional;
     TimeDistributed in mod time_distributed;
+    Masking in mod masking;
     Dot in mod dot;
     MultiHeadAttention in mod attention;
     Attention, AdditiveAttention in mod plain_attention;

@@ -80,9 +80,15 @@ impl BatchNormalization {
             let x32 = cast(cx, x).convert(DType::F32);
             let (centred, variance) = if training {
                 let others: Vec<usize> = (0..x.rank()).filter(|d| *d != axis).collect();
-                let mean = x32.mean(&others);
+                let mask =
+                    cx.mask_of(x).filter(|m| axis + 1 == x.rank() && m.shape().dims() == &x.shape()[..axis]);
+                let mean_of = |x: &Tensor| match &mask {
+                    Some(mask) => mean_of_counted(x, mask),
+                    None => x.mean(&others),
+                };
+                let mean = mean_of(&x32);
                 let centred = &x32 - wide(&mean);
-                let variance = (&centred * &centred).mean(&others);
+                let variance = mean_of(&(&centred * &centred));
                 let follow = |moving, batch| cx.follow(moving, batch, self.momentum);
                 let (mean, var) = (follow(&moving_mean, &mean), follow(&moving_variance, &variance));
                 cx.update("moving_mean", mean);
@@ -97,6 +103,15 @@ impl BatchNormalization {
             Ok(cast(cx, &beta.map_or(y.clone(), |b| &y + wide(&b))))
         })
     }
+}
+
+/// `x: f32[…, F], mask: bool[…] → f32[F]`: the mean of what counts, with Keras's ε.
+fn mean_of_counted(x: &Tensor, mask: &Tensor) -> Tensor {
+    let dims: Vec<usize> = (0..mask.rank()).collect();
+    let counted = mask.broadcast_in_dim(x.shape(), &dims).select(x, &x.zeros_like());
+    let sum = counted.sum(&dims);
+    let count = mask.convert(DType::F32).sum_all() + 1e-7;
+    &sum / count.broadcast_to(sum.shape())
 }
 
 impl Arguments for BatchNormalization {

@@ -148,11 +148,19 @@ fn attend(
     let cast: Vec<Tensor> = inputs.iter().map(|x| cast(cx, x)).collect();
     let (query, value) = (&cast[0], &cast[1]);
     let mut scores = scores(cx, query, cast.get(2).unwrap_or(value));
-    if causal {
+    let counts = cx.mask_of(&inputs[1]).map(|mask| mask.broadcast_in_dim(scores.shape(), &[0, 2]));
+    let before = causal.then(|| {
         let place = |dim| scores.builder().iota(scores.ty().with_dtype(DType::I32), dim);
+        place(1).greater_equal(&place(2))
+    });
+    let seen = match (counts, before) {
+        (Some(a), Some(b)) => Some(a.and(&b)),
+        (a, b) => a.or(b),
+    };
+    if let Some(seen) = seen {
         // Beyond all scores, and finite in every type.
         let none = scores.builder().full(scores.ty(), -6e4);
-        scores = place(1).greater_equal(&place(2)).select(&scores, &none);
+        scores = seen.select(&scores, &none);
     }
     let mut weights = scores.softmax();
     if dropout > 0.0
@@ -161,7 +169,11 @@ fn attend(
         let factor = if dropout < 1.0 { 1.0 / (1.0 - dropout) } else { 0.0 };
         weights = kept.select(&(&weights * factor), &weights.zeros_like());
     }
-    products(&weights, value)
+    let found = products(&weights, value);
+    match cx.mask_of(&inputs[0]) {
+        Some(mask) => mask.broadcast_in_dim(found.shape(), &[0, 1]).select(&found, &found.zeros_like()),
+        None => found,
+    }
 }
 
 fn check_inputs(class: &str, inputs: &[Tensor]) -> Result<()> {

@@ -91,6 +91,15 @@ impl LayerSpec {
         Ok(spec)
     }
 
+    /// With the name and flags of an object of a model file.
+    pub(crate) fn placed(mut self, value: &Value) -> Result<LayerSpec> {
+        if let Value::Object(keys) = value {
+            self.take_place(keys)?;
+        }
+        self.check()?;
+        Ok(self)
+    }
+
     /// Name and flags from an object that has them beside other keys.
     fn take_place(&mut self, keys: &Map<String, Value>) -> Result<()> {
         let wrong_type = |key: &str, value: &Value| {

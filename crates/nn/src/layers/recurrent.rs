@@ -46,6 +46,8 @@ macro_rules! recurrent {
             /// Whether the steps stand one after the other in the graph instead of in a loop: the same results.
             /// Default: false.
             pub unroll: bool,
+            /// Whether the output at steps that a mask leaves out is 0 instead of that of the step before. Default: false.
+            pub zero_output_for_mask: bool,
         }
 
         impl Default for $class {
@@ -63,6 +65,7 @@ macro_rules! recurrent {
                     return_sequences: false,
                     go_backwards: false,
                     unroll: false,
+                    zero_output_for_mask: false,
                 }
             }
         }
@@ -92,6 +95,8 @@ macro_rules! recurrent {
                         return_sequences: self.return_sequences,
                         go_backwards: self.go_backwards,
                         unroll: self.unroll,
+                        zero_output_for_mask: self.zero_output_for_mask,
+                        mask: steps_mask(cx, x, self.go_backwards),
                     };
                     let steps = run.inputs(cx, x)?;
                     self.build(cx, &run, &steps)
@@ -161,6 +166,21 @@ struct Recurrence {
     return_sequences: bool,
     go_backwards: bool,
     unroll: bool,
+    zero_output_for_mask: bool,
+    /// `bool[S, B]`, in the order of steps.
+    mask: Option<Tensor>,
+}
+
+/// `bool[S, B]`: which steps of `x: T[B, S, K]` count, where some do not.
+fn steps_mask(cx: &Cx, x: &Tensor, backwards: bool) -> Option<Tensor> {
+    let mask = cx.mask_of(x).filter(|mask| mask.shape().dims() == &x.shape()[..2])?;
+    let steps = mask.transpose(&[1, 0]);
+    Some(if backwards { steps.reverse(&[0]) } else { steps })
+}
+
+/// `of: bool[B], a, b: T[B, N] → T[B, N]`: rows of `a` where `of`, else of `b`.
+fn rows(of: &Tensor, a: &Tensor, b: &Tensor) -> Tensor {
+    of.broadcast_in_dim(a.shape(), &[0]).select(a, b)
 }
 
 impl Recurrence {
@@ -205,20 +225,32 @@ impl Recurrence {
         let start: Vec<Tensor> = start.collect();
         // What is dropped of the state is dropped where it meets the kernel, not where it is kept.
         let factor = dropped(cx, &[batch, self.units], self.recurrent_dropout, steps.dtype());
-        let step = |state: &[Tensor], x: &Tensor| {
+        let step = |state: &[Tensor], x: &[Tensor]| {
             let (state, product) = state.split_at(arrays);
-            let mut next = step(state, &product[0], x);
+            let mut next = step(state, &product[0], &x[0]);
+            if let Some(counts) = x.get(1) {
+                // A step that is left out leaves everything as it was.
+                next = next.iter().zip(state).map(|(new, old)| rows(counts, new, old)).collect();
+            }
             let seen = factor.as_ref().map_or(next[0].clone(), |f| &next[0] * f);
             next.push(seen.dot(kernel));
             next
         };
-        let (last, all) =
-            if self.unroll { unrolled(steps, start, step) } else { scanned(steps, start, step) };
+        let fed: Vec<&Tensor> = std::iter::once(steps).chain(&self.mask).collect();
+        let (last, all) = if self.unroll { unrolled(&fed, start, step) } else { scanned(&fed, start, step) };
         last.iter().enumerate().for_each(|(i, state)| cx.keep(&format!("state_{i}"), state));
-        match self.return_sequences {
-            true => all.transpose(&[1, 0, 2]),
-            false => last[0].clone(),
+        let (mut y, zeroes) = match self.return_sequences {
+            true => (all.transpose(&[1, 0, 2]), self.mask.as_ref().map(|mask| mask.transpose(&[1, 0]))),
+            false => {
+                let end = self.mask.as_ref().map(|mask| mask.slice_dim(0, mask.dim(0) - 1, mask.dim(0)));
+                (last[0].clone(), end.map(|end| end.reshape([batch])))
+            }
+        };
+        if let Some(counts) = zeroes.filter(|_| self.zero_output_for_mask) {
+            let dims: Vec<usize> = (0..counts.rank()).collect();
+            y = counts.broadcast_in_dim(y.shape(), &dims).select(&y, &y.zeros_like());
         }
+        y
     }
 
     /// `steps: T[S, B, K] → T[S, B, columns]`: the inputs' share of everything.
@@ -233,15 +265,15 @@ impl Recurrence {
     }
 }
 
-/// The last state, whose first array is the last output `T[B, N]`, and all outputs `T[S, B, N]`, by a loop.
+/// The last state, whose first array is the last output `T[B, N]`, and all outputs `T[S, B, N]`, by a loop over what is fed.
 fn scanned(
-    steps: &Tensor,
+    fed: &[&Tensor],
     start: Vec<Tensor>,
-    step: impl Fn(&[Tensor], &Tensor) -> Vec<Tensor>,
+    step: impl Fn(&[Tensor], &[Tensor]) -> Vec<Tensor>,
 ) -> (Vec<Tensor>, Tensor) {
     let start: Vec<&Tensor> = start.iter().collect();
-    let (last, mut all) = flow::scan(&start, &[steps], |state, x| {
-        let next = step(state, &x[0]);
+    let (last, mut all) = flow::scan(&start, fed, |state, x| {
+        let next = step(state, x);
         let output = next[0].clone();
         (next, vec![output])
     });
@@ -251,14 +283,16 @@ fn scanned(
 
 /// As [`scanned`], without a loop.
 fn unrolled(
-    steps: &Tensor,
+    fed: &[&Tensor],
     start: Vec<Tensor>,
-    step: impl Fn(&[Tensor], &Tensor) -> Vec<Tensor>,
+    step: impl Fn(&[Tensor], &[Tensor]) -> Vec<Tensor>,
 ) -> (Vec<Tensor>, Tensor) {
     let mut state = start;
-    let mut outputs = Vec::with_capacity(steps.dim(0));
-    for s in 0..steps.dim(0) {
-        state = step(&state, &steps.slice_dim(0, s, s + 1).reshape(&steps.shape()[1..]));
+    let steps = fed.first().map_or(0, |steps| steps.dim(0));
+    let mut outputs = Vec::with_capacity(steps);
+    for s in 0..steps {
+        let one = |x: &&Tensor| x.slice_dim(0, s, s + 1).reshape(&x.shape()[1..]);
+        state = step(&state, &fed.iter().map(one).collect::<Vec<_>>());
         outputs.push(state[0].reshape([1, state[0].dim(0), state[0].dim(1)]));
     }
     let all = Tensor::concatenate(&outputs.iter().collect::<Vec<_>>(), 0);
@@ -407,6 +441,8 @@ pub fn simple_rnn(units: usize) -> LayerSpec {
 }
 
 setters!(LayerSpec:
+    /// Whether a recurrent layer gives 0 at steps that a mask leaves out.
+    zero_output_for_mask: bool as bool;
     /// Function of a recurrent layer's gates.
     recurrent_activation: impl Into<Value> as Value;
     /// How the kernel of a recurrent layer's state starts.

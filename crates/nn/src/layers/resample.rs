@@ -57,12 +57,21 @@ impl Kernel {
 
     /// Rows of weights that bring `n` places to `n · factor`; a place's value is that of its middle.
     pub(super) fn weights(self, n: usize, factor: usize) -> Vec<Vec<f32>> {
+        self.rows(n, n * factor, |i| (i as f64 + 0.5) / factor as f64)
+    }
+
+    /// Rows of weights that bring `n` places to `size`.
+    pub(super) fn weights_to(self, n: usize, size: usize) -> Vec<Vec<f32>> {
+        self.rows(n, size, |i| (i as f64 + 0.5) * n as f64 / size as f64)
+    }
+
+    fn rows(self, n: usize, size: usize, middle: impl Fn(usize) -> f64) -> Vec<Vec<f32>> {
         let row = |i: usize| {
-            let middle = (i as f64 + 0.5) / factor as f64;
+            let middle = middle(i);
             let weights: Vec<f64> = (0..n).map(|j| self.at(middle - (j as f64 + 0.5))).collect();
             let sum: f64 = weights.iter().sum();
             weights.into_iter().map(|w| (w / sum) as f32).collect()
         };
-        (0..n * factor).map(row).collect()
+        (0..size).map(row).collect()
     }
 }

@@ -2,10 +2,13 @@
 //! sequences.
 
 use super::built_in::*;
+use super::ruled::{check_rules, penalize_output, ruled_weight};
 use super::sample::*;
 use super::sliding::{Sliding, check_places};
 use super::spec::LayerSpec;
 use crate::activation::Activation;
+use crate::constraint::Constraint;
+use crate::regularizer::Regularizer;
 use crate::setters::setters;
 
 macro_rules! separable {
@@ -40,6 +43,23 @@ macro_rules! separable {
             /// How the bias starts. Default: `zeros`.
             #[serde(deserialize_with = "argument::named")]
             pub bias_initializer: Initializer,
+            /// Penalty on the kernel of single channels, which is added to the loss. Default: none.
+            pub depthwise_regularizer: Option<Regularizer>,
+            /// Penalty on the kernel that mixes channels, which is added to the loss. Default: none.
+            pub pointwise_regularizer: Option<Regularizer>,
+            /// Penalty on the bias, which is added to the loss. Default: none.
+            pub bias_regularizer: Option<Regularizer>,
+            /// Penalty on the output. Default: none.
+            pub activity_regularizer: Option<Regularizer>,
+            /// Where the kernel of single channels is brought back to after each step. Default: as it is.
+            #[serde(deserialize_with = "argument::optional")]
+            pub depthwise_constraint: Option<Constraint>,
+            /// Where the kernel that mixes channels is brought back to after each step. Default: as it is.
+            #[serde(deserialize_with = "argument::optional")]
+            pub pointwise_constraint: Option<Constraint>,
+            /// Where the bias is brought back to after each step. Default: as it is.
+            #[serde(deserialize_with = "argument::optional")]
+            pub bias_constraint: Option<Constraint>,
         }
 
         impl Default for $class {
@@ -56,6 +76,13 @@ macro_rules! separable {
                     depthwise_initializer: Initializer::GlorotUniform,
                     pointwise_initializer: Initializer::GlorotUniform,
                     bias_initializer: Initializer::Zeros,
+                    depthwise_regularizer: None,
+                    pointwise_regularizer: None,
+                    bias_regularizer: None,
+                    activity_regularizer: None,
+                    depthwise_constraint: None,
+                    pointwise_constraint: None,
+                    bias_constraint: None,
                 }
             }
         }
@@ -75,6 +102,9 @@ macro_rules! separable {
 
         impl Arguments for $class {
             fn check(&self) -> Result<()> {
+                let own = [self.depthwise_regularizer, self.pointwise_regularizer, self.bias_regularizer];
+                check_rules(stringify!($class), own)?;
+                check_rules(stringify!($class), [self.activity_regularizer, None, None])?;
                 if self.filters == 0 {
                     return Err(wrong(stringify!($class), "filters of at least 1", self.filters));
                 }
@@ -97,16 +127,26 @@ macro_rules! separable {
                     let sliding = self.sliding();
                     let (class, filters) = (sliding.class, self.filters);
                     check_places(class, $rank, x)?;
-                    let own = ("depthwise_kernel", self.depth_multiplier, &self.depthwise_initializer);
+                    let own = Depthwise {
+                        name: "depthwise_kernel",
+                        multiplier: self.depth_multiplier,
+                        initializer: &self.depthwise_initializer,
+                        rule: (self.depthwise_regularizer, self.depthwise_constraint),
+                    };
                     let parts = depthwise(cx, &sliding, x, own)?;
                     let mixed = parts.dim(-1);
                     let shape = [[1; $rank].as_slice(), &[mixed, filters]].concat();
-                    let kernel = weight(cx, class, "pointwise_kernel", &shape, &self.pointwise_initializer)?;
+                    let rule = (self.pointwise_regularizer, self.pointwise_constraint);
+                    let start = &self.pointwise_initializer;
+                    let kernel = ruled_weight(cx, class, "pointwise_kernel", &shape, start, rule)?;
                     let mut y = parts.dot(&kernel.reshape([mixed, filters]));
                     if self.use_bias {
-                        y = y + weight(cx, class, "bias", &[filters], &self.bias_initializer)?;
+                        let rule = (self.bias_regularizer, self.bias_constraint);
+                        y = y + ruled_weight(cx, class, "bias", &[filters], &self.bias_initializer, rule)?;
                     }
-                    Ok(cx.activate(self.activation, &y))
+                    let y = cx.activate(self.activation, &y);
+                    penalize_output(cx, self.activity_regularizer, &y);
+                    Ok(y)
                 })
             }
 
@@ -158,6 +198,18 @@ pub struct DepthwiseConv1D {
     /// How the bias starts. Default: `zeros`.
     #[serde(deserialize_with = "argument::named")]
     pub bias_initializer: Initializer,
+    /// Penalty on the kernel of single channels, which is added to the loss. Default: none.
+    pub depthwise_regularizer: Option<Regularizer>,
+    /// Penalty on the bias, which is added to the loss. Default: none.
+    pub bias_regularizer: Option<Regularizer>,
+    /// Penalty on the output. Default: none.
+    pub activity_regularizer: Option<Regularizer>,
+    /// Where the kernel of single channels is brought back to after each step. Default: as it is.
+    #[serde(deserialize_with = "argument::optional")]
+    pub depthwise_constraint: Option<Constraint>,
+    /// Where the bias is brought back to after each step. Default: as it is.
+    #[serde(deserialize_with = "argument::optional")]
+    pub bias_constraint: Option<Constraint>,
 }
 
 impl Default for DepthwiseConv1D {
@@ -172,6 +224,11 @@ impl Default for DepthwiseConv1D {
             use_bias: true,
             depthwise_initializer: Initializer::GlorotUniform,
             bias_initializer: Initializer::Zeros,
+            depthwise_regularizer: None,
+            bias_regularizer: None,
+            activity_regularizer: None,
+            depthwise_constraint: None,
+            bias_constraint: None,
         }
     }
 }
@@ -191,6 +248,8 @@ impl DepthwiseConv1D {
 
 impl Arguments for DepthwiseConv1D {
     fn check(&self) -> Result<()> {
+        let rules = [self.depthwise_regularizer, self.bias_regularizer, self.activity_regularizer];
+        check_rules("DepthwiseConv1D", rules)?;
         check_multiplier("DepthwiseConv1D", self.depth_multiplier)?;
         self.sliding().check()
     }
@@ -204,12 +263,20 @@ impl Layer for DepthwiseConv1D {
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
             check_places("DepthwiseConv1D", 1, x)?;
-            let own = ("kernel", self.depth_multiplier, &self.depthwise_initializer);
+            let own = Depthwise {
+                name: "kernel",
+                multiplier: self.depth_multiplier,
+                initializer: &self.depthwise_initializer,
+                rule: (self.depthwise_regularizer, self.depthwise_constraint),
+            };
             let mut y = depthwise(cx, &self.sliding(), x, own)?;
             if self.use_bias {
-                y = &y + weight(cx, "DepthwiseConv1D", "bias", &[y.dim(-1)], &self.bias_initializer)?;
+                let (shape, rule) = ([y.dim(-1)], (self.bias_regularizer, self.bias_constraint));
+                y = y + ruled_weight(cx, "DepthwiseConv1D", "bias", &shape, &self.bias_initializer, rule)?;
             }
-            Ok(cx.activate(self.activation, &y))
+            let y = cx.activate(self.activation, &y);
+            penalize_output(cx, self.activity_regularizer, &y);
+            Ok(y)
         })
     }
 
@@ -225,17 +292,22 @@ fn check_multiplier(class: &str, depth_multiplier: usize) -> Result<()> {
     }
 }
 
-/// `x: T[B, …, C] → T[B, …', C · multiplier]`, by a kernel of this name `f32[…, C, multiplier]`.
-fn depthwise(
-    cx: &mut Cx,
-    sliding: &Sliding,
-    x: &Tensor,
-    (name, multiplier, initializer): (&str, usize, &Initializer),
-) -> Result<Tensor> {
+/// The kernel of single channels: its name, how many channels it makes of each, how it starts, what is added to the loss for it and
+/// where it is brought back to.
+struct Depthwise<'a> {
+    name: &'a str,
+    multiplier: usize,
+    initializer: &'a Initializer,
+    rule: (Option<Regularizer>, Option<Constraint>),
+}
+
+/// `x: T[B, …, C] → T[B, …', C · multiplier]`, by a kernel `f32[…, C, multiplier]`.
+fn depthwise(cx: &mut Cx, sliding: &Sliding, x: &Tensor, own: Depthwise<'_>) -> Result<Tensor> {
+    let Depthwise { name, multiplier, initializer, rule } = own;
     let channels = channels_of(sliding.class, x)?;
     let padding = sliding.padding_for(x)?;
     let shape = [sliding.size.as_slice(), &[channels, multiplier]].concat();
-    let kernel = weight(cx, sliding.class, name, &shape, initializer)?;
+    let kernel = ruled_weight(cx, sliding.class, name, &shape, initializer, rule)?;
     let grouped = [sliding.size.as_slice(), &[1, channels * multiplier]].concat();
     Ok(sliding.convolve(&cast(cx, x), &kernel.reshape(grouped), &padding, channels))
 }
@@ -291,6 +363,10 @@ pub fn depthwise_conv1d(kernel_size: usize) -> LayerSpec {
 setters!(LayerSpec:
     /// How the kernel of a separable convolution that mixes channels starts.
     pointwise_initializer: impl Into<Value> as Value;
+    /// Penalty on the kernel of a separable convolution that mixes channels.
+    pointwise_regularizer: impl Into<Value> as Value;
+    /// Where the kernel that mixes channels is brought back to after each step.
+    pointwise_constraint: impl Into<Value> as Value;
 );
 
 const PARTS: &[&str] = &["depthwise_kernel", "pointwise_kernel", "bias"];

@@ -4,11 +4,13 @@
 //! one of them replaced, read back. So all three know the same arguments and say the same about wrong ones.
 
 use super::built_in::*;
+use super::masks;
 use crate::setters::setters;
 use serde_json::json;
 use std::panic::Location;
 use std::sync::Arc;
 use systole_ir::user_line;
+use systole_runtime::{Buffer, Params};
 
 /// A built-in layer or a user's.
 #[derive(Clone, Debug)]
@@ -17,6 +19,26 @@ pub enum LayerKind {
     BuiltIn(BuiltIn),
     /// A layer from outside; model files need its constructor to load it.
     Custom(Arc<dyn Layer>),
+    /// A model, and the weights that it brings, by their paths in it.
+    Model(Arc<dyn NestedModel>, Params<Buffer>),
+}
+
+/// A model in the place of a layer: an [`Architecture`](crate::Architecture).
+pub trait NestedModel: Layer {
+    /// Errors where it cannot be a layer, or with the first argument of its layers that was given wrongly.
+    fn check(&self) -> Result<()>;
+
+    /// As [`Layer::call`], where none of its weights trains.
+    fn call_frozen(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor;
+
+    /// Whether the layer with the weight of this path trains.
+    fn trains(&self, path: &str) -> bool;
+
+    /// What the weight of this path starts as, where a model inside brings it.
+    fn start(&self, path: &str) -> Option<&Buffer>;
+
+    /// Its layers with their names.
+    fn layers(&self) -> Vec<(&str, &LayerSpec)>;
 }
 
 /// A layer in its place in a model: its name, what it is, whether it trains.
@@ -69,6 +91,33 @@ impl LayerSpec {
         LayerSpec::new(LayerKind::Custom(Arc::new(layer))).asked_here()
     }
 
+    /// A model as a layer, with weights that it brings.
+    #[track_caller]
+    pub(crate) fn of_model(model: impl NestedModel + 'static, weights: Params<Buffer>) -> LayerSpec {
+        LayerSpec::new(LayerKind::Model(Arc::new(model), weights)).asked_here()
+    }
+
+    /// The model that it is.
+    pub(crate) fn nested(&self) -> Option<&dyn NestedModel> {
+        match &self.kind {
+            LayerKind::Model(model, _) => Some(&**model),
+            _ => None,
+        }
+    }
+
+    /// Whether its weight of this path trains, as far as layers say.
+    pub(crate) fn trains(&self, path: &str) -> bool {
+        self.trainable && self.nested().is_none_or(|model| model.trains(path))
+    }
+
+    /// What its weight of this path starts as, where a model brings it.
+    pub(crate) fn start(&self, path: &str) -> Option<&Buffer> {
+        match &self.kind {
+            LayerKind::Model(model, weights) => weights.get(path).or_else(|| model.start(path)),
+            _ => None,
+        }
+    }
+
     /// What it is.
     pub fn kind(&self) -> &LayerKind {
         &self.kind
@@ -79,6 +128,7 @@ impl LayerSpec {
         match &self.kind {
             LayerKind::BuiltIn(b) => b.layer(),
             LayerKind::Custom(l) => l.as_ref(),
+            LayerKind::Model(model, _) => as_layer(&**model),
         }
     }
 
@@ -132,19 +182,26 @@ impl LayerSpec {
         self
     }
 
-    /// Builds the layer's part of a graph.
+    /// Builds the layer's part of a graph. Which steps count goes on from the inputs to the output, as the layer's kind has it.
     pub fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        if self.remat {
-            let builder = cx.builder().clone();
-            return builder.rematerialized(|| self.call_kind(cx, inputs));
+        let y = match self.remat {
+            true => {
+                let builder = cx.builder().clone();
+                builder.rematerialized(|| self.call_kind(cx, inputs))
+            }
+            false => self.call_kind(cx, inputs),
+        };
+        if cx.has_masks() && cx.mask_of(&y).is_none() {
+            masks::pass_on(cx, self.class_name(), inputs, &y);
         }
-        self.call_kind(cx, inputs)
+        y
     }
 
     fn call_kind(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let builder = cx.builder().clone();
         builder.asked_at(self.asked, || match &self.kind {
             LayerKind::BuiltIn(b) if !self.trainable => cx.frozen(|cx| b.arguments().call_frozen(cx, inputs)),
+            LayerKind::Model(model, _) if !self.trainable => cx.frozen(|cx| model.call_frozen(cx, inputs)),
             _ => self.layer().call(cx, inputs),
         })
     }
@@ -169,6 +226,7 @@ impl LayerSpec {
         match &self.kind {
             LayerKind::BuiltIn(b) => b.arguments().check(),
             LayerKind::Custom(_) => Ok(()),
+            LayerKind::Model(model, _) => model.check(),
         }
     }
 
@@ -177,9 +235,9 @@ impl LayerSpec {
     pub(super) fn set(mut self, key: &str, value: Value) -> LayerSpec {
         let changed = match &self.kind {
             LayerKind::BuiltIn(b) => b.with(key, value),
-            LayerKind::Custom(l) => Err(Error::new(
+            LayerKind::Custom(_) | LayerKind::Model(..) => Err(Error::new(
                 ErrorKind::Config,
-                format!("{} takes no argument `{key}` here", l.class_name()),
+                format!("{} takes no argument `{key}` here", self.class_name()),
             )
             .hint("set it in the layer's own constructor")),
         };
@@ -211,16 +269,25 @@ impl LayerSpec {
         })
     }
 
-    /// The layer's arguments without rules that it has not: files of earlier versions and theirs of today are the same bytes.
+    /// The layer's arguments without rules and masks that it has not: files of earlier versions and theirs of today are the same bytes.
     fn written_config(&self) -> Value {
         let mut config = self.layer().config();
         if let Value::Object(keys) = &mut config {
             let rules = ["kernel_regularizer", "bias_regularizer", "activity_regularizer"];
-            let rules = [rules.as_slice(), &["kernel_constraint", "bias_constraint"]].concat();
+            let of_parts = ["depthwise_regularizer", "pointwise_regularizer"];
+            let constraints =
+                ["kernel_constraint", "bias_constraint", "depthwise_constraint", "pointwise_constraint"];
+            let rules = [rules.as_slice(), &of_parts, &constraints].concat();
             keys.retain(|key, value| !value.is_null() || !rules.contains(&key.as_str()));
+            let of_masks = ["mask_zero", "zero_output_for_mask"];
+            keys.retain(|key, value| *value != Value::Bool(false) || !of_masks.contains(&key.as_str()));
         }
         config
     }
+}
+
+fn as_layer(model: &dyn NestedModel) -> &dyn Layer {
+    model
 }
 
 // Arguments that layers of several files have; all others stand beside their layer.

@@ -98,9 +98,15 @@ impl Layer for TransformerBlock {
                 return Err(unfit("TransformerBlock", &needs, x.ty())
                     .hint("choose num_heads that divides the last dimension"));
             }
+            let mask = cx.mask_of(x);
             let x = cast(cx, x);
             Ok(cx.weights_in_order(&PARTS, |cx| {
-                let x = self.part(cx, &x, PARTS[1], |cx, x| self.attend(cx, x));
+                let x = self.part(cx, &x, PARTS[1], |cx, x| {
+                    if let Some(mask) = &mask {
+                        cx.set_mask(x, mask);
+                    }
+                    self.attend(cx, x)
+                });
                 self.part(cx, &x, PARTS[4], |cx, x| self.feed_forward(cx, x))
             }))
         })

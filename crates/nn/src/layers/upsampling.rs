@@ -88,7 +88,7 @@ pub enum Interpolation {
 }
 
 impl Interpolation {
-    fn kernel(self) -> Option<Kernel> {
+    pub(super) fn kernel(self) -> Option<Kernel> {
         match self {
             Interpolation::Nearest => None,
             Interpolation::Bilinear => Some(Kernel::Bilinear),
@@ -212,7 +212,8 @@ pub fn up_sampling3d(size: impl Into<Sizes<3>>) -> LayerSpec {
 }
 
 setters!(LayerSpec:
-    /// How UpSampling2D makes the pixels in between: "nearest", "bilinear", "bicubic", "lanczos3" or "lanczos5".
+    /// How UpSampling2D and Resizing make the pixels in between: "nearest", "bilinear", "bicubic", "lanczos3" or "lanczos5"; layers
+    /// that move pictures take the first two.
     interpolation: impl Into<Value> as Value;
 );
 

@@ -32,8 +32,8 @@ impl Wrapped {
         let Some(spec) = &self.0 else {
             return Err(wrong(class, "a layer", "missing").hint("layer = { type = \"Dense\", units = 8 }"));
         };
-        if let LayerKind::Custom(own) = spec.kind() {
-            return Err(wrong(class, "a built-in layer", own.class_name())
+        if !matches!(spec.kind(), LayerKind::BuiltIn(_)) {
+            return Err(wrong(class, "a built-in layer", spec.class_name())
                 .because("files of models could not bring it back")
                 .hint("write a layer of your own that does both"));
         }

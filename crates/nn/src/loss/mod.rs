@@ -465,8 +465,26 @@ impl Loss {
         y_pred: impl Into<Prediction<'a>>,
         sample_weight: Option<&Tensor>,
     ) -> Tensor {
+        self.value_of_counted(y_true, y_pred, sample_weight, None)
+    }
+
+    /// As [`Loss::value`], of a prediction whose steps count where `counts: bool[B, S]` says so: the others leave the mean.
+    #[track_caller]
+    pub(crate) fn value_of_counted<'a>(
+        &self,
+        y_true: &Tensor,
+        y_pred: impl Into<Prediction<'a>>,
+        sample_weight: Option<&Tensor>,
+        counts: Option<&Tensor>,
+    ) -> Tensor {
         let values = self.per_sample(y_true, y_pred);
-        let Some(mask) = self.mask(y_true, &values) else { return Loss::reduce(&values, sample_weight) };
+        let mask = self.mask(y_true, &values);
+        if let Some(counts) = counts.filter(|_| values.rank() > 0 && !values.is_poisoned()) {
+            let counts = aligned(&values, counts).broadcast_to(values.shape());
+            let counts = mask.map_or_else(|| counts.clone(), |mask| &counts * mask);
+            return Loss::reduce_counted(&values, sample_weight, &counts);
+        }
+        let Some(mask) = mask else { return Loss::reduce(&values, sample_weight) };
         // Ignored labels leave the denominator too; Keras's ε keeps a batch of nothing else from 0 / 0.
         let (count, total) = (values.shape().elements() as f64, mask.sum_all());
         let mask = mask * (total.scalar_like(count) / (total + EPSILON));
@@ -618,6 +636,16 @@ impl Loss {
     #[track_caller]
     pub fn reduce(values: &Tensor, sample_weight: Option<&Tensor>) -> Tensor {
         Loss::reduce_by(Reduction::SumOverBatchSize, values, sample_weight)
+    }
+
+    /// `values, counts: f32[B, …] → f32[]`: Σ w·l·counts / Σ counts, and 0 where nothing counts.
+    fn reduce_counted(values: &Tensor, sample_weight: Option<&Tensor>, counts: &Tensor) -> Tensor {
+        let weighed = sample_weight.map_or_else(|| values.clone(), |w| values * aligned(values, w));
+        let zero = values.zeros_like();
+        let kept = counts.not_equal(&zero).select(&(weighed * counts), &zero).sum_all();
+        let total = counts.sum_all();
+        let none = total.equal(&total.zeros_like());
+        none.select(&total.zeros_like(), &(kept / none.select(&total.ones_like(), &total)))
     }
 
     /// As [`Loss::reduce`], in another way.

@@ -429,6 +429,32 @@ impl Metric {
         slots.into_iter().map(typed).collect()
     }
 
+    /// As [`Metric::update`], of a prediction whose steps count where `mask: bool[B, S]` says so. As in Keras, means leave the others
+    /// out; counts of cells and curves do not look at masks.
+    pub(crate) fn update_of_counted(
+        &self,
+        state: &Params,
+        y_true: &Tensor,
+        y_pred: Prediction<'_>,
+        sample_weight: Option<&Tensor>,
+        mask: Option<&Tensor>,
+    ) -> Params {
+        let averages = match self {
+            Metric::Precision { .. } | Metric::Recall { .. } => false,
+            Metric::Custom(own) => own.mean().is_some(),
+            other => other.rule().is_none_or(|rule| rule.name() == "cosine_similarity"),
+        };
+        let mask = mask.filter(|_| averages).map(|mask| mask.convert(DType::F32));
+        let weight = match (&mask, sample_weight) {
+            (Some(mask), Some(weight)) => {
+                Some(mask * crate::loss::aligned(mask, weight).broadcast_to(mask.shape()))
+            }
+            (Some(mask), None) => Some(mask.clone()),
+            (None, weight) => weight.cloned(),
+        };
+        self.update(state, y_true, y_pred, weight.as_ref())
+    }
+
     /// Traced: the sums after one more batch. `y_true, y_pred: T[B, …]`, weights `T[B]` or longer.
     #[track_caller]
     pub fn update<'a>(

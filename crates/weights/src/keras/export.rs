@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 use systole_data::format::zip::{Stored, archive};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_nn::layers::LayerKind;
 use systole_nn::{LayerNode, Model, NodeInput};
 
 /// Layers of ours that Keras itself does not have.
@@ -47,6 +48,11 @@ pub(crate) fn export(model: &Model, out: &Path) -> Result<Exported> {
 
 fn check(model: &Model) -> Result<()> {
     let nodes = &model.architecture().nodes;
+    if let Some(node) = nodes.iter().find(|n| matches!(n.layer.kind(), LayerKind::Model(..))) {
+        let what = format!("layer {} is a model, which is not written in Keras's form", node.name);
+        return Err(Error::new(ErrorKind::Unsupported, what)
+            .hint("--format torch and safetensors have names for its weights"));
+    }
     match nodes.iter().find(|n| OURS.contains(&n.layer.class_name())) {
         Some(node) => {
             let what =
@@ -81,12 +87,13 @@ fn config(model: &Model) -> Result<Value> {
         let inbound: Vec<Value> = same.map(|k| call(model, &architecture.nodes[k], &calls)).collect();
         layers.push(entry(node.layer.class_name(), &node.name, arguments(node)?, inbound.into()));
     }
-    let output = match architecture.output {
+    let output = |source| match source {
         NodeInput::Layer(i) => json!([calls[i].0, calls[i].1, 0]),
         NodeInput::Input(i) => json!([architecture.inputs[i].name, 0, 0]),
     };
+    let outputs: Vec<Value> = architecture.outputs().map(output).collect();
     let config = json!({
-        "name": "functional", "trainable": true, "layers": layers, "input_layers": inputs, "output_layers": [output],
+        "name": "functional", "trainable": true, "layers": layers, "input_layers": inputs, "output_layers": outputs,
     });
     Ok(json!({
         "module": "keras.src.models.functional", "class_name": "Functional", "config": config,

@@ -1,0 +1,75 @@
+//! Keras's preprocessing layers of words and numbers that stand for things: [`StringLookup`], [`IntegerLookup`],
+//! [`TextVectorization`], [`Hashing`], [`HashedCrossing`].
+//!
+//! Texts cannot be in a compiled graph, so these are no layers of a model: they are functions of the data, for
+//! [`Dataset::map`](systole_data::Dataset::map), and strings of JSON in the notes of a model that is to meet texts again. Same names,
+//! arguments, vocabularies and numbers as Keras's.
+
+mod hashing;
+mod index_lookup;
+mod text_vectorization;
+
+pub use hashing::{Feature, HashedCrossing, Hashing};
+pub use index_lookup::{IndexLookup, IntegerLookup, OovMethod, StringLookup, Term};
+pub use text_vectorization::{Ngrams, Split, Standardize, TextVectorization};
+
+use serde::{Deserialize, Serialize};
+use systole_base::{Error, ErrorKind, Literal, Result};
+
+/// What numbers become.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputMode {
+    /// Themselves: `i64`.
+    #[default]
+    Int,
+    /// A row for each with a one at its place: `f32[n, depth]`.
+    OneHot,
+    /// One row with ones at the places of all: `f32[depth]`.
+    MultiHot,
+    /// One row that counts them: `f32[depth]`.
+    Count,
+    /// One row that counts them, each by how rare it was when adapted: `f32[depth]`.
+    TfIdf,
+}
+
+impl OutputMode {
+    /// `numbers → i64[n], f32[n, depth] or f32[depth]`; a number of −1 is left out of rows.
+    fn encode(self, numbers: &[i64], depth: usize, idf_weights: &[f32]) -> Result<Literal> {
+        let at = |n: &i64| usize::try_from(*n).ok().filter(|n| *n < depth);
+        match self {
+            OutputMode::Int => Literal::from_slice([numbers.len()], numbers),
+            OutputMode::OneHot => {
+                let mut rows = vec![0f32; numbers.len() * depth];
+                for (row, n) in numbers.iter().enumerate() {
+                    if let Some(slot) = at(n).and_then(|n| rows.get_mut(row * depth + n)) {
+                        *slot = 1.0;
+                    }
+                }
+                Literal::from_slice([numbers.len(), depth], &rows)
+            }
+            OutputMode::MultiHot | OutputMode::Count | OutputMode::TfIdf => {
+                let mut row = vec![0f32; depth];
+                for slot in numbers.iter().filter_map(at) {
+                    row[slot] += 1.0;
+                }
+                if self == OutputMode::MultiHot {
+                    row.iter_mut().for_each(|count| *count = count.min(1.0));
+                }
+                if self == OutputMode::TfIdf {
+                    let weights = idf_weights.iter().copied().chain(std::iter::repeat(0.0));
+                    row.iter_mut().zip(weights).for_each(|(count, weight)| *count *= weight);
+                }
+                Literal::from_slice([depth], &row)
+            }
+        }
+    }
+}
+
+/// `StringLookup: max_tokens is 1`.
+fn wrong(what: impl std::fmt::Display, hint: &str) -> Error {
+    Error::new(ErrorKind::Config, what.to_string()).hint(hint)
+}
+
+#[cfg(test)]
+mod tests;

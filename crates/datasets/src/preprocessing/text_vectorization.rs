@@ -1,0 +1,278 @@
+//! TextVectorization: text to the indices of its words, or to one row that says which there are.
+
+use super::index_lookup::StringLookup;
+use super::{OutputMode, wrong};
+use serde::{Deserialize, Serialize};
+use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_data::Sample;
+
+/// What is done to a text before it is split.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standardize {
+    /// Letters A to Z become small, and ASCII's punctuation is taken out.
+    #[default]
+    LowerAndStripPunctuation,
+    /// Letters A to Z become small.
+    Lower,
+    /// ASCII's punctuation is taken out.
+    StripPunctuation,
+    /// Nothing.
+    None,
+}
+
+/// What a text is cut into.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    /// Words between white space.
+    #[default]
+    Whitespace,
+    /// Characters.
+    Character,
+    /// The text is one token.
+    None,
+}
+
+/// Which runs of words are tokens beside them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Ngrams {
+    /// Runs of one to so many words.
+    UpTo(usize),
+    /// Runs of these lengths.
+    Of(Vec<usize>),
+}
+
+/// Texts to numbers: Keras's `TextVectorization`. Index 0 is padding, 1 what is not in the vocabulary.
+///
+/// ```
+/// use systole_data::{Dataset, Sample};
+/// use systole_base::Literal;
+/// use systole_datasets::preprocessing::TextVectorization;
+/// let mut vectorize = TextVectorization::default().max_tokens(100).output_sequence_length(4);
+/// vectorize.adapt(["The cat sat.", "The dog ran!"])?;
+/// assert_eq!(vectorize.get_vocabulary()[..3], ["", "[UNK]", "the"]);
+/// assert_eq!(vectorize.call("the fish sat")?.to_f64s(), [2.0, 1.0, 3.0, 0.0]);
+/// // In a pipeline: the field `text`, `ui8[n]`, becomes `i64[4]`.
+/// let text = Literal::from_slice([7], b"the dog")?;
+/// let data = Dataset::from_tensor_slices([("n", Literal::from_slice([1], &[0i32])?)])?;
+/// let data = data.map(move |s: Sample| s.with("text", text.clone())).map(vectorize.on("text"));
+/// assert_eq!(data.iter().next().unwrap()?.get("text")?.shape().dims(), [4]);
+/// # Ok::<(), systole_base::Error>(())
+/// ```
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TextVectorization {
+    standardize: Standardize,
+    split: Split,
+    ngrams: Option<Ngrams>,
+    output_sequence_length: Option<usize>,
+    output_mode: OutputMode,
+    lookup: StringLookup,
+}
+
+impl Default for TextVectorization {
+    fn default() -> TextVectorization {
+        TextVectorization {
+            standardize: Standardize::default(),
+            split: Split::default(),
+            ngrams: None,
+            output_sequence_length: None,
+            output_mode: OutputMode::Int,
+            lookup: StringLookup::default().mask_token(""),
+        }
+    }
+}
+
+/// Settings, to be chained.
+impl TextVectorization {
+    /// Most tokens of the vocabulary, padding and what is not in it included.
+    pub fn max_tokens(self, most: usize) -> Self {
+        TextVectorization { lookup: self.lookup.max_tokens(most), ..self }
+    }
+
+    /// What is done to a text before it is split.
+    pub fn standardize(self, how: Standardize) -> Self {
+        TextVectorization { standardize: how, ..self }
+    }
+
+    /// What a text is cut into.
+    pub fn split(self, how: Split) -> Self {
+        TextVectorization { split: how, ..self }
+    }
+
+    /// Which runs of words are tokens.
+    pub fn ngrams(self, which: Ngrams) -> Self {
+        TextVectorization { ngrams: Some(which), ..self }
+    }
+
+    /// What a text becomes.
+    pub fn output_mode(self, mode: OutputMode) -> Self {
+        TextVectorization { output_mode: mode, lookup: self.lookup.output_mode(mode), ..self }
+    }
+
+    /// How many indices a text becomes: longer ones are cut, shorter ones padded by 0.
+    pub fn output_sequence_length(self, length: usize) -> Self {
+        TextVectorization { output_sequence_length: Some(length), ..self }
+    }
+
+    /// Whether rows are as long as `max_tokens` although the vocabulary is smaller.
+    pub fn pad_to_max_tokens(self, yes: bool) -> Self {
+        TextVectorization { lookup: self.lookup.pad_to_max_tokens(yes), ..self }
+    }
+}
+
+impl TextVectorization {
+    fn check(&self) -> Result<()> {
+        let widths = match &self.ngrams {
+            None => return self.check_length(),
+            Some(Ngrams::UpTo(n)) => vec![*n],
+            Some(Ngrams::Of(all)) => all.clone(),
+        };
+        if widths.is_empty() || widths.contains(&0) {
+            return Err(wrong("TextVectorization: ngrams has a 0", "give lengths of at least 1"));
+        }
+        if self.split == Split::None {
+            return Err(wrong("TextVectorization: ngrams of texts that are not split", "set split"));
+        }
+        self.check_length()
+    }
+
+    fn check_length(&self) -> Result<()> {
+        match (self.output_mode, self.output_sequence_length) {
+            (OutputMode::Int, _) | (_, None) => Ok(()),
+            _ => Err(wrong(
+                "TextVectorization: output_sequence_length with rows",
+                "leave it out, or set output_mode to int",
+            )),
+        }
+    }
+
+    /// The tokens of a text, before they are looked up.
+    pub fn tokens(&self, text: &str) -> Vec<String> {
+        let mut text = text.to_string();
+        if matches!(self.standardize, Standardize::Lower | Standardize::LowerAndStripPunctuation) {
+            text.make_ascii_lowercase();
+        }
+        if matches!(self.standardize, Standardize::StripPunctuation | Standardize::LowerAndStripPunctuation) {
+            text.retain(|c| !c.is_ascii_punctuation());
+        }
+        let words: Vec<String> = match self.split {
+            Split::Whitespace => {
+                let is_space = |c: char| matches!(c, ' ' | '\t' | '\n' | '\x0b' | '\x0c' | '\r');
+                text.split(is_space).filter(|word| !word.is_empty()).map(str::to_string).collect()
+            }
+            Split::Character => text.chars().map(String::from).collect(),
+            Split::None => vec![text],
+        };
+        let runs = |width: usize| words.windows(width.max(1)).map(|run| run.join(" ")).collect::<Vec<_>>();
+        match &self.ngrams {
+            None => words,
+            Some(Ngrams::UpTo(most)) => (1..=*most).flat_map(runs).collect(),
+            Some(Ngrams::Of(widths)) => widths.iter().flat_map(|width| runs(*width)).collect(),
+        }
+    }
+
+    /// Learns the vocabulary from texts: the most frequent tokens first, equals from high to low.
+    ///
+    /// # Errors
+    /// When settings do not fit each other.
+    pub fn adapt<T: AsRef<str>>(&mut self, texts: impl IntoIterator<Item = T>) -> Result<()> {
+        self.check()?;
+        let documents: Vec<Vec<String>> = texts.into_iter().map(|text| self.tokens(text.as_ref())).collect();
+        self.lookup.adapt(documents)
+    }
+
+    /// Takes a vocabulary: [`IndexLookup::set_vocabulary`](super::IndexLookup::set_vocabulary).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_vocabulary(&mut self, terms: &[String], idf_weights: Option<&[f32]>) -> Result<()> {
+        self.lookup.set_vocabulary(terms, idf_weights)
+    }
+
+    /// All tokens in the order of their indices.
+    pub fn get_vocabulary(&self) -> Vec<String> {
+        self.lookup.get_vocabulary()
+    }
+
+    /// How many indices there are: an Embedding's `input_dim`.
+    pub fn vocabulary_size(&self) -> usize {
+        self.lookup.vocabulary_size()
+    }
+
+    /// `text → i64[n]`, or `f32[depth]` in modes of rows (`f32[n, depth]` in `one_hot`).
+    ///
+    /// # Errors
+    /// When settings do not fit each other.
+    pub fn call(&self, text: &str) -> Result<Literal> {
+        self.check()?;
+        let found = self.lookup.call(&self.tokens(text))?;
+        match (self.output_mode, self.output_sequence_length) {
+            (OutputMode::Int, Some(length)) => fitted(&found, length),
+            _ => Ok(found),
+        }
+    }
+
+    /// `texts → i64[B, n]`, where `n` is `output_sequence_length` or the longest's, or `f32[B, depth]`.
+    ///
+    /// # Errors
+    /// When settings do not fit each other; in `one_hot` when texts differ in length.
+    pub fn call_batch<T: AsRef<str>>(&self, texts: &[T]) -> Result<Literal> {
+        let mut rows = texts.iter().map(|text| self.call(text.as_ref())).collect::<Result<Vec<_>>>()?;
+        if self.output_mode == OutputMode::Int {
+            let longest = rows.iter().map(|row| row.shape().elements()).max().unwrap_or(0);
+            rows = rows.iter().map(|row| fitted(row, longest)).collect::<Result<_>>()?;
+        }
+        let Some(first) = rows.first() else {
+            return Err(Error::new(ErrorKind::Data, "TextVectorization: there is no text"));
+        };
+        if rows.iter().any(|row| row.shape() != first.shape()) {
+            return Err(Error::new(ErrorKind::Data, "TextVectorization: texts differ in length")
+                .hint("one_hot rows are one for each token: vectorize them one by one"));
+        }
+        let dims: Vec<usize> = std::iter::once(rows.len()).chain(first.shape().iter().copied()).collect();
+        let bytes: Vec<u8> = rows.iter().flat_map(|row| row.bytes().iter().copied()).collect();
+        Literal::from_bytes(systole_base::TensorType::new(first.dtype(), dims), &bytes)
+    }
+
+    /// A function for [`Dataset::map`](systole_data::Dataset::map): the text in this field of each sample, `ui8[n]`, becomes what
+    /// [`TextVectorization::call`] makes of it.
+    pub fn on(&self, field: &str) -> impl Fn(Sample) -> Result<Sample> + Send + Sync + Clone + 'static {
+        let (vectorize, field) = (self.clone(), field.to_string());
+        move |sample: Sample| {
+            let found = vectorize.call(sample.text(&field)?)?;
+            Ok(sample.with(&field, found))
+        }
+    }
+
+    /// Settings and vocabulary as JSON, to be kept in a model's notes.
+    ///
+    /// # Errors
+    /// When it does not serialise.
+    pub fn to_json(&self) -> Result<String> {
+        serde_json::to_string(self).map_err(|e| {
+            Error::new(ErrorKind::Bug, "a TextVectorization does not serialise").because(e.to_string())
+        })
+    }
+
+    /// What [`TextVectorization::to_json`] has written.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn from_json(text: &str) -> Result<TextVectorization> {
+        let read: TextVectorization = serde_json::from_str(text).map_err(|e| {
+            Error::new(ErrorKind::Data, "this is no TextVectorization").because(e.to_string())
+        })?;
+        read.check()?;
+        Ok(read)
+    }
+}
+
+/// `i64[n] → i64[length]`, cut or padded by 0.
+fn fitted(row: &Literal, length: usize) -> Result<Literal> {
+    let all = row.as_slice::<i64>()?;
+    let fitted: Vec<i64> = all.iter().copied().chain(std::iter::repeat(0)).take(length).collect();
+    Literal::from_slice([length], &fitted)
+}

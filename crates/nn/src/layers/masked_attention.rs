@@ -1,0 +1,41 @@
+//! Attention of which some places do not count: what the fused operation has no place for.
+
+use super::built_in::*;
+use super::dropout::kept;
+
+/// `query: T[B, S, …], value, key: T[B, T, …] → bool[B, S, T]`: which places see which, where inputs have masks. As in Keras, a place
+/// that does not count sees nothing.
+pub(super) fn seen(cx: &Cx, [query, value, key]: [&Tensor; 3], causal: bool) -> Option<Tensor> {
+    let shape = Shape::new([query.dim(0), query.dim(1), value.dim(1)]);
+    let of_key = cx.mask_of(key).filter(|_| key.id() != value.id());
+    let masks = [
+        cx.mask_of(query).map(|mask| mask.broadcast_in_dim(&shape, &[0, 1])),
+        cx.mask_of(value).map(|mask| mask.broadcast_in_dim(&shape, &[0, 2])),
+        of_key.map(|mask| mask.broadcast_in_dim(&shape, &[0, 2])),
+    ];
+    let seen = masks.into_iter().flatten().reduce(|a, b| a.and(&b))?;
+    if !causal {
+        return Some(seen);
+    }
+    let place = |dim| seen.builder().iota(TensorType::new(DType::I32, shape.clone()), dim);
+    Some(seen.and(&place(1).greater_equal(&place(2))))
+}
+
+/// `q: T[B, S, N, K], k: T[B, T, N, K], v: T[B, T, N, V], seen: bool[B, S, T] → T[B, S, N, V]`.
+pub(super) fn weigh(cx: &mut Cx, [q, k, v]: [&Tensor; 3], scale: f64, seen: &Tensor, dropout: f64) -> Tensor {
+    let scores = (q * scale).dot_general(k, &[0, 2], &[0, 2], &[3], &[3]).convert(DType::F32);
+    let seen = seen.broadcast_in_dim(scores.shape(), &[0, 2, 3]);
+    // Beyond all scores, and finite.
+    let hidden = scores.builder().full(scores.ty(), -1e9);
+    let mut weights = seen.select(&scores, &hidden).softmax();
+    if dropout > 0.0 {
+        // As Keras's softmax layer, which it uses where something is dropped.
+        weights = seen.select(&weights, &weights.zeros_like());
+        if let Some(kept) = kept(cx, weights.shape(), dropout) {
+            let factor = if dropout < 1.0 { 1.0 / (1.0 - dropout) } else { 0.0 };
+            weights = kept.select(&(&weights * factor), &weights.zeros_like());
+        }
+    }
+    let weights = weights.convert(q.dtype());
+    weights.dot_general(v, &[0, 1], &[0, 2], &[3], &[1]).transpose(&[0, 2, 1, 3])
+}
