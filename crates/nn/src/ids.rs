@@ -50,8 +50,9 @@ impl Model {
 
     fn check_labels(&self, label: &Literal) -> Result<()> {
         let loss = self.compile_config().map(|config| &config.loss);
-        let classes = self.output_type().and_then(|output| output.shape.last().copied());
-        let (Some(Loss::SparseCategoricalCrossentropy { ignore_class, .. }), Some(classes)) = (loss, classes)
+        let classes = self.output_type().zip(loss).and_then(|(output, loss)| loss.classes(&output));
+        let (Some(Loss::SparseCategoricalCrossentropy { ignore_class, .. }), Some(classes)) =
+            (loss.map(Loss::base), classes)
         else {
             return Ok(());
         };

@@ -194,7 +194,7 @@ impl TrainRecipe {
 
     /// What metrics compare with: of shares of classes the greatest, as the loss takes labels.
     fn class_of(&self, label: Tensor) -> Tensor {
-        match (&self.soft, &self.loss) {
+        match (&self.soft, self.loss.base()) {
             (Some(_), Loss::SparseCategoricalCrossentropy { .. }) if label.rank() > 0 => {
                 label.argmax(label.rank() - 1)
             }
