@@ -304,18 +304,13 @@ impl Config {
 
     /// What `Model::compile` is given.
     pub fn compile_config(&self, output: &[usize]) -> Result<Compile> {
-        let loss = settings::loss(&self.compile.loss).map_err(|w| w.error)?;
-        let metrics = self.compile.metrics.iter().enumerate();
-        let metrics = metrics.map(|(i, m)| settings::metric(i, m, &loss, output).map_err(|w| w.error));
         Ok(Compile {
             optimizer: settings::optimizer(&self.optimizer).map_err(|w| w.error)?,
-            metrics: metrics.collect::<Result<Vec<_>>>()?,
-            loss,
             precision: self.precision(),
             seed: self.seed,
             strategy: self.strategy(),
             soft_labels: !augment::mixes(&self.data.augment).is_empty(),
-            ..Compile::default()
+            ..settings::measures(&self.compile, output).map_err(|w| w.error)?
         })
     }
 

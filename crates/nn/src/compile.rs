@@ -53,6 +53,32 @@ impl Default for Compile {
 }
 
 impl Compile {
+    /// The names by which `metrics` and then `weighted_metrics` are logged, each once: a weighted one whose name is taken is
+    /// `weighted_…`, others are numbered.
+    ///
+    /// ```
+    /// use systole_nn::{Compile, metric::{mean_squared_error, recall}};
+    /// let metrics = || vec![mean_squared_error(), recall(), recall()];
+    /// let compile = Compile { metrics: metrics(), weighted_metrics: metrics(), ..Compile::default() };
+    /// let names = compile.metric_names();
+    /// assert_eq!(names[..3], ["mean_squared_error", "recall", "recall_1"]);
+    /// assert_eq!(names[3..], ["weighted_mean_squared_error", "weighted_recall", "weighted_recall_1"]);
+    /// ```
+    pub fn metric_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        let plain = self.metrics.iter().map(|m| (m, false));
+        for (metric, weighted) in plain.chain(self.weighted_metrics.iter().map(|m| (m, true))) {
+            let mut stem = metric.name().to_string();
+            if weighted && names.contains(&stem) {
+                stem = format!("weighted_{stem}");
+            }
+            let numbered = (1..).map(|n: usize| format!("{stem}_{n}"));
+            let free = std::iter::once(stem.clone()).chain(numbered).find(|name| !names.contains(name));
+            names.extend(free);
+        }
+        names
+    }
+
     /// The loss of training: with labels that are shares of classes that of the classes by their shares.
     pub(crate) fn training_loss(&self) -> Loss {
         let of_shares = self.soft_labels.then(|| self.loss.of_shares()).flatten();

@@ -382,17 +382,9 @@ impl MetricSet {
         let given = config.train_step.is_none();
         let plain = config.metrics.iter().filter(|_| given).map(|m| (m, false));
         let weighted = config.weighted_metrics.iter().filter(|_| given).map(|m| (m, true));
-        let mut members: Vec<Member> = Vec::new();
-        for (metric, weighted) in plain.chain(weighted) {
-            let base = metric.name();
-            let mut name = base.to_string();
-            let mut n = 0;
-            while members.iter().any(|m| m.name == name) {
-                n += 1;
-                name = format!("{base}_{n}");
-            }
-            members.push(Member { name, metric: metric.clone(), weighted });
-        }
+        let named = plain.chain(weighted).zip(config.metric_names());
+        let members =
+            named.map(|((m, weighted), name)| Member { name, metric: m.clone(), weighted }).collect();
         let logged = config.train_step.as_ref().map_or(Vec::new(), |step| step.logged());
         MetricSet { members, logged }
     }
