@@ -32,7 +32,9 @@ impl Run for EnvArgs {
         for (section, values) in told.as_object().into_iter().flatten() {
             screen.line(section);
             let values = values.as_object().into_iter().flatten();
-            values.for_each(|(name, value)| screen.line(format!("  {name:<22} {}", in_words(value))));
+            let lines: Vec<String> =
+                values.map(|(name, v)| format!("  {name:<22} {}", in_words(v))).collect();
+            screen.line(if lines.is_empty() { "  none".into() } else { lines.join("\n") });
         }
         Ok(0)
     }

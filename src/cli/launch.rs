@@ -254,16 +254,17 @@ impl Signals {
 
 /// Waits until all have ended: where one is killed the others are, too, once they had time to say so.
 fn watch(hosts: &mut [Host], signals: &Signals) -> Result<Ended> {
-    let mut ends: Option<Instant> = None;
+    let (mut ends, mut asked): (Option<Instant>, Option<i32>) = (None, None);
     loop {
         if let Some(signal) = signals.take() {
+            asked = Some(signal);
             hosts.iter().for_each(|host| host.tell(signal));
         }
         for host in hosts.iter_mut() {
             host.look()?;
         }
         if hosts.iter().all(|host| host.ended.is_some()) {
-            return Ok(judged(hosts));
+            return Ok(judged(hosts, asked));
         }
         let failed = |host: &Host| host.ended.is_some_and(|status| !status.success());
         match ends {
@@ -278,10 +279,15 @@ fn watch(hosts: &mut [Host], signals: &Signals) -> Result<Ended> {
     }
 }
 
-fn judged(hosts: &[Host]) -> Ended {
+/// `asked`: the signal that was forwarded. What was to stop is not started again.
+fn judged(hosts: &[Host], asked: Option<i32>) -> Ended {
     let gone = hosts.iter().enumerate().find_map(|(i, host)| Some((i, killed(host.ended)?)));
-    if let Some((index, signal)) = gone {
-        return Ended::Died(format!("process {index} was killed by signal {signal}"));
+    match (gone, asked) {
+        (Some((index, signal)), None) => {
+            return Ended::Died(format!("process {index} was killed by signal {signal}"));
+        }
+        (Some(_), Some(asked)) => return Ended::With(u8::try_from(128 + asked).unwrap_or(1)),
+        (None, _) => {}
     }
     let codes = hosts.iter().filter_map(|host| host.ended.and_then(|status| status.code()));
     Ended::With(codes.max().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
