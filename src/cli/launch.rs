@@ -255,6 +255,7 @@ impl Signals {
 /// Waits until all have ended: where one is killed the others are, too, once they had time to say so.
 fn watch(hosts: &mut [Host], signals: &Signals) -> Result<Ended> {
     let (mut ends, mut asked): (Option<Instant>, Option<i32>) = (None, None);
+    let mut gone = None;
     loop {
         if let Some(signal) = signals.take() {
             asked = Some(signal);
@@ -263,14 +264,16 @@ fn watch(hosts: &mut [Host], signals: &Signals) -> Result<Ended> {
         for host in hosts.iter_mut() {
             host.look()?;
         }
+        // The first one: the others may be killed from here.
+        gone = gone.or_else(|| hosts.iter().enumerate().find_map(|(i, host)| Some((i, killed(host.ended)?))));
         if hosts.iter().all(|host| host.ended.is_some()) {
-            return Ok(judged(hosts, asked));
+            return Ok(judged(hosts, asked, gone));
         }
         let failed = |host: &Host| host.ended.is_some_and(|status| !status.success());
         match ends {
             None if hosts.iter().any(failed) => ends = Some(Instant::now() + NOTICE),
             // What was told to stop needs the time that it needs, and ends the others with it.
-            Some(at) if Instant::now() > at && hosts.iter().any(|host| killed(host.ended).is_some()) => {
+            Some(at) if Instant::now() > at && gone.is_some() => {
                 hosts.iter_mut().for_each(Host::kill);
             }
             _ => {}
@@ -280,8 +283,7 @@ fn watch(hosts: &mut [Host], signals: &Signals) -> Result<Ended> {
 }
 
 /// `asked`: the signal that was forwarded. What was to stop is not started again.
-fn judged(hosts: &[Host], asked: Option<i32>) -> Ended {
-    let gone = hosts.iter().enumerate().find_map(|(i, host)| Some((i, killed(host.ended)?)));
+fn judged(hosts: &[Host], asked: Option<i32>, gone: Option<(usize, i32)>) -> Ended {
     match (gone, asked) {
         (Some((index, signal)), None) => {
             return Ended::Died(format!("process {index} was killed by signal {signal}"));
