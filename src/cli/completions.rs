@@ -2,6 +2,7 @@
 
 use super::common::Common;
 use super::outcome::{Outcome, Run};
+use super::root;
 use super::screen::Screen;
 use clap::{Args, ValueEnum};
 use clap_complete::Shell;
@@ -17,7 +18,7 @@ pub(crate) struct CompletionsArgs {
 impl Run for CompletionsArgs {
     fn run(self, _: &Common, screen: &Screen) -> Outcome {
         let mut bytes = Vec::new();
-        clap_complete::generate(self.shell, &mut super::command(), "systole", &mut bytes);
+        clap_complete::generate(self.shell, &mut root::command(), "systole", &mut bytes);
         let script = String::from_utf8(bytes)
             .map_err(|e| Error::new(ErrorKind::Bug, "a script is no text").because(e.to_string()))?;
         if screen.json {

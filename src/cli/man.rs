@@ -2,6 +2,7 @@
 
 use super::common::Common;
 use super::outcome::{Outcome, Run};
+use super::root;
 use super::screen::{Screen, quoted};
 use clap::{Args, Command};
 use clap_mangen::Man;
@@ -21,7 +22,7 @@ impl Run for ManArgs {
     fn run(self, _: &Common, screen: &Screen) -> Outcome {
         std::fs::create_dir_all(&self.out)
             .map_err(|e| Error::io("cannot make the folder", &self.out, e).hint("choose another one"))?;
-        let mut whole = super::command().disable_help_subcommand(true);
+        let mut whole = root::command().disable_help_subcommand(true);
         whole.build();
         let mut files = Vec::new();
         write(&whole, &self.out, &mut files)?;

@@ -38,6 +38,7 @@ mod prepare;
 mod program;
 mod report;
 mod resume;
+mod root;
 mod run;
 mod run_folder;
 mod run_report;
@@ -106,6 +107,7 @@ pub fn main() -> ExitCode {
         let args: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
         suggest::with_suggestion(e, command(), &args).exit()
     });
+    root::set(command);
     plugins::quieten(&cli.common);
     let shows_warnings = plugins::shows_warnings(&cli.common);
     let screen = Screen::new(cli.common.json, cli.common.quiet, cli.common.verbose > 0);

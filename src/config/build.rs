@@ -310,7 +310,7 @@ impl Config {
             seed: self.seed,
             strategy: self.strategy(),
             soft_labels: !augment::mixes(&self.data.augment).is_empty(),
-            ..settings::measures(&self.compile, output).map_err(|w| w.error)?
+            ..self.compile.measures(output).map_err(|w| w.error)?
         })
     }
 

@@ -212,6 +212,21 @@ pub struct CompileSection {
     pub precision: String,
 }
 
+impl CompileSection {
+    /// Loss and metrics; `output` is the shape of the model's output.
+    fn measures(&self, output: &[usize]) -> Result<Compile, Wrong> {
+        let loss = settings::loss(&self.loss)?;
+        let all = |list: &str, values: &[Value]| -> Result<Vec<_>, Wrong> {
+            let each = values.iter().enumerate();
+            each.map(|(i, value)| settings::metric(&format!("compile.{list}.{i}"), value, &loss, output))
+                .collect()
+        };
+        let (metrics, weighted_metrics) =
+            (all("metrics", &self.metrics)?, all("weighted_metrics", &self.weighted_metrics)?);
+        Ok(Compile { loss, metrics, weighted_metrics, ..Compile::default() })
+    }
+}
+
 /// The `fit` table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -391,7 +406,7 @@ impl Config {
         self.data.check()?;
         settings::architecture(self.model.as_ref(), &self.layers)?;
         settings::optimizer(&self.optimizer)?;
-        let compile = settings::measures(&self.compile, &[10])?;
+        let compile = self.compile.measures(&[10])?;
         if let Some(monitor) = self.fit.monitor.as_deref() {
             self.check_monitor("fit.monitor", monitor, &compile)?;
         }

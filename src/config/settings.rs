@@ -1,7 +1,6 @@
 //! From tables of the configuration to layers, optimizers, losses and metrics. A thing is its name, or a table with
 //! `type` and arguments.
 
-use super::CompileSection;
 use super::blame::{Wrong, from_serde, unknown};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -13,7 +12,7 @@ use systole_nn::loss::Loss;
 use systole_nn::metric::Metric;
 use systole_nn::optimizer::Optimizer;
 use systole_nn::schedule::Schedule;
-use systole_nn::{Architecture, Compile, Symbol, any_input};
+use systole_nn::{Architecture, Symbol, any_input};
 use toml::{Table, Value};
 
 /// The structure of the model: an application, or layers.
@@ -159,19 +158,8 @@ pub(super) fn loss(value: &Value) -> Result<Loss, Wrong> {
     Ok(loss)
 }
 
-/// Loss and metrics of the `compile` table; `output` is the shape of the model's output.
-pub(super) fn measures(section: &CompileSection, output: &[usize]) -> Result<Compile, Wrong> {
-    let loss = loss(&section.loss)?;
-    let all = |list: &str, values: &[Value]| -> Result<Vec<Metric>, Wrong> {
-        let each = values.iter().enumerate();
-        each.map(|(i, value)| metric(&format!("compile.{list}.{i}"), value, &loss, output)).collect()
-    };
-    let metrics = all("metrics", &section.metrics)?;
-    let weighted_metrics = all("weighted_metrics", &section.weighted_metrics)?;
-    Ok(Compile { loss, metrics, weighted_metrics, ..Compile::default() })
-}
-
-fn metric(path: &str, value: &Value, loss: &Loss, output: &[usize]) -> Result<Metric, Wrong> {
+/// An item of a list of metrics; `output` is the shape of the model's output.
+pub(super) fn metric(path: &str, value: &Value, loss: &Loss, output: &[usize]) -> Result<Metric, Wrong> {
     let resolve = |name: &str| Metric::resolve(name, loss, output);
     let class = value.get("type").and_then(Value::as_str);
     let mut metric = match class.map(resolve) {

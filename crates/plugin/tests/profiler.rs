@@ -64,6 +64,7 @@ fn kernels_are_told_by_the_layers_of_the_program() {
     let calls = |line: &str| line.split_whitespace().any(|word| word == "10");
     assert!(told.lines().filter(|l| l.contains(" of dense_7")).all(calls), "{told}");
 
+    drop(other);
     // What is given up before its ten runs are over tells of those that it had; with too few, that.
     let program = backend.compile(&step(32), &options("short")).unwrap();
     runs(&*program, 5);
