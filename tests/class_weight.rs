@@ -50,7 +50,7 @@ fn weighted_metrics_weigh_by_class() {
     };
     let done = run("run", &["--class-weights", "rare=0,usual=1", "--set=fit.monitor=weighted_accuracy"]).ok();
     let out: serde_json::Value = serde_json::from_str(&done.out).unwrap();
-    let last = |name: &str| out["history"][name].as_array().unwrap().last().unwrap().as_f64().unwrap();
+    let last = |name: &str| out["history"].as_array().unwrap().last().unwrap()[name].as_f64().unwrap();
     let (plain, weighted) =
         (last("sparse_categorical_accuracy"), last("weighted_sparse_categorical_accuracy"));
     // Three of four are usual, and only they count where the loss looks: all of them are soon right, and none of the others.
