@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use systole_ir::Result;
+use systole_ir::{Result, knobs};
 use systole_nn::layers::{CustomObjects, LayerSpec};
 use systole_nn::{Model, Outputs, Symbol};
 use systole_runtime::{Backend, Jit, Tree};
@@ -72,7 +72,8 @@ pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
     systole_runtime::jit(f)
 }
 
-/// A device by its name (`cpu`, `ref`, `tpu`, `cuda`, or `auto`: the best that there is), for `Compile { backend, .. }`.
+/// A device by its name (`cpu`, `ref`, `tpu`, `cuda`, `pjrt:FILE` with a PJRT plugin, or `auto`: the best that there is), for
+/// `Compile { backend, .. }`. A process opens one plugin of each platform.
 ///
 /// ```
 /// use systole::prelude::*;
@@ -86,5 +87,9 @@ pub fn jit<I: Tree, O: Tree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
 /// When there is no such device, or it cannot be opened.
 pub fn backend(name: &str) -> Result<Arc<dyn Backend>> {
     register();
-    systole_runtime::backend(name)
+    let (device, plugin) = name.split_once(':').unwrap_or((name, ""));
+    if !plugin.is_empty() {
+        knobs::override_value(knobs::PJRT_PLUGIN, plugin);
+    }
+    systole_runtime::backend(device)
 }

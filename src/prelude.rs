@@ -10,12 +10,12 @@ pub use systole_ir::{Error, ErrorKind, Literal, Result, Scalar, Shape, Tensor, T
 pub use systole_nn::callback::{
     CSVLogger, Callback, EarlyStopping, FitCx, GradientAccumulationScheduler, LambdaCallback,
     LearningRateMonitor, LearningRateScheduler, LoggingInterval, Mode, ModelCheckpoint, ReduceLROnPlateau,
-    SaveFreq, SpikeDetection, SwapEMAWeights, TensorBoard, TerminateOnNaN, ThroughputMonitor, Timer,
-    TimerInterval, UpdateFreq,
+    SaveFreq, SaveLast, SpikeDetection, SwapEMAWeights, TensorBoard, TerminateOnNaN, ThroughputMonitor,
+    Timer, TimerInterval, UpdateFreq,
 };
 pub use systole_nn::layers::*;
 pub use systole_nn::loss::{
-    CustomLoss, Loss, binary_crossentropy, categorical_crossentropy, huber, mean_absolute_error,
+    CustomLoss, Loss, Reduction, binary_crossentropy, categorical_crossentropy, huber, mean_absolute_error,
     mean_squared_error, sparse_categorical_crossentropy,
 };
 pub use systole_nn::metric::{

@@ -38,6 +38,32 @@ fn balanced_weights_are_those_of_the_counts() {
     assert!(arrays(&by_hand) == arrays(&by_table) && arrays(&by_hand) != arrays(&without));
 }
 
+/// With a weight of 0 for one class, what is weighed is measured on the other alone.
+#[test]
+fn weighted_metrics_weigh_by_class() {
+    let f = Folder::new("weighted-metrics");
+    table(&f);
+    let metrics = ["--set=compile.metrics=[\"accuracy\"]", "--set=compile.weighted_metrics=[\"accuracy\"]"];
+    let run = |out: &str, more: &[&str]| {
+        let all = ["train", "t.csv", "--epochs", "6", "--batch-size", "8", "--json", "--out", out];
+        f.run(&[&all[..], &metrics, more].concat())
+    };
+    let done = run("run", &["--class-weights", "rare=0,usual=1", "--set=fit.monitor=weighted_accuracy"]).ok();
+    let out: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    let last = |name: &str| out["history"].as_array().unwrap().last().unwrap()[name].as_f64().unwrap();
+    let (plain, weighted) =
+        (last("sparse_categorical_accuracy"), last("weighted_sparse_categorical_accuracy"));
+    // Three of four are usual, and only they count where the loss looks: all of them are soon right, and none of the others.
+    assert!(weighted > plain, "{weighted} {plain}");
+    assert!(last("val_weighted_sparse_categorical_accuracy") == last("val_sparse_categorical_accuracy"));
+    let wrong = f.run(&["train", "t.csv", "--set=compile.weighted_metrics=[\"acuracy\"]", "--out", "wrong"]);
+    assert!(
+        wrong.err.contains("compile.weighted_metrics") && wrong.err.contains("did you mean"),
+        "{}",
+        wrong.err
+    );
+}
+
 #[test]
 fn wrong_classes_and_weights_are_told() {
     let f = Folder::new("class-weight-wrong");

@@ -302,6 +302,43 @@ fn tables_of_ops_and_knobs() {
 }
 
 #[test]
+fn what_a_report_needs_and_what_shells_and_man_need() {
+    let f = Folder::new("env");
+    let told = |json: &[&str]| {
+        let mut command = f.command(&[&["env"][..], json].concat());
+        command.env("HOME", f.path("")).env("SYSTOLE_CACHE_DIR", f.path("cache")).env("SYSTOLE_GRACE", "7");
+        command.env("TPU_PROJECT", "my-secret").env("CLOUDSDK_AUTH_ACCESS_TOKEN", "ya29.token");
+        program::Done::of(command.output().unwrap(), &["env"]).ok()
+    };
+    let (text, json) = (told(&[]).out, told(&["--json"]).json());
+    assert_eq!(json["systole"]["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(json["variables"]["SYSTOLE_GRACE"], "7");
+    assert_eq!(
+        (&json["variables"]["TPU_PROJECT"], &json["variables"]["CLOUDSDK_AUTH_ACCESS_TOKEN"]),
+        (&"set".into(), &"set".into())
+    );
+    assert!(json["processor"]["cores"].as_u64().unwrap() > 0 && json["devices"]["tpu"].is_array(), "{json}");
+    for secret in ["my-secret", "ya29", &f.path("").display().to_string()] {
+        assert!(!text.contains(secret) && !json.to_string().contains(secret), "{secret}: {text}");
+    }
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = f.run(&["completions", shell]).ok().out;
+        assert!(
+            script.contains("systole") && script.contains("lr-find") && script.contains("overfit-batches"),
+            "{shell}"
+        );
+    }
+    f.run(&["completions", "tcsh"]).fails(2, &["bash", "fish"]);
+    let written = f.run(&["man", "--out=pages", "--json"]).ok().json();
+    let pages = f.files("pages");
+    assert_eq!(written["files"].as_array().unwrap().len(), pages.len());
+    assert!(pages.contains(&"systole.1".into()) && pages.contains(&"systole-train.1".into()), "{pages:?}");
+    assert!(pages.iter().all(|page| !page.contains("here")), "hidden commands have none: {pages:?}");
+    let train = std::fs::read_to_string(f.path("pages/systole-train.1")).unwrap();
+    assert!(train.starts_with(".ie") && train.contains("overfit"), "{}", &train[..200]);
+}
+
+#[test]
 fn help_documents_the_exit_codes_and_wrong_usage_is_2() {
     let f = Folder::new("usage");
     assert!(f.run(&["--version"]).ok().out.starts_with("systole 0."));

@@ -98,6 +98,17 @@ fn pytorch_loop() {
     assert!(
         finished("pytorch_loop", command("pytorch_loop").args(resnet)).contains("finished after 1 steps")
     );
+    // Unchanged on the plugin that `cargo test --workspace` builds.
+    let exe = std::env::current_exe().expect("a path");
+    let plugin =
+        exe.ancestors().skip(1).take(2).map(|d| d.join("libsystole_plugin.so")).find(|p| p.is_file());
+    match plugin {
+        Some(plugin) => {
+            let device = format!("pjrt:{}", plugin.display());
+            drop(loop_ends(&[&cnn[..], &["--device", &device]].concat()));
+        }
+        None => println!("SKIPPED pytorch_loop on the plugin: `cargo build -p systole-plugin` was not run"),
+    }
     let wrong = command("pytorch_loop").args(["--batch", "many"]).output().expect("it runs");
     assert!(!wrong.status.success() && String::from_utf8_lossy(&wrong.stderr).contains("many is no number"));
 }

@@ -7,8 +7,9 @@
 mod program;
 
 use program::{Done, Folder, TINY};
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -180,6 +181,125 @@ fn who_loses_its_partner_says_so_and_ends() {
         let left = if lost == 0 { second } else { first };
         left.fails(1, &[&format!("process {lost} of 2 is gone"), "start all processes again"]);
     }
+}
+
+/// What a launch has printed so far, and the processes that it told of.
+struct Launched {
+    launcher: Child,
+    told: std::io::Lines<BufReader<std::process::ChildStderr>>,
+    all: Vec<String>,
+}
+
+impl Launched {
+    fn new(f: &Folder, plugin: &Path, out: &str, more: &[&str], args: &[&str]) -> Launched {
+        let plugin = format!("--plugin={}", plugin.display());
+        let launch = ["launch", "--nproc=2", "--devices-per-process=2", &plugin, "--json"];
+        let train = ["--", "train", "fashion-mnist", "--data-dir=data", "--out", out];
+        let mut command = f.command(&[&launch[..], more, &train, &TINY, args].concat());
+        let mut launcher = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let told = BufReader::new(launcher.stderr.take().unwrap()).lines();
+        Launched { launcher, told, all: Vec::new() }
+    }
+
+    /// Reads on to the processes of the next start.
+    fn processes(&mut self) -> Vec<String> {
+        loop {
+            let line = self.told.next().expect("the launch told of its processes").unwrap();
+            let found = line.strip_prefix("[launch] 2 processes: ");
+            let pids = found.map(|pids| pids.split(", ").map(String::from).collect());
+            self.all.push(line);
+            if let Some(pids) = pids {
+                return pids;
+            }
+        }
+    }
+
+    fn wait(self) -> Done {
+        let more: Vec<String> = self.told.map_while(Result::ok).collect();
+        let mut output = self.launcher.wait_with_output().unwrap();
+        output.stderr = [self.all, more].concat().join("\n").into_bytes();
+        Done::of(output, &["launch"])
+    }
+}
+
+fn signal(name: &str, process: &str) {
+    // It may have ended already.
+    let _ = Command::new("kill").args([name, process]).stderr(Stdio::null()).status().unwrap();
+}
+
+#[test]
+fn a_launch_goes_on_after_kills_to_the_same_bits_and_forwards_signals() {
+    let Some(plugin) = plugin("a_launch_goes_on_after_kills_to_the_same_bits_and_forwards_signals") else {
+        return;
+    };
+    let f = Folder::with_data("launch");
+    let slice = Slice::new(&f, &plugin);
+    let args = [&LONG[..], &STRATEGIES[1..]].concat();
+    let whole = slice.alone("whole", &args).ok().json();
+    let kills: usize = std::env::var("SYSTOLE_LAUNCH_KILLS").map_or(2, |n| n.parse().unwrap());
+
+    let mut launched = Launched::new(&f, &plugin, "killed", &["--max-restarts=1000"], &args);
+    for kill in 0..kills {
+        let pids = launched.processes();
+        if kill == 0 {
+            slice.wait_for_backup("killed");
+        }
+        // At no instant in particular: a part of a start, or some steps into it.
+        std::thread::sleep(Duration::from_millis(50 + (kill as u64 * 7919) % 900));
+        signal("-KILL", &pids[kill % 2]);
+    }
+    let done = launched.wait().ok();
+    let o = done.json();
+    let restarts = o["restarts"].as_u64().unwrap() as usize;
+    println!("{restarts} of {kills} kills met a running process");
+    assert!((1..=kills).contains(&restarts), "{}", done.err);
+    assert!(done.err.contains("was killed by signal 9: all are started again"), "{}", done.err);
+    assert!(slice.model("killed") == slice.model("whole"));
+    assert_eq!((&o["result"]["history"], &o["devices"]), (&whole["history"], &4.into()), "{o}");
+
+    // One signal to the launch stops all after the same step; a later start goes on.
+    let mut launched = Launched::new(&f, &plugin, "stopped", &[], &args);
+    launched.processes();
+    slice.wait_for_backup("stopped");
+    signal("-TERM", &launched.launcher.id().to_string());
+    let stopped = launched.wait();
+    assert_eq!(stopped.code, Some(143), "{}", stopped.err);
+    assert_eq!(stopped.json()["result"]["interrupted"], true);
+    Launched::new(&f, &plugin, "stopped", &[], &args).wait().ok();
+    assert!(slice.model("stopped") == slice.model("whole"));
+
+    // Without restarts a death is an error; what a process says itself is not tried again.
+    let mut launched = Launched::new(&f, &plugin, "dead", &[], &args);
+    let pids = launched.processes();
+    signal("-KILL", &pids[1]);
+    launched.wait().fails(1, &["process 1 was killed by signal 9", "--max-restarts"]);
+    let wrong =
+        Launched::new(&f, &plugin, "wrong", &["--max-restarts=3"], &["--set=fit.batch_size=0"]).wait();
+    assert_eq!((wrong.code, wrong.err.matches("2 processes").count()), (Some(2), 1), "{}", wrong.err);
+    f.run(&["launch", "--nproc=2", "--", "plan", "mlp"]).fails(2, &["train or resume"]);
+}
+
+/// The plugin's compiler says what a step needs, and each of its devices what it has.
+#[test]
+fn a_batch_is_chosen_by_what_the_devices_compiler_says() {
+    let Some(plugin) = plugin("a_batch_is_chosen_by_what_the_devices_compiler_says") else { return };
+    let f = Folder::with_data("auto-device");
+    let device = format!("--device=pjrt:{}", plugin.display());
+    let batch = |memory: &str, devices: &str| {
+        let args =
+            ["train", "cifar-cnn", "--batch-size=auto", "--print-config", "--max-memory", memory, &device];
+        let mut command = f.command(&args);
+        command.env("SYSTOLE_PJRT_OPTIONS", format!("num_devices={devices}"));
+        let printed = Done::of(command.output().unwrap(), &args).ok();
+        let line = printed.out.lines().find(|l| l.starts_with("batch_size = ")).unwrap().to_string();
+        line.trim_start_matches("batch_size = ").parse::<u64>().unwrap()
+    };
+    let (small, large, two) = (batch("100MiB", "1"), batch("400MiB", "1"), batch("100MiB", "2"));
+    assert!(small.is_power_of_two() && small < large && small <= two, "{small} {large} {two}");
+    let args = ["train", "cifar-cnn", "--batch-size=auto", "--print-config", "--device=ref"];
+    f.run(&args).fails(1, &["does not say how much memory it has", "--max-memory"]);
+    let args = [&args[..], &["--max-memory=1GiB"]].concat();
+    f.run(&args).fails(1, &["does not say what a step needs", "systole plan"]);
 }
 
 #[test]

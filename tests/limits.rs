@@ -102,6 +102,18 @@ fn a_batch_is_chosen_by_the_memory_that_its_step_needs() {
         let line = printed.out.lines().find(|l| l.starts_with("batch_size = ")).unwrap().to_string();
         line.trim_start_matches("batch_size = ").parse::<u64>().unwrap()
     };
+    let logical = |memory: &str, devices: &str| {
+        let strategy = ["--strategy=data_parallel", "--devices", devices];
+        let args = ["train", "cifar-cnn", "--batch-size=auto", "--print-config", "--max-memory", memory];
+        let printed = f.run(&[&args[..], &strategy].concat()).ok();
+        let line = printed.out.lines().find(|l| l.starts_with("batch_size = ")).unwrap().to_string();
+        line.trim_start_matches("batch_size = ").parse::<u64>().unwrap()
+    };
+    let (three, two) = (logical("200MiB", "3"), logical("200MiB", "2"));
+    assert!(
+        three.is_multiple_of(3) && (three / 3).is_power_of_two() && two <= batch("200MiB"),
+        "{three} {two}"
+    );
     let (small, large) = (batch("100MiB"), batch("800MiB"));
     assert!(
         small.is_power_of_two() && large.is_power_of_two() && small < large && large < 8192,

@@ -210,7 +210,7 @@ impl Answers {
 /// `None` where nothing can be said of single samples.
 fn kind_of(model: &Model, data: &TrainingData) -> Option<Kind> {
     let output = model.output_type()?;
-    let loss = model.compile_config().map(|c| &c.loss)?;
+    let loss = model.compile_config().map(|c| c.loss.base())?;
     match (output.rank(), loss) {
         (2, Loss::SparseCategoricalCrossentropy { .. }) if data.element.dtype == DType::I32 => {
             Some(Kind::Tokens)

@@ -5,9 +5,9 @@ use super::common::Common;
 use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::{
-    bench, check, chips, compare, compile, compile_here, data, devices, doctor, evaluate, export, generate,
-    import, init, knobs, lr_find, ops, plan, predict, resume, run, selftest, setup, show, shrink, summary,
-    sweep, train, translate,
+    bench, check, chips, compare, compile, compile_here, completions, data, devices, doctor, env, evaluate,
+    export, generate, import, init, knobs, launch, lr_find, man, ops, plan, predict, resume, run, selftest,
+    setup, show, shrink, summary, sweep, train, translate,
 };
 use clap::Subcommand;
 
@@ -40,6 +40,8 @@ commands! {
     Train(train::TrainArgs),
     /// Go on with a training run that was stopped or killed, where it was; every train does so too
     Resume(resume::ResumeArgs),
+    /// Start several processes as the hosts of one run on this machine, and start them again where one dies
+    Launch(launch::LaunchArgs),
     /// Look for the learning rate to train with: a short run whose rate rises, its curve, and what that suggests
     LrFind(lr_find::LrFindArgs),
     /// Try many settings: a grid, draws at random or successive halving; a table and a page of which are the best
@@ -95,4 +97,10 @@ commands! {
     Ops(ops::OpsArgs),
     /// List the environment variables and their values
     Knobs(knobs::KnobsArgs),
+    /// Say what the report of a problem needs: version, system, processor, devices, variables; no secrets
+    Env(env::EnvArgs),
+    /// Print what a shell needs to complete commands and options
+    Completions(completions::CompletionsArgs),
+    /// Write a manual page for each command
+    Man(man::ManArgs),
 }

@@ -120,7 +120,8 @@ impl Perplexity {
     /// Of the mean negative logarithm of probabilities, where the loss is that.
     fn of(model: &Model, logs: &Logs, bytes_per_token: f64) -> Option<Perplexity> {
         let loss = &model.compile_config()?.loss;
-        let nats = logs.get("loss").filter(|_| matches!(loss, Loss::SparseCategoricalCrossentropy { .. }))?;
+        let nats =
+            logs.get("loss").filter(|_| matches!(loss.base(), Loss::SparseCategoricalCrossentropy { .. }))?;
         Some(Perplexity {
             perplexity: nats.exp(),
             bits_per_byte: nats / std::f64::consts::LN_2 / bytes_per_token,

@@ -36,7 +36,7 @@ pub(crate) fn with_its_classes(
 ) -> Result<TrainingData> {
     let hint = format!("give the classes the names that {path} knows, or train anew, without it{otherwise}");
     let classes = model.output_type().and_then(|output| output.shape.last().copied()).unwrap_or(0);
-    let is_sparse = |loss: &Loss| matches!(loss, Loss::SparseCategoricalCrossentropy { .. });
+    let is_sparse = |loss: &Loss| matches!(loss.base(), Loss::SparseCategoricalCrossentropy { .. });
     if !model.compile_config().is_some_and(|config| is_sparse(&config.loss)) {
         return Ok(data);
     }

@@ -9,7 +9,8 @@ use std::error::Error as _;
 use systole_nn::{similar, synonym};
 
 /// Commands and options, and what other programs call them, beside what holds for keys and layers too.
-const SYNONYMS: [(&str, &str); 40] = [
+const SYNONYMS: [(&str, &str); 41] = [
+    ("launch", "torchrun mpirun mpiexec srun spawn"),
     ("train", "fit learn start"),
     ("lr-find", "lrfinder learningratefinder findlr tune"),
     ("check", "diff compare"),
@@ -76,7 +77,7 @@ pub(super) fn with_suggestion(mut error: Error, mut root: Command, args: &[Strin
     let mut command = command_of(&root, args, &typed);
     let tip = match error.kind() {
         ErrorKind::InvalidSubcommand => Some(for_command(&typed, &command)),
-        _ => for_option(&typed, &command, args),
+        _ => for_value(&typed, &command, args).or_else(|| for_option(&typed, &command, args)),
     };
     // The library suggests by looks alone, hidden commands too, and shows its guess in the usage.
     for kind in [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::Suggested] {
@@ -145,6 +146,16 @@ fn for_command(typed: &str, command: &Command) -> String {
         Some(name) => format!("did you mean `{name}`?"),
         None => format!("the commands are {}", visible.join(", ")),
     }
+}
+
+/// A value that stands behind an option which may do without: it belongs behind `=`.
+fn for_value(typed: &str, command: &Command, args: &[String]) -> Option<String> {
+    let at = args.iter().position(|arg| arg == typed)?;
+    let option = args.get(at.checked_sub(1)?)?;
+    let known = command
+        .get_arguments()
+        .find(|a| Some(option.as_str()) == a.get_long().map(|l| format!("--{l}")).as_deref())?;
+    known.is_require_equals_set().then(|| format!("write {option}={typed}"))
 }
 
 fn for_option(typed: &str, command: &Command, args: &[String]) -> Option<String> {
@@ -224,7 +235,9 @@ mod tests {
             ("benchmark", "did you mean `bench`?"),
             ("continue", "did you mean `resume`?"),
             ("data info x.csv", "did you mean `inspect`?"),
-            ("completions", "the commands are train, resume"),
+            ("frobnicate", "the commands are train, resume"),
+            ("torchrun", "did you mean `launch`?"),
+            ("train small.toml --fast-dev-run 3", "write --fast-dev-run=3"),
             ("compile-her", "did you mean `compile`?"),
             ("train --preset glyphs", "it needs no option: train glyphs"),
             ("train --config=run.toml", "it needs no option: train run.toml"),

@@ -186,7 +186,7 @@ impl All<'_> {
             let checked = config.layers_only()?.output_for(&[config.sample_of(&data)]);
             let output = checked.map_err(|e| e.at(tried.told()))?.shape.to_vec();
             let compile = config.compile_config(&output)?;
-            self.metric = config.monitor(&compile.metrics);
+            self.metric = config.monitor(&compile);
             self.trials.push(tried);
         }
         self.grows = self.sweep.maximizes.unwrap_or_else(|| grows(&self.metric));

@@ -251,11 +251,9 @@ fn devices_of(model: &Model) -> Result<String> {
 
 /// Lines for people say `accuracy` where the configuration does.
 pub(crate) fn call_as_asked(model: &Model, config: &Config) {
-    let metrics = model.compile_config().map_or(&[][..], |compile| &compile.metrics);
-    for (metric, asked) in metrics.iter().zip(&config.compile.metrics) {
-        if matches!(asked.as_str(), Some("accuracy" | "acc")) {
-            progress::call(metric.name(), "accuracy");
-        }
+    let names = model.compile_config().map_or(Vec::new(), |compile| config.names(compile));
+    for (name, asked) in names.iter().filter(|(name, _)| name.contains("accuracy")) {
+        progress::call(name, &if asked == "acc" { "accuracy".into() } else { asked.clone() });
     }
 }
 
@@ -289,11 +287,11 @@ fn fit(
 ) -> Result<History> {
     let test = config.test_pipeline(data);
     let first = resumed.initial_epoch;
-    let metrics = model.compile_config().map_or(Vec::new(), |compile| compile.metrics.clone());
+    let compile = model.compile_config().cloned().unwrap_or_default();
     // What is measured before the weights become their means is not what is saved.
     let averaged = model.compile_config().is_some_and(|compile| compile.optimizer.use_ema);
     let fit = Fit {
-        callbacks: config.callbacks(&folder.folder, &metrics).into_iter().chain(phases).collect(),
+        callbacks: config.callbacks(&folder.folder, &compile).into_iter().chain(phases).collect(),
         validate_last: !averaged,
         detect_anomaly: config.fit.detect_anomaly.then(|| folder.folder.join("anomaly.npz")),
         backup: Some(resumed.backup),
@@ -460,8 +458,8 @@ impl Folder {
     }
 
     fn best(&self, model: &Model, config: &Config) -> KeepBest {
-        let metrics = model.compile_config().map_or(&[][..], |compile| &compile.metrics);
-        KeepBest::new(&self.best, &config.monitor(metrics))
+        let compile = model.compile_config().cloned().unwrap_or_default();
+        KeepBest::new(&self.best, &config.monitor(&compile))
     }
 
     fn prepare(folder: &Path) -> Result<()> {

@@ -5,6 +5,7 @@ use crate::config::{Config, TestTime};
 use crate::datasets::TrainingData;
 use systole_data::{HostArray, Sample};
 use systole_ir::{Error, ErrorKind, Literal, Result, Tensor};
+use systole_nn::loss::Reduction;
 use systole_nn::metric::Metric;
 use systole_nn::{Logs, Model};
 use systole_runtime::{Buffer, Params, jit};
@@ -48,11 +49,11 @@ pub(crate) fn evaluate(
         let e = Error::new(ErrorKind::Config, "the data are no pictures").at("--tta");
         return Err(e.hint("leave --tta out"));
     }
-    let compile = model.compile_config().ok_or_else(|| {
+    let compile = model.compile_config().cloned().ok_or_else(|| {
         Error::new(ErrorKind::Config, "the model says no loss").at("--tta").hint("leave --tta out")
     })?;
-    let mut metrics: Vec<Metric> = vec![Metric::from(compile.loss.clone())];
-    metrics.extend(compile.metrics.iter().cloned());
+    let mut metrics: Vec<Metric> = vec![Metric::from(compile.loss.clone().reduction(Reduction::default()))];
+    metrics.extend(compile.metrics.iter().chain(&compile.weighted_metrics).cloned());
     let output = model.output_type().map_or(Vec::new(), |ty| ty.shape.to_vec());
     let mut sums =
         metrics.iter().map(|m| m.initial(&output).map(|_, l| Buffer::from(l.clone()))).collect::<Vec<_>>();
@@ -78,12 +79,12 @@ pub(crate) fn evaluate(
         }
     }
     let mut logs = Logs::new();
-    for (i, (metric, sums)) in metrics.iter().zip(&sums).enumerate() {
+    let names = std::iter::once("loss".to_string()).chain(compile.metric_names());
+    for ((name, metric), sums) in names.zip(&metrics).zip(&sums) {
         let own =
             sums.iter().map(|(n, b)| Ok((n.to_string(), b.to_literal()?))).collect::<Result<Vec<_>>>()?;
         for (k, value) in metric.results(&own.into_iter().collect()).into_iter().enumerate() {
-            let name = if i == 0 { "loss" } else { metric.name() };
-            logs.insert(if k == 0 { name.to_string() } else { format!("{name}_{k}") }, value);
+            logs.insert(if k == 0 { name.clone() } else { format!("{name}_{k}") }, value);
         }
     }
     Ok(logs)

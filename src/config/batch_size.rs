@@ -1,10 +1,13 @@
-//! `batch_size = "auto"`: the largest batch whose training step fits into memory, from the compiler's memory plan. Nothing is run.
+//! `batch_size = "auto"`: the largest batch whose training step fits into memory, from the plan of the device's compiler. Nothing is
+//! run.
 
 use super::Config;
 use serde::{Deserialize, Deserializer, Serializer, de};
+use std::sync::Arc;
+use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_nn::{Compile, Model};
-use systole_runtime::backend;
+use systole_runtime::{Backend, Executable, backend};
 
 /// What stands for `auto` until the batch is chosen.
 pub(super) const AUTO: usize = usize::MAX;
@@ -40,75 +43,139 @@ pub(super) fn written<S: Serializer>(batch_size: &usize, serializer: S) -> Resul
 }
 
 impl Config {
-    /// Chooses `fit.batch_size`: a power of two. What it says of the choice is kept in `fit.batch_reason`.
+    /// Chooses `fit.batch_size`: a power of two for each device. What it says of the choice is kept in `fit.batch_reason`.
     pub(super) fn choose_batch_size(&mut self) -> Result<()> {
         let at = |e: Error| e.at("fit.batch_size = \"auto\"");
-        let device = backend("auto")?;
-        if device.name() != "cpu" {
-            let what = format!("the batch for {} is not chosen here", device.name());
-            return Err(at(Error::new(ErrorKind::Unsupported, what)
-                .because("its compiler plans the memory, and would have to compile for each batch")
-                .hint("`systole plan` says which batch fits; set fit.batch_size to it")));
-        }
-        let limit = knobs::MEMORY_LIMIT.get_bytes()?;
-        let memory = limit.or(systole_cpu::available_memory()).unwrap_or(usize::MAX);
-        let usable = memory as f64 * (1.0 - MARGIN);
-        let mut model = on_the_cpu(self)?;
-        let mut needs = |batch| needs(&mut model, batch);
-        let (small, more) = (needs(8)?, needs(32)?);
+        let mut plan = Plan::of(self).map_err(at)?;
+        let (unit, usable) = (plan.devices, plan.memory as f64 * (1.0 - MARGIN));
+        let (small, more) = (plan.needs(8 * unit).map_err(at)?, plan.needs(32 * unit).map_err(at)?);
         let each = (more - small) / 24.0;
         let fitting = (usable - (small - 8.0 * each)) / each.max(1.0);
-        let mut batch = 1 << fitting.clamp(1.0, MOST as f64).log2() as usize;
-        let mut needed = needs(batch);
+        let most = MOST / unit.min(MOST);
+        let mut batch = unit << fitting.clamp(1.0, most as f64).log2() as usize;
+        let mut needed = plan.needs(batch);
         // The plan of a large batch may hold more than small ones tell.
-        while batch > 1 && needed.as_ref().map_or(true, |n| *n > usable) {
+        while batch > unit && needed.as_ref().map_or(true, |n| *n > usable) {
             batch /= 2;
-            needed = needs(batch);
+            needed = plan.needs(batch);
         }
         // Or less: kernels go over large batches in parts.
-        while batch < MOST && needed.is_ok() {
-            match needs(2 * batch) {
+        while 2 * batch <= MOST && needed.is_ok() {
+            match plan.needs(2 * batch) {
                 Ok(more) if more <= usable => (batch, needed) = (2 * batch, Ok(more)),
                 _ => break,
             }
         }
         let needed = needed.map_err(at)?;
+        let memory = told(plan.memory as f64);
         if needed > usable {
-            let what = "not even a batch of one sample fits into memory";
-            let why = format!("its training step needs {}, of {}", told(needed), told(memory as f64));
+            let each = if unit > 1 { " for each device" } else { "" };
+            let what = format!("not even a batch of one sample{each} fits into memory");
+            let why = format!("its training step needs {}, of {memory}", told(needed));
             return Err(at(Error::new(ErrorKind::Unsupported, what)
                 .because(why)
                 .hint("take a smaller model or input")));
         }
         self.fit.batch_size = batch;
-        let whose = if limit.is_some() { "--memory-limit gives" } else { "are free" };
-        let why =
-            if batch == MOST { "larger ones are not chosen" } else { "twice as many samples would not fit" };
+        let why = if 2 * batch > MOST {
+            "larger ones are not chosen"
+        } else {
+            "twice as many samples would not fit"
+        };
+        let (by, whose) = (plan.by(), plan.whose);
         self.fit.batch_reason = Some(format!(
-            "Batch: {batch} samples, by the compiler's memory plan: a step needs {} of the {} that {whose}; {why}",
-            told(needed),
-            told(memory as f64)
+            "Batch: {batch} samples, by {by}: a step needs {} of the {memory} that {whose}; {why}",
+            told(needed)
         ));
         Ok(())
     }
 }
 
-/// The model of a configuration, on the CPU.
-fn on_the_cpu(config: &Config) -> Result<Model> {
+/// Who says what a training step needs, and of what.
+struct Plan {
+    model: Model,
+    /// Whether it is this program's own compiler, for one device or logical ones, which share a memory.
+    is_here: bool,
+    devices: usize,
+    /// Bytes: of all logical devices, or of each real one.
+    memory: usize,
+    whose: &'static str,
+    /// What logical devices hold beside what one would: their own weights and optimizer state.
+    copies: f64,
+}
+
+impl Plan {
+    fn of(config: &Config) -> Result<Plan> {
+        let device = backend("auto")?;
+        let limit = knobs::MEMORY_LIMIT.get_bytes()?;
+        let is_here = device.name() == "cpu";
+        let free = if is_here { systole_cpu::available_memory() } else { None };
+        let own = device.memory_limit().and_then(|bytes| usize::try_from(bytes).ok());
+        let whose = match (limit, is_here) {
+            (Some(_), _) => "--memory-limit gives",
+            (None, true) => "are free",
+            (None, false) => "each device has",
+        };
+        let memory = limit.or(free).or(own).or(is_here.then_some(usize::MAX)).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Unsupported,
+                format!("{} does not say how much memory it has", device.name()),
+            )
+            .hint("say it: --max-memory 16GiB; or set fit.batch_size, which `systole plan` helps with")
+        })?;
+        let model = compiled(config, &device, config.strategy())?;
+        let devices = model.devices().len().max(1);
+        let mut plan = Plan { model, is_here, devices, memory, whose, copies: 0.0 };
+        if is_here && devices > 1 {
+            // One after the other they go through the parts of the batch that one device would have whole.
+            plan.model = compiled(config, &device, Strategy::one_device())?;
+            let small = held(&*plan.model.train_executable(8)?);
+            let more = held(&*plan.model.train_executable(32)?);
+            plan.copies = (small - (more - small) / 3.0) * (devices - 1) as f64;
+        }
+        Ok(plan)
+    }
+
+    fn by(&self) -> String {
+        match (self.is_here, self.devices) {
+            (true, 1) => "the compiler's memory plan".into(),
+            (true, n) => format!("the compiler's memory plan for {n} logical devices"),
+            (false, 1) => "the device's compiler".into(),
+            (false, n) => format!("the compiler of the {n} devices"),
+        }
+    }
+
+    /// Bytes that a training step of `batch` samples needs: weights, optimizer state, batch, values on the way.
+    fn needs(&mut self, batch: usize) -> Result<f64> {
+        let step = self.model.train_executable(batch)?;
+        match (self.is_here, step.report().peak_bytes) {
+            (true, _) => Ok(held(&*step) + step.report().arena_bytes as f64 + self.copies),
+            (false, 0) => {
+                let e = Error::new(
+                    ErrorKind::Unsupported,
+                    "the device's compiler does not say what a step needs",
+                );
+                Err(e.hint("`systole plan` says which batch fits; set fit.batch_size to it"))
+            }
+            (false, bytes) => Ok(bytes as f64),
+        }
+    }
+}
+
+/// Bytes of the arguments.
+fn held(step: &dyn Executable) -> f64 {
+    step.param_types().iter().map(|ty| ty.bytes() as f64).sum()
+}
+
+/// The model of a configuration on a device.
+fn compiled(config: &Config, device: &Arc<dyn Backend>, strategy: Strategy) -> Result<Model> {
     let sample = [config.usual_sample()];
     let mut model = config.layers_only()?;
     let output = model.output_for(&sample)?.shape.to_vec();
     let compile = config.compile_config(&output)?;
-    model.compile(Compile { backend: Some(backend("cpu")?), ..compile })?;
+    model.compile(Compile { backend: Some(device.clone()), strategy, ..compile })?;
     model.build(&sample)?;
     Ok(model)
-}
-
-/// Bytes that a training step of `batch` samples needs: weights, optimizer state, batch, values on the way.
-fn needs(model: &mut Model, batch: usize) -> Result<f64> {
-    let step = model.train_executable(batch)?;
-    let arguments: f64 = step.param_types().iter().map(|ty| ty.bytes() as f64).sum();
-    Ok(arguments + step.report().arena_bytes as f64)
 }
 
 fn told(bytes: f64) -> String {

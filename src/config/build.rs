@@ -79,7 +79,7 @@ impl Config {
     /// Whether the labels are numbers to predict or classes, where the loss says so, or a model that learnt from such data.
     fn labels_are_numbers(&self) -> Option<bool> {
         let is_learnt = self.data.records.as_ref().is_some_and(|r| !r.columns.is_empty());
-        match settings::loss(&self.compile.loss) {
+        match settings::loss(&self.compile.loss).as_ref().map(Loss::base) {
             Ok(Loss::MeanSquaredError | Loss::MeanAbsoluteError | Loss::Huber { .. }) => Some(true),
             Ok(Loss::SparseCategoricalCrossentropy { .. }) if is_learnt => Some(false),
             _ => None,
@@ -115,7 +115,7 @@ impl Config {
                 self.compile.metrics.clear();
             }
         }
-        match settings::loss(&self.compile.loss) {
+        match settings::loss(&self.compile.loss).as_ref().map(Loss::base) {
             Ok(Loss::SparseCategoricalCrossentropy { .. }) => {
                 Err(Error::new(ErrorKind::Config, "the labels are numbers, and the loss is one for classes")
                     .at(format!("compile.loss of {}", data.name))
@@ -304,18 +304,13 @@ impl Config {
 
     /// What `Model::compile` is given.
     pub fn compile_config(&self, output: &[usize]) -> Result<Compile> {
-        let loss = settings::loss(&self.compile.loss).map_err(|w| w.error)?;
-        let metrics = self.compile.metrics.iter().enumerate();
-        let metrics = metrics.map(|(i, m)| settings::metric(i, m, &loss, output).map_err(|w| w.error));
         Ok(Compile {
             optimizer: settings::optimizer(&self.optimizer).map_err(|w| w.error)?,
-            metrics: metrics.collect::<Result<Vec<_>>>()?,
-            loss,
             precision: self.precision(),
             seed: self.seed,
             strategy: self.strategy(),
             soft_labels: !augment::mixes(&self.data.augment).is_empty(),
-            ..Compile::default()
+            ..self.compile.measures(output).map_err(|w| w.error)?
         })
     }
 
@@ -374,7 +369,7 @@ fn evenly(all: Dataset, n: u64, len: u64) -> Dataset {
 }
 
 fn check_output(output: &[usize], loss: &Loss, classes: usize, sequences: bool) -> Result<()> {
-    let sparse = matches!(loss, Loss::SparseCategoricalCrossentropy { .. });
+    let sparse = matches!(loss.base(), Loss::SparseCategoricalCrossentropy { .. });
     match output {
         [_, n] | [n] if (output.len() == 2) == sequences => match !sparse || classes == 0 || *n >= classes {
             true => Ok(()),

@@ -23,6 +23,19 @@ pub(super) struct Section {
     pub path: String,
 }
 
+/// Callbacks of Keras that no table can say, and what does their work there.
+const OF_PROGRAMS: [(&str, &str); 6] = [
+    ("LambdaCallback", "it is made of closures: add it in a program"),
+    (
+        "LearningRateScheduler",
+        "it is made of a closure; a schedule is optimizer.learning_rate = { type = \"CosineDecay\", … }",
+    ),
+    ("BackupAndRestore", "every run is saved, and goes on: --save-seconds, --save-steps"),
+    ("RemoteMonitor", "no run talks to a server; CSVLogger and TensorBoard write what it would send"),
+    ("History", "it is always there: run.json and `systole compare` have it"),
+    ("ProgbarLogger", "it is always there: --quiet leaves it out"),
+];
+
 /// The callback of the table at this place.
 pub(super) fn section(at: usize, table: &Table) -> Result<Section, Wrong> {
     let path = format!("callbacks.{at}");
@@ -30,8 +43,15 @@ pub(super) fn section(at: usize, table: &Table) -> Result<Section, Wrong> {
         return Err(Wrong::new(&path, "a callback has no `type`")
             .hint(format!("one of: {}", CALLBACK_NAMES.join(", "))));
     };
-    let no_such =
-        || Wrong::of(&format!("{path}.type"), unknown("there is no callback", name, CALLBACK_NAMES));
+    let no_such = || {
+        let kind = format!("{path}.type");
+        match OF_PROGRAMS.iter().find(|(known, _)| *known == name) {
+            Some((_, instead)) => {
+                Wrong::new(&kind, format!("{name} cannot be told in a configuration")).hint(*instead)
+            }
+            None => Wrong::of(&kind, unknown("there is no callback", name, CALLBACK_NAMES)),
+        }
+    };
     let class = class_of(name).ok_or_else(no_such)?;
     let arguments = table.iter().filter(|(key, _)| *key != "type");
     let arguments: Map<_, _> = arguments.map(|(key, value)| (key.clone(), to_json(value))).collect();

@@ -25,7 +25,7 @@ const TABLES: [(&str, &[&str]); 6] = [
             "class_weight",
         ],
     ),
-    ("compile", &["loss", "metrics", "precision"]),
+    ("compile", &["loss", "metrics", "weighted_metrics", "precision"]),
     (
         "optimizer",
         &[

@@ -35,8 +35,7 @@ use systole_data::Tuning;
 use systole_dist::Strategy;
 use systole_ir::{DType, Error, ErrorKind, Result, knobs};
 use systole_nn::callback::{Callback, Place};
-use systole_nn::metric::Metric;
-use systole_nn::{Limit, Precision, ValCheckInterval, max_time, optimizer};
+use systole_nn::{Compile, Limit, Precision, ValCheckInterval, max_time, optimizer};
 use systole_runtime::backend;
 use toml::{Table, Value};
 
@@ -205,9 +204,27 @@ pub struct CompileSection {
     /// Names or tables.
     #[serde(default)]
     pub metrics: Vec<Value>,
+    /// Metrics in which class and sample weights count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weighted_metrics: Vec<Value>,
     /// One of [`Precision::NAMES`].
     #[serde(default = "float32")]
     pub precision: String,
+}
+
+impl CompileSection {
+    /// Loss and metrics; `output` is the shape of the model's output.
+    fn measures(&self, output: &[usize]) -> Result<Compile, Wrong> {
+        let loss = settings::loss(&self.loss)?;
+        let all = |list: &str, values: &[Value]| -> Result<Vec<_>, Wrong> {
+            let each = values.iter().enumerate();
+            each.map(|(i, value)| settings::metric(&format!("compile.{list}.{i}"), value, &loss, output))
+                .collect()
+        };
+        let (metrics, weighted_metrics) =
+            (all("metrics", &self.metrics)?, all("weighted_metrics", &self.weighted_metrics)?);
+        Ok(Compile { loss, metrics, weighted_metrics, ..Compile::default() })
+    }
 }
 
 /// The `fit` table.
@@ -389,14 +406,11 @@ impl Config {
         self.data.check()?;
         settings::architecture(self.model.as_ref(), &self.layers)?;
         settings::optimizer(&self.optimizer)?;
-        let loss = settings::loss(&self.compile.loss)?;
-        let metrics = self.compile.metrics.iter().enumerate();
-        let metrics = metrics.map(|(i, metric)| settings::metric(i, metric, &loss, &[10]));
-        let metrics = metrics.collect::<Result<Vec<_>, _>>()?;
+        let compile = self.compile.measures(&[10])?;
         if let Some(monitor) = self.fit.monitor.as_deref() {
-            self.check_monitor("fit.monitor", monitor, &metrics)?;
+            self.check_monitor("fit.monitor", monitor, &compile)?;
         }
-        self.check_callbacks(&metrics)?;
+        self.check_callbacks(&compile)?;
         self.check_fine_tune()?;
         let precision = self.compile.precision.parse::<Precision>();
         precision.map_err(|e| Wrong::of("compile.precision", e))?;
@@ -404,12 +418,12 @@ impl Config {
         self.fit.check()
     }
 
-    fn check_callbacks(&self, metrics: &[Metric]) -> Result<(), Wrong> {
+    fn check_callbacks(&self, compile: &Compile) -> Result<(), Wrong> {
         let mut files: Vec<PathBuf> = Vec::new();
         for (i, table) in self.callbacks.iter().enumerate() {
             let section = callbacks::section(i, table)?;
             if let Some(monitor) = section.callback.monitor() {
-                self.check_monitor(&format!("{}.monitor", section.path), monitor, metrics)?;
+                self.check_monitor(&format!("{}.monitor", section.path), monitor, compile)?;
             }
             for (argument, file) in section.callback.files() {
                 let path = PathBuf::from(file);
@@ -440,11 +454,11 @@ impl Config {
         Ok(())
     }
 
-    /// The callbacks of a run in `folder`; `metrics` are those that the model was compiled with.
-    pub fn callbacks(&self, folder: &Path, metrics: &[Metric]) -> Vec<Box<dyn Callback>> {
+    /// The callbacks of a run in `folder` of a model that is compiled so.
+    pub fn callbacks(&self, folder: &Path, compile: &Compile) -> Vec<Box<dyn Callback>> {
         let logged = |monitor: &str| {
             let prefix = if monitor.starts_with("val_") { "val_" } else { "" };
-            format!("{prefix}{}", self.metric_of(measured(monitor), metrics))
+            format!("{prefix}{}", self.metric_of(measured(monitor), compile))
         };
         let whole = self.without_folders();
         let mut hparams = Vec::new();
@@ -453,7 +467,7 @@ impl Config {
         sections.for_each(|(key, value)| callbacks::hparams(key, value, &mut hparams));
         let text = toml::to_string(&whole).unwrap_or_default();
         let peak_flops = || self.peak_flops();
-        let names = self.names(metrics);
+        let names = self.names(compile);
         let place = Place { folder, logged: &logged, names, text, hparams, peak_flops: &peak_flops };
         let placed = self.callback_sections().map(|mut section| -> Box<dyn Callback> {
             section.callback.take_place(&place);
@@ -476,10 +490,16 @@ impl Config {
     }
 
     /// Metrics that were asked for by another name than they are logged by: `accuracy` is one of several.
-    fn names(&self, metrics: &[Metric]) -> Vec<(String, String)> {
-        let asked = self.compile.metrics.iter().map(Value::as_str).zip(metrics.iter().map(Metric::name));
-        let asked = asked.filter_map(|(asked, name)| Some((name.to_string(), asked?.to_string())));
-        asked.filter(|(name, asked)| name != asked).collect()
+    pub fn names(&self, compile: &Compile) -> Vec<(String, String)> {
+        let logged = compile.metric_names();
+        let written = self.compile.metrics.iter().chain(&self.compile.weighted_metrics);
+        let all = compile.metrics.iter().chain(&compile.weighted_metrics);
+        let each = written.zip(all).zip(logged).filter_map(|((asked, metric), name)| {
+            // What stands before a name and behind it tells it from others.
+            let told = name.replace(metric.name(), asked.as_str()?);
+            Some((name, told))
+        });
+        each.filter(|(name, asked)| name != asked).collect()
     }
 
     /// The configuration as a table, without this machine's folders.
@@ -527,30 +547,29 @@ impl Config {
     }
 
     /// The name by which a value is logged: `accuracy` is one of several metrics, by the model's output.
-    fn metric_of<'a>(&self, asked: &'a str, metrics: &'a [Metric]) -> &'a str {
-        let written = self.compile.metrics.iter().position(|m| m.as_str() == Some(asked));
-        written.and_then(|i| metrics.get(i)).map_or(asked, Metric::name)
+    fn metric_of(&self, asked: &str, compile: &Compile) -> String {
+        let known = self.names(compile).into_iter().find(|(_, told)| told == asked);
+        known.map_or(asked.into(), |(name, _)| name)
     }
 
     /// What is watched must be measured.
-    fn check_monitor(&self, path: &str, monitor: &str, metrics: &[Metric]) -> Result<(), Wrong> {
-        let written = self.compile.metrics.iter().filter_map(Value::as_str);
-        let mut known: Vec<&str> = ["loss"].into_iter().chain(written).collect();
-        known.extend(
-            metrics.iter().map(Metric::name).filter(|name| !known.contains(name)).collect::<Vec<_>>(),
-        );
+    fn check_monitor(&self, path: &str, monitor: &str, compile: &Compile) -> Result<(), Wrong> {
+        let (logged, told) = (compile.metric_names(), self.names(compile));
+        let told = told.iter().map(|(_, told)| told.as_str());
+        let mut known: Vec<&str> = ["loss"].into_iter().chain(told).collect();
+        known.extend(logged.iter().map(String::as_str));
         match known.contains(&measured(monitor)) {
             true => Ok(()),
             false => Err(Wrong::of(path, blame::unknown("nothing is measured by the name", monitor, &known))),
         }
     }
 
-    /// The value of the validation that the best model is known by; `metrics` are those that the model was compiled with.
-    pub fn monitor(&self, metrics: &[Metric]) -> String {
+    /// The value of the validation that the best model is known by, where a model is compiled so.
+    pub fn monitor(&self, compile: &Compile) -> String {
         let asked = self.fit.monitor.as_deref().map(measured);
         let name = match asked {
-            None => metrics.first().map_or("loss", Metric::name),
-            Some(asked) => self.metric_of(asked, metrics),
+            None => compile.metric_names().into_iter().next().unwrap_or_else(|| "loss".into()),
+            Some(asked) => self.metric_of(asked, compile),
         };
         format!("val_{name}")
     }

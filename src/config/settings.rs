@@ -190,15 +190,14 @@ pub(super) fn loss(value: &Value) -> Result<Loss, Wrong> {
     Ok(loss)
 }
 
-/// Item `index` of `compile.metrics`; `output` is the shape of the model's output.
-pub(super) fn metric(index: usize, value: &Value, loss: &Loss, output: &[usize]) -> Result<Metric, Wrong> {
-    let path = format!("compile.metrics.{index}");
+/// An item of a list of metrics; `output` is the shape of the model's output.
+pub(super) fn metric(path: &str, value: &Value, loss: &Loss, output: &[usize]) -> Result<Metric, Wrong> {
     let resolve = |name: &str| Metric::resolve(name, loss, output);
     let class = value.get("type").and_then(Value::as_str);
     let mut metric = match class.map(resolve) {
         // The mean of a loss takes the loss's arguments.
-        Some(Ok(Metric::Loss(_))) => named::<Loss>(&path, value, |name| name.parse()).map(Metric::from)?,
-        _ => named(&path, value, resolve)?,
+        Some(Ok(Metric::Loss(_))) => named::<Loss>(path, value, |name| name.parse()).map(Metric::from)?,
+        _ => named(path, value, resolve)?,
     };
     if let Metric::Precision { thresholds, top_k: Some(_), .. }
     | Metric::Recall { thresholds, top_k: Some(_), .. } = &mut metric
@@ -206,7 +205,7 @@ pub(super) fn metric(index: usize, value: &Value, loss: &Loss, output: &[usize])
     {
         thresholds.clear();
     }
-    metric.check().map_err(|e| Wrong::of(&path, e))?;
+    metric.check().map_err(|e| Wrong::of(path, e))?;
     Ok(metric)
 }
 

@@ -30,7 +30,7 @@ impl Config {
         let inputs = inputs.map(|(name, ty)| self.draw(name, ty, classes)).collect::<Result<_>>()?;
         let sparse = model
             .compile_config()
-            .is_some_and(|c| matches!(c.loss, Loss::SparseCategoricalCrossentropy { .. }));
+            .is_some_and(|c| matches!(c.loss.base(), Loss::SparseCategoricalCrossentropy { .. }));
         let label = match output.shape.dims() {
             [rest @ .., _] if sparse => TensorType::new(DType::I32, rest),
             _ => output,

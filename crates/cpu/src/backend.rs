@@ -221,6 +221,7 @@ impl CpuBackend {
             kernels: executor.schedule().steps.len(),
             flops: cost::cost(graph).flops,
             listing,
+            ..Report::default()
         };
         let params = graph.param_types();
         Ok(CpuExecutable {

@@ -45,6 +45,11 @@ pub trait FileSystem {
 
     /// Deletes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes a symbolic link to `to`; unless written, there are none.
+    fn symlink(&self, _to: &Path, _link: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// The operating system's files.
@@ -106,6 +111,11 @@ impl FileSystem for Disk {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
+    }
+
+    #[cfg(unix)]
+    fn symlink(&self, to: &Path, link: &Path) -> io::Result<()> {
+        std::os::unix::fs::symlink(to, link)
     }
 }
 
@@ -298,6 +308,39 @@ impl<F: FileSystem> FileSystem for &F {
     fn remove(&self, path: &Path) -> io::Result<()> {
         (**self).remove(path)
     }
+    fn symlink(&self, to: &Path, link: &Path) -> io::Result<()> {
+        (**self).symlink(to, link)
+    }
+}
+
+/// Makes `path` a symbolic link to a file, at once, in the place of what has the name; the folder of both may be moved. False: there
+/// are no links here.
+///
+/// # Errors
+/// When any step fails; what was there stays.
+pub fn link_atomically<F: FileSystem>(files: &F, path: &Path, to: &Path) -> Result<bool> {
+    let name = format!("{TEMPORARY}{}-link.tmp", std::process::id());
+    let temporary = folder_of(path).join(name);
+    let within = to.strip_prefix(folder_of(path)).unwrap_or(to);
+    let failed = |step: &'static str| move |e: io::Error| save_error(path, 0, step, &e);
+    match again(|| files.symlink(within, &temporary)) {
+        Err(e) if matches!(e.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) => {
+            return Ok(false);
+        }
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            // Left by a process of the same number that was killed.
+            again(|| files.remove(&temporary)).map_err(failed("removing an old link"))?;
+            again(|| files.symlink(within, &temporary)).map_err(failed("making a link"))?;
+        }
+        made => made.map_err(failed("making a link"))?,
+    }
+    again(|| files.rename(&temporary, path)).map_err(|e| {
+        // The next save makes another one.
+        let _ = files.remove(&temporary);
+        save_error(path, 0, "putting a link in place", &e)
+    })?;
+    again(|| files.sync_dir(folder_of(path))).map_err(failed("syncing its folder"))?;
+    Ok(true)
 }
 
 /// Removes what killed saves left in a folder that only this process writes to.
@@ -460,6 +503,9 @@ impl<F: FileSystem> FileSystem for Faulty<F> {
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.check("remove").and_then(|()| self.files.remove(path))
+    }
+    fn symlink(&self, to: &Path, link: &Path) -> io::Result<()> {
+        self.check("symlink").and_then(|()| self.files.symlink(to, link))
     }
 }
 

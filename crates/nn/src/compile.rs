@@ -1,5 +1,6 @@
 //! [`Compile`]: how a model is trained; [`TrainState`]: what a training step reads and replaces.
 
+use crate::goals::numbered;
 use crate::layer::Precision;
 use crate::loss::Loss;
 use crate::metric::Metric;
@@ -91,6 +92,24 @@ impl Default for Compile {
             soft_labels: false,
             train_step: None,
         }
+    }
+}
+
+impl Compile {
+    /// The names by which `metrics` and then `weighted_metrics` of a model with one output are logged, each once: a weighted one whose name is taken is
+    /// `weighted_…`, others are numbered.
+    ///
+    /// ```
+    /// use systole_nn::{Compile, metric::{mean_squared_error, recall}};
+    /// let metrics = || vec![mean_squared_error(), recall(), recall()];
+    /// let compile = Compile { metrics: metrics(), weighted_metrics: metrics(), ..Compile::default() };
+    /// let names = compile.metric_names();
+    /// assert_eq!(names[..3], ["mean_squared_error", "recall", "recall_1"]);
+    /// assert_eq!(names[3..], ["weighted_mean_squared_error", "weighted_recall", "weighted_recall_1"]);
+    /// ```
+    pub fn metric_names(&self) -> Vec<String> {
+        let plain = self.metrics.iter().map(|m| (String::new(), m.name(), false));
+        numbered(plain.chain(self.weighted_metrics.iter().map(|m| (String::new(), m.name(), true))))
     }
 }
 

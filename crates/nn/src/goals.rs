@@ -83,6 +83,23 @@ impl Goals {
         all(false).chain(all(true))
     }
 
+    /// The names that the metrics are logged by, in their order, each once: a weighted one whose name is taken is `weighted_…`,
+    /// others are numbered. Of several outputs the output's name comes first.
+    pub fn metric_names(&self) -> Vec<String> {
+        let prefixed = self.metrics().map(|(_, goal, (metric, weighted))| {
+            let before = if self.by_name { format!("{}_", goal.name) } else { String::new() };
+            (before, metric.name(), *weighted)
+        });
+        numbered(prefixed)
+    }
+
+    /// Which goals have losses of their own in the log, and their names.
+    pub fn losses(&self) -> impl Iterator<Item = (usize, String)> {
+        let apart = self.has_several_losses();
+        let with_loss = self.all.iter().enumerate().filter(move |(_, goal)| apart && goal.loss.is_some());
+        with_loss.map(|(i, goal)| (i, format!("{}_loss", goal.name)))
+    }
+
     /// Whether several losses are told apart.
     pub fn has_several_losses(&self) -> bool {
         self.all.iter().filter(|goal| goal.loss.is_some()).count() > 1
@@ -123,6 +140,21 @@ impl Goals {
         let total = total.unwrap_or_else(none);
         Outcome { loss: cx.with_penalties(&total, |_| true), each }
     }
+}
+
+/// Names of metrics, each once: what comes before the name, the name, and whether weights of samples weigh it.
+pub(crate) fn numbered<'a>(metrics: impl Iterator<Item = (String, &'a str, bool)>) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for (before, name, weighted) in metrics {
+        let mut stem = format!("{before}{name}");
+        if weighted && names.contains(&stem) {
+            stem = format!("{before}weighted_{name}");
+        }
+        let numbered = (1..).map(|n: usize| format!("{stem}_{n}"));
+        let free = std::iter::once(stem.clone()).chain(numbered).find(|name| !names.contains(name));
+        names.extend(free);
+    }
+    names
 }
 
 impl Compile {

@@ -52,8 +52,9 @@ impl Model {
 
     fn check_labels(&self, goal: &Goal, label: &Literal) -> Result<()> {
         let (loss, output) = (goal.loss.as_ref(), self.outputs.get(goal.output));
-        let classes = output.and_then(|output| output.shape.last().copied());
-        let (Some(Loss::SparseCategoricalCrossentropy { ignore_class, .. }), Some(classes)) = (loss, classes)
+        let classes = output.zip(loss).and_then(|(output, loss)| loss.classes(output));
+        let (Some(Loss::SparseCategoricalCrossentropy { ignore_class, .. }), Some(classes)) =
+            (loss.map(Loss::base), classes)
         else {
             return Ok(());
         };

@@ -121,6 +121,12 @@ impl CompileConfig {
     }
 }
 
+/// What earlier versions called the accumulator of a weighted metric beside a plain one of its name.
+fn earlier_name(name: &str) -> Option<String> {
+    let (metric, slot) = name.strip_prefix("weighted_")?.split_once('/')?;
+    Some(format!("{metric}_1/{slot}"))
+}
+
 impl Model {
     /// Writes architecture, weights, optimizer state and step to one `.safetensors` file, atomically: an earlier file
     /// of that name stays whole until the new one is. On several hosts every host calls it, and host 0 writes.
@@ -301,7 +307,8 @@ impl Model {
         self.adopt_slots(slots)?;
         let mut state = self.compiled()?.train.metrics.zeros(&self.output_shapes());
         for (name, zero) in state.clone().iter() {
-            let value = metrics.remove(name).filter(|v| v.ty() == zero.ty());
+            let value = metrics.remove(name).or_else(|| metrics.remove(&earlier_name(name)?));
+            let value = value.filter(|v| v.ty() == zero.ty());
             state.insert(name, value.ok_or_else(|| of_another("metrics"))?.into());
         }
         self.state.metrics = state;

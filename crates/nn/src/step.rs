@@ -190,7 +190,7 @@ impl TrainRecipe {
     fn classes_of(&self, labels: Vec<Tensor>) -> Vec<Tensor> {
         let class = |(i, label): (usize, Tensor)| {
             let goal = self.goals.all.get(i);
-            match goal.and_then(|goal| goal.loss.as_ref().filter(|_| goal.soft.is_some())) {
+            match goal.and_then(|goal| goal.loss.as_ref().filter(|_| goal.soft.is_some())).map(Loss::base) {
                 Some(Loss::SparseCategoricalCrossentropy { .. }) if label.rank() > 0 => {
                     label.argmax(label.rank() - 1)
                 }
@@ -380,29 +380,16 @@ const LOSS_COUNT: &str = "loss/count";
 
 impl MetricSet {
     fn new(config: &Compile, goals: &Goals) -> MetricSet {
-        let mut members: Vec<Member> = Vec::new();
-        for (goal, of, (metric, weighted)) in goals.metrics() {
-            let base = match goals.by_name {
-                true => format!("{}_{}", of.name, metric.name()),
-                false => metric.name().to_string(),
-            };
-            let mut name = base.clone();
-            let mut n = 0;
-            while members.iter().any(|m| m.name == name) {
-                n += 1;
-                name = format!("{base}_{n}");
-            }
-            members.push(Member {
-                name,
-                metric: metric.clone(),
-                weighted: *weighted,
-                goal,
-                output: of.output,
-            });
-        }
-        let apart =
-            goals.all.iter().enumerate().filter(|(_, g)| goals.has_several_losses() && g.loss.is_some());
-        let losses = apart.map(|(i, goal)| (i, format!("{}_loss", goal.name))).collect();
+        let named = goals.metrics().zip(goals.metric_names());
+        let members = named.map(|((goal, of, (metric, weighted)), name)| Member {
+            name,
+            metric: metric.clone(),
+            weighted: *weighted,
+            goal,
+            output: of.output,
+        });
+        let members = members.collect();
+        let losses = goals.losses().collect();
         let logged = config.train_step.as_ref().map_or(Vec::new(), |step| step.logged());
         MetricSet { members, losses, logged }
     }

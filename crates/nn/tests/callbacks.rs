@@ -1,10 +1,12 @@
 //! Callbacks in the loop: when they end training and why, which checkpoints they keep, what they add to the values, batches that
 //! are left out, validation in the middle of epochs; and that a run which was killed decides as one that was not.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use systole_data::Dataset;
+use systole_data::disk::{Fault, Faulty};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::callback::*;
 use systole_nn::layers::dense;
@@ -199,6 +201,79 @@ fn checkpoints_are_kept_as_lightning_keeps_them() {
     let threshold = |dir: &Path| keras(dir).save_best_only("loss", Mode::Min).initial_value_threshold(1e-9);
     assert_eq!(kept("threshold", threshold), [""; 0]);
     assert_eq!(kept("best", move |dir| keras(dir).save_best_only("loss", Mode::Max)), ["1"]);
+}
+
+#[test]
+fn a_link_is_to_the_checkpoint_that_was_written_last() {
+    let save = |dir: &Path| ModelCheckpoint::in_dir(dir, "{epoch}").save_last(SaveLast::Link);
+    let dir = folder("link");
+    let last = dir.join("last.safetensors");
+    // In the first epoch the loss is the greatest: it stays the best, and the last that was written.
+    for (mode, epochs, to) in [(Mode::Min, 2, 2), (Mode::Max, 3, 1)] {
+        let save = save(&dir).monitor("loss", mode);
+        model(0.1).fit(&ten(), Fit { epochs, ..quiet(vec![Box::new(save)]) }).unwrap();
+        let name = format!("epoch={to}.safetensors");
+        let (found, target) = (names(&dir), std::fs::read_link(&last));
+        assert_eq!(
+            found.iter().filter(|n| n.contains('=')).count(),
+            if to == 2 { 1 } else { 2 },
+            "{found:?}"
+        );
+        if cfg!(unix) {
+            assert_eq!(target.unwrap(), Path::new(&name), "within the folder, which may be moved");
+        }
+        assert_eq!(Model::load(&last).unwrap().epochs(), to);
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+    // Nothing else is kept, or there are no links: the model itself.
+    let plain = |dir: &Path| save(dir).save_top_k(0);
+    assert_eq!(kept("link-alone", plain), ["last"]);
+    // A call that fails in the first epoch is made good in the next ones.
+    for (call, fault) in
+        (0..9).flat_map(|call| [(call, io::ErrorKind::Unsupported), (call, io::ErrorKind::StorageFull)])
+    {
+        let dir = folder("link-faulty");
+        let mut save = ModelCheckpoint::with_files(Faulty::at(call, Fault::Error(fault)), "");
+        save.filepath = Some(dir.join("{epoch}.safetensors").display().to_string());
+        let save = save.save_last(SaveLast::Link);
+        model(0.1).fit(&ten(), Fit { epochs: 3, ..quiet(vec![Box::new(save)]) }).unwrap();
+        let last = dir.join("last.safetensors");
+        assert_eq!(Model::load(&last).unwrap().epochs(), 3, "{call} {fault}");
+        assert_eq!(std::fs::symlink_metadata(last).unwrap().is_symlink(), cfg!(unix));
+        assert!(names(&dir).iter().all(|name| name.ends_with(".safetensors")), "{:?}", names(&dir));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
+
+#[test]
+fn checkpoints_look_where_they_are_told_to() {
+    let saved = |at_end: Option<bool>, freq| {
+        let dir = folder("at-end");
+        let mut save =
+            ModelCheckpoint::in_dir(&dir, "{epoch}-{step}").monitor("val_loss", Mode::Min).save_top_k(-1);
+        save.save_on_train_epoch_end = at_end;
+        let fit = Fit {
+            epochs: 2,
+            validation: Some(ten()),
+            validation_freq: freq,
+            val_check_interval: (freq == 1).then(|| "0.5".parse().unwrap()),
+            ..quiet(vec![Box::new(save)])
+        };
+        model(0.1).fit(&ten(), fit).unwrap();
+        let names = names(&dir);
+        std::fs::remove_dir_all(dir).unwrap();
+        names.iter().map(|n| n.trim_end_matches(".safetensors").to_string()).collect::<Vec<_>>()
+    };
+    let all = ["epoch=1-step=10", "epoch=1-step=5", "epoch=2-step=15", "epoch=2-step=20"];
+    assert_eq!(
+        (saved(None, 1), saved(Some(false), 1)),
+        (all.map(String::from).into(), all.map(String::from).into())
+    );
+    assert_eq!(saved(Some(true), 1), [all[0], all[3]]);
+    assert_eq!(
+        (saved(Some(true), 2), saved(Some(false), 2)),
+        (vec![all[0].into(), all[3].into()], vec![all[3].into()])
+    );
 }
 
 #[test]
@@ -424,6 +499,13 @@ fn validations_in_the_middle_of_epochs_are_seen_and_kept() {
     let stop = EarlyStopping::new("val_loss", 2).min_delta(1e9);
     let history = model(0.1).fit(&ten(), fit("0.2", 1, vec![Box::new(stop)])).unwrap();
     assert_eq!((steps(&history), history.samples), (vec![2, 4, 6], 6));
+    // Or at the ends of epochs alone, or of validations alone.
+    let stop = || EarlyStopping::new("val_loss", 2).min_delta(1e9).check_on_train_epoch_end(true);
+    let history = model(0.1).fit(&ten(), fit("0.5", 1, vec![Box::new(stop())])).unwrap();
+    assert_eq!((steps(&history), history.samples), (vec![5, 15], 20), "two epochs of four validations");
+    let trains = EarlyStopping::new("loss", 2).min_delta(1e9).check_on_train_epoch_end(false);
+    let history = model(0.1).fit(&ten(), fit("0.2", 1, vec![Box::new(trains)])).unwrap();
+    assert_eq!(steps(&history), [2, 4, 6]);
     let e = model(0.1).fit(&ten().filter(|_| true), fit("0.5", 1, Vec::new())).unwrap_err().to_string();
     assert!(e.contains("unknown number of batches"), "{e}");
 }

@@ -119,6 +119,11 @@ impl Backend for PjrtBackend {
         .collect()
     }
 
+    fn memory_limit(&self) -> Option<u64> {
+        let own = self.client.devices().get(self.client.local()).unwrap_or_default();
+        own.iter().map(|device| device.memory_limit).min().flatten()
+    }
+
     fn wants_loops(&self) -> bool {
         self.loops
     }
@@ -151,7 +156,7 @@ impl Backend for PjrtBackend {
             None => program_text(graph, &options.donated),
         };
         let loaded = self.client.compile(&text, self.client.local().start).at(place)?;
-        let report = report(graph, start);
+        let report = report(graph, start, &loaded);
         let (params, results) = (graph.param_types(), graph.result_types());
         Ok(Arc::new(Program {
             graph: graph.clone(),
@@ -184,9 +189,10 @@ impl Backend for PjrtBackend {
     }
 }
 
-fn report(graph: &Graph, began: Instant) -> Report {
+fn report(graph: &Graph, began: Instant, loaded: &Loaded) -> Report {
     let compile_ms = began.elapsed().as_secs_f64() * 1e3;
-    Report { compile_ms, flops: cost::cost(graph).flops, ..Report::default() }
+    let peak_bytes = loaded.peak_bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
+    Report { compile_ms, flops: cost::cost(graph).flops, peak_bytes, ..Report::default() }
 }
 
 /// A graph compiled for one device.
@@ -279,6 +285,7 @@ impl Split {
             None => spread_text(graph, donated, spread),
         };
         let loaded = client.compile_parts(&text, mesh.devices())?;
+        let report = report(graph, start, &loaded);
         let own = client.local();
         let own = own.start.min(mesh.devices())..own.end.min(mesh.devices());
         Ok(Split {
@@ -291,7 +298,7 @@ impl Split {
             params,
             param_shardings: spread.params.clone(),
             results,
-            report: report(graph, start),
+            report,
         })
     }
 

@@ -620,6 +620,13 @@ impl Loaded {
         self.executable()?.serialized()
     }
 
+    /// What a run holds on each device at the most; `None` where the plugin does not say.
+    pub(crate) fn peak_bytes(&self) -> Option<u64> {
+        let memory = self.executable().and_then(|program| program.memory()).ok()?;
+        let held = (memory.arguments + memory.outputs).saturating_sub(memory.aliased) + memory.temporaries;
+        Some(memory.peak.max(held)).filter(|bytes| *bytes > 0)
+    }
+
     fn executable(&self) -> Result<Compiled> {
         let plugin = &self.client.connection.plugin;
         let mut args = sys::LoadedExecutable_GetExecutable { loaded_executable: self.object, ..Args::new() };

@@ -16,7 +16,10 @@ pub(crate) fn located(graph: &Graph, text: &str, module: &str) -> String {
     let mut places = places.fuse();
     let mut out = String::with_capacity(text.len() * 2);
     for line in text.lines() {
-        out.push_str(&line.replacen("module @main ", &format!("module @{module} "), 1));
+        match line.strip_prefix("module @").and_then(|named| named.split_once(' ')) {
+            Some((_, rest)) => out.extend(["module @", module, " ", rest]),
+            None => out.push_str(line),
+        }
         if let Some(place) = ends_op(line).then(|| places.next()).flatten() {
             out.extend([BEGIN, &place, "\")"]);
         }

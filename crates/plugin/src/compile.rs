@@ -5,6 +5,7 @@ use crate::call::{Failure, seen};
 use crate::device::{Client, Device};
 use crate::kind::Kind;
 use crate::options::Options;
+use crate::profiler::module_of;
 use crate::program::{Engine, Program};
 use crate::serialized::Serialized;
 use crate::told::{Facts, Told};
@@ -153,6 +154,7 @@ pub(crate) fn compile(client: &Client, source: Serialized) -> Result<Program, Fa
     });
     Ok(Program {
         name: parts.graph.name.clone(),
+        module: module_of(&source.code),
         engine: parts.engine,
         donated: parts.donated,
         replicas: options.replicas,

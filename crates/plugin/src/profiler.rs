@@ -8,6 +8,7 @@ use crate::call::{Failure, seen};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
+use std::sync::Arc;
 use std::time::Instant;
 use systole_pjrt::sys::profiler::{Api, Code, CollectData, Create, Message, One, ProfilerExtension, TYPE};
 use systole_pjrt::sys::{self, Object, code};
@@ -104,6 +105,14 @@ unsafe extern "C" fn stop(args: *mut c_void) -> Object {
     })
 }
 
+/// The name of a program's module, where it is text and has one: `module @jit_step`.
+pub(crate) fn module_of(code: &[u8]) -> Arc<str> {
+    let head = String::from_utf8_lossy(code.get(..code.len().min(4096)).unwrap_or_default());
+    let name = head.split_once("module @").map_or("", |(_, rest)| rest.trim_start_matches('"'));
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+    name.split(|c| !is_part(c)).next().unwrap_or_default().into()
+}
+
 /// What was collected, as the one device that the engine's threads are together: a line for each.
 fn plane(kernels: &[trace::KernelSpan], begin: Instant) -> Plane {
     let event = |k: &trace::KernelSpan| Event {
@@ -111,6 +120,7 @@ fn plane(kernels: &[trace::KernelSpan], begin: Instant) -> Plane {
         start: k.start.saturating_duration_since(begin).as_nanos() as f64,
         took: k.end.saturating_duration_since(k.start).as_nanos() as f64,
         path: k.path.clone(),
+        module: k.program.as_deref().unwrap_or_default().into(),
         ..Event::default()
     };
     let mut lines: Vec<(String, Vec<Event>)> = Vec::new();

@@ -28,6 +28,8 @@ pub(crate) struct Loaded {
 /// A compiled program.
 pub(crate) struct Program {
     pub(crate) name: String,
+    /// What profiles call it.
+    pub(crate) module: Arc<str>,
     pub(crate) engine: Engine,
     /// Arguments that are given away.
     pub(crate) donated: Vec<bool>,

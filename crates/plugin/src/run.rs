@@ -10,7 +10,7 @@ use systole_dist::SimulatedMesh;
 use systole_ir::Literal;
 use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys::{self, Object, code};
-use systole_runtime::{Arg, Buffer, Executable};
+use systole_runtime::{Arg, Buffer, Executable, trace};
 
 /// Of each argument the elements on each device.
 type Given = Vec<Vec<Content>>;
@@ -99,6 +99,13 @@ impl Program {
 
     /// Runs once, on this thread.
     fn compute(&self, given: Given) -> Result<Made, Failure> {
+        match self.module.is_empty() {
+            true => self.computed(given),
+            false => trace::within(&self.module, || self.computed(given)),
+        }
+    }
+
+    fn computed(&self, given: Given) -> Result<Made, Failure> {
         match &self.engine {
             Engine::Alone(program) => {
                 let mut args = Vec::with_capacity(given.len());

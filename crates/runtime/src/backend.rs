@@ -75,6 +75,9 @@ pub struct Report {
     pub compile_ms: f64,
     /// Bytes of working memory beside arguments and results.
     pub arena_bytes: usize,
+    /// Bytes that a run holds on each device at the most, arguments and results included, where the device's own compiler says so;
+    /// otherwise 0.
+    pub peak_bytes: usize,
     /// Kernels in the schedule.
     pub kernels: usize,
     /// Arithmetic operations of one run.
@@ -113,6 +116,11 @@ pub trait Backend: Send + Sync {
     /// meanwhile only disturbs them there: the pipeline's own stages are ahead already, and there is nothing to copy.
     fn shares_cores(&self) -> bool {
         false
+    }
+
+    /// Bytes that each device has, as the device itself says.
+    fn memory_limit(&self) -> Option<u64> {
+        None
     }
 
     /// The same with so many devices, where it has fewer and makes as many as it is asked for; `None`: it has what it has.

@@ -8,13 +8,13 @@
 //! events are written over them with one write for each page, and once they are used up a longer file takes the place
 //! of this one under its name. What is no file of a disk (a pipe, a terminal) is written in order.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result};
@@ -150,6 +150,37 @@ pub struct KernelSpan {
     pub end: Instant,
     /// The thread that it ran on; one that runs others ends after them.
     pub thread: ThreadId,
+    /// The program that it was part of, where [`within`] says so.
+    pub program: Option<Arc<str>>,
+}
+
+thread_local! {
+    /// The program that this thread runs.
+    static PROGRAM: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
+}
+
+/// The program that this thread runs, for threads that help it.
+pub fn program() -> Option<Arc<str>> {
+    PROGRAM.with_borrow(Clone::clone)
+}
+
+/// Runs `f` as a part of a program: the kernels that are collected meanwhile, on this thread and on those that help it, are its own.
+///
+/// ```
+/// use systole_runtime::trace::{program, within};
+/// assert_eq!(within(&"step".into(), program).as_deref(), Some("step"));
+/// assert_eq!(program(), None);
+/// ```
+pub fn within<R>(name: &Arc<str>, f: impl FnOnce() -> R) -> R {
+    /// Puts back what was there, after a panic too.
+    struct Back(Option<Arc<str>>);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            PROGRAM.set(self.0.take());
+        }
+    }
+    let _back = Back(PROGRAM.replace(Some(name.clone())));
+    f()
 }
 
 /// Begins to collect kernels in memory, at most as many as a timeline holds; those that were collected before are forgotten.
@@ -174,7 +205,7 @@ pub fn kernel(start: Instant, what: impl FnOnce() -> (String, String)) {
     if kernels.len() < MOST_SPANS {
         let (name, path) = what();
         let thread = std::thread::current().id();
-        kernels.push(KernelSpan { name, path, start, end, thread });
+        kernels.push(KernelSpan { name, path, start, end, thread, program: program() });
     }
 }
 

@@ -288,7 +288,14 @@ where
     for name in names {
         let value = serde_json::to_value(name.parse::<T>().expect("a name")).expect("JSON");
         let class = value["class_name"].as_str().expect("a class").to_string();
-        match keys_of_variant::<T>(&class) {
+        // Those that all losses have are told once.
+        let of_all = |key: &str| match key {
+            "reduction" => kind == "Loss",
+            "axis" => kind == "Loss" && !["Dice", "Tversky"].contains(&class.as_str()),
+            _ => false,
+        };
+        let keys = keys_of_variant::<T>(&class).into_iter().filter(|key| !of_all(key)).collect::<Vec<_>>();
+        match keys {
             none if none.is_empty() => without.push(code(name)),
             keys => rows.extend(grouped(name, variant(sources, kind, &class, &keys, &value["config"]))),
         }

@@ -127,6 +127,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "Vec<u64>" | "Vec<usize>" | "Vec<i64>" => "list of whole numbers",
         "[usize; 2]" => "`[height, width]`",
         "SaveFreq" => "`\"epoch\"`, or whole number",
+        "SaveLast" => "true or false, or `\"link\"`",
         "LoggingInterval" | "TimerInterval" => "`\"step\"` or `\"epoch\"`",
         "ValCheckInterval" => "share, number of batches, or time",
         "BTreeMap<usize, usize>" => "table of epochs and numbers",

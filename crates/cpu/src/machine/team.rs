@@ -132,6 +132,13 @@ impl Team {
             (0..blocks).for_each(body);
             return;
         }
+        // Kernels that workers run inside of this one are told to be of the same program.
+        let program = if trace::is_on() { trace::program() } else { None };
+        let named = |block: usize| match &program {
+            Some(program) => trace::within(program, || body(block)),
+            None => body(block),
+        };
+        let body: &(dyn Fn(usize) + Sync) = if program.is_some() { &named } else { body };
         // SAFETY: only the lifetime changes. Workers use the body only while they are members of this loop, and this
         // function returns (or unwinds) only after it has closed the loop and the last member has left.
         let body: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(body) };

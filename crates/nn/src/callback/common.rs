@@ -75,10 +75,10 @@ fn is_index(rest: &str) -> bool {
 
 /// The values that training measures, without those of a validation.
 pub(super) fn measured(model: &Model) -> Vec<String> {
-    let metrics = model
-        .compile_config()
-        .map(|c| c.metrics.iter().chain(&c.weighted_metrics).map(|m| m.name().to_string()));
-    std::iter::once("loss".to_string()).chain(metrics.into_iter().flatten()).collect()
+    let goals = model.compiled.as_ref().map(|compiled| &compiled.goals);
+    let losses = goals.into_iter().flat_map(|goals| goals.losses().map(|(_, name)| name));
+    let metrics = goals.map_or(Vec::new(), |goals| goals.metric_names());
+    std::iter::once("loss".to_string()).chain(losses).chain(metrics).collect()
 }
 
 /// Files that cannot be written now and will be tried again: told when that begins, and when it has not ended with training.

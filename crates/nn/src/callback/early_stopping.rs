@@ -2,7 +2,7 @@
 
 use super::common::{Callback, CallbackState, FitCx};
 use super::configured::{Checked, Configured, Place, checked};
-use super::watch::{Mode, is_better, is_upward, watched};
+use super::watch::{Mode, is_better, is_upward, is_validated, watched};
 use crate::model::{Model, counted};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -51,6 +51,9 @@ pub struct EarlyStopping {
     pub divergence_threshold: Option<f64>,
     /// Whether a value that is not measured is an error.
     pub strict: bool,
+    /// Whether it looks at the ends of epochs, and there alone; `false`: after validations alone. Default: after each validation that
+    /// measures its value, and at the ends of epochs.
+    pub check_on_train_epoch_end: Option<bool>,
     #[serde(skip)]
     best: Option<f64>,
     /// The step whose value was looked at last: an epoch may end with a validation that was seen already.
@@ -79,6 +82,7 @@ impl Default for EarlyStopping {
             stopping_threshold: None,
             divergence_threshold: None,
             strict: true,
+            check_on_train_epoch_end: None,
             best: None,
             seen: None,
             wait: 0,
@@ -138,6 +142,12 @@ impl EarlyStopping {
     /// Whether a value that is not measured is an error; otherwise nothing is done without it.
     pub fn strict(mut self, yes: bool) -> Self {
         self.strict = yes;
+        self
+    }
+
+    /// Looks at the ends of epochs alone, or after validations alone. Default: at both, where its value is measured.
+    pub fn check_on_train_epoch_end(mut self, yes: bool) -> Self {
+        self.check_on_train_epoch_end = Some(yes);
         self
     }
 
@@ -275,11 +285,13 @@ impl Callback for EarlyStopping {
     }
 
     fn on_validation_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
-        if self.monitor.starts_with("val_") { self.look(cx) } else { Ok(()) }
+        let looks = self.check_on_train_epoch_end.map_or(self.monitor.starts_with("val_"), |at_end| !at_end);
+        if looks { self.look(cx) } else { Ok(()) }
     }
 
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
-        self.look(cx)
+        let looks = self.check_on_train_epoch_end != Some(false) || is_validated(cx.logs);
+        if looks { self.look(cx) } else { Ok(()) }
     }
 
     fn on_train_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {

@@ -7,6 +7,7 @@ mod kept;
 mod lambda_callback;
 mod learning_rate_scheduler;
 mod read;
+mod save_last;
 mod template;
 mod watch;
 
@@ -17,6 +18,7 @@ pub use learning_rate_monitor::LoggingInterval;
 pub use learning_rate_scheduler::LearningRateScheduler;
 pub use model_checkpoint::SaveFreq;
 pub use read::{class_of, defaults_of, from_table};
+pub use save_last::SaveLast;
 pub use systole_data::format::events::HParam;
 pub use tensorboard::UpdateFreq;
 pub use timer::TimerInterval;

@@ -4,8 +4,9 @@
 use super::common::{Callback, CallbackState, Delay, FitCx, measured};
 use super::configured::{Checked, Configured, Place, checked};
 use super::kept::Kept;
+use super::save_last::SaveLast;
 use super::template::Template;
-use super::watch::{Mode, is_better, is_upward, watched};
+use super::watch::{Mode, is_better, is_upward, is_validated, watched};
 use crate::file::ModelFile;
 use crate::history::Logs;
 use crate::limits::time;
@@ -13,8 +14,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use systole_data::disk::{Disk, FileSystem, sweep};
+use systole_data::disk::{Disk, FileSystem, link_atomically, sweep};
 use systole_ir::{Error, ErrorKind, Result};
+
+/// The name beside the others.
+const LAST: &str = "last.safetensors";
 
 /// When [`ModelCheckpoint`] saves: Keras's `save_freq`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,8 +112,8 @@ pub struct ModelCheckpoint<F: FileSystem = Disk> {
     pub initial_value_threshold: Option<f64>,
     /// How many of the best are kept; -1: all, 0: none. Default: 1 with `filename` or `dirpath`.
     pub save_top_k: Option<i64>,
-    /// Whether each save is written as `last.safetensors`, too.
-    pub save_last: bool,
+    /// Whether each save is written as `last.safetensors`, too; `"link"`: that is a link to the last one.
+    pub save_last: SaveLast,
     /// Whether the model is saved as `on_exception.safetensors` when training fails.
     pub save_on_exception: bool,
     /// Whether the optimizer's state is left out: to predict with, or to train on with a fresh optimizer.
@@ -126,6 +130,9 @@ pub struct ModelCheckpoint<F: FileSystem = Disk> {
     pub every_n_epochs: Option<usize>,
     /// Saves when this time has gone by since the last save: `HH:MM:SS`. Default: none.
     pub train_time_interval: Option<String>,
+    /// Whether it looks at the ends of epochs, and there alone; `false`: after validations alone. Default: after each of the
+    /// validations that measure its value, else at the ends of epochs.
+    pub save_on_train_epoch_end: Option<bool>,
     #[serde(skip)]
     files: F,
     #[serde(skip)]
@@ -146,11 +153,19 @@ pub struct ModelCheckpoint<F: FileSystem = Disk> {
     run_folder: Option<PathBuf>,
     #[serde(skip)]
     goes_on: bool,
-    /// What could not be written yet, and where.
+    /// What could not be written yet.
     #[serde(skip)]
-    pending: Option<(Vec<PathBuf>, ModelFile)>,
+    pending: Option<Pending>,
     #[serde(skip)]
     delay: Delay,
+}
+
+/// A model that is to be written.
+struct Pending {
+    file: ModelFile,
+    paths: Vec<PathBuf>,
+    /// The name that is then to be a link, and to what.
+    link: Option<(PathBuf, PathBuf)>,
 }
 
 impl<F: FileSystem + Default> Default for ModelCheckpoint<F> {
@@ -184,7 +199,7 @@ impl<F: FileSystem> ModelCheckpoint<F> {
             save_best_only: false,
             initial_value_threshold: None,
             save_top_k: None,
-            save_last: false,
+            save_last: SaveLast::No,
             save_on_exception: false,
             save_weights_only: false,
             auto_insert_metric_name: None,
@@ -193,6 +208,7 @@ impl<F: FileSystem> ModelCheckpoint<F> {
             every_n_train_steps: None,
             every_n_epochs: None,
             train_time_interval: None,
+            save_on_train_epoch_end: None,
             files,
             best: None,
             kept: Kept::default(),
@@ -230,9 +246,9 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         self
     }
 
-    /// Writes each save as `last.safetensors`, too.
-    pub fn save_last(mut self, yes: bool) -> Self {
-        self.save_last = yes;
+    /// Writes each save as `last.safetensors`, too; with [`SaveLast::Link`] that is a link to the last one.
+    pub fn save_last(mut self, how: impl Into<SaveLast>) -> Self {
+        self.save_last = how.into();
         self
     }
 
@@ -281,6 +297,12 @@ impl<F: FileSystem> ModelCheckpoint<F> {
     /// Saves when this time has gone by since the last save: `HH:MM:SS`.
     pub fn train_time_interval(mut self, text: &str) -> Self {
         self.train_time_interval = Some(text.into());
+        self
+    }
+
+    /// Looks at the ends of epochs alone, or after validations alone. Default: as its value is measured.
+    pub fn save_on_train_epoch_end(mut self, yes: bool) -> Self {
+        self.save_on_train_epoch_end = Some(yes);
         self
     }
 
@@ -397,15 +419,20 @@ impl<F: FileSystem> ModelCheckpoint<F> {
             self.seen = Some(cx.model.steps());
         }
         let mut paths: Vec<PathBuf> = self.place_for(path, &logs)?.into_iter().collect();
-        if self.save_last {
-            paths.push(self.beside("last.safetensors")?);
+        let mut link = None;
+        match (self.save_last, paths.first()) {
+            (SaveLast::No, _) => {}
+            (SaveLast::Link, Some(saved)) => link = Some((self.beside(LAST)?, saved.clone())),
+            // The link stays with what was saved last.
+            (SaveLast::Link, None) if self.top_k() != Some(0) => {}
+            (SaveLast::Yes | SaveLast::Link, _) => paths.push(self.beside(LAST)?),
         }
         if paths.is_empty() {
             return Ok(());
         }
         // All hosts put the arrays together; one writes them.
         let file = self.file(cx)?;
-        self.pending = cx.model.leads().then_some((paths, file));
+        self.pending = cx.model.leads().then_some(Pending { file, paths, link });
         Ok(())
     }
 
@@ -432,13 +459,19 @@ impl<F: FileSystem> ModelCheckpoint<F> {
 
     /// Writes what is to be written, and removes what is not kept; what cannot be done stays.
     fn write(&mut self) -> Result<()> {
-        while let Some((paths, file)) = &mut self.pending {
-            match paths.first() {
-                Some(path) => {
+        while let Some(Pending { file, paths, link }) = &mut self.pending {
+            match (paths.first(), &link) {
+                (Some(path), _) => {
                     file.save_to(&self.files, path)?;
                     paths.remove(0);
                 }
-                None => self.pending = None,
+                (None, Some((name, to))) => {
+                    if !link_atomically(&self.files, name, to)? {
+                        paths.push(name.clone());
+                    }
+                    *link = None;
+                }
+                (None, None) => self.pending = None,
             }
         }
         self.kept.remove_others(&self.files)
@@ -481,6 +514,13 @@ impl<F: FileSystem + Send> Configured for ModelCheckpoint<F> {
                 "save_freq",
                 "save_freq is 0".into(),
                 "choose \"epoch\" or a number of steps from 1 on",
+            );
+        }
+        if self.save_on_train_epoch_end.is_some() && !self.is_by_epochs() {
+            return wrong(
+                "save_on_train_epoch_end",
+                "save_on_train_epoch_end has no effect where steps or time say when to save".into(),
+                "keep one of them",
             );
         }
         if let Some(text) = &self.train_time_interval {
@@ -617,8 +657,13 @@ impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
 
     fn on_validation_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         self.remember(cx.logs);
-        let watches = self.watches().is_some_and(|monitor| monitor.starts_with("val_"));
-        if watches && self.is_by_epochs() && self.every_n_epochs.is_none() {
+        let watched = self.watches().or(self.monitor.as_deref());
+        let watches = watched.is_some_and(|monitor| monitor.starts_with("val_"));
+        let looks = match self.save_on_train_epoch_end {
+            None => watches && self.every_n_epochs.is_none(),
+            Some(at_end) => !at_end && self.is_one_of(cx.epoch),
+        };
+        if looks && self.is_by_epochs() {
             self.look(cx)?;
             self.settle(cx);
         }
@@ -627,8 +672,8 @@ impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
 
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         self.remember(cx.logs);
-        let every = self.every_n_epochs.unwrap_or(1);
-        if self.is_by_epochs() && every > 0 && (cx.epoch + 1).is_multiple_of(every) {
+        let looks = self.save_on_train_epoch_end != Some(false) || is_validated(cx.logs);
+        if looks && self.is_by_epochs() && self.is_one_of(cx.epoch) {
             self.look(cx)?;
         }
         self.settle(cx);
@@ -655,6 +700,12 @@ impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
 }
 
 impl<F: FileSystem> ModelCheckpoint<F> {
+    /// Whether `every_n_epochs` counts this one, from 0.
+    fn is_one_of(&self, epoch: usize) -> bool {
+        let every = self.every_n_epochs.unwrap_or(1);
+        every > 0 && (epoch + 1).is_multiple_of(every)
+    }
+
     fn remember(&mut self, logs: &Logs) {
         let values = logs.iter().filter(|(name, _)| name.starts_with("val_"));
         values.for_each(|(name, value)| self.validated.insert(name, value));

@@ -58,6 +58,11 @@ pub(crate) fn watched(monitor: &str, logs: &Logs) -> Result<Option<f64>> {
         .hint(format!("measured are: {}", known.join(", "))))
 }
 
+/// Whether values of a validation are among these.
+pub(crate) fn is_validated(logs: &Logs) -> bool {
+    logs.iter().any(|(name, _)| name.starts_with("val_"))
+}
+
 /// Whether a value is better than the best so far by more than `min_delta`.
 pub(crate) fn is_better(value: f64, best: Option<f64>, upward: bool, min_delta: f64) -> bool {
     match best {

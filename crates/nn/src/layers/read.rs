@@ -230,11 +230,11 @@ impl CustomObjects {
     }
 
     /// The loss that a file names.
-    pub(crate) fn known_loss(&self, loss: Loss) -> Result<Loss> {
-        Ok(match loss {
-            Loss::Custom(own) => Loss::Custom(own.found_in(&self.losses)?),
-            built_in => built_in,
-        })
+    pub(crate) fn known_loss(&self, mut loss: Loss) -> Result<Loss> {
+        if let Loss::Custom(own) = loss.base_mut() {
+            *own = own.found_in(&self.losses)?;
+        }
+        Ok(loss)
     }
 
     /// The metric that a file names.

@@ -1,6 +1,7 @@
 //! Losses with Keras's names, formulas and clipping, and a place for those of users. A loss gives one value for each sample (or pixel, or token);
 //! [`Loss::reduce`] averages them. All arithmetic is f32, whatever layers compute in.
 
+mod adapted;
 mod constructors;
 mod formulas;
 mod sequences;
@@ -50,7 +51,7 @@ impl<'a> From<&Prediction<'a>> for Prediction<'a> {
 /// assert!((value - (2f64.ln() + 4f64.ln()) / 2.0).abs() < 1e-6);
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "class_name", content = "config", deny_unknown_fields)]
+#[serde(remote = "Self", tag = "class_name", content = "config", deny_unknown_fields)]
 pub enum Loss {
     /// −ln p\[y\] for class numbers y: I\[…\] or I\[…, 1\] and predictions T\[…, C\].
     SparseCategoricalCrossentropy {
@@ -180,6 +181,16 @@ pub enum Loss {
     },
     /// One of your own: [`Loss::custom`] or a [`CustomLoss`].
     Custom(UserLoss),
+    /// Another loss with classes along another axis, or reduced otherwise: of [`Loss::axis`] and [`Loss::reduction`].
+    #[serde(skip)]
+    Adapted {
+        /// The loss.
+        loss: Box<Loss>,
+        /// The axis of classes.
+        axis: i64,
+        /// How samples become one.
+        reduction: Reduction,
+    },
 }
 
 fn half() -> f64 {
@@ -228,10 +239,12 @@ impl<L: CustomLoss + 'static> From<L> for Loss {
 }
 
 /// How values for each sample become one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Reduction {
     /// Σ w·l / number of values: weights of mean 1 keep the loss's size. Keras's default.
     #[default]
+    #[serde(alias = "mean")]
     SumOverBatchSize,
     /// Σ w·l.
     Sum,
@@ -308,7 +321,7 @@ impl Loss {
     /// γ of the focal losses: how much less counts what is right already.
     pub fn gamma(mut self, value: f64) -> Loss {
         if let Loss::BinaryFocalCrossentropy { gamma, .. }
-        | Loss::CategoricalFocalCrossentropy { gamma, .. } = &mut self
+        | Loss::CategoricalFocalCrossentropy { gamma, .. } = self.base_mut()
         {
             *gamma = value;
         }
@@ -317,7 +330,7 @@ impl Loss {
 
     /// `from_logits` and `label_smoothing` of cross-entropies.
     fn of_crossentropy(&mut self) -> Option<(&mut bool, Option<&mut f64>)> {
-        match self {
+        match self.base_mut() {
             Loss::SparseCategoricalCrossentropy { from_logits, .. } => Some((from_logits, None)),
             Loss::CategoricalCrossentropy { from_logits, label_smoothing }
             | Loss::BinaryCrossentropy { from_logits, label_smoothing }
@@ -347,7 +360,7 @@ impl Loss {
 
     /// Labels of this class count for nothing in sparse categorical cross-entropy.
     pub fn ignore_class(mut self, class: i64) -> Loss {
-        if let Loss::SparseCategoricalCrossentropy { ignore_class, .. } = &mut self {
+        if let Loss::SparseCategoricalCrossentropy { ignore_class, .. } = self.base_mut() {
             *ignore_class = Some(class);
         }
         self
@@ -376,6 +389,10 @@ impl Loss {
     pub fn check(&self) -> Result<()> {
         let wrong = |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
         match self {
+            Loss::Adapted { loss, axis: 0, .. } if !matches!(loss.base(), Loss::Custom(_)) => {
+                wrong("axis is 0".into(), "that is the batch: name the axis of the classes; -1 is the last")
+            }
+            Loss::Adapted { loss, .. } => loss.check(),
             Loss::CategoricalCrossentropy { label_smoothing: s, .. }
             | Loss::BinaryCrossentropy { label_smoothing: s, .. }
             | Loss::BinaryFocalCrossentropy { label_smoothing: s, .. }
@@ -436,6 +453,7 @@ impl Loss {
             Loss::CTC => "ctc",
             Loss::CategoricalGeneralizedCrossEntropy { .. } => "categorical_generalized_cross_entropy",
             Loss::Custom(own) => own.get().name(),
+            Loss::Adapted { loss, .. } => loss.name(),
         }
     }
 
@@ -450,6 +468,7 @@ impl Loss {
                 [rest @ .., _],
             ) => TensorType::new(DType::I32, rest),
             (Loss::Custom(own), _) => own.get().label(output),
+            (Loss::Adapted { loss, axis, .. }, _) => loss.label_along(*axis, output),
             _ => output.clone(),
         }
     }
@@ -477,19 +496,21 @@ impl Loss {
         sample_weight: Option<&Tensor>,
         counts: Option<&Tensor>,
     ) -> Tensor {
-        let values = self.per_sample(y_true, y_pred);
+        let (values, how) = (self.per_sample(y_true, y_pred), self.reduced());
         let mask = self.mask(y_true, &values);
         if let Some(counts) = counts.filter(|_| values.rank() > 0 && !values.is_poisoned()) {
             let counts = aligned(&values, counts).broadcast_to(values.shape());
             let counts = mask.map_or_else(|| counts.clone(), |mask| &counts * mask);
-            return Loss::reduce_counted(&values, sample_weight, &counts);
+            return Loss::reduce_counted(how, &values, sample_weight, &counts);
         }
-        let Some(mask) = mask else { return Loss::reduce(&values, sample_weight) };
-        // Ignored labels leave the denominator too; Keras's ε keeps a batch of nothing else from 0 / 0.
-        let (count, total) = (values.shape().elements() as f64, mask.sum_all());
-        let mask = mask * (total.scalar_like(count) / (total + EPSILON));
+        let Some(mut mask) = mask else { return Loss::reduce_by(how, &values, sample_weight) };
+        if how == Reduction::SumOverBatchSize {
+            // Ignored labels leave the denominator too; Keras's ε keeps a batch of nothing else from 0 / 0.
+            let (count, total) = (values.shape().elements() as f64, mask.sum_all());
+            mask = mask * (total.scalar_like(count) / (total + EPSILON));
+        }
         let weight = sample_weight.map(|w| aligned(&values, w));
-        Loss::reduce(&values, Some(&weight.map_or(mask.clone(), |w| w * mask)))
+        Loss::reduce_by(how, &values, Some(&weight.map_or(mask.clone(), |w| w * mask)))
     }
 
     /// `y_true, y_pred: T[B, …, C] → f32[B, …]`: the loss of each sample, pixel or token.
@@ -540,6 +561,7 @@ impl Loss {
                 }
             }
             Loss::CTC => self.of_sequences(y_true, &pred.value.convert(DType::F32)),
+            Loss::Adapted { ref loss, axis, .. } => loss.along(axis, y_true, pred),
             Loss::Custom(ref own) => {
                 let (t, p) = as_given(y_true, pred.value);
                 own.per_sample(&t, &p)
@@ -558,6 +580,7 @@ impl Loss {
                 Some(Loss::CategoricalCrossentropy { from_logits, label_smoothing: 0.0 })
             }
             Loss::CategoricalCrossentropy { .. } => Some(self.clone()),
+            Loss::Adapted { ref loss, axis: -1, reduction } => Some(loss.of_shares()?.reduction(reduction)),
             _ => None,
         }
     }
@@ -638,12 +661,18 @@ impl Loss {
         Loss::reduce_by(Reduction::SumOverBatchSize, values, sample_weight)
     }
 
-    /// `values, counts: f32[B, …] → f32[]`: Σ w·l·counts / Σ counts, and 0 where nothing counts.
-    fn reduce_counted(values: &Tensor, sample_weight: Option<&Tensor>, counts: &Tensor) -> Tensor {
-        let weighed = sample_weight.map_or_else(|| values.clone(), |w| values * aligned(values, w));
+    /// `values, counts: f32[B, …] → f32[]`: Σ w·l·counts / Σ counts, and 0 where nothing counts; the sum alone, or by Σ w·counts, where
+    /// the loss is reduced so.
+    fn reduce_counted(how: Reduction, values: &Tensor, sample_weight: Option<&Tensor>, counts: &Tensor) -> Tensor {
+        let weight = sample_weight.map(|w| aligned(values, w).broadcast_to(values.shape()));
+        let weighed = weight.as_ref().map_or_else(|| values.clone(), |w| values * w);
         let zero = values.zeros_like();
         let kept = counts.not_equal(&zero).select(&(weighed * counts), &zero).sum_all();
-        let total = counts.sum_all();
+        let total = match (how, weight) {
+            (Reduction::Sum, _) => return kept,
+            (Reduction::MeanWithSampleWeight, Some(w)) => (w * counts).sum_all(),
+            _ => counts.sum_all(),
+        };
         let none = total.equal(&total.zeros_like());
         none.select(&total.zeros_like(), &(kept / none.select(&total.ones_like(), &total)))
     }
@@ -672,6 +701,9 @@ impl Loss {
     /// `→ f32[…]` like `values`: 0 where the label is of the ignored class, else 1. `None` when none is ignored.
     #[track_caller]
     pub fn mask(&self, y_true: &Tensor, values: &Tensor) -> Option<Tensor> {
+        if let Loss::Adapted { loss, .. } = self {
+            return loss.mask(y_true, values);
+        }
         if let Loss::Custom(own) = self {
             let mask = own.mask(y_true)?;
             return Some(aligned(values, &mask).broadcast_to(values.shape()));

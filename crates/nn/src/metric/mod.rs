@@ -10,7 +10,9 @@ mod iou;
 mod regression;
 
 pub use crate::custom::{CustomMetric, UserMetric};
-use crate::loss::{self, Loss, Prediction, aligned, as_given, as_index, score_of, squeezed_or_expanded};
+use crate::loss::{
+    self, Loss, Prediction, Reduction, aligned, as_given, as_index, score_of, squeezed_or_expanded,
+};
 use crate::nearest;
 pub use calibration::ExpectedCalibrationError;
 pub use confusion::{
@@ -338,7 +340,9 @@ impl Metric {
         Ok(match output.shape.last() {
             Some(1) => binary_accuracy(),
             _ if label.dtype.is_int() && label.rank() < output.rank() => sparse_categorical_accuracy(),
-            _ if matches!(loss, Loss::SparseCategoricalCrossentropy { .. }) => sparse_categorical_accuracy(),
+            _ if matches!(loss.base(), Loss::SparseCategoricalCrossentropy { .. }) => {
+                sparse_categorical_accuracy()
+            }
             _ => categorical_accuracy(),
         })
     }
@@ -366,6 +370,10 @@ impl Metric {
     pub fn check(&self) -> Result<()> {
         match self {
             Metric::Custom(own) => own.check(),
+            Metric::Loss(loss) if loss.reduced() != Reduction::default() => {
+                let e = Error::new(ErrorKind::Config, format!("the metric {} has a reduction", loss.name()));
+                Err(e.because("a metric is the mean over all samples").hint("leave reduction out"))
+            }
             Metric::Loss(loss) => loss.check(),
             Metric::Precision { thresholds, top_k, .. } | Metric::Recall { thresholds, top_k, .. } => {
                 check_thresholds(thresholds)?;

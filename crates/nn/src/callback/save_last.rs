@@ -1,0 +1,54 @@
+//! What `last.safetensors` of a [`ModelCheckpoint`](super::ModelCheckpoint) is: Lightning's `save_last`.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Whether there is a `last.safetensors`, and what it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SaveLast {
+    /// There is none.
+    #[default]
+    No,
+    /// Each save is written twice.
+    Yes,
+    /// A symbolic link to the last checkpoint that was written; where the disk has no links, the checkpoint once more.
+    Link,
+}
+
+impl From<bool> for SaveLast {
+    fn from(yes: bool) -> SaveLast {
+        if yes { SaveLast::Yes } else { SaveLast::No }
+    }
+}
+
+/// As configurations write it.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected true, false or \"link\"")]
+enum Written {
+    Whether(bool),
+    Named(LinkWord),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum LinkWord {
+    Link,
+}
+
+impl Serialize for SaveLast {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            SaveLast::Link => Written::Named(LinkWord::Link),
+            other => Written::Whether(*other == SaveLast::Yes),
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for SaveLast {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SaveLast, D::Error> {
+        Ok(match Written::deserialize(deserializer)? {
+            Written::Whether(yes) => yes.into(),
+            Written::Named(LinkWord::Link) => SaveLast::Link,
+        })
+    }
+}
