@@ -9,7 +9,6 @@ use super::screen::{Screen, table};
 use super::target::{config_of, set_all};
 use super::training::load_data;
 use crate::config::{Config, Draft};
-use crate::datasets::TrainingData;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,10 @@ use systole_data::disk::{Disk, write_atomically};
 use systole_data::{Dataset, Sample};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::{LABEL_FIELDS, Model, counted, grouped};
-use systole_quant::{Calibration, Method, Options, answers, dynamic, lower, quantize};
+use systole_quant::{
+    CACHE, Calibration, LayerReport, Method, Options, Ranges, alone, answers, correct_bias, dynamic, edgetpu, equalize,
+    lower, quantize, report,
+};
 
 #[derive(Args)]
 pub(crate) struct QuantizeArgs {
@@ -56,6 +58,15 @@ pub(crate) struct QuantArgs {
     /// Layers that stay in floats
     #[arg(long, value_name = "LAYER,…", value_delimiter = ',')]
     skip: Vec<String>,
+    /// First give the weights before and after each channel one range (cross-layer equalisation)
+    #[arg(long)]
+    equalize: bool,
+    /// Take what the rounding of weights moves the means by off the biases
+    #[arg(long)]
+    correct_bias: bool,
+    /// Say which operators a chip would run, and why not the others
+    #[arg(long, value_name = "CHIP")]
+    target: Option<TargetName>,
     /// Set any key of the model's TOML, such as data.records.encoding=latin1
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
@@ -94,6 +105,13 @@ enum Per {
     Tensor,
 }
 
+/// What `--target` takes.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum TargetName {
+    /// Google's Edge TPU: the Coral boards and sticks
+    Edgetpu,
+}
+
 /// What a file computes with.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
@@ -111,6 +129,9 @@ impl QuantArgs {
             && self.test_samples.is_none()
             && self.calibrate.is_none()
             && self.per.is_none()
+            && self.target.is_none()
+            && !self.equalize
+            && !self.correct_bias
             && self.skip.is_empty()
             && self.sets.is_empty()
     }
@@ -163,7 +184,10 @@ pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen
         Kind::Float => float,
     };
     let bytes = write(&mut made, &layers, out)?;
-    told(out, &made, bytes, None, screen);
+    let object = told(out, &made, bytes, None, screen);
+    if screen.json {
+        screen.object(&object);
+    }
     Ok(0)
 }
 
@@ -180,14 +204,94 @@ fn int8(
     let input = input_of(layers)?;
     let samples = args.samples.unwrap_or(500) as usize;
     let (samples, _) = taken(&config.train_pipeline(&data), &input, samples)?;
+    let equal = if args.equalize { Some(equalize(float)?) } else { None };
+    let float = equal.as_ref().unwrap_or(float);
     let method = args.calibrate.map_or(Method::MinMax, MethodName::method);
     let calibration = Calibration { method, threads: lite::threads() };
     let ranges = calibration.ranges(float, &samples).at(|| file.to_string())?;
     let mut made = quantize(float, &ranges, &args.options()).at(|| file.to_string())?;
+    if args.correct_bias {
+        made = correct_bias(float, &made, &samples)?;
+    }
     let bytes = write(&mut made, layers, out)?;
-    let accuracy = accuracy(float, &made, &config, &data, &input, args.test_samples.unwrap_or(1000))?;
-    told(out, &made, bytes, Some((samples.len(), accuracy)), screen);
+    let tests = match (args.test_samples.unwrap_or(1000), data.class_names.is_empty()) {
+        (0, _) | (_, true) => Tests::default(),
+        (most, false) => Tests::take(&config.test_pipeline(&data), &input, most as usize)?,
+    };
+    let accuracy = Accuracy::of(float, &made, &tests)?;
+    let few = &samples[..samples.len().min(SHOWN)];
+    let layers = report(float, &made, &ranges, few)?;
+    let alone = tests.each_alone(float, &ranges, &args.options(), &layers)?;
+    if !screen.json {
+        screen.line(layer_table(&layers, &alone).trim_end());
+    }
+    let mut object = told(out, &made, bytes, Some((samples.len(), accuracy)), screen);
+    object["layers"] = layers.iter().zip(&alone).map(layer_json).collect();
+    if args.target.is_some() {
+        object["edgetpu"] = placed(&made, screen);
+    }
+    if screen.json {
+        screen.object(&object);
+    }
     Ok(0)
+}
+
+/// Samples that a layer's noise is measured on, and that tell what it alone costs.
+const SHOWN: usize = 64;
+
+fn layer_json((l, alone): (&LayerReport, &Option<f64>)) -> serde_json::Value {
+    json!({
+        "layer": l.layer, "operators": l.operators, "seen": [l.seen.0, l.seen.1], "chosen": [l.chosen.0, l.chosen.1],
+        "clipped": l.clipped, "snr_db": l.snr.is_finite().then_some(l.snr), "alone_agrees": alone,
+    })
+}
+
+fn layer_table(layers: &[LayerReport], alone: &[Option<f64>]) -> String {
+    let head = ["Layer", "ops", "range", "clipped", "signal/noise", "same class, this layer alone"];
+    let mut rows = vec![head.map(String::from).to_vec()];
+    for (l, alone) in layers.iter().zip(alone) {
+        rows.push(vec![
+            l.layer.clone(),
+            l.operators.join(" "),
+            format!("{:.3} … {:.3}", l.chosen.0, l.chosen.1),
+            format!("{:.3} %", 100.0 * l.clipped),
+            if l.snr.is_finite() { format!("{:.1} dB", l.snr) } else { "–".into() },
+            alone.map_or("–".into(), |a| format!("{:.1} %", 100.0 * a)),
+        ]);
+    }
+    table(&rows)
+}
+
+/// Says what the Edge TPU would do with the file.
+fn placed(made: &systole_tflite::Model, screen: &Screen) -> serde_json::Value {
+    let mapping = edgetpu(made);
+    let rows: Vec<Vec<String>> = mapping
+        .operators
+        .iter()
+        .map(|p| {
+            let where_ = if p.reason.is_none() { "chip" } else { "CPU" };
+            vec![made.place(p.operator), where_.into(), p.reason.clone().unwrap_or_default()]
+        })
+        .collect();
+    if !screen.json {
+        screen.line("Edge TPU, by its compiler's published rules (not by the compiler itself, which is closed):");
+        screen.line(table(&rows).trim_end());
+        screen.line(format!(
+            "  {} bytes of weights of {CACHE} on the chip, {} sent for each inference",
+            grouped(mapping.weights as u64),
+            grouped(mapping.sent as u64)
+        ));
+        screen.line(format!(
+            "  estimate, from below: {:.2} ms an inference over USB ({} products at the peak of 1.97e12 a second)",
+            1e3 * mapping.seconds,
+            grouped(mapping.products)
+        ));
+    }
+    let one = |p: &systole_quant::Placed| json!({"operator": made.place(p.operator), "on_chip": p.reason.is_none(), "why": p.reason});
+    json!({
+        "operators": mapping.operators.iter().map(one).collect::<Vec<_>>(), "weight_bytes": mapping.weights,
+        "sent_bytes": mapping.sent, "products": mapping.products, "estimate_ms": 1e3 * mapping.seconds,
+    })
 }
 
 /// The one field that the model takes.
@@ -240,32 +344,62 @@ impl Accuracy {
     }
 }
 
-fn accuracy(
-    float: &systole_tflite::Model,
-    int8: &systole_tflite::Model,
-    config: &Config,
-    data: &TrainingData,
-    input: &str,
-    most: u64,
-) -> Result<Option<Accuracy>> {
-    if most == 0 || data.class_names.is_empty() {
-        return Ok(None);
-    }
-    let (samples, labels) = taken(&config.test_pipeline(data), input, most as usize)?;
-    let threads = lite::threads();
-    let best = |model: &systole_tflite::Model| -> Result<Vec<usize>> {
-        let of = |y: &Literal| {
-            let y = y.to_f32s();
-            (1..y.len()).fold(0, |best, k| if y[k] > y[best] { k } else { best })
+impl Accuracy {
+    fn of(float: &systole_tflite::Model, int8: &systole_tflite::Model, tests: &Tests) -> Result<Option<Accuracy>> {
+        if tests.samples.is_empty() {
+            return Ok(None);
+        }
+        let (of_float, of_int8) = (classes(float, &tests.samples)?, classes(int8, &tests.samples)?);
+        let right = |found: &[usize]| {
+            found.iter().zip(&tests.labels).filter(|(k, label)| **label == Some(**k as i64)).count()
         };
-        Ok(answers(model, &samples, threads)?.iter().map(of).collect())
+        let agree = of_float.iter().zip(&of_int8).filter(|(a, b)| a == b).count();
+        let (float, int8) = (right(&of_float), right(&of_int8));
+        Ok(Some(Accuracy { samples: tests.samples.len(), float, int8, agree }))
+    }
+}
+
+/// The likeliest class of each sample.
+fn classes(model: &systole_tflite::Model, samples: &[Literal]) -> Result<Vec<usize>> {
+    let of = |y: &Literal| {
+        let y = y.to_f32s();
+        (1..y.len()).fold(0, |best, k| if y[k] > y[best] { k } else { best })
     };
-    let (of_float, of_int8) = (best(float)?, best(int8)?);
-    let right = |found: &[usize]| {
-        found.iter().zip(&labels).filter(|(k, label)| **label == Some(**k as i64)).count()
-    };
-    let agree = of_float.iter().zip(&of_int8).filter(|(a, b)| a == b).count();
-    Ok(Some(Accuracy { samples: samples.len(), float: right(&of_float), int8: right(&of_int8), agree }))
+    Ok(answers(model, samples, lite::threads())?.iter().map(of).collect())
+}
+
+/// Test samples with their classes.
+#[derive(Default)]
+struct Tests {
+    samples: Vec<Literal>,
+    labels: Vec<Option<i64>>,
+}
+
+impl Tests {
+    fn take(batches: &Dataset, input: &str, most: usize) -> Result<Tests> {
+        let (samples, labels) = taken(batches, input, most)?;
+        Ok(Tests { samples, labels })
+    }
+
+    /// How often the class stays when one layer alone is in eight bits, of some samples.
+    fn each_alone(
+        &self,
+        float: &systole_tflite::Model,
+        ranges: &Ranges,
+        options: &Options,
+        layers: &[LayerReport],
+    ) -> Result<Vec<Option<f64>>> {
+        let samples = &self.samples[..self.samples.len().min(SHOWN)];
+        if samples.is_empty() {
+            return Ok(vec![None; layers.len()]);
+        }
+        let exact = classes(float, samples)?;
+        let one = |l: &LayerReport| {
+            let found = classes(&alone(float, ranges, options, &l.layer)?, samples)?;
+            Ok(Some(found.iter().zip(&exact).filter(|(a, b)| a == b).count() as f64 / exact.len() as f64))
+        };
+        layers.iter().map(one).collect()
+    }
 }
 
 /// Writes the file with the model's notes.
@@ -287,18 +421,18 @@ fn told(
     bytes: usize,
     found: Option<(usize, Option<Accuracy>)>,
     screen: &Screen,
-) {
+) -> serde_json::Value {
     let calibrated = found.as_ref().map(|(samples, _)| *samples);
     let accuracy = found.and_then(|(_, accuracy)| accuracy);
+    let object = json!({
+        "file": out, "bytes": bytes, "operators": made.operators.len(), "constant_bytes": made.constant_bytes(),
+        "calibration_samples": calibrated,
+        "accuracy": accuracy.as_ref().map(|a| json!({
+            "samples": a.samples, "float": a.share(a.float), "int8": a.share(a.int8), "agree": a.share(a.agree),
+        })),
+    });
     if screen.json {
-        screen.object(&json!({
-            "file": out, "bytes": bytes, "operators": made.operators.len(), "constant_bytes": made.constant_bytes(),
-            "calibration_samples": calibrated,
-            "accuracy": accuracy.map(|a| json!({
-                "samples": a.samples, "float": a.share(a.float), "int8": a.share(a.int8), "agree": a.share(a.agree),
-            })),
-        }));
-        return;
+        return object;
     }
     if let Some(a) = accuracy {
         let row = |what: &str, n: usize| vec![what.into(), format!("{:.2} %", 100.0 * a.share(n))];
@@ -312,4 +446,5 @@ fn told(
     let size = counted(bytes as u64, "byte");
     let weights = grouped(made.constant_bytes() as u64);
     screen.line(format!("{}: {}, {size}, {weights} of them constants", out.display(), counted(made.operators.len() as u64, "operator")));
+    object
 }

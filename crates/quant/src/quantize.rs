@@ -224,7 +224,7 @@ impl Work<'_> {
                 for t in &o.inputs {
                     inputs.push(match t {
                         Some(t) if !is_float(self.from, *t) => Some(self.plain(*t)?),
-                        Some(t) if form == Form::Same => Some(self.requantized(*t, o.outputs[0])?),
+                        Some(t) if form == Form::Same => Some(self.requantized(*t, o.outputs.first().copied().unwrap_or(*t))?),
                         Some(t) => Some(self.int8(*t)?),
                         None => None,
                     });

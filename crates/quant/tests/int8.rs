@@ -11,7 +11,9 @@ use systole_ir::{DType, ErrorKind, Literal, Result, TensorType};
 use systole_nn::layers::testing::samples;
 use systole_nn::layers::*;
 use systole_nn::{Model as Layers, input};
-use systole_quant::{Calibration, Method, Options, dequantized, dynamic, lower, quantize, quantized};
+use systole_quant::{
+    Calibration, Method, Options, alone, correct_bias, dequantized, dynamic, edgetpu, equalize, lower, quantize, quantized, report,
+};
 use systole_tflite::{Interpreter, Model, Op};
 
 /// Values around 0, the same for the same seed.
@@ -337,4 +339,72 @@ fn weights_alone_are_a_quarter_of_the_size() {
     let expected = net.predicted(&sample).to_f32s();
     let size = expected.iter().fold(0f32, |m, v| m.max(v.abs()));
     assert!(y.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 0.03 * size));
+}
+
+/// Relative squared error of an int8 graph.
+fn error(int8: &Model, graph: &Model, samples: &[Literal]) -> f64 {
+    let (mut signal, mut noise) = (0.0, 0.0);
+    for x in samples {
+        let exact = Interpreter::new(graph).and_then(|i| i.run(std::slice::from_ref(x))).unwrap().remove(0).to_f32s();
+        let y = systole_quant::answers(int8, std::slice::from_ref(x), 1).unwrap().remove(0).to_f32s();
+        for (a, b) in exact.iter().zip(y) {
+            signal += f64::from(*a).powi(2);
+            noise += f64::from(a - b).powi(2);
+        }
+    }
+    noise / signal
+}
+
+#[test]
+fn equal_channels_and_corrected_biases_lose_less() {
+    let layers = vec![
+        conv2d(6, (3, 3)).activation("relu"),
+        depthwise_conv2d((3, 3)).activation("relu"),
+        conv2d(5, (1, 1)),
+        global_average_pooling2d(),
+    ];
+    let mut net = Net::chain("uneven", layers, &[9, 9, 3]);
+    // Channels a hundred times as large as others: one scale for all is coarse.
+    let kernel = net.layers.weight("conv2d/kernel").unwrap();
+    let uneven: Vec<f32> =
+        kernel.to_f32s().iter().enumerate().map(|(at, v)| v * [1.0, 0.01, 5.0, 0.02, 1.0, 0.1][at % 6]).collect();
+    net.layers.set_weight("conv2d/kernel", Literal::from_slice(kernel.shape(), &uneven).unwrap()).unwrap();
+    let graph = lower(&net.layers).unwrap();
+    let equal = equalize(&graph).unwrap();
+    let samples: Vec<Literal> = (0..8).map(|n| net.sample(n).remove(0)).collect();
+    let run = |model: &Model| Interpreter::new(model).and_then(|i| i.run(&samples[..1])).unwrap().remove(0).to_f32s();
+    for (a, b) in run(&graph).iter().zip(run(&equal)) {
+        assert!((a - b).abs() < 1e-4 * (1.0 + a.abs()), "the floats are the same: {a} and {b}");
+    }
+    let int8 = |graph: &Model| {
+        let ranges = Calibration::default().ranges(graph, &samples).unwrap();
+        quantize(graph, &ranges, &Options::per_tensor()).unwrap()
+    };
+    let (plain, better) = (int8(&graph), int8(&equal));
+    let before = error(&plain, &graph, &samples);
+    let after = error(&better, &graph, &samples);
+    assert!(after < 0.7 * before, "{after} after equalising, {before} before");
+    let corrected = error(&correct_bias(&graph, &plain, &samples).unwrap(), &graph, &samples);
+    assert!(corrected < before, "{corrected} after correcting biases, {before} before");
+}
+
+#[test]
+fn layers_are_reported_and_placed() {
+    let net = &networks()[0];
+    let graph = lower(&net.layers).unwrap();
+    let samples: Vec<Literal> = (0..4).map(|n| net.sample(n).remove(0)).collect();
+    let ranges = Calibration { method: Method::Percentile(99.0), threads: 1 }.ranges(&graph, &samples).unwrap();
+    let int8 = quantize(&graph, &ranges, &Options::default()).unwrap();
+    let rows = report(&graph, &int8, &ranges, &samples).unwrap();
+    let names: Vec<&str> = rows.iter().map(|r| r.layer.as_str()).collect();
+    assert_eq!(names, ["conv2d", "max_pooling2d", "flatten", "dense"]);
+    assert!(rows[0].clipped > 0.0 && rows[0].chosen.1 < rows[0].seen.1, "{:?}", rows[0]);
+    assert!(rows.iter().all(|r| r.snr > 5.0), "{rows:?}");
+    let one = alone(&graph, &ranges, &Options::default(), "dense").unwrap();
+    let conv = one.operators.iter().find(|o| o.op == Op::Conv2D).unwrap();
+    assert_eq!(one.tensors[conv.outputs[0]].ty.dtype, DType::F32);
+    assert!(edgetpu(&int8).operators.iter().all(|p| p.reason.is_none()), "{:?}", edgetpu(&int8));
+    let floats = edgetpu(&graph);
+    assert!(floats.operators.iter().all(|p| p.reason.is_some()), "{floats:?}");
+    assert!(floats.operators[0].reason.as_ref().unwrap().contains("int8 alone"));
 }

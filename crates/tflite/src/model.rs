@@ -179,7 +179,7 @@ pub struct Model {
 }
 
 /// Bytes that all tensors that are no constants may have together.
-const MOST_BYTES: usize = 1 << 31;
+const MOST_BYTES: usize = 1 << 29;
 
 impl Model {
     /// The tensor of a number.
@@ -214,7 +214,7 @@ impl Model {
             }
         }
         if bytes > MOST_BYTES {
-            return Err(broken("its tensors take more than 2 GiB".into()));
+            return Err(broken("its tensors take more than 512 MiB".into()));
         }
         self.check_order()
     }
@@ -252,6 +252,10 @@ impl Model {
     fn check_tensor(&self, t: &Tensor) -> Result<()> {
         if t.data.as_ref().is_some_and(|d| d.ty() != &t.ty) {
             return Err(broken(format!("the values of tensor {} are not of its type", t.name)));
+        }
+        // None without elements: so no size can be larger than all of them.
+        if t.dims().contains(&0) {
+            return Err(broken(format!("tensor {} of type {} has no elements", t.name, t.ty)));
         }
         let Some(q) = &t.quantization else { return Ok(()) };
         let channels = t.dims().get(q.dimension).copied();

@@ -447,3 +447,43 @@ fn operators_have_the_bits_of_the_real_interpreter() {
     }
     assert!(wrong.is_empty(), "{} of {} cases\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
+
+/// Cut, flipped, and with counts and offsets that lead out of the file: errors, or models that run.
+#[test]
+fn broken_files_are_errors_and_no_panics() {
+    let cases = cases();
+    let mut refused = 0;
+    for name in ["conv_same_int8", "strided_slice_int8", "batch_matmul_float", "softmax_int8"] {
+        let case = cases.iter().find(|c| c.name == name).unwrap();
+        let whole = case.model.to_bytes().unwrap();
+        let mut try_one = |bytes: &[u8]| match Model::from_bytes("broken", bytes) {
+            Ok(model) if model.tensors.iter().map(|t| t.ty.elements()).sum::<usize>() < 10_000 => {
+                let inputs: Vec<Literal> =
+                    model.inputs.iter().map(|&i| Literal::zeros(model.tensors[i].ty.clone())).collect();
+                let _ = Interpreter::new(&model).and_then(|i| i.run(&inputs));
+            }
+            Ok(_) => {}
+            Err(e) => {
+                assert!(e.places().iter().any(|p| p == "broken"), "{e}");
+                refused += 1;
+            }
+        };
+        for at in 0..whole.len() {
+            try_one(&whole[..at]);
+            for bits in [0x01, 0x80, 0xff] {
+                let mut bytes = whole.clone();
+                bytes[at] ^= bits;
+                try_one(&bytes);
+            }
+            // A word that is a large count, a large offset, or leads back.
+            for word in [u32::MAX, 0x7fff_ffff, 0x0000_ffff, 0] {
+                let mut bytes = whole.clone();
+                if let Some(place) = bytes.get_mut(at..at + 4) {
+                    place.copy_from_slice(&word.to_le_bytes());
+                    try_one(&bytes);
+                }
+            }
+        }
+    }
+    assert!(refused > 1000, "{refused}");
+}

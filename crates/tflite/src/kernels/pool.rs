@@ -60,7 +60,7 @@ pub(super) fn average(call: &Call) -> Result<Vec<Literal>> {
             let (low, high) = activation_range(activation, scale, zero);
             let mean = |(sum, n): (i32, usize)| {
                 let n = (n as i32).max(1);
-                let y = if sum > 0 { (sum + n / 2) / n } else { (sum - n / 2) / n };
+                let y = if sum > 0 { sum.wrapping_add(n / 2) / n } else { sum.wrapping_sub(n / 2) / n };
                 y.max(low).min(high) as i8
             };
             let sums = pool.fold(x.elements::<i8>()?, 0i32, |s, q| s.wrapping_add(q.into()));

@@ -45,26 +45,26 @@ fn value(op: Op, approximate: bool, x: f32) -> f32 {
             let inner = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2 * (x + 0.044715 * x * x * x);
             0.5 * x * (1.0 + inner.tanh())
         }
-        _ => 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2)),
+        _ => 0.5 * x * erfc(x * -std::f32::consts::FRAC_1_SQRT_2),
     }
 }
 
-/// By its series near 0 and its continued fraction far from it, in doubles.
-fn erf(x: f32) -> f32 {
+/// 1 − erf x: by the series of erf near 0 and a continued fraction far from it, in doubles.
+fn erfc(x: f32) -> f32 {
     let x = f64::from(x);
     let a = x.abs();
-    let value = if a < 2.5 {
+    let of_positive = if a < 2.5 {
         let (mut term, mut sum) = (a, a);
         for n in 1..60 {
             term *= -a * a / f64::from(n);
             sum += term / f64::from(2 * n + 1);
         }
-        sum * std::f64::consts::FRAC_2_SQRT_PI
+        1.0 - sum * std::f64::consts::FRAC_2_SQRT_PI
     } else {
         let fraction = (1..60).rev().fold(a, |below, k| a + f64::from(k) / 2.0 / below);
-        1.0 - (-a * a).exp() / (fraction * std::f64::consts::PI.sqrt())
+        (-a * a).exp() / (fraction * std::f64::consts::PI.sqrt())
     };
-    value.copysign(x) as f32
+    (if x < 0.0 { 2.0 - of_positive } else { of_positive }) as f32
 }
 
 /// RELU and its kin, LEAKY_RELU, HARD_SWISH.
