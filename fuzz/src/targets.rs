@@ -191,7 +191,8 @@ pub fn tflite(bytes: &[u8]) {
     }
     // What computes for long is no finding.
     if model.tensors.iter().map(|t| t.ty.elements()).sum::<usize>() < 2000 {
-        let inputs: Vec<Literal> = model.inputs.iter().map(|&i| Literal::zeros(model.tensors[i].ty.clone())).collect();
+        let inputs: Vec<Literal> =
+            model.inputs.iter().map(|&i| Literal::zeros(model.tensors[i].ty.clone())).collect();
         let _ = Interpreter::new(&model).and_then(|i| i.run(&inputs));
     }
 }
@@ -199,7 +200,9 @@ pub fn tflite(bytes: &[u8]) {
 fn tflite_seeds() -> Vec<Vec<u8>> {
     let q = || Quantization::per_tensor(0.1, 3);
     let tensor = |name: &str, shape: &[usize]| Tensor::new(name, shape, DType::I8).quantized(q());
-    let ints = |shape: &[usize], values: &[i32]| Tensor::constant("ints", Literal::from_slice(shape, values).expect("an array"));
+    let ints = |shape: &[usize], values: &[i32]| {
+        Tensor::constant("ints", Literal::from_slice(shape, values).expect("an array"))
+    };
     let kernel = Literal::from_slice([2, 2, 2, 1], &[1i8, -2, 3, 4, -5, 6, 7, 127]).expect("an array");
     let window = |o: Operator| o.with(Field::StrideW, 2.0).with(Field::StrideH, 1.0);
     let model = Model {
@@ -217,7 +220,9 @@ fn tflite_seeds() -> Vec<Vec<u8>> {
         ],
         operators: vec![
             window(Operator::new(Op::Conv2D, [0, 1, 2], [3])),
-            window(Operator::new(Op::AveragePool2D, [3], [4])).with(Field::FilterW, 2.0).with(Field::FilterH, 2.0),
+            window(Operator::new(Op::AveragePool2D, [3], [4]))
+                .with(Field::FilterW, 2.0)
+                .with(Field::FilterH, 2.0),
             Operator::new(Op::Pad, [4, 5], [6]),
             Operator::new(Op::Reshape, [6, 7], [8]).with_list(Field::NewShape, vec![1, 20]),
             Operator::new(Op::Softmax, [8], [9]).with(Field::Beta, 1.0),
@@ -227,7 +232,12 @@ fn tflite_seeds() -> Vec<Vec<u8>> {
         ..Model::default()
     };
     let sum = Model {
-        tensors: vec![tensor("a", &[1, 3, 2]), tensor("b", &[2]), tensor("c", &[1, 3, 2]), tensor("d", &[1, 3, 4])],
+        tensors: vec![
+            tensor("a", &[1, 3, 2]),
+            tensor("b", &[2]),
+            tensor("c", &[1, 3, 2]),
+            tensor("d", &[1, 3, 4]),
+        ],
         operators: vec![
             Operator::new(Op::Add, [0, 1], [2]),
             Operator::new(Op::Concatenation, [0, 2], [3]).with(Field::Axis, 2.0),

@@ -1,9 +1,8 @@
 //! `systole quantize`: a trained model in eight-bit integers, and what that costs in accuracy.
 
 use super::common::{Common, DataArgs};
-use super::export::check_out;
 use super::lite;
-use super::outcome::{Failure, Outcome, Run};
+use super::outcome::{Failure, Outcome, Run, check_out};
 use super::run_folder;
 use super::screen::{Screen, table};
 use super::target::{config_of, set_all};
@@ -17,8 +16,8 @@ use systole_data::{Dataset, Sample};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::{LABEL_FIELDS, Model, counted, grouped};
 use systole_quant::{
-    CACHE, Calibration, LayerReport, Method, Options, Ranges, alone, answers, correct_bias, dynamic, edgetpu, equalize,
-    lower, quantize, report,
+    CACHE, Calibration, LayerReport, Method, Options, Ranges, alone, answers, correct_bias, dynamic, edgetpu,
+    equalize, lower, quantize, report,
 };
 
 #[derive(Args)]
@@ -143,7 +142,9 @@ impl QuantArgs {
     /// The configuration of the data that the model learnt from, in order and unchanged.
     fn config(&self, model: &Model, file: &str) -> Result<Config, Failure> {
         let mut draft = match (config_of(model, file)?, &self.dataset) {
-            (Some(config), _) => Draft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?,
+            (Some(config), _) => {
+                Draft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?
+            }
             (None, Some(dataset)) => Draft::preset(dataset).map_err(Failure::usage)?,
             (None, None) => {
                 let e = Error::new(ErrorKind::Config, format!("{file} does not say what it was trained on"));
@@ -165,7 +166,8 @@ impl QuantArgs {
 impl Run for QuantizeArgs {
     fn run(self, _: &Common, screen: &Screen) -> Outcome {
         if !lite::is_lite(&self.out.display().to_string()) {
-            let e = Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
+            let e =
+                Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
             return Err(Failure::usage(e.at("--out").hint("end it in .tflite")));
         }
         check_out(&self.out, self.force)?;
@@ -274,7 +276,9 @@ fn placed(made: &systole_tflite::Model, screen: &Screen) -> serde_json::Value {
         })
         .collect();
     if !screen.json {
-        screen.line("Edge TPU, by its compiler's published rules (not by the compiler itself, which is closed):");
+        screen.line(
+            "Edge TPU, by its compiler's published rules (not by the compiler itself, which is closed):",
+        );
         screen.line(table(&rows).trim_end());
         screen.line(format!(
             "  {} bytes of weights of {CACHE} on the chip, {} sent for each inference",
@@ -298,8 +302,11 @@ fn placed(made: &systole_tflite::Model, screen: &Screen) -> serde_json::Value {
 fn input_of(layers: &Model) -> Result<String> {
     match &layers.architecture().inputs[..] {
         [one] => Ok(one.name.clone()),
-        more => Err(Error::new(ErrorKind::Unsupported, format!("a model of {} inputs cannot be calibrated here", more.len()))
-            .hint("use the library: systole_quant::quantize")),
+        more => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("a model of {} inputs cannot be calibrated here", more.len()),
+        )
+        .hint("use the library: systole_quant::quantize")),
     }
 }
 
@@ -345,7 +352,11 @@ impl Accuracy {
 }
 
 impl Accuracy {
-    fn of(float: &systole_tflite::Model, int8: &systole_tflite::Model, tests: &Tests) -> Result<Option<Accuracy>> {
+    fn of(
+        float: &systole_tflite::Model,
+        int8: &systole_tflite::Model,
+        tests: &Tests,
+    ) -> Result<Option<Accuracy>> {
         if tests.samples.is_empty() {
             return Ok(None);
         }
@@ -445,6 +456,10 @@ fn told(
     }
     let size = counted(bytes as u64, "byte");
     let weights = grouped(made.constant_bytes() as u64);
-    screen.line(format!("{}: {}, {size}, {weights} of them constants", out.display(), counted(made.operators.len() as u64, "operator")));
+    screen.line(format!(
+        "{}: {}, {size}, {weights} of them constants",
+        out.display(),
+        counted(made.operators.len() as u64, "operator")
+    ));
     object
 }

@@ -45,7 +45,8 @@ pub fn edgetpu(model: &Model) -> Mapping {
     let (mut weights, mut products) = (0, 0);
     for (n, o) in model.operators.iter().enumerate() {
         let is_edge = matches!(o.op, Op::Quantize | Op::Dequantize) && at_the_edge(model, n);
-        let own = if is_edge { Some("it converts at the edge of the graph".into()) } else { refused(model, o) };
+        let own =
+            if is_edge { Some("it converts at the edge of the graph".into()) } else { refused(model, o) };
         let reason = match (&stopped, own) {
             (None, None) => None,
             (None, Some(why)) => {
@@ -83,7 +84,8 @@ fn count(model: &Model, o: &Operator) -> u64 {
     let made = o.outputs.first().map_or(0, |&i| elements(i));
     let w = o.inputs.get(1).copied().flatten().and_then(|i| model.tensors.get(i));
     let Some(w) = w else { return 0 };
-    let of = |range: std::ops::Range<usize>| w.dims().get(range).unwrap_or(&[]).iter().product::<usize>() as u64;
+    let of =
+        |range: std::ops::Range<usize>| w.dims().get(range).unwrap_or(&[]).iter().product::<usize>() as u64;
     let rank = w.dims().len();
     match o.op {
         Op::Conv2D | Op::FullyConnected => made * of(1..rank),
@@ -95,32 +97,42 @@ fn count(model: &Model, o: &Operator) -> u64 {
 
 /// Why the chip does not take an operator, the others aside.
 fn refused(model: &Model, o: &Operator) -> Option<String> {
-    use Op::*;
     let tensor = |i: Option<usize>| i.and_then(|i| model.tensors.get(i));
     let x = tensor(o.inputs.first().copied().flatten())?;
     let y = tensor(o.outputs.first().copied())?;
     let is_byte = |t: &Tensor| matches!(t.ty.dtype, DType::I8 | DType::U8);
-    let data = if matches!(o.op, TransposeConv) { tensor(o.inputs.get(2).copied().flatten())? } else { x };
+    let data =
+        if matches!(o.op, Op::TransposeConv) { tensor(o.inputs.get(2).copied().flatten())? } else { x };
     if !is_byte(data) || !is_byte(y) {
         return Some(format!("it works on {}: the chip takes int8 alone (`--int8`)", data.ty.dtype));
     }
     if o.inputs.iter().flatten().any(|&i| model.tensors.get(i).is_some_and(|t| t.ty.rank() > 4)) {
         return Some("it has more than four dimensions".into());
     }
+    by_rule(model, o, x, y)
+}
+
+/// The limits of each operator that works on int8.
+fn by_rule(model: &Model, o: &Operator, x: &Tensor, y: &Tensor) -> Option<String> {
+    use Op::*;
+    let tensor = |i: Option<usize>| i.and_then(|i| model.tensors.get(i));
     let fused = o.activation().ok().filter(|a| *a != Activation::None);
     match o.op {
-        Add | Sub | Mul | Maximum | Minimum | Logistic | Relu | Relu6 | ReluN1To1 | Tanh | L2Normalization
-        | DepthwiseConv2D | Reshape | Slice | SpaceToDepth | Split | ExpandDims | Prelu | Quantize | Rsqrt
-        | SquaredDifference | Transpose | Sum | ReduceMax => None,
+        Add | Sub | Mul | Maximum | Minimum | Logistic | Relu | Relu6 | ReluN1To1 | Tanh
+        | L2Normalization | DepthwiseConv2D | Reshape | Slice | SpaceToDepth | Split | ExpandDims | Prelu
+        | Quantize | Rsqrt | SquaredDifference | Transpose | Sum | ReduceMax => None,
         Conv2D => {
             let w = tensor(o.inputs.get(1).copied().flatten())?;
             match (x.dims().last() != w.dims().last(), o.int(Field::DilationH) != o.int(Field::DilationW)) {
-                (true, _) => Some("groups of channels are version 6, which its compiler refuses for the whole file".into()),
+                (true, _) => Some(
+                    "groups of channels are version 6, which its compiler refuses for the whole file".into(),
+                ),
                 (_, true) => Some("its dilation differs between rows and columns".into()),
                 _ => None,
             }
         }
-        TransposeConv => fused.map(|_| "a fused activation is version 4, which its compiler refuses for the whole file".into()),
+        TransposeConv => fused
+            .map(|_| "a fused activation is version 4, which its compiler refuses for the whole file".into()),
         AveragePool2D | MaxPool2D | Concatenation => fused.map(|_| "it has a fused activation".into()),
         FullyConnected => {
             let rows: usize = y.dims().iter().rev().skip(1).product();
@@ -143,7 +155,8 @@ fn refused(model: &Model, o: &Operator) -> Option<String> {
         Softmax => {
             let n = y.ty.elements();
             let rows = n / y.dims().last().copied().unwrap_or(1).max(1);
-            (rows != 1 || n > 16_000).then(|| format!("it takes {} at once: one row of 16,000 at most is taken", y.ty))
+            (rows != 1 || n > 16_000)
+                .then(|| format!("it takes {} at once: one row of 16,000 at most is taken", y.ty))
         }
         ResizeBilinear | ResizeNearest => o
             .is(Field::HalfPixelCenters)

@@ -60,7 +60,9 @@ fn owned(model: &Model, o: &Operator) -> Option<(usize, usize, Vec<usize>)> {
 
 fn equalize_pair(model: &mut Model, n: usize, next: usize) -> Result<()> {
     let (a, b) = (model.operators[n].clone(), model.operators[next].clone());
-    let (Some((wa, channels, _)), Some((wb, _, _))) = (owned(model, &a), owned(model, &b)) else { return Ok(()) };
+    let (Some((wa, channels, _)), Some((wb, _, _))) = (owned(model, &a), owned(model, &b)) else {
+        return Ok(());
+    };
     let Some(bias) = a.inputs.get(2).copied().flatten() else { return Ok(()) };
     let (mut first, mut second, mut offset) = (floats(model, wa)?, floats(model, wb)?, floats(model, bias)?);
     let per = first.len() / channels.max(1);
@@ -86,7 +88,10 @@ fn equalize_pair(model: &mut Model, n: usize, next: usize) -> Result<()> {
 
 fn floats(model: &Model, tensor: usize) -> Result<Vec<f32>> {
     let t = model.tensor(tensor)?;
-    let data = t.data.as_ref().ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is no constant", t.name)))?;
+    let data = t
+        .data
+        .as_ref()
+        .ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is no constant", t.name)))?;
     Ok(data.as_slice::<f32>()?.to_vec())
 }
 
@@ -108,10 +113,16 @@ pub fn correct_bias(float: &Model, int8: &Model, samples: &[Literal]) -> Result<
         let name = |i: Option<usize>| i.and_then(|i| float.tensors.get(i)).map(|t| t.name.as_str());
         let own = name(o.outputs.first().copied());
         let twin = int8.operators.iter().find(|q| {
-            q.op == o.op && q.outputs.first().and_then(|&y| int8.tensors.get(y)).map(|t| t.name.as_str()) == own
+            q.op == o.op
+                && q.outputs.first().and_then(|&y| int8.tensors.get(y)).map(|t| t.name.as_str()) == own
         });
-        let (Some(twin), Some(x), Some(w)) = (twin, o.inputs.first().copied().flatten(), o.inputs.get(1).copied().flatten()) else { continue };
-        let (Some(q), Some(bias)) = (twin.inputs.get(1).copied().flatten(), twin.inputs.get(2).copied().flatten())
+        let (Some(twin), Some(x), Some(w)) =
+            (twin, o.inputs.first().copied().flatten(), o.inputs.get(1).copied().flatten())
+        else {
+            continue;
+        };
+        let (Some(q), Some(bias)) =
+            (twin.inputs.get(1).copied().flatten(), twin.inputs.get(2).copied().flatten())
         else {
             continue;
         };
@@ -134,8 +145,12 @@ fn moved(
     means: &[f64],
     is_depthwise: bool,
 ) -> Result<Option<Vec<f64>>> {
-    let (Some(exact), Some(rounded), Some(scheme)) = (&w.data, &q.data, &q.quantization) else { return Ok(None) };
-    let (Ok(exact), Ok(rounded)) = (exact.as_slice::<f32>(), rounded.as_slice::<i8>()) else { return Ok(None) };
+    let (Some(exact), Some(rounded), Some(scheme)) = (&w.data, &q.data, &q.quantization) else {
+        return Ok(None);
+    };
+    let (Ok(exact), Ok(rounded)) = (exact.as_slice::<f32>(), rounded.as_slice::<i8>()) else {
+        return Ok(None);
+    };
     let channels = if is_depthwise { w.dims().last() } else { w.dims().first() }.copied().unwrap_or(0);
     let per = exact.len() / channels.max(1);
     if channels == 0 || means.is_empty() {
@@ -147,7 +162,8 @@ fn moved(
         let c = if is_depthwise { at % channels } else { at / per };
         let input = if is_depthwise { c / multiplier.max(1) } else { at % means.len() };
         let scale = scheme.scale[if scheme.scale.len() == 1 { 0 } else { c }];
-        sums[c] += (f64::from(scale) * f64::from(q) - f64::from(w)) * means.get(input).copied().unwrap_or(0.0);
+        sums[c] +=
+            (f64::from(scale) * f64::from(q) - f64::from(w)) * means.get(input).copied().unwrap_or(0.0);
     }
     Ok(Some(sums))
 }
@@ -158,7 +174,9 @@ fn means(model: &Model, samples: &[Literal]) -> Result<Vec<Vec<f64>>> {
     let mut sums: Vec<(Vec<f64>, f64)> = vec![(Vec::new(), 0.0); model.tensors.len()];
     for sample in samples {
         interpreter.run_with(std::slice::from_ref(sample), |i, x| {
-            let (Ok(values), Some(&channels)) = (x.as_slice::<f32>(), x.shape().dims().last()) else { return };
+            let (Ok(values), Some(&channels)) = (x.as_slice::<f32>(), x.shape().dims().last()) else {
+                return;
+            };
             let (sum, n) = &mut sums[i];
             sum.resize(channels, 0.0);
             values.iter().enumerate().for_each(|(at, v)| sum[at % channels] += f64::from(*v));

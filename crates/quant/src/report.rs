@@ -32,7 +32,9 @@ pub fn report(float: &Model, int8: &Model, ranges: &Ranges, samples: &[Literal])
     let noise = noise(float, int8, samples)?;
     let mut layers: Vec<LayerReport> = Vec::new();
     for o in &float.operators {
-        let Some((&y, t)) = o.outputs.first().and_then(|y| Some((y, float.tensors.get(*y)?))) else { continue };
+        let Some((&y, t)) = o.outputs.first().and_then(|y| Some((y, float.tensors.get(*y)?))) else {
+            continue;
+        };
         let layer = layer_of(&t.name);
         let (signal, error) = noise.get(&t.name).copied().unwrap_or((0.0, 0.0));
         let range = |of: &[Option<(f32, f32)>]| of.get(y).copied().flatten().unwrap_or((0.0, 0.0));
@@ -69,7 +71,8 @@ fn noise(float: &Model, int8: &Model, samples: &[Literal]) -> Result<BTreeMap<St
         let input = int8.tensor(int8.inputs.first().copied().unwrap_or(0))?;
         let mut failed = None;
         rounded.run_with(&[quantized(sample, input)?], |i, x| {
-            let Some((t, exact)) = int8.tensors.get(i).and_then(|t| Some((t, known.get(t.name.as_str())?))) else {
+            let Some((t, exact)) = int8.tensors.get(i).and_then(|t| Some((t, known.get(t.name.as_str())?)))
+            else {
                 return;
             };
             match dequantized(x, t) {

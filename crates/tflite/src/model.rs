@@ -236,7 +236,9 @@ impl Model {
             for &i in &o.outputs {
                 let slot = known.get_mut(i).ok_or_else(|| broken(format!("there is no tensor {i}")))?;
                 if std::mem::replace(slot, true) {
-                    return Err(broken(format!("it makes tensor {i}, which is there already")).at(self.place(n)));
+                    return Err(
+                        broken(format!("it makes tensor {i}, which is there already")).at(self.place(n))
+                    );
                 }
             }
         }
@@ -259,8 +261,8 @@ impl Model {
         }
         let Some(q) = &t.quantization else { return Ok(()) };
         let channels = t.dims().get(q.dimension).copied();
-        let fits = q.scale.len() == q.zero_point.len()
-            && (q.scale.len() == 1 || channels == Some(q.scale.len()));
+        let fits =
+            q.scale.len() == q.zero_point.len() && (q.scale.len() == 1 || channels == Some(q.scale.len()));
         if !fits {
             let why = format!("the {} scales of tensor {} do not fit {}", q.scale.len(), t.name, t.ty);
             return Err(broken(why));

@@ -1,6 +1,6 @@
 //! One operand, element by element: int8 by a table of 256 entries, or by a multiplier and a clamp.
 
-use super::Call;
+use super::call::Call;
 use crate::fixed::{
     activation_range, divide_by_power, multiply_by_quantized_multiplier, quantize_multiplier,
 };
@@ -25,7 +25,8 @@ pub(super) fn function(call: &Call) -> Result<Vec<Literal>> {
                 ((y * inverse).round() + zero as f32).clamp(-128.0, 127.0) as i8
             };
             let entries: Vec<i8> = (-128..128).map(entry).collect();
-            let y: Vec<i8> = x.elements::<i8>()?.iter().map(|&q| entries[(i32::from(q) + 128) as usize]).collect();
+            let y: Vec<i8> =
+                x.elements::<i8>()?.iter().map(|&q| entries[(i32::from(q) + 128) as usize]).collect();
             call.made(&y)
         }
         other => Err(call.unsupported(format_args!("elements of type {other}"))),
@@ -36,13 +37,21 @@ fn value(op: Op, approximate: bool, x: f32) -> f32 {
     match op {
         Op::Logistic => 1.0 / (1.0 + (-x).exp()),
         Op::Tanh => x.tanh(),
-        Op::Elu => if x < 0.0 { x.exp_m1() } else { x },
+        Op::Elu => {
+            if x < 0.0 {
+                x.exp_m1()
+            } else {
+                x
+            }
+        }
         Op::Exp => x.exp(),
         Op::Sqrt => x.sqrt(),
         Op::Rsqrt => 1.0 / x.sqrt(),
         Op::Neg => -x,
         _ if approximate => {
-            let inner = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2 * (x + 0.044715 * x * x * x);
+            let inner = std::f32::consts::FRAC_2_SQRT_PI
+                * std::f32::consts::FRAC_1_SQRT_2
+                * (x + 0.044715 * x * x * x);
             0.5 * x * (1.0 + inner.tanh())
         }
         _ => 0.5 * x * erfc(x * -std::f32::consts::FRAC_1_SQRT_2),
@@ -82,7 +91,13 @@ pub(super) fn clamped(call: &Call) -> Result<Vec<Literal>> {
         DType::F32 => {
             let (low, high) = activation.bounds();
             let of = |&x: &f32| match call.operator.op {
-                Op::LeakyRelu => if x > 0.0 { x } else { x * alpha },
+                Op::LeakyRelu => {
+                    if x > 0.0 {
+                        x
+                    } else {
+                        x * alpha
+                    }
+                }
                 Op::HardSwish => x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
                 _ => x.max(low).min(high),
             };
