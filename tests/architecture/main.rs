@@ -11,6 +11,19 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("systole-base", &[]),
     ("systole-ir", &["systole-base"]),
     ("systole-data", &["systole-base"]),
+    ("systole-tflite", &["systole-base"]),
+    (
+        "systole-quant",
+        &[
+            "systole-tflite",
+            "systole-nn",
+            "systole-dist",
+            "systole-runtime",
+            "systole-data",
+            "systole-ir",
+            "systole-base",
+        ],
+    ),
     ("systole-mlir", &["systole-ir", "systole-base"]),
     ("systole-bytecode", &["systole-mlir", "systole-ir", "systole-base"]),
     ("systole-compile", &["systole-ir", "systole-base"]),
@@ -81,6 +94,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-program",
             "systole-bytecode",
             "systole-weights",
+            "systole-tflite",
+            "systole-quant",
         ],
     ),
 ];

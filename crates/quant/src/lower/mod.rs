@@ -1,0 +1,104 @@
+//! Layers as operators on floats, for one sample: `f32[1, …]`. One file for each family; `lower` has their table.
+
+mod activations;
+mod call;
+mod convolutions;
+mod dense;
+mod merges;
+mod movements;
+mod normalizations;
+mod poolings;
+
+use crate::builder::Builder;
+use call::Call;
+use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
+use systole_nn::{Model as Layers, NodeInput};
+use systole_tflite::{Model, Tensor};
+
+/// The operators of a built model, on floats: `f32[1, …] → f32[1, …]`. Batch normalisation and activations are folded into
+/// what comes before them; what only trains (dropout, noise) is left out.
+///
+/// # Errors
+/// When the model is not built, or a layer has no operators; names the layer.
+pub fn lower(layers: &Layers) -> Result<Model> {
+    let architecture = layers.architecture();
+    if !layers.is_built() {
+        return Err(Error::new(ErrorKind::Config, "the model has no shapes yet")
+            .hint("build it, or load a trained one"));
+    }
+    let mut b = Builder::new();
+    let mut inputs = Vec::new();
+    for spec in &architecture.inputs {
+        let ty = spec.ty.as_ref().ok_or_else(|| Error::new(ErrorKind::Config, "an input has no shape"))?;
+        let dims: Vec<usize> = std::iter::once(1).chain(ty.shape.iter().copied()).collect();
+        let dtype = if ty.dtype.is_float() || ty.dtype == DType::U8 { DType::F32 } else { DType::I32 };
+        inputs.push(b.tensor(Tensor::new(&*spec.name, dims, dtype)));
+    }
+    b.model.inputs = inputs.clone();
+    let readers = |source: NodeInput| {
+        let of = architecture.nodes.iter().flat_map(|n| &n.inputs).filter(|s| **s == source).count();
+        of + usize::from(architecture.output == source)
+    };
+    let mut made: Vec<usize> = Vec::new();
+    for (i, node) in architecture.nodes.iter().enumerate() {
+        let of = |s: &NodeInput| match s {
+            NodeInput::Input(i) => inputs[*i],
+            NodeInput::Layer(i) => made[*i],
+        };
+        let shape = layers.summary_rows().get(i).map(|r| r.output_shape.dims().to_vec()).unwrap_or_default();
+        let output = std::iter::once(1).chain(shape).collect();
+        let feeds = node.inputs.iter().map(of).collect();
+        let mut call = Call { b: &mut b, layers, node, inputs: feeds, output };
+        let y = operators(&mut call).at(|| format!("layer {}", node.name))?;
+        // A layer that adds nothing hands on what it reads, which has all of both's readers.
+        let is_new = !node.inputs.iter().any(|s| of(s) == y);
+        let more = readers(NodeInput::Layer(i));
+        b.readers[y] = if is_new { more } else { b.readers[y].max(1) - 1 + more };
+        made.push(y);
+    }
+    let output = match architecture.output {
+        NodeInput::Input(i) => inputs[i],
+        NodeInput::Layer(i) => made[i],
+    };
+    b.model.outputs = vec![output];
+    b.model.check()?;
+    Ok(b.model)
+}
+
+/// What a layer makes of its inputs.
+fn operators(call: &mut Call) -> Result<usize> {
+    let class = call.node.layer.class_name();
+    match class {
+        "Conv2D" => convolutions::conv2d(call),
+        "Conv1D" => convolutions::conv1d(call),
+        "DepthwiseConv2D" => convolutions::depthwise(call),
+        "SeparableConv2D" => convolutions::separable(call),
+        "Conv2DTranspose" => convolutions::transposed(call),
+        "Dense" => dense::dense(call),
+        "MaxPooling2D" | "AveragePooling2D" | "MaxPooling1D" | "AveragePooling1D" => poolings::windows(call),
+        "GlobalAveragePooling2D" | "GlobalAveragePooling1D" => poolings::global_average(call),
+        "GlobalMaxPooling2D" | "GlobalMaxPooling1D" => poolings::global_max(call),
+        "Activation" | "ReLU" | "LeakyReLU" | "ELU" | "Softmax" | "PReLU" => activations::layer(call),
+        "BatchNormalization" => normalizations::batch(call),
+        "LayerNormalization" => normalizations::layer(call),
+        "Rescaling" => normalizations::rescaling(call),
+        "Add" | "Subtract" | "Multiply" | "Average" | "Maximum" | "Minimum" => merges::element_wise(call),
+        "Concatenate" => merges::concatenate(call),
+        "Flatten" | "Reshape" => movements::reshape(call),
+        "Permute" => movements::permute(call),
+        "ZeroPadding2D" | "ZeroPadding1D" => movements::padding(call),
+        "Cropping2D" | "Cropping1D" => movements::cropping(call),
+        "UpSampling2D" => movements::upsampling(call),
+        "Identity"
+        | "Dropout"
+        | "SpatialDropout1D"
+        | "SpatialDropout2D"
+        | "SpatialDropout3D"
+        | "GaussianNoise"
+        | "GaussianDropout"
+        | "AlphaDropout"
+        | "ActivityRegularization" => Ok(call.inputs[0]),
+        _ => Err(Error::new(ErrorKind::Unsupported, format!("{class} has no operators of .tflite here"))
+            .hint("leave this layer out of what you export, or use `systole export --format keras`")),
+    }
+}
