@@ -122,7 +122,7 @@ pub(super) fn bin(value: &str, bins: u64, salt: Option<[u64; 2]>) -> u64 {
 }
 
 /// Where TensorFlow's crossed hashes begin.
-const CROSS_KEY: u64 = 0xDECA_FCAF_FE;
+const CROSS_KEY: u64 = 0x00DE_CAFC_AFFE;
 const K0: u64 = 0xc3a5_c85c_97cb_3127;
 const K1: u64 = 0xb492_b66f_be98_f273;
 const K2: u64 = 0x9ae1_6a3b_2f90_404f;
