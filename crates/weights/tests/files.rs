@@ -2,6 +2,7 @@
 //! again. How the files came about: `fixtures/weights`.
 
 use std::path::{Path, PathBuf};
+use systole_data::Dataset;
 use systole_data::format::zip::Archive;
 use systole_ir::{DType, Literal, TensorType};
 use systole_nn::Model;
@@ -35,7 +36,12 @@ fn sample(x: &Literal) -> TensorType {
 #[track_caller]
 fn computes(model: &mut Model, x: &Literal, y: &Literal) {
     systole_runtime::register(systole_cpu::provider());
-    let (found, expected) = (model.predict_on_batch(x).unwrap().to_f32s(), y.to_f32s());
+    same(&model.predict_on_batch(x).unwrap(), y);
+}
+
+#[track_caller]
+fn same(found: &Literal, expected: &Literal) {
+    let (found, expected) = (found.to_f32s(), expected.to_f32s());
     assert_eq!(found.len(), expected.len());
     let scale = expected.iter().fold(1f32, |m, v| m.max(v.abs()));
     let most = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
@@ -125,6 +131,76 @@ fn folders_of_hugging_face_are_known_by_their_names() {
     survives(&model, Format::Torch, "again.pt");
     let refused = export(&model, Format::Keras, Path::new("x.keras")).err().unwrap().to_string();
     assert!(refused.contains("which Keras does not have"), "{refused}");
+}
+
+/// An encoder of a folder, filled, and with its answers to all its inputs checked.
+#[track_caller]
+fn encoder(folder: &str) -> Model {
+    let source = open(folder);
+    let all = open("encoders_expected.safetensors");
+    let array = |name: &str| {
+        let name = format!("{folder}/{name}");
+        all.tensors().iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no {name}")).1.clone()
+    };
+    let (layers, _) = source.architecture().unwrap().expect("the file says what it is");
+    let inputs: Vec<(String, Literal)> =
+        layers.inputs.iter().map(|i| (i.name.clone(), array(&i.name))).collect();
+    let mut model = Model::new(layers);
+    model.build(&inputs.iter().map(|(_, x)| sample(x)).collect::<Vec<_>>()).unwrap();
+    let report = source.fill(&mut model, false).unwrap_or_else(|e| panic!("{e}"));
+    assert!(report.left_over.is_empty());
+    systole_runtime::register(systole_cpu::provider());
+    let data = Dataset::from_tensor_slices(inputs).unwrap().batch(8);
+    same(&model.predict(&data).unwrap(), &array("y"));
+    model
+}
+
+#[test]
+fn encoders_of_hugging_face_are_known_by_their_names() {
+    for folder in ["bert", "bert_classifier", "vit"] {
+        let model = encoder(folder);
+        survives(&model, Format::Safetensors, "again.safetensors");
+        survives(&model, Format::Torch, "again.pt");
+    }
+}
+
+/// Files of the first years say gamma and beta, and hold the heads that the model was trained with.
+#[test]
+fn berts_of_the_first_years_are_read_without_their_heads() {
+    let model = encoder("bert");
+    let exported = export(&model, Format::Safetensors, Path::new("x.safetensors")).unwrap();
+    let mut tensors: Vec<(String, Literal)> = Source::from_bytes("x", exported.bytes)
+        .unwrap()
+        .tensors()
+        .iter()
+        .map(|(n, v)| {
+            let old = n.replace("LayerNorm.weight", "LayerNorm.gamma");
+            (old.replace("LayerNorm.bias", "LayerNorm.beta"), v.clone())
+        })
+        .collect();
+    tensors.push(("cls.predictions.bias".into(), Literal::from_slice([13], &[0f32; 13]).unwrap()));
+    let arrays: Vec<(&str, &Literal)> = tensors.iter().map(|(n, v)| (n.as_str(), v)).collect();
+    let source = Source::from_bytes("x", written(&arrays)).unwrap();
+    let mut other = Model::new(model.architecture().clone());
+    let inputs = model.architecture().inputs.iter().map(|i| i.ty.clone().unwrap());
+    other.build(&inputs.collect::<Vec<_>>()).unwrap();
+    let report = source.fill(&mut other, false).unwrap_or_else(|e| panic!("{e}"));
+    assert!(report.notes.iter().any(|n| n.contains("left out: cls.predictions.bias")), "{:?}", report.notes);
+    let path = "embeddings_layer_norm/gamma";
+    assert_eq!(other.weight(path).unwrap(), model.weight(path).unwrap());
+}
+
+/// A safetensors file of arrays of f32.
+fn written(arrays: &[(&str, &Literal)]) -> Vec<u8> {
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, value) in arrays {
+        let from = data.len();
+        data.extend_from_slice(value.bytes());
+        let entry = serde_json::json!({"dtype": "F32", "shape": value.shape().dims(), "data_offsets": [from, data.len()]});
+        header.insert((*name).into(), entry);
+    }
+    let header = serde_json::Value::Object(header).to_string().into_bytes();
+    [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat()
 }
 
 #[test]

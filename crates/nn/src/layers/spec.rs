@@ -216,7 +216,7 @@ impl LayerSpec {
         let mut config = self.layer().config();
         if let Value::Object(keys) = &mut config {
             let rules = ["kernel_regularizer", "bias_regularizer", "activity_regularizer"];
-            let rules = [rules.as_slice(), &["kernel_constraint", "bias_constraint"]].concat();
+            let rules = [rules.as_slice(), &["kernel_constraint", "bias_constraint", "noise_shape"]].concat();
             keys.retain(|key, value| !value.is_null() || !rules.contains(&key.as_str()));
         }
         config
