@@ -6,6 +6,7 @@ use systole_data::Dataset;
 use systole_data::format::zip::Archive;
 use systole_ir::{DType, Literal, TensorType};
 use systole_nn::Model;
+use systole_nn::applications::by_name;
 use systole_nn::layers::*;
 use systole_weights::{Format, Source, export};
 
@@ -133,7 +134,7 @@ fn folders_of_hugging_face_are_known_by_their_names() {
     assert!(refused.contains("which Keras does not have"), "{refused}");
 }
 
-/// An encoder of a folder, filled, and with its answers to all its inputs checked.
+/// The model of a folder, filled, and with its answers to all its inputs checked.
 #[track_caller]
 fn encoder(folder: &str) -> Model {
     let source = open(folder);
@@ -156,12 +157,60 @@ fn encoder(folder: &str) -> Model {
 }
 
 #[test]
-fn encoders_of_hugging_face_are_known_by_their_names() {
-    for folder in ["bert", "bert_classifier", "vit"] {
+fn folders_of_hugging_face_fill_what_their_names_say() {
+    for folder in ["bert", "bert_classifier", "vit", "resnet_basic"] {
         let model = encoder(folder);
         survives(&model, Format::Safetensors, "again.safetensors");
         survives(&model, Format::Torch, "again.pt");
     }
+}
+
+#[test]
+fn layers_of_every_rank_are_filled_by_order() {
+    let layers = |rank: usize| match rank {
+        1 => vec![
+            conv1d(4, 3).padding("same"),
+            conv1d_transpose(6, 2).strides(2),
+            group_normalization().groups(3),
+            depthwise_conv1d(3).depth_multiplier(2),
+        ],
+        2 => vec![
+            conv2d(4, 3).padding("same"),
+            conv2d_transpose(6, 2).strides(2),
+            group_normalization().groups(3),
+            depthwise_conv2d(3).depth_multiplier(2),
+        ],
+        _ => vec![
+            conv3d(4, 3).padding("same"),
+            conv3d_transpose(6, 2).strides(2),
+            group_normalization().groups(3),
+        ],
+    };
+    let all = open("encoders_expected.safetensors");
+    for rank in 1..=3 {
+        let array = |part: &str| {
+            let name = format!("rank{rank}/{part}");
+            all.tensors().iter().find(|(n, _)| *n == name).expect("an array").1.clone()
+        };
+        let mut model = Model::sequential(layers(rank));
+        model.build(&[sample(&array("x"))]).unwrap();
+        open(&format!("rank{rank}.pt")).fill(&mut model, false).unwrap_or_else(|e| panic!("{e}"));
+        computes(&mut model, &array("x"), &array("y"));
+        survives(&model, Format::Torch, "again.pt");
+        survives(&model, Format::Keras, "again.weights.h5");
+    }
+}
+
+#[test]
+fn our_resnet18_takes_transformers_weights() {
+    let theirs = encoder("resnet_basic");
+    let small = serde_json::json!({"depths": [1, 2], "width": 4, "classes": 5});
+    let mut ours = Model::new(by_name("resnet18", small.as_object().unwrap()).unwrap());
+    ours.build(&[theirs.architecture().inputs[0].ty.clone().unwrap()]).unwrap();
+    open("resnet_basic").fill(&mut ours, false).unwrap_or_else(|e| panic!("{e}"));
+    let all = open("encoders_expected.safetensors");
+    let array = |name: &str| all.tensors().iter().find(|(n, _)| n == name).expect("an array").1.clone();
+    computes(&mut ours, &array("resnet_basic/image"), &array("resnet_basic/y"));
 }
 
 /// Files of the first years say gamma and beta, and hold the heads that the model was trained with.
@@ -222,6 +271,34 @@ fn models_of_keras_bring_their_layers() {
     told("keras", "cnn.h5", "cnn");
     let model = told("keras", "branches.keras", "branches");
     survives(&model, Format::Keras, "again.keras");
+}
+
+/// The chains within Keras's ConvNeXt are layers of the model itself here, its sums of tensors are layers.
+#[test]
+fn applications_of_keras_bring_their_layers_and_fill_ours() {
+    let cases = [
+        (
+            "convnext",
+            "convnexttiny",
+            serde_json::json!({"depths": [1, 1, 1, 1], "projection_dims": [2, 3, 4, 5], "classes": 5}),
+        ),
+        (
+            "efficientnetv2",
+            "efficientnetv2b0",
+            serde_json::json!({"width_coefficient": 0.1, "depth_coefficient": 0.2, "depth_divisor": 2, "min_depth": 2, "classes": 5}),
+        ),
+    ];
+    for (case, application, arguments) in cases {
+        let model = told("keras_applications", &format!("{case}.keras"), case);
+        survives(&model, Format::Keras, "again.keras");
+        let (x, y) = expected("keras_applications", case);
+        let mut ours = Model::new(by_name(application, arguments.as_object().unwrap()).unwrap());
+        ours.build(&[sample(&x)]).unwrap();
+        open(&format!("{case}.keras")).fill(&mut ours, false).unwrap_or_else(|e| panic!("{e}"));
+        computes(&mut ours, &x, &y);
+        survives(&ours, Format::Keras, "again.weights.h5");
+        survives(&ours, Format::Torch, "again.pt");
+    }
 }
 
 #[test]
