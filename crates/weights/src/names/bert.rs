@@ -124,18 +124,20 @@ pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<Rule>> {
 
 fn rule(path: &str, dims: &[usize], prefix: &str) -> Option<Rule> {
     let table = |name: &str| Some(same(path, dims, format!("{prefix}embeddings.{name}.weight")));
-    match path {
-        "token_embedding/embeddings" => return table("word_embeddings"),
-        "position_embedding/embeddings" => return table("position_embeddings"),
-        "segment_embedding/embeddings" => return table("token_type_embeddings"),
-        "embeddings_layer_norm/gamma" => return table("LayerNorm"),
-        "embeddings_layer_norm/beta" => {
+    match (path, dims) {
+        ("token_embedding/embeddings", _) => return table("word_embeddings"),
+        ("position_embedding/embeddings", _) => return table("position_embeddings"),
+        ("segment_embedding/embeddings", _) => return table("token_type_embeddings"),
+        ("embeddings_layer_norm/gamma", _) => return table("LayerNorm"),
+        ("embeddings_layer_norm/beta", _) => {
             return Some(same(path, dims, format!("{prefix}embeddings.LayerNorm.bias")));
         }
-        "pooled_dense/kernel" => return Some(dense(path, dims, format!("{prefix}pooler.dense.weight"))),
-        "pooled_dense/bias" => return Some(same(path, dims, format!("{prefix}pooler.dense.bias"))),
-        "predictions/kernel" => return Some(dense(path, dims, "classifier.weight".into())),
-        "predictions/bias" => return Some(same(path, dims, "classifier.bias".into())),
+        ("pooled_dense/kernel", [_, _]) => {
+            return Some(dense(path, dims, format!("{prefix}pooler.dense.weight")));
+        }
+        ("pooled_dense/bias", _) => return Some(same(path, dims, format!("{prefix}pooler.dense.bias"))),
+        ("predictions/kernel", [_, _]) => return Some(dense(path, dims, "classifier.weight".into())),
+        ("predictions/bias", _) => return Some(same(path, dims, "classifier.bias".into())),
         _ => {}
     }
     let (i, weight) = path.strip_prefix("transformer_layer_")?.split_once('/')?;
