@@ -11,7 +11,7 @@ use super::spec::LayerSpec;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClassToken {
-    /// How the vector starts. Default: `random_normal`, of σ 0.02.
+    /// How the vector starts. Default: `random_normal` with mean 0.0, stddev 0.02.
     #[serde(deserialize_with = "argument::named")]
     pub initializer: Initializer,
 }
