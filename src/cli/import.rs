@@ -82,7 +82,7 @@ fn model(args: &ImportArgs, source: &Source) -> Result<Model, Failure> {
             Failure::usage(
                 Error::new(ErrorKind::Config, what)
                     .because(format!(
-                        "it is {}, and its names are those of no ResNet or GPT-2",
+                        "it is {}, and its names are those of no ResNet, GPT-2, BERT or ViT",
                         source.kind()
                     ))
                     .hint(

@@ -825,6 +825,11 @@ mod tests {
         let config = with_structure(small).unwrap();
         assert_eq!(Config::parse(&config.to_toml().unwrap(), "again").unwrap(), config);
         assert_eq!(config.untrained().unwrap().output_type().unwrap().shape.dims(), [10]);
+        // Arguments that fit only together, whatever their order.
+        let patches = "[model]\napplication = \"vitb16\"\nimage_size = 28\npatch_size = 7";
+        assert!(with_structure(patches).is_ok());
+        let e = with_structure(&patches.replace('7', "5")).unwrap_err().to_string();
+        assert!(e.contains("patch_size of 5 does not divide its image_size of 28"), "{e}");
         let e = with_structure(&small.replace("width", "wdth")).unwrap_err().to_string();
         assert!(e.contains("my.toml, line") && e.contains("did you mean `width`"), "{e}");
         let e = with_structure(&small.replace("resnet50", "resnet51")).unwrap_err().to_string();

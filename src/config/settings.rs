@@ -34,14 +34,19 @@ fn application(table: &Table) -> Result<Architecture, Wrong> {
             .hint(format!("one of: {}", APPLICATIONS.join(", "))));
     };
     by_name(name, &Map::new()).map_err(|e| Wrong::of("model.application", e))?;
-    let mut arguments = Map::new();
-    for (key, value) in table.iter().filter(|(k, _)| *k != "application") {
-        arguments.insert(key.clone(), to_json(value));
-        by_name(name, &arguments).map_err(|e| Wrong::of(&format!("model.{key}"), e))?;
-    }
-    let path = "model";
-    let architecture = by_name(name, &arguments).map_err(|e| Wrong::of(path, e))?;
-    architecture.check().map_err(|e| Wrong::of(path, e))?;
+    let keys = table.iter().filter(|(k, _)| *k != "application");
+    let arguments: Map<String, Json> = keys.map(|(k, v)| (k.clone(), to_json(v))).collect();
+    let architecture = by_name(name, &arguments).map_err(|e| {
+        // The one that is wrong by itself, or all of them: some fit only together.
+        let is_to_blame = |key: &str| {
+            let alone = arguments.iter().filter(|(k, _)| *k == key).map(|(k, v)| (k.clone(), v.clone()));
+            by_name(name, &alone.collect::<Map<String, Json>>())
+                .is_err_and(|own| own.to_string() == e.to_string())
+        };
+        let blamed = arguments.keys().find(|key| is_to_blame(key));
+        Wrong::of(&blamed.map_or("model".into(), |key| format!("model.{key}")), e)
+    })?;
+    architecture.check().map_err(|e| Wrong::of("model", e))?;
     Ok(architecture)
 }
 

@@ -373,9 +373,9 @@ impl Model {
 }
 
 /// All metrics, of all outputs and of each.
-fn metrics_of(config: &Compile) -> (&[Metric], &[Metric], Vec<&BTreeMap<String, Vec<Metric>>>) {
-    let by_name = vec![&config.output_metrics, &config.output_weighted_metrics];
-    (&config.metrics, &config.weighted_metrics, by_name)
+fn metrics_of(config: &Compile) -> ([&[Metric]; 2], [&BTreeMap<String, Vec<Metric>>; 2]) {
+    let by_name = [&config.output_metrics, &config.output_weighted_metrics];
+    ([&config.metrics, &config.weighted_metrics], by_name)
 }
 
 fn of_another(what: &str) -> Error {

@@ -1,13 +1,15 @@
 //! Architectures by name against keras.applications: names, shapes and order of all weights, and outputs for weights that follow from their
 //! names by a formula (`fixtures/keras/applications.py`).
 //!
-//! Of full-size models names, shapes and order are compared, of small relatives the outputs too.
+//! Of full-size models names, shapes and order are compared, of small relatives outputs and gradients too; what Keras has no application for
+//! is written out in `fixtures/keras/defined.py`.
 
 use serde_json::{Value, json};
-use systole_cpu as _;
-use systole_ir::{DType, Literal, TensorType};
-use systole_nn::Model;
+use systole_data::Dataset;
+use systole_ir::{DType, GraphBuilder, Literal, Tensor, TensorType};
 use systole_nn::applications::{TABLE, by_name};
+use systole_nn::{Architecture, Cx, Model, Precision, WeightSpec};
+use systole_runtime::{Buffer, Params, backend, jit, value_and_grad};
 
 fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
@@ -49,62 +51,166 @@ fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
 }
 
-/// The application of a case without a function at its end, built for its pictures.
-fn built(case: &Value) -> Model {
+/// The inputs of a case, with the type of one sample of each: a picture, or integers below a table's length.
+fn inputs(case: &Value, model: &Architecture) -> (Vec<Literal>, Vec<TensorType>) {
+    let literals: Vec<Literal> = match &case["input"] {
+        Value::Object(tables) => model
+            .inputs
+            .iter()
+            .map(|input| {
+                let [length, rows] = numbers(&tables[&input.name])[..] else { panic!("two numbers") };
+                let drawn = uniform(&input.name, 2 * length as usize);
+                let whole: Vec<i32> =
+                    drawn.iter().map(|v| ((v + 1.0) / 2.0 * rows as f32).floor() as i32).collect();
+                Literal::from_slice([2, length as usize], &whole).unwrap()
+            })
+            .collect(),
+        size => {
+            let size: Vec<usize> = numbers(size).into_iter().map(|n| n as usize).collect();
+            let picture = uniform("picture", size.iter().product());
+            vec![Literal::from_slice(&[&[1], &size[..]].concat()[..], &picture).unwrap()]
+        }
+    };
+    let types = literals.iter().map(|x| TensorType::new(x.dtype(), &x.shape().dims()[1..])).collect();
+    (literals, types)
+}
+
+/// The application of a case without a function at its end.
+fn architecture(case: &Value) -> Architecture {
     let name = case["name"].as_str().unwrap();
     let mut arguments = case["arguments"].as_object().unwrap().clone();
     arguments.insert("classifier_activation".into(), json!("linear"));
-    let mut model = Model::new(by_name(name, &arguments).unwrap());
-    let shape: Vec<usize> = numbers(&case["input"]).into_iter().map(|n| n as usize).collect();
-    model.build(&[TensorType::new(DType::F32, shape)]).unwrap();
+    by_name(name, &arguments).unwrap()
+}
+
+/// Built for the inputs of the case, with weights that follow from their names.
+fn filled(case: &Value) -> Model {
+    let architecture = architecture(case);
+    let (_, types) = inputs(case, &architecture);
+    let mut model = Model::new(architecture);
+    model.build(&types).unwrap();
+    let paths: Vec<(String, Vec<usize>)> =
+        model.weights().iter().map(|(path, v)| (path.to_string(), v.ty().shape.to_vec())).collect();
+    for (path, shape) in paths {
+        model.set_weight(&path, value(&path, &shape)).unwrap();
+    }
     model
+}
+
+fn of(case: &Value) -> String {
+    format!("{} {}", case["name"], case["arguments"])
+}
+
+fn l2(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|v| v * v).sum::<f64>().sqrt()
+}
+
+/// What `build` would make, without its values: hundreds of millions of them.
+fn weights(case: &Value) -> Vec<WeightSpec> {
+    let architecture = architecture(case);
+    let (_, types) = inputs(case, &architecture);
+    let g = GraphBuilder::new("main");
+    let batch = |ty: TensorType| TensorType::new(ty.dtype, &[&[2], ty.shape.dims()].concat()[..]);
+    let x: Vec<Tensor> = types.into_iter().map(|ty| g.parameter(batch(ty), "x")).collect();
+    let mut cx = Cx::collecting(&g, Precision::Float32);
+    let y = architecture.call(&mut cx, &x);
+    g.finish(std::slice::from_ref(&y)).unwrap();
+    cx.into_specs()
 }
 
 #[test]
 fn weights_have_keras_names_shapes_and_order() {
-    let cases = cases();
-    for case in &cases {
-        let model = built(case);
-        let weights = model.weights();
-        let listed: String =
-            weights.iter().map(|(path, value)| format!("{path} {:?}\n", value.ty().shape.to_vec())).collect();
-        let parameters: usize = weights.iter().map(|(_, value)| value.ty().elements()).sum();
-        let of = format!("{} {}", case["name"], case["arguments"]);
+    for case in &cases() {
+        let weights = weights(case);
+        let listed: String = weights.iter().map(|w| format!("{} {:?}\n", w.path, &w.shape[..])).collect();
+        let parameters: usize = weights.iter().map(|w| w.shape.iter().product::<usize>()).sum();
         assert_eq!(
             (weights.len(), parameters),
             (case["weights"].as_u64().unwrap() as usize, case["parameters"].as_u64().unwrap() as usize),
-            "{of}"
+            "{}",
+            of(case)
         );
-        assert_eq!(format!("{:016x}", fnv(&listed)), case["digest"].as_str().unwrap(), "{of}\n{listed}");
+        let digest = format!("{:016x}", fnv(&listed));
+        assert_eq!(digest, case["digest"].as_str().unwrap(), "{}\n{listed}", of(case));
     }
+}
+
+fn check_outputs(case: &Value) {
+    systole_runtime::register(systole_cpu::provider());
+    let model = &mut filled(case);
+    let (x, _) = inputs(case, model.architecture());
+    let names: Vec<String> = model.architecture().inputs.iter().map(|i| i.name.clone()).collect();
+    let batch = x[0].shape()[0];
+    let data = Dataset::from_tensor_slices(names.into_iter().zip(x)).unwrap().batch(batch);
+    let y: Vec<f64> = model.predict(&data).unwrap().to_f32s().iter().map(|v| f64::from(*v)).collect();
+    let (norm, wanted) = (l2(y.iter().copied()), case["norm"].as_f64().unwrap());
+    assert!((norm / wanted - 1.0).abs() < 1e-4, "{}: norm {norm}, Keras's {wanted}", of(case));
+    let expected = numbers(&case["output"]);
+    let off = l2(y.iter().zip(&expected).map(|(a, b)| a - b)) / l2(expected.iter().copied());
+    assert!(off < 1e-4, "{}: off by {off:.1e}\n{:?}\n{expected:?}", of(case), &y[..expected.len()]);
 }
 
 #[test]
 fn outputs_are_those_of_keras() {
     for case in cases().iter().filter(|case| case["full"] == false) {
-        let mut model = built(case);
-        let paths: Vec<(String, Vec<usize>)> =
-            model.weights().iter().map(|(path, v)| (path.to_string(), v.ty().shape.to_vec())).collect();
-        for (path, shape) in paths {
-            model.set_weight(&path, value(&path, &shape)).unwrap();
+        check_outputs(case);
+    }
+}
+
+#[test]
+fn outputs_of_full_size_are_those_of_keras() {
+    for case in cases().iter().filter(|case| case["full"] == true && case["norm"].is_number()) {
+        check_outputs(case);
+    }
+}
+
+/// Gradients of the outputs' sum, each times a number that follows from its place, without training: statistics stand still.
+fn gradients(case: &Value) -> Vec<(String, Literal)> {
+    let model = filled(case);
+    systole_runtime::register(systole_cpu::provider());
+    let (architecture, on) = (model.architecture().clone(), backend("cpu").unwrap());
+    let (x, _) = inputs(case, &architecture);
+    let step = jit(move |(trained, other, x): (Params, Params, Vec<Tensor>)| {
+        value_and_grad(
+            |w: &Params| {
+                let all = w.clone().into_iter().chain(other.clone()).collect();
+                let y = architecture.call(&mut Cx::new(x[0].builder(), all, Precision::Float32), &x);
+                let dims = y.shape().dims().to_vec();
+                let cotangent = Literal::from_slice(&dims[..], &uniform("cotangent", dims.iter().product()));
+                let all: Vec<usize> = (0..y.rank()).collect();
+                (&y * y.builder().constant(cotangent.unwrap())).sum(&all)
+            },
+            &trained,
+        )
+    });
+    let weights = |moving: bool| -> Params<Buffer> {
+        let those = model.weights().into_iter().filter(|(n, _)| n.contains("moving_") == moving);
+        those.map(|(n, b)| (n.to_string(), b.clone())).collect()
+    };
+    let args = (weights(false), weights(true), x.into_iter().map(Buffer::from).collect::<Vec<_>>());
+    let (_, grads) = step.on(on).call(args).unwrap();
+    let order = model.weights().into_iter().map(|(n, _)| n).filter(|n| !n.contains("moving_"));
+    order.map(|n| (n.to_string(), grads[n].to_literal().unwrap())).collect()
+}
+
+#[test]
+fn gradients_are_those_of_keras() {
+    for case in cases().iter().filter(|case| case["full"] == false) {
+        let (found, expected) = (gradients(case), case["gradients"].as_array().unwrap());
+        assert_eq!(found.len(), expected.len(), "{}", of(case));
+        // Of biases before a normalisation, and of keys, gradients are 0 but for rounding.
+        let largest = expected.iter().map(|e| e[0].as_f64().unwrap()).fold(0.0, f64::max);
+        for ((path, grad), expected) in found.iter().zip(expected) {
+            let grad = grad.to_f64s();
+            let probe = uniform(&format!("probe {path}"), grad.len());
+            let product: f64 = grad.iter().zip(&probe).map(|(g, p)| g * f64::from(*p)).sum();
+            let (norm, wanted) = (l2(grad.iter().copied()), numbers(expected));
+            let scale = 1e-4 * wanted[0] + 1e-6 * largest;
+            let off = (norm - wanted[0])
+                .abs()
+                .max((product - wanted[1]).abs() / l2(probe.iter().map(|p| f64::from(*p))));
+            assert!(off < scale, "{} {path}: norm {norm}, product {product}; Keras's {wanted:?}", of(case));
         }
-        let size: Vec<usize> = numbers(&case["input"]).into_iter().map(|n| n as usize).collect();
-        let picture = uniform("picture", size.iter().product());
-        let picture = Literal::from_slice(&[&[1], &size[..]].concat()[..], &picture).unwrap();
-        let y = model.predict_on_batch(&picture).unwrap().to_f32s();
-        let norm = y.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
-        let expected = numbers(&case["output"]);
-        let off = y.iter().zip(&expected).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum::<f64>().sqrt();
-        let wanted = case["norm"].as_f64().unwrap();
-        let of = format!("{} {}", case["name"], case["arguments"]);
-        assert!((norm / wanted - 1.0).abs() < 1e-4, "{of}: norm {norm}, Keras's {wanted}");
-        let size = expected.iter().map(|v| v * v).sum::<f64>().sqrt();
-        assert!(
-            off < 1e-4 * size,
-            "{of}: off by {:.1e}\n{:?}\n{expected:?}",
-            off / size,
-            &y[..expected.len()]
-        );
     }
 }
 

@@ -259,6 +259,27 @@ fn spatial_dropout_drops_whole_channels() {
 }
 
 #[test]
+fn whole_samples_are_dropped_where_a_branch_is() {
+    let drops = [
+        stochastic_depth(0.25),
+        dropout(0.25).noise_shape([0, 1, 1, 1]),
+        LayerSpec::from_table("Dropout", &serde_json::json!({"rate": 0.25, "noise_shape": [null, 1, 1, 1]}))
+            .unwrap(),
+    ];
+    for layer in drops {
+        let y = noisy(layer, [1000, 2, 3, 2], 1.0);
+        let samples = y.chunks(2 * 3 * 2);
+        let kept = samples.clone().filter(|s| s[0] > 0.0).count();
+        let value = 1.0 / 0.75;
+        assert!(
+            samples.clone().all(|s| s.iter().all(|v| *v == s[0] && (*v == 0.0 || (*v - value).abs() < 1e-6)))
+        );
+        // Four standard deviations of 1,000 throws.
+        assert!((kept as f64 - 750.0).abs() < 4.0 * 187.5f64.sqrt(), "{kept}");
+    }
+}
+
+#[test]
 fn layers_inside_of_others_come_back_from_files_and_tables() {
     use serde_json::json;
     let spec = bidirectional(gru(4).return_sequences(true)).merge_mode("ave").name("both");

@@ -1,7 +1,7 @@
 //! A model's weights as files of other systems.
 
 use crate::map::{self, Exported, Rule};
-use crate::names::{gpt2, order, resnet};
+use crate::names::{bert, gpt2, order, resnet, vit};
 use crate::{keras, safetensors, torch};
 use std::path::Path;
 use systole_ir::Result;
@@ -36,6 +36,12 @@ pub fn export(model: &Model, format: Format, out: &Path) -> Result<Exported> {
 }
 
 fn rules(model: &Model) -> Result<(Vec<Rule>, &'static str)> {
+    if bert::is_one(model) {
+        return Ok((bert::rules(model, "bert.")?, "by the names of BERT in Hugging Face's transformers"));
+    }
+    if vit::is_one(model) {
+        return Ok((vit::rules(model, "vit.")?, "by the names of ViT in Hugging Face's transformers"));
+    }
     if gpt2::is_one(model) {
         return Ok((
             gpt2::rules(model, "transformer.")?,

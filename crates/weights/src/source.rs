@@ -2,7 +2,7 @@
 
 use crate::keras::Keras;
 use crate::map::{self, Report, is_weight};
-use crate::names::{gpt2, keras as keras_names, order, resnet};
+use crate::names::{bert, gpt2, keras as keras_names, order, resnet, vit};
 use crate::{hdf5, huggingface, safetensors, torch};
 use serde_json::Value;
 use std::path::Path;
@@ -26,7 +26,7 @@ impl Source {
     pub fn open(path: &Path) -> Result<Source> {
         if path.is_dir() {
             let config = huggingface::config(path)?;
-            let tensors = huggingface::tensors(path)?;
+            let tensors = named_as_today(huggingface::tensors(path)?);
             return Ok(Source { tensors, config, keras: None, kind: "a folder of Hugging Face" });
         }
         let mut source = Source::from_bytes(&path.display().to_string(), huggingface::file(path)?)?;
@@ -39,7 +39,8 @@ impl Source {
 
     /// As [`Source::open`], of a file's content; `name` is for errors.
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Source> {
-        let plain = |tensors, kind| Source { tensors, config: None, keras: None, kind };
+        let plain =
+            |tensors, kind| Source { tensors: named_as_today(tensors), config: None, keras: None, kind };
         let read = || -> Result<Source> {
             if bytes.starts_with(b"PK") {
                 if let Some(keras) = Keras::from_zip(&bytes)? {
@@ -77,7 +78,7 @@ impl Source {
     }
 
     /// The layers that the weights are of and the types of one sample of what they take, where the file says so: a model
-    /// of Keras, or names of a ResNet or GPT-2.
+    /// of Keras, or names of a ResNet, GPT-2, BERT or ViT.
     ///
     /// # Errors
     /// When the file names a layer that is not there (names it), or what it says does not fit together.
@@ -87,6 +88,13 @@ impl Source {
         }
         if let Some(prefix) = gpt2::prefix(&self.tensors) {
             let (layers, input) = gpt2::architecture(&self.tensors, self.config.as_ref(), prefix)?;
+            return Ok(Some((layers, vec![input])));
+        }
+        if let Some(prefix) = bert::prefix(&self.tensors) {
+            return bert::architecture(&self.tensors, self.config.as_ref(), prefix).map(Some);
+        }
+        if let Some(prefix) = vit::prefix(&self.tensors) {
+            let (layers, input) = vit::architecture(&self.tensors, self.config.as_ref(), prefix)?;
             return Ok(Some((layers, vec![input])));
         }
         if let Some(style) = resnet::style(&self.tensors) {
@@ -105,19 +113,32 @@ impl Source {
             return Err(Error::new(ErrorKind::Config, "the model has no weights yet").hint("build it first"));
         }
         let (rules, note) = self.rules(model)?;
-        let is_mask = gpt2::prefix(&self.tensors).is_some();
-        let tied = model.weight("token_embedding/reverse_embeddings").is_err() && is_mask;
-        let theirs: Vec<(String, Literal)> = self
-            .tensors
-            .iter()
-            .filter(|(n, v)| {
-                is_weight(n, v) && !(is_mask && gpt2::is_mask(n)) && !(tied && n == "lm_head.weight")
-            })
-            .cloned()
-            .collect();
-        let mut report = map::fill(model, &rules, &theirs, partial)?;
+        let is_idle = self.idle(model);
+        let theirs = self.tensors.iter().filter(|(n, v)| is_weight(n, v) && !is_idle(n));
+        let mut report = map::fill(model, &rules, &theirs.cloned().collect::<Vec<_>>(), partial)?;
         report.notes.push(note.into());
+        let mut heads = self.tensors.iter().filter(|(n, _)| is_idle(n) && !gpt2::is_mask(n));
+        if let Some((first, _)) = heads.next().filter(|(n, _)| n != "lm_head.weight") {
+            let more = heads.count();
+            report
+                .notes
+                .push(format!("left out: {first} and {more} more, of heads that the model does not have"));
+        }
         Ok(report)
+    }
+
+    /// Tells arrays that belong to a family and are no weights of the model: masks, a table that is tied, heads for training.
+    fn idle(&self, model: &Model) -> impl Fn(&str) -> bool + use<> {
+        let is_gpt2 = gpt2::prefix(&self.tensors).is_some();
+        let tied = is_gpt2 && model.weight("token_embedding/reverse_embeddings").is_err();
+        let is_bert = bert::prefix(&self.tensors).is_some() && bert::is_one(model);
+        let vit = vit::prefix(&self.tensors).filter(|_| vit::is_one(model));
+        move |name| {
+            (is_gpt2 && gpt2::is_mask(name))
+                || (tied && name == "lm_head.weight")
+                || (is_bert && bert::is_head(name))
+                || vit.is_some_and(|prefix| vit::is_pooler(name, prefix))
+        }
     }
 
     fn rules(&self, model: &Model) -> Result<(Vec<map::Rule>, &'static str)> {
@@ -126,6 +147,12 @@ impl Source {
         }
         if let Some(style) = resnet::style(&self.tensors).filter(|_| resnet::is_one(model)) {
             return Ok((resnet::rules(model, style)?, "by the names of a ResNet"));
+        }
+        if let Some(prefix) = bert::prefix(&self.tensors).filter(|_| bert::is_one(model)) {
+            return Ok((bert::rules(model, prefix)?, "by the names of BERT"));
+        }
+        if let Some(prefix) = vit::prefix(&self.tensors).filter(|_| vit::is_one(model)) {
+            return Ok((vit::rules(model, prefix)?, "by the names of ViT"));
         }
         if let Some(prefix) = gpt2::prefix(&self.tensors).filter(|_| gpt2::is_one(model)) {
             return Ok((gpt2::rules(model, prefix)?, "by the names of GPT-2"));
@@ -139,6 +166,14 @@ impl Source {
             "by the order of the layers, each checked by kind and shape: names say nothing of this model",
         ))
     }
+}
+
+/// Of a BERT with the names that it has today.
+fn named_as_today(mut tensors: Vec<(String, Literal)>) -> Vec<(String, Literal)> {
+    if bert::prefix(&tensors).is_some() {
+        tensors.iter_mut().for_each(|(name, _)| *name = bert::today(name));
+    }
+    tensors
 }
 
 fn unknown(bytes: &[u8]) -> Error {

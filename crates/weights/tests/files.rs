@@ -2,9 +2,11 @@
 //! again. How the files came about: `fixtures/weights`.
 
 use std::path::{Path, PathBuf};
+use systole_data::Dataset;
 use systole_data::format::zip::Archive;
 use systole_ir::{DType, Literal, TensorType};
 use systole_nn::Model;
+use systole_nn::applications::by_name;
 use systole_nn::layers::*;
 use systole_weights::{Format, Source, export};
 
@@ -35,7 +37,12 @@ fn sample(x: &Literal) -> TensorType {
 #[track_caller]
 fn computes(model: &mut Model, x: &Literal, y: &Literal) {
     systole_runtime::register(systole_cpu::provider());
-    let (found, expected) = (model.predict_on_batch(x).unwrap().to_f32s(), y.to_f32s());
+    same(&model.predict_on_batch(x).unwrap(), y);
+}
+
+#[track_caller]
+fn same(found: &Literal, expected: &Literal) {
+    let (found, expected) = (found.to_f32s(), expected.to_f32s());
     assert_eq!(found.len(), expected.len());
     let scale = expected.iter().fold(1f32, |m, v| m.max(v.abs()));
     let most = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
@@ -127,6 +134,124 @@ fn folders_of_hugging_face_are_known_by_their_names() {
     assert!(refused.contains("which Keras does not have"), "{refused}");
 }
 
+/// The model of a folder, filled, and with its answers to all its inputs checked.
+#[track_caller]
+fn encoder(folder: &str) -> Model {
+    let source = open(folder);
+    let all = open("encoders_expected.safetensors");
+    let array = |name: &str| {
+        let name = format!("{folder}/{name}");
+        all.tensors().iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no {name}")).1.clone()
+    };
+    let (layers, _) = source.architecture().unwrap().expect("the file says what it is");
+    let inputs: Vec<(String, Literal)> =
+        layers.inputs.iter().map(|i| (i.name.clone(), array(&i.name))).collect();
+    let mut model = Model::new(layers);
+    model.build(&inputs.iter().map(|(_, x)| sample(x)).collect::<Vec<_>>()).unwrap();
+    let report = source.fill(&mut model, false).unwrap_or_else(|e| panic!("{e}"));
+    assert!(report.left_over.is_empty());
+    systole_runtime::register(systole_cpu::provider());
+    let data = Dataset::from_tensor_slices(inputs).unwrap().batch(8);
+    same(&model.predict(&data).unwrap(), &array("y"));
+    model
+}
+
+#[test]
+fn folders_of_hugging_face_fill_what_their_names_say() {
+    for folder in ["bert", "bert_classifier", "vit", "resnet_basic"] {
+        let model = encoder(folder);
+        survives(&model, Format::Safetensors, "again.safetensors");
+        survives(&model, Format::Torch, "again.pt");
+    }
+}
+
+#[test]
+fn layers_of_every_rank_are_filled_by_order() {
+    let layers = |rank: usize| match rank {
+        1 => vec![
+            conv1d(4, 3).padding("same"),
+            conv1d_transpose(6, 2).strides(2),
+            group_normalization().groups(3),
+            depthwise_conv1d(3).depth_multiplier(2),
+        ],
+        2 => vec![
+            conv2d(4, 3).padding("same"),
+            conv2d_transpose(6, 2).strides(2),
+            group_normalization().groups(3),
+            depthwise_conv2d(3).depth_multiplier(2),
+        ],
+        _ => vec![
+            conv3d(4, 3).padding("same"),
+            conv3d_transpose(6, 2).strides(2),
+            group_normalization().groups(3),
+        ],
+    };
+    let all = open("encoders_expected.safetensors");
+    for rank in 1..=3 {
+        let array = |part: &str| {
+            let name = format!("rank{rank}/{part}");
+            all.tensors().iter().find(|(n, _)| *n == name).expect("an array").1.clone()
+        };
+        let mut model = Model::sequential(layers(rank));
+        model.build(&[sample(&array("x"))]).unwrap();
+        open(&format!("rank{rank}.pt")).fill(&mut model, false).unwrap_or_else(|e| panic!("{e}"));
+        computes(&mut model, &array("x"), &array("y"));
+        survives(&model, Format::Torch, "again.pt");
+        survives(&model, Format::Keras, "again.weights.h5");
+    }
+}
+
+#[test]
+fn our_resnet18_takes_transformers_weights() {
+    let theirs = encoder("resnet_basic");
+    let small = serde_json::json!({"depths": [1, 2], "width": 4, "classes": 5});
+    let mut ours = Model::new(by_name("resnet18", small.as_object().unwrap()).unwrap());
+    ours.build(&[theirs.architecture().inputs[0].ty.clone().unwrap()]).unwrap();
+    open("resnet_basic").fill(&mut ours, false).unwrap_or_else(|e| panic!("{e}"));
+    let all = open("encoders_expected.safetensors");
+    let array = |name: &str| all.tensors().iter().find(|(n, _)| n == name).expect("an array").1.clone();
+    computes(&mut ours, &array("resnet_basic/image"), &array("resnet_basic/y"));
+}
+
+/// Files of the first years say gamma and beta, and hold the heads that the model was trained with.
+#[test]
+fn berts_of_the_first_years_are_read_without_their_heads() {
+    let model = encoder("bert");
+    let exported = export(&model, Format::Safetensors, Path::new("x.safetensors")).unwrap();
+    let mut tensors: Vec<(String, Literal)> = Source::from_bytes("x", exported.bytes)
+        .unwrap()
+        .tensors()
+        .iter()
+        .map(|(n, v)| {
+            let old = n.replace("LayerNorm.weight", "LayerNorm.gamma");
+            (old.replace("LayerNorm.bias", "LayerNorm.beta"), v.clone())
+        })
+        .collect();
+    tensors.push(("cls.predictions.bias".into(), Literal::from_slice([13], &[0f32; 13]).unwrap()));
+    let arrays: Vec<(&str, &Literal)> = tensors.iter().map(|(n, v)| (n.as_str(), v)).collect();
+    let source = Source::from_bytes("x", written(&arrays)).unwrap();
+    let mut other = Model::new(model.architecture().clone());
+    let inputs = model.architecture().inputs.iter().map(|i| i.ty.clone().unwrap());
+    other.build(&inputs.collect::<Vec<_>>()).unwrap();
+    let report = source.fill(&mut other, false).unwrap_or_else(|e| panic!("{e}"));
+    assert!(report.notes.iter().any(|n| n.contains("left out: cls.predictions.bias")), "{:?}", report.notes);
+    let path = "embeddings_layer_norm/gamma";
+    assert_eq!(other.weight(path).unwrap(), model.weight(path).unwrap());
+}
+
+/// A safetensors file of arrays of f32.
+fn written(arrays: &[(&str, &Literal)]) -> Vec<u8> {
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, value) in arrays {
+        let from = data.len();
+        data.extend_from_slice(value.bytes());
+        let entry = serde_json::json!({"dtype": "F32", "shape": value.shape().dims(), "data_offsets": [from, data.len()]});
+        header.insert((*name).into(), entry);
+    }
+    let header = serde_json::Value::Object(header).to_string().into_bytes();
+    [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat()
+}
+
 #[test]
 fn models_of_ones_own_are_filled_by_order() {
     // Half floats, strides, names of a wrapper, beside an optimizer's state.
@@ -146,6 +271,34 @@ fn models_of_keras_bring_their_layers() {
     told("keras", "cnn.h5", "cnn");
     let model = told("keras", "branches.keras", "branches");
     survives(&model, Format::Keras, "again.keras");
+}
+
+/// The chains within Keras's ConvNeXt are layers of the model itself here, its sums of tensors are layers.
+#[test]
+fn applications_of_keras_bring_their_layers_and_fill_ours() {
+    let cases = [
+        (
+            "convnext",
+            "convnexttiny",
+            serde_json::json!({"depths": [1, 1, 1, 1], "projection_dims": [2, 3, 4, 5], "classes": 5}),
+        ),
+        (
+            "efficientnetv2",
+            "efficientnetv2b0",
+            serde_json::json!({"width_coefficient": 0.1, "depth_coefficient": 0.2, "depth_divisor": 2, "min_depth": 2, "classes": 5}),
+        ),
+    ];
+    for (case, application, arguments) in cases {
+        let model = told("keras_applications", &format!("{case}.keras"), case);
+        survives(&model, Format::Keras, "again.keras");
+        let (x, y) = expected("keras_applications", case);
+        let mut ours = Model::new(by_name(application, arguments.as_object().unwrap()).unwrap());
+        ours.build(&[sample(&x)]).unwrap();
+        open(&format!("{case}.keras")).fill(&mut ours, false).unwrap_or_else(|e| panic!("{e}"));
+        computes(&mut ours, &x, &y);
+        survives(&ours, Format::Keras, "again.weights.h5");
+        survives(&ours, Format::Torch, "again.pt");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod callbacks;
 mod commands;
 mod configuration;
 mod models;
+mod parity;
 mod shown;
 mod source;
 mod table;

@@ -17,6 +17,7 @@ fn the_models_guide_lists_what_there_is() {
     let parts = [
         ("applications", applications()),
         ("layers", layers()),
+        ("importers", super::parity::importers()),
         ("losses", losses()),
         ("metrics", metrics()),
         ("optimizers", optimizers()),
@@ -68,15 +69,23 @@ fn applications() -> String {
         let arguments: Vec<String> = defaults.as_object().expect("a table").keys().map(|k| code(k)).collect();
         let full = cases.iter().find(|c| c["full"] == true && c["name"] == row.name);
         let relatives = cases.iter().any(|case| of_family(&case, row));
+        let whole = full.is_some_and(|c| c["norm"].is_number());
         let checked = match (full.is_some(), relatives) {
-            (true, true) => "names, shapes and order of all weights; outputs of small relatives",
+            (true, true) if whole => {
+                "names, shapes and order of all weights, and outputs; gradients of small relatives"
+            }
+            (true, true) => {
+                "names, shapes and order of all weights; outputs and gradients of small relatives"
+            }
             (true, false) => "names, shapes and order of all weights",
-            (false, _) if row.name == "gpt2" => {
+            (false, _) if row.family.0 == "Gpt2" => {
                 "outputs, gradients and training of a small one (`crates/nn/tests/networks.rs`)"
             }
-            (false, _) if row.family.0 == "ResNet18" => "the number of torchvision's parameters",
-            (false, true) => "names, shapes and order of all weights, and outputs, of small relatives",
-            (false, false) => "–",
+            (false, _) if row.family.0 == "ResNet18" => {
+                "the number of torchvision's parameters; outputs of a small one with weights of transformers"
+            }
+            (false, true) => "outputs and gradients of small relatives, written out in Keras's layers",
+            (false, false) => panic!("{} is compared with nothing", row.name),
         };
         let parameters = full.and_then(|c| c["parameters"].as_u64()).map_or("–".into(), systole_nn::grouped);
         [code(row.name), arguments.join(", "), parameters, checked.to_string()]
@@ -87,13 +96,14 @@ fn applications() -> String {
 fn layers() -> String {
     let sources = Source::folder("crates/nn/src/layers");
     let known = constructors(&sources, "LayerSpec");
+    let compared = super::parity::of_layers(LAYER_NAMES);
     let rows = LAYER_NAMES.iter().map(|class| {
         let class_of = if *class == "Activation" { "ActivationLayer" } else { class };
         let heads = [format!("pub struct {class_of} {{"), format!("{class} =>"), format!("{class} {{")];
         let doc = heads.iter().find_map(|head| sources.iter().find_map(|s| s.doc(head)));
-        [code(class), call_of(&known, class), sentence(doc, class)]
+        [code(class), call_of(&known, class), sentence(doc, class), compared[*class].clone()]
     });
-    table(["layer", "in Rust", "what it does"], rows)
+    table(["layer", "in Rust", "what it does", "compared"], rows)
 }
 
 /// The variant of an enum.

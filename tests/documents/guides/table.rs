@@ -124,7 +124,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "String" | "PathBuf" => "text",
         "Vec<String>" => "list of texts",
         "Vec<f64>" => "list of numbers",
-        "Vec<u64>" | "Vec<usize>" | "Vec<i64>" => "list of whole numbers",
+        "Vec<u64>" | "Vec<usize>" | "Vec<i64>" | "NoiseShape" => "list of whole numbers",
         "[usize; 2]" => "`[height, width]`",
         "SaveFreq" => "`\"epoch\"`, or whole number",
         "SaveLast" => "true or false, or `\"link\"`",

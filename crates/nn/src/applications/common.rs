@@ -77,6 +77,15 @@ pub(super) fn divisible(filters: f64, divisor: usize) -> usize {
     (if near < 0.9 * filters { near + step } else { near }) as usize
 }
 
+/// A coefficient of widths or depths must leave something.
+pub(super) fn check_factor(name: &str, argument: &str, value: f64) -> Result<()> {
+    if value > 0.0 && value <= 16.0 {
+        return Ok(());
+    }
+    let what = format!("{name} needs a {argument} above 0 and up to 16; it is {value}");
+    Err(Error::new(ErrorKind::Config, what).hint("1 is the usual one, 0.5 half of it"))
+}
+
 /// A width multiplier must leave something.
 pub(super) fn check_alpha(name: &str, alpha: f64) -> Result<()> {
     if alpha > 0.0 && alpha <= 16.0 {

@@ -29,13 +29,13 @@ use systole_ir::Result;
 pub struct Gpt2 {
     /// Number of tokens. Default: 50257.
     pub vocabulary_size: usize,
-    /// Number of blocks. Default: 12.
+    /// Number of blocks.
     pub num_layers: usize,
-    /// Heads of each attention. Default: 12.
+    /// Heads of each attention.
     pub num_heads: usize,
-    /// Width. Default: 768.
+    /// Width.
     pub hidden_dim: usize,
-    /// Width inside the feed-forward part of a block. Default: 3072.
+    /// Width inside the feed-forward part of a block.
     pub intermediate_dim: usize,
     /// Fraction that is dropped while training. Default: 0.1.
     pub dropout: f64,
@@ -67,6 +67,17 @@ impl Default for Gpt2 {
 const GPT2_INITIALIZER: Initializer = Initializer::RandomNormal { mean: 0.0, stddev: 0.02 };
 
 impl Gpt2 {
+    /// Of so many blocks and a width; heads are 64 wide, as those of all published sizes.
+    pub(super) fn of(num_layers: usize, hidden_dim: usize) -> Gpt2 {
+        Gpt2 {
+            num_layers,
+            num_heads: hidden_dim / 64,
+            hidden_dim,
+            intermediate_dim: 4 * hidden_dim,
+            ..Gpt2::default()
+        }
+    }
+
     /// The layers.
     ///
     /// # Errors

@@ -1,24 +1,34 @@
 //! Whole architectures by the names of Keras's and KerasHub's, with their layers' names, order and arguments. One file each family, one
 //! row each name. Depths and widths are arguments too, so that small relatives can be built and tested.
 
+mod bert;
 mod common;
+mod convnext;
 mod densenet;
+mod efficientnet_v2;
 mod gpt2;
 mod mobilenet;
 mod mobilenet_v2;
 mod mobilenet_v3;
 mod resnet;
 mod resnet_v2;
+mod unet;
 mod vgg;
+mod vit;
 
+pub use bert::Bert;
+pub use convnext::ConvNeXt;
 pub use densenet::DenseNet;
+pub use efficientnet_v2::EfficientNetV2;
 pub use gpt2::Gpt2;
 pub use mobilenet::MobileNet;
 pub use mobilenet_v2::MobileNetV2;
 pub use mobilenet_v3::MobileNetV3;
 pub use resnet::{ResNet18, ResNet50};
 pub use resnet_v2::ResNet50V2;
+pub use unet::UNet;
 pub use vgg::Vgg;
+pub use vit::ViT;
 
 use crate::architecture::Architecture;
 use crate::nearest::{unknown, with_reason};
@@ -80,7 +90,28 @@ applications! {
     "densenet121": DenseNet in "densenet" = DenseNet::default();
     "densenet169": DenseNet in "densenet" = DenseNet::of_169();
     "densenet201": DenseNet in "densenet" = DenseNet::of_201();
+    "efficientnetv2b0": EfficientNetV2 in "efficientnet_v2" = EfficientNetV2::default();
+    "efficientnetv2b1": EfficientNetV2 in "efficientnet_v2" = EfficientNetV2::of("b1", 1.0, 1.1);
+    "efficientnetv2b2": EfficientNetV2 in "efficientnet_v2" = EfficientNetV2::of("b2", 1.1, 1.2);
+    "efficientnetv2b3": EfficientNetV2 in "efficientnet_v2" = EfficientNetV2::of("b3", 1.2, 1.4);
+    "efficientnetv2s": EfficientNetV2 in "efficientnet_v2" = EfficientNetV2::of("s", 1.0, 1.0);
+    "efficientnetv2m": EfficientNetV2 in "efficientnet_v2" = EfficientNetV2::of("m", 1.0, 1.0);
+    "efficientnetv2l": EfficientNetV2 in "efficientnet_v2" = EfficientNetV2::of("l", 1.0, 1.0);
+    "convnexttiny": ConvNeXt in "convnext" = ConvNeXt::default();
+    "convnextsmall": ConvNeXt in "convnext" = ConvNeXt::of("small", 27, 96);
+    "convnextbase": ConvNeXt in "convnext" = ConvNeXt::of("base", 27, 128);
+    "convnextlarge": ConvNeXt in "convnext" = ConvNeXt::of("large", 27, 192);
+    "convnextxlarge": ConvNeXt in "convnext" = ConvNeXt::of("xlarge", 27, 256);
+    "unet": UNet in "unet" = UNet::default();
+    "vitb16": ViT in "vit" = ViT::default();
+    "vitb32": ViT in "vit" = ViT::of(32, 12, 768);
+    "vitl16": ViT in "vit" = ViT::of(16, 24, 1024);
+    "bertbase": Bert in "bert" = Bert::default();
+    "bertlarge": Bert in "bert" = Bert::large();
     "gpt2": Gpt2 in "gpt2" = Gpt2::default();
+    "gpt2medium": Gpt2 in "gpt2" = Gpt2::of(24, 1024);
+    "gpt2large": Gpt2 in "gpt2" = Gpt2::of(36, 1280);
+    "gpt2xl": Gpt2 in "gpt2" = Gpt2::of(48, 1600);
 }
 
 /// The architecture of a name with some of its arguments: `by_name("resnet50", &json!({"classes": 10}))`.

@@ -15,7 +15,11 @@ pub struct ActivationLayer {
     pub activation: Activation,
 }
 
-impl Arguments for ActivationLayer {}
+impl Arguments for ActivationLayer {
+    fn parity() -> &'static str {
+        PARITY
+    }
+}
 
 impl Layer for ActivationLayer {
     fn class_name(&self) -> &'static str {
@@ -308,3 +312,8 @@ pub(super) fn samples() -> Vec<LayerSample> {
         LayerSample::new(softmax().axis(1), &[2, 5, 3], &[2, 5, 3], &[], Some(&[2])),
     ]
 }
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+const PARITY: &str = r#"[
+    {"name": "activation_gelu", "class": "Activation", "x_shape": [3, 5], "inputs": "wide", "kwargs": {"activation": "gelu"}}
+]"#;

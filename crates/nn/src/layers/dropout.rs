@@ -3,6 +3,7 @@
 use super::built_in::*;
 use super::sample::*;
 use super::spec::LayerSpec;
+use crate::setters::setters;
 
 /// `x: T[…] → T[…]`: while training, each element is 0 with probability `rate` and else divided by `1 − rate`, so
 /// that its mean stays; otherwise the input.
@@ -13,6 +14,37 @@ use super::spec::LayerSpec;
 pub struct Dropout {
     /// Fraction that is dropped, 0 to 1. Required in Keras, 0 here.
     pub rate: f64,
+    /// The shape of what is drawn: sizes of 1 drop whole dimensions together, 0 (Keras's None) is the input's size.
+    /// Default: the input's shape.
+    pub noise_shape: Option<NoiseShape>,
+}
+
+/// Sizes of what Dropout draws; 0 for that of the input.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Vec<Option<usize>>")]
+pub struct NoiseShape(Vec<usize>);
+
+impl From<Vec<Option<usize>>> for NoiseShape {
+    fn from(sizes: Vec<Option<usize>>) -> NoiseShape {
+        NoiseShape(sizes.into_iter().map(|size| size.unwrap_or(0)).collect())
+    }
+}
+
+impl NoiseShape {
+    /// `kept` of this shape, for each element of `x`.
+    fn kept(&self, cx: &mut Cx, x: &Tensor, rate: f64) -> Result<Option<Tensor>> {
+        let sizes = x.shape().dims().iter().zip(&self.0);
+        let drawn: Vec<usize> =
+            sizes.clone().map(|(is, size)| if *size == 0 { *is } else { *size }).collect();
+        let fits =
+            self.0.len() == x.rank() && x.shape().dims().iter().zip(&drawn).all(|(is, n)| *n == 1 || n == is);
+        if !fits {
+            let needs = format!("an input that its noise_shape {:?} fits", self.0);
+            return Err(unfit("Dropout", &needs, x.ty()).hint("sizes are the input's, 0 for those, or 1"));
+        }
+        let dims: Vec<usize> = (0..x.rank()).collect();
+        Ok(kept(cx, &drawn, rate).map(|kept| kept.broadcast_in_dim(x.shape(), &dims)))
+    }
 }
 
 impl Arguments for Dropout {
@@ -35,7 +67,11 @@ impl Layer for Dropout {
             if self.rate == 1.0 {
                 return Ok(x.zeros_like());
             }
-            let Some(kept) = kept(cx, x.shape().dims(), self.rate) else { return Ok(x) };
+            let kept = match &self.noise_shape {
+                Some(shape) => shape.kept(cx, &x, self.rate)?,
+                None => kept(cx, x.shape().dims(), self.rate),
+            };
+            let Some(kept) = kept else { return Ok(x) };
             Ok(kept.select(&(&x * (1.0 / (1.0 - self.rate))), &x.zeros_like()))
         })
     }
@@ -73,10 +109,18 @@ pub(super) fn check_rate(class: &str, argument: &str, rate: f64) -> Result<()> {
 /// ```
 #[track_caller]
 pub fn dropout(rate: f64) -> LayerSpec {
-    LayerSpec::of(Dropout { rate })
+    LayerSpec::of(Dropout { rate, ..Default::default() })
 }
+
+setters!(LayerSpec:
+    /// The shape of what Dropout draws.
+    noise_shape: impl Into<Vec<usize>> as Vec<usize>;
+);
 
 /// Layers with inputs that they take and refuse.
 pub(super) fn samples() -> Vec<LayerSample> {
-    vec![LayerSample::new(dropout(0.5), &[2, 5], &[2, 5], &[], None)]
+    vec![
+        LayerSample::new(dropout(0.5), &[2, 5], &[2, 5], &[], None),
+        LayerSample::new(dropout(0.5).noise_shape([0, 1, 1, 1]), IMAGE, IMAGE, &[], None),
+    ]
 }

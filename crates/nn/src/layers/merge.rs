@@ -102,7 +102,11 @@ impl Default for Concatenate {
     }
 }
 
-impl Arguments for Concatenate {}
+impl Arguments for Concatenate {
+    fn parity() -> &'static str {
+        PARITY
+    }
+}
 
 impl Concatenate {
     fn join(&self, cx: &Cx, inputs: &[Tensor]) -> Result<Tensor> {
@@ -257,3 +261,15 @@ pub(super) fn samples() -> Vec<LayerSample> {
         LayerSample::of_two(concatenate(-1), &[2, 3, 8]),
     ]
 }
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+const PARITY: &str = r#"[
+    {"name": "add", "class": "Add", "x_shape": [[2, 3, 4], [2, 1, 4], [2, 3, 4]], "kwargs": {}},
+    {"name": "subtract", "class": "Subtract", "x_shape": [[2, 3, 4], [2, 3, 4]], "kwargs": {}},
+    {"name": "multiply", "class": "Multiply", "x_shape": [[2, 3, 4], [2, 1, 4], [2, 3, 4]], "kwargs": {}},
+    {"name": "average", "class": "Average", "x_shape": [[2, 3, 4], [2, 1, 4], [2, 3, 4]], "kwargs": {}},
+    {"name": "maximum", "class": "Maximum", "x_shape": [[2, 3, 4], [2, 1, 4], [2, 3, 4]], "kwargs": {}},
+    {"name": "minimum", "class": "Minimum", "x_shape": [[2, 3, 4], [2, 1, 4], [2, 3, 4]], "kwargs": {}},
+    {"name": "concatenate", "class": "Concatenate", "x_shape": [[2, 3, 4], [2, 3, 2]], "kwargs": {}},
+    {"name": "concatenate_axis", "class": "Concatenate", "x_shape": [[2, 3, 4], [2, 1, 4], [2, 2, 4]], "kwargs": {"axis": 1}}
+]"#;

@@ -123,6 +123,9 @@ layers! {
     Attention, AdditiveAttention in mod plain_attention;
     GroupQueryAttention in mod group_query_attention;
     TransformerBlock in mod transformer;
+    ClassToken, FirstStep in mod class_token;
+    LayerScale in mod layer_scale;
+    StochasticDepth in mod stochastic_depth;
 }
 
 /// What tests of every layer are made of.

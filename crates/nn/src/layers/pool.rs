@@ -179,7 +179,11 @@ pub struct GlobalMaxPooling2D {
     pub keepdims: bool,
 }
 
-impl Arguments for GlobalMaxPooling2D {}
+impl Arguments for GlobalMaxPooling2D {
+    fn parity() -> &'static str {
+        PARITY
+    }
+}
 
 impl Layer for GlobalMaxPooling2D {
     fn class_name(&self) -> &'static str {
@@ -276,3 +280,9 @@ pub(super) fn samples() -> Vec<LayerSample> {
         LayerSample::new(global_max_pooling2d().keepdims(true), IMAGE, &[2, 1, 1, 3], &[], FLAT),
     ]
 }
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+const PARITY: &str = r#"[
+    {"name": "global_max2d", "class": "GlobalMaxPooling2D", "x_shape": [2, 5, 4, 3], "kwargs": {}},
+    {"name": "global_max2d_keepdims", "class": "GlobalMaxPooling2D", "x_shape": [2, 5, 4, 3], "kwargs": {"keepdims": true}}
+]"#;

@@ -131,7 +131,7 @@ impl TransformerBlock {
             |cx: &mut Cx, x: &Tensor| cx.scope(norm_name, |cx| norm.call(cx, std::slice::from_ref(x)));
         let entering = if self.normalize_first { normalize(cx, x) } else { x.clone() };
         let y = inner(cx, &entering);
-        let sum = x + Dropout { rate: self.dropout }.call(cx, &[y]);
+        let sum = x + Dropout { rate: self.dropout, ..Default::default() }.call(cx, &[y]);
         if self.normalize_first { sum } else { normalize(cx, &sum) }
     }
 

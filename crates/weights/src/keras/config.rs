@@ -216,6 +216,20 @@ fn functional(config: &Value, layers: &[Value]) -> Result<(Architecture, Vec<Ten
     Ok((Architecture::functional(&symbols, &symbol(output)?)?, types))
 }
 
+/// The layers of a Sequential within a model, one after the other.
+fn chained(layer: &Value, input: &Symbol) -> Result<Symbol> {
+    let layers = layer.get("config").and_then(|c| c.get("layers")).and_then(Value::as_array);
+    let layers = layers.ok_or_else(|| wrong("a Sequential within it has no list of layers"))?;
+    let mut x = input.clone();
+    for inner in layers.iter().take(MOST) {
+        let (class, config) = arguments(inner)?;
+        if class != "InputLayer" {
+            x = x.apply(spec(class, config)?);
+        }
+    }
+    Ok(x)
+}
+
 /// Applies a layer to what feeds it, once that is there.
 fn apply(layer: &Value, call: usize, made: &mut HashMap<Place, Symbol>) -> Result<bool> {
     let (class, config) = arguments(layer)?;
@@ -238,6 +252,13 @@ fn apply(layer: &Value, call: usize, made: &mut HashMap<Place, Symbol>) -> Resul
     let Some(inputs) = feeds.iter().map(|place| made.get(place).cloned()).collect::<Option<Vec<_>>>() else {
         return Ok(false);
     };
+    if class == "Sequential" {
+        let [input] = &inputs[..] else { return Err(wrong("a Sequential within it takes several inputs")) };
+        let chained = chained(layer, input)?;
+        let name = text(layer, "name").or(config.get("name").and_then(Value::as_str)).unwrap_or(class);
+        made.insert((name.into(), call as u64), chained);
+        return Ok(true);
+    }
     let mut spec = spec(class, config)?;
     if kwargs.get("use_causal_mask") == Some(&Value::Bool(true)) {
         spec = spec.use_causal_mask(true);

@@ -11,7 +11,9 @@ use systole_nn::layers::LayerKind;
 use systole_nn::{LayerNode, Model, NodeInput};
 
 /// Layers of ours that Keras itself does not have.
-const OURS: [&str; 2] = ["TransformerBlock", "PositionEmbedding"];
+const OURS: [&str; 4] = ["TransformerBlock", "PositionEmbedding", "ClassToken", "FirstStep"];
+/// Layers that Keras keeps beside an application of its own.
+const OF_CONVNEXT: [&str; 2] = ["LayerScale", "StochasticDepth"];
 
 pub(crate) fn export(model: &Model, out: &Path) -> Result<Exported> {
     check(model)?;
@@ -102,8 +104,12 @@ fn config(model: &Model) -> Result<Value> {
 }
 
 fn entry(class: &str, name: &str, config: Value, inbound: Value) -> Value {
+    let (module, registered) = match OF_CONVNEXT.contains(&class) {
+        true => ("keras.src.applications.convnext", json!(class)),
+        false => ("keras.layers", Value::Null),
+    };
     json!({
-        "module": "keras.layers", "class_name": class, "config": config, "registered_name": null, "name": name,
+        "module": module, "class_name": class, "config": config, "registered_name": registered, "name": name,
         "inbound_nodes": inbound,
     })
 }
@@ -173,6 +179,9 @@ fn arguments(node: &LayerNode) -> Result<Value> {
                 Error::new(ErrorKind::Config, what).hint("write weights alone: --out FILE.weights.h5")
             );
         }
+    }
+    if let Some(Value::Array(sizes)) = config.get_mut("noise_shape") {
+        sizes.iter_mut().filter(|size| **size == json!(0)).for_each(|size| *size = Value::Null);
     }
     config.insert("name".into(), node.name.clone().into());
     config.insert("trainable".into(), node.layer.is_trainable().into());

@@ -82,11 +82,19 @@ fn json(bytes: &[u8]) -> Result<Value> {
     })
 }
 
+/// The layer that an array is of: `conv2d` of `layers/conv2d/vars/0`, `sequential/layers/conv2d` of one in a chain.
+fn group(path: &str) -> Option<&str> {
+    let below = path.strip_prefix("layers/")?;
+    let start = below.rfind("/layers/").map_or(0, |at| at + "/layers/".len());
+    let end = start + below[start..].find('/')?;
+    Some(&below[..end])
+}
+
 /// `layers/conv2d/vars/0`, with the layer's name as an attribute of `vars`.
 fn layers(tree: &Tree) -> Vec<LayerWeights> {
     let mut found: Vec<LayerWeights> = Vec::new();
     for (path, _) in &tree.arrays {
-        let Some((group, _)) = path.strip_prefix("layers/").and_then(|p| p.split_once('/')) else { continue };
+        let Some(group) = group(path) else { continue };
         if path.contains("/seed_generator/") {
             continue;
         }
@@ -100,7 +108,7 @@ fn layers(tree: &Tree) -> Vec<LayerWeights> {
     }
     for layer in &mut found {
         layer.arrays.sort_by_key(|path| {
-            let mut parts = path.split('/').skip(2);
+            let mut parts = path["layers/".len() + layer.group.len()..].split('/').skip(1);
             let part = parts.next().and_then(|p| PARTS.iter().position(|k| *k == p)).unwrap_or(PARTS.len());
             let index: usize = path.rsplit('/').next().and_then(|n| n.parse().ok()).unwrap_or(0);
             (part, index)

@@ -121,18 +121,24 @@ impl Known<'_> {
         let p = |name: &str| format!("{prefix}{name}");
         let rules = match self.class {
             "Dense" => vec![self.dense("kernel", p("weight")), self.bias(p("bias"))],
-            "Conv2D" => vec![
-                self.rule("kernel", p("weight"), |o| vec![o[3], o[2], o[0], o[1]], permuted([2, 3, 1, 0])),
-                self.bias(p("bias")),
-            ],
-            "DepthwiseConv2D" => vec![self.depthwise(p("weight")), self.bias(p("bias"))],
+            "Conv1D" | "Conv2D" | "Conv3D" | "Conv1DTranspose" | "Conv2DTranspose" | "Conv3DTranspose" => {
+                vec![self.convolution(p("weight")), self.bias(p("bias"))]
+            }
+            "DepthwiseConv1D" | "DepthwiseConv2D" => vec![self.depthwise(p("weight")), self.bias(p("bias"))],
             "BatchNormalization" => vec![
                 self.same("gamma", p("weight")),
                 self.same("beta", p("bias")),
                 self.same("moving_mean", p("running_mean")),
                 self.same("moving_variance", p("running_var")),
             ],
-            "LayerNormalization" => vec![self.same("gamma", p("weight")), self.same("beta", p("bias"))],
+            "LayerNormalization" | "GroupNormalization" => {
+                vec![self.same("gamma", p("weight")), self.same("beta", p("bias"))]
+            }
+            "RMSNormalization" => vec![self.same("scale", p("weight"))],
+            "PositionEmbedding" => vec![self.same("embeddings", p("weight"))],
+            // Parameters of a module of one's own there.
+            "LayerScale" => vec![self.same("gamma", p("gamma"))],
+            "ClassToken" => vec![self.same("token", p("token"))],
             "Embedding" | "ReversibleEmbedding" => {
                 let reverse =
                     self.rule("reverse_embeddings", p("reverse"), |o| vec![o[1], o[0]], permuted([1, 0]));
@@ -175,11 +181,20 @@ impl Known<'_> {
         self.rule(weight, theirs, |o| vec![o[1], o[0]], steps)
     }
 
-    /// `[C·m, 1, kh, kw] → [kh, kw, C, m]`.
+    /// `[out, in, window…] → [window…, in, out]`; a transposed one has in and out the other way round on both sides.
+    fn convolution(&self, theirs: String) -> Option<Rule> {
+        let rank = self.shape("kernel")?.len().checked_sub(2)?;
+        let turned = |o: &[usize]| [&[o[rank + 1], o[rank]], &o[..rank]].concat();
+        let order = (2..rank + 2).chain([1, 0]).collect();
+        self.rule("kernel", theirs, turned, vec![Step::Transpose(order)])
+    }
+
+    /// `[C·m, 1, window…] → [window…, C, m]`.
     fn depthwise(&self, theirs: String) -> Option<Rule> {
-        let [kh, kw, c, m] = *self.shape("kernel")? else { return None };
-        let steps = vec![Step::Reshape(vec![c, m, kh, kw]), Step::Transpose(vec![2, 3, 0, 1])];
-        self.rule("kernel", theirs, |_| vec![c * m, 1, kh, kw], steps)
+        let [ref window @ .., c, m] = *self.shape("kernel")? else { return None };
+        let order = (2..window.len() + 2).chain([0, 1]).collect();
+        let steps = vec![Step::Reshape([&[c, m], window].concat()), Step::Transpose(order)];
+        self.rule("kernel", theirs, |_| [&[c * m, 1], window].concat(), steps)
     }
 
     /// `weight_ih_l0: [gates·units, in]`, …; PyTorch adds two biases where Keras has one, but not for a GRU.

@@ -1,0 +1,137 @@
+//! ViT as Hugging Face has it: names of the encoder and of the classifier on its class token.
+
+use super::encoder::{Block, dense, odd, same, shape_of};
+use crate::map::{Part, Rule, Step};
+use serde_json::Value;
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_nn::applications::ViT;
+use systole_nn::{Architecture, Model};
+
+const BLOCK: Block = Block {
+    attention: "attention.attention.",
+    parts: [
+        ("self_attention/attention_output", "attention.output.dense"),
+        ("self_attention_layer_norm", "layernorm_before"),
+        ("feedforward_intermediate_dense", "intermediate.dense"),
+        ("feedforward_output_dense", "output.dense"),
+        ("feedforward_layer_norm", "layernorm_after"),
+    ],
+};
+
+/// What stands before every name, where these are the weights of a ViT.
+pub(crate) fn prefix(theirs: &[(String, Literal)]) -> Option<&'static str> {
+    let has = |name: String| theirs.iter().any(|(n, _)| *n == name);
+    ["vit.", ""].into_iter().find(|p| {
+        has(format!("{p}embeddings.cls_token")) && has(format!("{p}encoder.layer.0.layernorm_before.weight"))
+    })
+}
+
+/// The dense layer that ViT's own class puts on the token, and no classifier uses.
+pub(crate) fn is_pooler(name: &str, prefix: &str) -> bool {
+    name.strip_prefix(prefix).is_some_and(|name| name.starts_with("pooler."))
+}
+
+/// Its layers, by the tensors that are there and, for the number of heads, by config.json; and what one sample is.
+///
+/// # Errors
+/// When it lacks a tensor, or config.json says what our ViT cannot be.
+pub(crate) fn architecture(
+    theirs: &[(String, Literal)],
+    config: Option<&Value>,
+    prefix: &str,
+) -> Result<(Architecture, TensorType)> {
+    let lacks = |name: &str| odd("ViT", &format!("it lacks {prefix}{name}, or that has another rank"));
+    let name = "embeddings.patch_embeddings.projection.weight";
+    let [hidden_dim, channels, patch_size, other] =
+        shape_of::<4>(theirs, &format!("{prefix}{name}")).ok_or_else(|| lacks(name))?;
+    let name = "embeddings.position_embeddings";
+    let [_, places, _] = shape_of::<3>(theirs, &format!("{prefix}{name}")).ok_or_else(|| lacks(name))?;
+    let side = (places.max(1) - 1).isqrt();
+    if side * side + 1 != places || patch_size != other || side == 0 || patch_size == 0 {
+        let why = format!("its {places} places and patches of {patch_size} by {other} make no square");
+        return Err(odd("ViT", &why));
+    }
+    let inside = |i: usize| {
+        shape_of::<2>(theirs, &format!("{prefix}encoder.layer.{i}.intermediate.dense.weight")).map(|d| d[0])
+    };
+    let mlp_dim = inside(0).ok_or_else(|| lacks("encoder.layer.0.intermediate.dense.weight"))?;
+    let number = |key: &str| config.and_then(|c| c.get(key)).and_then(Value::as_f64);
+    // Heads of all published sizes are 64 wide.
+    let num_heads = number("num_attention_heads").map_or((hidden_dim / 64).max(1), |n| n as usize);
+    if num_heads == 0 || hidden_dim % num_heads != 0 {
+        return Err(odd("ViT", &format!("{num_heads} heads do not share its width of {hidden_dim}")));
+    }
+    check(config)?;
+    let image_size = side.saturating_mul(patch_size);
+    let vit = ViT {
+        classes: shape_of::<2>(theirs, "classifier.weight").map_or(0, |[n, _]| n),
+        image_size,
+        patch_size,
+        num_layers: (0..1000).take_while(|i| inside(*i).is_some()).count(),
+        num_heads,
+        hidden_dim,
+        mlp_dim,
+        dropout_rate: number("hidden_dropout_prob").unwrap_or(0.0),
+        layer_norm_epsilon: number("layer_norm_eps").unwrap_or(1e-12),
+        ..ViT::default()
+    };
+    Ok((vit.architecture()?, TensorType::new(DType::F32, [image_size, image_size, channels])))
+}
+
+fn check(config: Option<&Value>) -> Result<()> {
+    let function = config.and_then(|c| c.get("hidden_act")).and_then(Value::as_str).unwrap_or("gelu");
+    if function != "gelu" {
+        return Err(odd("ViT", &format!("its hidden_act is {function}; ViT's is gelu")));
+    }
+    if config.and_then(|c| c.get("qkv_bias")).and_then(Value::as_bool) == Some(false) {
+        return Err(odd("ViT", "its config.json says that query, key and value have no biases"));
+    }
+    Ok(())
+}
+
+/// Whether a model is our ViT.
+pub(crate) fn is_one(model: &Model) -> bool {
+    let has = |name: &str| model.architecture().nodes.iter().any(|n| n.name == name);
+    has("patch_embedding") && has("class_token") && has("transformer_layer_0")
+}
+
+/// Rules for all layers of a ViT.
+///
+/// # Errors
+/// When the model has a weight that no ViT has.
+pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<Rule>> {
+    let rule = |path: &str, dims: &[usize]| {
+        rule(path, dims, prefix).ok_or_else(|| {
+            Error::new(ErrorKind::Config, format!("weight {path} has no name in Hugging Face's ViT"))
+        })
+    };
+    model.weights().into_iter().map(|(path, value)| rule(path, value.ty().shape.dims())).collect()
+}
+
+fn rule(path: &str, dims: &[usize], prefix: &str) -> Option<Rule> {
+    let at = |name: &str| format!("{prefix}{name}");
+    let widened = |name: &str, shape: &[usize]| {
+        let steps = vec![Step::Reshape(dims.to_vec())];
+        Some(Rule::of(path, dims, Part::new(at(name), shape, steps)))
+    };
+    let patches = "embeddings.patch_embeddings.projection";
+    match (path, dims) {
+        ("patch_embedding/kernel", [h, w, channels, out]) => {
+            let steps = vec![Step::Transpose(vec![2, 3, 1, 0])];
+            let part = Part::new(at(&format!("{patches}.weight")), &[*out, *channels, *h, *w], steps);
+            return Some(Rule::of(path, dims, part));
+        }
+        ("patch_embedding/bias", _) => return Some(same(path, dims, at(&format!("{patches}.bias")))),
+        ("class_token/token", [width]) => return widened("embeddings.cls_token", &[1, 1, *width]),
+        ("position_embedding/embeddings", [places, width]) => {
+            return widened("embeddings.position_embeddings", &[1, *places, *width]);
+        }
+        ("layer_norm/gamma", _) => return Some(same(path, dims, at("layernorm.weight"))),
+        ("layer_norm/beta", _) => return Some(same(path, dims, at("layernorm.bias"))),
+        ("predictions/kernel", [_, _]) => return Some(dense(path, dims, "classifier.weight".into())),
+        ("predictions/bias", _) => return Some(same(path, dims, "classifier.bias".into())),
+        _ => {}
+    }
+    let (i, weight) = path.strip_prefix("transformer_layer_")?.split_once('/')?;
+    BLOCK.rule(path, weight, dims, &format!("{prefix}encoder.layer.{i}."))
+}
