@@ -62,6 +62,7 @@ pub(crate) fn answerer(name: &str) -> Result<Answerer> {
         inputs: vec![InputSpec { name: "image".into(), ty }],
         nodes: Vec::new(),
         output: NodeInput::Input(0),
+        more_outputs: Vec::new(),
         networks: Vec::new(),
     });
     for (key, note) in &integers.notes {

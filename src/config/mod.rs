@@ -856,7 +856,7 @@ mod tests {
             { type = "r2_score", class_aggregation = "none" }, "ExpectedCalibrationError""#.replace('\n', " ");
         let made = with(&all).unwrap().compile_config(&[10]).unwrap().metrics;
         assert!(
-            matches!(&made[1], Metric::Precision { thresholds, top_k: Some(2), .. } if thresholds.is_empty())
+            matches!(&made[1], systole_nn::metric::Metric::Precision { thresholds, top_k: Some(2), .. } if thresholds.is_empty())
         );
         assert_eq!(made[3].name(), "sparse_categorical_crossentropy");
         assert_eq!((made[0].name(), made[4].name()), ("auc", "mean_iou"));

@@ -333,7 +333,7 @@ impl Model {
                 "loss",
                 (&now.loss, &now.losses, &now.loss_weights) != (&was.loss, &was.losses, &was.loss_weights),
             ),
-            ("metrics", metrics_of(now) != metrics_of(&was)),
+            ("metrics", !have_same_metrics(now, &was)),
             ("precision", now.precision != was.precision),
             ("seed", now.seed != was.seed || initial_seed != seed),
         ];
@@ -372,10 +372,11 @@ impl Model {
     }
 }
 
-/// All metrics, of all outputs and of each.
-fn metrics_of(config: &Compile) -> ([&[Metric]; 2], [&BTreeMap<String, Vec<Metric>>; 2]) {
-    let by_name = [&config.output_metrics, &config.output_weighted_metrics];
-    ([&config.metrics, &config.weighted_metrics], by_name)
+/// Whether two have the same metrics, of all outputs and of each.
+fn have_same_metrics(a: &Compile, b: &Compile) -> bool {
+    let of_all = (&a.metrics, &a.weighted_metrics) == (&b.metrics, &b.weighted_metrics);
+    let of_outputs = a.output_metrics == b.output_metrics;
+    of_all && of_outputs && a.output_weighted_metrics == b.output_weighted_metrics
 }
 
 fn of_another(what: &str) -> Error {

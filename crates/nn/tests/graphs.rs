@@ -322,8 +322,11 @@ fn what_does_not_fit_several_outputs_is_told() {
     assert!(e.contains("class_weight") && e.contains("sample_weight"), "{e}");
     let x = input("x", [4]);
     let twice = [&x.apply(dense(1).name("y")), &x.apply(dense(1).name("y"))];
-    let e =
-        Model::functional(&[x.clone()], twice).unwrap().compile(Compile::default()).unwrap_err().to_string();
+    let e = Model::functional(std::slice::from_ref(&x), twice)
+        .unwrap()
+        .compile(Compile::default())
+        .unwrap_err()
+        .to_string();
     assert!(e.contains("two outputs of the model are named y"), "{e}");
 }
 
@@ -399,7 +402,7 @@ fn what_cannot_be_a_layer_is_told() {
     let e = Model::sequential([LayerSpec::from(two)]).build(&[f32s(&[6])]).unwrap_err().to_string();
     assert!(e.contains("cannot be a layer") && e.contains("several outputs"), "{e}");
     let x = input("x", [4]);
-    let inner = Architecture::functional(&[x.clone()], &x.apply(dense(2))).unwrap();
+    let inner = Architecture::functional(std::slice::from_ref(&x), &x.apply(dense(2))).unwrap();
     let mut outer = Model::sequential([LayerSpec::from(inner).name("inner")]);
     let e = outer.build(&[f32s(&[5])]).unwrap_err().to_string();
     assert!(e.contains("input x takes samples of shape") && e.contains("inner"), "{e}");

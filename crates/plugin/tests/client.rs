@@ -121,7 +121,8 @@ fn a_model_trains_through_the_client_as_on_the_engine() {
         let x =
             Literal::from_slice([20, 6, 6], &(0..720).map(|i| (i % 37) as f32 / 37.0).collect::<Vec<_>>());
         let y = Literal::from_slice([20], &(0..20).map(|i| i % 10).collect::<Vec<i32>>());
-        let batch = Batch { inputs: vec![x.unwrap()], label: Some(y.unwrap()), weight: None };
+        let batch =
+            Batch { inputs: vec![x.unwrap()], label: Some(y.unwrap()), weight: None, ..Batch::default() };
         let mut step = model.device_batch_training(&batch).unwrap();
         let one = |_| step.run().and_then(|()| step.loss()).unwrap();
         (0..10).map(one).collect()
@@ -152,7 +153,7 @@ fn train_cnn(backend: Arc<dyn Backend>, strategy: Strategy) -> Vec<f64> {
     let x: Vec<f32> = (0..32 * 144).map(|i| ((i * 31) % 257) as f32 / 257.0).collect();
     let x = Literal::from_slice([32, 12, 12], &x).unwrap();
     let y = Literal::from_slice([32], &(0..32).map(|i| i % 10).collect::<Vec<i32>>());
-    let batch = Batch { inputs: vec![x], label: Some(y.unwrap()), weight: None };
+    let batch = Batch { inputs: vec![x], label: Some(y.unwrap()), weight: None, ..Batch::default() };
     let mut step = model.device_batch_training(&batch).unwrap();
     (0..10).map(|_| step.run().and_then(|()| step.loss()).unwrap()).collect()
 }
@@ -187,7 +188,7 @@ fn equal_layers_train_on_four_devices_as_on_one() {
         let x: Vec<f32> = (0..16 * 12).map(|i| ((i * 31) % 257) as f32 / 257.0).collect();
         let x = Literal::from_slice([16, 12], &x).unwrap();
         let y = Literal::from_slice([16], &(0..16).map(|i| i % 10).collect::<Vec<i32>>());
-        let batch = Batch { inputs: vec![x], label: Some(y.unwrap()), weight: None };
+        let batch = Batch { inputs: vec![x], label: Some(y.unwrap()), weight: None, ..Batch::default() };
         let mut step = model.device_batch_training(&batch).unwrap();
         (0..10).map(|_| step.run().and_then(|()| step.loss()).unwrap()).collect()
     };

@@ -117,7 +117,8 @@ fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
             return Err(Failure::usage(e.hint("leave --tta out")));
         }
     };
-    let mut answering = Answering { takes, scale, is_of_values, screen, told: 0, answers: Vec::new(), tta, integers };
+    let mut answering =
+        Answering { takes, scale, is_of_values, screen, told: 0, answers: Vec::new(), tta, integers };
     let show = |answer: Answer, model: &Model, all: &mut Vec<Answer>| match form {
         Some(_) => all.push(answer),
         None => answer.show(screen, model, takes, args.top as usize),

@@ -275,8 +275,13 @@ impl LayerSpec {
         if let Value::Object(keys) = &mut config {
             let rules = ["kernel_regularizer", "bias_regularizer", "activity_regularizer"];
             let of_parts = ["depthwise_regularizer", "pointwise_regularizer"];
-            let constraints =
-                ["kernel_constraint", "bias_constraint", "depthwise_constraint", "pointwise_constraint", "noise_shape"];
+            let constraints = [
+                "kernel_constraint",
+                "bias_constraint",
+                "depthwise_constraint",
+                "pointwise_constraint",
+                "noise_shape",
+            ];
             let rules = [rules.as_slice(), &of_parts, &constraints].concat();
             keys.retain(|key, value| !value.is_null() || !rules.contains(&key.as_str()));
             let of_masks = ["mask_zero", "zero_output_for_mask"];

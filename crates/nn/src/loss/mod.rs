@@ -663,7 +663,12 @@ impl Loss {
 
     /// `values, counts: f32[B, …] → f32[]`: Σ w·l·counts / Σ counts, and 0 where nothing counts; the sum alone, or by Σ w·counts, where
     /// the loss is reduced so.
-    fn reduce_counted(how: Reduction, values: &Tensor, sample_weight: Option<&Tensor>, counts: &Tensor) -> Tensor {
+    fn reduce_counted(
+        how: Reduction,
+        values: &Tensor,
+        sample_weight: Option<&Tensor>,
+        counts: &Tensor,
+    ) -> Tensor {
         let weight = sample_weight.map(|w| aligned(values, w).broadcast_to(values.shape()));
         let weighed = weight.as_ref().map_or_else(|| values.clone(), |w| values * w);
         let zero = values.zeros_like();

@@ -77,7 +77,9 @@ pub(super) fn upsampling(call: &mut Call) -> Result<usize> {
     let config = call.node.layer.layer().config();
     let operator = match config.get("interpolation").and_then(serde_json::Value::as_str) {
         None | Some("nearest") => Operator::new(Op::ResizeNearest, [x, size], []),
-        Some("bilinear") => Operator::new(Op::ResizeBilinear, [x, size], []).with(Field::HalfPixelCenters, 1.0),
+        Some("bilinear") => {
+            Operator::new(Op::ResizeBilinear, [x, size], []).with(Field::HalfPixelCenters, 1.0)
+        }
         Some(other) => {
             let what = format!("UpSampling2D with interpolation {other} has no operator of .tflite");
             return Err(Error::new(ErrorKind::Unsupported, what).hint("use nearest or bilinear"));
