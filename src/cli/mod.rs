@@ -38,6 +38,7 @@ mod run;
 mod run_folder;
 mod run_report;
 mod schedule;
+mod scores;
 mod screen;
 mod selftest;
 mod setup;

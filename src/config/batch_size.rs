@@ -95,7 +95,7 @@ impl Config {
 
 /// The model of a configuration, on the CPU.
 fn on_the_cpu(config: &Config) -> Result<Model> {
-    let sample = [config.usual_sample()];
+    let sample = config.model_inputs(&config.usual_sample());
     let mut model = config.layers_only()?;
     let output = model.output_for(&sample)?.shape.to_vec();
     let compile = config.compile_config(&output)?;

@@ -1,11 +1,12 @@
 //! What to try for a key that its table does not have: what another system calls so, the table where it stands, or the
 //! argument that does what it was to do.
 
+use super::biggan::ELSEWHERE;
 use systole_nn::{similar, suggestion, synonym};
 
 /// The tables and what may be set there without naming an optimizer's or a layer's class. The first is the whole.
 const TABLES: [(&str, &[&str]); 6] = [
-    ("", &["seed", "data", "model", "layers", "optimizer", "compile", "fit", "strategy", "callbacks"]),
+    ("", &["seed", "data", "model", "layers", "biggan", "optimizer", "compile", "fit", "strategy", "callbacks"]),
     (
         "fit",
         &[
@@ -100,6 +101,9 @@ const OTHERWISE: [(&str, &str); 9] = [
 
 /// What to try for a key that is not among the `known` ones of its table.
 pub(super) fn hint(key: &str, known: &[&str]) -> String {
+    if let Some((_, what)) = ELSEWHERE.iter().find(|(names, _)| known.contains(&"G_lr") && same(key, names)) {
+        return format!("another key does that here: {what}");
+    }
     if synonym(key, known).is_some() {
         return suggestion(key, known);
     }

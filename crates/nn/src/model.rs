@@ -514,7 +514,9 @@ impl Model {
     pub fn forward_graph(&self, batch_size: usize) -> Result<Arc<Graph>> {
         let precision = self.compiled.as_ref().map_or(Precision::Float32, |c| c.config.precision);
         let step = PredictStep::new(&self.architecture, precision, &backend("ref")?);
-        step.trace(&self.state, &self.example_batch(batch_size)?)
+        let inputs = self.architecture.inputs.iter().filter_map(|i| i.ty.as_ref());
+        let inputs = inputs.map(|t| Literal::zeros(with_batch(t, batch_size))).collect();
+        step.trace(&self.state, &Batch { inputs, label: None, weight: None })
     }
 
     /// The graph of a whole training step (forward, loss, backward, update, metrics) for a batch of `batch_size`.
@@ -544,27 +546,40 @@ impl Model {
         self.compiled()?.train.prepare(&self.state, &batch.buffers(), self.controls())
     }
 
-    /// Zeros of the model's input and label types: label shapes follow the loss.
-    fn example_batch(&self, batch_size: usize) -> Result<Batch> {
+    /// Types of what a step of `batch_size` samples takes: its fields, and its label, whose shape follows the loss.
+    ///
+    /// # Errors
+    /// When the model has no shapes yet.
+    pub fn step_types(&self, batch_size: usize) -> Result<(Vec<TensorType>, TensorType)> {
         let output = self.output.as_ref().ok_or_else(|| {
             Error::new(ErrorKind::Config, "the model has no shapes yet")
                 .hint("build it, or load a trained one")
         })?;
-        let with_batch = |t: &TensorType| {
-            t.with_shape(std::iter::once(batch_size).chain(t.shape.iter().copied()).collect::<Shape>())
-        };
-        let inputs = self.architecture.inputs.iter().filter_map(|i| i.ty.as_ref()).map(with_batch);
+        let own = self.compiled.as_ref().and_then(|c| c.config.train_step.as_ref());
+        let all = |types: &[TensorType], n: usize| types.iter().map(|t| with_batch(t, n)).collect();
+        if let Some((fields, label)) = own.and_then(|step| step.sample_types()) {
+            let n = batch_size * own.map_or(1, |step| step.batches());
+            return Ok((all(&fields, n), with_batch(&label, n)));
+        }
+        let inputs: Vec<TensorType> = self.architecture.inputs.iter().filter_map(|i| i.ty.clone()).collect();
         let label = match &self.compiled {
             Some(c) => c.config.training_loss().label(output),
             None => output.clone(),
         };
-        let label = with_batch(&label);
-        Ok(Batch {
-            inputs: inputs.map(Literal::zeros).collect(),
-            label: Some(Literal::zeros(label)),
-            weight: None,
-        })
+        Ok((all(&inputs, batch_size), with_batch(&label, batch_size)))
     }
+
+    /// Zeros of the types that a step takes.
+    fn example_batch(&self, batch_size: usize) -> Result<Batch> {
+        let (inputs, label) = self.step_types(batch_size)?;
+        let inputs = inputs.into_iter().map(Literal::zeros).collect();
+        Ok(Batch { inputs, label: Some(Literal::zeros(label)), weight: None })
+    }
+}
+
+/// Of a batch of so many.
+fn with_batch(sample: &TensorType, batch_size: usize) -> TensorType {
+    sample.with_shape(std::iter::once(batch_size).chain(sample.shape.iter().copied()).collect::<Shape>())
 }
 
 /// The summary of layers with so many weights that train, and that do not.
