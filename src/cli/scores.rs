@@ -44,7 +44,8 @@ pub(super) fn evaluate(
     let Some(features) = asked.features else { return Err(no_network(file, config)) };
     let pictures = asked.pictures.unwrap_or(PICTURES);
     let mut config = config.clone();
-    config.data.train_samples = Some(config.data.train_samples.map_or(pictures as u64, |n| n.min(pictures as u64)));
+    config.data.train_samples =
+        Some(config.data.train_samples.map_or(pictures as u64, |n| n.min(pictures as u64)));
     let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
     let began = Instant::now();
     let path = run_folder::model_file(features)?;
@@ -63,7 +64,9 @@ pub(super) fn evaluate(
     ));
     screen.line(format!(
         "  IS {:.3} ± {:.3} by the same network, of {} at the most",
-        made.inception.0, made.inception.1, data.class_names.len()
+        made.inception.0,
+        made.inception.1,
+        data.class_names.len()
     ));
     screen.line(format!(
         "  true test pictures ({}): FID {:.2}, IS {:.3} ± {:.3}",
@@ -95,8 +98,12 @@ pub(super) fn evaluate(
 
 /// Where no network was named: which one to train.
 fn no_network(file: &str, config: &Config) -> Failure {
-    let size = config.data.image_size.map_or(String::new(), |[h, w]| format!(" --set data.image_size=[{h},{w}]"));
-    let e = Error::new(ErrorKind::Config, format!("{file} makes pictures, and no network is named that looks at them"));
+    let size =
+        config.data.image_size.map_or(String::new(), |[h, w]| format!(" --set data.image_size=[{h},{w}]"));
+    let e = Error::new(
+        ErrorKind::Config,
+        format!("{file} makes pictures, and no network is named that looks at them"),
+    );
     let e = e.because("scores are made of what a classifier of the same pictures sees in them").hint(format!(
         "train one, then name it: {0} train cifar-cnn{size} --out runs/features, and {0} evaluate {file} --features runs/features",
         program()
@@ -138,7 +145,13 @@ fn bytes(x: Literal) -> Result<Literal> {
 }
 
 /// What it sees in pictures that are made, of all classes alike.
-fn made(network: &FeatureNetwork, gan: &BigGan, model: &mut Model, most: usize, seed: u64) -> Result<Features> {
+fn made(
+    network: &FeatureNetwork,
+    gan: &BigGan,
+    model: &mut Model,
+    most: usize,
+    seed: u64,
+) -> Result<Features> {
     let mut seen = None;
     for (part, start) in (0..most).step_by(AT_ONCE).enumerate() {
         let n = AT_ONCE.min(most - start);

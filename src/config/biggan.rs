@@ -12,7 +12,10 @@ use systole_nn::loss::Loss;
 
 /// Options of BigGAN-PyTorch that all trainings have, and what sets them here.
 pub(super) const ELSEWHERE: [(&str, &str); 9] = [
-    ("batch_size", "fit.batch_size is the batch of one update: num_D_accumulations parts of it are computed one after the other"),
+    (
+        "batch_size",
+        "fit.batch_size is the batch of one update: num_D_accumulations parts of it are computed one after the other",
+    ),
     ("num_epochs", "fit.epochs, with fit.steps_per_epoch"),
     ("dataset", "data.dataset"),
     ("augment", "data.augment = [\"flip\"]"),
@@ -22,7 +25,10 @@ pub(super) const ELSEWHERE: [(&str, &str); 9] = [
         "cross_replica mybn sync_bn",
         "statistics are always those of the whole batch, however many devices it is on: nothing has to be set",
     ),
-    ("toggle_grads split_D skip_init", "nothing has to be set: each update has the gradients of its own network only"),
+    (
+        "toggle_grads split_D skip_init",
+        "nothing has to be set: each update has the gradients of its own network only",
+    ),
     (
         "which_best no_fid test_every num_inception_images",
         "scores are measured when training is over: systole evaluate RUN --features CLASSIFIER",
@@ -51,11 +57,15 @@ impl Config {
             return Err(Wrong::new("optimizer.type", "BigGAN trains by Adam").hint("write type = \"adam\""));
         }
         if !matches!(super::settings::loss(&self.compile.loss)?, Loss::Hinge) {
-            return Err(Wrong::new("compile.loss", "BigGAN's loss is the hinge loss").hint("write loss = \"hinge\""));
+            return Err(
+                Wrong::new("compile.loss", "BigGAN's loss is the hinge loss").hint("write loss = \"hinge\"")
+            );
         }
         if !self.compile.metrics.is_empty() {
             return Err(Wrong::new("compile.metrics", "no metric says how good pictures are that are made")
-                .hint("write metrics = []; scores are measured by: systole evaluate RUN --features CLASSIFIER"));
+                .hint(
+                    "write metrics = []; scores are measured by: systole evaluate RUN --features CLASSIFIER",
+                ));
         }
         if self.compile.precision == "mixed_float16" {
             return Err(Wrong::new("compile.precision", "a step with several updates has no loss scale")
@@ -78,12 +88,17 @@ impl Config {
         };
         if !fits {
             let what = format!("the pictures are not {side} × {side}, which biggan.resolution is");
-            return Err(Wrong::new("data.image_size", what).hint(format!("set data.image_size=[{side},{side}]")));
+            return Err(
+                Wrong::new("data.image_size", what).hint(format!("set data.image_size=[{side},{side}]"))
+            );
         }
-        if !["cifar10", "folder", "records"].contains(&self.data.dataset.as_str()) || self.data.channels() != 3 {
+        if !["cifar10", "folder", "records"].contains(&self.data.dataset.as_str())
+            || self.data.channels() != 3
+        {
             let what = format!("BigGAN makes colour pictures, and {} has none", self.data.dataset);
-            return Err(Wrong::new("data.dataset", what)
-                .hint("set data.dataset to cifar10, or to folder or records with colour pictures of your own"));
+            return Err(Wrong::new("data.dataset", what).hint(
+                "set data.dataset to cifar10, or to folder or records with colour pictures of your own",
+            ));
         }
         let scale = self.data.scale;
         if (scale * 255.0 - 1.0).abs() > 1e-9 {

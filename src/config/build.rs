@@ -4,11 +4,11 @@ use super::{Config, augment, settings};
 use crate::datasets::{
     self, DataDir, FolderOptions, RecordShape, TextOptions, TrainingData, numbered, unnumbered,
 };
+use std::sync::Arc;
 use systole_base::rng::Stream;
 use systole_data::{AUTOTUNE, Dataset, Options, Sample, Share, Shuffle};
 use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
 use systole_nn::loss::Loss;
-use std::sync::Arc;
 use systole_nn::{Compile, Model, TrainStep};
 
 /// Height and width of a folder's pictures where no `image_size` is set.

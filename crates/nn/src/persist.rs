@@ -85,7 +85,8 @@ impl CompileConfig {
             (all(self.metrics), all(self.weighted_metrics));
         let loss = custom.known_loss(self.loss)?;
         let built_in = self.train_step.as_ref();
-        let built_in = built_in.map(|name| built_in_step(name, self.train_step_config.as_ref())).transpose()?;
+        let built_in =
+            built_in.map(|name| built_in_step(name, self.train_step_config.as_ref())).transpose()?;
         if let (Some(name), Some(None)) = (&self.train_step, &built_in) {
             let what = format!("the model's training step `{name}` is not known here");
             return Err(Error::new(ErrorKind::Config, what)

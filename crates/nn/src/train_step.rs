@@ -220,9 +220,8 @@ impl StepCx {
         let weights: Params = pairs.collect();
         let weights = weights.map(|name, old| self.changed.get(name).unwrap_or(old).clone());
         let builder = self.cx.builder().clone();
-        let (new, slots) = builder.scope("optimizer", || {
-            updates.optimizer.update(&updates.at, &weights, grads, &updates.slots)
-        });
+        let (new, slots) = builder
+            .scope("optimizer", || updates.optimizer.update(&updates.at, &weights, grads, &updates.slots));
         updates.slots = slots;
         self.adopt(new);
     }

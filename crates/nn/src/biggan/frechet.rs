@@ -34,9 +34,12 @@ impl FeatureStatistics {
     /// When there are none, or more than 1,024.
     pub fn new(n: usize) -> Result<FeatureStatistics> {
         if !(1..=MOST).contains(&n) {
-            return Err(Error::new(ErrorKind::Config, format!("statistics of {n} features cannot be compared"))
-                .because("roots of their covariances are taken")
-                .hint(format!("have 1 to {MOST} features: end the maps in a global average pooling")));
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("statistics of {n} features cannot be compared"),
+            )
+            .because("roots of their covariances are taken")
+            .hint(format!("have 1 to {MOST} features: end the maps in a global average pooling")));
         }
         Ok(FeatureStatistics { n, count: 0, mean: vec![0.0; n], products: vec![0.0; n * n] })
     }
@@ -112,7 +115,8 @@ pub fn inception_score(probabilities: &[f32], classes: usize, splits: usize) -> 
             marginal.iter_mut().zip(row).for_each(|(m, p)| *m += f64::from(*p) / n);
         }
         let terms = of.chunks_exact(classes).flat_map(|row| row.iter().zip(&marginal));
-        let kl: f64 = terms.filter(|(p, _)| **p > 0.0).map(|(p, m)| f64::from(*p) * (f64::from(*p) / m).ln()).sum();
+        let kl: f64 =
+            terms.filter(|(p, _)| **p > 0.0).map(|(p, m)| f64::from(*p) * (f64::from(*p) / m).ln()).sum();
         (kl / n).exp()
     };
     let scores: Vec<f64> = (0..splits).map(score).collect();

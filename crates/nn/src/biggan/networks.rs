@@ -245,8 +245,11 @@ impl BigGan {
             node.layer = node.layer.clone().trainable(false);
         }
         let [image, class] = self.data_types();
-        own.with_network("G", generator, &self.input_types())?
-            .with_network("D", self.discriminator()?, &[image, class])
+        own.with_network("G", generator, &self.input_types())?.with_network(
+            "D",
+            self.discriminator()?,
+            &[image, class],
+        )
     }
 
     /// Types of one sample of what the generator takes: noise and a class.

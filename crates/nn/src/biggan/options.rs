@@ -210,7 +210,11 @@ impl BigGan {
         };
         if !RESOLUTIONS.contains(&self.resolution) {
             let what = format!("there is no BigGAN of resolution {}", self.resolution);
-            return wrong("resolution", what, "one of 32, 64, 128, 256; data.image_size brings pictures to it");
+            return wrong(
+                "resolution",
+                what,
+                "one of 32, 64, 128, 256; data.image_size brings pictures to it",
+            );
         }
         for (key, n) in self.counts() {
             if n == 0 || n > 1 << 20 {
@@ -234,7 +238,11 @@ impl BigGan {
         }
         if self.hier && !self.G_shared {
             let hint = "set G_shared = true, or hier = false";
-            return wrong("hier", "hier needs G_shared: parts of the noise stand beside the shared embedding".into(), hint);
+            return wrong(
+                "hier",
+                "hier needs G_shared: parts of the noise stand beside the shared embedding".into(),
+                hint,
+            );
         }
         if self.hier && self.dim_z < self.slots() {
             let what = format!("dim_z is {}, and with hier there are {} parts", self.dim_z, self.slots());
@@ -245,9 +253,10 @@ impl BigGan {
 
     fn check_attention(&self) -> Result<()> {
         let least = if self.resolution == 32 { 8 } else { 4 };
-        for (key, text, channels) in
-            [("G_attn", &self.G_attn, self.G_ch), ("D_attn", &self.D_attn, self.D_ch)]
-        {
+        for (key, text, blocks) in [
+            ("G_attn", &self.G_attn, self.generator_sides()),
+            ("D_attn", &self.D_attn, self.discriminator_sides()),
+        ] {
             let wrong = |what: String, hint: &str| {
                 Err(Error::new(ErrorKind::Config, what).at(key).hint(hint.to_string()))
             };
@@ -261,9 +270,12 @@ impl BigGan {
                     }
                 }
             }
-            if text.trim() != "0" && channels < 8 {
-                let what = format!("self-attention takes an eighth of the channels, and there are {channels}");
-                return wrong(what, "have at least 8 channels, or no attention: \"0\"");
+            let few = blocks.iter().find(|(channels, side)| *channels < 8 && BigGan::attends(text, *side));
+            if let Some((channels, side)) = few {
+                let what = format!(
+                    "self-attention takes an eighth of the channels, and at a resolution of {side} there are {channels}"
+                );
+                return wrong(what, "have more channels, or no attention: \"0\"");
             }
         }
         Ok(())
@@ -342,6 +354,22 @@ impl BigGan {
             _ => (&[1, 2, 4, 8, 8, 16, 16], 6),
         };
         times.iter().enumerate().map(|(i, n)| (n * self.D_ch, i < halving)).collect()
+    }
+
+    /// Channels out of each of the generator's blocks, and the resolution.
+    fn generator_sides(&self) -> Vec<(usize, usize)> {
+        self.generator_blocks().iter().enumerate().map(|(i, [_, to])| (*to, 8 << i)).collect()
+    }
+
+    /// Channels out of each of the discriminator's blocks, and the resolution.
+    fn discriminator_sides(&self) -> Vec<(usize, usize)> {
+        let mut side = self.resolution;
+        let blocks = self.discriminator_blocks().into_iter();
+        let each = |(to, halves): (usize, bool)| {
+            side = if halves { side / 2 } else { side };
+            (to, side)
+        };
+        blocks.map(each).collect()
     }
 
     /// Whether self-attention follows a block that gives this resolution.

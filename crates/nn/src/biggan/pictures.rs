@@ -5,9 +5,9 @@ use crate::callback::{Callback, FitCx};
 use crate::initializer::Initializer;
 use crate::model::Model;
 use std::path::{Path, PathBuf};
+use systole_data::Dataset;
 use systole_data::disk::{Disk, write_atomically};
 use systole_data::format::png;
-use systole_data::Dataset;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 
 /// Pictures of each class in a grid.
@@ -73,7 +73,10 @@ pub fn grid(pictures: &Literal, columns: usize) -> Result<Literal> {
             .hint("give it ui8[count, height, width, channels]"));
     };
     if pictures.dtype() != DType::U8 || columns == 0 || n == 0 {
-        return Err(Error::new(ErrorKind::Data, format!("{} in {columns} columns is no grid", pictures.ty())));
+        return Err(Error::new(
+            ErrorKind::Data,
+            format!("{} in {columns} columns is no grid", pictures.ty()),
+        ));
     }
     let columns = columns.min(n);
     let rows = n.div_ceil(columns);
@@ -117,7 +120,8 @@ impl SampleGrid {
         }
         let written = || -> Result<()> {
             if let Some(folder) = file.parent() {
-                std::fs::create_dir_all(folder).map_err(|e| Error::io("cannot make the folder", folder, e))?;
+                std::fs::create_dir_all(folder)
+                    .map_err(|e| Error::io("cannot make the folder", folder, e))?;
             }
             write_atomically(&Disk, file, &[&png::to_bytes(&sheet)?])
         };

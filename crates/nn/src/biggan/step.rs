@@ -125,15 +125,16 @@ impl BigGan {
         let batch = image.dim(0);
         if batch % n != 0 || batch == 0 {
             let what = format!("a step of {batch} pictures cannot be parted into {n}");
-            let why = format!("{} updates of the discriminator in {} parts each", self.num_D_steps, n / self.num_D_steps);
+            let why = format!(
+                "{} updates of the discriminator in {} parts each",
+                self.num_D_steps,
+                n / self.num_D_steps
+            );
             return wrong(what, why, "let the batch size be a multiple of num_D_accumulations".into());
         }
         let each = batch / n;
         let pixels = image.convert(DType::F32) * 2.0 - 1.0;
-        Ok((
-            pixels.reshape([each, n, side, side, 3]),
-            label.convert(DType::I32).reshape([each, n]),
-        ))
+        Ok((pixels.reshape([each, n, side, side, 3]), label.convert(DType::I32).reshape([each, n])))
     }
 
     /// `f32[b, n, noise], i32[b, n]`: noise and classes for pictures to be made.

@@ -43,7 +43,12 @@ const CLASS: &str = "SpectralNormalization";
 
 impl Default for SpectralNormalization {
     fn default() -> SpectralNormalization {
-        SpectralNormalization { layer: Wrapped::default(), power_iterations: 1, keeps_kernel: false, epsilon: 1e-12 }
+        SpectralNormalization {
+            layer: Wrapped::default(),
+            power_iterations: 1,
+            keeps_kernel: false,
+            epsilon: 1e-12,
+        }
     }
 }
 
