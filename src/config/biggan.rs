@@ -10,31 +10,6 @@ use systole_nn::biggan::{BigGan, SampleGrid};
 use systole_nn::callback::Callback;
 use systole_nn::loss::Loss;
 
-/// Options of BigGAN-PyTorch that all trainings have, and what sets them here.
-pub(super) const ELSEWHERE: [(&str, &str); 9] = [
-    (
-        "batch_size",
-        "fit.batch_size is the batch of one update: num_D_accumulations parts of it are computed one after the other",
-    ),
-    ("num_epochs", "fit.epochs, with fit.steps_per_epoch"),
-    ("dataset", "data.dataset"),
-    ("augment", "data.augment = [\"flip\"]"),
-    ("shuffle", "data.shuffle"),
-    ("G_fp16 D_fp16 G_mixed_precision D_mixed_precision", "compile.precision = \"mixed_bfloat16\""),
-    (
-        "cross_replica mybn sync_bn",
-        "statistics are always those of the whole batch, however many devices it is on: nothing has to be set",
-    ),
-    (
-        "toggle_grads split_D skip_init",
-        "nothing has to be set: each update has the gradients of its own network only",
-    ),
-    (
-        "which_best no_fid test_every num_inception_images",
-        "scores are measured when training is over: systole evaluate RUN --features CLASSIFIER",
-    ),
-];
-
 impl Config {
     /// The first key that does not go with BigGAN.
     pub(super) fn check_biggan(&self) -> Result<(), Wrong> {
