@@ -70,12 +70,7 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         let asked = Asked { features: args.features.as_deref(), pictures: args.pictures.map(|n| n as usize) };
         return scores::evaluate((&file, &mut model), (&gan, &config), asked, screen);
     }
-    for (flag, given) in [("--features", args.features.is_some()), ("--pictures", args.pictures.is_some())] {
-        if given {
-            let e = Error::new(ErrorKind::Config, format!("{file} makes no pictures that could be scored"));
-            return Err(Failure::usage(e.at(flag).hint("leave it out")));
-        }
-    }
+    no_scores(args, &file)?;
     config.data.known_tokenizer = tokenizer_of(&model)?;
     let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
     check_samples(&model, &config, &data, &file)?;
@@ -124,6 +119,17 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         screen.object(&object.into());
     }
     Ok(0)
+}
+
+/// An error where scores are asked for of what makes no pictures.
+fn no_scores(args: &EvaluateArgs, file: &str) -> Result<(), Failure> {
+    for (flag, given) in [("--features", args.features.is_some()), ("--pictures", args.pictures.is_some())] {
+        if given {
+            let e = Error::new(ErrorKind::Config, format!("{file} makes no pictures that could be scored"));
+            return Err(Failure::usage(e.at(flag).hint("leave it out")));
+        }
+    }
+    Ok(())
 }
 
 /// How well a language model tells what comes next.
