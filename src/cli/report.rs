@@ -234,7 +234,7 @@ impl<'a> Report<'a> {
         self.history.best.iter().for_each(|b| screen.line(self.best_line(b, best)));
         screen.line(format!("Model: {}", model.display()));
         if self.config.biggan.is_some() {
-            screen.line(format!("Pictures: {}", quoted(&SampleGrid::last(folder))));
+            screen.line(format!("Pictures: {}", quoted(SampleGrid::last(folder))));
         }
         if let Some(events) = self.config.event_folder(folder) {
             screen.line(format!("Curves: tensorboard --logdir {}", quoted(&events)));

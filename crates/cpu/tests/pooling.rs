@@ -578,7 +578,8 @@ fn biases_before_and_after_a_pooling_have_one_gradient() {
         let d = grad(&(&y * &y).sum_all(), &[&before, &after]);
         let graph = g.finish(&d).unwrap();
         for backend in backends() {
-            let out = run_with(&backend, &graph, &arguments(&graph, -1.0, 1.0, 5), &CompileOptions::default());
+            let out =
+                run_with(&backend, &graph, &arguments(&graph, -1.0, 1.0, 5), &CompileOptions::default());
             let (before, after) = (out[0].to_f32s(), out[1].to_f32s());
             assert!(before.iter().any(|v| *v != 0.0), "{dtype:?}");
             before.iter().zip(&after).for_each(|(a, b)| {
