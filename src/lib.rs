@@ -35,6 +35,7 @@ struct Tutorials;
 /// The guides to models, training loops, callbacks and the toolbox, likewise.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/guide/models.md")]
+#[doc = include_str!("../docs/guide/biggan.md")]
 #[doc = include_str!("../docs/guide/fine-tuning.md")]
 #[doc = include_str!("../docs/guide/training-loops.md")]
 #[doc = include_str!("../docs/guide/callbacks.md")]

@@ -303,3 +303,31 @@ fn weights_that_cannot_be_read() {
     f.run(&["export", "none", "--format=torch", "--out=x.onnx"]).fails(2, &["end it in .pt"]);
     assert!(!f.path("y.safetensors").exists());
 }
+
+/// Options of BigGAN, and keys of other trainings that it has no use for.
+#[test]
+fn what_a_gan_cannot_be_trained_with() {
+    let f = Folder::new("bad-gan");
+    let refused = |code: i32, more: &[&str], parts: &[&str]| {
+        f.run(&[&["train", "biggan", "--out=out"], more].concat()).fails(code, &[parts, &["try: "]].concat());
+    };
+    let train = |more: &[&str], parts: &[&str]| refused(2, more, parts);
+    // What does not go with a key of the preset is told at that key.
+    let beside = |more: &[&str], parts: &[&str]| refused(1, more, parts);
+    train(&["--set=biggan.G_chanels=3"], &["there is no key `G_chanels`"]);
+    train(&["--set=biggan.batch_size=3"], &["another key does that here: fit.batch_size"]);
+    train(&["--set=biggan.cross_replica=true"], &["statistics are always those of the whole batch"]);
+    train(&["--set=biggan.resolution=48"], &["no BigGAN of resolution 48", "32, 64, 128, 256"]);
+    beside(&["--set=biggan.resolution=64"], &["data.image_size=[64,64]"]);
+    beside(&["--set=biggan.num_D_accumulations=3"], &["a batch of 50 cannot be computed in 3 equal parts"]);
+    train(&["--learning-rate=0.1"], &["BigGAN has two optimizers", "biggan.G_lr"]);
+    train(&["--set=optimizer.type=sgd"], &["BigGAN trains by Adam"]);
+    train(&["--set=compile.loss=mse"], &["hinge"]);
+    train(&["--set=compile.metrics=[\"accuracy\"]"], &["no metric says how good"]);
+    train(&["--precision=mixed_float16"], &["mixed_bfloat16"]);
+    train(&["--set=data.scale=1"], &["1/255"]);
+    train(&["--set=data.dataset=glyphs"], &["colour pictures"]);
+    train(&["--augment=mixup"], &["mixed pictures would be learned"]);
+    beside(&["--set=model.application=resnet50"], &["both a [biggan] and layers"]);
+    assert!(f.files("out").is_empty());
+}

@@ -246,7 +246,7 @@ fn a_trace_of_one_or_two_threads_survives_a_kill() {
 }
 
 /// Each preset, with layers and pictures so small that steps take no time.
-const PRESETS: [(&str, &[&str]); 12] = [
+const PRESETS: [(&str, &[&str]); 14] = [
     ("fashion-mnist", &["layers.0.filters=2"]),
     ("mnist", &["layers.1.units=8"]),
     ("lstm", &["layers.0.output_dim=8", "layers.1.units=8", "layers.2.units=8", "data.sequence_length=8"]),
@@ -268,7 +268,21 @@ const PRESETS: [(&str, &[&str]); 12] = [
             "data.sequence_length=16",
         ],
     ),
+    ("biggan", SMALL_GAN),
+    (
+        "biggan128",
+        &[
+            "biggan.resolution=32",
+            "data.image_size=[32, 32]",
+            "biggan.G_ch=8",
+            "biggan.D_ch=8",
+            "biggan.G_attn=8",
+        ],
+    ),
 ];
+
+const SMALL_GAN: &[&str] =
+    &["biggan.G_ch=1", "biggan.D_ch=1", "biggan.dim_z=8", "biggan.shared_dim=4", "biggan.num_D_steps=1"];
 
 #[test]
 fn the_trace_of_every_preset_is_whole_json() {

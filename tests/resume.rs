@@ -206,6 +206,58 @@ fn killed_runs_with_all_callbacks_decide_the_same() {
     println!("{kills} kills");
 }
 
+/// As above, of a generator and a discriminator: parts of batches, running means, grids of pictures. `SYSTOLE_GAN_KILLS` of them (2); the
+/// recorded run takes more.
+#[test]
+fn killed_runs_of_a_gan_end_with_the_same_bits() {
+    let wanted = std::env::var("SYSTOLE_GAN_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(2);
+    let f = Folder::new("kills-gan");
+    let run = |out: &str| -> Vec<String> {
+        let mut args = vec![
+            "train",
+            "biggan",
+            "--out",
+            out,
+            "--save-steps=1",
+            "--json",
+            "--batch-size=4",
+            "--no-report",
+        ];
+        args.extend(["--epochs=2", "--steps-per-epoch=4", "--set=data.train_samples=60"]);
+        let sets =
+            "G_ch=1 D_ch=1 dim_z=8 shared_dim=4 num_D_steps=1 num_D_accumulations=2 ema_start=3 save_every=3";
+        let sets = sets.split(' ').map(|set| format!("--set=biggan.{set}"));
+        args.iter().map(|a| a.to_string()).chain(sets).collect()
+    };
+    let left = |out: &str| {
+        let files = [
+            "colour-glyphs.safetensors",
+            "samples.png",
+            "samples/step-0000003.png",
+            "samples/step-0000006.png",
+        ];
+        files.map(|name| std::fs::read(f.path(out).join(name)).unwrap())
+    };
+    let began = Instant::now();
+    let whole = run("whole");
+    let whole = f.run(&whole.iter().map(String::as_str).collect::<Vec<_>>()).ok().json();
+    let longest = began.elapsed() / 2;
+    let mut draws = Stream::new(14, 0, 0);
+    let cut = run("cut");
+    let cut: Vec<&str> = cut.iter().map(String::as_str).collect();
+    let mut kills = 0;
+    while kills < wanted {
+        let _ = std::fs::remove_dir_all(f.path("cut"));
+        kills += kill_until_done(&f, &cut, &mut draws, longest);
+        assert!(left("cut") == left("whole"), "{kills} kills");
+    }
+    let told = f.run(&cut).ok().json();
+    for key in ["history", "loss", "D_loss", "G_loss", "total_steps"] {
+        assert_eq!(told[key], whole[key], "{key}, {kills} kills");
+    }
+    println!("{kills} kills");
+}
+
 #[test]
 fn a_run_moves_to_other_devices_when_it_is_told_to_and_says_so() {
     let f = Folder::with_data("moved");

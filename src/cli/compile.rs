@@ -4,7 +4,7 @@ use super::common::Common;
 use super::outcome::{Failure, Outcome, Run};
 use super::program;
 use super::screen::{Screen, number_of};
-use super::target::{Target, config_of};
+use super::target::{Target, config_of, set_all};
 use crate::config::Draft;
 use crate::devices::{compile_cache, find_plugin};
 use clap::Args;
@@ -44,6 +44,9 @@ pub(crate) struct CompileArgs {
     /// Samples in a step, of all devices together [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: Option<u64>,
+    /// Set any key of the TOML of a preset or a configuration: biggan.num_D_accumulations=8
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
     /// float32, mixed_bfloat16 or mixed_float16 [default: as in training]
     #[arg(long, value_name = "POLICY", value_parser = clap::builder::PossibleValuesParser::new(Precision::NAMES))]
     precision: Option<String>,
@@ -147,9 +150,11 @@ fn step(args: &CompileArgs, machine: &Machine) -> Result<Step, Failure> {
     let given =
         |list: &[(&'static str, bool)]| list.iter().find(|(_, given)| *given).map(|(option, _)| *option);
     if program::is_program(&args.program) {
-        if let Some(option) =
-            given(&[("--batch-size", args.batch_size.is_some()), ("--precision", args.precision.is_some())])
-        {
+        if let Some(option) = given(&[
+            ("--batch-size", args.batch_size.is_some()),
+            ("--precision", args.precision.is_some()),
+            ("--set", !args.sets.is_empty()),
+        ]) {
             return Err(refused(
                 option,
                 "a StableHLO file has its shapes and types already",
@@ -250,6 +255,7 @@ fn model(args: &CompileArgs) -> Result<(Model, usize), Failure> {
     if let Some(precision) = &args.precision {
         draft.set(format!("--precision {precision}"), "compile.precision", precision.as_str());
     }
+    set_all(&mut draft, &args.sets)?;
     let config = draft.finish()?;
     Ok((config.untrained()?, config.fit.batch_size))
 }
@@ -259,6 +265,10 @@ fn saved_model(target: &Target, args: &CompileArgs) -> Result<(Model, usize), Fa
     if args.precision.is_some() {
         let e = Error::new(ErrorKind::Config, "a saved model has its precision already").at("--precision");
         return Err(Failure::usage(e.hint("leave the option out, or name a preset or a TOML file")));
+    }
+    if let Some(set) = args.sets.first() {
+        let e = Error::new(ErrorKind::Config, "the step of a saved model is as it was saved");
+        return Err(Failure::usage(e.at(format!("--set {set}")).hint("name a preset or a TOML file")));
     }
     let model = target.model()?;
     let batch_size = config_of(&model, &args.program)?.map_or(32, |c| c.fit.batch_size);

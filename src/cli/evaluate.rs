@@ -7,6 +7,7 @@ use super::outcome::{Failure, Outcome, Run};
 use super::own_data::OwnData;
 use super::report::one;
 use super::run_folder::{self, Record};
+use super::scores::{self, Asked};
 use super::screen::{Screen, counted, values};
 use super::target::{config_of, set_all};
 use super::training::{call_as_asked, load_data};
@@ -18,6 +19,7 @@ use serde_json::{Map, json};
 use std::path::Path;
 use std::time::Instant;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_nn::biggan::BigGan;
 use systole_nn::loss::Loss;
 use systole_nn::{Logs, Model};
 
@@ -43,6 +45,12 @@ pub(crate) struct EvaluateArgs {
     /// Test-time augmentation: mix the answer with those to so many changed versions of each picture, as fastai's tta does
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "4", value_parser = clap::value_parser!(u64).range(1..=1000))]
     tta: Option<u64>,
+    /// Of a model that makes pictures: the classifier that looks at them and at true ones, a model file or the folder of a run
+    #[arg(long, value_name = "MODEL")]
+    features: Option<String>,
+    /// Pictures that are made and looked at, and true ones [default: 10000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
+    pictures: Option<u64>,
     /// Set any key of the model's TOML, such as data.records.encoding=latin1
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
@@ -58,6 +66,11 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     let file = run_folder::model_file(&args.model)?;
     let mut model = Model::load(&file)?;
     let mut config = config(args, &file, &model)?;
+    if let Some(gan) = BigGan::of(&model) {
+        let asked = Asked { features: args.features.as_deref(), pictures: args.pictures.map(|n| n as usize) };
+        return scores::evaluate((&file, &mut model), (&gan, &config), asked, screen);
+    }
+    no_scores(args, &file)?;
     config.data.known_tokenizer = tokenizer_of(&model)?;
     let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
     check_samples(&model, &config, &data, &file)?;
@@ -106,6 +119,17 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         screen.object(&object.into());
     }
     Ok(0)
+}
+
+/// An error where scores are asked for of what makes no pictures.
+fn no_scores(args: &EvaluateArgs, file: &str) -> Result<(), Failure> {
+    for (flag, given) in [("--features", args.features.is_some()), ("--pictures", args.pictures.is_some())] {
+        if given {
+            let e = Error::new(ErrorKind::Config, format!("{file} makes no pictures that could be scored"));
+            return Err(Failure::usage(e.at(flag).hint("leave it out")));
+        }
+    }
+    Ok(())
 }
 
 /// How well a language model tells what comes next.

@@ -12,7 +12,7 @@ use systole_ir::{Error, ErrorKind};
 
 #[derive(Args)]
 pub(crate) struct InitArgs {
-    /// fashion-mnist, mnist, glyphs, mlp, cifar-cnn, folder, tfrecord, table, resnet50, gpt2-small, gpt-micro or lstm
+    /// fashion-mnist, mnist, glyphs, mlp, cifar-cnn, folder, tfrecord, table, resnet50, gpt2-small, gpt-micro, lstm, biggan or biggan128
     #[arg(default_value = "fashion-mnist")]
     preset: String,
     /// The file to write [default: standard output]

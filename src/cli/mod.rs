@@ -45,6 +45,7 @@ mod run;
 mod run_folder;
 mod run_report;
 mod schedule;
+mod scores;
 mod screen;
 mod selftest;
 mod setup;

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_ir::knobs;
+use systole_nn::biggan::SampleGrid;
 use systole_nn::{BestEpoch, History, Logs, Model, RunPlace, Validation};
 use systole_runtime::backend;
 
@@ -171,6 +172,9 @@ impl<'a> Report<'a> {
         put("resumed_at", json!(resumed.map(|p| json!({"epoch": p.epoch + 1, "step": p.steps}))));
         put("model_file", json!(files.model.display().to_string()));
         put("best", self.best_object(files));
+        if self.config.biggan.is_some() {
+            put("samples", json!(SampleGrid::last(files.folder).display().to_string()));
+        }
         put("report", json!(self.report.as_ref().map(|p| p.display().to_string())));
         if let Some(confusions) = &self.confusions {
             put("most_confused", confusions.json());
@@ -229,6 +233,9 @@ impl<'a> Report<'a> {
         let Files { model, best, example, folder } = files;
         self.history.best.iter().for_each(|b| screen.line(self.best_line(b, best)));
         screen.line(format!("Model: {}", model.display()));
+        if self.config.biggan.is_some() {
+            screen.line(format!("Pictures: {}", quoted(SampleGrid::last(folder))));
+        }
         if let Some(events) = self.config.event_folder(folder) {
             screen.line(format!("Curves: tensorboard --logdir {}", quoted(&events)));
         }
@@ -240,6 +247,7 @@ impl<'a> Report<'a> {
         let data =
             self.config.data.dir.as_ref().map_or(String::new(), |d| format!(" --data-dir {}", quoted(d)));
         let predict = match self.data.has_example() && example.is_file() {
+            _ if self.config.biggan.is_some() => String::new(),
             true => format!("\n  {program} predict {to_use} {}   # what is in a picture", quoted(example)),
             false if self.data.language.is_some() => {
                 format!("\n  {program} generate {to_use} --prompt The   # what it makes of a begin")
@@ -256,9 +264,16 @@ impl<'a> Report<'a> {
                 )
             }
         };
-        screen.detail(format!(
-            "\nNext:{predict}\n  {go_on}\n  {program} evaluate {to_use}{data}   # measure it again"
-        ));
+        let measure = match &self.config.biggan {
+            Some(_) => {
+                format!(
+                    "{program} train cifar-cnn{data} --out runs/features   # a network that looks at pictures\n  \
+                     {program} evaluate {to_use}{data} --features runs/features   # how good its pictures are"
+                )
+            }
+            None => format!("{program} evaluate {to_use}{data}   # measure it again"),
+        };
+        screen.detail(format!("\nNext:{predict}\n  {go_on}\n  {measure}"));
     }
 
     /// `Test: sparse_categorical_accuracy 0.8690, loss 0.3921; after 5 epochs, 300 steps, 12.3 s`

@@ -24,7 +24,7 @@ use systole_nn::Model;
 #[derive(Args)]
 pub(crate) struct TrainArgs {
     /// A folder with one folder of pictures for each class, or of TFRecord, CSV or NumPy files; such a file; a text (.txt); a TOML file
-    /// (see `systole init`); or fashion-mnist, mnist, glyphs, mlp, cifar-cnn, resnet50, gpt2-small, gpt-micro, lstm. Without: fashion-mnist where its files are found or can be
+    /// (see `systole init`); or fashion-mnist, mnist, glyphs, mlp, cifar-cnn, resnet50, gpt2-small, gpt-micro, lstm, biggan, biggan128. Without: fashion-mnist where its files are found or can be
     /// downloaded, else glyphs
     #[arg(value_name = "FOLDER | FILE | CONFIG.toml | PRESET")]
     target: Option<String>,

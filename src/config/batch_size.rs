@@ -169,7 +169,7 @@ fn held(step: &dyn Executable) -> f64 {
 
 /// The model of a configuration on a device.
 fn compiled(config: &Config, device: &Arc<dyn Backend>, strategy: Strategy) -> Result<Model> {
-    let sample = [config.usual_sample()];
+    let sample = config.model_inputs(&config.usual_sample());
     let mut model = config.layers_only()?;
     let output = model.output_for(&sample)?.shape.to_vec();
     let compile = config.compile_config(&output)?;

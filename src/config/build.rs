@@ -4,11 +4,12 @@ use super::{Config, augment, settings};
 use crate::datasets::{
     self, DataDir, FolderOptions, RecordShape, TextOptions, TrainingData, numbered, unnumbered,
 };
+use std::sync::Arc;
 use systole_base::rng::Stream;
 use systole_data::{AUTOTUNE, Dataset, Options, Sample, Share, Shuffle};
 use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
 use systole_nn::loss::Loss;
-use systole_nn::{Compile, Model};
+use systole_nn::{Compile, Model, TrainStep};
 
 /// Height and width of a folder's pictures where no `image_size` is set.
 const FOLDER_SIZE: [usize; 2] = [64, 64];
@@ -95,6 +96,7 @@ impl Config {
         if let Some(language) = &data.language {
             return self.fit_language(language);
         }
+        self.fit_biggan(data);
         if !self.data.is_own() {
             return Ok(());
         }
@@ -103,6 +105,11 @@ impl Config {
         }
         if !data.class_names.is_empty() {
             return self.fit_classes(data.class_names.len());
+        }
+        if self.biggan.is_some() {
+            return Err(Error::new(ErrorKind::Config, "the pictures have no classes")
+                .because("BigGAN makes pictures of classes")
+                .hint("name a folder with one folder of pictures for each class"));
         }
         let preset = Config::preset("folder")?;
         if self.compile.loss == preset.compile.loss {
@@ -155,6 +162,10 @@ impl Config {
         }
         if self.fit.steps_per_epoch.is_some() {
             train = train.repeat();
+        } else if let (Some(_), Some(n)) = (&self.biggan, train.cardinality().finite()) {
+            // Its steps are of one size.
+            let step = self.samples_per_step() as u64;
+            train = train.take(n / step * step);
         }
         if let Some(s) = &data.streamed {
             let prepare = s.prepare.clone();
@@ -234,7 +245,7 @@ impl Config {
 
     /// Batches of what a model takes: pictures in their size and scaled, tokens as they are.
     fn batches(&self, elements: Dataset, data: &TrainingData, share: Option<Share>) -> Dataset {
-        let batches = elements.batch_share(self.fit.batch_size, share);
+        let batches = elements.batch_share(self.samples_per_step(), share);
         if !data.is_pictures() {
             return batches.prefetch(AUTOTUNE);
         }
@@ -263,7 +274,7 @@ impl Config {
     }
 
     /// Pictures in `data.image_size`; others as they are.
-    fn sized(&self, elements: Dataset, data: &TrainingData) -> Dataset {
+    pub(super) fn sized(&self, elements: Dataset, data: &TrainingData) -> Dataset {
         match self.data.image_size {
             Some([h, w]) if data.is_pictures() && data.element.shape[..2] != [h, w] => {
                 elements.map(move |s: Sample| s.map("image", move |x| x.resize(h, w)))
@@ -297,6 +308,9 @@ impl Config {
 
     /// The layers as a model without weights.
     pub fn layers_only(&self) -> Result<Model> {
+        if let Some(gan) = &self.biggan {
+            return Ok(Model::new(gan.architecture()?));
+        }
         let mut config = self.clone();
         config.fit_usual_tokens()?;
         settings::architecture(config.model.as_ref(), &config.layers).map(Model::new).map_err(|w| w.error)
@@ -305,7 +319,11 @@ impl Config {
     /// What `Model::compile` is given.
     pub fn compile_config(&self, output: &[usize]) -> Result<Compile> {
         Ok(Compile {
-            optimizer: settings::optimizer(&self.optimizer).map_err(|w| w.error)?,
+            optimizer: match &self.biggan {
+                Some(gan) => gan.optimizer(),
+                None => settings::optimizer(&self.optimizer).map_err(|w| w.error)?,
+            },
+            train_step: self.biggan.clone().map(|gan| Arc::new(gan) as Arc<dyn TrainStep>),
             precision: self.precision(),
             seed: self.seed,
             strategy: self.strategy(),
@@ -320,11 +338,15 @@ impl Config {
     /// When a layer cannot take the shape it gets (names the layer), or the output does not fit the classes.
     pub fn model(&self, sample: &TensorType, class_names: &[String]) -> Result<Model> {
         let mut model = self.layers_only()?;
-        let output = model.output_for(std::slice::from_ref(sample))?.shape.to_vec();
+        self.check_biggan_samples(sample, class_names.len())?;
+        let inputs = self.model_inputs(sample);
+        let output = model.output_for(&inputs)?.shape.to_vec();
         let compile = self.compile_config(&output)?;
-        check_output(&output, &compile.loss, class_names.len(), self.data.dataset == "text")?;
+        if self.biggan.is_none() {
+            check_output(&output, &compile.loss, class_names.len(), self.data.dataset == "text")?;
+        }
         model.compile(compile)?;
-        model.build(std::slice::from_ref(sample))?;
+        model.build(&inputs)?;
         model.class_names = class_names.to_vec();
         model.notes.insert("config".into(), self.to_toml()?);
         Ok(model)

@@ -5,7 +5,21 @@ use systole_nn::{similar, suggestion, synonym};
 
 /// The tables and what may be set there without naming an optimizer's or a layer's class. The first is the whole.
 const TABLES: [(&str, &[&str]); 6] = [
-    ("", &["seed", "data", "model", "layers", "optimizer", "compile", "fit", "strategy", "callbacks"]),
+    (
+        "",
+        &[
+            "seed",
+            "data",
+            "model",
+            "layers",
+            "biggan",
+            "optimizer",
+            "compile",
+            "fit",
+            "strategy",
+            "callbacks",
+        ],
+    ),
     (
         "fit",
         &[
@@ -98,8 +112,36 @@ const OTHERWISE: [(&str, &str); 9] = [
     ),
 ];
 
+/// Options of BigGAN-PyTorch that all trainings have, and what sets them here.
+const OF_BIGGAN: [(&str, &str); 9] = [
+    (
+        "batch_size",
+        "fit.batch_size is the batch of one update: num_D_accumulations parts of it are computed one after the other",
+    ),
+    ("num_epochs", "fit.epochs, with fit.steps_per_epoch"),
+    ("dataset", "data.dataset"),
+    ("augment", "data.augment = [\"flip\"]"),
+    ("shuffle", "data.shuffle"),
+    ("G_fp16 D_fp16 G_mixed_precision D_mixed_precision", "compile.precision = \"mixed_bfloat16\""),
+    (
+        "cross_replica mybn sync_bn",
+        "statistics are always those of the whole batch, however many devices it is on: nothing has to be set",
+    ),
+    (
+        "toggle_grads split_D skip_init",
+        "nothing has to be set: each update has the gradients of its own network only",
+    ),
+    (
+        "which_best no_fid test_every num_inception_images",
+        "scores are measured when training is over: systole evaluate RUN --features CLASSIFIER",
+    ),
+];
+
 /// What to try for a key that is not among the `known` ones of its table.
 pub(super) fn hint(key: &str, known: &[&str]) -> String {
+    if let Some((_, what)) = OF_BIGGAN.iter().find(|(names, _)| known.contains(&"G_lr") && same(key, names)) {
+        return format!("another key does that here: {what}");
+    }
     if synonym(key, known).is_some() {
         return suggestion(key, known);
     }

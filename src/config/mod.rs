@@ -6,6 +6,7 @@
 
 mod augment;
 mod batch_size;
+mod biggan;
 mod blame;
 mod build;
 mod callbacks;
@@ -34,6 +35,7 @@ use std::sync::Arc;
 use systole_data::Tuning;
 use systole_dist::Strategy;
 use systole_ir::{DType, Error, ErrorKind, Result, knobs};
+use systole_nn::biggan::BigGan;
 use systole_nn::callback::{Callback, Place};
 use systole_nn::{Compile, Limit, Precision, ValCheckInterval, max_time, optimizer};
 use systole_runtime::backend;
@@ -43,7 +45,7 @@ use toml::{Table, Value};
 pub const DATASETS: [&str; 7] = ["fashion-mnist", "mnist", "glyphs", "cifar10", "folder", "records", "text"];
 
 /// Names of the presets.
-pub const PRESETS: [&str; 12] = [
+pub const PRESETS: [&str; 14] = [
     "fashion-mnist",
     "mnist",
     "glyphs",
@@ -56,6 +58,8 @@ pub const PRESETS: [&str; 12] = [
     "gpt2-small",
     "gpt-micro",
     "lstm",
+    "biggan",
+    "biggan128",
 ];
 
 /// Values of `data.color_mode`, and the channels that they mean.
@@ -78,6 +82,9 @@ pub struct Config {
     /// or of those that its `inputs` name; `input` is that of the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Table>,
+    /// A generator and a discriminator, in place of `layers`: options of BigGAN-PyTorch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub biggan: Option<BigGan>,
     /// `type`, `learning_rate` (a number or a schedule) and the optimizer's arguments.
     pub optimizer: Table,
     /// Loss, metrics, precision.
@@ -371,6 +378,8 @@ impl Config {
             "gpt2-small" => include_str!("presets/gpt2-small.toml"),
             "gpt-micro" => include_str!("presets/gpt-micro.toml"),
             "lstm" => include_str!("presets/lstm.toml"),
+            "biggan" => include_str!("presets/biggan.toml"),
+            "biggan128" => include_str!("presets/biggan128.toml"),
             _ => return None,
         };
         // Comments that list what there is are filled in from the tables.
@@ -404,7 +413,10 @@ impl Config {
     /// The first key whose value makes no sense.
     fn check(&self) -> Result<(), Wrong> {
         self.data.check()?;
-        settings::architecture(self.model.as_ref(), &self.layers)?;
+        self.check_biggan()?;
+        if self.biggan.is_none() {
+            settings::architecture(self.model.as_ref(), &self.layers)?;
+        }
         settings::optimizer(&self.optimizer)?;
         let compile = self.compile.measures(&[10])?;
         if let Some(monitor) = self.fit.monitor.as_deref() {
@@ -473,7 +485,7 @@ impl Config {
             section.callback.take_place(&place);
             section.callback
         });
-        placed.collect()
+        placed.chain(self.sample_grid(folder)).collect()
     }
 
     /// Operations a second that this computer's processor can do at most, in products of the run's precision; of other devices that is

@@ -2,8 +2,7 @@
 
 use super::Config;
 use systole_base::rng::{Stream, hash_name};
-use systole_ir::{DType, Literal, Result, Shape, TensorType};
-use systole_nn::loss::Loss;
+use systole_ir::{DType, Literal, Result, TensorType};
 use systole_nn::{Batch, Model};
 
 impl Config {
@@ -24,23 +23,27 @@ impl Config {
     /// When an array is too large for memory.
     pub fn synthetic_batch(&self, model: &Model) -> Result<Batch> {
         let output = model.output_type().cloned().unwrap_or(TensorType::scalar(DType::F32));
-        let classes = output.shape.last().copied().unwrap_or(1);
-        let inputs =
-            model.architecture().inputs.iter().filter_map(|i| Some((i.name.as_str(), i.ty.as_ref()?)));
-        let inputs = inputs.map(|(name, ty)| self.draw(name, ty, classes)).collect::<Result<_>>()?;
-        let sparse = model
-            .compile_config()
-            .is_some_and(|c| matches!(c.loss.base(), Loss::SparseCategoricalCrossentropy { .. }));
-        let label = match output.shape.dims() {
-            [rest @ .., _] if sparse => TensorType::new(DType::I32, rest),
-            _ => output,
+        let own = model.compile_config().and_then(|c| c.train_step.as_ref());
+        let classes = match &self.biggan {
+            Some(gan) => gan.n_classes,
+            None => output.shape.last().copied().unwrap_or(1),
         };
-        Ok(Batch { inputs, label: Some(self.draw("label", &label, classes)?), ..Default::default() })
+        let (types, label) = model.step_types(self.fit.batch_size)?;
+        let names: Vec<String> = match own.filter(|step| !step.fields().is_empty()) {
+            Some(step) => step.fields(),
+            None => model.architecture().inputs.iter().map(|i| i.name.clone()).collect(),
+        };
+        let inputs = names.iter().zip(&types).map(|(name, ty)| self.draw(name, ty, classes));
+        Ok(Batch {
+            inputs: inputs.collect::<Result<_>>()?,
+            label: Some(self.draw("label", &label, classes)?),
+            ..Default::default()
+        })
     }
 
-    /// A batch of samples of type `ty`: integers below `limit`, or pixels.
+    /// A batch of type `ty`: integers below `limit`, or pixels.
     fn draw(&self, name: &str, ty: &TensorType, limit: usize) -> Result<Literal> {
-        let batch: Shape = std::iter::once(self.fit.batch_size).chain(ty.shape.iter().copied()).collect();
+        let batch = ty.shape.clone();
         let mut draws = Stream::new(self.seed, hash_name(&format!("synthetic/{name}")), 0);
         if ty.dtype.is_int() {
             let tokens: Vec<i32> = (0..batch.elements()).map(|_| draws.below(limit as u64) as i32).collect();

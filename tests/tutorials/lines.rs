@@ -166,6 +166,15 @@ fn small(what: &str) -> Vec<String> {
         "resnet50" => {
             (what, &["--set=model.width=4", "--set=model.depths=[1,1,1,1]", "--set=data.test_samples=4"])
         }
+        "biggan" => (
+            what,
+            &[
+                "--set=biggan.G_ch=1",
+                "--set=biggan.D_ch=1",
+                "--set=biggan.dim_z=8",
+                "--set=biggan.num_D_steps=1",
+            ],
+        ),
         "FOLDER" => ("recs", &["--set=data.test_samples=20"]),
         other => panic!("the page trains {other}, and this test does not know how to make it small"),
     };

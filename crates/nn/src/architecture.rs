@@ -195,6 +195,15 @@ impl Architecture {
         Ok(self)
     }
 
+    /// Whether the path of a weight, or of a layer's output, is of the network of this name; with `""` of the model's own layers.
+    pub(crate) fn is_of(&self, network: &str, path: &str) -> bool {
+        let begins = |name: &str| path.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
+        match network {
+            "" => !self.networks.iter().any(|(name, _)| begins(name)),
+            name => begins(name),
+        }
+    }
+
     /// The most layers between each layer's output and the model's.
     fn depths(&self) -> Vec<usize> {
         let mut depths = vec![0; self.nodes.len()];

@@ -270,6 +270,11 @@ impl Cx {
         self.weights.get(path)
     }
 
+    /// All weights by their paths.
+    pub(crate) fn known_weights(&self) -> &Params {
+        &self.weights
+    }
+
     /// Sets the value that a weight of any layer has after this step.
     pub(crate) fn update_at(&mut self, path: String, value: Tensor) {
         self.updates.insert(path, value);

@@ -12,6 +12,7 @@ mod averages;
 mod backup;
 mod batch;
 mod best;
+pub mod biggan;
 pub mod callback;
 mod check_numerics;
 mod compile;

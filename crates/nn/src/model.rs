@@ -539,7 +539,9 @@ impl Model {
     pub fn forward_graph(&self, batch_size: usize) -> Result<Arc<Graph>> {
         let precision = self.compiled.as_ref().map_or(Precision::Float32, |c| c.config.precision);
         let step = PredictStep::new(&self.architecture, precision, &backend("ref")?);
-        step.trace(&self.state, &self.example_batch(batch_size)?)
+        let inputs = self.architecture.inputs.iter().filter_map(|i| i.ty.as_ref());
+        let inputs = inputs.map(|t| Literal::zeros(with_batch(t, batch_size))).collect();
+        step.trace(&self.state, &Batch { inputs, ..Batch::default() })
     }
 
     /// The graph of a whole training step (forward, loss, backward, update, metrics) for a batch of `batch_size`.
@@ -569,33 +571,36 @@ impl Model {
         self.compiled()?.train.prepare(&self.state, &batch.buffers(), self.controls())
     }
 
-    /// Zeros of the model's input and label types: label shapes follow the loss.
-    fn example_batch(&self, batch_size: usize) -> Result<Batch> {
-        if !self.is_built() {
-            return Err(Error::new(ErrorKind::Config, "the model has no shapes yet")
-                .hint("build it, or load a trained one"));
+    /// Types of what a step of `batch_size` samples takes: its fields, and the label of its first output, whose shape follows the loss.
+    ///
+    /// # Errors
+    /// When the model has no shapes yet.
+    pub fn step_types(&self, batch_size: usize) -> Result<(Vec<TensorType>, TensorType)> {
+        let output = self.output_type().ok_or_else(|| {
+            Error::new(ErrorKind::Config, "the model has no shapes yet")
+                .hint("build it, or load a trained one")
+        })?;
+        let own = self.compiled.as_ref().and_then(|c| c.config.train_step.as_ref());
+        let all = |types: &[TensorType], n: usize| types.iter().map(|t| with_batch(t, n)).collect();
+        if let Some((fields, label)) = own.and_then(|step| step.sample_types()) {
+            let n = batch_size * own.map_or(1, |step| step.batches());
+            return Ok((all(&fields, n), with_batch(&label, n)));
         }
-        let with_batch = |t: &TensorType| {
-            t.with_shape(std::iter::once(batch_size).chain(t.shape.iter().copied()).collect::<Shape>())
-        };
-        let inputs = self.architecture.inputs.iter().filter_map(|i| i.ty.as_ref()).map(with_batch);
+        let inputs: Vec<TensorType> = self.architecture.inputs.iter().filter_map(|i| i.ty.clone()).collect();
+        let label = self.label_types().into_iter().next().unwrap_or_else(|| output.clone());
+        Ok((all(&inputs, batch_size), with_batch(&label, batch_size)))
+    }
+
+    /// Types of the labels of one sample, of all outputs that have any: as their losses would have them.
+    fn label_types(&self) -> Vec<TensorType> {
         let goals = self.compiled.as_ref().map_or(&[][..], |c| &c.goals.all);
         let of_goals = goals.iter().filter_map(|goal| {
             let output = self.outputs.get(goal.output)?;
             let loss = goal.soft.as_ref().or(goal.loss.as_ref());
             Some(loss.map_or_else(|| output.clone(), |loss| loss.label(output)))
         });
-        let mut labels: Vec<TensorType> = of_goals.collect();
-        if labels.is_empty() {
-            labels = self.own_label().into_iter().collect();
-        }
-        let mut labels = labels.iter().map(|ty| Literal::zeros(with_batch(ty)));
-        Ok(Batch {
-            inputs: inputs.map(Literal::zeros).collect(),
-            label: labels.next(),
-            more: labels.map(|label| (label, None)).collect(),
-            weight: None,
-        })
+        let labels: Vec<TensorType> = of_goals.collect();
+        if labels.is_empty() { self.own_label().into_iter().collect() } else { labels }
     }
 
     /// What a step of one's own may take for a label of one sample: as the loss would have it.
@@ -603,6 +608,23 @@ impl Model {
         let output = self.output_type()?;
         Some(self.compile_config().map_or_else(|| output.clone(), |config| config.loss.label(output)))
     }
+
+    /// Zeros of the types that a step takes.
+    fn example_batch(&self, batch_size: usize) -> Result<Batch> {
+        let (inputs, label) = self.step_types(batch_size)?;
+        let more = self.label_types().into_iter().skip(1);
+        Ok(Batch {
+            inputs: inputs.into_iter().map(Literal::zeros).collect(),
+            label: Some(Literal::zeros(label)),
+            more: more.map(|ty| (Literal::zeros(with_batch(&ty, batch_size)), None)).collect(),
+            weight: None,
+        })
+    }
+}
+
+/// Of a batch of so many.
+fn with_batch(sample: &TensorType, batch_size: usize) -> TensorType {
+    sample.with_shape(std::iter::once(batch_size).chain(sample.shape.iter().copied()).collect::<Shape>())
 }
 
 /// The summary of layers with so many weights that train, and that do not.

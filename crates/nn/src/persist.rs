@@ -2,6 +2,7 @@
 
 use crate::architecture::Architecture;
 use crate::backup::METRICS;
+use crate::biggan::{self, BigGan};
 use crate::compile::Compile;
 use crate::file::ModelFile;
 use crate::layer::Precision;
@@ -10,10 +11,12 @@ use crate::loss::Loss;
 use crate::metric::Metric;
 use crate::model::{Model, infer_specs};
 use crate::optimizer::Optimizer;
+use crate::train_step::TrainStep;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 
 const WEIGHTS: &str = "weights/";
@@ -53,6 +56,20 @@ struct CompileConfig {
     /// The name of a step of the user's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     train_step: Option<String>,
+    /// What a step that Systole has itself is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    train_step_config: Option<serde_json::Value>,
+}
+
+/// The step of a model file that Systole has itself.
+fn built_in_step(name: &str, config: Option<&serde_json::Value>) -> Result<Option<Arc<dyn TrainStep>>> {
+    let Some(config) = config.filter(|_| name == biggan::NAME) else { return Ok(None) };
+    let read: BigGan = serde_json::from_value(config.clone()).map_err(|e| {
+        let what = format!("the model's training step `{name}` is not readable");
+        Error::new(ErrorKind::Data, what).because(e.to_string())
+    })?;
+    read.check()?;
+    Ok(Some(Arc::new(read)))
 }
 
 impl CompileConfig {
@@ -69,6 +86,7 @@ impl CompileConfig {
             output_metrics: c.output_metrics.clone(),
             output_weighted_metrics: c.output_weighted_metrics.clone(),
             train_step: c.train_step.as_ref().map(|step| step.name().to_string()),
+            train_step_config: c.train_step.as_ref().and_then(|step| step.config()),
         }
     }
 
@@ -85,7 +103,10 @@ impl CompileConfig {
         let loss = custom.known_loss(self.loss)?;
         let losses = self.losses.into_iter().map(|(name, loss)| Ok((name, custom.known_loss(loss)?)));
         let losses = losses.collect::<Result<_>>()?;
-        if let Some(name) = &self.train_step {
+        let built_in = self.train_step.as_ref();
+        let built_in =
+            built_in.map(|name| built_in_step(name, self.train_step_config.as_ref())).transpose()?;
+        if let (Some(name), Some(None)) = (&self.train_step, &built_in) {
             let what = format!("the model's training step `{name}` is not known here");
             return Err(Error::new(ErrorKind::Config, what)
                 .because("a program made it itself, and a model file keeps its name only, not its code")
@@ -116,6 +137,10 @@ impl CompileConfig {
             loss_weights: self.loss_weights,
             output_metrics: self.output_metrics,
             output_weighted_metrics: self.output_weighted_metrics,
+            // Checked when the file was read.
+            train_step: self
+                .train_step
+                .and_then(|name| built_in_step(&name, self.train_step_config.as_ref()).ok().flatten()),
             ..Compile::default()
         }
     }
@@ -319,7 +344,7 @@ impl Model {
     /// Checks that a run was compiled as this model is, and takes over its learning rate, which callbacks may change.
     fn same_training(&mut self, was: Option<CompileConfig>, seed: u64) -> Result<Precision> {
         let was = was.ok_or_else(|| of_another("training"))?;
-        let own_step = was.train_step.clone();
+        let (own_step, own_config) = (was.train_step.clone(), was.train_step_config.clone());
         let was = was.into_compile();
         let initial_seed = self.seed;
         let compiled = self.compiled.as_mut().ok_or_else(|| of_another("training"))?;
@@ -329,6 +354,7 @@ impl Model {
         let differs = [
             ("optimizer", optimizer != was.optimizer),
             ("step", now.train_step.as_ref().map(|step| step.name()) != own_step.as_deref()),
+            ("options", now.train_step.as_ref().and_then(|step| step.config()) != own_config),
             (
                 "loss",
                 (&now.loss, &now.losses, &now.loss_weights) != (&was.loss, &was.losses, &was.loss_weights),

@@ -146,6 +146,7 @@ pub(crate) const SYNONYMS: &[(&str, &str)] = &[
     ("gpt2", "gpt transformer gpt2small"),
     ("resnet50", "resnet imagenet"),
     ("lstm", "rnn gru"),
+    ("biggan", "gan dcgan sagan generator"),
     // Changes of training pictures.
     ("random_flip", "flip hflip fliplr horizontalflip randomhorizontalflip flipleftright flipitem"),
     ("random_flip_up_down", "vflip flipud verticalflip randomverticalflip dihedral"),

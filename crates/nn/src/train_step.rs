@@ -56,6 +56,22 @@ pub trait TrainStep: Debug + Send + Sync {
         None
     }
 
+    /// What makes a step that Systole has itself what it is, for model files; the steps of a user's own are not kept.
+    fn config(&self) -> Option<serde_json::Value> {
+        None
+    }
+
+    /// Types of one sample of each of the [`fields`](TrainStep::fields), and of its label: where they are known, steps can be planned and
+    /// compiled without data.
+    fn sample_types(&self) -> Option<(Vec<TensorType>, TensorType)> {
+        None
+    }
+
+    /// How many batches a step takes at once, as one.
+    fn batches(&self) -> usize {
+        1
+    }
+
     /// Names of the fields of the data that a step takes, in the order of [`StepCx::field`]. Unless written: the inputs of the model, or
     /// the only field that is no label. Labels and weights of samples need not be named: [`StepCx::label`].
     fn fields(&self) -> Vec<String> {
@@ -177,27 +193,85 @@ impl StepCx {
         &self.trainable
     }
 
+    /// `→ f32[], …`: a loss and its gradients by weights that are trained, which stay as they are: those of a network, or with `""` of the
+    /// model's own layers. Sums over several batches are one batch's: [`StepCx::apply_gradients`].
+    #[track_caller]
+    pub fn gradients(&mut self, network: &str, loss: impl FnOnce(&mut StepCx) -> Tensor) -> (Tensor, Params) {
+        let value = scalar(loss(self));
+        let meant = self.trained_paths(network);
+        let value = self.cx.with_penalties(&value, |path| self.architecture.is_of(network, path));
+        let leaves: Vec<Tensor> = meant.iter().filter_map(|p| self.trainable.get(p)).cloned().collect();
+        if self.updates.is_none() {
+            return (value, Params::new());
+        }
+        let grads = grad(&value, &leaves.iter().collect::<Vec<_>>());
+        (value, meant.into_iter().zip(grads).collect())
+    }
+
+    /// Changes the weights that gradients were made of, by their optimizer. Nothing in validation. `mixed_float16` is refused.
+    pub fn apply_gradients(&mut self, grads: &Params) {
+        self.minimized += 1;
+        let Some(updates) = &mut self.updates else { return };
+        if updates.loss_scale.is_some() {
+            // A step with gradients of its own is refused like one of several updates: nothing scales their losses.
+            self.minimized += 1;
+        }
+        let pairs = grads.names().filter_map(|p| Some((p.to_string(), self.trainable.get(p)?.clone())));
+        let weights: Params = pairs.collect();
+        let weights = weights.map(|name, old| self.changed.get(name).unwrap_or(old).clone());
+        let builder = self.cx.builder().clone();
+        let (new, slots) = builder
+            .scope("optimizer", || updates.optimizer.update(&updates.at, &weights, grads, &updates.slots));
+        updates.slots = slots;
+        self.adopt(new);
+    }
+
+    /// Weights of the model's own layers, which do not train, go towards those of a network of the same layers: `keep` (`f32[]`) of each
+    /// stays. Moving statistics too. Only while training.
+    pub fn follow(&mut self, network: &str, keep: &Tensor) {
+        if self.updates.is_none() {
+            return;
+        }
+        let prefix = format!("{network}/");
+        let all = self.cx.known_weights();
+        let pairs = all.iter().filter_map(|(path, new)| {
+            let own = path.strip_prefix(&prefix)?;
+            Some((own.to_string(), all.get(own)?.clone(), new.clone()))
+        });
+        let pairs: Vec<_> = pairs.collect();
+        for (own, old, new) in pairs {
+            let wide = keep.broadcast_to(old.shape());
+            let rest = (keep.ones_like() - keep).broadcast_to(old.shape());
+            let value = old * wide + new * rest;
+            self.cx.replace_weight(&own, &value);
+            self.changed.insert(own, value);
+        }
+    }
+
+    /// `→ i64[]`: updates before this step; `None` in validation.
+    pub fn step(&self) -> Option<&Tensor> {
+        self.updates.as_ref().map(|u| &u.at.step)
+    }
+
+    fn trained_paths(&self, network: &str) -> Vec<String> {
+        let of = |path: &&str| self.architecture.is_of(network, path);
+        self.trainable.names().filter(of).map(str::to_string).collect()
+    }
+
     /// Changes weights so that `loss` (`f32[]`) becomes less, and returns it: those of the network of this name, or `""` for the model's own
     /// layers. What comes after it in the step sees the changed weights. In validation only the loss is computed.
     #[track_caller]
     pub fn minimize(&mut self, network: &str, loss: impl FnOnce(&mut StepCx) -> Tensor) -> Tensor {
         let value = scalar(loss(self));
         self.minimized += 1;
-        let names: Vec<String> = self.trainable.names().map(str::to_string).collect();
-        let networks: Vec<String> = self.architecture.networks.iter().map(|(n, _)| format!("{n}/")).collect();
-        let own = format!("{network}/");
-        let is_meant = |path: &str| match network {
-            "" => !networks.iter().any(|n| path.starts_with(n)),
-            _ => path.starts_with(&own),
-        };
-        let meant: Vec<String> = names.into_iter().filter(|path| is_meant(path)).collect();
+        let meant = self.trained_paths(network);
         if meant.is_empty() && self.updates.is_some() {
             return self.nothing(
                 &format!("`{network}` has no weights to change"),
                 "name a network, or \"\" for the model",
             );
         }
-        let value = self.cx.with_penalties(&value, is_meant);
+        let value = self.cx.with_penalties(&value, |path| self.architecture.is_of(network, path));
         self.descend(&value, &meant);
         value
     }
@@ -214,6 +288,13 @@ impl StepCx {
         // In (−1, 1), both ends left out.
         let spread = unit * (2.0 - 2f64.powi(-23)) - (1.0 - 2f64.powi(-24));
         spread.erf_inv() * std::f64::consts::SQRT_2
+    }
+
+    /// `→ i32[shape]`: draws from 0 to below `limit`, others in each step. In validation each batch has the same.
+    pub fn integers(&mut self, shape: &[usize], limit: usize) -> Tensor {
+        let drawn = (self.uniform(shape) * limit as f64).floor();
+        // The greatest draw times the limit may be rounded up to it.
+        drawn.minimum(&drawn.scalar_like(limit.saturating_sub(1) as f64)).convert(DType::I32)
     }
 
     /// `→ f32[shape]`: draws from 0 to below 1, others in each step. In validation each batch has the same.
@@ -270,6 +351,11 @@ impl StepCx {
             None => updates.optimizer.update(&updates.at, &weights, &grads, &updates.slots),
         });
         updates.slots = slots;
+        self.adopt(new);
+    }
+
+    /// Weights after an update, for all that comes after it.
+    fn adopt(&mut self, new: Params) {
         for (path, value) in self.cx.constrained(new) {
             self.cx.replace_weight(&path, &value);
             if self.changed.get(&path).is_some() {

@@ -26,6 +26,9 @@ pub(crate) struct PlanArgs {
     /// float32, mixed_bfloat16 or mixed_float16 [default: as in training]
     #[arg(long, value_name = "POLICY")]
     pub(super) precision: Option<String>,
+    /// Set any key of the TOML: biggan.num_D_accumulations=8
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(super) sets: Vec<String>,
     /// Steps of the run
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "epochs")]
     pub(super) steps: Option<u64>,

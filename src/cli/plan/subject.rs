@@ -3,7 +3,7 @@
 use super::args::PlanArgs;
 use crate::cli::program;
 use crate::cli::screen::number_of;
-use crate::cli::target::{is_path, missing};
+use crate::cli::target::{is_path, missing, set_all};
 use crate::config::{Config, Draft, PRESETS};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -93,6 +93,7 @@ impl Subject {
         if let Some(p) = &args.precision {
             draft.set(format!("--precision {p}"), "compile.precision", p);
         }
+        set_all(&mut draft, &args.sets).map_err(|failure| failure.error)?;
         let config = draft.finish().map_err(|r| r.error)?;
         let batch = args.batch_size.map_or(config.fit.batch_size, |n| n as usize);
         let model = Box::new(config.untrained()?);
@@ -220,6 +221,7 @@ fn of_training(args: &PlanArgs) -> Option<&'static str> {
         ("--samples", args.samples.is_some()),
         ("--batch-size", args.batch_size.is_some()),
         ("--precision", args.precision.is_some()),
+        ("--set", !args.sets.is_empty()),
     ];
     given.into_iter().find(|g| g.1).map(|g| g.0)
 }

@@ -11,6 +11,7 @@ use systole::config::{
 };
 use systole::datasets::RecordOptions;
 use systole_nn::applications::{APPLICATIONS, TABLE};
+use systole_nn::biggan::BigGan;
 use systole_nn::callback::{CALLBACK_NAMES, defaults_of};
 use systole_nn::layers::{BuiltIn, LAYER_NAMES};
 use systole_nn::loss::{self, Loss};
@@ -25,6 +26,7 @@ const HEADER: [&str; 4] = ["key", "type", "default", "meaning"];
 fn the_configuration_guide_lists_every_key() {
     let config = Source::read("src/config/mod.rs");
     let fine_tune = Source::read("src/config/fine_tune.rs");
+    let biggan = Source::read("crates/nn/src/biggan/options.rs");
     let records = Source::read("crates/datasets/src/record_options.rs");
     let columns = Source::read("crates/datasets/src/columns.rs");
     let whole = "[data]\ndataset = \"glyphs\"\n[optimizer]\n[compile]\nloss = \"?\"\n[fit]\nepochs = 1\nbatch_size = 1";
@@ -45,6 +47,7 @@ fn the_configuration_guide_lists_every_key() {
         ("columns", keys_of(&columns, "ColumnCode", &listed(column.message()), &["name"], &Value::Null)),
         ("model", applications()),
         ("layers", layers()),
+        ("biggan", section::<BigGan>(&biggan, "BigGan", "")),
         ("optimizer", optimizers()),
         ("callbacks", callbacks()),
         ("schedules", schedules()),

@@ -173,6 +173,10 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "Vec<Table>" => "list of tables",
         "Data" | "CompileSection" | "FitSection" | "StrategySection" | "RecordOptions"
         | "FineTuneSection" => "table",
+        "BigGan" => "table",
+        "Param" => "`\"SN\"` or `\"none\"`",
+        "NormStyle" => "`\"bn\"` or `\"nonorm\"`",
+        "Init" => "`\"ortho\"`, `\"N02\"`, `\"glorot\"` or `\"xavier\"`",
         "FrozenBatchNorm" => "`\"train\"` or `\"inference\"`",
         "Vec<ColumnCode>" => "list of tables",
         "Value" => "name, or a table",

@@ -95,6 +95,7 @@ layers! {
     Permute, RepeatVector, Identity in mod order;
     Activation(ActivationLayer), ReLU, LeakyReLU, ELU, Softmax in mod activations;
     PReLU in mod prelu;
+    ResidualGain in mod residual_gain;
     Dropout in mod dropout;
     SpatialDropout1D, SpatialDropout2D, SpatialDropout3D in mod spatial_dropout;
     ActivityRegularization in mod activity_regularization;

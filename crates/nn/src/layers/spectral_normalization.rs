@@ -18,6 +18,9 @@ use systole_ir::GraphBuilder;
 /// is used as it is. A kernel is a matrix of its last dimension by all others. Weights: those of the layer, after its name,
 /// and, not trained, `vector_u: f32[1, F]`. Source: Miyato et al. 2018.
 ///
+/// With `keeps_kernel`, as in PyTorch and BigGAN, the kernel that is kept stays as it is: each call divides, trained or not, and
+/// gradients are those of the kernel before the division.
+///
 /// ```
 /// use systole_nn::layers::{conv2d, flatten, spectral_normalization};
 /// assert!(spectral_normalization(conv2d(16, 3)).power_iterations(2).check().is_ok());
@@ -30,13 +33,22 @@ pub struct SpectralNormalization {
     pub layer: Wrapped,
     /// Steps of the power method in each step of training. Default: 1.
     pub power_iterations: usize,
+    /// Whether the kernel that is kept is that before the division. Not Keras's. Default: false.
+    pub keeps_kernel: bool,
+    /// Least length of a vector of the power method, and least value that a kernel is divided by. Default: 1e-12.
+    pub epsilon: f64,
 }
 
 const CLASS: &str = "SpectralNormalization";
 
 impl Default for SpectralNormalization {
     fn default() -> SpectralNormalization {
-        SpectralNormalization { layer: Wrapped::default(), power_iterations: 1 }
+        SpectralNormalization {
+            layer: Wrapped::default(),
+            power_iterations: 1,
+            keeps_kernel: false,
+            epsilon: 1e-12,
+        }
     }
 }
 
@@ -52,6 +64,9 @@ impl SpectralNormalization {
             let features = known.shape.last().copied().unwrap_or(1);
             let start = Initializer::TruncatedNormal { mean: 0.0, stddev: 0.02 };
             let u = cx.variable("vector_u", &[1, features], &start, false);
+            if self.keeps_kernel {
+                return Ok(self.call_divided(cx, (&inner, x), (&name, &known.path), (&kernel, &u), trains));
+            }
             if cx.training() && trains {
                 let (normal, u) = self.normalised(&kernel, &u);
                 cx.update("vector_u", u);
@@ -66,6 +81,27 @@ impl SpectralNormalization {
         })
     }
 
+    /// The layer with its kernel divided in this call only.
+    fn call_divided(
+        &self,
+        cx: &mut Cx,
+        (inner, x): (&LayerSpec, &Tensor),
+        (name, path): (&str, &str),
+        (kernel, u): (&Tensor, &Tensor),
+        trains: bool,
+    ) -> Tensor {
+        let (normal, moved) = self.normalised(kernel, u);
+        if cx.training() && trains {
+            cx.update("vector_u", moved);
+        }
+        cx.scope(name, |cx| {
+            cx.replace_own(path, &normal);
+            let y = inner.call(cx, std::slice::from_ref(x));
+            cx.replace_own(path, kernel);
+            y
+        })
+    }
+
     /// `kernel: f32[…, F], u: f32[1, F] → f32[…, F], f32[1, F]`: the kernel over its greatest singular value, and the vector
     /// that this began to point along.
     fn normalised(&self, kernel: &Tensor, u: &Tensor) -> (Tensor, Tensor) {
@@ -73,9 +109,11 @@ impl SpectralNormalization {
         let rows = kernel.ty().elements() / features.max(1);
         let matrix = kernel.reshape([rows, features]);
         let (mut u, mut v) = (u.clone(), None);
+        // Both vectors are constants of the derivative.
+        let fixed = if self.keeps_kernel { matrix.stop_gradient() } else { matrix.clone() };
         for _ in 0..self.power_iterations {
-            let next = unit(&u.dot(&matrix.transpose(&[1, 0])), &[0, 1]);
-            u = unit(&next.dot(&matrix), &[0, 1]);
+            let next = self.unit(&u.dot(&fixed.transpose(&[1, 0])));
+            u = self.unit(&next.dot(&fixed));
             v = Some(next);
         }
         let stretched = v.map_or(u.clone(), |v| v.dot(&matrix));
@@ -84,6 +122,18 @@ impl SpectralNormalization {
         let zero = sigma.equal(&sigma.zeros_like());
         let divisor = zero.select(&sigma.ones_like(), &sigma);
         (kernel / divisor.broadcast_to(kernel.shape()), u)
+    }
+}
+
+impl SpectralNormalization {
+    /// `f32[1, N] → f32[1, N]`, of length 1.
+    fn unit(&self, x: &Tensor) -> Tensor {
+        if self.epsilon == 1e-12 {
+            return unit(x, &[0, 1]);
+        }
+        let squares = (x * x).sum(&[0, 1]);
+        let floor = squares.builder().full(squares.ty(), self.epsilon * self.epsilon);
+        x * squares.maximum(&floor).rsqrt().broadcast_to(x.shape())
     }
 }
 
@@ -108,6 +158,7 @@ impl Arguments for SpectralNormalization {
         if self.power_iterations == 0 {
             return Err(wrong(CLASS, "power_iterations of at least 1", 0));
         }
+        at_least_0(CLASS, "epsilon", self.epsilon)?;
         let class = self.layer.of(CLASS)?.class_name();
         match HAVE_KERNELS.contains(&class) {
             true => Ok(()),
@@ -174,6 +225,8 @@ pub fn spectral_normalization(layer: impl Into<LayerSpec>) -> LayerSpec {
 setters!(LayerSpec:
     /// Steps of SpectralNormalization's power method in each step of training.
     power_iterations: usize as usize;
+    /// Whether SpectralNormalization keeps the kernel before the division.
+    keeps_kernel: bool as bool;
 );
 
 /// Layers with inputs that they take and refuse.
@@ -187,6 +240,13 @@ pub(super) fn samples() -> Vec<LayerSample> {
             &[2, 4, 3, 4],
             own,
             Some(&[2, 30]),
+        ),
+        LayerSample::new(
+            spectral_normalization(dense(4).name("own")).keeps_kernel(true),
+            &[2, 5],
+            &[2, 4],
+            own,
+            Some(&[2, 0]),
         ),
     ]
 }
