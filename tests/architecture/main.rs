@@ -47,6 +47,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "systole-weights",
         &["systole-nn", "systole-dist", "systole-runtime", "systole-data", "systole-ir", "systole-base"],
     ),
+    ("systole-tpu1", &["systole-base"]),
     ("systole-pjrt", &["systole-runtime", "systole-ir", "systole-base"]),
     (
         "systole-plugin",
@@ -79,6 +80,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-plan",
             "systole-mlir",
             "systole-program",
+            "systole-tpu1",
             "systole-bytecode",
             "systole-weights",
         ],
