@@ -20,12 +20,16 @@ use systole_base::Result;
 pub fn compile(chip: &Chip, model: &Model, batch: usize) -> Result<Program> {
     chip.check()?;
     model.check()?;
+    let (places, rows, layer) = allocate(chip, model);
+    // All sizes grow with the batch, and so do the places.
+    if rows * batch > chip.buffer_rows() {
+        return Err(too_large(chip, layer, rows * batch, batch));
+    }
     let mut maker = Maker {
         chip,
         batch,
         model,
-        places: vec![0; model.tensors.len()],
-        free: Rows { taken: Vec::new() },
+        places: places.iter().map(|place| place * batch).collect(),
         registers: [None; Register::ALL.len()],
         program: Program {
             name: model.name.clone(),
@@ -33,37 +37,41 @@ pub fn compile(chip: &Chip, model: &Model, batch: usize) -> Result<Program> {
             parts: Vec::new(),
             weights: Vec::new(),
             batch,
+            rows: rows * batch,
             sample: [model.input().values(), model.tensors[model.output()].values()],
-            rows: 0,
         },
     };
     maker.all()?;
     Ok(maker.program)
 }
 
-/// Rows of the unified buffer that tensors have: begin, end, tensor.
-struct Rows {
-    taken: Vec<(usize, usize, usize)>,
-}
-
-impl Rows {
-    /// The first gap that is large enough.
-    fn take(&mut self, rows: usize, tensor: usize) -> usize {
-        self.taken.sort_unstable();
-        let mut begin = 0;
-        for (from, to, _) in &self.taken {
-            if begin + rows <= *from {
+/// The first row of each tensor of one sample, the rows that are in use at once at most, and the layer at which they are:
+/// a tensor takes the first gap that is large enough, from the layer that makes it to the last that reads it.
+fn allocate<'a>(chip: &Chip, model: &'a Model) -> (Vec<usize>, usize, &'a str) {
+    let rows = |t: usize| model.tensors[t].pixels() * model.tensors[t].channels.div_ceil(chip.matrix);
+    let last_use = |t: usize| model.layers.iter().rposition(|l| l.inputs.contains(&t));
+    let mut places = vec![0; model.tensors.len()];
+    // Begin, end, tensor.
+    let mut taken = vec![(0, rows(0), 0)];
+    let (mut most, mut at) = (0, "input");
+    for (n, layer) in model.layers.iter().enumerate() {
+        let (mut begin, size) = (0, rows(layer.output));
+        taken.sort_unstable();
+        for (from, to, _) in &taken {
+            if begin + size <= *from {
                 break;
             }
             begin = begin.max(*to);
         }
-        self.taken.push((begin, begin + rows, tensor));
-        begin
+        places[layer.output] = begin;
+        taken.push((begin, begin + size, layer.output));
+        let end = taken.iter().map(|t| t.1).max().unwrap_or(0);
+        if end > most {
+            (most, at) = (end, &layer.name);
+        }
+        taken.retain(|t| t.2 == model.output() || last_use(t.2).is_some_and(|last| last > n));
     }
-
-    fn end(&self) -> usize {
-        self.taken.iter().map(|t| t.1).max().unwrap_or(0)
-    }
+    (places, most, at)
 }
 
 struct Maker<'a> {
@@ -72,7 +80,6 @@ struct Maker<'a> {
     model: &'a Model,
     /// The first row of each tensor.
     places: Vec<usize>,
-    free: Rows,
     registers: [Option<u64>; Register::ALL.len()],
     program: Program,
 }
@@ -102,34 +109,17 @@ impl Maker<'_> {
         picture.channels.div_ceil(self.chip.matrix)
     }
 
-    fn allocate(&mut self, tensor: usize, layer: &str) -> Result<()> {
-        let picture = self.model.tensors[tensor];
-        let rows = self.block(picture) * self.blocks(picture);
-        self.places[tensor] = self.free.take(rows, tensor);
-        let end = self.free.end();
-        if end > self.chip.buffer_rows() {
-            return Err(too_large(self.chip, layer, end, self.batch));
-        }
-        self.program.rows = self.program.rows.max(end);
-        Ok(())
-    }
-
     fn all(&mut self) -> Result<()> {
         let (model, output) = (self.model, self.model.output());
-        let last_use = |t: usize| model.layers.iter().rposition(|l| l.inputs.contains(&t));
-        let first = model.layers.first().map_or("input", |l| l.name.as_str());
-        self.allocate(0, first)?;
         let [from, to] = self.program.sample.map(|values| (values * self.batch) as u32);
         self.set(Register::Channels, model.input().channels as u64);
         self.push(Instruction::ReadHostMemory { host: 0, buffer: self.places[0] as u32, bytes: from });
         self.push(Instruction::SynchronizeHost);
         for (n, layer) in model.layers.iter().enumerate() {
-            self.allocate(layer.output, &layer.name)?;
             self.push(Instruction::DebugTag(n as u32));
             let part = self.layer(layer)?;
             self.program.parts.push(part);
             self.push(Instruction::Synchronize);
-            self.free.taken.retain(|t| t.2 == output || last_use(t.2).is_some_and(|last| last > n));
         }
         self.set(Register::Channels, model.tensors[output].channels as u64);
         self.push(Instruction::WriteHostMemory { host: from, buffer: self.places[output] as u32, bytes: to });
