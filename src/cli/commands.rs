@@ -6,7 +6,7 @@ use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::{
     bench, check, chips, compare, compile, compile_here, data, devices, doctor, evaluate, export, generate,
-    import, init, knobs, lr_find, ops, plan, predict, resume, run, selftest, setup, show, shrink, summary,
+    import, init, knobs, lr_find, ops, plan, predict, quantize, resume, run, selftest, setup, show, shrink, summary,
     sweep, tpu1, train, translate,
 };
 use clap::Subcommand;
@@ -60,17 +60,19 @@ commands! {
     Generate(generate::GenerateArgs),
     /// Look at data, convert, count, check and time them, follow one element through a pipeline
     Data(data::DataCommand),
-    /// Show a model's layers, shapes and numbers of weights
+    /// Show a model's layers, shapes and numbers of weights, or a .tflite file's operators and scales
     Summary(summary::SummaryArgs),
     /// Read weights of PyTorch, Hugging Face or Keras into a model file; nothing in them is executed
     Import(import::ImportArgs),
-    /// Write a model's weights for Keras, PyTorch or as safetensors
+    /// Write a model's weights for Keras, PyTorch or as safetensors, or the model as .tflite
     Export(export::ExportArgs),
+    /// Turn a trained model into one of eight-bit integers: a .tflite file, and what that costs in accuracy
+    Quantize(quantize::QuantizeArgs),
     /// Measure how fast training steps, predictions and single operations run on synthetic data
     Bench(bench::BenchArgs),
     /// Compile a training step for a TPU slice that is not here, with Google's own compiler
     Compile(compile::CompileArgs),
-    /// Run a program of another system: StableHLO text or bytecode, as JAX, PyTorch/XLA or `systole show` write it
+    /// Run a program of another system: StableHLO text or bytecode, as JAX, PyTorch/XLA or `systole show` write it, or a .tflite file
     Run(run::RunArgs),
     /// Find the first op of a program whose value differs between two devices
     Check(check::CheckArgs),

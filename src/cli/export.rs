@@ -1,8 +1,9 @@
-//! `systole export`: a model's weights as a file of Keras, PyTorch or safetensors.
+//! `systole export`: a model's weights as a file of Keras, PyTorch or safetensors, or the model as `.tflite`.
 
 use super::common::Common;
 use super::import::{rows_json, rows_table};
 use super::outcome::{Failure, Outcome, Run};
+use super::quantize::{self, Kind, QuantArgs};
 use super::run_folder;
 use super::screen::{Screen, counted};
 use clap::{Args, ValueEnum};
@@ -20,12 +21,23 @@ pub(crate) struct ExportArgs {
     /// Whose file it becomes
     #[arg(long, value_name = "NAME")]
     format: FormatName,
-    /// The file to write: .keras (with the layers) or .weights.h5, .pt, .safetensors
+    /// The file to write: .keras (with the layers) or .weights.h5, .pt, .safetensors, .tflite
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
     /// Replace the file when it exists
     #[arg(long)]
     force: bool,
+    /// .tflite: weights, inputs, outputs and all between in eight bits, with ranges found on training data
+    #[arg(long, conflicts_with_all = ["dynamic", "float"])]
+    int8: bool,
+    /// .tflite: weights in eight bits, all else in floats
+    #[arg(long, conflicts_with = "float")]
+    dynamic: bool,
+    /// .tflite: all in floats, as is the default
+    #[arg(long)]
+    float: bool,
+    #[command(flatten)]
+    quant: QuantArgs,
 }
 
 /// What `--format` takes.
@@ -37,14 +49,18 @@ pub(crate) enum FormatName {
     Torch,
     /// The state_dict of PyTorch as safetensors
     Safetensors,
+    /// The model for LiteRT (TensorFlow Lite) and the Edge TPU: a .tflite file
+    Tflite,
 }
 
 impl FormatName {
-    fn format(self) -> (Format, &'static [&'static str]) {
+    /// The format of weights, and how files end; `None`: a model of operators.
+    fn format(self) -> (Option<Format>, &'static [&'static str]) {
         match self {
-            FormatName::Keras => (Format::Keras, &[".keras", ".h5"]),
-            FormatName::Torch => (Format::Torch, &[".pt", ".pth", ".bin"]),
-            FormatName::Safetensors => (Format::Safetensors, &[".safetensors"]),
+            FormatName::Keras => (Some(Format::Keras), &[".keras", ".h5"]),
+            FormatName::Torch => (Some(Format::Torch), &[".pt", ".pth", ".bin"]),
+            FormatName::Safetensors => (Some(Format::Safetensors), &[".safetensors"]),
+            FormatName::Tflite => (None, &[".tflite"]),
         }
     }
 }
@@ -63,6 +79,11 @@ fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
         return Err(Failure::usage(e.hint(format!("end it in {}", endings.join(" or ")))));
     }
     check_out(&args.out, args.force)?;
+    let Some(format) = format else { return lite(args, screen) };
+    if args.int8 || args.dynamic || args.float || !args.quant.is_empty() {
+        let e = Error::new(ErrorKind::Config, "files of weights alone are not quantised").at("--format");
+        return Err(Failure::usage(e.hint("choose --format tflite, or leave --int8 and its options out")));
+    }
     let file = run_folder::model_file(&args.model)?;
     let model = Model::load_to_predict(&file)?;
     let made = export(&model, format, &args.out).at(|| file.clone())?;
@@ -83,6 +104,19 @@ fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
         counted(made.bytes.len() as u64, "byte")
     ));
     Ok(0)
+}
+
+fn lite(args: &ExportArgs, screen: &Screen) -> Outcome {
+    let kind = match (args.int8, args.dynamic) {
+        (true, _) => Kind::Int8,
+        (_, true) => Kind::Dynamic,
+        _ => Kind::Float,
+    };
+    if kind != Kind::Int8 && !args.quant.is_empty() {
+        let e = Error::new(ErrorKind::Config, "only --int8 looks at data").at("--format tflite");
+        return Err(Failure::usage(e.hint("add --int8, or leave the options of calibration out")));
+    }
+    quantize::make(&args.model, kind, &args.quant, &args.out, screen)
 }
 
 /// An earlier file is replaced only when that was asked for.

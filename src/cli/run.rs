@@ -1,6 +1,7 @@
 //! `systole run`: a program of another system, or of our own, on a device.
 
 use super::common::Common;
+use super::lite;
 use super::outcome::{Failure, Outcome, Run};
 use super::program::{self, InputArgs};
 use super::screen::{Screen, note, number_of, table};
@@ -19,8 +20,8 @@ use systole_runtime::backend;
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// A program: StableHLO text (as JAX, PyTorch/XLA and `systole show --stage stablehlo` write it) or bytecode; `-` reads
-    /// standard input
+    /// A program: StableHLO text (as JAX, PyTorch/XLA and `systole show --stage stablehlo` write it) or bytecode, or a
+    /// .tflite file; `-` reads standard input
     #[arg(value_name = "FILE")]
     program: String,
     #[command(flatten)]
@@ -40,6 +41,9 @@ impl Run for RunArgs {
 }
 
 fn run(args: &RunArgs, screen: &Screen) -> Outcome {
+    if lite::is_lite(&args.program) {
+        return lite::run(&args.program, &args.inputs, args.output.as_deref(), screen);
+    }
     let format =
         args.output.as_deref().map(Format::of).transpose().map_err(|e| Failure::usage(e.at("--output")))?;
     let (module, functions) = args.inputs.functions(&args.program)?;

@@ -1,6 +1,7 @@
 //! `systole summary`: a model's layers.
 
 use super::common::Common;
+use super::lite;
 use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::target::Target;
@@ -10,7 +11,7 @@ use systole_nn::Model;
 
 #[derive(Args)]
 pub(crate) struct SummaryArgs {
-    /// A model file or the folder of a run, a preset or a TOML file
+    /// A model file or the folder of a run, a preset or a TOML file, or a .tflite file
     target: String,
 }
 
@@ -22,6 +23,9 @@ impl Run for SummaryArgs {
 
 /// Layers, output shapes, numbers of weights.
 fn summary(target: &str, screen: &Screen) -> Outcome {
+    if lite::is_lite(target) {
+        return lite::summary(target, screen);
+    }
     let model = match Target::of_model(target)? {
         Target::Model(path) => Model::load_to_predict(path)?,
         other => other.model()?,

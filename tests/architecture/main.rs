@@ -11,6 +11,19 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("systole-base", &[]),
     ("systole-ir", &["systole-base"]),
     ("systole-data", &["systole-base"]),
+    ("systole-tflite", &["systole-base"]),
+    (
+        "systole-quant",
+        &[
+            "systole-tflite",
+            "systole-nn",
+            "systole-dist",
+            "systole-runtime",
+            "systole-data",
+            "systole-ir",
+            "systole-base",
+        ],
+    ),
     ("systole-mlir", &["systole-ir", "systole-base"]),
     ("systole-bytecode", &["systole-mlir", "systole-ir", "systole-base"]),
     ("systole-compile", &["systole-ir", "systole-base"]),
@@ -47,7 +60,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "systole-weights",
         &["systole-nn", "systole-dist", "systole-runtime", "systole-data", "systole-ir", "systole-base"],
     ),
-    ("systole-tpu1", &["systole-base"]),
+    ("systole-tpu1", &["systole-tflite", "systole-base"]),
     ("systole-pjrt", &["systole-runtime", "systole-ir", "systole-base"]),
     (
         "systole-plugin",
@@ -83,6 +96,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-tpu1",
             "systole-bytecode",
             "systole-weights",
+            "systole-tflite",
+            "systole-quant",
         ],
     ),
 ];

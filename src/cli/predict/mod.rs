@@ -4,6 +4,7 @@ mod answer;
 mod sources;
 
 use super::common::Common;
+use super::lite::{self, Answerer};
 use super::outcome::{Failure, Outcome, Run};
 use super::run_folder;
 use super::screen::{Screen, note};
@@ -28,7 +29,7 @@ const INCOMPLETE: u8 = 1;
 
 #[derive(Args)]
 pub(crate) struct PredictArgs {
-    /// A model file, or the folder of a run: its best model
+    /// A model file, or the folder of a run: its best model; or a .tflite file
     model: String,
     /// JPEG, PNG or BMP files of one picture, IDX files (also .gz) of many; TFRecord, CSV and NumPy files with the fields
     /// that the model learnt from; texts, for models of text; folders of such, whose pictures may lie in folders within
@@ -69,7 +70,10 @@ impl Run for PredictArgs {
 fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
     let form = args.out.as_deref().map(Form::of).transpose().map_err(Failure::usage)?;
     let file = run_folder::model_file(&args.model)?;
-    let mut model = Model::load_to_predict(&file)?;
+    let Answerer { mut model, integers } = match lite::is_lite(&file) {
+        true => lite::answerer(&file)?,
+        false => Answerer { model: Model::load_to_predict(&file)?, integers: None },
+    };
     let config = with_settings(config_of(&model, &file)?, &args.sets, &file)?;
     let takes = Takes::of(&model, &file)?;
     if matches!(takes, Takes::Text(_)) {
@@ -105,7 +109,7 @@ fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
             return Err(Failure::usage(e.hint("leave --tta out")));
         }
     };
-    let mut answering = Answering { takes, scale, is_of_values, screen, told: 0, answers: Vec::new(), tta };
+    let mut answering = Answering { takes, scale, is_of_values, screen, told: 0, answers: Vec::new(), tta, integers };
     let show = |answer: Answer, model: &Model, all: &mut Vec<Answer>| match form {
         Some(_) => all.push(answer),
         None => answer.show(screen, model, takes, args.top as usize),
@@ -135,6 +139,8 @@ struct Answering<'a> {
     screen: &'a Screen,
     told: u64,
     answers: Vec<Answer>,
+    /// What answers in place of the model's layers: a .tflite file.
+    integers: Option<systole_tflite::Model>,
     /// How many changed versions of each picture are asked about, too.
     tta: Option<(u64, TestTime)>,
 }
@@ -174,7 +180,11 @@ impl Answering<'_> {
             Takes::Pictures(_) => scale_pixels(self.scale)(Sample::new([("image", x)])).get("image")?.clone(),
             _ => x,
         };
-        model.predict_on_batch(&fit_input(model, &x)?)
+        let x = fit_input(model, &x)?;
+        match &self.integers {
+            Some(integers) => lite::predict_on_batch(integers, &x),
+            None => model.predict_on_batch(&x),
+        }
     }
 
     fn batch(

@@ -1,0 +1,120 @@
+//! A graph under construction: constants and operators one after the other, with activations and affine maps folded into
+//! what came before where nothing else reads it.
+
+use systole_ir::{DType, Literal, Result, Shape};
+use systole_tflite::{Activation, Field, Model, Op, Operator, Padding, Tensor};
+
+/// A graph to which layers add operators.
+pub(crate) struct Builder {
+    pub model: Model,
+    /// How many layers read each tensor.
+    pub readers: Vec<usize>,
+}
+
+impl Builder {
+    pub fn new() -> Builder {
+        Builder { model: Model { description: "Systole".into(), ..Model::default() }, readers: Vec::new() }
+    }
+
+    pub fn tensor(&mut self, tensor: Tensor) -> usize {
+        self.model.tensors.push(tensor);
+        self.readers.push(0);
+        self.model.tensors.len() - 1
+    }
+
+    pub fn dims(&self, tensor: usize) -> Vec<usize> {
+        self.model.tensors[tensor].dims().to_vec()
+    }
+
+    pub fn floats(&mut self, name: String, shape: impl Into<Shape>, values: &[f32]) -> Result<usize> {
+        let data = Literal::from_slice(shape, values)?;
+        Ok(self.tensor(Tensor::constant(name, data)))
+    }
+
+    pub fn ints(&mut self, name: String, shape: impl Into<Shape>, values: &[i32]) -> Result<usize> {
+        let data = Literal::from_slice(shape, values)?;
+        Ok(self.tensor(Tensor::constant(name, data)))
+    }
+
+    /// Adds an operator whose one output has this shape.
+    pub fn push(&mut self, name: &str, dims: impl Into<Shape>, mut operator: Operator) -> usize {
+        let output = self.tensor(Tensor::new(self.unique(name), dims, DType::F32));
+        operator.outputs = vec![output];
+        self.model.operators.push(operator);
+        output
+    }
+
+    /// A name that no tensor has yet.
+    fn unique(&self, name: &str) -> String {
+        let taken = |name: &str| self.model.tensors.iter().any(|t| t.name == name);
+        let mut found = name.to_string();
+        let mut n = 1;
+        while taken(&found) {
+            found = format!("{name}_{n}");
+            n += 1;
+        }
+        found
+    }
+
+    /// An operator without options on these tensors.
+    pub fn apply(&mut self, name: &str, op: Op, inputs: &[usize], dims: impl Into<Shape>) -> usize {
+        self.push(name, dims, Operator::new(op, inputs.iter().copied(), []))
+    }
+
+    pub fn reshape(&mut self, name: &str, x: usize, dims: Vec<usize>) -> Result<usize> {
+        let list: Vec<i32> = dims.iter().map(|&d| d as i32).collect();
+        let shape = self.ints(format!("{name}/shape"), [dims.len()], &list)?;
+        Ok(self.push(name, dims, Operator::new(Op::Reshape, [x, shape], []).with_list(Field::NewShape, list)))
+    }
+
+    /// The operator that makes a tensor which one layer alone reads.
+    pub fn maker(&mut self, tensor: usize) -> Option<usize> {
+        if self.readers[tensor] > 1 {
+            return None;
+        }
+        self.model.operators.iter().rposition(|o| o.outputs.contains(&tensor))
+    }
+
+    /// The operator whose values `x` holds: the greatest of clamped values are the clamped greatest, wherever they move.
+    fn source_of_values(&mut self, x: usize) -> Option<usize> {
+        let mut at = self.maker(x)?;
+        while matches!(self.model.operators[at].op, Op::MaxPool2D | Op::Reshape) {
+            let before = self.model.operators[at].inputs.first().copied().flatten()?;
+            at = self.maker(before)?;
+        }
+        Some(at)
+    }
+
+    /// Applies a fused activation to `x`: in the operator that makes it where that takes one.
+    pub fn activated(&mut self, name: &str, x: usize, activation: Activation) -> usize {
+        if activation == Activation::None {
+            return x;
+        }
+        let fuses = |op: Op| {
+            matches!(
+                op,
+                Op::Conv2D | Op::DepthwiseConv2D | Op::FullyConnected | Op::Add | Op::Sub | Op::Mul
+            )
+        };
+        if let Some(at) = self.source_of_values(x) {
+            let o = &mut self.model.operators[at];
+            if fuses(o.op) && o.int(Field::Activation) == 0 {
+                *o = o.clone().with(Field::Activation, activation.code());
+                return x;
+            }
+        }
+        let op = match activation {
+            Activation::Relu6 => Op::Relu6,
+            Activation::ReluN1To1 => Op::ReluN1To1,
+            _ => Op::Relu,
+        };
+        let dims = self.dims(x);
+        self.apply(name, op, &[x], dims)
+    }
+}
+
+/// The options of a window.
+pub(crate) fn window(operator: Operator, padding: Padding, [sh, sw]: [usize; 2]) -> Operator {
+    let code = if padding == Padding::Same { 0.0 } else { 1.0 };
+    operator.with(Field::Padding, code).with(Field::StrideH, sh as f64).with(Field::StrideW, sw as f64)
+}

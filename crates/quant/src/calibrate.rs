@@ -1,0 +1,296 @@
+//! What values tensors take on samples, and which range of them integers shall cover.
+
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+use systole_tflite::{Interpreter, Model};
+
+/// Bins of a histogram.
+const BINS: usize = 2048;
+
+/// How a range is chosen from what was seen.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub enum Method {
+    /// From the least to the greatest value.
+    #[default]
+    MinMax,
+    /// Without the outermost values: so many percent are kept.
+    Percentile(f64),
+    /// What loses least information (Kullback-Leibler divergence, as TensorRT's calibration of 2017).
+    Entropy,
+    /// What has the least mean squared error.
+    Mse,
+}
+
+/// How ranges are found.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Calibration {
+    /// How a range is chosen.
+    pub method: Method,
+    /// Threads that run samples. The ranges are the same for any number.
+    pub threads: usize,
+}
+
+impl Default for Calibration {
+    fn default() -> Calibration {
+        Calibration { method: Method::MinMax, threads: 1 }
+    }
+}
+
+/// Ranges of the tensors of a graph.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Ranges {
+    /// What integers shall cover, of each tensor of floats that is computed or given.
+    pub chosen: Vec<Option<(f32, f32)>>,
+    /// What was seen.
+    pub seen: Vec<Option<(f32, f32)>>,
+    /// Share of the values seen that lie outside what was chosen.
+    pub clipped: Vec<f64>,
+}
+
+impl Calibration {
+    /// Ranges of a graph of floats on `samples`, each `f32[1, …]` of its input.
+    ///
+    /// # Errors
+    /// When there is no sample, one does not fit, all inputs are 0, or a value is NaN or infinite; names the tensor.
+    pub fn ranges(&self, model: &Model, samples: &[Literal]) -> Result<Ranges> {
+        self.ranges_of_inputs(model, &samples.iter().map(|x| vec![x.clone()]).collect::<Vec<_>>())
+    }
+
+    /// As [`Calibration::ranges`], of a graph of several inputs: each sample is one array for each of them.
+    pub fn ranges_of_inputs(&self, model: &Model, samples: &[Vec<Literal>]) -> Result<Ranges> {
+        if samples.is_empty() {
+            return Err(Error::new(ErrorKind::Data, "there are no samples to calibrate on").hint("give at least one"));
+        }
+        let seen = self.seen(model, samples)?;
+        for &i in &model.inputs {
+            if seen[i] == Some((0.0, 0.0)) {
+                return Err(Error::new(ErrorKind::Data, "all values of the calibration data are 0")
+                    .at(format!("input {}", model.tensor(i)?.name))
+                    .hint("calibrate on samples like those that the model will see: --data-dir, --samples"));
+            }
+        }
+        if self.method == Method::MinMax {
+            return Ok(Ranges { chosen: seen.clone(), clipped: vec![0.0; seen.len()], seen });
+        }
+        let histograms = self.histograms(model, samples, &seen)?;
+        let mut ranges = Ranges { chosen: seen.clone(), clipped: vec![0.0; seen.len()], seen };
+        for (i, bins) in histograms.iter().enumerate() {
+            let Some(range) = ranges.seen[i].filter(|(low, high)| high > low) else { continue };
+            let h = Histogram { bins, range };
+            let chosen = h.choose(self.method);
+            ranges.chosen[i] = Some(chosen);
+            ranges.clipped[i] = h.outside(chosen);
+        }
+        Ok(ranges)
+    }
+
+    fn seen(&self, model: &Model, samples: &[Vec<Literal>]) -> Result<Vec<Option<(f32, f32)>>> {
+        let n = model.tensors.len();
+        let parts = self.gather(model, samples, || vec![None; n], |all: &mut Vec<Option<(f32, f32)>>, i, x| {
+            let (low, high) = all[i].unwrap_or((f32::INFINITY, f32::NEG_INFINITY));
+            let mut range = (low, high);
+            for &v in x {
+                if !v.is_finite() {
+                    return Err(not_finite(model, i));
+                }
+                range = (range.0.min(v), range.1.max(v));
+            }
+            all[i] = Some(range);
+            Ok(())
+        })?;
+        let join = |a: Option<(f32, f32)>, b: Option<(f32, f32)>| match (a, b) {
+            (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
+            (a, b) => a.or(b),
+        };
+        Ok(parts.into_iter().fold(vec![None; n], |all, part| all.into_iter().zip(part).map(|(a, b)| join(a, b)).collect()))
+    }
+
+    fn histograms(&self, model: &Model, samples: &[Vec<Literal>], seen: &[Option<(f32, f32)>]) -> Result<Vec<Vec<u64>>> {
+        let n = model.tensors.len();
+        let parts = self.gather(model, samples, || vec![Vec::new(); n], |all: &mut Vec<Vec<u64>>, i, x| {
+            let Some((low, high)) = seen[i].filter(|(low, high)| high > low) else { return Ok(()) };
+            all[i].resize(BINS, 0);
+            let factor = BINS as f64 / (f64::from(high) - f64::from(low));
+            for &v in x {
+                let bin = ((f64::from(v) - f64::from(low)) * factor) as usize;
+                all[i][bin.min(BINS - 1)] += 1;
+            }
+            Ok(())
+        })?;
+        let mut all = vec![Vec::new(); n];
+        for (i, bins) in parts.into_iter().flat_map(|p| p.into_iter().enumerate()) {
+            let sums: &mut Vec<u64> = &mut all[i];
+            sums.resize(sums.len().max(bins.len()), 0);
+            sums.iter_mut().zip(&bins).for_each(|(sum, b)| *sum += b);
+        }
+        Ok(all)
+    }
+
+    /// What each thread gathers of the floats that go through the graph.
+    fn gather<A: Send>(
+        &self,
+        model: &Model,
+        samples: &[Vec<Literal>],
+        new: impl Fn() -> A + Sync,
+        add: impl Fn(&mut A, usize, &[f32]) -> Result<()> + Sync,
+    ) -> Result<Vec<A>> {
+        let interpreter = Interpreter::new(model)?;
+        let per = samples.len().div_ceil(self.threads.max(1)).max(1);
+        let work = |part: &[Vec<Literal>], first: usize| {
+            let mut all = new();
+            for (n, sample) in part.iter().enumerate() {
+                let mut failed = None;
+                let each = |i: usize, x: &Literal| {
+                    if let (None, Ok(x)) = (&failed, x.as_slice::<f32>()) {
+                        failed = add(&mut all, i, x).err();
+                    }
+                };
+                let ran = interpreter.run_with(sample, each);
+                let place = || format!("calibration sample {}", first + n);
+                failed.map_or(Ok(()), Err).and(ran.map(drop)).at(place)?;
+            }
+            Ok(all)
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = samples
+                .chunks(per)
+                .enumerate()
+                .map(|(n, part)| scope.spawn({ let work = &work; move || work(part, n * per) }))
+                .collect();
+            let defect = || Error::new(ErrorKind::Bug, "a thread of the calibration ended early");
+            threads.into_iter().map(|t| t.join().map_err(|_| defect())?).collect()
+        })
+    }
+}
+
+fn not_finite(model: &Model, tensor: usize) -> Error {
+    let name = model.tensors.get(tensor).map_or("", |t| t.name.as_str());
+    let (what, hint) = match model.inputs.contains(&tensor) {
+        true => ("the calibration data has NaN or infinite values", "clean the data"),
+        false => (
+            "its values are NaN or infinite, so they have no range",
+            "load an earlier checkpoint, or look at its weights: the model computes no numbers",
+        ),
+    };
+    let kind = if model.inputs.contains(&tensor) { "input" } else { "layer" };
+    Error::new(ErrorKind::Numeric, what).at(format!("{kind} {}", layer_of(name))).hint(hint)
+}
+
+/// The layer that a tensor's name begins with.
+pub(crate) fn layer_of(tensor: &str) -> &str {
+    tensor.split('/').next().unwrap_or(tensor)
+}
+
+/// Counts of values in equal parts of a range.
+struct Histogram<'a> {
+    bins: &'a [u64],
+    range: (f32, f32),
+}
+
+impl Histogram<'_> {
+    /// The middle of a bin.
+    fn value(&self, bin: usize) -> f64 {
+        let (low, high) = (f64::from(self.range.0), f64::from(self.range.1));
+        low + (bin as f64 + 0.5) * (high - low) / self.bins.len() as f64
+    }
+
+    fn total(&self) -> f64 {
+        self.bins.iter().sum::<u64>() as f64
+    }
+
+    fn outside(&self, (low, high): (f32, f32)) -> f64 {
+        let inside = |v: f64| v >= low.into() && v <= high.into();
+        let out: u64 = self.bins.iter().enumerate().filter(|(i, _)| !inside(self.value(*i))).map(|(_, n)| n).sum();
+        out as f64 / self.total().max(1.0)
+    }
+
+    fn choose(&self, method: Method) -> (f32, f32) {
+        match method {
+            Method::MinMax => self.range,
+            Method::Percentile(percent) => self.percentile(percent),
+            Method::Entropy => self.entropy(),
+            Method::Mse => self.least_error(),
+        }
+    }
+
+    fn percentile(&self, percent: f64) -> (f32, f32) {
+        let tail = self.total() * (1.0 - percent / 100.0).clamp(0.0, 1.0) / 2.0;
+        let edge = |bins: &mut dyn Iterator<Item = usize>| {
+            let mut sum = 0.0;
+            for i in bins {
+                sum += self.bins[i] as f64;
+                if sum > tail {
+                    return i;
+                }
+            }
+            0
+        };
+        let (first, last) = (edge(&mut (0..self.bins.len())), edge(&mut (0..self.bins.len()).rev()));
+        let width = (f64::from(self.range.1) - f64::from(self.range.0)) / self.bins.len() as f64;
+        let low = if first == 0 { self.range.0 } else { (self.value(first) - width / 2.0) as f32 };
+        let high = if last + 1 == self.bins.len() { self.range.1 } else { (self.value(last) + width / 2.0) as f32 };
+        if low < high { (low, high) } else { self.range }
+    }
+
+    /// Ranges that shrink towards 0; the one whose `cost` is least.
+    fn best(&self, cost: impl Fn((f64, f64)) -> f64) -> (f32, f32) {
+        let (low, high) = (f64::from(self.range.0.min(0.0)), f64::from(self.range.1.max(0.0)));
+        let factors = (0..80).map(|i| 1.0 - f64::from(i) / 100.0);
+        let mut best = (f64::INFINITY, self.range);
+        for f in factors {
+            let range = (low * f, high * f);
+            let found = cost(range);
+            if found < best.0 {
+                best = (found, (range.0 as f32, range.1 as f32));
+            }
+        }
+        best.1
+    }
+
+    fn least_error(&self) -> (f32, f32) {
+        self.best(|(low, high)| {
+            let step = (high - low) / 255.0;
+            let error = |i: usize| {
+                let v = self.value(i);
+                let q = ((v.clamp(low, high) - low) / step).round() * step + low;
+                (v - q) * (v - q) * self.bins[i] as f64
+            };
+            (0..self.bins.len()).map(error).sum()
+        })
+    }
+
+    /// The divergence of the values as 256 levels from the values with their tails folded in.
+    fn entropy(&self) -> (f32, f32) {
+        let total = self.total();
+        self.best(|(low, high)| {
+            let step = (high - low) / 255.0;
+            let mut levels = vec![(0.0f64, 0u32); 256];
+            let mut reference = vec![0.0f64; self.bins.len()];
+            let level = |v: f64| (((v - low) / step).round().max(0.0) as usize).min(255);
+            for (i, &n) in self.bins.iter().enumerate() {
+                let v = self.value(i).clamp(low, high);
+                let folded = (((v - self.value(0)) / (self.value(1) - self.value(0))).round().max(0.0) as usize)
+                    .min(self.bins.len() - 1);
+                reference[folded] += n as f64;
+                if self.value(i) >= low && self.value(i) <= high && n > 0 {
+                    let l = &mut levels[level(v)];
+                    *l = (l.0 + n as f64, l.1 + 1);
+                }
+            }
+            let kept: f64 = levels.iter().map(|l| l.0).sum();
+            let one = |(i, &p): (usize, &f64)| {
+                if p == 0.0 {
+                    return 0.0;
+                }
+                let (sum, members) = levels[level(self.value(i).clamp(low, high))];
+                let q = (sum / f64::from(members.max(1)) / kept.max(1.0)).max(1e-9);
+                p / total * (p / total / q).ln()
+            };
+            reference.iter().enumerate().map(one).sum()
+        })
+    }
+}
+
+/// Whether a tensor has a range.
+pub(crate) fn is_float(model: &Model, tensor: usize) -> bool {
+    model.tensors.get(tensor).is_some_and(|t| t.ty.dtype == DType::F32)
+}

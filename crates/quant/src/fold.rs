@@ -1,0 +1,76 @@
+//! Affine maps of channels, as batch normalisation is when a model predicts: folded into the weights before them, or
+//! a product and a sum.
+
+use crate::builder::Builder;
+use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_tflite::{Field, Op, Operator};
+
+/// `x: f32[…, C] → f32[…, C]`: x · factor + offset, for each channel.
+pub(crate) fn affine(b: &mut Builder, name: &str, x: usize, factor: &[f64], offset: &[f64]) -> Result<usize> {
+    if factor.iter().chain(offset).any(|v| !v.is_finite()) {
+        return Err(Error::new(ErrorKind::Numeric, "its statistics are not finite")
+            .because("a weight is NaN or infinite, or a variance is negative")
+            .hint("load an earlier checkpoint, or train again"));
+    }
+    if fold(b, x, factor, offset)? {
+        return Ok(x);
+    }
+    let narrow = |v: &[f64]| v.iter().map(|&v| v as f32).collect::<Vec<f32>>();
+    let dims = b.dims(x);
+    let factor = b.floats(format!("{name}/factor"), [factor.len()], &narrow(factor))?;
+    let scaled = b.push(&format!("{name}/scaled"), dims.clone(), Operator::new(Op::Mul, [x, factor], []));
+    let offset = b.floats(format!("{name}/offset"), [offset.len()], &narrow(offset))?;
+    Ok(b.push(name, dims, Operator::new(Op::Add, [scaled, offset], [])))
+}
+
+/// Multiplies the weights that make `x`, where it is a plain sum that nothing else reads.
+fn fold(b: &mut Builder, x: usize, factor: &[f64], offset: &[f64]) -> Result<bool> {
+    let Some(at) = b.maker(x) else { return Ok(false) };
+    let o = &b.model.operators[at];
+    let (weights, bias) = match o.op {
+        Op::Conv2D | Op::DepthwiseConv2D | Op::FullyConnected => (1, 2),
+        Op::TransposeConv => (1, 3),
+        _ => return Ok(false),
+    };
+    let is_depthwise = o.op == Op::DepthwiseConv2D;
+    if o.int(Field::Activation) != 0 {
+        return Ok(false);
+    }
+    let (Some(Some(w)), Some(Some(bias))) = (o.inputs.get(weights).copied(), o.inputs.get(bias).copied()) else {
+        return Ok(false);
+    };
+    // Layers of one name share their weights.
+    let readers = |t: usize| b.model.operators.iter().filter(|o| o.inputs.contains(&Some(t))).count();
+    if readers(w) != 1 || readers(bias) != 1 {
+        return Ok(false);
+    }
+    let mut scaled = floats_of(b, w)?;
+    let channels = factor.len();
+    if channels == 0 || !scaled.len().is_multiple_of(channels) {
+        return Ok(false);
+    }
+    let per = scaled.len() / channels;
+    for (i, v) in scaled.iter_mut().enumerate() {
+        let channel = if is_depthwise { i % channels } else { i / per };
+        *v = (f64::from(*v) * factor[channel]) as f32;
+    }
+    let moved: Vec<f32> = floats_of(b, bias)?
+        .iter()
+        .zip(factor.iter().zip(offset))
+        .map(|(&v, (f, o))| (f64::from(v) * f + o) as f32)
+        .collect();
+    replace(b, w, &scaled)?;
+    replace(b, bias, &moved)?;
+    Ok(true)
+}
+
+fn floats_of(b: &Builder, tensor: usize) -> Result<Vec<f32>> {
+    let data = b.model.tensors[tensor].data.as_ref();
+    Ok(data.map(|d| d.as_slice::<f32>()).transpose()?.unwrap_or(&[]).to_vec())
+}
+
+fn replace(b: &mut Builder, tensor: usize, values: &[f32]) -> Result<()> {
+    let t = &mut b.model.tensors[tensor];
+    t.data = Some(Literal::from_slice(&t.ty.shape, values)?);
+    Ok(())
+}

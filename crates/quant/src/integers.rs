@@ -1,0 +1,120 @@
+//! Numbers as integers: scales from ranges, weights and biases rounded.
+
+use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_tflite::{Quantization, Tensor};
+
+/// Scale and zero point of int8 that cover a range, 0 included. A range of nothing but 0 has scale 1.
+///
+/// # Errors
+/// When the scale is no normal number of f32.
+pub(crate) fn asymmetric((low, high): (f32, f32)) -> Result<(f32, i32)> {
+    let (low, high) = (f64::from(low.min(0.0)), f64::from(high.max(0.0)));
+    if low == 0.0 && high == 0.0 {
+        return Ok((1.0, 0));
+    }
+    let scale = (high - low) / 255.0;
+    if !(scale as f32).is_normal() || !(1.0 / scale as f32).is_finite() {
+        return Err(underflow(scale, format!("its values lie from {low:e} to {high:e}")));
+    }
+    let zero = (-128.0 - low / scale).round().clamp(-128.0, 127.0);
+    Ok((scale as f32, zero as i32))
+}
+
+fn underflow(scale: f64, why: String) -> Error {
+    Error::new(ErrorKind::Numeric, format!("a step of int8 would be {scale:e}, which f32 cannot hold"))
+        .because(why)
+        .hint("leave this layer in floats (--skip), or scale the data so that its values are about 1")
+}
+
+/// Weights and bias of an operator as integers.
+pub(crate) struct Weighted {
+    pub weights: Tensor,
+    pub bias: Tensor,
+}
+
+/// How the weights of an operator lie.
+pub(crate) struct Layout {
+    /// The dimension of output channels.
+    pub dimension: usize,
+    pub channels: usize,
+    /// A scale for each channel.
+    pub per_channel: bool,
+}
+
+/// Weights around 0 from −127 to 127, and the bias in steps of the sums.
+///
+/// # Errors
+/// When a scale underflows.
+pub(crate) fn weighted(w: &Tensor, bias: &Tensor, input_scale: f32, layout: &Layout) -> Result<Weighted> {
+    let values = floats(w)?;
+    let bias_values = floats(bias)?;
+    let inner: usize = w.dims().iter().skip(layout.dimension + 1).product::<usize>().max(1);
+    let channel = |at: usize| at / inner % layout.channels.max(1);
+    let mut greatest = vec![0f32; layout.channels];
+    for (at, v) in values.iter().enumerate() {
+        greatest[channel(at)] = greatest[channel(at)].max(v.abs());
+    }
+    if !layout.per_channel {
+        let all = greatest.iter().copied().fold(0.0, f32::max);
+        greatest.fill(all);
+    }
+    let mut scales: Vec<f32> = greatest.iter().map(|&m| if m == 0.0 { 1.0 / 127.0 } else { m / 127.0 }).collect();
+    // A bias must fit into 32 bits, with room for the sums.
+    let least = |b: f32| (f64::from(b.abs()) / (f64::from(input_scale) * f64::from(1 << 30))) as f32;
+    for (s, &b) in scales.iter_mut().zip(&bias_values) {
+        *s = s.max(least(b));
+    }
+    if !layout.per_channel {
+        let all = scales.iter().copied().fold(0.0, f32::max);
+        scales.fill(all);
+    }
+    let sums: Vec<f64> = scales.iter().map(|&s| f64::from(s) * f64::from(input_scale)).collect();
+    if let Some(&s) = sums.iter().find(|&&s| !(s as f32).is_normal()) {
+        return Err(underflow(s, format!("its input has steps of {input_scale:e}, its weights are as small")));
+    }
+    let q: Vec<i8> = values
+        .iter()
+        .enumerate()
+        .map(|(at, v)| (v / scales[channel(at)]).round().clamp(-127.0, 127.0) as i8)
+        .collect();
+    let b: Vec<i32> = bias_values.iter().zip(&sums).map(|(&b, s)| (f64::from(b) / s).round() as i32).collect();
+    let narrow: Vec<f32> = sums.iter().map(|&s| s as f32).collect();
+    let scheme = |scales: Vec<f32>, dimension: usize| match layout.per_channel {
+        true => Quantization::per_channel(scales, dimension),
+        false => Quantization::per_tensor(scales.first().copied().unwrap_or(1.0), 0),
+    };
+    let weights = Tensor::constant(&w.name, Literal::from_slice(&w.ty.shape, &q)?);
+    let biases = Tensor::constant(&bias.name, Literal::from_slice([b.len()], &b)?);
+    Ok(Weighted {
+        weights: weights.quantized(scheme(scales, layout.dimension)),
+        bias: biases.quantized(scheme(narrow, 0)),
+    })
+}
+
+/// Weights around 0 from −127 to 127, for operators on floats.
+///
+/// # Errors
+/// When a scale underflows.
+pub(crate) fn weights_alone(w: &Tensor, layout: &Layout) -> Result<Tensor> {
+    let none = Tensor::constant("", Literal::from_slice([layout.channels], &vec![0f32; layout.channels])?);
+    Ok(weighted(w, &none, 1.0, layout)?.weights)
+}
+
+/// A constant operand with its own range.
+pub(crate) fn constant(t: &Tensor, scale: f32, zero: i32) -> Result<Tensor> {
+    let q: Vec<i8> =
+        floats(t)?.iter().map(|v| ((v / scale).round() + zero as f32).clamp(-128.0, 127.0) as i8).collect();
+    let made = Tensor::constant(&t.name, Literal::from_slice(&t.ty.shape, &q)?);
+    Ok(made.quantized(Quantization::per_tensor(scale, zero)))
+}
+
+/// The least and the greatest of a constant.
+pub(crate) fn range_of(t: &Tensor) -> Result<(f32, f32)> {
+    Ok(floats(t)?.iter().fold((0.0, 0.0), |(low, high): (f32, f32), &v| (low.min(v), high.max(v))))
+}
+
+fn floats(t: &Tensor) -> Result<Vec<f32>> {
+    let data = t.data.as_ref();
+    let data = data.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is no constant", t.name)))?;
+    Ok(data.as_slice::<f32>()?.to_vec())
+}

@@ -1,0 +1,72 @@
+//! Normalisations: those of batches are affine when a model predicts, those of layers take the moments on the way.
+
+use super::Call;
+use crate::fold::affine;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::layers;
+use systole_tflite::{Field, Op, Operator};
+
+pub(super) fn batch(call: &mut Call) -> Result<usize> {
+    let a: layers::BatchNormalization = call.arguments()?;
+    let rank = call.dims().len() as i64;
+    if a.axis != -1 && a.axis != rank - 1 {
+        return Err(Error::new(ErrorKind::Unsupported, format!("BatchNormalization over axis {}", a.axis))
+            .hint("normalise over the last axis"));
+    }
+    let values = |name: &str| Ok::<_, Error>(call.weight(name)?.to_f32s().iter().map(|&v| f64::from(v)).collect::<Vec<_>>());
+    let (mean, variance) = (values("moving_mean")?, values("moving_variance")?);
+    let ones = vec![1.0; mean.len()];
+    let gamma = if a.scale { values("gamma")? } else { ones };
+    let beta = if a.center { values("beta")? } else { vec![0.0; mean.len()] };
+    let factor: Vec<f64> = gamma.iter().zip(&variance).map(|(g, v)| g / (v + a.epsilon).sqrt()).collect();
+    let offset: Vec<f64> = beta.iter().zip(mean.iter().zip(&factor)).map(|(b, (m, f))| b - m * f).collect();
+    let (name, x) = (call.name(), call.input());
+    affine(call.b, &name, x, &factor, &offset)
+}
+
+pub(super) fn rescaling(call: &mut Call) -> Result<usize> {
+    let a: layers::Rescaling = call.arguments()?;
+    let channels = call.dims().last().copied().unwrap_or(1);
+    let (name, x) = (call.name(), call.input());
+    affine(call.b, &name, x, &vec![a.scale; channels], &vec![a.offset; channels])
+}
+
+/// (x − mean) · rsqrt(variance + ε) · gamma + beta over the last dimension.
+pub(super) fn layer(call: &mut Call) -> Result<usize> {
+    let config = call.node.layer.layer().config();
+    let epsilon = config.get("epsilon").and_then(serde_json::Value::as_f64).unwrap_or(1e-3);
+    let axis = config.get("axis").and_then(serde_json::Value::as_i64).unwrap_or(-1);
+    let (name, x, dims) = (call.name(), call.input(), call.dims());
+    let last = dims.len() as i64 - 1;
+    if axis != -1 && axis != last {
+        return Err(Error::new(ErrorKind::Unsupported, "LayerNormalization over another axis than the last")
+            .hint("normalise over the last axis"));
+    }
+    let optional = |key: &str, weight: &str| match config.get(key).and_then(serde_json::Value::as_bool) {
+        Some(false) => Ok(None),
+        _ => call.weight(weight).map(|w| Some(w.to_f32s())),
+    };
+    let (gamma, beta) = (optional("scale", "gamma")?, optional("center", "beta")?);
+    let b = &mut *call.b;
+    let axes = b.ints(format!("{name}/axes"), [1], &[last as i32])?;
+    let mut narrow = dims.clone();
+    narrow[last as usize] = 1;
+    let mean_of = |x: usize| Operator::new(Op::Mean, [x, axes], []).with(Field::KeepDims, 1.0);
+    let mean = b.push(&format!("{name}/mean"), narrow.clone(), mean_of(x));
+    let centred = b.apply(&format!("{name}/centred"), Op::Sub, &[x, mean], dims.clone());
+    let squared = b.apply(&format!("{name}/squared"), Op::Mul, &[centred, centred], dims.clone());
+    let variance = b.push(&format!("{name}/variance"), narrow.clone(), mean_of(squared));
+    let small = b.floats(format!("{name}/epsilon"), [1], &[epsilon as f32])?;
+    let sum = b.apply(&format!("{name}/sum"), Op::Add, &[variance, small], narrow.clone());
+    let factor = b.apply(&format!("{name}/rsqrt"), Op::Rsqrt, &[sum], narrow);
+    let mut y = b.apply(&name, Op::Mul, &[centred, factor], dims.clone());
+    if let Some(gamma) = gamma {
+        let gamma = b.floats(format!("{name}/gamma"), [gamma.len()], &gamma)?;
+        y = b.apply(&format!("{name}/scaled"), Op::Mul, &[y, gamma], dims.clone());
+    }
+    if let Some(beta) = beta {
+        let beta = b.floats(format!("{name}/beta"), [beta.len()], &beta)?;
+        y = b.apply(&format!("{name}/shifted"), Op::Add, &[y, beta], dims);
+    }
+    Ok(y)
+}

@@ -1,0 +1,286 @@
+//! A graph of floats as one of int8.
+
+use crate::calibrate::{Ranges, is_float, layer_of};
+use crate::integers::{Layout, constant, weighted};
+use crate::scales::{Form, assign, form};
+use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
+use systole_tflite::{Model, Op, Operator, Quantization, Tensor};
+
+/// How a graph is quantised.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Options {
+    /// A scale for each output channel of convolutions, rather than one for all their weights.
+    pub per_channel: bool,
+    /// The same for dense layers, which old runtimes and the Edge TPU's compiler do not take.
+    pub per_channel_dense: bool,
+    /// Layers that stay in floats, by name.
+    pub skip: Vec<String>,
+    /// Whether inputs and outputs are floats.
+    pub float_interface: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { per_channel: true, per_channel_dense: false, skip: Vec::new(), float_interface: false }
+    }
+}
+
+impl Options {
+    /// One scale for each tensor, weights included.
+    pub fn per_tensor() -> Options {
+        Options { per_channel: false, ..Options::default() }
+    }
+}
+
+/// The graph on int8: inputs, outputs and all between, except layers that are skipped.
+///
+/// # Errors
+/// When a layer has no int8 form, a range is none, or a scale underflows; names the layer.
+pub fn quantize(model: &Model, ranges: &Ranges, options: &Options) -> Result<Model> {
+    let is_int8 = choose(model, options)?;
+    let scales = assign(model, ranges, &is_int8)?;
+    let made = Model { tensors: Vec::new(), operators: Vec::new(), ..model.clone() };
+    let n = model.tensors.len();
+    let mut work = Work { from: model, made, scales, options, int8: vec![None; n], plain: vec![None; n] };
+    work.inputs(&is_int8)?;
+    for (n, o) in model.operators.iter().enumerate() {
+        let place = || format!("layer {}", layer_of(&work_name(model, o)));
+        match is_int8[n] {
+            true => work.on_int8(o).at(place)?,
+            false => work.on_floats(o).at(place)?,
+        }
+    }
+    work.outputs()?;
+    work.made.check()?;
+    Ok(work.made)
+}
+
+fn work_name(model: &Model, o: &Operator) -> String {
+    o.outputs.first().and_then(|&t| model.tensors.get(t)).map_or(String::new(), |t| t.name.clone())
+}
+
+/// Which operators compute with int8.
+fn choose(model: &Model, options: &Options) -> Result<Vec<bool>> {
+    let layers: Vec<String> = model.operators.iter().map(|o| layer_of(&work_name(model, o)).to_string()).collect();
+    if let Some(unknown) = options.skip.iter().find(|name| !layers.contains(name)) {
+        let mut known = layers.clone();
+        known.dedup();
+        return Err(Error::new(ErrorKind::Config, format!("there is no layer {unknown} to skip"))
+            .hint(format!("layers with operators: {}", known.join(", "))));
+    }
+    let one = |(o, layer): (&Operator, &String)| {
+        if options.skip.contains(layer) {
+            return Ok(false);
+        }
+        let floats = o.outputs.iter().all(|&y| is_float(model, y));
+        match (form(o.op), floats) {
+            (_, false) => Ok(false),
+            (Some(_), true) => Ok(true),
+            (None, true) => Err(Error::new(ErrorKind::Unsupported, format!("{} has no int8 form", o.op))
+                .at(format!("layer {layer}"))
+                .hint(format!("leave it in floats: --skip {layer}"))),
+        }
+    };
+    model.operators.iter().zip(&layers).map(one).collect()
+}
+
+/// A graph under conversion.
+struct Work<'a> {
+    from: &'a Model,
+    made: Model,
+    scales: Vec<Option<(f32, i32)>>,
+    options: &'a Options,
+    /// Where each tensor is now, as int8.
+    int8: Vec<Option<usize>>,
+    /// Where each tensor is now, as it was.
+    plain: Vec<Option<usize>>,
+}
+
+impl Work<'_> {
+    fn add(&mut self, tensor: Tensor) -> usize {
+        self.made.tensors.push(tensor);
+        self.made.tensors.len() - 1
+    }
+
+    fn scheme(&self, t: usize) -> Result<Quantization> {
+        let (scale, zero) = self.scales[t].ok_or_else(|| {
+            let what = format!("tensor {} was not seen in calibration", self.from.tensors[t].name);
+            Error::new(ErrorKind::Bug, what)
+        })?;
+        Ok(Quantization::per_tensor(scale, zero))
+    }
+
+    /// A tensor that is made, as int8.
+    fn new_int8(&mut self, t: usize, suffix: &str) -> Result<usize> {
+        let tensor = &self.from.tensors[t];
+        let made = Tensor::new(format!("{}{suffix}", tensor.name), &tensor.ty.shape, DType::I8);
+        let made = made.quantized(self.scheme(t)?);
+        Ok(self.add(made))
+    }
+
+    fn inputs(&mut self, is_int8: &[bool]) -> Result<()> {
+        let mut inputs = Vec::new();
+        for &i in &self.from.inputs {
+            let readers = self.from.operators.iter().zip(is_int8).filter(|(o, _)| o.inputs.contains(&Some(i)));
+            let any_int8 = readers.clone().any(|(_, int8)| *int8);
+            let stays = self.options.float_interface || !is_float(self.from, i) || !any_int8;
+            inputs.push(match stays {
+                true => {
+                    let tensor = self.from.tensors[i].clone();
+                    let made = self.add(tensor);
+                    self.plain[i] = Some(made);
+                    made
+                }
+                false => {
+                    let made = self.new_int8(i, "")?;
+                    self.int8[i] = Some(made);
+                    made
+                }
+            });
+        }
+        self.made.inputs = inputs;
+        Ok(())
+    }
+
+    fn outputs(&mut self) -> Result<()> {
+        let mut outputs = Vec::new();
+        for &i in &self.from.outputs {
+            let now = match (self.int8[i], self.options.float_interface) {
+                (Some(now), false) => now,
+                _ => self.plain(i)?,
+            };
+            outputs.push(now);
+        }
+        self.made.outputs = outputs;
+        Ok(())
+    }
+
+    /// A tensor as int8 of its own scale.
+    fn int8(&mut self, t: usize) -> Result<usize> {
+        if let Some(now) = self.int8[t] {
+            return Ok(now);
+        }
+        let tensor = &self.from.tensors[t];
+        let now = match &tensor.data {
+            Some(_) => {
+                let q = self.scheme(t)?;
+                let made = constant(tensor, q.scale[0], q.zero_point[0] as i32)?;
+                self.add(made)
+            }
+            None => {
+                let plain = self.plain(t)?;
+                let made = self.new_int8(t, "/int8")?;
+                self.made.operators.push(Operator::new(Op::Quantize, [plain], [made]));
+                made
+            }
+        };
+        self.int8[t] = Some(now);
+        Ok(now)
+    }
+
+    /// A tensor as it was: floats, or integers that are no numbers of a layer.
+    fn plain(&mut self, t: usize) -> Result<usize> {
+        if let Some(now) = self.plain[t] {
+            return Ok(now);
+        }
+        let tensor = self.from.tensors[t].clone();
+        let now = match (tensor.data.is_some(), self.int8[t]) {
+            (false, Some(int8)) => {
+                let made = self.add(Tensor::new(format!("{}/float", tensor.name), &tensor.ty.shape, DType::F32));
+                self.made.operators.push(Operator::new(Op::Dequantize, [int8], [made]));
+                made
+            }
+            _ => self.add(tensor),
+        };
+        self.plain[t] = Some(now);
+        Ok(now)
+    }
+
+    fn push(&mut self, o: &Operator, inputs: Vec<Option<usize>>, outputs: Vec<usize>) {
+        let mut o = o.clone();
+        (o.inputs, o.outputs, o.version) = (inputs, outputs, 0);
+        self.made.operators.push(o);
+    }
+
+    fn on_floats(&mut self, o: &Operator) -> Result<()> {
+        let mut inputs = Vec::new();
+        for i in &o.inputs {
+            inputs.push(i.map(|t| self.plain(t)).transpose()?);
+        }
+        let mut outputs = Vec::new();
+        for &y in &o.outputs {
+            outputs.push(self.plain(y)?);
+        }
+        self.push(o, inputs, outputs);
+        Ok(())
+    }
+
+    fn on_int8(&mut self, o: &Operator) -> Result<()> {
+        let form = form(o.op).unwrap_or(Form::Free);
+        let inputs = match form {
+            Form::Weights => self.weights(o)?,
+            _ => {
+                let mut inputs = Vec::new();
+                for t in &o.inputs {
+                    inputs.push(match t {
+                        Some(t) if !is_float(self.from, *t) => Some(self.plain(*t)?),
+                        Some(t) if form == Form::Same => Some(self.requantized(*t, o.outputs[0])?),
+                        Some(t) => Some(self.int8(*t)?),
+                        None => None,
+                    });
+                }
+                inputs
+            }
+        };
+        let mut outputs = Vec::new();
+        for &y in &o.outputs {
+            let made = self.new_int8(y, "")?;
+            self.int8[y] = Some(made);
+            outputs.push(made);
+        }
+        self.push(o, inputs, outputs);
+        Ok(())
+    }
+
+    /// An operand in the scale of the result.
+    fn requantized(&mut self, t: usize, y: usize) -> Result<usize> {
+        if self.scales[t] == self.scales[y] {
+            return self.int8(t);
+        }
+        let (tensor, scheme) = (&self.from.tensors[t], self.scheme(y)?);
+        if tensor.data.is_some() {
+            let made = constant(tensor, scheme.scale[0], scheme.zero_point[0] as i32)?;
+            return Ok(self.add(made));
+        }
+        let own = self.int8(t)?;
+        let name = format!("{}/requantized", self.from.tensors[t].name);
+        let made = Tensor::new(name, &self.from.tensors[t].ty.shape, DType::I8).quantized(scheme);
+        let made = self.add(made);
+        self.made.operators.push(Operator::new(Op::Quantize, [own], [made]));
+        Ok(made)
+    }
+
+    fn weights(&mut self, o: &Operator) -> Result<Vec<Option<usize>>> {
+        let [x, w, bias] = if o.op == Op::TransposeConv { [2, 1, 3] } else { [0, 1, 2] };
+        let operand = |n: usize| o.inputs.get(n).copied().flatten();
+        let (Some(x), Some(w), Some(bias)) = (operand(x), operand(w), operand(bias)) else {
+            return Err(Error::new(ErrorKind::Unsupported, format!("{} without a bias", o.op)));
+        };
+        let now = self.int8(x)?;
+        let input_scale = self.scales[x].map_or(1.0, |(scale, _)| scale);
+        let (weights, biases) = (&self.from.tensors[w], &self.from.tensors[bias]);
+        let dimension = if o.op == Op::DepthwiseConv2D { 3 } else { 0 };
+        let per_channel = match o.op {
+            Op::FullyConnected => self.options.per_channel_dense,
+            _ => self.options.per_channel,
+        };
+        let channels = weights.dims().get(dimension).copied().unwrap_or(1);
+        let made = weighted(weights, biases, input_scale, &Layout { dimension, channels, per_channel })?;
+        let (w, bias) = (self.add(made.weights), self.add(made.bias));
+        if o.op != Op::TransposeConv {
+            return Ok(vec![Some(now), Some(w), Some(bias)]);
+        }
+        let shape = self.plain(operand(0).unwrap_or(x))?;
+        Ok(vec![Some(shape), Some(w), Some(now), Some(bias)])
+    }
+}

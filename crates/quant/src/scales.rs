@@ -1,0 +1,121 @@
+//! Which scale each tensor has: operators that only move or compare integers need one scale for all that they touch, some
+//! have a scale of their own, the others are free.
+
+use crate::calibrate::{Ranges, is_float, layer_of};
+use crate::integers::{asymmetric, range_of};
+use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_tflite::{Model, Op};
+
+/// What an operator on int8 asks of scales.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Form {
+    /// Weights and bias are its second and third operand, or as TRANSPOSE_CONV has them.
+    Weights,
+    /// Operands and results have one scale.
+    Same,
+    /// The result has this scale and zero point.
+    Fixed(f32, i32),
+    /// Any scales.
+    Free,
+}
+
+/// What an operator asks of scales; `None`: it has no int8 form.
+pub(crate) fn form(op: Op) -> Option<Form> {
+    use Op::*;
+    Some(match op {
+        Conv2D | DepthwiseConv2D | FullyConnected | TransposeConv => Form::Weights,
+        AveragePool2D | MaxPool2D | Concatenation | Reshape | Squeeze | ExpandDims | Pad | Transpose | Gather
+        | Slice | StridedSlice | Split | SpaceToDepth | DepthToSpace | ResizeBilinear | ResizeNearest | Maximum
+        | Minimum | BroadcastTo | ReduceMax => Form::Same,
+        Softmax | Logistic => Form::Fixed(1.0 / 256.0, -128),
+        Tanh => Form::Fixed(1.0 / 128.0, 0),
+        Add | Sub | Mul | Mean | Sum | Relu | Relu6 | ReluN1To1 | LeakyRelu | HardSwish | Gelu | Elu | Exp | Sqrt
+        | Rsqrt | BatchMatmul | SquaredDifference | Prelu => Form::Free,
+        Div | L2Normalization | ArgMax | Neg | Quantize | Dequantize => return None,
+    })
+}
+
+/// Scale and zero point of each tensor of floats that an operator on int8 touches.
+pub(crate) fn assign(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result<Vec<Option<(f32, i32)>>> {
+    let mut groups = Groups::new(model.tensors.len());
+    let mut fixed = vec![None; model.tensors.len()];
+    for (o, _) in model.operators.iter().zip(is_int8).filter(|(_, int8)| **int8) {
+        let own = o.outputs.first().copied();
+        match (form(o.op), own) {
+            (Some(Form::Fixed(scale, zero)), Some(y)) => fixed[y] = Some((scale, zero)),
+            (Some(Form::Same), Some(y)) => {
+                let movable = |&x: &usize| is_float(model, x) && model.tensors[x].data.is_none();
+                let inputs: Vec<usize> = o.inputs.iter().flatten().copied().filter(movable).collect();
+                for x in inputs.iter().chain(&o.outputs) {
+                    // Several operands of which one has a scale of its own: that one is requantised before.
+                    let (a, b) = (groups.root(*x), groups.root(y));
+                    if inputs.len() == 1 || fixed[a].is_none() && fixed[b].is_none() {
+                        let one = fixed[a].or(fixed[b]);
+                        groups.join(a, b);
+                        fixed[groups.root(y)] = one;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut joint: Vec<Option<(f32, f32)>> = vec![None; model.tensors.len()];
+    for i in 0..model.tensors.len() {
+        let root = groups.root(i);
+        let Some((low, high)) = own_range(model, ranges, i)? else { continue };
+        let (l, h) = joint[root].unwrap_or((low, high));
+        joint[root] = Some((l.min(low), h.max(high)));
+    }
+    let mut scales = Vec::new();
+    for i in 0..model.tensors.len() {
+        let root = groups.root(i);
+        scales.push(match (fixed[root], joint[root]) {
+            (Some(fixed), _) => Some(fixed),
+            (None, Some(range)) => Some(asymmetric(range).at(|| place(model, i))?),
+            (None, None) => None,
+        });
+    }
+    Ok(scales)
+}
+
+fn place(model: &Model, tensor: usize) -> String {
+    let name = model.tensors.get(tensor).map_or("", |t| t.name.as_str());
+    let kind = if model.inputs.contains(&tensor) { "input" } else { "layer" };
+    format!("{kind} {}", layer_of(name))
+}
+
+fn own_range(model: &Model, ranges: &Ranges, tensor: usize) -> Result<Option<(f32, f32)>> {
+    if !is_float(model, tensor) {
+        return Ok(None);
+    }
+    if model.tensors[tensor].data.is_some() {
+        return range_of(&model.tensors[tensor]).map(Some);
+    }
+    let Some((low, high)) = ranges.chosen.get(tensor).copied().flatten() else { return Ok(None) };
+    if !low.is_finite() || !high.is_finite() || low > high {
+        let e = Error::new(ErrorKind::Numeric, format!("its range, from {low} to {high}, is none"));
+        return Err(e.at(place(model, tensor)).hint("calibrate again, on samples without NaN"));
+    }
+    Ok(Some((low, high)))
+}
+
+/// Tensors that have one scale.
+struct Groups(Vec<usize>);
+
+impl Groups {
+    fn new(n: usize) -> Groups {
+        Groups((0..n).collect())
+    }
+
+    fn root(&self, mut at: usize) -> usize {
+        while self.0[at] != at {
+            at = self.0[at];
+        }
+        at
+    }
+
+    fn join(&mut self, a: usize, b: usize) {
+        let (a, b) = (self.root(a), self.root(b));
+        self.0[a.max(b)] = a.min(b);
+    }
+}

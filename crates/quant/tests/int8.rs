@@ -1,0 +1,340 @@
+//! Models of all layers as operators: in floats they compute what the layers do; in int8 what LiteRT's reference kernels
+//! do with the same file, to the bit, and nearly what the floats do.
+
+#![allow(clippy::print_stdout, reason = "says what was skipped")]
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Command;
+use systole_base::rng::Stream;
+use systole_ir::{DType, ErrorKind, Literal, Result, TensorType};
+use systole_nn::layers::testing::samples;
+use systole_nn::layers::*;
+use systole_nn::{Model as Layers, input};
+use systole_quant::{Calibration, Method, Options, dequantized, dynamic, lower, quantize, quantized};
+use systole_tflite::{Interpreter, Model, Op};
+
+/// Values around 0, the same for the same seed.
+fn drawn(shape: &[usize], seed: u64) -> Literal {
+    let mut stream = Stream::new(seed, 3, 1);
+    let n = shape.iter().product();
+    Literal::from_slice(shape, &(0..n).map(|_| stream.range(-1.5, 1.5)).collect::<Vec<f32>>()).unwrap()
+}
+
+/// Weights that are no starting values: variances above 0, everything else around it.
+fn stirred(layers: &mut Layers) {
+    let weights: Vec<(String, Vec<usize>)> =
+        layers.weights().iter().map(|(p, b)| (p.to_string(), b.ty().shape.dims().to_vec())).collect();
+    for (n, (path, shape)) in weights.into_iter().enumerate() {
+        let values = drawn(&shape, 50 + n as u64).to_f32s();
+        let fan: usize = shape.iter().rev().skip(1).product();
+        let one = |v: f32| match path.rsplit('/').next() {
+            Some("moving_variance") => 0.5 + v.abs(),
+            Some("gamma") => 1.0 + 0.3 * v,
+            Some("alpha") => 0.2 * v.abs(),
+            _ => v / (fan.max(1) as f32).sqrt(),
+        };
+        let value = Literal::from_slice(&shape[..], &values.into_iter().map(one).collect::<Vec<_>>()).unwrap();
+        layers.set_weight(&path, value).unwrap();
+    }
+}
+
+/// A model with its name and the inputs of one sample.
+struct Net {
+    name: String,
+    layers: Layers,
+    inputs: Vec<Vec<usize>>,
+}
+
+impl Net {
+    fn chain(name: &str, layers: Vec<LayerSpec>, shape: &[usize]) -> Net {
+        let mut layers = Layers::sequential(layers);
+        layers.build(&[TensorType::new(DType::F32, shape)]).unwrap_or_else(|e| panic!("{name}: {e}"));
+        stirred(&mut layers);
+        Net { name: name.into(), layers, inputs: vec![shape.to_vec()] }
+    }
+
+    fn graph(name: &str, shapes: &[&[usize]], build: impl FnOnce(&[systole_nn::Symbol]) -> systole_nn::Symbol) -> Net {
+        let inputs: Vec<_> = shapes.iter().enumerate().map(|(i, s)| input(&format!("in{i}"), s)).collect();
+        let output = build(&inputs);
+        let mut layers = Layers::functional(&inputs, &output).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let types: Vec<_> = shapes.iter().map(|s| TensorType::new(DType::F32, *s)).collect();
+        layers.build(&types).unwrap_or_else(|e| panic!("{name}: {e}"));
+        stirred(&mut layers);
+        Net { name: name.into(), layers, inputs: shapes.iter().map(|s| s.to_vec()).collect() }
+    }
+
+    /// Sample `n`: one array for each input.
+    fn sample(&self, n: u64) -> Vec<Literal> {
+        let one = |(i, shape): (usize, &Vec<usize>)| drawn(&[&[1], &shape[..]].concat(), 1000 + 10 * n + i as u64);
+        self.inputs.iter().enumerate().map(one).collect()
+    }
+
+    /// What the layers say of it.
+    fn predicted(&mut self, sample: &[Literal]) -> Literal {
+        let names: Vec<String> = self.layers.architecture().inputs.iter().map(|i| i.name.clone()).collect();
+        let fields = names.into_iter().zip(sample.iter().map(|x| x.reshape(&x.shape()[1..]).unwrap()));
+        let one: Vec<(String, Literal)> =
+            fields.map(|(n, x)| (n, x.reshape([&[1], &x.shape()[..]].concat()).unwrap())).collect();
+        let data = systole_data::Dataset::from_tensor_slices(one).unwrap().batch(1);
+        self.layers.predict(&data).unwrap_or_else(|e| panic!("{}: {e}", self.name))
+    }
+}
+
+/// Every layer that the library's own tests try, by itself.
+fn single_layers() -> Vec<Net> {
+    let mut nets = Vec::new();
+    for (n, s) in samples().into_iter().enumerate() {
+        if s.inputs.iter().any(|ty| ty.dtype != DType::F32 || ty.shape.elements() == 0) {
+            continue;
+        }
+        let shapes: Vec<Vec<usize>> = s.inputs.iter().map(|ty| ty.shape.dims()[1..].to_vec()).collect();
+        let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+        let name = format!("{} {n}", s.spec.class_name());
+        nets.push(Net::graph(&name, &shapes, |x| s.spec.clone().on(&x.iter().collect::<Vec<_>>())));
+    }
+    nets
+}
+
+/// Networks of several layers.
+fn networks() -> Vec<Net> {
+    let mut nets = vec![
+        Net::chain(
+            "tutorial",
+            vec![
+                conv2d(8, (3, 3)).activation("relu"),
+                max_pooling2d((2, 2)),
+                dropout(0.3),
+                flatten(),
+                dense(10).activation("softmax"),
+            ],
+            &[12, 12, 1],
+        ),
+        Net::chain("mlp", vec![flatten(), dense(32).activation("relu"), dense(10)], &[6, 6]),
+        Net::chain(
+            "mobile",
+            vec![
+                conv2d(8, (3, 3)).strides(2).padding("same").use_bias(false),
+                batch_normalization(),
+                ReLU { max_value: Some(6.0), ..Default::default() }.into(),
+                depthwise_conv2d((3, 3)).padding("same").use_bias(false),
+                batch_normalization(),
+                relu(),
+                conv2d(12, (1, 1)),
+                global_average_pooling2d(),
+                dense(5).activation("softmax"),
+            ],
+            &[11, 9, 3],
+        ),
+        Net::graph("residual", &[&[8, 8, 4]], |x| {
+            let y = x[0].apply(conv2d(6, (3, 3)).padding("same").use_bias(false)).apply(batch_normalization()).apply(relu());
+            let z = y.apply(conv2d(6, (3, 3)).padding("same")).apply(batch_normalization());
+            let sum = add().on(&[&y, &z]).apply(relu());
+            let before = sum.apply(batch_normalization()).apply(relu()).apply(conv2d(4, (1, 1)));
+            before.apply(global_average_pooling2d()).apply(dense(3).activation("sigmoid"))
+        }),
+        Net::graph("branches", &[&[6, 6, 4]], |x| {
+            let a = x[0].apply(conv2d(3, (1, 1)).activation("tanh"));
+            let b = x[0].apply(average_pooling2d((3, 3)).strides(1).padding("same")).apply(conv2d(5, (1, 1)));
+            let both = concatenate(-1).on(&[&a, &b, &x[0]]);
+            both.apply(conv2d(4, (3, 3)).activation("silu")).apply(flatten()).apply(dense(4).activation("tanh"))
+        }),
+        Net::chain(
+            "decoder",
+            vec![
+                conv2d_transpose(4, (3, 3)).strides(2).padding("same").activation("relu"),
+                up_sampling2d(2),
+                conv2d(2, (3, 3)).padding("same").activation("sigmoid"),
+            ],
+            &[4, 5, 3],
+        ),
+        Net::chain("sequence", vec![conv1d(6, 3).activation("relu"), max_pooling1d(2), layer_normalization(), dense(4)], &[12, 5]),
+    ];
+    let mut stream = Stream::new(77, 1, 0);
+    for n in 0..12 {
+        nets.push(random_network(n, &mut stream));
+    }
+    nets
+}
+
+fn random_network(n: usize, stream: &mut Stream) -> Net {
+    let mut layers = Vec::new();
+    for _ in 0..2 + stream.below(3) {
+        let filters = 2 + stream.below(7) as usize;
+        let kernel = 1 + stream.below(3) as usize;
+        layers.push(match stream.below(6) {
+            0 => conv2d(filters, kernel).padding("same").activation("relu"),
+            1 => conv2d(filters, kernel).strides(2).padding("same"),
+            2 => depthwise_conv2d(kernel).padding("same").depth_multiplier(2).activation("tanh"),
+            3 => separable_conv2d(filters, kernel).padding("same").activation("relu"),
+            4 => batch_normalization(),
+            _ => average_pooling2d((2, 2)).strides(1).padding("same"),
+        });
+    }
+    layers.push(if stream.below(2) == 0 { flatten() } else { global_average_pooling2d() });
+    layers.push(dense(2 + stream.below(9) as usize).activation(if stream.below(2) == 0 { "softmax" } else { "linear" }));
+    Net::chain(&format!("random {n}"), layers, &[7, 6, 3])
+}
+
+#[test]
+fn layers_as_operators_compute_what_they_do() {
+    let (mut known, mut unknown) = (BTreeSet::new(), BTreeSet::new());
+    for mut net in single_layers().into_iter().chain(networks()) {
+        let class = net.name.split(' ').next().unwrap_or_default().to_string();
+        let graph = match lower(&net.layers) {
+            Ok(graph) => graph,
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Unsupported, "{}: {e}", net.name);
+                assert!(e.places().iter().any(|p| p.starts_with("layer ")) && e.hint_text().is_some(), "{e}");
+                unknown.insert(class);
+                continue;
+            }
+        };
+        let sample = net.sample(0);
+        let made = Interpreter::new(&graph).and_then(|i| i.run(&sample)).unwrap_or_else(|e| panic!("{}: {e}", net.name));
+        let expected = net.predicted(&sample);
+        assert_eq!(made[0].shape(), expected.shape(), "{}", net.name);
+        for (a, b) in made[0].to_f32s().iter().zip(expected.to_f32s()) {
+            assert!((a - b).abs() <= 2e-4 * (1.0 + b.abs()), "{}: {a} for {b}", net.name);
+        }
+        known.insert(class);
+    }
+    assert!(known.len() >= 35, "{} classes have operators; these have none: {unknown:?}", known.len());
+}
+
+/// A model on int8, and inputs for it.
+fn int8(net: &Net, options: &Options, method: Method) -> Result<(Model, Vec<Literal>)> {
+    let graph = lower(&net.layers)?;
+    let samples: Vec<_> = (0..6).map(|n| net.sample(n)).collect();
+    let ranges = Calibration { method, threads: 2 }.ranges_of_inputs(&graph, &samples)?;
+    let made = quantize(&graph, &ranges, options)?;
+    let inputs = made.inputs.iter().zip(net.sample(2)).map(|(&i, x)| quantized(&x, &made.tensors[i]));
+    let inputs = inputs.collect::<Result<_>>()?;
+    Ok((made, inputs))
+}
+
+/// Models on int8, of all layers that have such.
+fn all_int8() -> Vec<(String, Model, Vec<Literal>)> {
+    let mut all = Vec::new();
+    for (n, net) in single_layers().iter().chain(&networks()).enumerate() {
+        let options = if n % 3 == 2 { Options::per_tensor() } else { Options::default() };
+        let method = [Method::MinMax, Method::Percentile(99.9), Method::Mse, Method::Entropy][n % 4];
+        match int8(net, &options, method) {
+            // The real interpreter's set of reference kernels has no ELU.
+            Ok((model, _)) if model.operators.iter().any(|o| o.op == Op::Elu) => {}
+            Ok((model, inputs)) => all.push((net.name.clone(), model, inputs)),
+            Err(e) => assert_eq!(e.kind(), ErrorKind::Unsupported, "{}: {e}", net.name),
+        }
+    }
+    all
+}
+
+#[test]
+fn int8_models_have_the_bits_of_the_real_interpreter() {
+    let models = all_int8();
+    assert!(models.len() >= 60, "{} models", models.len());
+    let run = |(name, model, inputs): &(String, Model, Vec<Literal>)| {
+        let read = Model::from_bytes(name, &model.to_bytes().unwrap()).unwrap();
+        assert!(read.operators.iter().zip(&model.operators).all(|(a, b)| a.op == b.op && a.inputs == b.inputs));
+        Interpreter::new(&read).and_then(|i| i.run(inputs)).unwrap_or_else(|e| panic!("{name}: {e}")).remove(0)
+    };
+    let ours: Vec<Literal> = models.iter().map(run).collect();
+    let python = systole_base::knobs::PYTHON.get();
+    let python = if python.is_empty() { "python3".to_string() } else { python };
+    let there = Command::new(&python).args(["-c", "import ai_edge_litert.interpreter"]).output();
+    if !there.is_ok_and(|o| o.status.success()) {
+        println!("SKIPPED the real interpreter: there is no ai-edge-litert in SYSTOLE_PYTHON");
+        return;
+    }
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("int8-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    for (n, (_, model, inputs)) in models.iter().enumerate() {
+        std::fs::write(dir.join(format!("{n:03}.tflite")), model.to_bytes().unwrap()).unwrap();
+        for (i, x) in inputs.iter().enumerate() {
+            std::fs::write(dir.join(format!("{n:03}.in{i}")), x.bytes()).unwrap();
+        }
+    }
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/tflite/run.py");
+    let ran = Command::new(&python).arg(script).arg(&dir).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let mut wrong = Vec::new();
+    for (n, ((name, model, _), y)) in models.iter().zip(&ours).enumerate() {
+        let ops: Vec<&str> = model.operators.iter().map(|o| o.op.name()).collect();
+        let Ok(theirs) = std::fs::read(dir.join(format!("{n:03}.out0"))) else {
+            let e = std::fs::read_to_string(dir.join(format!("{n:03}.error"))).unwrap_or_default();
+            wrong.push(format!("{name} ({}) is refused: {e}", ops.join(" ")));
+            continue;
+        };
+        let differ = y.bytes().iter().zip(&theirs).filter(|(a, b)| a != b).count();
+        if y.dtype() != DType::F32 && (differ > 0 || theirs.len() != y.bytes().len()) {
+            wrong.push(format!("{name} ({}): {differ} of {}", ops.join(" "), theirs.len()));
+        }
+    }
+    std::fs::remove_dir_all(&dir).ok();
+    assert!(wrong.is_empty(), "{} of {}\n{}", wrong.len(), models.len(), wrong.join("\n"));
+}
+
+#[test]
+fn int8_is_near_floats_and_skipped_layers_stay_floats() {
+    for mut net in networks() {
+        let (model, inputs) = int8(&net, &Options::default(), Method::MinMax).unwrap();
+        let y = Interpreter::new(&model).and_then(|i| i.run(&inputs)).unwrap().remove(0);
+        let y = dequantized(&y, &model.tensors[model.outputs[0]]).unwrap().to_f32s();
+        let sample = net.sample(2);
+        let expected = net.predicted(&sample).to_f32s();
+        let size = expected.iter().fold(0f32, |m, v| m.max(v.abs()));
+        let worst = y.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        // Layer normalisation squares and divides: its steps are coarse in eight bits.
+        let most = if net.name == "sequence" { 0.5 } else { 0.12 };
+        assert!(worst <= most * size.max(0.1), "{}: {worst} of {size}", net.name);
+    }
+    let net = &networks()[0];
+    let options = Options { skip: vec!["dense".into()], ..Options::default() };
+    let (model, inputs) = int8(net, &options, Method::MinMax).unwrap();
+    let dense = model.operators.iter().find(|o| o.op == Op::FullyConnected).unwrap();
+    assert_eq!(model.tensors[dense.inputs[1].unwrap()].ty.dtype, DType::F32);
+    assert!(Interpreter::new(&model).and_then(|i| i.run(&inputs)).is_ok());
+    let e = int8(net, &Options { skip: vec!["dens".into()], ..Options::default() }, Method::MinMax).unwrap_err();
+    assert!(e.to_string().contains("no layer dens"), "{e}");
+}
+
+#[test]
+fn what_cannot_be_calibrated_is_told_by_its_layer() {
+    let net = &networks()[1];
+    let graph = lower(&net.layers).unwrap();
+    let ranges = |x: Literal| Calibration::default().ranges(&graph, &[x]).unwrap_err().to_string();
+    let e = ranges(drawn(&[1, 5, 6], 1));
+    assert!(e.contains("the model takes f32[1, 6, 6]") && e.contains("calibration sample 0"), "{e}");
+    let e = ranges(Literal::zeros(TensorType::new(DType::F32, [1, 6, 6])));
+    assert!(e.contains("all values of the calibration data are 0") && e.contains("try: "), "{e}");
+    let e = ranges(Literal::from_slice([1, 6, 6], &[f32::NAN; 36]).unwrap());
+    assert!(e.contains("NaN"), "{e}");
+    assert!(Calibration::default().ranges(&graph, &[]).is_err());
+    let e = int8(&small_values(), &Options::default(), Method::MinMax).unwrap_err().to_string();
+    assert!(e.contains("layer dense") && e.contains("f32 cannot hold") && e.contains("--skip"), "{e}");
+    let mut broken = Net::chain("nan", vec![dense(2)], &[3]);
+    broken.layers.set_weight("dense/kernel", Literal::from_slice([3, 2], &[f32::NAN; 6]).unwrap()).unwrap();
+    let e = lower(&broken.layers).unwrap_err().to_string();
+    assert!(e.contains("layer dense") && e.contains("NaN"), "{e}");
+}
+
+/// A model whose values are too small for a scale.
+fn small_values() -> Net {
+    let mut net = Net::chain("small", vec![dense(2)], &[3]);
+    net.layers.set_weight("dense/kernel", Literal::from_slice([3, 2], &[1e-38f32; 6]).unwrap()).unwrap();
+    net.layers.set_weight("dense/bias", Literal::from_slice([2], &[0f32; 2]).unwrap()).unwrap();
+    net
+}
+
+#[test]
+fn weights_alone_are_a_quarter_of_the_size() {
+    let mut net = Net::chain("large", vec![dense(64).activation("relu"), dense(40)], &[50]);
+    let graph = lower(&net.layers).unwrap();
+    let small = dynamic(&graph).unwrap();
+    assert!(small.constant_bytes() * 3 < graph.constant_bytes());
+    let sample = net.sample(1);
+    let y = Interpreter::new(&small).and_then(|i| i.run(&sample)).unwrap().remove(0).to_f32s();
+    let expected = net.predicted(&sample).to_f32s();
+    let size = expected.iter().fold(0f32, |m, v| m.max(v.abs()));
+    assert!(y.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 0.03 * size));
+}

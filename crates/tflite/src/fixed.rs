@@ -1,0 +1,164 @@
+//! The fixed-point arithmetic of LiteRT's reference kernels, to the bit. Source: gemmlowp, and `quantization_util` there.
+
+use crate::op::Activation;
+
+/// `d ≥ 0` as `m · 2^(shift − 31)`, with `m` from 2³⁰ to 2³¹ − 1: `→ (m, shift)`. What is too small to matter is (0, 0).
+///
+/// ```
+/// use systole_tflite::quantize_multiplier;
+/// assert_eq!(quantize_multiplier(0.5), (1 << 30, 0));
+/// assert_eq!(quantize_multiplier(0.1), (1717986918, -3));
+/// ```
+pub fn quantize_multiplier(d: f64) -> (i32, i32) {
+    if d == 0.0 || !d.is_finite() {
+        return (0, 0);
+    }
+    let (fraction, mut shift) = frexp(d);
+    let mut m = (fraction * (1i64 << 31) as f64).round() as i64;
+    if m == 1 << 31 {
+        m /= 2;
+        shift += 1;
+    }
+    if shift < -31 { (0, 0) } else { (m as i32, shift.min(30)) }
+}
+
+/// `d = fraction · 2^exponent` with the fraction from ½ to below 1; `d` is finite and not 0.
+fn frexp(d: f64) -> (f64, i32) {
+    let bits = d.to_bits();
+    let exponent = ((bits >> 52) & 0x7ff) as i32;
+    if exponent == 0 {
+        let (fraction, exponent) = frexp(d * (1u64 << 60) as f64);
+        return (fraction, exponent - 60);
+    }
+    (f64::from_bits((bits & !(0x7ff << 52)) | (1022 << 52)), exponent - 1022)
+}
+
+/// The high half of `2ab`, rounded: SaturatingRoundingDoublingHighMul.
+pub(crate) fn high_mul(a: i32, b: i32) -> i32 {
+    if a == i32::MIN && b == i32::MIN {
+        return i32::MAX;
+    }
+    let ab = i64::from(a) * i64::from(b);
+    let nudge = if ab >= 0 { 1 << 30 } else { 1 - (1 << 30) };
+    ((ab + nudge) / (1 << 31)) as i32
+}
+
+/// `x / 2^exponent`, rounded half away from zero: RoundingDivideByPOT.
+pub(crate) fn divide_by_power(x: i32, exponent: i32) -> i32 {
+    let exponent = exponent.clamp(0, 31) as u32;
+    let mask = ((1i64 << exponent) - 1) as i32;
+    let threshold = (mask >> 1) + i32::from(x < 0);
+    let shifted = if exponent == 31 { x >> 31 } else { x >> exponent };
+    shifted.wrapping_add(i32::from((x & mask) > threshold))
+}
+
+/// `x · m · 2^(shift − 31)`, rounded twice as the default build does: MultiplyByQuantizedMultiplier.
+///
+/// ```
+/// use systole_tflite::{multiply_by_quantized_multiplier, quantize_multiplier};
+/// let (m, shift) = quantize_multiplier(0.00586);
+/// assert_eq!(multiply_by_quantized_multiplier(85, m, shift), 1);
+/// ```
+pub fn multiply_by_quantized_multiplier(x: i32, m: i32, shift: i32) -> i32 {
+    let (left, right) = (shift.max(0) as u32, (-shift).max(0));
+    divide_by_power(high_mul(x.wrapping_shl(left), m), right)
+}
+
+/// The least and the greatest integer that a fused activation leaves: `→ (min, max)`.
+pub fn activation_range(activation: Activation, scale: f32, zero_point: i32) -> (i32, i32) {
+    let q = |x: f32| zero_point.saturating_add((x / scale).round() as i32);
+    let (low, high) = activation.bounds();
+    let low = if low.is_finite() { q(low).max(-128) } else { -128 };
+    let high = if high.is_finite() { q(high).min(127) } else { 127 };
+    (low.min(127), high.max(-128))
+}
+
+/// `x · 2^exponent`, saturated.
+pub(crate) fn shifted_left(x: i32, exponent: u32) -> i32 {
+    (i64::from(x) << exponent.min(31)).clamp(i32::MIN.into(), i32::MAX.into()) as i32
+}
+
+/// `e^a` of `a ≤ 0` with 5 integer bits `→` with none.
+pub(crate) fn exp_on_negative_values(a: i32) -> i32 {
+    const QUARTER: i32 = 1 << 24;
+    const FACTORS: [i32; 7] = [1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242];
+    if a == 0 {
+        return i32::MAX;
+    }
+    let within = (a & (QUARTER - 1)) - QUARTER;
+    let mut result = exp_on_a_quarter(shifted_left(within, 5));
+    let remainder = within.wrapping_sub(a);
+    for (i, factor) in FACTORS.iter().enumerate() {
+        if remainder & (QUARTER << i) != 0 {
+            result = high_mul(result, *factor);
+        }
+    }
+    result
+}
+
+/// `e^a` for `a` from −¼ to 0, by a polynomial around −⅛.
+fn exp_on_a_quarter(a: i32) -> i32 {
+    const EXP_OF_MINUS_EIGHTH: i32 = 1895147668;
+    const THIRD: i32 = 715827883;
+    let x = a.wrapping_add(1 << 28);
+    let x2 = high_mul(x, x);
+    let x3 = high_mul(x2, x);
+    let x4_over_4 = divide_by_power(high_mul(x2, x2), 2);
+    let sum = high_mul(x4_over_4.wrapping_add(x3), THIRD).wrapping_add(x2);
+    let tail = divide_by_power(sum, 1);
+    EXP_OF_MINUS_EIGHTH.wrapping_add(high_mul(EXP_OF_MINUS_EIGHTH, x.wrapping_add(tail)))
+}
+
+/// `1 / x` of `x > 0` with 12 integer bits: `→ (value, bits over unity)`.
+pub(crate) fn reciprocal(x: i32) -> (i32, i32) {
+    let headroom = (x as u32).leading_zeros();
+    let fraction = (x as u32).wrapping_shl(headroom).wrapping_sub(1 << 31) as i32;
+    (one_over_one_plus(fraction), 12 - headroom as i32)
+}
+
+/// `1 / (1 + a)` for `a` from 0 to 1, by three steps of Newton's method.
+fn one_over_one_plus(a: i32) -> i32 {
+    const START: i32 = 1515870810;
+    const SLOPE: i32 = -1010580540;
+    let half = ((i64::from(a) + i64::from(i32::MAX) + 1) / 2) as i32;
+    let mut x = START.wrapping_add(high_mul(half, SLOPE));
+    for _ in 0..3 {
+        let rest = (1i32 << 29).wrapping_sub(high_mul(half, x));
+        x = x.wrapping_add(shifted_left(high_mul(x, rest), 2));
+    }
+    shifted_left(x, 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn multipliers_are_the_known_ones() {
+        assert_eq!(quantize_multiplier(1.0), (1 << 30, 1));
+        assert_eq!(quantize_multiplier(1e-12), (0, 0));
+        assert_eq!(quantize_multiplier(0.999_999_999_99), (1 << 30, 1));
+        // The single-rounding build has 78 here.
+        assert_eq!(multiply_by_quantized_multiplier(27861, 1548931170, -8), 79);
+    }
+
+    #[test]
+    fn division_rounds_half_away_from_zero() {
+        assert_eq!([3, -3, 5, -5, 1, -1].map(|x| divide_by_power(x, 1)), [2, -2, 3, -3, 1, -1]);
+        assert_eq!([2, -2, 6, -6].map(|x| divide_by_power(x, 2)), [1, -1, 2, -2]);
+    }
+
+    #[test]
+    fn exponentials_and_reciprocals_are_close_to_the_true_ones() {
+        for i in 0..200 {
+            let x = -f64::from(i) * 0.07;
+            let found = f64::from(exp_on_negative_values((x * 2f64.powi(26)) as i32)) / 2f64.powi(31);
+            assert!((found - x.exp()).abs() < 1e-6, "e^{x} = {found}");
+        }
+        for sum in [1.0, 1.5, 7.25, 100.0] {
+            let (value, over) = reciprocal((sum * 2f64.powi(19)) as i32);
+            let found = f64::from(value) / 2f64.powi(31 + over);
+            assert!((found * sum - 1.0).abs() < 1e-6, "1/{sum} = {found}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Reductions over dimensions.
+
+use super::Call;
+use crate::fixed::{multiply_by_quantized_multiplier, quantize_multiplier};
+use crate::model::broken;
+use crate::op::{Field, Op};
+use systole_base::{DType, Literal, Result};
+
+/// MEAN, SUM, REDUCE_MAX: `x: T[…] → T[…]` without the axes, or with sizes of 1 there.
+pub(super) fn reduce(call: &Call) -> Result<Vec<Literal>> {
+    let x = call.input(0)?;
+    let rank = x.dims().len();
+    let mut gone = vec![false; rank];
+    for axis in call.input(1)?.indices()? {
+        gone[call.axis(axis, rank)?] = true;
+    }
+    let kept: Vec<usize> = x.dims().iter().zip(&gone).map(|(&d, &g)| if g { 1 } else { d }).collect();
+    let left = x.dims().iter().zip(&gone).filter(|(_, g)| !**g).map(|(&d, _)| d);
+    let dims: Vec<usize> = if call.operator.is(Field::KeepDims) { kept.clone() } else { left.collect() };
+    let outputs = call.check_output(&dims)?;
+    let n: usize = x.dims().iter().zip(&gone).filter(|(_, g)| **g).map(|(&d, _)| d).product();
+    if n == 0 || n > i32::MAX as usize {
+        return Err(broken(format!("a reduction of {n} elements")));
+    }
+    let targets = super::element_wise::sources(&kept, x.dims());
+    let op = call.operator.op;
+    match x.dtype() {
+        DType::I8 if op == Op::ReduceMax => {
+            let mut y = vec![i8::MIN; outputs];
+            x.elements::<i8>()?.iter().zip(&targets).for_each(|(&q, &t)| y[t] = y[t].max(q));
+            call.made(&y)
+        }
+        DType::I8 => {
+            let mut sums = vec![0i32; outputs];
+            x.elements::<i8>()?.iter().zip(&targets).for_each(|(&q, &t)| sums[t] = sums[t].wrapping_add(q.into()));
+            let ((own, own_zero), (scale, zero)) = (x.tensor.scale()?, call.output_scale()?);
+            let (mut m, mut shift) = quantize_multiplier(f64::from(own) / f64::from(scale));
+            if op == Op::Mean {
+                // 1/n goes into the multiplier, with as many bits as there is room for.
+                let up = (63 - (n as u64).leading_zeros() as i32).min(32).min(31 + shift).max(0);
+                m = ((i64::from(m) << up) / n as i64) as i32;
+                shift -= up;
+            }
+            let one = |&sum: &i32| {
+                let centred = sum.wrapping_sub(own_zero.wrapping_mul(n as i32));
+                multiply_by_quantized_multiplier(centred, m, shift).saturating_add(zero).clamp(-128, 127) as i8
+            };
+            call.made(&sums.iter().map(one).collect::<Vec<i8>>())
+        }
+        DType::F32 => {
+            let start = if op == Op::ReduceMax { f32::NEG_INFINITY } else { 0.0 };
+            let mut y = vec![start; outputs];
+            for (&v, &t) in x.elements::<f32>()?.iter().zip(&targets) {
+                y[t] = if op == Op::ReduceMax { y[t].max(v) } else { y[t] + v };
+            }
+            if op == Op::Mean {
+                y.iter_mut().for_each(|v| *v /= n as f32);
+            }
+            call.made(&y)
+        }
+        other => Err(call.unsupported(format_args!("elements of type {other}"))),
+    }
+}
+
+/// Where the greatest stands along an axis, the first of equals: `x: T[…] → i32[…]` or `i64[…]`.
+pub(super) fn arg_max(call: &Call) -> Result<Vec<Literal>> {
+    let (x, axis) = (call.input(0)?, call.input(1)?.indices()?);
+    let &[axis] = &axis[..] else { return Err(broken("it has not one axis".into())) };
+    let axis = call.axis(axis, x.dims().len())?;
+    let (before, after) = (&x.dims()[..axis], &x.dims()[axis + 1..]);
+    call.check_output(&[before, after].concat())?;
+    let (n, inner): (usize, usize) = (x.dims()[axis], after.iter().product());
+    let outer: usize = before.iter().product();
+    let values = x.value.to_f64s();
+    let mut y = Vec::with_capacity(outer * inner);
+    for o in 0..outer {
+        for i in 0..inner {
+            let at = |k: usize| values[(o * n + k) * inner + i];
+            y.push((1..n).fold(0, |best, k| if at(k) > at(best) { k } else { best }) as i64);
+        }
+    }
+    match call.output()?.ty.dtype {
+        DType::I64 => call.made(&y),
+        DType::I32 => call.made(&y.iter().map(|&v| v as i32).collect::<Vec<_>>()),
+        other => Err(call.unsupported(format_args!("a result of type {other}"))),
+    }
+}

@@ -1,0 +1,78 @@
+//! Over the last dimension: SOFTMAX, L2_NORMALIZATION.
+
+use super::Call;
+use crate::fixed::{divide_by_power, exp_on_negative_values, high_mul, quantize_multiplier, reciprocal};
+use crate::model::broken;
+use crate::op::Field;
+use systole_base::{DType, Literal, Result};
+
+/// `x: T[…, N] → T[…, N]`: eᵝˣ / Σ eᵝˣ.
+pub(super) fn softmax(call: &Call) -> Result<Vec<Literal>> {
+    let x = call.input(0)?;
+    call.check_output(x.dims())?;
+    let n = x.dims().last().copied().filter(|&n| n > 0).ok_or_else(|| broken("it has nothing to sum".into()))?;
+    let beta = call.operator.number(Field::Beta);
+    match x.dtype() {
+        DType::F32 => {
+            let beta = beta as f32;
+            let mut y = Vec::with_capacity(x.tensor.ty.elements());
+            for row in x.elements::<f32>()?.chunks_exact(n) {
+                let greatest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let e: Vec<f32> = row.iter().map(|v| ((v - greatest) * beta).exp()).collect();
+                let sum: f32 = e.iter().sum();
+                y.extend(e.iter().map(|e| e / sum));
+            }
+            call.made(&y)
+        }
+        DType::I8 => {
+            let scale = x.tensor.scale()?.0;
+            let (out_scale, out_zero) = call.output_scale()?;
+            if (f64::from(out_scale) * 256.0 - 1.0).abs() > 1e-3 || out_zero != -128 {
+                return Err(broken(format!("its output has scale {out_scale} and zero point {out_zero}"))
+                    .hint("the output of SOFTMAX has scale 1/256 and zero point -128"));
+            }
+            let real = (beta * f64::from(scale) * f64::from(1 << 26)).min(((1i64 << 31) - 1) as f64);
+            let (m, shift) = quantize_multiplier(real);
+            let shift = shift.clamp(0, 30) as u32;
+            let radius = (31.0 * f64::from(1 << 26) / (1i64 << shift) as f64).floor() as i32;
+            let mut y = Vec::with_capacity(x.tensor.ty.elements());
+            for row in x.elements::<i8>()?.chunks_exact(n) {
+                row_of_integers(row, -radius, |d| high_mul(d.wrapping_shl(shift), m), &mut y);
+            }
+            call.made(&y)
+        }
+        other => Err(call.unsupported(format_args!("elements of type {other}"))),
+    }
+}
+
+/// What is more than `least` below the greatest is 0.
+fn row_of_integers(row: &[i8], least: i32, scaled: impl Fn(i32) -> i32, y: &mut Vec<i8>) {
+    let greatest = row.iter().copied().max().map_or(0, i32::from);
+    let exps: Vec<Option<i32>> = row
+        .iter()
+        .map(|&q| i32::from(q) - greatest)
+        .map(|d| (d >= least).then(|| exp_on_negative_values(scaled(d))))
+        .collect();
+    let sum = exps.iter().flatten().fold(0i32, |sum, &e| sum.wrapping_add(divide_by_power(e, 12)));
+    let (factor, over) = reciprocal(sum);
+    y.extend(exps.iter().map(|e| match e {
+        Some(e) => (divide_by_power(high_mul(factor, *e), over + 23).saturating_sub(128)).clamp(-128, 127) as i8,
+        None => -128,
+    }));
+}
+
+/// `x: f32[…, N] → f32[…, N]`: rows of length 1.
+pub(super) fn l2_normalization(call: &Call) -> Result<Vec<Literal>> {
+    let x = call.input(0)?;
+    call.check_output(x.dims())?;
+    let n = x.dims().last().copied().filter(|&n| n > 0).ok_or_else(|| broken("it has nothing to sum".into()))?;
+    if x.dtype() != DType::F32 {
+        return Err(call.unsupported(format_args!("elements of type {}", x.dtype())));
+    }
+    let rows = x.elements::<f32>()?.chunks_exact(n);
+    let row = |row: &[f32]| {
+        let length = row.iter().map(|v| v * v).sum::<f32>().sqrt().max(1e-6);
+        row.iter().map(|v| v / length).collect::<Vec<f32>>()
+    };
+    call.made(&rows.flat_map(row).collect::<Vec<f32>>())
+}

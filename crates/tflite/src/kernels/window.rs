@@ -1,0 +1,63 @@
+//! Windows that slide over pictures: sizes, borders, and which of a window's places lie inside.
+
+use super::Call;
+use crate::model::broken;
+use crate::op::Field;
+use systole_base::Result;
+
+/// How windows move along one dimension.
+#[derive(Clone, Copy)]
+pub(super) struct Slide {
+    pub size: usize,
+    pub window: usize,
+    pub stride: usize,
+    pub dilation: usize,
+    /// Places before the picture.
+    pub before: usize,
+    /// Positions of the window.
+    pub positions: usize,
+}
+
+impl Slide {
+    fn new(size: usize, window: usize, stride: usize, dilation: usize, same: bool) -> Result<Slide> {
+        let effective = (window.saturating_sub(1)).saturating_mul(dilation).saturating_add(1);
+        let positions = match same {
+            true => size.div_ceil(stride),
+            false => (size + stride).saturating_sub(effective) / stride,
+        };
+        if window == 0 || positions == 0 {
+            return Err(broken(format!("a window of {effective} does not fit into {size}")));
+        }
+        let needed = ((positions - 1) * stride).saturating_add(effective);
+        let before = if same { needed.saturating_sub(size) / 2 } else { 0 };
+        Ok(Slide { size, window, stride, dilation, before, positions })
+    }
+
+    /// Where the window's place `k` lies at position `at`; `None`: outside.
+    #[inline]
+    pub fn place(&self, at: usize, k: usize) -> Option<usize> {
+        (at * self.stride + k * self.dilation).checked_sub(self.before).filter(|&p| p < self.size)
+    }
+}
+
+/// Rows and columns.
+pub(super) fn slides(
+    call: &Call,
+    [h, w]: [usize; 2],
+    window: [usize; 2],
+    dilated: bool,
+) -> Result<[Slide; 2]> {
+    let same = is_same(call)?;
+    let dilation = |field| if dilated { call.at_least_1(field) } else { Ok(1) };
+    let rows = Slide::new(h, window[0], call.at_least_1(Field::StrideH)?, dilation(Field::DilationH)?, same)?;
+    let columns = Slide::new(w, window[1], call.at_least_1(Field::StrideW)?, dilation(Field::DilationW)?, same)?;
+    Ok([rows, columns])
+}
+
+pub(super) fn is_same(call: &Call) -> Result<bool> {
+    match call.operator.int(Field::Padding) {
+        0 => Ok(true),
+        1 => Ok(false),
+        other => Err(broken(format!("its padding is {other}"))),
+    }
+}

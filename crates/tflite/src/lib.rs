@@ -1,0 +1,42 @@
+//! `.tflite` files: models as data, their reader and writer, and an interpreter that computes what LiteRT's reference
+//! kernels (`OpResolverType.BUILTIN_REF`) compute, int8 to the bit.
+//!
+//! Nothing here knows of layers or of training: models of Systole become such files in `systole-quant`. Files are data of
+//! strangers: every offset and length is checked, and what a file may take of memory is bounded.
+//!
+//! ```
+//! use systole_base::{DType, Literal};
+//! use systole_tflite::{Interpreter, Model, Op, Operator, Quantization, Tensor};
+//! let per_tensor = || Quantization::per_tensor(0.1, -3);
+//! let model = Model {
+//!     tensors: vec![
+//!         Tensor::new("x", [1, 3], DType::I8).quantized(per_tensor()),
+//!         Tensor::new("y", [1, 3], DType::I8).quantized(per_tensor()),
+//!     ],
+//!     operators: vec![Operator::new(Op::Relu, [0], [1])],
+//!     inputs: vec![0],
+//!     outputs: vec![1],
+//!     ..Model::default()
+//! };
+//! let file = model.to_bytes()?;
+//! let read = Model::from_bytes("relu.tflite", &file)?;
+//! let x = Literal::from_slice([1, 3], &[-100i8, -3, 50])?;
+//! assert_eq!(Interpreter::new(&read)?.run(&[x])?[0].as_slice::<i8>()?, [-3, -3, 50]);
+//! # Ok::<(), systole_base::Error>(())
+//! ```
+
+mod bytes;
+mod fixed;
+mod interpreter;
+mod kernels;
+mod model;
+mod op;
+mod read;
+mod tree;
+mod version;
+mod write;
+
+pub use fixed::{activation_range, multiply_by_quantized_multiplier, quantize_multiplier};
+pub use interpreter::Interpreter;
+pub use model::{Model, Operator, Quantization, Tensor};
+pub use op::{Activation, Field, Op, Padding};

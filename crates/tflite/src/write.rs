@@ -1,0 +1,158 @@
+//! A model as the bytes of a `.tflite` file.
+
+use crate::model::{Model, Operator, Quantization, Tensor};
+use crate::op::{Op, Stored};
+use crate::tree::{Node, Slot, file};
+use crate::version::version;
+use systole_base::{DType, Error, ErrorKind, Result};
+
+/// The schema's number of an element type.
+pub(crate) fn code_of(dtype: DType) -> Option<u8> {
+    TYPES.iter().find(|(d, _)| *d == dtype).map(|(_, code)| *code)
+}
+
+/// The element type of the schema's number.
+pub(crate) fn dtype_of(code: u8) -> Option<DType> {
+    TYPES.iter().find(|(_, c)| *c == code).map(|(dtype, _)| *dtype)
+}
+
+const TYPES: &[(DType, u8)] = &[
+    (DType::F32, 0),
+    (DType::F16, 1),
+    (DType::I32, 2),
+    (DType::U8, 3),
+    (DType::I64, 4),
+    (DType::Bool, 6),
+    (DType::I16, 7),
+    (DType::I8, 9),
+    (DType::F64, 10),
+    (DType::U32, 15),
+    (DType::U16, 16),
+];
+
+impl Model {
+    /// The file. Operators whose version is 0 get the lowest that runtimes know for their types.
+    ///
+    /// # Errors
+    /// When the graph is not sound ([`Model::check`]), or an element type has no number in the schema.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        self.check()?;
+        let versions: Vec<i32> = self.operators.iter().map(|o| version(self, o)).collect::<Result<_>>()?;
+        let mut codes: Vec<(Op, i32)> = Vec::new();
+        let mut operators = Vec::new();
+        for (o, &version) in self.operators.iter().zip(&versions) {
+            let code = (o.op, version);
+            let index = codes.iter().position(|c| *c == code).unwrap_or_else(|| {
+                codes.push(code);
+                codes.len() - 1
+            });
+            operators.push(operator(o, index));
+        }
+        // Buffer 0 is empty: that of tensors that are no constants.
+        let mut buffers = vec![Node::Table(Vec::new())];
+        let mut tensors = Vec::new();
+        for t in &self.tensors {
+            tensors.push(tensor(t, &mut buffers)?);
+        }
+        let mut metadata = Vec::new();
+        for (name, note) in &self.notes {
+            let buffer = Slot::int(buffers.len() as i32);
+            buffers.push(bytes(note.as_bytes()));
+            metadata.push(Node::Table(vec![(0, text(name)), (1, buffer)]));
+        }
+        let graph = vec![
+            (0, list(tensors)),
+            (1, ints(&self.inputs)),
+            (2, ints(&self.outputs)),
+            (3, list(operators)),
+            (4, text("main")),
+        ];
+        let mut root = vec![
+            (0, Slot::Word(3)),
+            (1, list(codes.iter().map(code).collect())),
+            (2, list(vec![Node::Table(graph)])),
+            (3, text(&self.description)),
+            (4, list(buffers)),
+        ];
+        if !metadata.is_empty() {
+            root.push((6, list(metadata)));
+        }
+        Ok(file(b"TFL3", &Node::Table(root)))
+    }
+}
+
+fn text(text: &str) -> Slot {
+    Slot::Node(Node::Text(text.into()))
+}
+
+fn list(nodes: Vec<Node>) -> Slot {
+    Slot::Node(Node::List(nodes))
+}
+
+fn ints(values: &[usize]) -> Slot {
+    Slot::Node(Node::Ints(values.iter().map(|&v| v as i32).collect()))
+}
+
+fn bytes(bytes: &[u8]) -> Node {
+    Node::Table(vec![(0, Slot::Node(Node::Bytes(bytes.into())))])
+}
+
+/// Old readers know the field of one byte alone.
+fn code((op, version): &(Op, i32)) -> Node {
+    let code = op.row().code;
+    Node::Table(vec![(0, Slot::Byte(code.min(127) as u8)), (2, Slot::int(*version)), (3, Slot::int(code))])
+}
+
+fn operator(o: &Operator, index: usize) -> Node {
+    let row = o.op.row();
+    let inputs: Vec<i32> = o.inputs.iter().map(|i| i.map_or(-1, |i| i as i32)).collect();
+    let mut fields = vec![
+        (0, Slot::int(index as i32)),
+        (1, Slot::Node(Node::Ints(inputs))),
+        (2, ints(&o.outputs)),
+    ];
+    if row.union != 0 {
+        fields.push((3, Slot::Byte(row.union)));
+        fields.push((4, Slot::Node(Node::Table(options(o)))));
+    }
+    Node::Table(fields)
+}
+
+fn options(o: &Operator) -> Vec<(u16, Slot)> {
+    let field = |&(slot, field): &(u16, crate::op::Field)| {
+        let number = o.number(field);
+        let value = match field.stored() {
+            Stored::List if o.list(field).is_empty() => return None,
+            Stored::List => Slot::Node(Node::Ints(o.list(field).to_vec())),
+            _ if number == field.default() => return None,
+            Stored::Byte => Slot::Byte(number as i8 as u8),
+            Stored::Int => Slot::int(number as i32),
+            Stored::Float => Slot::Word((number as f32).to_bits()),
+        };
+        Some((slot, value))
+    };
+    o.op.row().fields.iter().filter_map(field).collect()
+}
+
+fn tensor(t: &Tensor, buffers: &mut Vec<Node>) -> Result<Node> {
+    let code = code_of(t.ty.dtype).ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported, format!("tensor {} of type {} in a .tflite file", t.name, t.ty))
+    })?;
+    let mut fields = vec![(0, ints(t.dims())), (1, Slot::Byte(code)), (3, text(&t.name)), (8, Slot::Byte(1))];
+    if let Some(data) = &t.data {
+        fields.push((2, Slot::int(buffers.len() as i32)));
+        buffers.push(bytes(data.bytes()));
+    }
+    if let Some(q) = &t.quantization {
+        fields.push((4, Slot::Node(Node::Table(quantization(q)))));
+    }
+    Ok(Node::Table(fields))
+}
+
+fn quantization(q: &Quantization) -> Vec<(u16, Slot)> {
+    vec![
+        (2, Slot::Node(Node::Floats(q.scale.clone()))),
+        (3, Slot::Node(Node::Longs(q.zero_point.clone()))),
+        (6, Slot::int(q.dimension as i32)),
+    ]
+}

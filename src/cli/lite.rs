@@ -1,0 +1,224 @@
+//! `.tflite` files on the command line: what is in them, run on arrays, asked about pictures.
+
+use super::outcome::{Failure, Outcome};
+use super::program::InputArgs;
+use super::screen::{Screen, number_of, table};
+use serde_json::{Value, json};
+use std::path::Path;
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+use systole_nn::{Architecture, InputSpec, Model as Layers, NodeInput, grouped};
+use systole_program::files::{self, Format, Stored};
+use systole_tflite::{Interpreter, Model, Tensor};
+
+/// Begins the names of notes that Systole keeps in a file.
+pub(crate) const NOTE: &str = "systole.";
+
+/// Whether a name is that of such a file.
+pub(crate) fn is_lite(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("tflite"))
+}
+
+/// Reads such a file.
+pub(crate) fn open(name: &str) -> Result<Model> {
+    let bytes = systole_data::input::read(name)
+        .map_err(|e| Error::io("cannot read", name, e).hint("check the path of the .tflite file"))?;
+    Model::from_bytes(name, &bytes)
+}
+
+/// How many threads run samples.
+pub(crate) fn threads() -> usize {
+    let asked = systole_ir::knobs::THREADS.get_usize();
+    if asked > 0 { asked } else { std::thread::available_parallelism().map_or(1, usize::from) }
+}
+
+/// What answers questions about samples.
+pub(crate) struct Answerer {
+    /// A model of layers; of a `.tflite` file one of none, which has its notes and takes what the file takes.
+    pub model: Layers,
+    /// The file's operators.
+    pub integers: Option<Model>,
+}
+
+/// A file that answers in place of layers.
+pub(crate) fn answerer(name: &str) -> Result<Answerer> {
+    let integers = open(name)?;
+    let &[input] = &integers.inputs[..] else {
+        return Err(Error::new(ErrorKind::Unsupported, format!("{name} has {} inputs", integers.inputs.len()))
+            .hint("`systole run FILE.tflite --input IN.npz` takes any"));
+    };
+    let dims = integers.tensor(input)?.dims();
+    let Some((1, of_sample)) = dims.split_first().map(|(b, rest)| (*b, rest)) else {
+        return Err(Error::new(ErrorKind::Unsupported, format!("{name} takes {dims:?} at once"))
+            .hint("export it for one sample at a time"));
+    };
+    let ty = Some(TensorType::new(DType::F32, of_sample));
+    let mut model = Layers::new(Architecture {
+        inputs: vec![InputSpec { name: "image".into(), ty }],
+        nodes: Vec::new(),
+        output: NodeInput::Input(0),
+        networks: Vec::new(),
+    });
+    for (key, note) in &integers.notes {
+        match key.strip_prefix(NOTE) {
+            Some("class_names") => model.class_names = serde_json::from_str(note).unwrap_or_default(),
+            Some(key) => drop(model.notes.insert(key.into(), note.clone())),
+            None => {}
+        }
+    }
+    Ok(Answerer { model, integers: Some(integers) })
+}
+
+/// Rows of a batch: `x: T[B, …] → T[1, …]` each.
+pub(crate) fn rows(x: &Literal) -> Result<Vec<Literal>> {
+    let dims = x.shape().dims();
+    let size = x.ty().bytes() / dims.first().copied().unwrap_or(1).max(1);
+    let one: Vec<usize> = std::iter::once(1).chain(dims.iter().skip(1).copied()).collect();
+    x.bytes().chunks_exact(size.max(1)).map(|b| Literal::from_bytes(x.ty().with_shape(&one[..]), b)).collect()
+}
+
+/// `x: f32[B, …] → f32[B, …]`, sample by sample.
+pub(crate) fn predict_on_batch(model: &Model, x: &Literal) -> Result<Literal> {
+    let answers = systole_quant::answers(model, &rows(&x.convert(DType::F32))?, threads())?;
+    let dims = answers.first().map_or(&[][..], |y| y.shape().dims());
+    let dims: Vec<usize> = std::iter::once(answers.len()).chain(dims.iter().skip(1).copied()).collect();
+    Literal::from_slice(dims, &answers.iter().flat_map(|y| y.to_f32s()).collect::<Vec<f32>>())
+}
+
+/// `systole summary FILE.tflite`: operators, scales, sizes.
+pub(crate) fn summary(name: &str, screen: &Screen) -> Outcome {
+    let model = open(name)?;
+    let of = |t: &Tensor| match t.quantization.as_ref().map(|q| (&q.scale[..], &q.zero_point[..])) {
+        Some(([scale], [zero])) => format!("{} {scale:.6} · (q − {zero})", t.ty),
+        Some((scales, _)) => format!("{} {} scales", t.ty, scales.len()),
+        None => t.ty.to_string(),
+    };
+    if screen.json {
+        let tensor = |&i: &usize| model.tensors.get(i).map_or(Value::Null, tensor_json);
+        let operators: Vec<Value> = model
+            .operators
+            .iter()
+            .map(|o| {
+                let inputs: Vec<Value> = o.inputs.iter().flatten().map(tensor).collect();
+                json!({"op": o.op.name(), "version": o.version, "inputs": inputs, "outputs": o.outputs.iter().map(tensor).collect::<Vec<_>>()})
+            })
+            .collect();
+        screen.object(&json!({
+            "file": name, "description": model.description, "inputs": model.inputs.iter().map(tensor).collect::<Vec<_>>(),
+            "outputs": model.outputs.iter().map(tensor).collect::<Vec<_>>(), "operators": operators,
+            "constant_bytes": model.constant_bytes(),
+        }));
+        return Ok(0);
+    }
+    let mut rows = vec![["Op", "v", "makes", "of", "weights"].map(String::from).to_vec()];
+    for o in &model.operators {
+        let made = o.outputs.first().and_then(|&i| model.tensors.get(i));
+        let weights: Vec<String> =
+            o.inputs.iter().flatten().filter_map(|&i| model.tensors.get(i)).filter(|t| t.data.is_some()).map(of).collect();
+        let (name, ty) = made.map_or((String::new(), String::new()), |t| (t.name.clone(), of(t)));
+        rows.push(vec![o.op.name().into(), o.version.to_string(), name, ty, weights.join(", ")]);
+    }
+    screen.line(table(&rows).trim_end());
+    for (what, all) in [("Input", &model.inputs), ("Output", &model.outputs)] {
+        for t in all.iter().filter_map(|&i| model.tensors.get(i)) {
+            screen.line(format!("{what} {}: {}", t.name, of(t)));
+        }
+    }
+    screen.line(format!(
+        "{}, {} bytes of constants",
+        number_of(model.operators.len(), "operator"),
+        grouped(model.constant_bytes() as u64)
+    ));
+    Ok(0)
+}
+
+fn tensor_json(t: &Tensor) -> Value {
+    let q = t.quantization.as_ref();
+    json!({
+        "name": t.name, "dtype": t.ty.dtype.name(), "shape": t.dims(), "constant": t.data.is_some(),
+        "scale": q.map(|q| q.scale.clone()), "zero_point": q.map(|q| q.zero_point.clone()),
+    })
+}
+
+/// `systole run FILE.tflite`: raw inputs and outputs, of the file's own types.
+pub(crate) fn run(name: &str, args: &InputArgs, output: Option<&Path>, screen: &Screen) -> Outcome {
+    let format = output.map(Format::of).transpose().map_err(|e| Failure::usage(e.at("--output")))?;
+    if args.function.is_some() {
+        let e = Error::new(ErrorKind::Config, "a .tflite file has one function").at("--function");
+        return Err(Failure::usage(e.hint("leave --function out")));
+    }
+    let model = open(name)?;
+    let inputs = inputs(&model, args)?;
+    let results = Interpreter::new(&model).and_then(|i| i.run(&inputs)).at(|| name.to_string())?;
+    let stored = |(i, y): (usize, &Literal)| {
+        Ok((format!("out{i}"), files::stored(y.dtype().name(), y.shape().dims(), y.bytes().to_vec())?))
+    };
+    if let (Some(path), Some(format)) = (output, format) {
+        files::write(path, format, results.iter().enumerate().map(stored).collect::<Result<_>>()?)?;
+    }
+    if screen.json {
+        let one = |(i, y): (usize, &Literal)| {
+            let first: Vec<f64> = y.to_f64s().into_iter().take(8).collect();
+            json!({"name": format!("out{i}"), "type": y.ty().to_string(), "first": first})
+        };
+        let all: Vec<Value> = results.iter().enumerate().map(one).collect();
+        screen.object(&json!({"program": name, "device": "tflite-reference", "results": all, "output": output}));
+        return Ok(0);
+    }
+    let names: Vec<String> = results.iter().enumerate().map(|(i, y)| format!("out{i} {}", y.ty())).collect();
+    match output {
+        Some(path) => screen.line(format!("{}: {}", path.display(), names.join(", "))),
+        None => {
+            for (name, y) in names.iter().zip(&results) {
+                let first: Vec<String> = y.to_f64s().iter().take(8).map(f64::to_string).collect();
+                let more = if y.ty().elements() > 8 { ", …" } else { "" };
+                screen.line(format!("{name}: {}{more}", first.join(", ")));
+            }
+        }
+    }
+    Ok(0)
+}
+
+fn inputs(model: &Model, args: &InputArgs) -> Result<Vec<Literal>> {
+    let wanted = model.inputs.iter().map(|&i| model.tensor(i)).collect::<Result<Vec<_>>>()?;
+    if let Some(seed) = args.random {
+        return wanted.iter().map(|t| drawn(t, seed)).collect();
+    }
+    let Some(path) = &args.input else {
+        let list: Vec<String> = wanted.iter().enumerate().map(|(i, t)| format!("arg{i} {} ({})", t.ty, t.name)).collect();
+        return Err(Error::new(ErrorKind::Config, "the file needs inputs")
+            .because(format!("it takes {}", list.join(", ")))
+            .hint("give them: --input FILE.npz, or draw them: --random SEED"));
+    };
+    let arrays = files::read(path)?;
+    let find = |(i, t): (usize, &&Tensor)| {
+        let arg = format!("arg{i}");
+        let found = arrays.iter().find(|(name, _)| *name == arg).or_else(|| arrays.iter().find(|(name, _)| *name == t.name));
+        let only = || arrays.first().filter(|_| arrays.len() == 1 && wanted.len() == 1);
+        let (_, stored) = found.or_else(only).ok_or_else(|| {
+            Error::new(ErrorKind::Data, format!("there is no array {arg} or {}", t.name)).at(path.display().to_string())
+        })?;
+        literal(stored, t).at(|| format!("{arg} of {}", path.display()))
+    };
+    wanted.iter().enumerate().map(find).collect()
+}
+
+fn literal(stored: &Stored, t: &Tensor) -> Result<Literal> {
+    if !stored.elements.contains(&t.ty.dtype.name()) || stored.dims != t.dims() {
+        let e = Error::new(ErrorKind::Data, format!("the array is {}, the file takes {}", stored.ty(), t.ty));
+        return Err(e.hint("`systole summary FILE.tflite` shows the types and scales of inputs"));
+    }
+    Literal::from_bytes(t.ty.clone(), &stored.bytes)
+}
+
+/// Floats from −1 to 1, any bytes.
+fn drawn(t: &Tensor, seed: u64) -> Result<Literal> {
+    let mut stream = systole_base::rng::Stream::new(seed, systole_base::rng::hash_name(&t.name), 0);
+    let n = t.ty.elements();
+    match t.ty.dtype {
+        DType::F32 => Literal::from_slice(t.dims(), &(0..n).map(|_| stream.range(-1.0, 1.0)).collect::<Vec<_>>()),
+        _ => {
+            let bytes: Vec<u8> = (0..t.ty.bytes()).map(|_| stream.next_u64() as u8).collect();
+            Literal::from_bytes(t.ty.clone(), &bytes)
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! `systole quantize`: a trained model in eight-bit integers, and what that costs in accuracy.
+
+use super::common::{Common, DataArgs};
+use super::export::check_out;
+use super::lite;
+use super::outcome::{Failure, Outcome, Run};
+use super::run_folder;
+use super::screen::{Screen, table};
+use super::target::{config_of, set_all};
+use super::training::load_data;
+use crate::config::{Config, Draft};
+use crate::datasets::TrainingData;
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use systole_data::disk::{Disk, write_atomically};
+use systole_data::{Dataset, Sample};
+use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_nn::{LABEL_FIELDS, Model, counted, grouped};
+use systole_quant::{Calibration, Method, Options, answers, dynamic, lower, quantize};
+
+#[derive(Args)]
+pub(crate) struct QuantizeArgs {
+    /// A model file, or the folder of a run: its best model
+    model: String,
+    #[command(flatten)]
+    quant: QuantArgs,
+    /// The file to write, .tflite
+    #[arg(short, long, value_name = "FILE")]
+    out: PathBuf,
+    /// Replace the file when it exists
+    #[arg(long)]
+    force: bool,
+}
+
+/// How a model is quantised.
+#[derive(Args)]
+pub(crate) struct QuantArgs {
+    #[command(flatten)]
+    data: DataArgs,
+    /// fashion-mnist, mnist, glyphs, cifar10, folder, records [default: the one it was trained on]
+    #[arg(long, value_name = "NAME")]
+    dataset: Option<String>,
+    /// Training samples whose values tell the ranges [default: 500]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    samples: Option<u64>,
+    /// Test samples to measure the accuracy on [default: 1000; 0: none]
+    #[arg(long, value_name = "N")]
+    test_samples: Option<u64>,
+    /// How ranges are chosen from the values seen [default: minmax]
+    #[arg(long, value_name = "HOW")]
+    calibrate: Option<MethodName>,
+    /// Whether weights of convolutions have a scale for each channel or one [default: channel]
+    #[arg(long, value_name = "WHAT")]
+    per: Option<Per>,
+    /// Layers that stay in floats
+    #[arg(long, value_name = "LAYER,…", value_delimiter = ',')]
+    skip: Vec<String>,
+    /// Set any key of the model's TOML, such as data.records.encoding=latin1
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+}
+
+/// What `--calibrate` takes.
+#[derive(Clone, Copy, ValueEnum)]
+enum MethodName {
+    /// From the least to the greatest
+    Minmax,
+    /// Without the outermost 0.01 percent
+    Percentile,
+    /// What loses least information
+    Entropy,
+    /// What has the least squared error
+    Mse,
+}
+
+impl MethodName {
+    fn method(self) -> Method {
+        match self {
+            MethodName::Minmax => Method::MinMax,
+            MethodName::Percentile => Method::Percentile(99.99),
+            MethodName::Entropy => Method::Entropy,
+            MethodName::Mse => Method::Mse,
+        }
+    }
+}
+
+/// What `--per` takes.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Per {
+    /// A scale for each output channel
+    Channel,
+    /// One scale for all weights of a layer
+    Tensor,
+}
+
+/// What a file computes with.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Kind {
+    Int8,
+    Dynamic,
+    Float,
+}
+
+impl QuantArgs {
+    /// Whether nothing was asked for.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.data.data_dir.is_none()
+            && self.dataset.is_none()
+            && self.samples.is_none()
+            && self.test_samples.is_none()
+            && self.calibrate.is_none()
+            && self.per.is_none()
+            && self.skip.is_empty()
+            && self.sets.is_empty()
+    }
+
+    fn options(&self) -> Options {
+        Options { per_channel: self.per != Some(Per::Tensor), skip: self.skip.clone(), ..Options::default() }
+    }
+
+    /// The configuration of the data that the model learnt from, in order and unchanged.
+    fn config(&self, model: &Model, file: &str) -> Result<Config, Failure> {
+        let mut draft = match (config_of(model, file)?, &self.dataset) {
+            (Some(config), _) => Draft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?,
+            (None, Some(dataset)) => Draft::preset(dataset).map_err(Failure::usage)?,
+            (None, None) => {
+                let e = Error::new(ErrorKind::Config, format!("{file} does not say what it was trained on"));
+                return Err(Failure::usage(e.hint("name the data set with --dataset")));
+            }
+        };
+        if let Some(name) = &self.dataset {
+            draft.set_text(format!("--dataset {name}"), "data.dataset", name);
+        }
+        if let Some(dir) = &self.data.data_dir {
+            draft.set_text("--data-dir", "data.dir", &dir.display().to_string());
+        }
+        draft.set("--samples", "data.augment", "[]");
+        set_all(&mut draft, &self.sets)?;
+        Ok(draft.finish()?)
+    }
+}
+
+impl Run for QuantizeArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        if !lite::is_lite(&self.out.display().to_string()) {
+            let e = Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
+            return Err(Failure::usage(e.at("--out").hint("end it in .tflite")));
+        }
+        check_out(&self.out, self.force)?;
+        make(&self.model, Kind::Int8, &self.quant, &self.out, screen)
+    }
+}
+
+/// Writes a model as `.tflite`, and says what became of it.
+pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen: &Screen) -> Outcome {
+    let file = run_folder::model_file(model)?;
+    let layers = Model::load_to_predict(&file)?;
+    let float = lower(&layers).at(|| file.clone())?;
+    let mut made = match kind {
+        Kind::Int8 => return int8(&layers, &float, &file, args, out, screen),
+        Kind::Dynamic => dynamic(&float)?,
+        Kind::Float => float,
+    };
+    let bytes = write(&mut made, &layers, out)?;
+    told(out, &made, bytes, None, screen);
+    Ok(0)
+}
+
+fn int8(
+    layers: &Model,
+    float: &systole_tflite::Model,
+    file: &str,
+    args: &QuantArgs,
+    out: &Path,
+    screen: &Screen,
+) -> Outcome {
+    let config = args.config(layers, file)?;
+    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    let input = input_of(layers)?;
+    let samples = args.samples.unwrap_or(500) as usize;
+    let (samples, _) = taken(&config.train_pipeline(&data), &input, samples)?;
+    let method = args.calibrate.map_or(Method::MinMax, MethodName::method);
+    let calibration = Calibration { method, threads: lite::threads() };
+    let ranges = calibration.ranges(float, &samples).at(|| file.to_string())?;
+    let mut made = quantize(float, &ranges, &args.options()).at(|| file.to_string())?;
+    let bytes = write(&mut made, layers, out)?;
+    let accuracy = accuracy(float, &made, &config, &data, &input, args.test_samples.unwrap_or(1000))?;
+    told(out, &made, bytes, Some((samples.len(), accuracy)), screen);
+    Ok(0)
+}
+
+/// The one field that the model takes.
+fn input_of(layers: &Model) -> Result<String> {
+    match &layers.architecture().inputs[..] {
+        [one] => Ok(one.name.clone()),
+        more => Err(Error::new(ErrorKind::Unsupported, format!("a model of {} inputs cannot be calibrated here", more.len()))
+            .hint("use the library: systole_quant::quantize")),
+    }
+}
+
+/// The first samples of batches, each alone, and their labels.
+fn taken(batches: &Dataset, input: &str, most: usize) -> Result<(Vec<Literal>, Vec<Option<i64>>)> {
+    let (mut samples, mut labels) = (Vec::new(), Vec::new());
+    for batch in batches.iter() {
+        if samples.len() >= most {
+            break;
+        }
+        let batch = batch?;
+        let rows = lite::rows(&field(&batch, input)?)?;
+        let label = LABEL_FIELDS.iter().find_map(|name| batch.get(name).ok());
+        let given = label.map(|y| y.to_f64s()).filter(|y| y.len() == rows.len());
+        for (i, row) in rows.into_iter().enumerate().take(most - samples.len()) {
+            samples.push(row.convert(systole_ir::DType::F32));
+            labels.push(given.as_ref().map(|y| y[i] as i64));
+        }
+    }
+    Ok((samples, labels))
+}
+
+/// The model's input, by its name or as the first field.
+fn field(batch: &Sample, name: &str) -> Result<Literal> {
+    match batch.get(name) {
+        Ok(x) => Ok(x.clone()),
+        Err(e) => batch.fields().next().map_or(Err(e), |(_, x)| x.get().cloned()),
+    }
+}
+
+/// Samples, and how many the floats and the integers get right and agree on.
+struct Accuracy {
+    samples: usize,
+    float: usize,
+    int8: usize,
+    agree: usize,
+}
+
+impl Accuracy {
+    fn share(&self, n: usize) -> f64 {
+        n as f64 / self.samples.max(1) as f64
+    }
+}
+
+fn accuracy(
+    float: &systole_tflite::Model,
+    int8: &systole_tflite::Model,
+    config: &Config,
+    data: &TrainingData,
+    input: &str,
+    most: u64,
+) -> Result<Option<Accuracy>> {
+    if most == 0 || data.class_names.is_empty() {
+        return Ok(None);
+    }
+    let (samples, labels) = taken(&config.test_pipeline(data), input, most as usize)?;
+    let threads = lite::threads();
+    let best = |model: &systole_tflite::Model| -> Result<Vec<usize>> {
+        let of = |y: &Literal| {
+            let y = y.to_f32s();
+            (1..y.len()).fold(0, |best, k| if y[k] > y[best] { k } else { best })
+        };
+        Ok(answers(model, &samples, threads)?.iter().map(of).collect())
+    };
+    let (of_float, of_int8) = (best(float)?, best(int8)?);
+    let right = |found: &[usize]| {
+        found.iter().zip(&labels).filter(|(k, label)| **label == Some(**k as i64)).count()
+    };
+    let agree = of_float.iter().zip(&of_int8).filter(|(a, b)| a == b).count();
+    Ok(Some(Accuracy { samples: samples.len(), float: right(&of_float), int8: right(&of_int8), agree }))
+}
+
+/// Writes the file with the model's notes.
+fn write(made: &mut systole_tflite::Model, layers: &Model, out: &Path) -> Result<usize> {
+    for (key, note) in &layers.notes {
+        made.notes.insert(format!("{}{key}", lite::NOTE), note.clone());
+    }
+    if !layers.class_names.is_empty() {
+        made.notes.insert(format!("{}class_names", lite::NOTE), json!(layers.class_names).to_string());
+    }
+    let bytes = made.to_bytes()?;
+    write_atomically(&Disk, out, &[&bytes])?;
+    Ok(bytes.len())
+}
+
+fn told(
+    out: &Path,
+    made: &systole_tflite::Model,
+    bytes: usize,
+    found: Option<(usize, Option<Accuracy>)>,
+    screen: &Screen,
+) {
+    let calibrated = found.as_ref().map(|(samples, _)| *samples);
+    let accuracy = found.and_then(|(_, accuracy)| accuracy);
+    if screen.json {
+        screen.object(&json!({
+            "file": out, "bytes": bytes, "operators": made.operators.len(), "constant_bytes": made.constant_bytes(),
+            "calibration_samples": calibrated,
+            "accuracy": accuracy.map(|a| json!({
+                "samples": a.samples, "float": a.share(a.float), "int8": a.share(a.int8), "agree": a.share(a.agree),
+            })),
+        }));
+        return;
+    }
+    if let Some(a) = accuracy {
+        let row = |what: &str, n: usize| vec![what.into(), format!("{:.2} %", 100.0 * a.share(n))];
+        let rows = [row("float", a.float), row("int8", a.int8), row("same class", a.agree)];
+        screen.line(format!("Accuracy on {}:", counted(a.samples as u64, "test sample")));
+        screen.line(table(&rows).trim_end());
+    }
+    if let Some(samples) = calibrated {
+        screen.line(format!("Ranges are from {}.", counted(samples as u64, "training sample")));
+    }
+    let size = counted(bytes as u64, "byte");
+    let weights = grouped(made.constant_bytes() as u64);
+    screen.line(format!("{}: {}, {size}, {weights} of them constants", out.display(), counted(made.operators.len() as u64, "operator")));
+}
