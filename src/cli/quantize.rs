@@ -17,7 +17,7 @@ use systole_data::disk::{Disk, write_atomically};
 use systole_data::{Dataset, Sample};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::{LABEL_FIELDS, Model, counted, grouped};
-use systole_quant::{Calibration, Method, Options, answers, dynamic, lower, quantize};
+use systole_quant::{Calibration, Method, Options, Ranges, answers, dynamic, lower, quantize};
 
 #[derive(Args)]
 pub(crate) struct QuantizeArgs {
@@ -103,6 +103,12 @@ pub(crate) enum Kind {
 }
 
 impl QuantArgs {
+    /// One scale for each tensor, ranges from so many samples.
+    pub(crate) fn per_tensor(data: DataArgs, dataset: Option<String>, samples: Option<u64>) -> QuantArgs {
+        let (per, skip, sets) = (Some(Per::Tensor), Vec::new(), Vec::new());
+        QuantArgs { data, dataset, samples, test_samples: Some(0), calibrate: None, per, skip, sets }
+    }
+
     /// Whether nothing was asked for.
     pub(crate) fn is_empty(&self) -> bool {
         self.data.data_dir.is_none()
@@ -175,6 +181,30 @@ fn int8(
     out: &Path,
     screen: &Screen,
 ) -> Outcome {
+    let Calibrated { ranges, samples, config, data, input } = calibrated(layers, float, file, args, screen)?;
+    let mut made = quantize(float, &ranges, &args.options()).at(|| file.to_string())?;
+    let bytes = write(&mut made, layers, out)?;
+    let accuracy = accuracy(float, &made, &config, &data, &input, args.test_samples.unwrap_or(1000))?;
+    told(out, &made, bytes, Some((samples, accuracy)), screen);
+    Ok(0)
+}
+
+/// Ranges of a model's values, and the data that they are from.
+struct Calibrated {
+    ranges: Ranges,
+    samples: usize,
+    config: Config,
+    data: TrainingData,
+    input: String,
+}
+
+fn calibrated(
+    layers: &Model,
+    float: &systole_tflite::Model,
+    file: &str,
+    args: &QuantArgs,
+    screen: &Screen,
+) -> Result<Calibrated, Failure> {
     let config = args.config(layers, file)?;
     let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
     let input = input_of(layers)?;
@@ -183,11 +213,16 @@ fn int8(
     let method = args.calibrate.map_or(Method::MinMax, MethodName::method);
     let calibration = Calibration { method, threads: lite::threads() };
     let ranges = calibration.ranges(float, &samples).at(|| file.to_string())?;
-    let mut made = quantize(float, &ranges, &args.options()).at(|| file.to_string())?;
-    let bytes = write(&mut made, layers, out)?;
-    let accuracy = accuracy(float, &made, &config, &data, &input, args.test_samples.unwrap_or(1000))?;
-    told(out, &made, bytes, Some((samples.len(), accuracy)), screen);
-    Ok(0)
+    Ok(Calibrated { ranges, samples: samples.len(), config, data, input })
+}
+
+/// A trained model on int8, calibrated on its training data, for who needs no file of it.
+pub(crate) fn graph(model: &str, args: &QuantArgs, screen: &Screen) -> Result<systole_tflite::Model, Failure> {
+    let file = run_folder::model_file(model)?;
+    let layers = Model::load_to_predict(&file)?;
+    let float = lower(&layers).at(|| file.clone())?;
+    let ranges = calibrated(&layers, &float, &file, args, screen)?.ranges;
+    Ok(quantize(&float, &ranges, &args.options()).at(|| file.clone())?)
 }
 
 /// The one field that the model takes.

@@ -105,7 +105,10 @@ fn surroundings(s: &mut String, chip: &Chip, film: &Film) {
     for (n, words) in [
         format!("{0} × {0} cells", film.n),
         format!("tile: {} bytes", chip.tile_bytes()),
-        format!("fetch: {fetch:.0} cycles"),
+        match fetch < 10.0 {
+            true => format!("fetch: {fetch:.1} cycles"),
+            false => format!("fetch: {fetch:.0} cycles"),
+        },
         format!("shift: {} cycles", film.n),
         format!("rows: {} cycles", film.rows),
         format!("drain: {} cycles", 2 * film.n - 1),

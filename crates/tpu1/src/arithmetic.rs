@@ -1,6 +1,8 @@
 //! How sums of 32 bits become 8: the activation unit's arithmetic, which is that of .tflite's reference kernels. The paper says
 //! nothing of it.
 
+use systole_tflite::{multiply_by_quantized_multiplier, quantize_multiplier};
+
 /// A positive factor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
@@ -21,33 +23,14 @@ const REAL: u64 = u64::MAX;
 impl Scale {
     /// The fixed-point form of a number from 2⁻³² up; smaller ones are 0.
     pub fn fixed(number: f64) -> Scale {
-        if number <= 0.0 || !number.is_finite() {
-            return Scale::Fixed { multiplier: 0, shift: 0 };
-        }
-        let mut shift = number.log2().floor() as i32 + 1;
-        let mut multiplier = (number / 2f64.powi(shift) * 2f64.powi(31)).round();
-        // The logarithm may be off by one beside a power of two.
-        while multiplier >= 2f64.powi(31) {
-            shift += 1;
-            multiplier = (number / 2f64.powi(shift) * 2f64.powi(31)).round();
-        }
-        while multiplier < 2f64.powi(30) {
-            shift -= 1;
-            multiplier = (number / 2f64.powi(shift) * 2f64.powi(31)).round();
-        }
-        match shift < -31 {
-            true => Scale::Fixed { multiplier: 0, shift: 0 },
-            false => Scale::Fixed { multiplier: multiplier as i32, shift: shift.min(30) },
-        }
+        let (multiplier, shift) = quantize_multiplier(number);
+        Scale::Fixed { multiplier, shift }
     }
 
     /// `x` scaled.
     pub fn apply(self, x: i32) -> i32 {
         match self {
-            Scale::Fixed { multiplier, shift } => {
-                let (left, right) = (shift.max(0) as u32, (-shift).clamp(0, 31) as u32);
-                halve(high_product(x.wrapping_shl(left), multiplier), right)
-            }
+            Scale::Fixed { multiplier, shift } => multiply_by_quantized_multiplier(x, multiplier, shift),
             Scale::Real(factor) => (f64::from(x) * factor).round() as i32,
         }
     }
@@ -67,23 +50,6 @@ impl Scale {
             _ => Scale::Fixed { multiplier: multiplier as i32, shift: shift as i32 },
         }
     }
-}
-
-/// The upper half of `2ab`, rounded.
-fn high_product(a: i32, b: i32) -> i32 {
-    if a == i32::MIN && b == i32::MIN {
-        return i32::MAX;
-    }
-    let product = i64::from(a) * i64::from(b);
-    let nudge = if product >= 0 { 1 << 30 } else { 1 - (1 << 30) };
-    ((product + nudge) / (1 << 31)) as i32
-}
-
-/// `x / 2^exponent`, half away from zero.
-fn halve(x: i32, exponent: u32) -> i32 {
-    let mask = ((1i64 << exponent) - 1) as i32;
-    let threshold = (mask >> 1) + i32::from(x < 0);
-    (x >> exponent.min(31)).wrapping_add(i32::from((x & mask) > threshold))
 }
 
 /// The mean of `n` values with this sum, half away from zero.

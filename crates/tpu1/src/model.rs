@@ -73,7 +73,7 @@ pub struct Output {
 
 impl Output {
     pub(crate) fn of(self, x: i32) -> i8 {
-        x.wrapping_add(self.zero).clamp(self.low, self.high) as i8
+        x.saturating_add(self.zero).max(self.low).min(self.high) as i8
     }
 }
 
@@ -295,7 +295,7 @@ pub(crate) fn pooled(is_mean: bool, output: Output, values: &[i8]) -> i8 {
         true => mean(values.iter().map(|v| i32::from(*v)).sum(), values.len() as i32),
         false => values.iter().map(|v| i32::from(*v)).max().unwrap_or(-128),
     };
-    value.clamp(output.low, output.high) as i8
+    value.max(output.low).min(output.high) as i8
 }
 
 pub(crate) fn add([left, right]: [Operand; 2], scale: Scale, output: Output, a: i8, b: i8) -> i8 {

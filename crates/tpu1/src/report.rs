@@ -22,6 +22,8 @@ pub struct Report {
     pub paper: Option<&'static Application>,
     /// What had to be assumed of the model.
     pub assumed: Option<String>,
+    /// What else is to be said of it.
+    pub notes: Vec<String>,
     /// How many times as fast other chips are.
     pub what_if: Vec<(String, Option<f64>)>,
 }
@@ -35,7 +37,7 @@ impl Report {
         let program = make(chip)?;
         let timing = program.timing(chip);
         let what_if = what_if(chip, make)?;
-        Ok(Report { chip: chip.clone(), program, timing, paper: None, assumed: None, what_if })
+        Ok(Report { chip: chip.clone(), program, timing, paper: None, assumed: None, notes: Vec::new(), what_if })
     }
 
     /// 10¹² operations a second: multiplications and additions of weights that the model has.
@@ -87,6 +89,7 @@ impl Report {
             self.chip.matrix
         )];
         lines.extend(self.assumed.iter().map(|a| format!("  shapes reconstructed: {a}")));
+        lines.extend(self.notes.iter().map(|n| format!("  {n}")));
         lines.join("\n")
     }
 
@@ -221,7 +224,7 @@ impl Report {
             "macs_per_weight_byte": self.intensity(), "roof_tops": roof(c, self.intensity()),
             "instructions": p.instructions.len(), "instruction_bytes": p.instructions.len() * BYTES,
             "unified_buffer_bytes": p.rows * c.matrix, "what_if": what_if, "paper": paper,
-            "reconstructed": self.assumed,
+            "reconstructed": self.assumed, "notes": self.notes,
             "layers": p.parts.iter().map(|l| json!({"name": l.name, "tiles": l.tiles, "macs": l.useful})).collect::<Value>(),
             "chip": {
                 "matrix": c.matrix, "accumulators": c.accumulators, "clock_mhz": c.clock_mhz,

@@ -1,5 +1,6 @@
 //! The arguments of `systole tpu1`.
 
+use crate::cli::common::DataArgs;
 use clap::Args;
 use std::path::PathBuf;
 use systole_ir::Result;
@@ -7,12 +8,21 @@ use systole_tpu1::Chip;
 
 #[derive(Args)]
 pub(crate) struct Tpu1Args {
-    /// An application of the paper, with reconstructed shapes: tpu1/mlp0, mlp1, lstm0, lstm1, cnn0, cnn1
+    /// A trained model (quantised on its training data), an int8 .tflite file with one scale for each tensor, or an application
+    /// of the paper with reconstructed shapes: tpu1/mlp0, mlp1, lstm0, lstm1, cnn0, cnn1
     #[arg(value_name = "MODEL", required_unless_present_any = ["compare", "animate", "explain"])]
     pub(super) model: Option<String>,
-    /// Samples of a batch [default: the paper's]
+    /// Samples of a batch [default: the paper's; of a model of yours 64]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(super) batch: Option<u32>,
+    #[command(flatten)]
+    pub(super) data: DataArgs,
+    /// The data set that a model is quantised on [default: the one it was trained on]
+    #[arg(long, value_name = "NAME")]
+    pub(super) dataset: Option<String>,
+    /// Training samples whose values tell the ranges [default: 500]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(super) samples: Option<u64>,
     /// Bandwidth of the weight memory [default: 32.2, which is the 30 GiB/s of the paper's Figure 1]
     #[arg(long, value_name = "GB/s")]
     pub(super) memory_bandwidth: Option<f64>,
@@ -34,6 +44,9 @@ pub(crate) struct Tpu1Args {
     /// Set the chip beside the CPU and the GPU of its day, as the paper did
     #[arg(long)]
     pub(super) compare: bool,
+    /// Run a model's program, instruction by instruction, on a drawn sample, and compare with the int8 interpreter
+    #[arg(long, requires = "model")]
+    pub(super) check: bool,
     /// List the instructions
     #[arg(long)]
     pub(super) instructions: bool,

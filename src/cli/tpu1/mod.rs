@@ -1,15 +1,19 @@
 //! `systole tpu1`: a model on the first TPU, simulated: where the cycles go, and what other chips would need.
 
 mod args;
+mod file;
 mod today;
 
 use super::common::Common;
+use super::lite;
+use super::quantize::{self, QuantArgs};
 use super::outcome::{Failure, Outcome, Run};
 use super::screen::{Screen, table};
 pub(crate) use args::Tpu1Args;
 use serde_json::json;
 use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
+use systole_tflite::Model as Graph;
 use systole_tpu1::{Chip, Instruction, Preset, Program, Report, animate, compare, explain, trace};
 
 impl Run for Tpu1Args {
@@ -17,11 +21,22 @@ impl Run for Tpu1Args {
         let chip = self.chip().map_err(Failure::usage)?;
         let mut told = serde_json::Map::new();
         if let Some(name) = &self.model {
-            let report = report(name, &self, &chip)?;
+            let graph = graph(name, &self, screen)?;
+            let report = match &graph {
+                Some(graph) => file::report(name, graph, self.batch.map(|n| n as usize), &chip)?,
+                None => of_preset(name, &self, &chip)?,
+            };
             if let Some(path) = &common.trace {
                 write_trace(path, &report)?;
             }
             told = show(&report, &self, screen)?;
+            if self.check {
+                let none = || Error::new(ErrorKind::Config, format!("{name} has no weights to compute with"));
+                let graph = graph.ok_or_else(|| Failure::usage(none().at("--check").hint("a model of yours")))?;
+                let words = file::check(name, &graph, &chip)?;
+                screen.line(format!("\n{words}"));
+                told.insert("check".into(), json!(words));
+            }
         } else if let Some(path) = &common.trace {
             let e = Error::new(ErrorKind::Config, "there is no program to draw a timeline of");
             return Err(Failure::usage(e.at(format!("--trace {}", path.display())).hint("name a model: tpu1/mlp0")));
@@ -68,9 +83,21 @@ impl Tpu1Args {
     }
 }
 
-fn report(name: &str, args: &Tpu1Args, chip: &Chip) -> Result<Report, Failure> {
-    let preset = Preset::of(name).map_err(Failure::usage)?;
+/// The int8 graph of a name that is no application of the paper.
+fn graph(name: &str, args: &Tpu1Args, screen: &Screen) -> Result<Option<Graph>, Failure> {
+    if lite::is_lite(name) {
+        return Ok(Some(lite::open(name)?));
+    }
+    if !Path::new(name).exists() {
+        return Ok(None);
+    }
+    let quant = QuantArgs::per_tensor(args.data.clone(), args.dataset.clone(), args.samples);
+    quantize::graph(name, &quant, screen).map(Some)
+}
+
+fn of_preset(name: &str, args: &Tpu1Args, chip: &Chip) -> Result<Report, Failure> {
     let batch = args.batch.map(|n| n as usize);
+    let preset = Preset::of(name).map_err(Failure::usage)?;
     let make = |chip: &Chip| preset.program(chip, batch);
     let mut report = Report::new(chip, &make)?;
     let usual = batch.is_none_or(|n| n == preset.paper.batch);

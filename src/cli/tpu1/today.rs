@@ -38,7 +38,9 @@ pub(super) fn machines(report: &Report) -> Result<Vec<Today>> {
     let work = Work::of(&graph);
     let each = MACHINES.into_iter().map(|name| {
         let machine = Machine::of(name, &tables)?;
-        let estimate = analytic(&work, &machine, &tables, Half::Bf16)?;
+        // It multiplies no bf16.
+        let half = if name == "v100" { Half::F16 } else { Half::Bf16 };
+        let estimate = analytic(&work, &machine, &tables, half)?;
         Ok(Today { name: machine.title(), seconds: estimate.device.likely, limit: estimate.limit().into() })
     });
     each.collect()
@@ -56,7 +58,7 @@ pub(super) fn text(report: &Report, today: &[Today]) -> String {
         rows.push([t.name.clone(), duration(t.seconds), faster, t.limit.clone()].to_vec());
     }
     format!(
-        "{}\n(one device each, bf16, by the formulas of `systole plan`; the first TPU's start and input are in its time, not in theirs)",
+        "{}\n(one device each, bf16 or f16, by the formulas of `systole plan`; the first TPU's start and input are in its time, not in theirs)",
         table(&rows)
     )
 }
