@@ -190,7 +190,8 @@ fn bank_conflicts(log: &[Access]) -> (usize, String) {
     let worst = all.max_by_key(|(at, _, places)| (places.len(), std::cmp::Reverse(**at)));
     let Some(((block, warp, step), bank, places)) = worst else { return (1, String::new()) };
     let first: Vec<String> = places.iter().take(4).map(usize::to_string).collect();
-    let told = format!("warp {warp} of block {block}, access {step}: bank {bank} has places {} …", first.join(", "));
+    let told =
+        format!("warp {warp} of block {block}, access {step}: bank {bank} has places {} …", first.join(", "));
     (places.len(), told)
 }
 
@@ -260,7 +261,8 @@ fn main() {
 
     let (plain, naive) = product(false, true);
     let (tiled, sparing) = product(true, true);
-    let element = |i: usize| (0..N).map(|k| ((i / N * N + k) % 7 * ((k * N + i % N) % 5)) as f32).sum::<f32>();
+    let element =
+        |i: usize| (0..N).map(|k| ((i / N * N + k) % 7 * ((k * N + i % N) % 5)) as f32).sum::<f32>();
     assert!((0..N * N).all(|i| plain[i] == element(i)) && plain == tiled);
     assert!(naive.races.is_empty() && sparing.races.is_empty());
     println!(

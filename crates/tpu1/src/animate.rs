@@ -37,7 +37,14 @@ pub fn svg(chip: &Chip, rows: usize) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 660 640\" font-family=\"system-ui, sans-serif\" font-size=\"13\">\n\
          <rect width=\"660\" height=\"640\" fill=\"#fbfaf7\"/>\n",
     );
-    text(&mut s, 330.0, 28.0, "middle", 17, &format!("A block of {rows} rows passes an array of {0} × {0} multipliers", film.n));
+    text(
+        &mut s,
+        330.0,
+        28.0,
+        "middle",
+        17,
+        &format!("A block of {rows} rows passes an array of {0} × {0} multipliers", film.n),
+    );
     surroundings(&mut s, chip, &film);
     match film.n <= MOST_CELLS {
         true => cells(&mut s, &film),
@@ -62,7 +69,10 @@ pub fn html(chip: &Chip, rows: usize) -> String {
 
 fn text(s: &mut String, x: f64, y: f64, anchor: &str, size: usize, words: &str) {
     let words = words.replace('&', "&amp;").replace('<', "&lt;");
-    let _ = writeln!(s, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\">{words}</text>");
+    let _ = writeln!(
+        s,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\">{words}</text>"
+    );
 }
 
 /// An animation of an attribute that jumps.
@@ -119,11 +129,17 @@ fn surroundings(s: &mut String, chip: &Chip, film: &Film) {
         text(s, LEFT + SIDE + 22.0, TOP + 24.0 + 24.0 * n as f64, "start", 13, words);
     }
     for (n, (colour, words)) in
-        [("#9dbfe6", "weights are in"), ("#f08c2e", "multiplies a row"), ("#ece9e2", "waits")].iter().enumerate()
+        [("#9dbfe6", "weights are in"), ("#f08c2e", "multiplies a row"), ("#ece9e2", "waits")]
+            .iter()
+            .enumerate()
     {
         let y = TOP + SIDE - 70.0 + 24.0 * n as f64;
         let x = LEFT + SIDE + 22.0;
-        let _ = writeln!(s, "<rect x=\"{x}\" y=\"{:.1}\" width=\"14\" height=\"14\" fill=\"{colour}\" stroke=\"#77736a\"/>", y - 12.0);
+        let _ = writeln!(
+            s,
+            "<rect x=\"{x}\" y=\"{:.1}\" width=\"14\" height=\"14\" fill=\"{colour}\" stroke=\"#77736a\"/>",
+            y - 12.0
+        );
         text(s, x + 20.0, y, "start", 12, words);
     }
 }
@@ -181,14 +197,20 @@ fn digits(s: &mut String, film: &Film, [k, m]: [usize; 2], [x, y]: [f64; 2]) {
         let begin = film.at((film.n + cycle) as f64);
         let end = film.at((film.n + cycle + 1) as f64);
         let seen = jumps("opacity", &[(0.0, "0".into()), (begin, "1".into()), (end, "0".into())]);
-        let _ = writeln!(s, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\" fill=\"#fff\" opacity=\"0\">{row}{seen}</text>");
+        let _ = writeln!(
+            s,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\" fill=\"#fff\" opacity=\"0\">{row}{seen}</text>"
+        );
     }
 }
 
 /// A large array: the cells at work are a band that moves along the diagonal.
 fn band(s: &mut String, film: &Film) {
     let unit = SIDE / film.n as f64;
-    let _ = writeln!(s, "<clipPath id=\"array\"><rect x=\"{LEFT}\" y=\"{TOP}\" width=\"{SIDE}\" height=\"{SIDE}\"/></clipPath>");
+    let _ = writeln!(
+        s,
+        "<clipPath id=\"array\"><rect x=\"{LEFT}\" y=\"{TOP}\" width=\"{SIDE}\" height=\"{SIDE}\"/></clipPath>"
+    );
     // Weights fill the array from the top: what has come down is blue.
     let shift = [0.0, film.at(film.n as f64)];
     let _ = writeln!(
@@ -200,10 +222,11 @@ fn band(s: &mut String, film: &Film) {
     let travel = (film.rows + 2 * film.n) as f64 * unit;
     let (begin, end) = (film.at(film.n as f64), 1.0);
     let diagonal = |from: f64, to: f64, colour: &str, s: &mut String| {
-        let points: Vec<String> = [(from, 0.0), (to, 0.0), (to - 2.0 * SIDE, 2.0 * SIDE), (from - 2.0 * SIDE, 2.0 * SIDE)]
-            .iter()
-            .map(|(x, y)| format!("{:.1},{:.1}", LEFT + x, TOP + y))
-            .collect();
+        let points: Vec<String> =
+            [(from, 0.0), (to, 0.0), (to - 2.0 * SIDE, 2.0 * SIDE), (from - 2.0 * SIDE, 2.0 * SIDE)]
+                .iter()
+                .map(|(x, y)| format!("{:.1},{:.1}", LEFT + x, TOP + y))
+                .collect();
         let _ = writeln!(
             s,
             "<g clip-path=\"url(#array)\"><polygon points=\"{}\" fill=\"{colour}\"><animateTransform attributeName=\"transform\" \
@@ -215,13 +238,19 @@ fn band(s: &mut String, film: &Film) {
     let width = film.rows as f64 * unit;
     diagonal(-width - travel, -width, "#ece9e2", s);
     diagonal(-width, 0.0, "#f08c2e", s);
-    let _ = writeln!(s, "<rect x=\"{LEFT}\" y=\"{TOP}\" width=\"{SIDE}\" height=\"{SIDE}\" fill=\"none\" stroke=\"#77736a\"/>");
+    let _ = writeln!(
+        s,
+        "<rect x=\"{LEFT}\" y=\"{TOP}\" width=\"{SIDE}\" height=\"{SIDE}\" fill=\"none\" stroke=\"#77736a\"/>"
+    );
 }
 
 /// Sums fill the accumulators, column by column later.
 fn accumulators(s: &mut String, film: &Film) {
     let y = TOP + SIDE + 28.0;
-    let _ = writeln!(s, "<rect x=\"{LEFT}\" y=\"{y}\" width=\"{SIDE}\" height=\"44\" fill=\"#e3efdd\" stroke=\"#77736a\"/>");
+    let _ = writeln!(
+        s,
+        "<rect x=\"{LEFT}\" y=\"{y}\" width=\"{SIDE}\" height=\"44\" fill=\"#e3efdd\" stroke=\"#77736a\"/>"
+    );
     let columns = film.n.min(64);
     let width = SIDE / columns as f64;
     for c in 0..columns {
@@ -249,7 +278,11 @@ fn timeline(s: &mut String, film: &Film) {
         (rows, film.all(), "#6aa84f", "the last rows drain"),
     ] {
         let (a, b) = (x + width * film.at(from), x + width * film.at(to));
-        let _ = writeln!(s, "<rect x=\"{a:.1}\" y=\"{y}\" width=\"{:.1}\" height=\"18\" fill=\"{colour}\"/>", b - a);
+        let _ = writeln!(
+            s,
+            "<rect x=\"{a:.1}\" y=\"{y}\" width=\"{:.1}\" height=\"18\" fill=\"{colour}\"/>",
+            b - a
+        );
         if b - a > 7.0 * words.len() as f64 {
             text(s, f64::midpoint(a, b), y + 13.5, "middle", 12, words);
         }
@@ -281,7 +314,10 @@ mod tests {
             for rows in [1, 5, 200] {
                 let chip = Chip { matrix: n, ..Chip::v1() };
                 for page in [svg(&chip, rows), html(&chip, rows)] {
-                    assert!(balanced(&page) && !page.contains("NaN") && !page.contains("<script"), "{n} {rows}");
+                    assert!(
+                        balanced(&page) && !page.contains("NaN") && !page.contains("<script"),
+                        "{n} {rows}"
+                    );
                     assert!(!page.replace("http://www.w3.org/2000/svg", "").contains("http"));
                     assert!(page.len() < 900_000, "{n} {rows}: {}", page.len());
                 }
@@ -298,8 +334,14 @@ mod tests {
         for n in [1, 2, 8, 16, 256] {
             let page = svg(&Chip { matrix: n, ..Chip::v1() }, 6);
             for times in page.split("keyTimes=\"").skip(1) {
-                let times: Vec<f64> = times.split('"').next().unwrap().split(';').map(|t| t.parse().unwrap()).collect();
-                assert!(times[0] == 0.0 && times.windows(2).all(|w| w[0] <= w[1]) && times.iter().all(|t| *t <= 1.0), "{times:?}");
+                let times: Vec<f64> =
+                    times.split('"').next().unwrap().split(';').map(|t| t.parse().unwrap()).collect();
+                assert!(
+                    times[0] == 0.0
+                        && times.windows(2).all(|w| w[0] <= w[1])
+                        && times.iter().all(|t| *t <= 1.0),
+                    "{times:?}"
+                );
             }
         }
     }

@@ -38,7 +38,9 @@ impl Scale {
     /// As the two registers hold it.
     pub(crate) fn registers(self) -> [u64; 2] {
         match self {
-            Scale::Fixed { multiplier, shift } => [i64::from(multiplier) as u64, i64::from(shift) as u64 & !(1 << 63)],
+            Scale::Fixed { multiplier, shift } => {
+                [i64::from(multiplier) as u64, i64::from(shift) as u64 & !(1 << 63)]
+            }
             Scale::Real(factor) => [factor.to_bits(), REAL],
         }
     }
@@ -65,7 +67,8 @@ mod tests {
     /// Values known of LiteRT's kernels.
     #[test]
     fn factors_are_the_known_ones() {
-        let fixed = |number, multiplier, shift| assert_eq!(Scale::fixed(number), Scale::Fixed { multiplier, shift });
+        let fixed =
+            |number, multiplier, shift| assert_eq!(Scale::fixed(number), Scale::Fixed { multiplier, shift });
         fixed(0.5, 1 << 30, 0);
         fixed(1.0, 1 << 30, 1);
         fixed(0.1, 1_717_986_918, -3);

@@ -201,7 +201,9 @@ pub fn run(size: [usize; 2], fetch: usize, fifo: usize, blocks: &[Block]) -> Out
     let (mut cycle, mut seen) = (0, 0);
     while seen < wanted {
         control.tick(cycle);
-        for (m, sum) in array.step(|k| control.value(cycle, k), |m| control.weight(cycle, m)).into_iter().enumerate() {
+        for (m, sum) in
+            array.step(|k| control.value(cycle, k), |m| control.weight(cycle, m)).into_iter().enumerate()
+        {
             seen += usize::from(sum.is_some());
             left[m].extend(sum);
         }

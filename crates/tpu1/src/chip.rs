@@ -83,7 +83,11 @@ impl Chip {
             ("host_gib", self.host_gib, "10"),
         ] {
             if !(value > 0.0 && value.is_finite()) {
-                return wrong(format!("{value} is no rate"), option, &format!("{option} {usual} is the first TPU's"));
+                return wrong(
+                    format!("{value} is no rate"),
+                    option,
+                    &format!("{option} {usual} is the first TPU's"),
+                );
             }
         }
         Ok(())

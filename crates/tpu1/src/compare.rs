@@ -42,7 +42,7 @@ pub fn words() -> Vec<String> {
     vec![
         "the paper's: 15 to 30 times as fast as CPU and GPU, 30 to 80 times as fast for each watt".into(),
         format!(
-            "{:.0} times the multipliers of a K80 die ({} of 8 bits against {} of f32), {} times its memory on the chip",
+            "{:.0} times the multipliers of a K80 die ({} of 8 bits against {} of f32; the paper says 25), {} times its memory on the chip",
             f64::from(MULTIPLIERS[0]) / f64::from(MULTIPLIERS[1]),
             MULTIPLIERS[0],
             MULTIPLIERS[1],
@@ -78,7 +78,10 @@ mod tests {
     #[test]
     fn the_headlines_follow_from_the_table() {
         let words = words().join("\n");
-        assert!(words.contains("26 times the multipliers") && words.contains("3.5 times its memory"), "{words}");
+        assert!(
+            words.contains("26 times the multipliers") && words.contains("3.5 times its memory"),
+            "{words}"
+        );
         assert!(words.contains("35 % unified buffer") && words.contains("30 % multipliers"), "{words}");
         assert!(words.contains(", 2 % control"), "{words}");
         let rows = rows();

@@ -146,7 +146,12 @@ impl Maker<'_> {
                     let source = self.places[layer.inputs[0]] + block * self.block(from);
                     self.set(Register::LeftAddress, source as u64);
                     let buffer = (self.places[layer.output] + block * self.block(to)) as u32;
-                    self.push(Instruction::Activate { function, accumulator: 0, buffer, length: self.block(to) as u32 });
+                    self.push(Instruction::Activate {
+                        function,
+                        accumulator: 0,
+                        buffer,
+                        length: self.block(to) as u32,
+                    });
                 }
             }
             Op::Add(operands, scale, output) | Op::Multiply(operands, scale, output) => {
@@ -165,7 +170,12 @@ impl Maker<'_> {
                 self.program.weights.extend(table.iter().map(|v| *v as u8));
                 self.set(Register::LeftAddress, self.places[layer.inputs[0]] as u64);
                 let buffer = self.places[layer.output] as u32;
-                self.push(Instruction::Activate { function: Function::Table, accumulator: 0, buffer, length });
+                self.push(Instruction::Activate {
+                    function: Function::Table,
+                    accumulator: 0,
+                    buffer,
+                    length,
+                });
             }
         }
         Ok(part)
@@ -211,13 +221,23 @@ impl Maker<'_> {
         self.set_signed(Register::OffsetWidth, of(1));
     }
 
-    fn convolution(&mut self, layer: &Layer, c: &Convolution, from: Picture, to: Picture, part: &mut Part) -> Result<()> {
+    fn convolution(
+        &mut self,
+        layer: &Layer,
+        c: &Convolution,
+        from: Picture,
+        to: Picture,
+        part: &mut Part,
+    ) -> Result<()> {
         let n = self.chip.matrix;
         if to.pixels() == 1 && self.batch > self.chip.accumulators {
             return Err(too_many_rows(self.chip, &layer.name, self.batch));
         }
         let cuts = cuts(self.chip, &layer.name, self.batch * to.height, to.width)?;
-        let single = c.window.size == [1, 1] && c.window.stride == [1, 1] && c.window.before == [0, 0] && from.pixels() == to.pixels();
+        let single = c.window.size == [1, 1]
+            && c.window.stride == [1, 1]
+            && c.window.before == [0, 0]
+            && from.pixels() == to.pixels();
         if !single {
             self.picture(&c.window, from, to);
             self.set_signed(Register::Fill, c.input_zero.into());
@@ -226,7 +246,9 @@ impl Maker<'_> {
         self.limits(c.output);
         for column in 0..to.channels.div_ceil(n) {
             let constants = self.program.weights.len();
-            self.program.weights.extend(biases(c, from.channels, column * n, n).iter().flat_map(|b| b.to_le_bytes()));
+            self.program
+                .weights
+                .extend(biases(c, from.channels, column * n, n).iter().flat_map(|b| b.to_le_bytes()));
             let first = self.program.weights.len() as u64;
             let passes = passes(c, from.channels, column, n);
             for (tap, block) in &passes {
@@ -286,7 +308,12 @@ impl Maker<'_> {
                 });
             }
             let buffer = (self.places[layer.output] + column * self.block(to) + line * to.width) as u32;
-            self.push(Instruction::Activate { function: Function::Normalize, accumulator, buffer, length: rows as u32 });
+            self.push(Instruction::Activate {
+                function: Function::Normalize,
+                accumulator,
+                buffer,
+                length: rows as u32,
+            });
             line += lines;
         }
     }
@@ -327,7 +354,8 @@ fn passes(c: &Convolution, channels: usize, column: usize, n: usize) -> Vec<([us
 
 /// A tile: rows are channels of the input, columns are filters.
 fn tile(c: &Convolution, channels: usize, tap: [usize; 2], block: usize, column: usize, n: usize) -> Vec<u8> {
-    let value = |k: usize, m: usize| weight(c, channels, tap, block * n + k, column * n + m).unwrap_or(0) as u8;
+    let value =
+        |k: usize, m: usize| weight(c, channels, tap, block * n + k, column * n + m).unwrap_or(0) as u8;
     (0..n).flat_map(|k| (0..n).map(move |m| value(k, m))).collect()
 }
 

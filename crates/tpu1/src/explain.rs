@@ -19,7 +19,10 @@ pub fn explain(chip: &Chip, rows: usize) -> String {
     let fetch = chip.fetch_cycles();
     let ns = |cycles: f64| cycles / chip.clock_mhz * 1e3;
     let mut lines = vec![
-        format!("One tile of {n} × {n} weights and a block of {rows} rows, on an array of {n} × {n} multipliers at {} MHz", chip.clock_mhz),
+        format!(
+            "One tile of {n} × {n} weights and a block of {rows} rows, on an array of {n} × {n} multipliers at {} MHz",
+            chip.clock_mhz
+        ),
         String::new(),
         format!(
             "1. fetch      read_weights sends an address and is done. {} bytes come from the weight memory at {} GB/s: {fetch:.0}\n   \
@@ -45,7 +48,9 @@ pub fn explain(chip: &Chip, rows: usize) -> String {
             chip.accumulators
         ),
         String::new(),
-        format!("The wave on {CELLS} × {CELLS} cells and {ROWS} rows (a digit is the row that a cell multiplies, · is no row):"),
+        format!(
+            "The wave on {CELLS} × {CELLS} cells and {ROWS} rows (a digit is the row that a cell multiplies, · is no row):"
+        ),
         String::new(),
     ];
     lines.extend(pictures());

@@ -130,9 +130,32 @@ impl Register {
     pub const ALL: [Register; 27] = {
         use Register::*;
         [
-            Channels, InputHeight, InputWidth, OutputHeight, OutputWidth, StrideHeight, StrideWidth, OffsetHeight,
-            OffsetWidth, WindowHeight, WindowWidth, FirstLine, Fill, Constants, Multiplier, Shift, OutputZero, Low,
-            High, LeftAddress, LeftZero, LeftMultiplier, LeftShift, RightAddress, RightZero, RightMultiplier,
+            Channels,
+            InputHeight,
+            InputWidth,
+            OutputHeight,
+            OutputWidth,
+            StrideHeight,
+            StrideWidth,
+            OffsetHeight,
+            OffsetWidth,
+            WindowHeight,
+            WindowWidth,
+            FirstLine,
+            Fill,
+            Constants,
+            Multiplier,
+            Shift,
+            OutputZero,
+            Low,
+            High,
+            LeftAddress,
+            LeftZero,
+            LeftMultiplier,
+            LeftShift,
+            RightAddress,
+            RightZero,
+            RightMultiplier,
             RightShift,
         ]
     };
@@ -273,7 +296,8 @@ impl Instruction {
             }
             MatrixMultiply { buffer, accumulator, length, speed, switch, accumulate, convolve } => {
                 let slow = speed.cycles() as u64 / 2;
-                let flags = u64::from(switch) | u64::from(accumulate) << 1 | u64::from(convolve) << 2 | slow << 3;
+                let flags =
+                    u64::from(switch) | u64::from(accumulate) << 1 | u64::from(convolve) << 2 | slow << 3;
                 let fields = [(flags, 2), (buffer.into(), 3), (accumulator.into(), 2), (length.into(), 4)];
                 pack(opcode::MULTIPLY, &fields)
             }
@@ -292,7 +316,8 @@ impl Instruction {
     pub fn decode(bytes: &[u8; BYTES]) -> Result<Instruction> {
         use Instruction::*;
         let at = |at, width| field(bytes, at, width);
-        let wrong = |what: String| Error::new(ErrorKind::Data, what).because(format!("the bytes are {bytes:02x?}"));
+        let wrong =
+            |what: String| Error::new(ErrorKind::Data, what).because(format!("the bytes are {bytes:02x?}"));
         let host = || (at(4, 4) as u32, at(1, 3) as u32, at(8, 4) as u32);
         Ok(match bytes[0] {
             opcode::NOP => Nop,
@@ -312,7 +337,8 @@ impl Instruction {
             opcode::READ_WEIGHTS => ReadWeights { address: at(1, 5), tiles: at(8, 4) as u32 },
             opcode::CONFIGURE => {
                 let register = Register::ALL.get(at(1, 2) as usize);
-                let register = *register.ok_or_else(|| wrong(format!("there is no register {}", at(1, 2))))?;
+                let register =
+                    *register.ok_or_else(|| wrong(format!("there is no register {}", at(1, 2))))?;
                 SetConfiguration { register, value: at(3, 8) }
             }
             opcode::MULTIPLY => {
@@ -330,7 +356,8 @@ impl Instruction {
             }
             opcode::ACTIVATE => {
                 let function = Function::ALL.get(at(1, 2) as usize);
-                let function = *function.ok_or_else(|| wrong(format!("there is no function {}", at(1, 2))))?;
+                let function =
+                    *function.ok_or_else(|| wrong(format!("there is no function {}", at(1, 2))))?;
                 let (buffer, accumulator, length) = (at(3, 3) as u32, at(6, 2) as u16, at(8, 4) as u32);
                 Activate { function, accumulator, buffer, length }
             }

@@ -8,7 +8,9 @@ use crate::arithmetic::Scale;
 use crate::model::{Convolution, Layer, Model, Op, Operand, Output, Picture, Window};
 use std::collections::BTreeMap;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
-use systole_tflite::{Field, Interpreter, Model as Graph, Op as LiteOp, Operator, Tensor, activation_range, quantize_multiplier};
+use systole_tflite::{
+    Field, Interpreter, Model as Graph, Op as LiteOp, Operator, Tensor, activation_range, quantize_multiplier,
+};
 
 /// The chip's layers of a graph, and the graph's tensor that they compute: the output, or what a last softmax reads.
 ///
@@ -18,7 +20,9 @@ pub fn of_graph(name: &str, graph: &Graph) -> Result<(Model, usize)> {
     graph.check()?;
     let (&[input], &[output]) = (&graph.inputs[..], &graph.outputs[..]) else {
         let what = format!("it has {} inputs and {} outputs", graph.inputs.len(), graph.outputs.len());
-        return Err(Error::new(ErrorKind::Unsupported, what).at(name).hint("a model with one input and one output"));
+        return Err(Error::new(ErrorKind::Unsupported, what)
+            .at(name)
+            .hint("a model with one input and one output"));
     };
     let tensor = graph.tensor(input)?;
     let first = picture(tensor).map_err(|e| e.at(format!("input {}", tensor.name)))?;
@@ -35,7 +39,9 @@ pub fn of_graph(name: &str, graph: &Graph) -> Result<(Model, usize)> {
     let place = work.places.get(&last).copied();
     if work.model.layers.is_empty() || place.is_none_or(|p| p.tensor != work.model.output() || p.is_padded) {
         let what = "its output is not what its last layer makes";
-        return Err(Error::new(ErrorKind::Unsupported, what).at(name).hint("a chain of layers that ends in its output"));
+        return Err(Error::new(ErrorKind::Unsupported, what)
+            .at(name)
+            .hint("a chain of layers that ends in its output"));
     }
     Ok((work.model, last))
 }
@@ -65,20 +71,28 @@ fn unsupported(what: impl Into<String>, hint: &str) -> Error {
 fn picture(tensor: &Tensor) -> Result<Picture> {
     if tensor.ty.dtype != DType::I8 {
         let what = format!("{} is {}, and the chip computes with 8 bits", tensor.name, tensor.ty);
-        return Err(unsupported(what, "`systole quantize MODEL --per tensor --out FILE.tflite` makes an int8 model"));
+        return Err(unsupported(
+            what,
+            "`systole quantize MODEL --per tensor --out FILE.tflite` makes an int8 model",
+        ));
     }
     match *tensor.dims() {
         [1, c] => Ok(Picture::vector(c)),
         [1, width, channels] => Ok(Picture { height: 1, width, channels }),
         [1, height, width, channels] => Ok(Picture { height, width, channels }),
-        _ => Err(unsupported(format!("{} is {}", tensor.name, tensor.ty), "one sample: a vector, a line or a picture")),
+        _ => Err(unsupported(
+            format!("{} is {}", tensor.name, tensor.ty),
+            "one sample: a vector, a line or a picture",
+        )),
     }
 }
 
 impl Work<'_> {
     fn tensor(&self, operator: &Operator, n: usize) -> Result<&Tensor> {
         let index = operator.inputs.get(n).copied().flatten();
-        self.graph.tensor(index.ok_or_else(|| unsupported(format!("its input {n} is left out"), "export it again"))?)
+        self.graph.tensor(
+            index.ok_or_else(|| unsupported(format!("its input {n} is left out"), "export it again"))?,
+        )
     }
 
     fn made<'b>(&'b self, operator: &Operator) -> Result<&'b Tensor> {
@@ -90,7 +104,10 @@ impl Work<'_> {
         let index = operator.inputs.get(n).copied().flatten();
         let place = index.and_then(|i| self.places.get(&i));
         place.copied().ok_or_else(|| {
-            unsupported(format!("its operand {n} is no tensor that is computed"), "constants belong into weights")
+            unsupported(
+                format!("its operand {n} is no tensor that is computed"),
+                "constants belong into weights",
+            )
         })
     }
 
@@ -98,7 +115,9 @@ impl Work<'_> {
     fn plain(&self, operator: &Operator, n: usize) -> Result<usize> {
         let place = self.place(operator, n)?;
         match place.is_padded {
-            true => Err(unsupported("it reads a padded picture", "padding before a convolution alone is taken")),
+            true => {
+                Err(unsupported("it reads a padded picture", "padding before a convolution alone is taken"))
+            }
             false => Ok(place.tensor),
         }
     }
@@ -132,8 +151,17 @@ impl Work<'_> {
                 self.last = o.inputs.first().copied().flatten().unwrap_or(self.last);
                 Ok(())
             }
-            LiteOp::Relu | LiteOp::Relu6 | LiteOp::ReluN1To1 | LiteOp::Logistic | LiteOp::Tanh | LiteOp::LeakyRelu
-            | LiteOp::Elu | LiteOp::HardSwish | LiteOp::Gelu | LiteOp::Exp | LiteOp::Quantize => self.function(o),
+            LiteOp::Relu
+            | LiteOp::Relu6
+            | LiteOp::ReluN1To1
+            | LiteOp::Logistic
+            | LiteOp::Tanh
+            | LiteOp::LeakyRelu
+            | LiteOp::Elu
+            | LiteOp::HardSwish
+            | LiteOp::Gelu
+            | LiteOp::Exp
+            | LiteOp::Quantize => self.function(o),
             other => Err(unsupported(
                 format!("{other} has no form on the first TPU"),
                 "dense layers, convolutions, pooling, sums, products and activations have one",
@@ -151,14 +179,17 @@ impl Work<'_> {
     /// Weights, bias, and the factor of their sums: `input · weights / output` in f64.
     fn weights(&self, o: &Operator, filters: usize) -> Result<(Vec<i8>, Vec<i32>, f64)> {
         let (x, w) = (self.tensor(o, 0)?, self.tensor(o, 1)?);
-        let constant = |t: &Tensor| t.data.clone().ok_or_else(|| unsupported(format!("{} is no constant", t.name), "weights are"));
+        let constant = |t: &Tensor| {
+            t.data.clone().ok_or_else(|| unsupported(format!("{} is no constant", t.name), "weights are"))
+        };
         let values = constant(w)?.as_slice::<i8>()?.to_vec();
         let bias = match o.inputs.get(2).copied().flatten() {
             Some(b) => constant(self.graph.tensor(b)?)?.as_slice::<i32>()?.to_vec(),
             None => vec![0; filters],
         };
         let q = w.quantization.as_ref();
-        let scale = q.and_then(|q| q.scale.first().copied().filter(|s| q.scale.iter().all(|other| other == s)));
+        let scale =
+            q.and_then(|q| q.scale.first().copied().filter(|s| q.scale.iter().all(|other| other == s)));
         let scale = scale.ok_or_else(|| {
             unsupported(
                 "its weights have a scale for each channel, and the chip has one for each tensor",
@@ -185,7 +216,8 @@ impl Work<'_> {
             (size_out.saturating_sub(1) * stride[axis] + reach).saturating_sub(size_in) / 2
         };
         let same = o.int(Field::Padding) == 0;
-        let before = if same { [before(0, from.height, to.height), before(1, from.width, to.width)] } else { [0, 0] };
+        let before =
+            if same { [before(0, from.height, to.height), before(1, from.width, to.width)] } else { [0, 0] };
         Window { size, stride, dilation, before }
     }
 
@@ -226,7 +258,12 @@ impl Work<'_> {
             false if inputs == from.channels && o.is(Field::KeepNumDims) => {
                 ([1, 1], Picture { channels: filters, ..from })
             }
-            false => return Err(unsupported(format!("{inputs} inputs of {from:?}"), "flatten the picture before it")),
+            false => {
+                return Err(unsupported(
+                    format!("{inputs} inputs of {from:?}"),
+                    "flatten the picture before it",
+                ));
+            }
         };
         let (weights, bias, factor) = self.weights(o, filters)?;
         let (input_zero, (_, output)) = (self.tensor(o, 0)?.scale()?.1, self.output(o)?);
@@ -264,13 +301,18 @@ impl Work<'_> {
         let op = match o.op {
             LiteOp::Add => {
                 let twice = 2.0 * f64::from(a.max(b));
-                let operand = |scale: f32, zero| Operand { zero, scale: Scale::fixed(f64::from(scale) / twice) };
+                let operand =
+                    |scale: f32, zero| Operand { zero, scale: Scale::fixed(f64::from(scale) / twice) };
                 let last = Scale::fixed(twice / (f64::from(1 << 20) * f64::from(scale)));
                 Op::Add([operand(a, a_zero), operand(b, b_zero)], last, output)
             }
             _ => {
                 let operand = |zero| Operand { zero, scale: Scale::Real(1.0) };
-                Op::Multiply([operand(a_zero), operand(b_zero)], Scale::fixed(f64::from(a * b / scale)), output)
+                Op::Multiply(
+                    [operand(a_zero), operand(b_zero)],
+                    Scale::fixed(f64::from(a * b / scale)),
+                    output,
+                )
             }
         };
         self.push(o, sources, to, op)
@@ -282,7 +324,10 @@ impl Work<'_> {
         let (from, to) = (self.model.tensors[source], picture(self.made(o)?)?);
         let axes = self.tensor(o, 1)?.data.as_ref().map(Literal::to_f64s).unwrap_or_default();
         if from.pixels() == 0 || to != Picture::vector(from.channels) || axes != [1.0, 2.0] {
-            return Err(unsupported("a mean over other axes than lines and columns", "global average pooling"));
+            return Err(unsupported(
+                "a mean over other axes than lines and columns",
+                "global average pooling",
+            ));
         }
         let ((own, input_zero), (scale, zero)) = (self.tensor(o, 0)?.scale()?, self.made(o)?.scale()?);
         let (mut multiplier, mut shift) = quantize_multiplier(f64::from(own) / f64::from(scale));
@@ -346,9 +391,11 @@ impl Work<'_> {
             outputs: vec![1],
             ..Graph::default()
         };
-        let x = Literal::from_slice([1, 256], &std::array::from_fn::<i8, 256, _>(|n| (n as i32 - 128) as i8))?;
+        let x =
+            Literal::from_slice([1, 256], &std::array::from_fn::<i8, 256, _>(|n| (n as i32 - 128) as i8))?;
         let y = Interpreter::new(&one)?.run(&[x])?;
-        let values = y.first().map(|y| y.as_slice::<i8>().map(<[i8]>::to_vec)).transpose()?.unwrap_or_default();
+        let values =
+            y.first().map(|y| y.as_slice::<i8>().map(<[i8]>::to_vec)).transpose()?.unwrap_or_default();
         let table: [i8; 256] = values
             .try_into()
             .map_err(|_| unsupported("it makes no table of 256 values", "a function of single values"))?;

@@ -177,10 +177,14 @@ impl Model {
             *first = true;
         }
         for layer in &self.layers {
-            let wrong = |what: String| Err(Error::new(ErrorKind::Data, what).at(format!("layer `{}`", layer.name)));
+            let wrong =
+                |what: String| Err(Error::new(ErrorKind::Data, what).at(format!("layer `{}`", layer.name)));
             let wanted = if matches!(layer.op, Op::Add(..) | Op::Multiply(..)) { 2 } else { 1 };
             if layer.inputs.len() != wanted || layer.inputs.iter().any(|i| known.get(*i) != Some(&true)) {
-                return wrong(format!("its inputs {:?} are not {wanted} tensors that are there", layer.inputs));
+                return wrong(format!(
+                    "its inputs {:?} are not {wanted} tensors that are there",
+                    layer.inputs
+                ));
             }
             let Some(output) = self.tensors.get(layer.output) else {
                 return wrong(format!("there is no tensor {}", layer.output));
@@ -189,7 +193,9 @@ impl Model {
                 return wrong(format!("tensor {} is there already", layer.output));
             }
             let input = self.tensors[layer.inputs[0]];
-            if let Some(what) = misfit(&layer.op, layer.inputs.iter().map(|i| self.tensors[*i]), input, *output) {
+            if let Some(what) =
+                misfit(&layer.op, layer.inputs.iter().map(|i| self.tensors[*i]), input, *output)
+            {
                 return wrong(what);
             }
         }
@@ -221,14 +227,20 @@ impl Model {
 }
 
 /// Why sizes do not fit.
-fn misfit(op: &Op, mut all: impl Iterator<Item = Picture>, input: Picture, output: Picture) -> Option<String> {
+fn misfit(
+    op: &Op,
+    mut all: impl Iterator<Item = Picture>,
+    input: Picture,
+    output: Picture,
+) -> Option<String> {
     let told = |what: &str| Some(format!("{what} do not fit {input:?} → {output:?}"));
     match op {
         Op::Convolution(c) => {
             let taps = c.window.size[0] * c.window.size[1];
             let weights = if c.is_depthwise { taps * c.filters } else { taps * c.filters * input.channels };
             let grouped = !c.is_depthwise || input.channels > 0 && c.filters.is_multiple_of(input.channels);
-            let fits = c.weights.len() == weights && c.bias.len() == c.filters && output.channels == c.filters;
+            let fits =
+                c.weights.len() == weights && c.bias.len() == c.filters && output.channels == c.filters;
             if fits && grouped && !c.window.stride.contains(&0) { None } else { told("its weights") }
         }
         Op::Pool { window, .. } => {
@@ -236,7 +248,11 @@ fn misfit(op: &Op, mut all: impl Iterator<Item = Picture>, input: Picture, outpu
             if fits { None } else { told("channels") }
         }
         Op::Add(..) | Op::Multiply(..) | Op::Table(_) => {
-            if all.all(|p| p == output) { None } else { told("its operands") }
+            if all.all(|p| p == output) {
+                None
+            } else {
+                told("its operands")
+            }
         }
     }
 }
@@ -282,7 +298,8 @@ fn pool(window: &Window, is_mean: bool, output: Output, x: &[i8], from: Picture,
     for place in places(to) {
         for channel in 0..to.channels {
             let inside = taps(window).filter_map(|tap| window.at(place, tap, from));
-            let values: Vec<i8> = inside.map(|[l, c]| x[(l * from.width + c) * from.channels + channel]).collect();
+            let values: Vec<i8> =
+                inside.map(|[l, c]| x[(l * from.width + c) * from.channels + channel]).collect();
             y.push(pooled(is_mean, output, &values));
         }
     }

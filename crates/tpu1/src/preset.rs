@@ -96,12 +96,48 @@ impl Preset {
             layers,
         };
         vec![
-            of(0, 2000, Speed::Full, named("fc", vec![matrix(1, 2000, 2000, 1); 5]), "5 layers of 2000 × 2000: 20M weights in 5 layers are published"),
-            of(1, 1150, Speed::Full, named("fc", mlp1), "1150 → 1000 → 1280 → 1050 → 1020: 4 layers, 5M weights and 11 % of empty multipliers are published"),
-            of(2, 2048, Speed::Half, with_vectors(vec![matrix(1, 2048, 1024, 1); 24], 34, 1024), "6 LSTM layers of 1024 units as 24 matrices of 2048 × 1024, activations of 16 bits: 24 + 34 layers and 52M weights are published"),
-            of(3, 1200, Speed::Half, with_vectors(lstm1, 19, 600), "94 matrices of 600 × 600 in 37 layers, activations of 16 bits: 37 + 19 layers, 34M weights, and a matrix of 600 × 600 are published"),
-            of(4, 361 * 48, Speed::Full, named("conv", cnn0), "a Go board of 19 × 19: 5 × 5 × 48 → 256 (packed), 13 of 3 × 3 × 256 → 256, 2 of 1 × 1: 16 layers and 8M weights are published"),
-            of(5, 35 * 35 * 64, Speed::Full, cnn1(), "qualitative only: 72 convolutions, 13 pools, 4 dense layers and 100M weights are published, and the published rates contradict each other"),
+            of(
+                0,
+                2000,
+                Speed::Full,
+                named("fc", vec![matrix(1, 2000, 2000, 1); 5]),
+                "5 layers of 2000 × 2000: 20M weights in 5 layers are published",
+            ),
+            of(
+                1,
+                1150,
+                Speed::Full,
+                named("fc", mlp1),
+                "1150 → 1000 → 1280 → 1050 → 1020: 4 layers, 5M weights and 11 % of empty multipliers are published",
+            ),
+            of(
+                2,
+                2048,
+                Speed::Half,
+                with_vectors(vec![matrix(1, 2048, 1024, 1); 24], 34, 1024),
+                "6 LSTM layers of 1024 units as 24 matrices of 2048 × 1024, activations of 16 bits: 24 + 34 layers and 52M weights are published",
+            ),
+            of(
+                3,
+                1200,
+                Speed::Half,
+                with_vectors(lstm1, 19, 600),
+                "94 matrices of 600 × 600 in 37 layers, activations of 16 bits: 37 + 19 layers, 34M weights, and a matrix of 600 × 600 are published",
+            ),
+            of(
+                4,
+                361 * 48,
+                Speed::Full,
+                named("conv", cnn0),
+                "a Go board of 19 × 19: 5 × 5 × 48 → 256 (packed), 13 of 3 × 3 × 256 → 256, 2 of 1 × 1: 16 layers and 8M weights are published",
+            ),
+            of(
+                5,
+                35 * 35 * 64,
+                Speed::Full,
+                cnn1(),
+                "qualitative only: 72 convolutions, 13 pools, 4 dense layers and 100M weights are published, and the published rates contradict each other",
+            ),
         ]
     }
 
@@ -131,15 +167,22 @@ impl Preset {
     pub fn program(&self, chip: &Chip, batch: Option<usize>) -> Result<Program> {
         chip.check()?;
         let batch = batch.unwrap_or(self.paper.batch);
-        let mut maker = Maker { chip, batch, speed: self.speed, at: 0, tiles: 0, program: Program {
-            name: self.name(),
-            instructions: Vec::new(),
-            parts: Vec::new(),
-            weights: Vec::new(),
+        let mut maker = Maker {
+            chip,
             batch,
-            sample: [self.input, 0],
-            rows: 0,
-        } };
+            speed: self.speed,
+            at: 0,
+            tiles: 0,
+            program: Program {
+                name: self.name(),
+                instructions: Vec::new(),
+                parts: Vec::new(),
+                weights: Vec::new(),
+                batch,
+                sample: [self.input, 0],
+                rows: 0,
+            },
+        };
         let bytes = (batch * self.input * self.speed.cycles()) as u32;
         maker.push(Instruction::ReadHostMemory { host: 0, buffer: 0, bytes });
         maker.push(Instruction::SynchronizeHost);
@@ -179,11 +222,18 @@ impl Maker<'_> {
                 (rows * of.inputs.div_ceil(n), rows * of.outputs.div_ceil(n))
             }
             Shape::Vector { values } => (values.div_ceil(n), values.div_ceil(n)),
-            Shape::Pool { pixels, channels } => (pixels * channels.div_ceil(n), pixels * channels.div_ceil(n)),
+            Shape::Pool { pixels, channels } => {
+                (pixels * channels.div_ceil(n), pixels * channels.div_ceil(n))
+            }
         };
         if let Shape::Vector { .. } | Shape::Pool { .. } = shape {
             let length = (self.batch * output * self.speed.cycles()) as u32;
-            self.push(Instruction::Activate { function: Function::Table, accumulator: 0, buffer: self.at, length });
+            self.push(Instruction::Activate {
+                function: Function::Table,
+                accumulator: 0,
+                buffer: self.at,
+                length,
+            });
         }
         let used = self.batch * (input + output) * self.speed.cycles();
         if used > self.chip.buffer_rows() {

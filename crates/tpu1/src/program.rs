@@ -174,7 +174,10 @@ pub(crate) fn cuts(chip: &Chip, layer: &str, lines: usize, columns: usize) -> Re
     }
     let most = chip.accumulators / 2 / columns.max(1);
     if most == 0 {
-        let what = format!("a line of {columns} pixels needs more than half of the {} accumulators", chip.accumulators);
+        let what = format!(
+            "a line of {columns} pixels needs more than half of the {} accumulators",
+            chip.accumulators
+        );
         return Err(Error::new(ErrorKind::Unsupported, what)
             .at(format!("layer `{layer}`"))
             .hint(format!("smaller pictures, or --accumulators {}", 2 * columns)));
@@ -186,7 +189,8 @@ pub(crate) fn cuts(chip: &Chip, layer: &str, lines: usize, columns: usize) -> Re
 
 /// The error of a batch whose rows no accumulators hold.
 pub(crate) fn too_many_rows(chip: &Chip, layer: &str, rows: usize) -> Error {
-    let what = format!("a batch of {rows} needs {rows} rows of accumulators, and there are {}", chip.accumulators);
+    let what =
+        format!("a batch of {rows} needs {rows} rows of accumulators, and there are {}", chip.accumulators);
     Error::new(ErrorKind::Unsupported, what)
         .at(format!("layer `{layer}`"))
         .hint(format!("--batch {}, or less", chip.accumulators))

@@ -37,7 +37,15 @@ impl Report {
         let program = make(chip)?;
         let timing = program.timing(chip);
         let what_if = what_if(chip, make)?;
-        Ok(Report { chip: chip.clone(), program, timing, paper: None, assumed: None, notes: Vec::new(), what_if })
+        Ok(Report {
+            chip: chip.clone(),
+            program,
+            timing,
+            paper: None,
+            assumed: None,
+            notes: Vec::new(),
+            what_if,
+        })
     }
 
     /// 10¹² operations a second: multiplications and additions of weights that the model has.
@@ -72,7 +80,8 @@ impl Report {
 
     /// For people.
     pub fn text(&self) -> String {
-        let parts = [self.head(), self.table(), self.figures(), self.roofline(), self.others(), self.unknown()];
+        let parts =
+            [self.head(), self.table(), self.figures(), self.roofline(), self.others(), self.unknown()];
         parts.join("\n\n")
     }
 
@@ -118,7 +127,9 @@ impl Report {
     fn figures(&self) -> String {
         let t = &self.timing;
         let mib = |rows: usize| (rows * self.chip.matrix) as f64 / f64::from(1 << 20);
-        let paper = |of: fn(&Application) -> f64| self.paper.map_or(String::new(), |p| format!(" (paper: {})", of(p)));
+        let paper = |of: fn(&Application) -> f64| {
+            self.paper.map_or(String::new(), |p| format!(" (paper: {})", of(p)))
+        };
         [
             format!("cycles            {:.0}, {:.0} for each tile of weights", t.cycles, t.cycles_per_tile()),
             format!(
@@ -168,7 +179,10 @@ impl Report {
             lines.push(format!("{tops:>8.1} │{}", row.trim_end()));
         }
         lines.push(format!("    TOPS └{}", "─".repeat(WIDTH)));
-        lines.push(format!("          1{:>13}{:>14}{:>14}{:>14}  multiplications a byte", 10, 100, "1,000", "10,000"));
+        lines.push(format!(
+            "          1{:>13}{:>14}{:>14}{:>14}  multiplications a byte",
+            10, 100, "1,000", "10,000"
+        ));
         lines.join("\n")
     }
 

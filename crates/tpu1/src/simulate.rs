@@ -28,7 +28,8 @@ impl Program {
         chip.check()?;
         let [from, to] = self.sample.map(|values| values * self.batch);
         if input.len() != from {
-            let what = format!("the input has {} values, and a batch of {} has {from}", input.len(), self.batch);
+            let what =
+                format!("the input has {} values, and a batch of {} has {from}", input.len(), self.batch);
             return Err(Error::new(ErrorKind::Data, what));
         }
         let mut machine = Machine {
@@ -91,7 +92,8 @@ impl Machine<'_> {
             }
             MatrixMultiply { buffer, accumulator, length, speed, switch, accumulate, convolve } => {
                 if speed != Speed::Full {
-                    let e = Error::new(ErrorKind::Unsupported, "operands of 16 bits are timed, and not computed");
+                    let e =
+                        Error::new(ErrorKind::Unsupported, "operands of 16 bits are timed, and not computed");
                     return Err(e.hint("a model of 8 bits"));
                 }
                 if switch {
@@ -106,7 +108,9 @@ impl Machine<'_> {
                 let is_mean = matches!(instruction, Activate { function: Function::AveragePool, .. });
                 self.pool(is_mean, buffer as usize, length as usize)
             }
-            Activate { function, buffer, length, .. } => self.vector(function, buffer as usize, length as usize),
+            Activate { function, buffer, length, .. } => {
+                self.vector(function, buffer as usize, length as usize)
+            }
             Synchronize | SynchronizeHost => {
                 self.written.drain(..).for_each(|row| self.is_written[row] = false);
                 Ok(())
@@ -190,7 +194,14 @@ impl Machine<'_> {
         Ok((0..lines).flat_map(|l| (0..columns).map(move |c| (l, c))).map(|(l, c)| pixel(l, c)).collect())
     }
 
-    fn multiply(&mut self, buffer: usize, accumulator: usize, length: u32, accumulate: bool, convolve: bool) -> Result<()> {
+    fn multiply(
+        &mut self,
+        buffer: usize,
+        accumulator: usize,
+        length: u32,
+        accumulate: bool,
+        convolve: bool,
+    ) -> Result<()> {
         let n = self.chip.matrix;
         let tile = self.tile.ok_or_else(|| broken("no tile in the array"))?;
         if !convolve && length as usize > self.chip.accumulators {
@@ -208,7 +219,8 @@ impl Machine<'_> {
         for (i, pixel) in pixels.iter().enumerate() {
             match pixel {
                 Some(p) => {
-                    let from = buffer.checked_add(*p).ok_or_else(|| broken("a row outside the unified buffer"))?;
+                    let from =
+                        buffer.checked_add(*p).ok_or_else(|| broken("a row outside the unified buffer"))?;
                     row.copy_from_slice(&self.buffer[self.readable(from, 1)?]);
                 }
                 None => row.fill(fill),
@@ -245,8 +257,7 @@ impl Machine<'_> {
         let (n, at) = (self.chip.matrix, self.registers.size(Register::Constants));
         let end = at.checked_add(4 * n).filter(|end| *end <= self.weights.len());
         let constants = &self.weights[at..end.ok_or_else(|| broken("biases outside the weight memory"))?];
-        let biases: Vec<i32> =
-            constants.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect();
+        let biases: Vec<i32> = constants.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect();
         if accumulator + rows > self.chip.accumulators {
             return Err(broken("rows outside the accumulators"));
         }
@@ -278,8 +289,10 @@ impl Machine<'_> {
                     zero: self.registers.signed(zero) as i32,
                     scale: self.scale(multiplier, shift),
                 };
-                let operands =
-                    [operand(LeftZero, LeftMultiplier, LeftShift), operand(RightZero, RightMultiplier, RightShift)];
+                let operands = [
+                    operand(LeftZero, LeftMultiplier, LeftShift),
+                    operand(RightZero, RightMultiplier, RightShift),
+                ];
                 let (output, scale) = (self.output(), self.scale(Multiplier, Shift));
                 let right = self.readable(self.registers.size(RightAddress), rows)?;
                 let of = if function == Function::Add { add } else { multiply };
@@ -296,7 +309,8 @@ impl Machine<'_> {
         use Register::*;
         let registers = self.registers.clone();
         let size = |r: Register| registers.size(r);
-        let [height, width, out_height, out_width] = [InputHeight, InputWidth, OutputHeight, OutputWidth].map(size);
+        let [height, width, out_height, out_width] =
+            [InputHeight, InputWidth, OutputHeight, OutputWidth].map(size);
         if size(WindowHeight).max(size(WindowWidth)) > usize::from(u16::MAX) {
             return Err(broken("a window without end"));
         }
@@ -314,11 +328,15 @@ impl Machine<'_> {
         let mut values = Vec::with_capacity(rows * n);
         for row in 0..rows {
             let (sample, y, x) = (row / area, row % area / out_width, row % out_width);
-            let lines = (0..size(WindowHeight)).filter_map(|r| inside(y, r, StrideHeight, OffsetHeight, height));
-            let columns = (0..size(WindowWidth)).filter_map(|s| inside(x, s, StrideWidth, OffsetWidth, width));
+            let lines =
+                (0..size(WindowHeight)).filter_map(|r| inside(y, r, StrideHeight, OffsetHeight, height));
+            let columns =
+                (0..size(WindowWidth)).filter_map(|s| inside(x, s, StrideWidth, OffsetWidth, width));
             let columns: Vec<usize> = columns.collect();
             let taps: Vec<usize> = lines
-                .flat_map(|l| columns.iter().map(move |c| from.start + ((sample * height + l) * width + c) * n))
+                .flat_map(|l| {
+                    columns.iter().map(move |c| from.start + ((sample * height + l) * width + c) * n)
+                })
                 .collect();
             for lane in 0..n {
                 let window: Vec<i8> = taps.iter().map(|tap| self.buffer[tap + lane]).collect();

@@ -32,12 +32,8 @@ pub fn calibrate(chip: &Chip) -> Result<(Chip, f64)> {
     for n in 0..SYNCS * FIXED * BUBBLES {
         let (sync, rest) = (n % SYNCS * 100, n / SYNCS);
         let (fixed, bubble) = (rest % FIXED * 2_000, rest / FIXED * 20);
-        let tried = Chip {
-            sync: sync as f64,
-            fixed_us: fixed as f64 / 700.0,
-            bubble: bubble as f64,
-            ..chip.clone()
-        };
+        let tried =
+            Chip { sync: sync as f64, fixed_us: fixed as f64 / 700.0, bubble: bubble as f64, ..chip.clone() };
         let mut squares = 0.0;
         for (events, rows) in &cases {
             let shares = timing(&tried, events.iter().copied()).shares();

@@ -223,8 +223,18 @@ mod tests {
         let chip = Chip { sync: 1000.0, fixed_us: 40.0, ..Chip::v1() };
         let input = |bytes: usize| vec![Event::Input(bytes as f64)];
         let cases = [
-            ("MLP0", [input(200 * 2000), layers(5, 64, 200, 1, 0.0)].concat(), 1574.0, [12.7, 53.5, 16.0, 17.8]),
-            ("MLP1", [input(168 * 1150), layers(4, 22, 168, 1, 0.0)].concat(), 1813.0, [9.3, 44.8, 13.3, 32.6]),
+            (
+                "MLP0",
+                [input(200 * 2000), layers(5, 64, 200, 1, 0.0)].concat(),
+                1574.0,
+                [12.7, 53.5, 16.0, 17.8],
+            ),
+            (
+                "MLP1",
+                [input(168 * 1150), layers(4, 22, 168, 1, 0.0)].concat(),
+                1813.0,
+                [9.3, 44.8, 13.3, 32.6],
+            ),
         ];
         for (name, events, each, rows) in cases {
             let t = timing(&chip, events);

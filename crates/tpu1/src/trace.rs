@@ -10,9 +10,7 @@ const UNITS: [&str; 3] = ["weight memory", "weight shift", "matrix multiply"];
 /// Events of the trace format; times in microseconds. `name` says what a pass is.
 pub fn trace(chip: &Chip, timing: &Timing, name: impl Fn(usize) -> String) -> Value {
     let us = |cycles: f64| cycles / chip.clock_mhz;
-    let unit = |(n, unit): (usize, &&str)| {
-        json!({"ph": "M", "pid": 1, "tid": n, "name": "thread_name", "args": {"name": unit}})
-    };
+    let unit = |(n, unit): (usize, &&str)| json!({"ph": "M", "pid": 1, "tid": n, "name": "thread_name", "args": {"name": unit}});
     let mut events: Vec<Value> = UNITS.iter().enumerate().map(unit).collect();
     for (n, pass) in timing.passes.iter().enumerate() {
         let name = name(n);

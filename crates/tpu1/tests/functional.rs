@@ -140,7 +140,8 @@ fn programs_of_random_models_compute_what_the_layers_do() {
     for seed in 0..240 {
         let mut d = Draw(Stream::new(33, 1, seed));
         let (model, chip, batch) = (model(&mut d), chip(&mut d), d.from(1, 5));
-        let program = compile(&chip, &model, batch).unwrap_or_else(|e| panic!("model {seed}: {e}\n{model:?}"));
+        let program =
+            compile(&chip, &model, batch).unwrap_or_else(|e| panic!("model {seed}: {e}\n{model:?}"));
         let input = d.bytes(batch * model.input().values());
         let expected: Vec<i8> =
             input.chunks(model.input().values()).flat_map(|sample| model.evaluate(sample)).collect();
@@ -150,7 +151,9 @@ fn programs_of_random_models_compute_what_the_layers_do() {
         cut += usize::from(program.instructions.iter().any(
             |i| matches!(i, Instruction::SetConfiguration { register: systole_tpu1::Register::FirstLine, value } if *value > 0),
         ));
-        ops.extend(model.layers.iter().map(|l| format!("{:?}", l.op).split(['(', ' ']).next().unwrap().to_string()));
+        ops.extend(
+            model.layers.iter().map(|l| format!("{:?}", l.op).split(['(', ' ']).next().unwrap().to_string()),
+        );
         // What is sent to the chip is the program.
         let sent = Program::instructions_of(&program.bytes()).unwrap();
         assert_eq!(sent, program.instructions, "model {seed}");
@@ -174,15 +177,25 @@ fn dense(inputs: usize, outputs: usize) -> Model {
         output: Output { zero: 0, low: -128, high: 127 },
     });
     let layer = Layer { name: "dense_1".into(), inputs: vec![0], output: 1, op };
-    Model { name: "dense".into(), tensors: vec![Picture::vector(inputs), Picture::vector(outputs)], layers: vec![layer] }
+    Model {
+        name: "dense".into(),
+        tensors: vec![Picture::vector(inputs), Picture::vector(outputs)],
+        layers: vec![layer],
+    }
 }
 
 /// Each error names the layer and what to do.
 #[test]
 fn what_does_not_fit_is_told_with_the_layer_and_a_way_out() {
-    let told = |chip: Chip, model: &Model, batch: usize| compile(&chip, model, batch).unwrap_err().to_string();
+    let told =
+        |chip: Chip, model: &Model, batch: usize| compile(&chip, model, batch).unwrap_err().to_string();
     let e = told(Chip::v1(), &dense(8, 8), 5000);
-    assert!(e.contains("5000 needs 5000 rows of accumulators") && e.contains("`dense_1`") && e.contains("--batch 4096"), "{e}");
+    assert!(
+        e.contains("5000 needs 5000 rows of accumulators")
+            && e.contains("`dense_1`")
+            && e.contains("--batch 4096"),
+        "{e}"
+    );
     let e = told(Chip { unified_buffer: 1 << 14, ..Chip::v1() }, &dense(600, 600), 40);
     assert!(e.contains("`dense_1`") && e.contains("unified buffer") && e.contains("--batch "), "{e}");
     let fits: usize = e.split("--batch ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
@@ -211,7 +224,8 @@ fn wrong_programs_are_refused_with_the_instruction() {
         let e = program.run(&chip, &[1; 8]).unwrap_err().to_string();
         assert!(e.contains(wanted) && e.contains("instruction "), "{e}");
     };
-    let without = |program: &mut Program, name: &str| program.instructions.retain(|i| !i.to_string().starts_with(name));
+    let without =
+        |program: &mut Program, name: &str| program.instructions.retain(|i| !i.to_string().starts_with(name));
     told("no tile in the queue", &|p| without(p, "read_weights"));
     told("since the last synchronize", &|p| without(p, "synchronize"));
     told("outside the weight memory", &|p| p.weights.truncate(20));

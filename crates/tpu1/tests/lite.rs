@@ -137,15 +137,22 @@ impl Draw {
         let mut x = x;
         if self.dims(x).len() > 2 {
             let shape = self.model.tensors.len();
-            self.model.tensors.push(Tensor::constant("shape", Literal::from_slice([2], &[1i32, inputs as i32]).unwrap()));
+            self.model
+                .tensors
+                .push(Tensor::constant("shape", Literal::from_slice([2], &[1i32, inputs as i32]).unwrap()));
             let y = self.same_scale(x, &[1, inputs]);
-            x = self.push(Operator::new(Op::Reshape, [x, shape], [y]).with_list(Field::NewShape, vec![1, inputs as i32]));
+            x = self.push(
+                Operator::new(Op::Reshape, [x, shape], [y])
+                    .with_list(Field::NewShape, vec![1, inputs as i32]),
+            );
         }
         let filters = self.from(1, 24);
         let [weights, bias] = self.weights(&[filters, inputs], filters);
         let y = self.tensor(&[1, filters]);
         let activation = [0.0, 1.0][self.from(0, 1)];
-        self.push(Operator::new(Op::FullyConnected, [x, weights, bias], [y]).with(Field::Activation, activation))
+        self.push(
+            Operator::new(Op::FullyConnected, [x, weights, bias], [y]).with(Field::Activation, activation),
+        )
     }
 
     fn function(&mut self, x: usize) -> usize {
@@ -177,7 +184,8 @@ impl Draw {
 /// A graph of a few operators, and the tensor before a softmax where it ends in one.
 fn graph(seed: u64) -> Model {
     let mut d = Draw { stream: Stream::new(33, 2, seed), model: Model::default() };
-    let dims = if d.is(4) { vec![1, d.from(1, 30)] } else { vec![1, d.from(2, 8), d.from(2, 8), d.from(1, 10)] };
+    let dims =
+        if d.is(4) { vec![1, d.from(1, 30)] } else { vec![1, d.from(2, 8), d.from(2, 8), d.from(1, 10)] };
     let mut x = d.tensor(&dims);
     d.model.inputs = vec![x];
     let mut computed = vec![x];
@@ -248,7 +256,12 @@ fn two_hundred_random_graphs_give_the_interpreters_bits() {
         }
         let program = compile(&chip, &model, batch).unwrap_or_else(|e| panic!("graph {seed}: {e}"));
         let run = program.run(&chip, &input).unwrap_or_else(|e| panic!("graph {seed}: {e}"));
-        assert_eq!(run.output, expected, "graph {seed}: {:?}", graph.operators.iter().map(|o| o.op).collect::<Vec<_>>());
+        assert_eq!(
+            run.output,
+            expected,
+            "graph {seed}: {:?}",
+            graph.operators.iter().map(|o| o.op).collect::<Vec<_>>()
+        );
         // The chip's own reading of the model agrees, too.
         assert_eq!(model.evaluate(&input[..values]), expected[..expected.len() / batch], "graph {seed}");
         ops.extend(graph.operators.iter().map(|o| o.op));

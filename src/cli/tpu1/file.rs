@@ -28,7 +28,8 @@ pub(super) fn check(name: &str, graph: &Graph, chip: &Chip) -> Result<String> {
     let mut draw = Stream::new(0, 0, 0);
     let input: Vec<i8> = (0..model.input().values()).map(|_| draw.next_u32() as i8).collect();
     let run = compile(chip, &model, 1)?.run(chip, &input)?;
-    let dims = graph.inputs.first().map_or(Ok(Vec::new()), |&i| graph.tensor(i).map(|t| t.dims().to_vec()))?;
+    let dims =
+        graph.inputs.first().map_or(Ok(Vec::new()), |&i| graph.tensor(i).map(|t| t.dims().to_vec()))?;
     let mut expected = Vec::new();
     Interpreter::new(graph)?.run_with(&[Literal::from_slice(&dims[..], &input)?], |t, y| {
         if t == last {
@@ -40,5 +41,8 @@ pub(super) fn check(name: &str, graph: &Graph, chip: &Chip) -> Result<String> {
         let what = format!("{same} of {} values are the interpreter's", expected.len());
         return Err(Error::new(ErrorKind::Bug, what).at(name).hint("report this with the file"));
     }
-    Ok(format!("checked: the program's {same} values of a drawn sample are the interpreter's, {} sums overflowed", run.overflows))
+    Ok(format!(
+        "checked: the program's {same} values of a drawn sample are the interpreter's, {} sums overflowed",
+        run.overflows
+    ))
 }

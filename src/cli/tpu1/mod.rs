@@ -6,8 +6,8 @@ mod today;
 
 use super::common::Common;
 use super::lite;
-use super::quantize::{self, QuantArgs};
 use super::outcome::{Failure, Outcome, Run};
+use super::quantize::{self, QuantArgs};
 use super::screen::{Screen, table};
 pub(crate) use args::Tpu1Args;
 use serde_json::json;
@@ -32,14 +32,17 @@ impl Run for Tpu1Args {
             told = show(&report, &self, screen)?;
             if self.check {
                 let none = || Error::new(ErrorKind::Config, format!("{name} has no weights to compute with"));
-                let graph = graph.ok_or_else(|| Failure::usage(none().at("--check").hint("a model of yours")))?;
+                let graph =
+                    graph.ok_or_else(|| Failure::usage(none().at("--check").hint("a model of yours")))?;
                 let words = file::check(name, &graph, &chip)?;
                 screen.line(format!("\n{words}"));
                 told.insert("check".into(), json!(words));
             }
         } else if let Some(path) = &common.trace {
             let e = Error::new(ErrorKind::Config, "there is no program to draw a timeline of");
-            return Err(Failure::usage(e.at(format!("--trace {}", path.display())).hint("name a model: tpu1/mlp0")));
+            return Err(Failure::usage(
+                e.at(format!("--trace {}", path.display())).hint("name a model: tpu1/mlp0"),
+            ));
         }
         self.lessons(&chip, screen, &mut told)?;
         if screen.json {
@@ -55,7 +58,12 @@ impl Run for Tpu1Args {
 
 impl Tpu1Args {
     /// What is told without a model too.
-    fn lessons(&self, chip: &Chip, screen: &Screen, told: &mut serde_json::Map<String, serde_json::Value>) -> Result<()> {
+    fn lessons(
+        &self,
+        chip: &Chip,
+        screen: &Screen,
+        told: &mut serde_json::Map<String, serde_json::Value>,
+    ) -> Result<()> {
         let rows = self.batch.map_or(if chip.matrix <= 16 { chip.matrix } else { 200 }, |n| n as usize);
         if self.explain {
             let text = explain(chip, rows);
@@ -71,7 +79,8 @@ impl Tpu1Args {
                 Some("svg") => animate::svg(chip, rows),
                 Some("html") => animate::html(chip, rows),
                 _ => {
-                    let e = Error::new(ErrorKind::Config, format!("{} is no name of a picture", path.display()));
+                    let e =
+                        Error::new(ErrorKind::Config, format!("{} is no name of a picture", path.display()));
                     return Err(e.at("--animate").hint("end it with .svg or .html"));
                 }
             };
@@ -106,7 +115,11 @@ fn of_preset(name: &str, args: &Tpu1Args, chip: &Chip) -> Result<Report, Failure
     Ok(report)
 }
 
-fn show(report: &Report, args: &Tpu1Args, screen: &Screen) -> Result<serde_json::Map<String, serde_json::Value>> {
+fn show(
+    report: &Report,
+    args: &Tpu1Args,
+    screen: &Screen,
+) -> Result<serde_json::Map<String, serde_json::Value>> {
     let today = today::machines(report)?;
     if !screen.json {
         if args.instructions {
@@ -143,7 +156,8 @@ fn layers_of(program: &Program) -> Vec<&str> {
 
 fn write_trace(path: &Path, report: &Report) -> Result<()> {
     let names = layers_of(&report.program);
-    let value = trace(&report.chip, &report.timing, |n| names.get(n).copied().unwrap_or_default().to_string());
+    let value =
+        trace(&report.chip, &report.timing, |n| names.get(n).copied().unwrap_or_default().to_string());
     std::fs::write(path, value.to_string())
         .map_err(|e| Error::io("cannot write", path, e).hint("choose another file with --trace"))
 }

@@ -51,7 +51,8 @@ pub(super) fn text(report: &Report, today: &[Today]) -> String {
         return "No products that chips of today could be asked for.".into();
     }
     let own = report.timing.seconds(&report.chip);
-    let mut rows = vec![["the same products on", "a batch", "times as fast", "limit"].map(String::from).to_vec()];
+    let mut rows =
+        vec![["the same products on", "a batch", "times as fast", "limit"].map(String::from).to_vec()];
     rows.push(["the first TPU, int8", &duration(own), "1", "as above"].map(String::from).to_vec());
     for t in today {
         let faster = format!("{:.1}", own / t.seconds);
