@@ -455,3 +455,42 @@ fn weights_come_in_and_go_out() {
     f.run(&["export", "again.safetensors", "--format=keras", "--out=r.keras"]).ok();
     f.run(&["import", "r.keras", "--out", "k.safetensors"]).ok();
 }
+
+#[test]
+fn models_become_int8_files_that_run_and_predict() {
+    let f = Folder::with_data("int8");
+    f.train("m");
+    let o = f
+        .run(&[
+            "quantize",
+            "m",
+            "--data-dir=data",
+            "--samples=20",
+            "--out=m.tflite",
+            "--target=edgetpu",
+            "--json",
+        ])
+        .ok()
+        .json();
+    assert_eq!((&o["calibration_samples"], &o["accuracy"]["samples"]), (&20.into(), &32.into()));
+    assert!(
+        o["layers"][0]["snr_db"].as_f64().unwrap() > 15.0 && o["edgetpu"]["operators"][0]["on_chip"] == true,
+        "{o}"
+    );
+    let ops = f.run(&["summary", "m.tflite", "--json"]).ok().json();
+    assert_eq!((&ops["operators"][0]["op"], &ops["inputs"][0]["dtype"]), (&"CONV_2D".into(), &"i8".into()));
+    f.run(&["run", "m.tflite", "--random=3", "--output=out.npz"]).ok();
+    let again = f.run(&["predict", "m.tflite", "m/fashion-mnist-example.png", "--json"]).ok().json();
+    let before = f.run(&["predict", "m", "m/fashion-mnist-example.png", "--json"]).ok().json();
+    let off = again["probability"].as_f64().unwrap() - before["probability"].as_f64().unwrap();
+    assert!(again["class"] == before["class"] && off.abs() < 0.1, "{again} {before}");
+    f.run(&["export", "m", "--format=tflite", "--float", "--out=f.tflite"]).ok();
+    let sizes = ["m.tflite", "f.tflite"].map(|name| std::fs::metadata(f.path(name)).unwrap().len());
+    assert!(sizes[0] < sizes[1], "{sizes:?}");
+    let skip = ["quantize", "m", "--data-dir=data", "--out=n.tflite", "--skip=dens"];
+    f.run(&skip).fails(1, &["no layer dens", "layers with operators: conv2d"]);
+    f.run(&["export", "m", "--format=torch", "--int8", "--out=m.pt"]).fails(2, &["--format tflite"]);
+    let whole = std::fs::read(f.path("m.tflite")).unwrap();
+    std::fs::write(f.path("cut.tflite"), &whole[..whole.len() / 2]).unwrap();
+    f.run(&["summary", "cut.tflite"]).fails(1, &["no sound .tflite model", "cut.tflite", "try: "]);
+}

@@ -537,7 +537,7 @@ fn what_the_first_tpu_cannot_do_is_told() {
     f.write("model.tflite", "x");
     f.run(&["tpu1", "model.tflite"]).fails(1, &["model.tflite"]);
     f.run(&["plan", "mlp", "--targets", "v1"]).fails(2, &["trains nothing", "systole tpu1 FILE.tflite"]);
-    f.run(&["plan", "mlp", "--targets", "edgetpu"]).fails(2, &["trains nothing", "systole quantize MODEL"]);
+    f.run(&["plan", "mlp", "--targets", "edgetpu"]).fails(2, &["trains nothing", "systole export MODEL --format tflite"]);
 }
 
 /// A model of layers, quantised by the program and put on the chip: the bits of the file's interpreter.

@@ -6,11 +6,12 @@ use systole_data::format::example::{Feature, Features, Partition, SequenceFeatur
 use systole_data::format::tfrecord::{OnCorrupt, Reader, frame};
 use systole_data::format::{idx, jpeg as jpegs, npy};
 use systole_data::{HostArray, Sample};
+use systole_tflite::{Field, Interpreter, Model, Op, Operator, Quantization, Tensor};
 
 /// Name, what takes the bytes, valid inputs.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     ("tfrecord", tfrecord, tfrecord_seeds),
     ("example", example, example_seeds),
     ("idx", idx, idx_seeds),
@@ -18,6 +19,7 @@ pub const TARGETS: [Target; 7] = [
     ("jpeg", jpeg, jpeg_seeds),
     ("bytecode", bytecode, bytecode_seeds),
     ("text", text, text_seeds),
+    ("tflite", tflite, tflite_seeds),
 ];
 
 pub fn tfrecord(bytes: &[u8]) {
@@ -179,4 +181,70 @@ pub fn text(bytes: &[u8]) {
 
 fn text_seeds() -> Vec<Vec<u8>> {
     PROGRAMS.into_iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+pub fn tflite(bytes: &[u8]) {
+    let Ok(model) = Model::from_bytes("fuzz", bytes) else { return };
+    // What was read is written, and read again.
+    if let Ok(again) = model.to_bytes() {
+        assert!(Model::from_bytes("fuzz", &again).is_ok());
+    }
+    // What computes for long is no finding.
+    if model.tensors.iter().map(|t| t.ty.elements()).sum::<usize>() < 2000 {
+        let inputs: Vec<Literal> =
+            model.inputs.iter().map(|&i| Literal::zeros(model.tensors[i].ty.clone())).collect();
+        let _ = Interpreter::new(&model).and_then(|i| i.run(&inputs));
+    }
+}
+
+fn tflite_seeds() -> Vec<Vec<u8>> {
+    let q = || Quantization::per_tensor(0.1, 3);
+    let tensor = |name: &str, shape: &[usize]| Tensor::new(name, shape, DType::I8).quantized(q());
+    let ints = |shape: &[usize], values: &[i32]| {
+        Tensor::constant("ints", Literal::from_slice(shape, values).expect("an array"))
+    };
+    let kernel = Literal::from_slice([2, 2, 2, 1], &[1i8, -2, 3, 4, -5, 6, 7, 127]).expect("an array");
+    let window = |o: Operator| o.with(Field::StrideW, 2.0).with(Field::StrideH, 1.0);
+    let model = Model {
+        tensors: vec![
+            tensor("x", &[1, 4, 4, 1]),
+            Tensor::constant("w", kernel).quantized(Quantization::per_channel(vec![0.1, 0.2], 0)),
+            ints(&[2], &[5, -5]).quantized(Quantization::per_channel(vec![0.01, 0.02], 0)),
+            tensor("conv", &[1, 4, 2, 2]),
+            tensor("pool", &[1, 4, 1, 2]),
+            ints(&[4, 2], &[0, 0, 1, 0, 0, 1, 0, 0]),
+            tensor("pad", &[1, 5, 2, 2]),
+            ints(&[2], &[1, 20]),
+            tensor("flat", &[1, 20]),
+            Tensor::new("y", [1, 20], DType::I8).quantized(Quantization::per_tensor(1.0 / 256.0, -128)),
+        ],
+        operators: vec![
+            window(Operator::new(Op::Conv2D, [0, 1, 2], [3])),
+            window(Operator::new(Op::AveragePool2D, [3], [4]))
+                .with(Field::FilterW, 2.0)
+                .with(Field::FilterH, 2.0),
+            Operator::new(Op::Pad, [4, 5], [6]),
+            Operator::new(Op::Reshape, [6, 7], [8]).with_list(Field::NewShape, vec![1, 20]),
+            Operator::new(Op::Softmax, [8], [9]).with(Field::Beta, 1.0),
+        ],
+        inputs: vec![0],
+        outputs: vec![9],
+        ..Model::default()
+    };
+    let sum = Model {
+        tensors: vec![
+            tensor("a", &[1, 3, 2]),
+            tensor("b", &[2]),
+            tensor("c", &[1, 3, 2]),
+            tensor("d", &[1, 3, 4]),
+        ],
+        operators: vec![
+            Operator::new(Op::Add, [0, 1], [2]),
+            Operator::new(Op::Concatenation, [0, 2], [3]).with(Field::Axis, 2.0),
+        ],
+        inputs: vec![0, 1],
+        outputs: vec![3],
+        ..Model::default()
+    };
+    [model, sum].iter().map(|m| m.to_bytes().expect("a file")).collect()
 }

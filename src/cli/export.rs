@@ -2,13 +2,13 @@
 
 use super::common::Common;
 use super::import::{rows_json, rows_table};
-use super::outcome::{Failure, Outcome, Run};
+use super::outcome::{Failure, Outcome, Run, check_out};
 use super::quantize::{self, Kind, QuantArgs};
 use super::run_folder;
 use super::screen::{Screen, counted};
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use systole_data::disk::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, ResultExt};
 use systole_nn::Model;
@@ -117,13 +117,4 @@ fn lite(args: &ExportArgs, screen: &Screen) -> Outcome {
         return Err(Failure::usage(e.hint("add --int8, or leave the options of calibration out")));
     }
     quantize::make(&args.model, kind, &args.quant, &args.out, screen)
-}
-
-/// An earlier file is replaced only when that was asked for.
-pub(crate) fn check_out(out: &Path, force: bool) -> Result<(), Failure> {
-    if out.exists() && !force {
-        let e = Error::new(ErrorKind::Io, format!("{} exists already", out.display()));
-        return Err(e.hint("choose another file with --out, or --force to replace it").into());
-    }
-    Ok(())
 }

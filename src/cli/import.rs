@@ -39,7 +39,7 @@ impl Run for ImportArgs {
 }
 
 fn run(args: &ImportArgs, screen: &Screen) -> Outcome {
-    super::export::check_out(&args.out, args.force)?;
+    super::outcome::check_out(&args.out, args.force)?;
     if !args.file.exists() {
         return Err(super::target::missing(&args.file).into());
     }

@@ -39,12 +39,18 @@ pub(crate) struct Answerer {
     pub integers: Option<Model>,
 }
 
-/// A file that answers in place of layers.
+/// A model file's layers, or a `.tflite` file in their place.
 pub(crate) fn answerer(name: &str) -> Result<Answerer> {
+    if !is_lite(name) {
+        return Ok(Answerer { model: Layers::load_to_predict(name)?, integers: None });
+    }
     let integers = open(name)?;
     let &[input] = &integers.inputs[..] else {
-        return Err(Error::new(ErrorKind::Unsupported, format!("{name} has {} inputs", integers.inputs.len()))
-            .hint("`systole run FILE.tflite --input IN.npz` takes any"));
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("{name} has {} inputs", integers.inputs.len()),
+        )
+        .hint("`systole run FILE.tflite --input IN.npz` takes any"));
     };
     let dims = integers.tensor(input)?.dims();
     let Some((1, of_sample)) = dims.split_first().map(|(b, rest)| (*b, rest)) else {
@@ -112,8 +118,14 @@ pub(crate) fn summary(name: &str, screen: &Screen) -> Outcome {
     let mut rows = vec![["Op", "v", "makes", "of", "weights"].map(String::from).to_vec()];
     for o in &model.operators {
         let made = o.outputs.first().and_then(|&i| model.tensors.get(i));
-        let weights: Vec<String> =
-            o.inputs.iter().flatten().filter_map(|&i| model.tensors.get(i)).filter(|t| t.data.is_some()).map(of).collect();
+        let weights: Vec<String> = o
+            .inputs
+            .iter()
+            .flatten()
+            .filter_map(|&i| model.tensors.get(i))
+            .filter(|t| t.data.is_some())
+            .map(of)
+            .collect();
         let (name, ty) = made.map_or((String::new(), String::new()), |t| (t.name.clone(), of(t)));
         rows.push(vec![o.op.name().into(), o.version.to_string(), name, ty, weights.join(", ")]);
     }
@@ -161,7 +173,9 @@ pub(crate) fn run(name: &str, args: &InputArgs, output: Option<&Path>, screen: &
             json!({"name": format!("out{i}"), "type": y.ty().to_string(), "first": first})
         };
         let all: Vec<Value> = results.iter().enumerate().map(one).collect();
-        screen.object(&json!({"program": name, "device": "tflite-reference", "results": all, "output": output}));
+        screen.object(
+            &json!({"program": name, "device": "tflite-reference", "results": all, "output": output}),
+        );
         return Ok(0);
     }
     let names: Vec<String> = results.iter().enumerate().map(|(i, y)| format!("out{i} {}", y.ty())).collect();
@@ -184,7 +198,8 @@ fn inputs(model: &Model, args: &InputArgs) -> Result<Vec<Literal>> {
         return wanted.iter().map(|t| drawn(t, seed)).collect();
     }
     let Some(path) = &args.input else {
-        let list: Vec<String> = wanted.iter().enumerate().map(|(i, t)| format!("arg{i} {} ({})", t.ty, t.name)).collect();
+        let list: Vec<String> =
+            wanted.iter().enumerate().map(|(i, t)| format!("arg{i} {} ({})", t.ty, t.name)).collect();
         return Err(Error::new(ErrorKind::Config, "the file needs inputs")
             .because(format!("it takes {}", list.join(", ")))
             .hint("give them: --input FILE.npz, or draw them: --random SEED"));
@@ -192,10 +207,14 @@ fn inputs(model: &Model, args: &InputArgs) -> Result<Vec<Literal>> {
     let arrays = files::read(path)?;
     let find = |(i, t): (usize, &&Tensor)| {
         let arg = format!("arg{i}");
-        let found = arrays.iter().find(|(name, _)| *name == arg).or_else(|| arrays.iter().find(|(name, _)| *name == t.name));
+        let found = arrays
+            .iter()
+            .find(|(name, _)| *name == arg)
+            .or_else(|| arrays.iter().find(|(name, _)| *name == t.name));
         let only = || arrays.first().filter(|_| arrays.len() == 1 && wanted.len() == 1);
         let (_, stored) = found.or_else(only).ok_or_else(|| {
-            Error::new(ErrorKind::Data, format!("there is no array {arg} or {}", t.name)).at(path.display().to_string())
+            Error::new(ErrorKind::Data, format!("there is no array {arg} or {}", t.name))
+                .at(path.display().to_string())
         })?;
         literal(stored, t).at(|| format!("{arg} of {}", path.display()))
     };
@@ -215,7 +234,9 @@ fn drawn(t: &Tensor, seed: u64) -> Result<Literal> {
     let mut stream = systole_base::rng::Stream::new(seed, systole_base::rng::hash_name(&t.name), 0);
     let n = t.ty.elements();
     match t.ty.dtype {
-        DType::F32 => Literal::from_slice(t.dims(), &(0..n).map(|_| stream.range(-1.0, 1.0)).collect::<Vec<_>>()),
+        DType::F32 => {
+            Literal::from_slice(t.dims(), &(0..n).map(|_| stream.range(-1.0, 1.0)).collect::<Vec<_>>())
+        }
         _ => {
             let bytes: Vec<u8> = (0..t.ty.bytes()).map(|_| stream.next_u64() as u8).collect();
             Literal::from_bytes(t.ty.clone(), &bytes)

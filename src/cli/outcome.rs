@@ -3,7 +3,8 @@
 use super::common::Common;
 use super::screen::Screen;
 use crate::config::Refused;
-use systole_ir::Error;
+use std::path::Path;
+use systole_ir::{Error, ErrorKind};
 
 /// A command: its arguments, which clap has read.
 pub(crate) trait Run {
@@ -48,4 +49,13 @@ impl Failure {
     pub(crate) fn usage(error: Error) -> Failure {
         Failure { error, code: 2 }
     }
+}
+
+/// An earlier file is replaced only when that was asked for.
+pub(crate) fn check_out(out: &Path, force: bool) -> Result<(), Failure> {
+    if out.exists() && !force {
+        let e = Error::new(ErrorKind::Io, format!("{} exists already", out.display()));
+        return Err(e.hint("choose another file with --out, or --force to replace it").into());
+    }
+    Ok(())
 }

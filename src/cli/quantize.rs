@@ -1,15 +1,13 @@
 //! `systole quantize`: a trained model in eight-bit integers, and what that costs in accuracy.
 
 use super::common::{Common, DataArgs};
-use super::export::check_out;
 use super::lite;
-use super::outcome::{Failure, Outcome, Run};
+use super::outcome::{Failure, Outcome, Run, check_out};
 use super::run_folder;
 use super::screen::{Screen, table};
 use super::target::{config_of, set_all};
 use super::training::load_data;
 use crate::config::{Config, Draft};
-use crate::datasets::TrainingData;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -17,7 +15,10 @@ use systole_data::disk::{Disk, write_atomically};
 use systole_data::{Dataset, Sample};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::{LABEL_FIELDS, Model, counted, grouped};
-use systole_quant::{Calibration, Method, Options, Ranges, answers, dynamic, lower, quantize};
+use systole_quant::{
+    CACHE, Calibration, LayerReport, Method, Options, Ranges, alone, answers, correct_bias, dynamic, edgetpu,
+    equalize, lower, quantize, report,
+};
 
 #[derive(Args)]
 pub(crate) struct QuantizeArgs {
@@ -56,6 +57,15 @@ pub(crate) struct QuantArgs {
     /// Layers that stay in floats
     #[arg(long, value_name = "LAYER,…", value_delimiter = ',')]
     skip: Vec<String>,
+    /// First give the weights before and after each channel one range (cross-layer equalisation)
+    #[arg(long)]
+    equalize: bool,
+    /// Take what the rounding of weights moves the means by off the biases
+    #[arg(long)]
+    correct_bias: bool,
+    /// Say which operators a chip would run, and why not the others
+    #[arg(long, value_name = "CHIP")]
+    target: Option<TargetName>,
     /// Set any key of the model's TOML, such as data.records.encoding=latin1
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
@@ -94,6 +104,13 @@ enum Per {
     Tensor,
 }
 
+/// What `--target` takes.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum TargetName {
+    /// Google's Edge TPU: the Coral boards and sticks
+    Edgetpu,
+}
+
 /// What a file computes with.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
@@ -105,8 +122,19 @@ pub(crate) enum Kind {
 impl QuantArgs {
     /// One scale for each tensor, ranges from so many samples.
     pub(crate) fn per_tensor(data: DataArgs, dataset: Option<String>, samples: Option<u64>) -> QuantArgs {
-        let (per, skip, sets) = (Some(Per::Tensor), Vec::new(), Vec::new());
-        QuantArgs { data, dataset, samples, test_samples: Some(0), calibrate: None, per, skip, sets }
+        QuantArgs {
+            data,
+            dataset,
+            samples,
+            test_samples: Some(0),
+            calibrate: None,
+            per: Some(Per::Tensor),
+            skip: Vec::new(),
+            equalize: false,
+            correct_bias: false,
+            target: None,
+            sets: Vec::new(),
+        }
     }
 
     /// Whether nothing was asked for.
@@ -117,6 +145,9 @@ impl QuantArgs {
             && self.test_samples.is_none()
             && self.calibrate.is_none()
             && self.per.is_none()
+            && self.target.is_none()
+            && !self.equalize
+            && !self.correct_bias
             && self.skip.is_empty()
             && self.sets.is_empty()
     }
@@ -128,7 +159,9 @@ impl QuantArgs {
     /// The configuration of the data that the model learnt from, in order and unchanged.
     fn config(&self, model: &Model, file: &str) -> Result<Config, Failure> {
         let mut draft = match (config_of(model, file)?, &self.dataset) {
-            (Some(config), _) => Draft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?,
+            (Some(config), _) => {
+                Draft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?
+            }
             (None, Some(dataset)) => Draft::preset(dataset).map_err(Failure::usage)?,
             (None, None) => {
                 let e = Error::new(ErrorKind::Config, format!("{file} does not say what it was trained on"));
@@ -150,7 +183,8 @@ impl QuantArgs {
 impl Run for QuantizeArgs {
     fn run(self, _: &Common, screen: &Screen) -> Outcome {
         if !lite::is_lite(&self.out.display().to_string()) {
-            let e = Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
+            let e =
+                Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
             return Err(Failure::usage(e.at("--out").hint("end it in .tflite")));
         }
         check_out(&self.out, self.force)?;
@@ -169,8 +203,25 @@ pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen
         Kind::Float => float,
     };
     let bytes = write(&mut made, &layers, out)?;
-    told(out, &made, bytes, None, screen);
+    let object = told(out, &made, bytes, None, screen);
+    if screen.json {
+        screen.object(&object);
+    }
     Ok(0)
+}
+
+/// A trained model on int8 with the ranges of its training data, for who needs no file of it.
+pub(crate) fn graph(model: &str, args: &QuantArgs, screen: &Screen) -> Result<systole_tflite::Model, Failure> {
+    let file = run_folder::model_file(model)?;
+    let layers = Model::load_to_predict(&file)?;
+    let float = lower(&layers).at(|| file.clone())?;
+    let config = args.config(&layers, &file)?;
+    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    let samples = args.samples.unwrap_or(500) as usize;
+    let (samples, _) = taken(&config.train_pipeline(&data), &input_of(&layers)?, samples)?;
+    let calibration = Calibration { method: Method::MinMax, threads: lite::threads() };
+    let ranges = calibration.ranges(&float, &samples).at(|| file.clone())?;
+    Ok(quantize(&float, &ranges, &args.options()).at(|| file.clone())?)
 }
 
 fn int8(
@@ -181,56 +232,112 @@ fn int8(
     out: &Path,
     screen: &Screen,
 ) -> Outcome {
-    let Calibrated { ranges, samples, config, data, input } = calibrated(layers, float, file, args, screen)?;
-    let mut made = quantize(float, &ranges, &args.options()).at(|| file.to_string())?;
-    let bytes = write(&mut made, layers, out)?;
-    let accuracy = accuracy(float, &made, &config, &data, &input, args.test_samples.unwrap_or(1000))?;
-    told(out, &made, bytes, Some((samples, accuracy)), screen);
-    Ok(0)
-}
-
-/// Ranges of a model's values, and the data that they are from.
-struct Calibrated {
-    ranges: Ranges,
-    samples: usize,
-    config: Config,
-    data: TrainingData,
-    input: String,
-}
-
-fn calibrated(
-    layers: &Model,
-    float: &systole_tflite::Model,
-    file: &str,
-    args: &QuantArgs,
-    screen: &Screen,
-) -> Result<Calibrated, Failure> {
     let config = args.config(layers, file)?;
     let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
     let input = input_of(layers)?;
     let samples = args.samples.unwrap_or(500) as usize;
     let (samples, _) = taken(&config.train_pipeline(&data), &input, samples)?;
+    let equal = if args.equalize { Some(equalize(float)?) } else { None };
+    let float = equal.as_ref().unwrap_or(float);
     let method = args.calibrate.map_or(Method::MinMax, MethodName::method);
     let calibration = Calibration { method, threads: lite::threads() };
     let ranges = calibration.ranges(float, &samples).at(|| file.to_string())?;
-    Ok(Calibrated { ranges, samples: samples.len(), config, data, input })
+    let mut made = quantize(float, &ranges, &args.options()).at(|| file.to_string())?;
+    if args.correct_bias {
+        made = correct_bias(float, &made, &samples)?;
+    }
+    let bytes = write(&mut made, layers, out)?;
+    let tests = match (args.test_samples.unwrap_or(1000), data.class_names.is_empty()) {
+        (0, _) | (_, true) => Tests::default(),
+        (most, false) => Tests::take(&config.test_pipeline(&data), &input, most as usize)?,
+    };
+    let accuracy = Accuracy::of(float, &made, &tests)?;
+    let few = &samples[..samples.len().min(SHOWN)];
+    let layers = report(float, &made, &ranges, few)?;
+    let alone = tests.each_alone(float, &ranges, &args.options(), &layers)?;
+    if !screen.json {
+        screen.line(layer_table(&layers, &alone).trim_end());
+    }
+    let mut object = told(out, &made, bytes, Some((samples.len(), accuracy)), screen);
+    object["layers"] = layers.iter().zip(&alone).map(layer_json).collect();
+    if args.target.is_some() {
+        object["edgetpu"] = placed(&made, screen);
+    }
+    if screen.json {
+        screen.object(&object);
+    }
+    Ok(0)
 }
 
-/// A trained model on int8, calibrated on its training data, for who needs no file of it.
-pub(crate) fn graph(model: &str, args: &QuantArgs, screen: &Screen) -> Result<systole_tflite::Model, Failure> {
-    let file = run_folder::model_file(model)?;
-    let layers = Model::load_to_predict(&file)?;
-    let float = lower(&layers).at(|| file.clone())?;
-    let ranges = calibrated(&layers, &float, &file, args, screen)?.ranges;
-    Ok(quantize(&float, &ranges, &args.options()).at(|| file.clone())?)
+/// Samples that a layer's noise is measured on, and that tell what it alone costs.
+const SHOWN: usize = 64;
+
+fn layer_json((l, alone): (&LayerReport, &Option<f64>)) -> serde_json::Value {
+    json!({
+        "layer": l.layer, "operators": l.operators, "seen": [l.seen.0, l.seen.1], "chosen": [l.chosen.0, l.chosen.1],
+        "clipped": l.clipped, "snr_db": l.snr.is_finite().then_some(l.snr), "alone_agrees": alone,
+    })
+}
+
+fn layer_table(layers: &[LayerReport], alone: &[Option<f64>]) -> String {
+    let head = ["Layer", "ops", "range", "clipped", "signal/noise", "same class, this layer alone"];
+    let mut rows = vec![head.map(String::from).to_vec()];
+    for (l, alone) in layers.iter().zip(alone) {
+        rows.push(vec![
+            l.layer.clone(),
+            l.operators.join(" "),
+            format!("{:.3} … {:.3}", l.chosen.0, l.chosen.1),
+            format!("{:.3} %", 100.0 * l.clipped),
+            if l.snr.is_finite() { format!("{:.1} dB", l.snr) } else { "–".into() },
+            alone.map_or("–".into(), |a| format!("{:.1} %", 100.0 * a)),
+        ]);
+    }
+    table(&rows)
+}
+
+/// Says what the Edge TPU would do with the file.
+fn placed(made: &systole_tflite::Model, screen: &Screen) -> serde_json::Value {
+    let mapping = edgetpu(made);
+    let rows: Vec<Vec<String>> = mapping
+        .operators
+        .iter()
+        .map(|p| {
+            let where_ = if p.reason.is_none() { "chip" } else { "CPU" };
+            vec![made.place(p.operator), where_.into(), p.reason.clone().unwrap_or_default()]
+        })
+        .collect();
+    if !screen.json {
+        screen.line(
+            "Edge TPU, by its compiler's published rules (not by the compiler itself, which is closed):",
+        );
+        screen.line(table(&rows).trim_end());
+        screen.line(format!(
+            "  {} bytes of weights of {CACHE} on the chip, {} sent for each inference",
+            grouped(mapping.weights as u64),
+            grouped(mapping.sent as u64)
+        ));
+        screen.line(format!(
+            "  estimate, from below: {:.2} ms an inference over USB ({} products at the peak of 1.97e12 a second)",
+            1e3 * mapping.seconds,
+            grouped(mapping.products)
+        ));
+    }
+    let one = |p: &systole_quant::Placed| json!({"operator": made.place(p.operator), "on_chip": p.reason.is_none(), "why": p.reason});
+    json!({
+        "operators": mapping.operators.iter().map(one).collect::<Vec<_>>(), "weight_bytes": mapping.weights,
+        "sent_bytes": mapping.sent, "products": mapping.products, "estimate_ms": 1e3 * mapping.seconds,
+    })
 }
 
 /// The one field that the model takes.
 fn input_of(layers: &Model) -> Result<String> {
     match &layers.architecture().inputs[..] {
         [one] => Ok(one.name.clone()),
-        more => Err(Error::new(ErrorKind::Unsupported, format!("a model of {} inputs cannot be calibrated here", more.len()))
-            .hint("use the library: systole_quant::quantize")),
+        more => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("a model of {} inputs cannot be calibrated here", more.len()),
+        )
+        .hint("use the library: systole_quant::quantize")),
     }
 }
 
@@ -275,32 +382,66 @@ impl Accuracy {
     }
 }
 
-fn accuracy(
-    float: &systole_tflite::Model,
-    int8: &systole_tflite::Model,
-    config: &Config,
-    data: &TrainingData,
-    input: &str,
-    most: u64,
-) -> Result<Option<Accuracy>> {
-    if most == 0 || data.class_names.is_empty() {
-        return Ok(None);
-    }
-    let (samples, labels) = taken(&config.test_pipeline(data), input, most as usize)?;
-    let threads = lite::threads();
-    let best = |model: &systole_tflite::Model| -> Result<Vec<usize>> {
-        let of = |y: &Literal| {
-            let y = y.to_f32s();
-            (1..y.len()).fold(0, |best, k| if y[k] > y[best] { k } else { best })
+impl Accuracy {
+    fn of(
+        float: &systole_tflite::Model,
+        int8: &systole_tflite::Model,
+        tests: &Tests,
+    ) -> Result<Option<Accuracy>> {
+        if tests.samples.is_empty() {
+            return Ok(None);
+        }
+        let (of_float, of_int8) = (classes(float, &tests.samples)?, classes(int8, &tests.samples)?);
+        let right = |found: &[usize]| {
+            found.iter().zip(&tests.labels).filter(|(k, label)| **label == Some(**k as i64)).count()
         };
-        Ok(answers(model, &samples, threads)?.iter().map(of).collect())
+        let agree = of_float.iter().zip(&of_int8).filter(|(a, b)| a == b).count();
+        let (float, int8) = (right(&of_float), right(&of_int8));
+        Ok(Some(Accuracy { samples: tests.samples.len(), float, int8, agree }))
+    }
+}
+
+/// The likeliest class of each sample.
+fn classes(model: &systole_tflite::Model, samples: &[Literal]) -> Result<Vec<usize>> {
+    let of = |y: &Literal| {
+        let y = y.to_f32s();
+        (1..y.len()).fold(0, |best, k| if y[k] > y[best] { k } else { best })
     };
-    let (of_float, of_int8) = (best(float)?, best(int8)?);
-    let right = |found: &[usize]| {
-        found.iter().zip(&labels).filter(|(k, label)| **label == Some(**k as i64)).count()
-    };
-    let agree = of_float.iter().zip(&of_int8).filter(|(a, b)| a == b).count();
-    Ok(Some(Accuracy { samples: samples.len(), float: right(&of_float), int8: right(&of_int8), agree }))
+    Ok(answers(model, samples, lite::threads())?.iter().map(of).collect())
+}
+
+/// Test samples with their classes.
+#[derive(Default)]
+struct Tests {
+    samples: Vec<Literal>,
+    labels: Vec<Option<i64>>,
+}
+
+impl Tests {
+    fn take(batches: &Dataset, input: &str, most: usize) -> Result<Tests> {
+        let (samples, labels) = taken(batches, input, most)?;
+        Ok(Tests { samples, labels })
+    }
+
+    /// How often the class stays when one layer alone is in eight bits, of some samples.
+    fn each_alone(
+        &self,
+        float: &systole_tflite::Model,
+        ranges: &Ranges,
+        options: &Options,
+        layers: &[LayerReport],
+    ) -> Result<Vec<Option<f64>>> {
+        let samples = &self.samples[..self.samples.len().min(SHOWN)];
+        if samples.is_empty() {
+            return Ok(vec![None; layers.len()]);
+        }
+        let exact = classes(float, samples)?;
+        let one = |l: &LayerReport| {
+            let found = classes(&alone(float, ranges, options, &l.layer)?, samples)?;
+            Ok(Some(found.iter().zip(&exact).filter(|(a, b)| a == b).count() as f64 / exact.len() as f64))
+        };
+        layers.iter().map(one).collect()
+    }
 }
 
 /// Writes the file with the model's notes.
@@ -322,18 +463,18 @@ fn told(
     bytes: usize,
     found: Option<(usize, Option<Accuracy>)>,
     screen: &Screen,
-) {
+) -> serde_json::Value {
     let calibrated = found.as_ref().map(|(samples, _)| *samples);
     let accuracy = found.and_then(|(_, accuracy)| accuracy);
+    let object = json!({
+        "file": out, "bytes": bytes, "operators": made.operators.len(), "constant_bytes": made.constant_bytes(),
+        "calibration_samples": calibrated,
+        "accuracy": accuracy.as_ref().map(|a| json!({
+            "samples": a.samples, "float": a.share(a.float), "int8": a.share(a.int8), "agree": a.share(a.agree),
+        })),
+    });
     if screen.json {
-        screen.object(&json!({
-            "file": out, "bytes": bytes, "operators": made.operators.len(), "constant_bytes": made.constant_bytes(),
-            "calibration_samples": calibrated,
-            "accuracy": accuracy.map(|a| json!({
-                "samples": a.samples, "float": a.share(a.float), "int8": a.share(a.int8), "agree": a.share(a.agree),
-            })),
-        }));
-        return;
+        return object;
     }
     if let Some(a) = accuracy {
         let row = |what: &str, n: usize| vec![what.into(), format!("{:.2} %", 100.0 * a.share(n))];
@@ -346,5 +487,10 @@ fn told(
     }
     let size = counted(bytes as u64, "byte");
     let weights = grouped(made.constant_bytes() as u64);
-    screen.line(format!("{}: {}, {size}, {weights} of them constants", out.display(), counted(made.operators.len() as u64, "operator")));
+    screen.line(format!(
+        "{}: {}, {size}, {weights} of them constants",
+        out.display(),
+        counted(made.operators.len() as u64, "operator")
+    ));
+    object
 }

@@ -123,6 +123,10 @@ impl Lines {
                 let seconds = "--seconds=0.2".to_string();
                 words[1..].iter().map(|w| filled(w, "glyphs")).chain([seconds]).collect()
             }
+            ["systole", "quantize" | "export", ..] if span.contains(".tflite") => {
+                let more = ["--data-dir=data", "--force", "--samples=20"].map(String::from);
+                words[1..].iter().map(|w| filled(w, "model/fashion-mnist.safetensors")).chain(more).collect()
+            }
             ["systole", ..] => words[1..].iter().map(|w| filled(w, "glyphs")).collect(),
             ["--device", "tpu"] => return false, // by hand: it is an error here
             [option, ..] if option.starts_with("--") => {

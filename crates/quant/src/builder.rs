@@ -91,10 +91,7 @@ impl Builder {
             return x;
         }
         let fuses = |op: Op| {
-            matches!(
-                op,
-                Op::Conv2D | Op::DepthwiseConv2D | Op::FullyConnected | Op::Add | Op::Sub | Op::Mul
-            )
+            matches!(op, Op::Conv2D | Op::DepthwiseConv2D | Op::FullyConnected | Op::Add | Op::Sub | Op::Mul)
         };
         if let Some(at) = self.source_of_values(x) {
             let o = &mut self.model.operators[at];

@@ -58,7 +58,9 @@ impl Calibration {
     /// As [`Calibration::ranges`], of a graph of several inputs: each sample is one array for each of them.
     pub fn ranges_of_inputs(&self, model: &Model, samples: &[Vec<Literal>]) -> Result<Ranges> {
         if samples.is_empty() {
-            return Err(Error::new(ErrorKind::Data, "there are no samples to calibrate on").hint("give at least one"));
+            return Err(
+                Error::new(ErrorKind::Data, "there are no samples to calibrate on").hint("give at least one")
+            );
         }
         let seen = self.seen(model, samples)?;
         for &i in &model.inputs {
@@ -85,37 +87,54 @@ impl Calibration {
 
     fn seen(&self, model: &Model, samples: &[Vec<Literal>]) -> Result<Vec<Option<(f32, f32)>>> {
         let n = model.tensors.len();
-        let parts = self.gather(model, samples, || vec![None; n], |all: &mut Vec<Option<(f32, f32)>>, i, x| {
-            let (low, high) = all[i].unwrap_or((f32::INFINITY, f32::NEG_INFINITY));
-            let mut range = (low, high);
-            for &v in x {
-                if !v.is_finite() {
-                    return Err(not_finite(model, i));
+        let parts = self.gather(
+            model,
+            samples,
+            || vec![None; n],
+            |all: &mut Vec<Option<(f32, f32)>>, i, x| {
+                let (low, high) = all[i].unwrap_or((f32::INFINITY, f32::NEG_INFINITY));
+                let mut range = (low, high);
+                for &v in x {
+                    if !v.is_finite() {
+                        return Err(not_finite(model, i));
+                    }
+                    range = (range.0.min(v), range.1.max(v));
                 }
-                range = (range.0.min(v), range.1.max(v));
-            }
-            all[i] = Some(range);
-            Ok(())
-        })?;
+                all[i] = Some(range);
+                Ok(())
+            },
+        )?;
         let join = |a: Option<(f32, f32)>, b: Option<(f32, f32)>| match (a, b) {
             (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
             (a, b) => a.or(b),
         };
-        Ok(parts.into_iter().fold(vec![None; n], |all, part| all.into_iter().zip(part).map(|(a, b)| join(a, b)).collect()))
+        Ok(parts
+            .into_iter()
+            .fold(vec![None; n], |all, part| all.into_iter().zip(part).map(|(a, b)| join(a, b)).collect()))
     }
 
-    fn histograms(&self, model: &Model, samples: &[Vec<Literal>], seen: &[Option<(f32, f32)>]) -> Result<Vec<Vec<u64>>> {
+    fn histograms(
+        &self,
+        model: &Model,
+        samples: &[Vec<Literal>],
+        seen: &[Option<(f32, f32)>],
+    ) -> Result<Vec<Vec<u64>>> {
         let n = model.tensors.len();
-        let parts = self.gather(model, samples, || vec![Vec::new(); n], |all: &mut Vec<Vec<u64>>, i, x| {
-            let Some((low, high)) = seen[i].filter(|(low, high)| high > low) else { return Ok(()) };
-            all[i].resize(BINS, 0);
-            let factor = BINS as f64 / (f64::from(high) - f64::from(low));
-            for &v in x {
-                let bin = ((f64::from(v) - f64::from(low)) * factor) as usize;
-                all[i][bin.min(BINS - 1)] += 1;
-            }
-            Ok(())
-        })?;
+        let parts = self.gather(
+            model,
+            samples,
+            || vec![Vec::new(); n],
+            |all: &mut Vec<Vec<u64>>, i, x| {
+                let Some((low, high)) = seen[i].filter(|(low, high)| high > low) else { return Ok(()) };
+                all[i].resize(BINS, 0);
+                let factor = BINS as f64 / (f64::from(high) - f64::from(low));
+                for &v in x {
+                    let bin = ((f64::from(v) - f64::from(low)) * factor) as usize;
+                    all[i][bin.min(BINS - 1)] += 1;
+                }
+                Ok(())
+            },
+        )?;
         let mut all = vec![Vec::new(); n];
         for (i, bins) in parts.into_iter().flat_map(|p| p.into_iter().enumerate()) {
             let sums: &mut Vec<u64> = &mut all[i];
@@ -154,7 +173,12 @@ impl Calibration {
             let threads: Vec<_> = samples
                 .chunks(per)
                 .enumerate()
-                .map(|(n, part)| scope.spawn({ let work = &work; move || work(part, n * per) }))
+                .map(|(n, part)| {
+                    scope.spawn({
+                        let work = &work;
+                        move || work(part, n * per)
+                    })
+                })
                 .collect();
             let defect = || Error::new(ErrorKind::Bug, "a thread of the calibration ended early");
             threads.into_iter().map(|t| t.join().map_err(|_| defect())?).collect()
@@ -199,7 +223,8 @@ impl Histogram<'_> {
 
     fn outside(&self, (low, high): (f32, f32)) -> f64 {
         let inside = |v: f64| v >= low.into() && v <= high.into();
-        let out: u64 = self.bins.iter().enumerate().filter(|(i, _)| !inside(self.value(*i))).map(|(_, n)| n).sum();
+        let out: u64 =
+            self.bins.iter().enumerate().filter(|(i, _)| !inside(self.value(*i))).map(|(_, n)| n).sum();
         out as f64 / self.total().max(1.0)
     }
 
@@ -227,7 +252,8 @@ impl Histogram<'_> {
         let (first, last) = (edge(&mut (0..self.bins.len())), edge(&mut (0..self.bins.len()).rev()));
         let width = (f64::from(self.range.1) - f64::from(self.range.0)) / self.bins.len() as f64;
         let low = if first == 0 { self.range.0 } else { (self.value(first) - width / 2.0) as f32 };
-        let high = if last + 1 == self.bins.len() { self.range.1 } else { (self.value(last) + width / 2.0) as f32 };
+        let high =
+            if last + 1 == self.bins.len() { self.range.1 } else { (self.value(last) + width / 2.0) as f32 };
         if low < high { (low, high) } else { self.range }
     }
 
@@ -268,7 +294,8 @@ impl Histogram<'_> {
             let level = |v: f64| (((v - low) / step).round().max(0.0) as usize).min(255);
             for (i, &n) in self.bins.iter().enumerate() {
                 let v = self.value(i).clamp(low, high);
-                let folded = (((v - self.value(0)) / (self.value(1) - self.value(0))).round().max(0.0) as usize)
+                let folded = (((v - self.value(0)) / (self.value(1) - self.value(0))).round().max(0.0)
+                    as usize)
                     .min(self.bins.len() - 1);
                 reference[folded] += n as f64;
                 if self.value(i) >= low && self.value(i) <= high && n > 0 {

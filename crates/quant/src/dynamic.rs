@@ -28,7 +28,8 @@ pub fn dynamic(model: &Model) -> Result<Model> {
         }
         let channels = weights.dims().get(dimension).copied().unwrap_or(1);
         let layout = Layout { dimension, channels, per_channel: o.op != Op::FullyConnected };
-        made.tensors[w] = weights_alone(weights, &layout).at(|| format!("layer {}", layer_of(&weights.name)))?;
+        made.tensors[w] =
+            weights_alone(weights, &layout).at(|| format!("layer {}", layer_of(&weights.name)))?;
     }
     Ok(made)
 }

@@ -60,6 +60,7 @@ pub fn dequantized(y: &Literal, tensor: &Tensor) -> Result<Literal> {
         return Ok(y.convert(DType::F32));
     }
     let (scale, zero) = tensor.scale()?;
-    let values: Vec<f32> = y.to_f32s().iter().map(|q| (f64::from(scale) * f64::from(q - zero as f32)) as f32).collect();
+    let values: Vec<f32> =
+        y.to_f32s().iter().map(|q| (f64::from(scale) * f64::from(q - zero as f32)) as f32).collect();
     Literal::from_slice(y.shape(), &values)
 }

@@ -36,7 +36,8 @@ fn fold(b: &mut Builder, x: usize, factor: &[f64], offset: &[f64]) -> Result<boo
     if o.int(Field::Activation) != 0 {
         return Ok(false);
     }
-    let (Some(Some(w)), Some(Some(bias))) = (o.inputs.get(weights).copied(), o.inputs.get(bias).copied()) else {
+    let (Some(Some(w)), Some(Some(bias))) = (o.inputs.get(weights).copied(), o.inputs.get(bias).copied())
+    else {
         return Ok(false);
     };
     // Layers of one name share their weights.

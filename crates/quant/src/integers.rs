@@ -58,7 +58,8 @@ pub(crate) fn weighted(w: &Tensor, bias: &Tensor, input_scale: f32, layout: &Lay
         let all = greatest.iter().copied().fold(0.0, f32::max);
         greatest.fill(all);
     }
-    let mut scales: Vec<f32> = greatest.iter().map(|&m| if m == 0.0 { 1.0 / 127.0 } else { m / 127.0 }).collect();
+    let mut scales: Vec<f32> =
+        greatest.iter().map(|&m| if m == 0.0 { 1.0 / 127.0 } else { m / 127.0 }).collect();
     // A bias must fit into 32 bits, with room for the sums.
     let least = |b: f32| (f64::from(b.abs()) / (f64::from(input_scale) * f64::from(1 << 30))) as f32;
     for (s, &b) in scales.iter_mut().zip(&bias_values) {
@@ -70,14 +71,18 @@ pub(crate) fn weighted(w: &Tensor, bias: &Tensor, input_scale: f32, layout: &Lay
     }
     let sums: Vec<f64> = scales.iter().map(|&s| f64::from(s) * f64::from(input_scale)).collect();
     if let Some(&s) = sums.iter().find(|&&s| !(s as f32).is_normal()) {
-        return Err(underflow(s, format!("its input has steps of {input_scale:e}, its weights are as small")));
+        return Err(underflow(
+            s,
+            format!("its input has steps of {input_scale:e}, its weights are as small"),
+        ));
     }
     let q: Vec<i8> = values
         .iter()
         .enumerate()
         .map(|(at, v)| (v / scales[channel(at)]).round().clamp(-127.0, 127.0) as i8)
         .collect();
-    let b: Vec<i32> = bias_values.iter().zip(&sums).map(|(&b, s)| (f64::from(b) / s).round() as i32).collect();
+    let b: Vec<i32> =
+        bias_values.iter().zip(&sums).map(|(&b, s)| (f64::from(b) / s).round() as i32).collect();
     let narrow: Vec<f32> = sums.iter().map(|&s| s as f32).collect();
     let scheme = |scales: Vec<f32>, dimension: usize| match layout.per_channel {
         true => Quantization::per_channel(scales, dimension),
@@ -115,6 +120,7 @@ pub(crate) fn range_of(t: &Tensor) -> Result<(f32, f32)> {
 
 fn floats(t: &Tensor) -> Result<Vec<f32>> {
     let data = t.data.as_ref();
-    let data = data.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is no constant", t.name)))?;
+    let data =
+        data.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is no constant", t.name)))?;
     Ok(data.as_slice::<f32>()?.to_vec())
 }

@@ -21,15 +21,21 @@
 mod builder;
 mod calibrate;
 mod dynamic;
+mod edgetpu;
 mod ends;
+mod equalize;
 mod fold;
 mod integers;
 mod lower;
 mod quantize;
+mod report;
 mod scales;
 
 pub use calibrate::{Calibration, Method, Ranges};
 pub use dynamic::dynamic;
+pub use edgetpu::{CACHE, Mapping, Placed, edgetpu};
 pub use ends::{answers, dequantized, quantized};
+pub use equalize::{correct_bias, equalize};
 pub use lower::lower;
 pub use quantize::{Options, quantize};
+pub use report::{LayerReport, alone, report};

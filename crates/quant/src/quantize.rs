@@ -61,7 +61,8 @@ fn work_name(model: &Model, o: &Operator) -> String {
 
 /// Which operators compute with int8.
 fn choose(model: &Model, options: &Options) -> Result<Vec<bool>> {
-    let layers: Vec<String> = model.operators.iter().map(|o| layer_of(&work_name(model, o)).to_string()).collect();
+    let layers: Vec<String> =
+        model.operators.iter().map(|o| layer_of(&work_name(model, o)).to_string()).collect();
     if let Some(unknown) = options.skip.iter().find(|name| !layers.contains(name)) {
         let mut known = layers.clone();
         known.dedup();
@@ -121,7 +122,8 @@ impl Work<'_> {
     fn inputs(&mut self, is_int8: &[bool]) -> Result<()> {
         let mut inputs = Vec::new();
         for &i in &self.from.inputs {
-            let readers = self.from.operators.iter().zip(is_int8).filter(|(o, _)| o.inputs.contains(&Some(i)));
+            let readers =
+                self.from.operators.iter().zip(is_int8).filter(|(o, _)| o.inputs.contains(&Some(i)));
             let any_int8 = readers.clone().any(|(_, int8)| *int8);
             let stays = self.options.float_interface || !is_float(self.from, i) || !any_int8;
             inputs.push(match stays {
@@ -186,7 +188,8 @@ impl Work<'_> {
         let tensor = self.from.tensors[t].clone();
         let now = match (tensor.data.is_some(), self.int8[t]) {
             (false, Some(int8)) => {
-                let made = self.add(Tensor::new(format!("{}/float", tensor.name), &tensor.ty.shape, DType::F32));
+                let made =
+                    self.add(Tensor::new(format!("{}/float", tensor.name), &tensor.ty.shape, DType::F32));
                 self.made.operators.push(Operator::new(Op::Dequantize, [int8], [made]));
                 made
             }
@@ -224,7 +227,9 @@ impl Work<'_> {
                 for t in &o.inputs {
                     inputs.push(match t {
                         Some(t) if !is_float(self.from, *t) => Some(self.plain(*t)?),
-                        Some(t) if form == Form::Same => Some(self.requantized(*t, o.outputs[0])?),
+                        Some(t) if form == Form::Same => {
+                            Some(self.requantized(*t, o.outputs.first().copied().unwrap_or(*t))?)
+                        }
                         Some(t) => Some(self.int8(*t)?),
                         None => None,
                     });

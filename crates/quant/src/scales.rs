@@ -24,13 +24,13 @@ pub(crate) fn form(op: Op) -> Option<Form> {
     use Op::*;
     Some(match op {
         Conv2D | DepthwiseConv2D | FullyConnected | TransposeConv => Form::Weights,
-        AveragePool2D | MaxPool2D | Concatenation | Reshape | Squeeze | ExpandDims | Pad | Transpose | Gather
-        | Slice | StridedSlice | Split | SpaceToDepth | DepthToSpace | ResizeBilinear | ResizeNearest | Maximum
-        | Minimum | BroadcastTo | ReduceMax => Form::Same,
+        AveragePool2D | MaxPool2D | Concatenation | Reshape | Squeeze | ExpandDims | Pad | Transpose
+        | Gather | Slice | StridedSlice | Split | SpaceToDepth | DepthToSpace | ResizeBilinear
+        | ResizeNearest | Maximum | Minimum | BroadcastTo | ReduceMax => Form::Same,
         Softmax | Logistic => Form::Fixed(1.0 / 256.0, -128),
         Tanh => Form::Fixed(1.0 / 128.0, 0),
-        Add | Sub | Mul | Mean | Sum | Relu | Relu6 | ReluN1To1 | LeakyRelu | HardSwish | Gelu | Elu | Exp | Sqrt
-        | Rsqrt | BatchMatmul | SquaredDifference | Prelu => Form::Free,
+        Add | Sub | Mul | Mean | Sum | Relu | Relu6 | ReluN1To1 | LeakyRelu | HardSwish | Gelu | Elu
+        | Exp | Sqrt | Rsqrt | BatchMatmul | SquaredDifference | Prelu => Form::Free,
         Div | L2Normalization | ArgMax | Neg | Quantize | Dequantize => return None,
     })
 }

@@ -11,7 +11,10 @@ use systole_ir::{DType, ErrorKind, Literal, Result, TensorType};
 use systole_nn::layers::testing::samples;
 use systole_nn::layers::*;
 use systole_nn::{Model as Layers, input};
-use systole_quant::{Calibration, Method, Options, dequantized, dynamic, lower, quantize, quantized};
+use systole_quant::{
+    Calibration, Method, Options, alone, correct_bias, dequantized, dynamic, edgetpu, equalize, lower,
+    quantize, quantized, report,
+};
 use systole_tflite::{Interpreter, Model, Op};
 
 /// Values around 0, the same for the same seed.
@@ -34,7 +37,8 @@ fn stirred(layers: &mut Layers) {
             Some("alpha") => 0.2 * v.abs(),
             _ => v / (fan.max(1) as f32).sqrt(),
         };
-        let value = Literal::from_slice(&shape[..], &values.into_iter().map(one).collect::<Vec<_>>()).unwrap();
+        let value =
+            Literal::from_slice(&shape[..], &values.into_iter().map(one).collect::<Vec<_>>()).unwrap();
         layers.set_weight(&path, value).unwrap();
     }
 }
@@ -54,7 +58,11 @@ impl Net {
         Net { name: name.into(), layers, inputs: vec![shape.to_vec()] }
     }
 
-    fn graph(name: &str, shapes: &[&[usize]], build: impl FnOnce(&[systole_nn::Symbol]) -> systole_nn::Symbol) -> Net {
+    fn graph(
+        name: &str,
+        shapes: &[&[usize]],
+        build: impl FnOnce(&[systole_nn::Symbol]) -> systole_nn::Symbol,
+    ) -> Net {
         let inputs: Vec<_> = shapes.iter().enumerate().map(|(i, s)| input(&format!("in{i}"), s)).collect();
         let output = build(&inputs);
         let mut layers = Layers::functional(&inputs, &output).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -66,7 +74,8 @@ impl Net {
 
     /// Sample `n`: one array for each input.
     fn sample(&self, n: u64) -> Vec<Literal> {
-        let one = |(i, shape): (usize, &Vec<usize>)| drawn(&[&[1], &shape[..]].concat(), 1000 + 10 * n + i as u64);
+        let one =
+            |(i, shape): (usize, &Vec<usize>)| drawn(&[&[1], &shape[..]].concat(), 1000 + 10 * n + i as u64);
         self.inputs.iter().enumerate().map(one).collect()
     }
 
@@ -127,7 +136,10 @@ fn networks() -> Vec<Net> {
             &[11, 9, 3],
         ),
         Net::graph("residual", &[&[8, 8, 4]], |x| {
-            let y = x[0].apply(conv2d(6, (3, 3)).padding("same").use_bias(false)).apply(batch_normalization()).apply(relu());
+            let y = x[0]
+                .apply(conv2d(6, (3, 3)).padding("same").use_bias(false))
+                .apply(batch_normalization())
+                .apply(relu());
             let z = y.apply(conv2d(6, (3, 3)).padding("same")).apply(batch_normalization());
             let sum = add().on(&[&y, &z]).apply(relu());
             let before = sum.apply(batch_normalization()).apply(relu()).apply(conv2d(4, (1, 1)));
@@ -137,7 +149,9 @@ fn networks() -> Vec<Net> {
             let a = x[0].apply(conv2d(3, (1, 1)).activation("tanh"));
             let b = x[0].apply(average_pooling2d((3, 3)).strides(1).padding("same")).apply(conv2d(5, (1, 1)));
             let both = concatenate(-1).on(&[&a, &b, &x[0]]);
-            both.apply(conv2d(4, (3, 3)).activation("silu")).apply(flatten()).apply(dense(4).activation("tanh"))
+            both.apply(conv2d(4, (3, 3)).activation("silu"))
+                .apply(flatten())
+                .apply(dense(4).activation("tanh"))
         }),
         Net::chain(
             "decoder",
@@ -148,7 +162,11 @@ fn networks() -> Vec<Net> {
             ],
             &[4, 5, 3],
         ),
-        Net::chain("sequence", vec![conv1d(6, 3).activation("relu"), max_pooling1d(2), layer_normalization(), dense(4)], &[12, 5]),
+        Net::chain(
+            "sequence",
+            vec![conv1d(6, 3).activation("relu"), max_pooling1d(2), layer_normalization(), dense(4)],
+            &[12, 5],
+        ),
     ];
     let mut stream = Stream::new(77, 1, 0);
     for n in 0..12 {
@@ -172,13 +190,17 @@ fn random_network(n: usize, stream: &mut Stream) -> Net {
         });
     }
     layers.push(if stream.below(2) == 0 { flatten() } else { global_average_pooling2d() });
-    layers.push(dense(2 + stream.below(9) as usize).activation(if stream.below(2) == 0 { "softmax" } else { "linear" }));
+    layers.push(dense(2 + stream.below(9) as usize).activation(if stream.below(2) == 0 {
+        "softmax"
+    } else {
+        "linear"
+    }));
     Net::chain(&format!("random {n}"), layers, &[7, 6, 3])
 }
 
 #[test]
 fn layers_as_operators_compute_what_they_do() {
-    let (mut known, mut unknown) = (BTreeSet::new(), BTreeSet::new());
+    let (mut known, mut unknown, mut wrong) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for mut net in single_layers().into_iter().chain(networks()) {
         let class = net.name.split(' ').next().unwrap_or_default().to_string();
         let graph = match lower(&net.layers) {
@@ -191,14 +213,22 @@ fn layers_as_operators_compute_what_they_do() {
             }
         };
         let sample = net.sample(0);
-        let made = Interpreter::new(&graph).and_then(|i| i.run(&sample)).unwrap_or_else(|e| panic!("{}: {e}", net.name));
+        let made = match Interpreter::new(&graph).and_then(|i| i.run(&sample)) {
+            Ok(made) => made,
+            Err(e) => {
+                wrong.push(format!("{}: {e}", net.name));
+                continue;
+            }
+        };
         let expected = net.predicted(&sample);
         assert_eq!(made[0].shape(), expected.shape(), "{}", net.name);
-        for (a, b) in made[0].to_f32s().iter().zip(expected.to_f32s()) {
-            assert!((a - b).abs() <= 2e-4 * (1.0 + b.abs()), "{}: {a} for {b}", net.name);
+        let pairs: Vec<(f32, f32)> = made[0].to_f32s().into_iter().zip(expected.to_f32s()).collect();
+        if let Some(pair) = pairs.iter().find(|(a, b)| (a - b).abs() > 2e-4 * (1.0 + b.abs())) {
+            wrong.push(format!("{}: {pair:?}", net.name));
         }
         known.insert(class);
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(known.len() >= 35, "{} classes have operators; these have none: {unknown:?}", known.len());
 }
 
@@ -215,7 +245,7 @@ fn int8(net: &Net, options: &Options, method: Method) -> Result<(Model, Vec<Lite
 
 /// Models on int8, of all layers that have such.
 fn all_int8() -> Vec<(String, Model, Vec<Literal>)> {
-    let mut all = Vec::new();
+    let (mut all, mut wrong) = (Vec::new(), Vec::new());
     for (n, net) in single_layers().iter().chain(&networks()).enumerate() {
         let options = if n % 3 == 2 { Options::per_tensor() } else { Options::default() };
         let method = [Method::MinMax, Method::Percentile(99.9), Method::Mse, Method::Entropy][n % 4];
@@ -223,9 +253,11 @@ fn all_int8() -> Vec<(String, Model, Vec<Literal>)> {
             // The real interpreter's set of reference kernels has no ELU.
             Ok((model, _)) if model.operators.iter().any(|o| o.op == Op::Elu) => {}
             Ok((model, inputs)) => all.push((net.name.clone(), model, inputs)),
-            Err(e) => assert_eq!(e.kind(), ErrorKind::Unsupported, "{}: {e}", net.name),
+            Err(e) if e.kind() == ErrorKind::Unsupported => {}
+            Err(e) => wrong.push(format!("{}: {e}", net.name)),
         }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     all
 }
 
@@ -235,8 +267,13 @@ fn int8_models_have_the_bits_of_the_real_interpreter() {
     assert!(models.len() >= 60, "{} models", models.len());
     let run = |(name, model, inputs): &(String, Model, Vec<Literal>)| {
         let read = Model::from_bytes(name, &model.to_bytes().unwrap()).unwrap();
-        assert!(read.operators.iter().zip(&model.operators).all(|(a, b)| a.op == b.op && a.inputs == b.inputs));
-        Interpreter::new(&read).and_then(|i| i.run(inputs)).unwrap_or_else(|e| panic!("{name}: {e}")).remove(0)
+        assert!(
+            read.operators.iter().zip(&model.operators).all(|(a, b)| a.op == b.op && a.inputs == b.inputs)
+        );
+        Interpreter::new(&read)
+            .and_then(|i| i.run(inputs))
+            .unwrap_or_else(|e| panic!("{name}: {e}"))
+            .remove(0)
     };
     let ours: Vec<Literal> = models.iter().map(run).collect();
     let python = systole_base::knobs::PYTHON.get();
@@ -294,7 +331,8 @@ fn int8_is_near_floats_and_skipped_layers_stay_floats() {
     let dense = model.operators.iter().find(|o| o.op == Op::FullyConnected).unwrap();
     assert_eq!(model.tensors[dense.inputs[1].unwrap()].ty.dtype, DType::F32);
     assert!(Interpreter::new(&model).and_then(|i| i.run(&inputs)).is_ok());
-    let e = int8(net, &Options { skip: vec!["dens".into()], ..Options::default() }, Method::MinMax).unwrap_err();
+    let e =
+        int8(net, &Options { skip: vec!["dens".into()], ..Options::default() }, Method::MinMax).unwrap_err();
     assert!(e.to_string().contains("no layer dens"), "{e}");
 }
 
@@ -337,4 +375,79 @@ fn weights_alone_are_a_quarter_of_the_size() {
     let expected = net.predicted(&sample).to_f32s();
     let size = expected.iter().fold(0f32, |m, v| m.max(v.abs()));
     assert!(y.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 0.03 * size));
+}
+
+/// Relative squared error of an int8 graph.
+fn error(int8: &Model, graph: &Model, samples: &[Literal]) -> f64 {
+    let (mut signal, mut noise) = (0.0, 0.0);
+    for x in samples {
+        let exact =
+            Interpreter::new(graph).and_then(|i| i.run(std::slice::from_ref(x))).unwrap().remove(0).to_f32s();
+        let y = systole_quant::answers(int8, std::slice::from_ref(x), 1).unwrap().remove(0).to_f32s();
+        for (a, b) in exact.iter().zip(y) {
+            signal += f64::from(*a).powi(2);
+            noise += f64::from(a - b).powi(2);
+        }
+    }
+    noise / signal
+}
+
+#[test]
+fn equal_channels_and_corrected_biases_lose_less() {
+    let layers = vec![
+        conv2d(6, (3, 3)).activation("relu"),
+        depthwise_conv2d((3, 3)).activation("relu"),
+        conv2d(5, (1, 1)),
+        global_average_pooling2d(),
+    ];
+    let mut net = Net::chain("uneven", layers, &[9, 9, 3]);
+    // Channels a hundred times as large as others, which the next layer makes up for: one scale for all is coarse.
+    const SIZES: [f32; 6] = [1.0, 0.01, 5.0, 0.02, 1.0, 0.1];
+    for (name, power) in [("conv2d/kernel", 1), ("conv2d/bias", 1), ("depthwise_conv2d/kernel", -1)] {
+        let w = net.layers.weight(name).unwrap();
+        let uneven: Vec<f32> =
+            w.to_f32s().iter().enumerate().map(|(at, v)| v * SIZES[at % 6].powi(power)).collect();
+        net.layers.set_weight(name, Literal::from_slice(w.shape(), &uneven).unwrap()).unwrap();
+    }
+    let graph = lower(&net.layers).unwrap();
+    let equal = equalize(&graph).unwrap();
+    let samples: Vec<Literal> = (0..8).map(|n| net.sample(n).remove(0)).collect();
+    let run = |model: &Model| {
+        Interpreter::new(model).and_then(|i| i.run(&samples[..1])).unwrap().remove(0).to_f32s()
+    };
+    for (a, b) in run(&graph).iter().zip(run(&equal)) {
+        assert!((a - b).abs() < 1e-4 * (1.0 + a.abs()), "the floats are the same: {a} and {b}");
+    }
+    let int8 = |graph: &Model| {
+        let ranges = Calibration::default().ranges(graph, &samples).unwrap();
+        quantize(graph, &ranges, &Options::per_tensor()).unwrap()
+    };
+    let (plain, better) = (int8(&graph), int8(&equal));
+    let before = error(&plain, &graph, &samples);
+    let after = error(&better, &graph, &samples);
+    assert!(after < 0.7 * before, "{after} after equalising, {before} before");
+    let corrected = error(&correct_bias(&graph, &plain, &samples).unwrap(), &graph, &samples);
+    assert!(corrected < before, "{corrected} after correcting biases, {before} before");
+}
+
+#[test]
+fn layers_are_reported_and_placed() {
+    let net = &networks()[0];
+    let graph = lower(&net.layers).unwrap();
+    let samples: Vec<Literal> = (0..4).map(|n| net.sample(n).remove(0)).collect();
+    let ranges =
+        Calibration { method: Method::Percentile(99.0), threads: 1 }.ranges(&graph, &samples).unwrap();
+    let int8 = quantize(&graph, &ranges, &Options::default()).unwrap();
+    let rows = report(&graph, &int8, &ranges, &samples).unwrap();
+    let names: Vec<&str> = rows.iter().map(|r| r.layer.as_str()).collect();
+    assert_eq!(names, ["conv2d", "max_pooling2d", "flatten", "dense"]);
+    assert!(rows[0].clipped > 0.0 && rows[0].chosen.1 < rows[0].seen.1, "{:?}", rows[0]);
+    assert!(rows.iter().all(|r| r.snr > 5.0), "{rows:?}");
+    let one = alone(&graph, &ranges, &Options::default(), "dense").unwrap();
+    let conv = one.operators.iter().find(|o| o.op == Op::Conv2D).unwrap();
+    assert_eq!(one.tensors[conv.outputs[0]].ty.dtype, DType::F32);
+    assert!(edgetpu(&int8).operators.iter().all(|p| p.reason.is_none()), "{:?}", edgetpu(&int8));
+    let floats = edgetpu(&graph);
+    assert!(floats.operators.iter().all(|p| p.reason.is_some()), "{floats:?}");
+    assert!(floats.operators[0].reason.as_ref().unwrap().contains("int8 alone"));
 }

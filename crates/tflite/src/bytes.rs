@@ -65,7 +65,8 @@ impl<'a> Bytes<'a> {
 
     fn spend(&self, bytes: usize) -> Result<()> {
         let left = self.left.get().checked_sub(bytes);
-        let left = left.ok_or_else(|| broken("its vectors, read one by one, take many times its size".into()))?;
+        let left =
+            left.ok_or_else(|| broken("its vectors, read one by one, take many times its size".into()))?;
         self.left.set(left);
         Ok(())
     }
@@ -74,8 +75,12 @@ impl<'a> Bytes<'a> {
     fn vector(&self, at: usize, width: usize) -> Result<(usize, usize)> {
         let length = self.u32(at)?;
         let start = at.saturating_add(4);
-        let bytes = length.checked_mul(width).filter(|b| start.checked_add(*b).is_some_and(|end| end <= self.all.len()));
-        let bytes = bytes.ok_or_else(|| broken(format!("the vector at byte {at} has {length} elements, which the file does not")))?;
+        let bytes = length
+            .checked_mul(width)
+            .filter(|b| start.checked_add(*b).is_some_and(|end| end <= self.all.len()));
+        let bytes = bytes.ok_or_else(|| {
+            broken(format!("the vector at byte {at} has {length} elements, which the file does not"))
+        })?;
         self.spend(bytes.saturating_add(1))?;
         Ok((start, length))
     }

@@ -42,7 +42,11 @@ impl<'a> Interpreter<'a> {
     }
 
     /// As [`Interpreter::run`], showing each tensor that an operator makes, and the inputs, with their numbers.
-    pub fn run_with(&self, inputs: &[Literal], mut each: impl FnMut(usize, &Literal)) -> Result<Vec<Literal>> {
+    pub fn run_with(
+        &self,
+        inputs: &[Literal],
+        mut each: impl FnMut(usize, &Literal),
+    ) -> Result<Vec<Literal>> {
         let model = self.model;
         let mut values: Vec<Option<Literal>> = model.tensors.iter().map(|t| t.data.clone()).collect();
         if inputs.len() != model.inputs.len() {
@@ -53,13 +57,15 @@ impl<'a> Interpreter<'a> {
             let t = model.tensor(i)?;
             if given.ty() != &t.ty {
                 let what = format!("input {} is {}, the model takes {}", t.name, given.ty(), t.ty);
-                return Err(Error::new(ErrorKind::Data, what).hint("`systole summary FILE.tflite` shows what it takes"));
+                return Err(Error::new(ErrorKind::Data, what)
+                    .hint("`systole summary FILE.tflite` shows what it takes"));
             }
             each(i, given);
             values[i] = Some(given.clone());
         }
         for (n, o) in model.operators.iter().enumerate() {
-            let made = compute(&Call { model, operator: o, values: &values }).map_err(|e| e.at(model.place(n)))?;
+            let made =
+                compute(&Call { model, operator: o, values: &values }).map_err(|e| e.at(model.place(n)))?;
             for (&i, y) in o.outputs.iter().zip(made) {
                 let t = model.tensor(i)?;
                 if y.ty() != &t.ty {
@@ -75,7 +81,8 @@ impl<'a> Interpreter<'a> {
                 }
             }
         }
-        let output = |&i: &usize| values[i].clone().ok_or_else(|| broken(format!("nothing makes output tensor {i}")));
+        let output =
+            |&i: &usize| values[i].clone().ok_or_else(|| broken(format!("nothing makes output tensor {i}")));
         model.outputs.iter().map(output).collect()
     }
 }

@@ -179,7 +179,7 @@ pub struct Model {
 }
 
 /// Bytes that all tensors that are no constants may have together.
-const MOST_BYTES: usize = 1 << 31;
+const MOST_BYTES: usize = 1 << 29;
 
 impl Model {
     /// The tensor of a number.
@@ -214,7 +214,7 @@ impl Model {
             }
         }
         if bytes > MOST_BYTES {
-            return Err(broken("its tensors take more than 2 GiB".into()));
+            return Err(broken("its tensors take more than 512 MiB".into()));
         }
         self.check_order()
     }
@@ -236,7 +236,9 @@ impl Model {
             for &i in &o.outputs {
                 let slot = known.get_mut(i).ok_or_else(|| broken(format!("there is no tensor {i}")))?;
                 if std::mem::replace(slot, true) {
-                    return Err(broken(format!("it makes tensor {i}, which is there already")).at(self.place(n)));
+                    return Err(
+                        broken(format!("it makes tensor {i}, which is there already")).at(self.place(n))
+                    );
                 }
             }
         }
@@ -253,10 +255,14 @@ impl Model {
         if t.data.as_ref().is_some_and(|d| d.ty() != &t.ty) {
             return Err(broken(format!("the values of tensor {} are not of its type", t.name)));
         }
+        // None without elements: so no size can be larger than all of them.
+        if t.dims().contains(&0) {
+            return Err(broken(format!("tensor {} of type {} has no elements", t.name, t.ty)));
+        }
         let Some(q) = &t.quantization else { return Ok(()) };
         let channels = t.dims().get(q.dimension).copied();
-        let fits = q.scale.len() == q.zero_point.len()
-            && (q.scale.len() == 1 || channels == Some(q.scale.len()));
+        let fits =
+            q.scale.len() == q.zero_point.len() && (q.scale.len() == 1 || channels == Some(q.scale.len()));
         if !fits {
             let why = format!("the {} scales of tensor {} do not fit {}", q.scale.len(), t.name, t.ty);
             return Err(broken(why));

@@ -13,7 +13,8 @@ impl Model {
     /// When the bytes are no such file, cut short or at odds with themselves, or ask for an operator or element type that is
     /// not known here. No bytes make this panic, and what is read takes at most a few times the file's size.
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Model> {
-        read(bytes).map_err(|e| e.at(name))
+        read(bytes)
+            .map_err(|e| e.at(name).hint("make or download the file again; it is cut short or damaged"))
     }
 }
 
@@ -29,7 +30,8 @@ fn read(bytes: &[u8]) -> Result<Model> {
     let graphs = root.tables(2)?;
     let [graph] = &graphs[..] else {
         let what = format!("a model with {} graphs", graphs.len());
-        return Err(Error::new(ErrorKind::Unsupported, what).hint("models of one graph are read: no loops, no branches"));
+        return Err(Error::new(ErrorKind::Unsupported, what)
+            .hint("models of one graph are read: no loops, no branches"));
     };
     let codes = root.tables(1)?.iter().map(code).collect::<Result<Vec<_>>>()?;
     let buffers = root.tables(4)?;
@@ -89,13 +91,15 @@ fn tensor(table: &Table, buffers: &[Table]) -> Result<Tensor> {
 fn quantization(table: &Table) -> Result<Option<Quantization>> {
     let (scale, zero_point) = (table.floats(2)?, table.longs(3)?);
     let dimension = table.int(6)?.unwrap_or(0);
-    let dimension = usize::try_from(dimension).map_err(|_| broken(format!("there is no dimension {dimension}")))?;
+    let dimension =
+        usize::try_from(dimension).map_err(|_| broken(format!("there is no dimension {dimension}")))?;
     Ok((!scale.is_empty()).then_some(Quantization { scale, zero_point, dimension }))
 }
 
 fn operator(table: &Table, codes: &[(i32, i32, String)]) -> Result<Operator> {
     let at = table.word(0)?.unwrap_or(0) as usize;
-    let (code, version, custom) = codes.get(at).ok_or_else(|| broken(format!("there is no operator code {at}")))?;
+    let (code, version, custom) =
+        codes.get(at).ok_or_else(|| broken(format!("there is no operator code {at}")))?;
     let op = Op::of_code(*code).ok_or_else(|| {
         let what = match custom.as_str() {
             "" => format!("the operator of the schema's number {code} is not known here"),
@@ -106,7 +110,8 @@ fn operator(table: &Table, codes: &[(i32, i32, String)]) -> Result<Operator> {
     let mut o = Operator::new(op, [], indices(&table.ints(2)?)?);
     o.version = *version;
     for i in table.ints(1)? {
-        let index = (i != -1).then(|| usize::try_from(i).map_err(|_| broken(format!("there is no tensor {i}"))));
+        let index =
+            (i != -1).then(|| usize::try_from(i).map_err(|_| broken(format!("there is no tensor {i}"))));
         o.inputs.push(index.transpose()?);
     }
     let row = op.row();

@@ -36,9 +36,15 @@ pub(crate) fn version(model: &Model, o: &Operator) -> Result<i32> {
         Op::TransposeConv if takes_int8 => 2,
         Op::TransposeConv => 1,
         Op::ResizeBilinear | Op::ResizeNearest if o.is(Field::HalfPixelCenters) => 3,
-        Op::Transpose if input(0).is_some_and(|t| t.ty.rank() > 4) => 4 + 2 * i32::from(input(0).is_some_and(|t| t.ty.rank() > 5)),
+        Op::Transpose if input(0).is_some_and(|t| t.ty.rank() > 4) => {
+            4 + 2 * i32::from(input(0).is_some_and(|t| t.ty.rank() > 5))
+        }
         Op::Pad if input(0).is_some_and(|t| t.ty.rank() > 4) => 4,
-        Op::Dequantize if input(0).is_some_and(|t| t.quantization.as_ref().is_some_and(|q| q.scale.len() > 1)) => 5,
+        Op::Dequantize
+            if input(0).is_some_and(|t| t.quantization.as_ref().is_some_and(|q| q.scale.len() > 1)) =>
+        {
+            5
+        }
         Op::Quantize => 1,
         _ => base,
     })

@@ -106,11 +106,8 @@ fn code((op, version): &(Op, i32)) -> Node {
 fn operator(o: &Operator, index: usize) -> Node {
     let row = o.op.row();
     let inputs: Vec<i32> = o.inputs.iter().map(|i| i.map_or(-1, |i| i as i32)).collect();
-    let mut fields = vec![
-        (0, Slot::int(index as i32)),
-        (1, Slot::Node(Node::Ints(inputs))),
-        (2, ints(&o.outputs)),
-    ];
+    let mut fields =
+        vec![(0, Slot::int(index as i32)), (1, Slot::Node(Node::Ints(inputs))), (2, ints(&o.outputs))];
     if row.union != 0 {
         fields.push((3, Slot::Byte(row.union)));
         fields.push((4, Slot::Node(Node::Table(options(o)))));

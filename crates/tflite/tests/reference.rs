@@ -191,6 +191,7 @@ fn cases() -> Vec<Case> {
         arithmetic(&mut all, float);
         shapes(&mut all, float);
     }
+    hybrid(&mut all);
     tables(&mut all);
     conversions(&mut all);
     all
@@ -201,30 +202,112 @@ fn windows(all: &mut Vec<Case>, float: bool) {
     let wide = |s: f32| if float { Scheme::Float } else { Scheme::Wide(s) };
     let same = if float { Scheme::Float } else { Scheme::Same };
     let t = if float { "float" } else { "int8" };
-    let mut add = |name: &str, operands: Vec<(Kind, &[usize])>, output: &[usize], scheme: Scheme, o: Operator| {
-        let seed = all.len() as u64;
-        all.push(case(seed, &format!("{name}_{t}"), operands, output, scheme, o));
-    };
+    let mut add =
+        |name: &str, operands: Vec<(Kind, &[usize])>, output: &[usize], scheme: Scheme, o: Operator| {
+            let seed = all.len() as u64;
+            all.push(case(seed, &format!("{name}_{t}"), operands, output, scheme, o));
+        };
     let per = |d: usize| Weights { dimension: Some(d) };
     let none = Weights { dimension: None };
     let relu = Activation::Relu;
     let x: &[usize] = &[1, 9, 7, 5];
-    add("conv_same", vec![(Given, x), (per(0), &[8, 3, 3, 5]), (Bias, &[8])], &[1, 9, 7, 8], wide(0.09), conv(Op::Conv2D, false, 1, relu));
-    add("conv_stride", vec![(Given, x), (per(0), &[6, 3, 2, 5]), (Bias, &[6])], &[1, 5, 4, 6], wide(0.2), conv(Op::Conv2D, false, 2, Activation::Relu6));
-    add("conv_valid", vec![(Given, x), (none, &[4, 2, 3, 5]), (Bias, &[4])], &[1, 8, 5, 4], wide(0.1), conv(Op::Conv2D, true, 1, Activation::None));
-    let dilated = conv(Op::Conv2D, true, 1, Activation::None).with(Field::DilationH, 2.0).with(Field::DilationW, 3.0);
-    add("conv_dilated", vec![(Given, x), (per(0), &[3, 3, 2, 5]), (Bias, &[3])], &[1, 5, 4, 3], wide(0.12), dilated);
-    add("conv_groups", vec![(Given, &[1, 6, 6, 6]), (per(0), &[9, 3, 3, 2]), (Bias, &[9])], &[1, 6, 6, 9], wide(0.07), conv(Op::Conv2D, false, 1, relu));
-    add("conv_1x1", vec![(Given, &[1, 5, 5, 33]), (per(0), &[17, 1, 1, 33]), (Bias, &[17])], &[1, 5, 5, 17], wide(0.11), conv(Op::Conv2D, false, 1, Activation::ReluN1To1));
+    add(
+        "conv_same",
+        vec![(Given, x), (per(0), &[8, 3, 3, 5]), (Bias, &[8])],
+        &[1, 9, 7, 8],
+        wide(0.09),
+        conv(Op::Conv2D, false, 1, relu),
+    );
+    add(
+        "conv_stride",
+        vec![(Given, x), (per(0), &[6, 3, 2, 5]), (Bias, &[6])],
+        &[1, 5, 4, 6],
+        wide(0.2),
+        conv(Op::Conv2D, false, 2, Activation::Relu6),
+    );
+    add(
+        "conv_valid",
+        vec![(Given, x), (none, &[4, 2, 3, 5]), (Bias, &[4])],
+        &[1, 8, 5, 4],
+        wide(0.1),
+        conv(Op::Conv2D, true, 1, Activation::None),
+    );
+    let dilated =
+        conv(Op::Conv2D, true, 1, Activation::None).with(Field::DilationH, 2.0).with(Field::DilationW, 3.0);
+    add(
+        "conv_dilated",
+        vec![(Given, x), (per(0), &[3, 3, 2, 5]), (Bias, &[3])],
+        &[1, 5, 4, 3],
+        wide(0.12),
+        dilated,
+    );
+    add(
+        "conv_groups",
+        vec![(Given, &[1, 6, 6, 6]), (per(0), &[9, 3, 3, 2]), (Bias, &[9])],
+        &[1, 6, 6, 9],
+        wide(0.07),
+        conv(Op::Conv2D, false, 1, relu),
+    );
+    add(
+        "conv_1x1",
+        vec![(Given, &[1, 5, 5, 33]), (per(0), &[17, 1, 1, 33]), (Bias, &[17])],
+        &[1, 5, 5, 17],
+        wide(0.11),
+        conv(Op::Conv2D, false, 1, Activation::ReluN1To1),
+    );
     let m = |n: f64, o: Operator| o.with(Field::DepthMultiplier, n);
-    add("depthwise", vec![(Given, x), (per(3), &[1, 3, 3, 10]), (Bias, &[10])], &[1, 5, 4, 10], wide(0.05), m(2.0, conv(Op::DepthwiseConv2D, false, 2, relu)));
-    add("depthwise_one", vec![(Given, x), (per(3), &[1, 3, 3, 5]), (Bias, &[5])], &[1, 7, 5, 5], wide(0.05), m(1.0, conv(Op::DepthwiseConv2D, true, 1, Activation::Relu6)));
-    add("transpose_conv", vec![(Ints(vec![1, 12, 10, 3]), &[4]), (per(0), &[3, 3, 3, 4]), (Given, &[1, 6, 5, 4]), (Bias, &[3])], &[1, 12, 10, 3], wide(0.08), conv(Op::TransposeConv, false, 2, Activation::None));
-    add("transpose_conv_valid", vec![(Ints(vec![1, 13, 11, 3]), &[4]), (per(0), &[3, 3, 3, 4]), (Given, &[1, 6, 5, 4]), (Bias, &[3])], &[1, 13, 11, 3], wide(0.08), conv(Op::TransposeConv, true, 2, relu));
-    add("dense", vec![(Given, &[3, 40]), (none_again(), &[12, 40]), (Bias, &[12])], &[3, 12], wide(0.15), op(Op::FullyConnected).with(Field::Activation, relu.code()));
-    add("dense_per_channel", vec![(Given, &[1, 64]), (per(0), &[10, 64]), (Bias, &[10])], &[1, 10], wide(0.15), op(Op::FullyConnected));
-    add("dense_kept", vec![(Given, &[1, 4, 16]), (none_again(), &[6, 16]), (Bias, &[6])], &[1, 4, 6], wide(0.15), op(Op::FullyConnected).with(Field::KeepNumDims, 1.0));
-    let pool = |of: Op, valid: bool, s: usize, k: usize| conv(of, valid, s, Activation::None).with(Field::FilterH, k as f64).with(Field::FilterW, k as f64);
+    add(
+        "depthwise",
+        vec![(Given, x), (per(3), &[1, 3, 3, 10]), (Bias, &[10])],
+        &[1, 5, 4, 10],
+        wide(0.05),
+        m(2.0, conv(Op::DepthwiseConv2D, false, 2, relu)),
+    );
+    add(
+        "depthwise_one",
+        vec![(Given, x), (per(3), &[1, 3, 3, 5]), (Bias, &[5])],
+        &[1, 7, 5, 5],
+        wide(0.05),
+        m(1.0, conv(Op::DepthwiseConv2D, true, 1, Activation::Relu6)),
+    );
+    add(
+        "transpose_conv",
+        vec![(Ints(vec![1, 12, 10, 3]), &[4]), (per(0), &[3, 3, 3, 4]), (Given, &[1, 6, 5, 4]), (Bias, &[3])],
+        &[1, 12, 10, 3],
+        wide(0.08),
+        conv(Op::TransposeConv, false, 2, Activation::None),
+    );
+    add(
+        "transpose_conv_valid",
+        vec![(Ints(vec![1, 13, 11, 3]), &[4]), (per(0), &[3, 3, 3, 4]), (Given, &[1, 6, 5, 4]), (Bias, &[3])],
+        &[1, 13, 11, 3],
+        wide(0.08),
+        conv(Op::TransposeConv, true, 2, relu),
+    );
+    add(
+        "dense",
+        vec![(Given, &[3, 40]), (none_again(), &[12, 40]), (Bias, &[12])],
+        &[3, 12],
+        wide(0.15),
+        op(Op::FullyConnected).with(Field::Activation, relu.code()),
+    );
+    add(
+        "dense_per_channel",
+        vec![(Given, &[1, 64]), (per(0), &[10, 64]), (Bias, &[10])],
+        &[1, 10],
+        wide(0.15),
+        op(Op::FullyConnected),
+    );
+    add(
+        "dense_kept",
+        vec![(Given, &[1, 4, 16]), (none_again(), &[6, 16]), (Bias, &[6])],
+        &[1, 4, 6],
+        wide(0.15),
+        op(Op::FullyConnected).with(Field::KeepNumDims, 1.0),
+    );
+    let pool = |of: Op, valid: bool, s: usize, k: usize| {
+        conv(of, valid, s, Activation::None).with(Field::FilterH, k as f64).with(Field::FilterW, k as f64)
+    };
     for (name, of) in [("average", Op::AveragePool2D), ("max", Op::MaxPool2D)] {
         add(&format!("{name}_pool"), vec![(Given, x)], &[1, 4, 3, 5], same, pool(of, true, 2, 2));
         add(&format!("{name}_pool_same"), vec![(Given, x)], &[1, 5, 4, 5], same, pool(of, false, 2, 3));
@@ -242,10 +325,11 @@ fn arithmetic(all: &mut Vec<Case>, float: bool) {
     let free = if float { Scheme::Float } else { Scheme::Wide(0.07) };
     let same = if float { Scheme::Float } else { Scheme::Same };
     let t = if float { "float" } else { "int8" };
-    let mut add = |name: &str, operands: Vec<(Kind, &[usize])>, output: &[usize], scheme: Scheme, o: Operator| {
-        let seed = 100 + all.len() as u64;
-        all.push(case(seed, &format!("{name}_{t}"), operands, output, scheme, o));
-    };
+    let mut add =
+        |name: &str, operands: Vec<(Kind, &[usize])>, output: &[usize], scheme: Scheme, o: Operator| {
+            let seed = 100 + all.len() as u64;
+            all.push(case(seed, &format!("{name}_{t}"), operands, output, scheme, o));
+        };
     let x: &[usize] = &[1, 6, 5, 4];
     let relu = Activation::Relu.code();
     add("add", vec![(Given, x), (Given, x)], x, free, op(Op::Add));
@@ -255,7 +339,13 @@ fn arithmetic(all: &mut Vec<Case>, float: bool) {
     add("sub", vec![(Given, x), (Given, x)], x, free, op(Op::Sub));
     add("sub_rows", vec![(Given, &[1, 1, 5, 4]), (Given, x)], x, free, op(Op::Sub));
     add("mul", vec![(Given, x), (Given, x)], x, free, op(Op::Mul));
-    add("mul_channels", vec![(Given, x), (Given, &[1, 1, 1, 4])], x, free, op(Op::Mul).with(Field::Activation, Activation::Relu6.code()));
+    add(
+        "mul_channels",
+        vec![(Given, x), (Given, &[1, 1, 1, 4])],
+        x,
+        free,
+        op(Op::Mul).with(Field::Activation, Activation::Relu6.code()),
+    );
     add("squared_difference", vec![(Given, x), (Given, x)], x, free, op(Op::SquaredDifference));
     add("maximum", vec![(Given, x), (Given, x)], x, same, op(Op::Maximum));
     add("minimum", vec![(Given, x), (Given, &[4])], x, same, op(Op::Minimum));
@@ -265,11 +355,35 @@ fn arithmetic(all: &mut Vec<Case>, float: bool) {
     add("mean_kept", vec![(Given, x), (Ints(vec![-1]), &[1])], &[1, 6, 5, 1], free, kept(1.0, Op::Mean));
     add("mean_rows", vec![(Given, x), (Ints(vec![1]), &[1])], &[1, 5, 4], free, kept(0.0, Op::Mean));
     add("reduce_max", vec![(Given, x), (Ints(vec![2]), &[1])], &[1, 6, 4], same, kept(0.0, Op::ReduceMax));
-    add("batch_matmul", vec![(Given, &[2, 5, 7]), (Given, &[2, 7, 6])], &[2, 5, 6], if float { free } else { Scheme::Wide(0.5) }, op(Op::BatchMatmul));
-    add("batch_matmul_turned", vec![(Given, &[1, 2, 5, 7]), (Given, &[1, 2, 6, 7])], &[1, 2, 5, 6], if float { free } else { Scheme::Wide(0.5) }, op(Op::BatchMatmul).with(Field::AdjY, 1.0));
+    add(
+        "batch_matmul",
+        vec![(Given, &[2, 5, 7]), (Given, &[2, 7, 6])],
+        &[2, 5, 6],
+        if float { free } else { Scheme::Wide(0.5) },
+        op(Op::BatchMatmul),
+    );
+    add(
+        "batch_matmul_turned",
+        vec![(Given, &[1, 2, 5, 7]), (Given, &[1, 2, 6, 7])],
+        &[1, 2, 5, 6],
+        if float { free } else { Scheme::Wide(0.5) },
+        op(Op::BatchMatmul).with(Field::AdjY, 1.0),
+    );
     let fixed = |s: f32, z: i32| if float { Scheme::Float } else { Scheme::Fixed(s, z) };
-    add("softmax", vec![(Given, &[3, 10])], &[3, 10], fixed(1.0 / 256.0, -128), op(Op::Softmax).with(Field::Beta, 1.0));
-    add("softmax_wide", vec![(Given, &[2, 300])], &[2, 300], fixed(1.0 / 256.0, -128), op(Op::Softmax).with(Field::Beta, 0.5));
+    add(
+        "softmax",
+        vec![(Given, &[3, 10])],
+        &[3, 10],
+        fixed(1.0 / 256.0, -128),
+        op(Op::Softmax).with(Field::Beta, 1.0),
+    );
+    add(
+        "softmax_wide",
+        vec![(Given, &[2, 300])],
+        &[2, 300],
+        fixed(1.0 / 256.0, -128),
+        op(Op::Softmax).with(Field::Beta, 0.5),
+    );
 }
 
 fn shapes(all: &mut Vec<Case>, float: bool) {
@@ -281,24 +395,86 @@ fn shapes(all: &mut Vec<Case>, float: bool) {
         all.push(case(seed, &format!("{name}_{t}"), operands, output, same, o));
     };
     let x: &[usize] = &[1, 6, 4, 8];
-    add("reshape", vec![(Given, x), (Ints(vec![1, 192]), &[2])], &[1, 192], op(Op::Reshape).with_list(Field::NewShape, vec![1, 192]));
-    add("squeeze", vec![(Given, &[1, 1, 6, 4])], &[1, 6, 4], op(Op::Squeeze).with_list(Field::SqueezeDims, vec![1]));
+    add(
+        "reshape",
+        vec![(Given, x), (Ints(vec![1, 192]), &[2])],
+        &[1, 192],
+        op(Op::Reshape).with_list(Field::NewShape, vec![1, 192]),
+    );
+    add(
+        "squeeze",
+        vec![(Given, &[1, 1, 6, 4])],
+        &[1, 6, 4],
+        op(Op::Squeeze).with_list(Field::SqueezeDims, vec![1]),
+    );
     add("expand_dims", vec![(Given, &[2, 3]), (Ints(vec![1]), &[])], &[2, 1, 3], op(Op::ExpandDims));
     add("pad", vec![(Given, x), (Ints(vec![0, 0, 1, 2, 3, 0, 0, 0]), &[4, 2])], &[1, 9, 7, 8], op(Op::Pad));
     add("transpose", vec![(Given, x), (Ints(vec![0, 3, 1, 2]), &[4])], &[1, 8, 6, 4], op(Op::Transpose));
-    add("slice", vec![(Given, x), (Ints(vec![0, 1, 2, 0]), &[4]), (Ints(vec![1, 3, -1, 8]), &[4])], &[1, 3, 2, 8], op(Op::Slice));
+    add(
+        "slice",
+        vec![(Given, x), (Ints(vec![0, 1, 2, 0]), &[4]), (Ints(vec![1, 3, -1, 8]), &[4])],
+        &[1, 3, 2, 8],
+        op(Op::Slice),
+    );
     let strided = op(Op::StridedSlice).with(Field::BeginMask, 1.0).with(Field::EndMask, 9.0);
-    add("strided_slice", vec![(Given, x), (Ints(vec![0, 1, 0, 3]), &[4]), (Ints(vec![0, 6, 4, 0]), &[4]), (Ints(vec![1, 2, 1, 2]), &[4])], &[1, 3, 4, 3], strided);
-    add("gather", vec![(Given, x), (Ints(vec![3, 0, 3]), &[3])], &[1, 6, 3, 8], op(Op::Gather).with(Field::Axis, 2.0));
+    add(
+        "strided_slice",
+        vec![
+            (Given, x),
+            (Ints(vec![0, 1, 0, 3]), &[4]),
+            (Ints(vec![0, 6, 4, 0]), &[4]),
+            (Ints(vec![1, 2, 1, 2]), &[4]),
+        ],
+        &[1, 3, 4, 3],
+        strided,
+    );
+    add(
+        "gather",
+        vec![(Given, x), (Ints(vec![3, 0, 3]), &[3])],
+        &[1, 6, 3, 8],
+        op(Op::Gather).with(Field::Axis, 2.0),
+    );
     add("space_to_depth", vec![(Given, x)], &[1, 3, 2, 32], op(Op::SpaceToDepth).with(Field::BlockSize, 2.0));
     add("depth_to_space", vec![(Given, x)], &[1, 12, 8, 2], op(Op::DepthToSpace).with(Field::BlockSize, 2.0));
     for (name, of) in [("resize_nearest", Op::ResizeNearest), ("resize_bilinear", Op::ResizeBilinear)] {
-        for (kind, field) in [("", None), ("_half", Some(Field::HalfPixelCenters)), ("_corners", Some(Field::AlignCorners))] {
+        for (kind, field) in
+            [("", None), ("_half", Some(Field::HalfPixelCenters)), ("_corners", Some(Field::AlignCorners))]
+        {
             let o = field.map_or(op(of), |f| op(of).with(f, 1.0));
             add(&format!("{name}{kind}"), vec![(Given, x), (Ints(vec![9, 11]), &[2])], &[1, 9, 11, 8], o);
         }
     }
-    add("broadcast_to", vec![(Given, &[1, 1, 4]), (Ints(vec![2, 3, 4]), &[3])], &[2, 3, 4], op(Op::BroadcastTo));
+    add(
+        "broadcast_to",
+        vec![(Given, &[1, 1, 4]), (Ints(vec![2, 3, 4]), &[3])],
+        &[2, 3, 4],
+        op(Op::BroadcastTo),
+    );
+}
+
+/// Floats on weights of int8.
+fn hybrid(all: &mut Vec<Case>) {
+    let mut add = |name: &str, shapes: [&[usize]; 3], output: &[usize], per: Option<usize>, o: Operator| {
+        let mut b = Builder::new(300 + all.len() as u64);
+        let mut scales = Scales { input: 1.0, weights: Vec::new() };
+        let x = b.given(shapes[0], true, None);
+        let w = b.operand(Kind::Weights { dimension: per }, shapes[1], false, &mut scales);
+        let bias = b.operand(Kind::Bias, shapes[2], true, &mut scales);
+        let mut o = o;
+        o.inputs = vec![Some(x), Some(w), Some(bias)];
+        all.push(b.finish(name, o, Tensor::new("y", output, DType::F32)));
+    };
+    let act = Activation::Relu;
+    add("dense_hybrid", [&[3, 40], &[12, 40], &[12]], &[3, 12], None, op(Op::FullyConnected));
+    add(
+        "conv_hybrid",
+        [&[1, 7, 6, 5], &[8, 3, 3, 5], &[8]],
+        &[1, 7, 6, 8],
+        Some(0),
+        conv(Op::Conv2D, false, 1, act),
+    );
+    let depthwise = conv(Op::DepthwiseConv2D, false, 1, act).with(Field::DepthMultiplier, 1.0);
+    add("depthwise_hybrid", [&[1, 7, 6, 5], &[1, 3, 3, 5], &[5]], &[1, 7, 6, 5], Some(3), depthwise);
 }
 
 /// Each over all 256 integers.
@@ -321,7 +497,8 @@ fn tables(all: &mut Vec<Case>) {
     let q = Quantization::per_tensor;
     for (i, scale) in [0.021, 0.05, 0.1173].into_iter().enumerate() {
         let x = || q(scale, 9 * i as i32 - 7);
-        let mut add = |name: &str, o: Operator, y: Quantization| all.push(every(o, &format!("{name}_{i}"), x(), y));
+        let mut add =
+            |name: &str, o: Operator, y: Quantization| all.push(every(o, &format!("{name}_{i}"), x(), y));
         add("logistic", op(Op::Logistic), q(1.0 / 256.0, -128));
         add("tanh", op(Op::Tanh), q(1.0 / 128.0, 0));
         add("relu", op(Op::Relu), q(scale * 0.6, -128));
@@ -349,8 +526,16 @@ fn conversions(all: &mut Vec<Case>) {
     };
     let float = || Tensor::new("f", shape, DType::F32);
     let int = || Tensor::new("q", shape, DType::I8).quantized(scheme());
-    all.push(Case { name: "quantize".into(), model: model(float(), int(), Op::Quantize), inputs: vec![draw.floats(&shape)] });
-    all.push(Case { name: "dequantize".into(), model: model(int(), float(), Op::Dequantize), inputs: vec![draw.ints(&shape)] });
+    all.push(Case {
+        name: "quantize".into(),
+        model: model(float(), int(), Op::Quantize),
+        inputs: vec![draw.floats(&shape)],
+    });
+    all.push(Case {
+        name: "dequantize".into(),
+        model: model(int(), float(), Op::Dequantize),
+        inputs: vec![draw.ints(&shape)],
+    });
 }
 
 fn fixture() -> PathBuf {
@@ -395,12 +580,22 @@ fn ours(case: &Case) -> Literal {
 /// What differs: integers to the bit, floats by more than their sums' order explains.
 fn difference(y: &Literal, theirs: &[u8]) -> Option<String> {
     if y.dtype() != DType::F32 {
-        let wrong: Vec<_> =
-            y.bytes().iter().zip(theirs).enumerate().filter(|(_, (a, b))| a != b).map(|(i, (a, b))| (i, *a as i8, *b as i8)).collect();
+        let wrong: Vec<_> = y
+            .bytes()
+            .iter()
+            .zip(theirs)
+            .enumerate()
+            .filter(|(_, (a, b))| a != b)
+            .map(|(i, (a, b))| (i, *a as i8, *b as i8))
+            .collect();
         let size = (y.bytes().len() != theirs.len()).then(|| "another size".to_string());
-        return size.or_else(|| (!wrong.is_empty()).then(|| format!("{} of {}: {:?}", wrong.len(), theirs.len(), &wrong[..wrong.len().min(6)])));
+        return size.or_else(|| {
+            (!wrong.is_empty())
+                .then(|| format!("{} of {}: {:?}", wrong.len(), theirs.len(), &wrong[..wrong.len().min(6)]))
+        });
     }
-    let theirs: Vec<f32> = theirs.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    let theirs: Vec<f32> =
+        theirs.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
     let ours = y.as_slice::<f32>().unwrap();
     let off = |(a, b): (&f32, &f32)| (a - b).abs() > 1e-5 * (1.0 + b.abs()) || a.is_nan() != b.is_nan();
     let wrong = ours.iter().zip(&theirs).filter(|(a, b)| off((a, b))).count();
@@ -413,7 +608,8 @@ fn kept(cases: &[Case]) -> Vec<Vec<u8>> {
     let mut at = 0;
     let mut one = |c: &Case| {
         let size = ours(c).bytes().len();
-        let found = all.get(at..at + size).unwrap_or_else(|| panic!("the fixture ends before {}", c.name)).to_vec();
+        let found =
+            all.get(at..at + size).unwrap_or_else(|| panic!("the fixture ends before {}", c.name)).to_vec();
         at += size;
         found
     };
@@ -425,7 +621,8 @@ fn operators_have_the_bits_of_the_real_interpreter() {
     let cases = cases();
     let real = real_outputs(&cases);
     if let (Some(real), true) = (&real, std::env::var_os("SYSTOLE_BLESS").is_some()) {
-        let refused: Vec<_> = real.iter().zip(&cases).filter_map(|(r, c)| Some((&c.name, r.as_ref().err()?))).collect();
+        let refused: Vec<_> =
+            real.iter().zip(&cases).filter_map(|(r, c)| Some((&c.name, r.as_ref().err()?))).collect();
         assert!(refused.is_empty(), "{refused:#?}");
         let all: Vec<u8> = real.iter().flat_map(|r| r.clone().unwrap_or_default()).collect();
         std::fs::write(fixture().join("operators.bin"), all).unwrap();
@@ -439,11 +636,53 @@ fn operators_have_the_bits_of_the_real_interpreter() {
         Some(real) => {
             for (case, theirs) in cases.iter().zip(real) {
                 match theirs {
-                    Ok(theirs) => wrong.extend(difference(&ours(case), &theirs).map(|d| format!("{}, live: {d}", case.name))),
+                    Ok(theirs) => wrong.extend(
+                        difference(&ours(case), &theirs).map(|d| format!("{}, live: {d}", case.name)),
+                    ),
                     Err(e) => wrong.push(format!("{} is refused: {e}", case.name)),
                 }
             }
         }
     }
     assert!(wrong.is_empty(), "{} of {} cases\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+/// Cut, flipped, and with counts and offsets that lead out of the file: errors, or models that run.
+#[test]
+fn broken_files_are_errors_and_no_panics() {
+    let cases = cases();
+    let mut refused = 0;
+    for name in ["conv_same_int8", "strided_slice_int8", "batch_matmul_float", "softmax_int8"] {
+        let case = cases.iter().find(|c| c.name == name).unwrap();
+        let whole = case.model.to_bytes().unwrap();
+        let mut try_one = |bytes: &[u8]| match Model::from_bytes("broken", bytes) {
+            Ok(model) if model.tensors.iter().map(|t| t.ty.elements()).sum::<usize>() < 10_000 => {
+                let inputs: Vec<Literal> =
+                    model.inputs.iter().map(|&i| Literal::zeros(model.tensors[i].ty.clone())).collect();
+                let _ = Interpreter::new(&model).and_then(|i| i.run(&inputs));
+            }
+            Ok(_) => {}
+            Err(e) => {
+                assert!(e.places().iter().any(|p| p == "broken"), "{e}");
+                refused += 1;
+            }
+        };
+        for at in 0..whole.len() {
+            try_one(&whole[..at]);
+            for bits in [0x01, 0x80, 0xff] {
+                let mut bytes = whole.clone();
+                bytes[at] ^= bits;
+                try_one(&bytes);
+            }
+            // A word that is a large count, a large offset, or leads back.
+            for word in [u32::MAX, 0x7fff_ffff, 0x0000_ffff, 0] {
+                let mut bytes = whole.clone();
+                if let Some(place) = bytes.get_mut(at..at + 4) {
+                    place.copy_from_slice(&word.to_le_bytes());
+                    try_one(&bytes);
+                }
+            }
+        }
+    }
+    assert!(refused > 1000, "{refused}");
 }

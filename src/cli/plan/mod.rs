@@ -108,7 +108,10 @@ fn elsewhere(name: &str) -> Option<Error> {
             "`systole tpu1 FILE.tflite` simulates it; `systole quantize MODEL --per tensor --out FILE.tflite` makes the file",
         ),
         "edgetpu" | "edge-tpu" | "coral" => {
-            told("the Edge TPU", "`systole quantize MODEL --out FILE.tflite` makes what its compiler takes")
+            told(
+                "the Edge TPU",
+                "`systole export MODEL --format tflite --int8 --target edgetpu --out FILE.tflite` makes what its compiler takes",
+            )
         }
         _ => None,
     }

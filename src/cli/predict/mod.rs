@@ -70,10 +70,7 @@ impl Run for PredictArgs {
 fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
     let form = args.out.as_deref().map(Form::of).transpose().map_err(Failure::usage)?;
     let file = run_folder::model_file(&args.model)?;
-    let Answerer { mut model, integers } = match lite::is_lite(&file) {
-        true => lite::answerer(&file)?,
-        false => Answerer { model: Model::load_to_predict(&file)?, integers: None },
-    };
+    let Answerer { mut model, integers } = lite::answerer(&file)?;
     let config = with_settings(config_of(&model, &file)?, &args.sets, &file)?;
     let takes = Takes::of(&model, &file)?;
     if matches!(takes, Takes::Text(_)) {

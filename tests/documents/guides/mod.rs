@@ -12,8 +12,8 @@ mod table;
 use crate::{read, same_or_bless};
 
 /// The pages that are tested here.
-const PAGES: [&str; 7] =
-    ["models", "fine-tuning", "configuration", "command-line", "training-loops", "callbacks", "programs"];
+const PAGES: [&str; 8] =
+    ["models", "fine-tuning", "configuration", "command-line", "training-loops", "callbacks", "programs", "int8"];
 
 fn page(name: &str) -> String {
     format!("docs/guide/{name}.md")

@@ -1,6 +1,6 @@
 //! Activation functions: fused where they can be, else operators.
 
-use super::Call;
+use super::call::Call;
 use crate::builder::Builder;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Activation;
@@ -22,7 +22,8 @@ pub(crate) fn activate(b: &mut Builder, name: &str, x: usize, activation: Activa
             b.push(&named("softmax"), dims, operator)
         }
         Activation::Gelu { approximate } => {
-            let operator = Operator::new(Op::Gelu, [x], []).with(Field::Approximate, f64::from(u8::from(approximate)));
+            let operator =
+                Operator::new(Op::Gelu, [x], []).with(Field::Approximate, f64::from(u8::from(approximate)));
             b.push(&named("gelu"), dims, operator)
         }
         Activation::Silu => {
@@ -31,8 +32,11 @@ pub(crate) fn activate(b: &mut Builder, name: &str, x: usize, activation: Activa
         }
         Activation::Elu { alpha: 1.0 } => b.apply(&named("elu"), Op::Elu, &[x], dims),
         other => {
-            return Err(Error::new(ErrorKind::Unsupported, format!("{} has no operator of .tflite here", other.name()))
-                .hint("train with relu, gelu, silu, sigmoid or tanh"));
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{} has no operator of .tflite here", other.name()),
+            )
+            .hint("train with relu, gelu, silu, sigmoid or tanh"));
         }
     })
 }

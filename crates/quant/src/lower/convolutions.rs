@@ -1,7 +1,7 @@
 //! Convolutions: kernels of Keras's layout `[h, w, in, out]` as `[out, h, w, in]`.
 
-use super::Call;
 use super::activations::activate;
+use super::call::Call;
 use crate::builder::window;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::Activation;
@@ -159,7 +159,8 @@ pub(super) fn separable(call: &mut Call) -> Result<usize> {
     let x = push_depthwise(call, &format!("{name}/depthwise"), w, none, &first, between)?;
     let bias = call.bias(a.use_bias, a.filters)?;
     let w = kernels(&call.weight("pointwise_kernel")?)?;
-    let second = Conv { strides: [1, 1], dilation: [1, 1], padding: Padding::Valid, activation: a.activation };
+    let second =
+        Conv { strides: [1, 1], dilation: [1, 1], padding: Padding::Valid, activation: a.activation };
     second.push(call, &name, x, w, (bias, output))
 }
 
@@ -185,7 +186,8 @@ pub(super) fn transposed(call: &mut Call) -> Result<usize> {
     let shape = call.b.ints(format!("{name}/shape"), [4], &shape)?;
     let w = call.b.floats(format!("{name}/kernel"), [o, h, kw, i], &turned)?;
     let bias = call.b.floats(format!("{name}/bias"), [o], &bias)?;
-    let operator = window(Operator::new(Op::TransposeConv, [shape, w, x, bias], []), padding(a.padding)?, a.strides.0);
+    let operator =
+        window(Operator::new(Op::TransposeConv, [shape, w, x, bias], []), padding(a.padding)?, a.strides.0);
     let y = call.b.push(&name, output, operator);
     activate(call.b, &name, y, a.activation)
 }

@@ -1,6 +1,6 @@
 //! Layers of several inputs.
 
-use super::Call;
+use super::call::Call;
 use systole_ir::Result;
 use systole_tflite::{Field, Op, Operator};
 

@@ -1,6 +1,7 @@
 //! Layers as operators on floats, for one sample: `f32[1, …]`. One file for each family; `lower` has their table.
 
 mod activations;
+mod call;
 mod convolutions;
 mod dense;
 mod merges;
@@ -9,21 +10,10 @@ mod normalizations;
 mod poolings;
 
 use crate::builder::Builder;
-use serde_json::Value;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
-use systole_nn::{LayerNode, Model as Layers, NodeInput};
+use call::Call;
+use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
+use systole_nn::{Model as Layers, NodeInput};
 use systole_tflite::{Model, Tensor};
-
-/// A layer that becomes operators.
-pub(crate) struct Call<'a> {
-    pub b: &'a mut Builder,
-    pub layers: &'a Layers,
-    pub node: &'a LayerNode,
-    /// Tensors that feed it.
-    pub inputs: Vec<usize>,
-    /// Shape of its output, the batch of 1 included.
-    pub output: Vec<usize>,
-}
 
 /// The operators of a built model, on floats: `f32[1, …] → f32[1, …]`. Batch normalisation and activations are folded into
 /// what comes before them; what only trains (dropout, noise) is left out.
@@ -33,7 +23,8 @@ pub(crate) struct Call<'a> {
 pub fn lower(layers: &Layers) -> Result<Model> {
     let architecture = layers.architecture();
     if !layers.is_built() {
-        return Err(Error::new(ErrorKind::Config, "the model has no shapes yet").hint("build it, or load a trained one"));
+        return Err(Error::new(ErrorKind::Config, "the model has no shapes yet")
+            .hint("build it, or load a trained one"));
     }
     let mut b = Builder::new();
     let mut inputs = Vec::new();
@@ -58,7 +49,7 @@ pub fn lower(layers: &Layers) -> Result<Model> {
         let output = std::iter::once(1).chain(shape).collect();
         let feeds = node.inputs.iter().map(of).collect();
         let mut call = Call { b: &mut b, layers, node, inputs: feeds, output };
-        let y = call.lower().at(|| format!("layer {}", node.name))?;
+        let y = operators(&mut call).at(|| format!("layer {}", node.name))?;
         // A layer that adds nothing hands on what it reads, which has all of both's readers.
         let is_new = !node.inputs.iter().any(|s| of(s) == y);
         let more = readers(NodeInput::Layer(i));
@@ -74,71 +65,40 @@ pub fn lower(layers: &Layers) -> Result<Model> {
     Ok(b.model)
 }
 
-impl Call<'_> {
-    fn lower(&mut self) -> Result<usize> {
-        let class = self.node.layer.class_name();
-        match class {
-            "Conv2D" => convolutions::conv2d(self),
-            "Conv1D" => convolutions::conv1d(self),
-            "DepthwiseConv2D" => convolutions::depthwise(self),
-            "SeparableConv2D" => convolutions::separable(self),
-            "Conv2DTranspose" => convolutions::transposed(self),
-            "Dense" => dense::dense(self),
-            "MaxPooling2D" | "AveragePooling2D" | "MaxPooling1D" | "AveragePooling1D" => poolings::windows(self),
-            "GlobalAveragePooling2D" | "GlobalAveragePooling1D" => poolings::global_average(self),
-            "GlobalMaxPooling2D" | "GlobalMaxPooling1D" => poolings::global_max(self),
-            "Activation" | "ReLU" | "LeakyReLU" | "ELU" | "Softmax" | "PReLU" => activations::layer(self),
-            "BatchNormalization" => normalizations::batch(self),
-            "LayerNormalization" => normalizations::layer(self),
-            "Rescaling" => normalizations::rescaling(self),
-            "Add" | "Subtract" | "Multiply" | "Average" | "Maximum" | "Minimum" => merges::element_wise(self),
-            "Concatenate" => merges::concatenate(self),
-            "Flatten" | "Reshape" => movements::reshape(self),
-            "Permute" => movements::permute(self),
-            "ZeroPadding2D" | "ZeroPadding1D" => movements::padding(self),
-            "Cropping2D" | "Cropping1D" => movements::cropping(self),
-            "UpSampling2D" => movements::upsampling(self),
-            "Identity" | "Dropout" | "SpatialDropout1D" | "SpatialDropout2D" | "SpatialDropout3D" | "GaussianNoise"
-            | "GaussianDropout" | "AlphaDropout" | "ActivityRegularization" => Ok(self.inputs[0]),
-            _ => Err(Error::new(ErrorKind::Unsupported, format!("{class} has no operators of .tflite here"))
-                .hint("leave this layer out of what you export, or use `systole export --format keras`")),
-        }
-    }
-
-    /// Its arguments, as its struct.
-    pub fn arguments<T: serde::de::DeserializeOwned>(&self) -> Result<T> {
-        let config: Value = self.node.layer.layer().config();
-        serde_json::from_value(config).map_err(|e| {
-            let what = format!("the arguments of {} cannot be read", self.node.layer.class_name());
-            Error::new(ErrorKind::Bug, what).because(e.to_string())
-        })
-    }
-
-    /// The tensor that feeds it.
-    pub fn input(&self) -> usize {
-        self.inputs[0]
-    }
-
-    pub fn dims(&self) -> Vec<usize> {
-        self.b.dims(self.inputs[0])
-    }
-
-    pub fn name(&self) -> String {
-        self.node.name.clone()
-    }
-
-    /// One of its weights.
-    pub fn weight(&self, name: &str) -> Result<Literal> {
-        let value = self.layers.weight(&format!("{}/{name}", self.node.name))?;
-        if value.to_f32s().iter().any(|v| !v.is_finite()) {
-            return Err(Error::new(ErrorKind::Numeric, format!("its {name} has NaN or infinite values"))
-                .hint("load an earlier checkpoint, or train again with a smaller learning rate"));
-        }
-        Ok(value)
-    }
-
-    /// One of its weights where there is one, else zeros.
-    pub fn bias(&self, used: bool, channels: usize) -> Result<Vec<f32>> {
-        if used { Ok(self.weight("bias")?.to_f32s()) } else { Ok(vec![0.0; channels]) }
+/// What a layer makes of its inputs.
+fn operators(call: &mut Call) -> Result<usize> {
+    let class = call.node.layer.class_name();
+    match class {
+        "Conv2D" => convolutions::conv2d(call),
+        "Conv1D" => convolutions::conv1d(call),
+        "DepthwiseConv2D" => convolutions::depthwise(call),
+        "SeparableConv2D" => convolutions::separable(call),
+        "Conv2DTranspose" => convolutions::transposed(call),
+        "Dense" => dense::dense(call),
+        "MaxPooling2D" | "AveragePooling2D" | "MaxPooling1D" | "AveragePooling1D" => poolings::windows(call),
+        "GlobalAveragePooling2D" | "GlobalAveragePooling1D" => poolings::global_average(call),
+        "GlobalMaxPooling2D" | "GlobalMaxPooling1D" => poolings::global_max(call),
+        "Activation" | "ReLU" | "LeakyReLU" | "ELU" | "Softmax" | "PReLU" => activations::layer(call),
+        "BatchNormalization" => normalizations::batch(call),
+        "LayerNormalization" => normalizations::layer(call),
+        "Rescaling" => normalizations::rescaling(call),
+        "Add" | "Subtract" | "Multiply" | "Average" | "Maximum" | "Minimum" => merges::element_wise(call),
+        "Concatenate" => merges::concatenate(call),
+        "Flatten" | "Reshape" => movements::reshape(call),
+        "Permute" => movements::permute(call),
+        "ZeroPadding2D" | "ZeroPadding1D" => movements::padding(call),
+        "Cropping2D" | "Cropping1D" => movements::cropping(call),
+        "UpSampling2D" => movements::upsampling(call),
+        "Identity"
+        | "Dropout"
+        | "SpatialDropout1D"
+        | "SpatialDropout2D"
+        | "SpatialDropout3D"
+        | "GaussianNoise"
+        | "GaussianDropout"
+        | "AlphaDropout"
+        | "ActivityRegularization" => Ok(call.inputs[0]),
+        _ => Err(Error::new(ErrorKind::Unsupported, format!("{class} has no operators of .tflite here"))
+            .hint("leave this layer out of what you export, or use `systole export --format keras`")),
     }
 }

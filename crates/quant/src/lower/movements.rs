@@ -1,6 +1,6 @@
 //! Layers that move elements.
 
-use super::Call;
+use super::call::Call;
 use systole_ir::Result;
 use systole_nn::layers;
 use systole_tflite::{Op, Operator};

@@ -1,6 +1,6 @@
 //! Normalisations: those of batches are affine when a model predicts, those of layers take the moments on the way.
 
-use super::Call;
+use super::call::Call;
 use crate::fold::affine;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::layers;
@@ -13,7 +13,9 @@ pub(super) fn batch(call: &mut Call) -> Result<usize> {
         return Err(Error::new(ErrorKind::Unsupported, format!("BatchNormalization over axis {}", a.axis))
             .hint("normalise over the last axis"));
     }
-    let values = |name: &str| Ok::<_, Error>(call.weight(name)?.to_f32s().iter().map(|&v| f64::from(v)).collect::<Vec<_>>());
+    let values = |name: &str| {
+        Ok::<_, Error>(call.weight(name)?.to_f32s().iter().map(|&v| f64::from(v)).collect::<Vec<_>>())
+    };
     let (mean, variance) = (values("moving_mean")?, values("moving_variance")?);
     let ones = vec![1.0; mean.len()];
     let gamma = if a.scale { values("gamma")? } else { ones };
@@ -35,11 +37,15 @@ pub(super) fn rescaling(call: &mut Call) -> Result<usize> {
 pub(super) fn layer(call: &mut Call) -> Result<usize> {
     let config = call.node.layer.layer().config();
     let epsilon = config.get("epsilon").and_then(serde_json::Value::as_f64).unwrap_or(1e-3);
-    let axis = config.get("axis").and_then(serde_json::Value::as_i64).unwrap_or(-1);
+    let axis = match config.get("axis") {
+        Some(serde_json::Value::Array(list)) if list.len() == 1 => list[0].as_i64(),
+        Some(one) => one.as_i64(),
+        None => Some(-1),
+    };
     let (name, x, dims) = (call.name(), call.input(), call.dims());
     let last = dims.len() as i64 - 1;
-    if axis != -1 && axis != last {
-        return Err(Error::new(ErrorKind::Unsupported, "LayerNormalization over another axis than the last")
+    if axis != Some(-1) && axis != Some(last) {
+        return Err(Error::new(ErrorKind::Unsupported, "LayerNormalization over other axes than the last")
             .hint("normalise over the last axis"));
     }
     let optional = |key: &str, weight: &str| match config.get(key).and_then(serde_json::Value::as_bool) {

@@ -1,6 +1,6 @@
 //! Poolings of windows and of whole pictures.
 
-use super::Call;
+use super::call::Call;
 use super::convolutions::row;
 use crate::builder::window;
 use systole_ir::Result;

@@ -1,10 +1,11 @@
 //! Convolutions: `x: T[B, H, W, C]`, kernels `[O, h, w, I]`, of channels on their own `[1, h, w, C·m]`.
 
+use super::call::{Arg, Call};
 use super::window::{Slide, is_same, slides};
-use super::{Arg, Call};
 use crate::fixed::{activation_range, multiply_by_quantized_multiplier, quantize_multiplier};
 use crate::model::{Tensor, broken};
 use crate::op::Field;
+use std::borrow::Cow;
 use systole_base::{DType, Literal, Result};
 
 /// Sums of a channel as integers of the output.
@@ -18,7 +19,8 @@ impl Requantize {
     pub fn new(call: &Call, x: &Tensor, w: &Tensor, channels: usize) -> Result<Requantize> {
         let output = call.output()?;
         let ((input_scale, _), (scale, zero_point)) = (x.scale()?, output.scale()?);
-        let q = w.quantization.as_ref().ok_or_else(|| broken(format!("the weights {} have no scale", w.name)))?;
+        let q =
+            w.quantization.as_ref().ok_or_else(|| broken(format!("the weights {} have no scale", w.name)))?;
         if q.zero_point.iter().any(|&z| z != 0) {
             return Err(broken(format!("the weights {} have a zero point that is not 0", w.name)));
         }
@@ -37,6 +39,15 @@ impl Requantize {
         let y = multiply_by_quantized_multiplier(sum, m, shift).saturating_add(self.zero_point);
         y.max(self.range.0).min(self.range.1) as i8
     }
+}
+
+/// Pictures beside kernels of int8: rounded, each for itself.
+fn float_pictures<'a>(x: &Arg<'a>, w: &Arg, batch: usize) -> Result<Cow<'a, [f32]>> {
+    let values = x.elements::<f32>()?;
+    Ok(match w.dtype() {
+        DType::F32 => Cow::Borrowed(values),
+        _ => Cow::Owned(super::convert::rounded(values, batch, false)),
+    })
 }
 
 /// Kernels that are int8 beside floats: their values.
@@ -67,7 +78,10 @@ pub(super) fn conv2d(call: &Call) -> Result<Vec<Literal>> {
             let kernels: Vec<i16> = w.elements::<i8>()?.iter().map(|&q| q.into()).collect();
             let y = windows.each(&pixels, 0i16, o, |patch, channel| {
                 let group = channel / per_group;
-                let sum = dot_i16(&patch[group * size..(group + 1) * size], &kernels[channel * size..(channel + 1) * size]);
+                let sum = dot_i16(
+                    &patch[group * size..(group + 1) * size],
+                    &kernels[channel * size..(channel + 1) * size],
+                );
                 requantize.apply(sum.wrapping_add(bias.map_or(0, |b| b[channel])), channel)
             });
             call.made(&y)
@@ -76,9 +90,12 @@ pub(super) fn conv2d(call: &Call) -> Result<Vec<Literal>> {
             let kernels = float_weights(&w, o)?;
             let bias = call.bias::<f32>(2, o)?;
             let (low, high) = call.operator.activation()?.bounds();
-            let y = windows.each(x.elements::<f32>()?, 0f32, o, |patch, channel| {
+            let y = windows.each(&float_pictures(&x, &w, b)?, 0f32, o, |patch, channel| {
                 let group = channel / per_group;
-                let sum = dot_f32(&patch[group * size..(group + 1) * size], &kernels[channel * size..(channel + 1) * size]);
+                let sum = dot_f32(
+                    &patch[group * size..(group + 1) * size],
+                    &kernels[channel * size..(channel + 1) * size],
+                );
                 (sum + bias.map_or(0.0, |b| b[channel])).max(low).min(high)
             });
             call.made(&y)
@@ -110,7 +127,8 @@ impl Windows {
                     for ky in 0..rows.window {
                         for kx in 0..columns.window {
                             let place = rows.place(oy, ky).zip(columns.place(ox, kx));
-                            let from = place.map(|(py, px)| ((b * rows.size + py) * columns.size + px) * channels);
+                            let from =
+                                place.map(|(py, px)| ((b * rows.size + py) * columns.size + px) * channels);
                             for g in 0..channels / own {
                                 let to = (g * taps + ky * columns.window + kx) * own;
                                 match from {
@@ -175,7 +193,7 @@ pub(super) fn depthwise(call: &Call) -> Result<Vec<Literal>> {
             let kernels = float_weights(&w, o)?;
             let bias = call.bias::<f32>(2, o)?;
             let (low, high) = call.operator.activation()?.bounds();
-            let y = each.sums(x.elements::<f32>()?, &kernels, |_| 0f32, |sum, x, w| sum + x * w);
+            let y = each.sums(&float_pictures(&x, &w, b)?, &kernels, |_| 0f32, |sum, x, w| sum + x * w);
             let end = |(at, sum): (usize, &f32)| (sum + bias.map_or(0.0, |b| b[at % o])).max(low).min(high);
             call.made(&y.iter().enumerate().map(end).collect::<Vec<f32>>())
         }
@@ -209,7 +227,9 @@ impl Channels {
                     let sums = &mut y[at..];
                     for ky in 0..rows.window {
                         for kx in 0..columns.window {
-                            let Some((py, px)) = rows.place(oy, ky).zip(columns.place(ox, kx)) else { continue };
+                            let Some((py, px)) = rows.place(oy, ky).zip(columns.place(ox, kx)) else {
+                                continue;
+                            };
                             let x = &x[((b * rows.size + py) * columns.size + px) * self.channels..];
                             let w = &w[(ky * columns.window + kx) * outputs..];
                             for (o, sum) in sums.iter_mut().enumerate() {
@@ -229,7 +249,8 @@ pub(super) fn transposed(call: &Call) -> Result<Vec<Literal>> {
     let (w, x) = (call.input(1)?, call.input(2)?);
     let ([b, h, width, c], [o, kh, kw, i]) = (x.of_rank::<4>()?, w.of_rank::<4>()?);
     let out = call.output()?;
-    let [ob, oh, ow, oc] = <[usize; 4]>::try_from(out.dims()).map_err(|_| broken("its output is no picture".into()))?;
+    let [ob, oh, ow, oc] =
+        <[usize; 4]>::try_from(out.dims()).map_err(|_| broken("its output is no picture".into()))?;
     let shape = call.input(0)?.indices()?;
     if shape != [ob, oh, ow, oc].map(|d| d as i64) || (ob, oc, i) != (b, o, c) {
         return Err(broken(format!("kernels {} on {} make no {}", w.tensor.ty, x.tensor.ty, out.ty)));
@@ -281,7 +302,13 @@ struct Scatter {
 }
 
 impl Scatter {
-    fn sums<X: Copy, W: Copy, S: Copy>(&self, x: &[X], w: &[W], zero: S, add: impl Fn(S, X, W) -> S) -> Vec<S> {
+    fn sums<X: Copy, W: Copy, S: Copy>(
+        &self,
+        x: &[X],
+        w: &[W],
+        zero: S,
+        add: impl Fn(S, X, W) -> S,
+    ) -> Vec<S> {
         let ([b, h, width, c], [_, oh, ow, o], [kh, kw]) = (self.x, self.y, self.window);
         let mut y = vec![zero; b * oh * ow * o];
         for at in 0..b * h * width {
@@ -295,7 +322,8 @@ impl Scatter {
                     for channel in 0..o {
                         let sum = &mut y[((n * oh + oy) * ow + ox) * o + channel];
                         let kernel = &w[((channel * kh + ky) * kw + kx) * c..][..c];
-                        *sum = x[at * c..(at + 1) * c].iter().zip(kernel).fold(*sum, |s, (&x, &w)| add(s, x, w));
+                        *sum =
+                            x[at * c..(at + 1) * c].iter().zip(kernel).fold(*sum, |s, (&x, &w)| add(s, x, w));
                     }
                 }
             }

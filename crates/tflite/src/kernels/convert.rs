@@ -1,6 +1,6 @@
 //! Between integers and the numbers that they stand for.
 
-use super::{Arg, Call};
+use super::call::{Arg, Call};
 use crate::fixed::{multiply_by_quantized_multiplier, quantize_multiplier};
 use crate::model::broken;
 use systole_base::{DType, Literal, Result, f16};
@@ -19,7 +19,8 @@ pub(super) fn quantize(call: &Call) -> Result<Vec<Literal>> {
         DType::I8 | DType::U8 => {
             let (own, zero) = x.tensor.scale()?;
             let (m, shift) = quantize_multiplier(f64::from(own) / f64::from(scale));
-            let one = |q: i32| multiply_by_quantized_multiplier(q - zero, m, shift).saturating_add(zero_point);
+            let one =
+                |q: i32| multiply_by_quantized_multiplier(q - zero, m, shift).saturating_add(zero_point);
             bytes_of(&x)?.into_iter().map(one).collect()
         }
         other => return Err(call.unsupported(format_args!("elements of type {other}"))),
@@ -50,6 +51,36 @@ pub(super) fn dequantize(call: &Call) -> Result<Vec<Literal>> {
     }
     let channels = x.tensor.quantization.as_ref().map_or(1, |q| q.scale.len());
     call.made(&dequantized(&x, channels)?)
+}
+
+/// Floats that are multiplied with int8 weights, each batch as if it were int8: around 0 (dense) or with a zero point.
+pub(super) fn rounded(x: &[f32], batches: usize, around_0: bool) -> Vec<f32> {
+    let per = (x.len() / batches.max(1)).max(1);
+    x.chunks(per).flat_map(|x| if around_0 { rounded_around_0(x) } else { rounded_with_zero(x) }).collect()
+}
+
+fn rounded_around_0(x: &[f32]) -> Vec<f32> {
+    let range = x.iter().fold(0f32, |m, v| m.max(v.abs()));
+    if range == 0.0 {
+        return x.to_vec();
+    }
+    let (scale, inverse) = (range / 127.0, 127.0 / range);
+    x.iter().map(|v| (v * inverse).round().clamp(-127.0, 127.0) * scale).collect()
+}
+
+fn rounded_with_zero(x: &[f32]) -> Vec<f32> {
+    let (low, high) = x.iter().fold((0f64, 0f64), |(l, h), &v| (l.min(v.into()), h.max(v.into())));
+    if low == high {
+        return x.to_vec();
+    }
+    let scale = (high - low) / 255.0;
+    // The zero point that loses less of its own end.
+    let (from_low, from_high) = (-128.0 - low / scale, 127.0 - high / scale);
+    let zero = if 128.0 + (low / scale).abs() < 127.0 + (high / scale).abs() { from_low } else { from_high };
+    let zero = zero.clamp(-128.0, 127.0).round() as f32;
+    let inverse = (1.0 / scale) as f32;
+    let one = |&v: &f32| ((zero + v * inverse).round().clamp(-128.0, 127.0) - zero) * scale as f32;
+    x.iter().map(one).collect()
 }
 
 /// The numbers that integers stand for: scale · (q − zero point), in doubles.

@@ -1,6 +1,6 @@
 //! Products of matrices: FULLY_CONNECTED and BATCH_MATMUL.
 
-use super::Call;
+use super::call::Call;
 use super::conv::{dot_f32, dot_i16};
 use crate::fixed::{activation_range, multiply_by_quantized_multiplier, quantize_multiplier};
 use crate::model::broken;
@@ -11,7 +11,8 @@ use systole_base::{DType, Literal, Result};
 pub(super) fn fully_connected(call: &Call) -> Result<Vec<Literal>> {
     let (x, w) = (call.input(0)?, call.input(1)?);
     let [out, own] = w.of_rank::<2>()?;
-    if own == 0 || !x.tensor.ty.elements().is_multiple_of(own) || call.operator.int(Field::WeightsFormat) != 0 {
+    if own == 0 || !x.tensor.ty.elements().is_multiple_of(own) || call.operator.int(Field::WeightsFormat) != 0
+    {
         return Err(broken(format!("weights {} on {}", w.tensor.ty, x.tensor.ty)));
     }
     let rows = x.tensor.ty.elements() / own;
@@ -24,7 +25,14 @@ pub(super) fn fully_connected(call: &Call) -> Result<Vec<Literal>> {
     match (x.dtype(), w.dtype()) {
         (DType::I8, DType::I8) => integers(call, own, out),
         (DType::F32, DType::F32 | DType::I8) => {
-            let floats;
+            let (floats, rounded);
+            let x = match w.dtype() {
+                DType::F32 => x.elements::<f32>()?,
+                _ => {
+                    rounded = super::convert::rounded(x.elements::<f32>()?, rows, true);
+                    &rounded
+                }
+            };
             let w = match w.dtype() {
                 DType::F32 => w.elements::<f32>()?,
                 _ => {
@@ -35,7 +43,7 @@ pub(super) fn fully_connected(call: &Call) -> Result<Vec<Literal>> {
             let bias = call.bias::<f32>(2, out)?;
             let (low, high) = call.operator.activation()?.bounds();
             let mut y = Vec::with_capacity(rows * out);
-            for row in x.elements::<f32>()?.chunks_exact(own) {
+            for row in x.chunks_exact(own) {
                 for (o, w) in w.chunks_exact(own).enumerate() {
                     y.push((dot_f32(row, w) + bias.map_or(0.0, |b| b[o])).max(low).min(high));
                 }
@@ -80,7 +88,8 @@ pub(super) fn batch_matmul(call: &Call) -> Result<Vec<Literal>> {
     let (lead_a, [a0, a1]) = a.dims().split_last_chunk::<2>().ok_or_else(too_few)?;
     let (lead_b, [b0, b1]) = b.dims().split_last_chunk::<2>().ok_or_else(too_few)?;
     let (adj_a, adj_b) = (call.operator.is(Field::AdjX), call.operator.is(Field::AdjY));
-    let ((m, k), (k2, n)) = (if adj_a { (*a1, *a0) } else { (*a0, *a1) }, if adj_b { (*b1, *b0) } else { (*b0, *b1) });
+    let ((m, k), (k2, n)) =
+        (if adj_a { (*a1, *a0) } else { (*a0, *a1) }, if adj_b { (*b1, *b0) } else { (*b0, *b1) });
     let rank = lead_a.len().max(lead_b.len());
     let padded = |lead: &[usize]| [vec![1; rank - lead.len()], lead.to_vec()].concat();
     let (lead_a, lead_b) = (padded(lead_a), padded(lead_b));
@@ -99,7 +108,8 @@ pub(super) fn batch_matmul(call: &Call) -> Result<Vec<Literal>> {
             let (scale, zero) = call.output_scale()?;
             let factor = f64::from(sa * sb) / f64::from(scale);
             let (multiplier, shift) = quantize_multiplier(factor);
-            let wide = |q: &[i8], zero: i32| q.iter().map(|&q| i16::from(q) - zero as i16).collect::<Vec<_>>();
+            let wide =
+                |q: &[i8], zero: i32| q.iter().map(|&q| i16::from(q) - zero as i16).collect::<Vec<_>>();
             let (a, b) = (wide(a.elements()?, za), wide(b.elements()?, zb));
             let y = plan.each(&a, &b, |row, column| {
                 let y = multiply_by_quantized_multiplier(dot_i16(row, column), multiplier, shift);
@@ -141,7 +151,14 @@ impl Products {
     }
 
     /// A matrix of a batch as `rows` of `k`; it is stored the other way around where `turned`.
-    fn matrix<T: Copy>(&self, x: &[T], batch: usize, lead: &[usize], (rows, k): (usize, usize), turned: bool) -> Vec<T> {
+    fn matrix<T: Copy>(
+        &self,
+        x: &[T],
+        batch: usize,
+        lead: &[usize],
+        (rows, k): (usize, usize),
+        turned: bool,
+    ) -> Vec<T> {
         let (mut rest, mut at, mut stride) = (batch, 0, 1);
         for (size, own) in self.lead.iter().zip(lead).rev() {
             if *own != 1 {

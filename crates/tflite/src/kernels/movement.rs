@@ -1,7 +1,7 @@
 //! Elements that move whole: no arithmetic, any element type.
 
+use super::call::{Arg, Call};
 use super::element_wise::sources;
-use super::{Arg, Call};
 use crate::model::broken;
 use crate::op::{Field, Op};
 use systole_base::{DType, Literal, Result};
@@ -35,7 +35,8 @@ pub(super) fn pad(call: &Call) -> Result<Vec<Literal>> {
     if paddings.len() != 2 * rank || paddings.iter().any(|p| !(0..1 << 30).contains(p)) {
         return Err(broken(format!("paddings {paddings:?} of {rank} dimensions")));
     }
-    let edges: Vec<(usize, usize)> = paddings.chunks_exact(2).map(|p| (p[0] as usize, p[1] as usize)).collect();
+    let edges: Vec<(usize, usize)> =
+        paddings.chunks_exact(2).map(|p| (p[0] as usize, p[1] as usize)).collect();
     let dims: Vec<usize> = x.dims().iter().zip(&edges).map(|(d, (a, b))| a + d + b).collect();
     let n = call.check_output(&dims)?;
     let zero = match x.dtype() {

@@ -1,6 +1,6 @@
 //! Parts of tensors: slices, splits, gathered entries, pixels as channels.
 
-use super::Call;
+use super::call::Call;
 use super::movement::{picked, taken};
 use crate::model::broken;
 use crate::op::{Field, Op};
@@ -58,10 +58,20 @@ pub(super) fn strided_slice(call: &Call) -> Result<Vec<Literal>> {
         }
         let limit = |v: i64| if v < 0 { v.saturating_add(n) } else { v };
         let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
-        let first = if bit(Field::BeginMask, d) { if step > 0 { 0 } else { n - 1 } } else { limit(begin[d]).clamp(low, high) };
+        let first = if bit(Field::BeginMask, d) {
+            if step > 0 { 0 } else { n - 1 }
+        } else {
+            limit(begin[d]).clamp(low, high)
+        };
         let last = match (bit(Field::ShrinkAxisMask, d), bit(Field::EndMask, d)) {
             (true, _) => first.saturating_add(1),
-            (false, true) => if step > 0 { n } else { -1 },
+            (false, true) => {
+                if step > 0 {
+                    n
+                } else {
+                    -1
+                }
+            }
             (false, false) => limit(end[d]).clamp(low, high),
         };
         let step = if bit(Field::ShrinkAxisMask, d) { 1 } else { step };

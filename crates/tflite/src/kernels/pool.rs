@@ -1,6 +1,6 @@
 //! Poolings of pictures. What lies outside the picture is left out.
 
-use super::Call;
+use super::call::Call;
 use super::window::{Slide, slides};
 use crate::fixed::activation_range;
 use crate::op::Field;
@@ -25,7 +25,8 @@ impl Pool {
 
     /// Each window folded, and how many places it has inside.
     fn fold<T: Copy, S: Copy>(&self, x: &[T], start: S, add: impl Fn(S, T) -> S) -> Vec<(S, usize)> {
-        let mut y = Vec::with_capacity(self.batch * self.rows.positions * self.columns.positions * self.channels);
+        let mut y =
+            Vec::with_capacity(self.batch * self.rows.positions * self.columns.positions * self.channels);
         let inside = |slide: &Slide, at: usize| {
             let first = (at * slide.stride).saturating_sub(slide.before);
             first..(at * slide.stride + slide.window).saturating_sub(slide.before).min(slide.size)
@@ -60,7 +61,7 @@ pub(super) fn average(call: &Call) -> Result<Vec<Literal>> {
             let (low, high) = activation_range(activation, scale, zero);
             let mean = |(sum, n): (i32, usize)| {
                 let n = (n as i32).max(1);
-                let y = if sum > 0 { (sum + n / 2) / n } else { (sum - n / 2) / n };
+                let y = if sum > 0 { sum.wrapping_add(n / 2) / n } else { sum.wrapping_sub(n / 2) / n };
                 y.max(low).min(high) as i8
             };
             let sums = pool.fold(x.elements::<i8>()?, 0i32, |s, q| s.wrapping_add(q.into()));
@@ -85,7 +86,9 @@ pub(super) fn max(call: &Call) -> Result<Vec<Literal>> {
             let (scale, zero) = call.output_scale()?;
             let (low, high) = activation_range(activation, scale, zero);
             let all = pool.fold(x.elements::<i8>()?, i8::MIN, i8::max);
-            call.made(&all.into_iter().map(|(q, _)| i32::from(q).max(low).min(high) as i8).collect::<Vec<i8>>())
+            call.made(
+                &all.into_iter().map(|(q, _)| i32::from(q).max(low).min(high) as i8).collect::<Vec<i8>>(),
+            )
         }
         DType::F32 => {
             let (low, high) = activation.bounds();

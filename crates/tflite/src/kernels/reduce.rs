@@ -1,6 +1,6 @@
 //! Reductions over dimensions.
 
-use super::Call;
+use super::call::Call;
 use crate::fixed::{multiply_by_quantized_multiplier, quantize_multiplier};
 use crate::model::broken;
 use crate::op::{Field, Op};
@@ -32,7 +32,10 @@ pub(super) fn reduce(call: &Call) -> Result<Vec<Literal>> {
         }
         DType::I8 => {
             let mut sums = vec![0i32; outputs];
-            x.elements::<i8>()?.iter().zip(&targets).for_each(|(&q, &t)| sums[t] = sums[t].wrapping_add(q.into()));
+            x.elements::<i8>()?
+                .iter()
+                .zip(&targets)
+                .for_each(|(&q, &t)| sums[t] = sums[t].wrapping_add(q.into()));
             let ((own, own_zero), (scale, zero)) = (x.tensor.scale()?, call.output_scale()?);
             let (mut m, mut shift) = quantize_multiplier(f64::from(own) / f64::from(scale));
             if op == Op::Mean {
@@ -43,7 +46,8 @@ pub(super) fn reduce(call: &Call) -> Result<Vec<Literal>> {
             }
             let one = |&sum: &i32| {
                 let centred = sum.wrapping_sub(own_zero.wrapping_mul(n as i32));
-                multiply_by_quantized_multiplier(centred, m, shift).saturating_add(zero).clamp(-128, 127) as i8
+                multiply_by_quantized_multiplier(centred, m, shift).saturating_add(zero).clamp(-128, 127)
+                    as i8
             };
             call.made(&sums.iter().map(one).collect::<Vec<i8>>())
         }

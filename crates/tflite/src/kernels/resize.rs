@@ -1,7 +1,7 @@
 //! Pictures of another size: `x: T[B, H, W, C] → T[B, H', W', C]`.
 
+use super::call::{Arg, Call};
 use super::movement::picked;
-use super::{Arg, Call};
 use crate::model::broken;
 use crate::op::Field;
 use systole_base::{DType, Literal, Result};
@@ -23,7 +23,8 @@ pub(super) fn nearest(call: &Call) -> Result<Vec<Literal>> {
     let (x, [b, h, w, c], [oh, ow]) = sizes(call)?;
     let (align, half) = (call.operator.is(Field::AlignCorners), call.operator.is(Field::HalfPixelCenters));
     let place = |at: usize, size: usize, out: usize| {
-        let scale = if align && out > 1 { (size - 1) as f32 / (out - 1) as f32 } else { size as f32 / out as f32 };
+        let scale =
+            if align && out > 1 { (size - 1) as f32 / (out - 1) as f32 } else { size as f32 / out as f32 };
         let at = (at as f32 + if half { 0.5 } else { 0.0 }) * scale;
         (if align { at.round() } else { at.floor() }.max(0.0) as usize).min(size - 1)
     };

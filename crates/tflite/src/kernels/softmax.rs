@@ -1,6 +1,6 @@
 //! Over the last dimension: SOFTMAX, L2_NORMALIZATION.
 
-use super::Call;
+use super::call::Call;
 use crate::fixed::{divide_by_power, exp_on_negative_values, high_mul, quantize_multiplier, reciprocal};
 use crate::model::broken;
 use crate::op::Field;
@@ -10,7 +10,8 @@ use systole_base::{DType, Literal, Result};
 pub(super) fn softmax(call: &Call) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
-    let n = x.dims().last().copied().filter(|&n| n > 0).ok_or_else(|| broken("it has nothing to sum".into()))?;
+    let n =
+        x.dims().last().copied().filter(|&n| n > 0).ok_or_else(|| broken("it has nothing to sum".into()))?;
     let beta = call.operator.number(Field::Beta);
     match x.dtype() {
         DType::F32 => {
@@ -56,7 +57,9 @@ fn row_of_integers(row: &[i8], least: i32, scaled: impl Fn(i32) -> i32, y: &mut 
     let sum = exps.iter().flatten().fold(0i32, |sum, &e| sum.wrapping_add(divide_by_power(e, 12)));
     let (factor, over) = reciprocal(sum);
     y.extend(exps.iter().map(|e| match e {
-        Some(e) => (divide_by_power(high_mul(factor, *e), over + 23).saturating_sub(128)).clamp(-128, 127) as i8,
+        Some(e) => {
+            (divide_by_power(high_mul(factor, *e), over + 23).saturating_sub(128)).clamp(-128, 127) as i8
+        }
         None => -128,
     }));
 }
@@ -65,7 +68,8 @@ fn row_of_integers(row: &[i8], least: i32, scaled: impl Fn(i32) -> i32, y: &mut 
 pub(super) fn l2_normalization(call: &Call) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
-    let n = x.dims().last().copied().filter(|&n| n > 0).ok_or_else(|| broken("it has nothing to sum".into()))?;
+    let n =
+        x.dims().last().copied().filter(|&n| n > 0).ok_or_else(|| broken("it has nothing to sum".into()))?;
     if x.dtype() != DType::F32 {
         return Err(call.unsupported(format_args!("elements of type {}", x.dtype())));
     }

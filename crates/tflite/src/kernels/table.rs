@@ -1,6 +1,6 @@
 //! One operand, element by element: int8 by a table of 256 entries, or by a multiplier and a clamp.
 
-use super::Call;
+use super::call::Call;
 use crate::fixed::{
     activation_range, divide_by_power, multiply_by_quantized_multiplier, quantize_multiplier,
 };
@@ -25,7 +25,8 @@ pub(super) fn function(call: &Call) -> Result<Vec<Literal>> {
                 ((y * inverse).round() + zero as f32).clamp(-128.0, 127.0) as i8
             };
             let entries: Vec<i8> = (-128..128).map(entry).collect();
-            let y: Vec<i8> = x.elements::<i8>()?.iter().map(|&q| entries[(i32::from(q) + 128) as usize]).collect();
+            let y: Vec<i8> =
+                x.elements::<i8>()?.iter().map(|&q| entries[(i32::from(q) + 128) as usize]).collect();
             call.made(&y)
         }
         other => Err(call.unsupported(format_args!("elements of type {other}"))),
@@ -36,35 +37,43 @@ fn value(op: Op, approximate: bool, x: f32) -> f32 {
     match op {
         Op::Logistic => 1.0 / (1.0 + (-x).exp()),
         Op::Tanh => x.tanh(),
-        Op::Elu => if x < 0.0 { x.exp_m1() } else { x },
+        Op::Elu => {
+            if x < 0.0 {
+                x.exp_m1()
+            } else {
+                x
+            }
+        }
         Op::Exp => x.exp(),
         Op::Sqrt => x.sqrt(),
         Op::Rsqrt => 1.0 / x.sqrt(),
         Op::Neg => -x,
         _ if approximate => {
-            let inner = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2 * (x + 0.044715 * x * x * x);
+            let inner = std::f32::consts::FRAC_2_SQRT_PI
+                * std::f32::consts::FRAC_1_SQRT_2
+                * (x + 0.044715 * x * x * x);
             0.5 * x * (1.0 + inner.tanh())
         }
-        _ => 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2)),
+        _ => 0.5 * x * erfc(x * -std::f32::consts::FRAC_1_SQRT_2),
     }
 }
 
-/// By its series near 0 and its continued fraction far from it, in doubles.
-fn erf(x: f32) -> f32 {
+/// 1 − erf x: by the series of erf near 0 and a continued fraction far from it, in doubles.
+fn erfc(x: f32) -> f32 {
     let x = f64::from(x);
     let a = x.abs();
-    let value = if a < 2.5 {
+    let of_positive = if a < 2.5 {
         let (mut term, mut sum) = (a, a);
         for n in 1..60 {
             term *= -a * a / f64::from(n);
             sum += term / f64::from(2 * n + 1);
         }
-        sum * std::f64::consts::FRAC_2_SQRT_PI
+        1.0 - sum * std::f64::consts::FRAC_2_SQRT_PI
     } else {
         let fraction = (1..60).rev().fold(a, |below, k| a + f64::from(k) / 2.0 / below);
-        1.0 - (-a * a).exp() / (fraction * std::f64::consts::PI.sqrt())
+        (-a * a).exp() / (fraction * std::f64::consts::PI.sqrt())
     };
-    value.copysign(x) as f32
+    (if x < 0.0 { 2.0 - of_positive } else { of_positive }) as f32
 }
 
 /// RELU and its kin, LEAKY_RELU, HARD_SWISH.
@@ -82,7 +91,13 @@ pub(super) fn clamped(call: &Call) -> Result<Vec<Literal>> {
         DType::F32 => {
             let (low, high) = activation.bounds();
             let of = |&x: &f32| match call.operator.op {
-                Op::LeakyRelu => if x > 0.0 { x } else { x * alpha },
+                Op::LeakyRelu => {
+                    if x > 0.0 {
+                        x
+                    } else {
+                        x * alpha
+                    }
+                }
                 Op::HardSwish => x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
                 _ => x.max(low).min(high),
             };

@@ -1,6 +1,6 @@
 //! Windows that slide over pictures: sizes, borders, and which of a window's places lie inside.
 
-use super::Call;
+use super::call::Call;
 use crate::model::broken;
 use crate::op::Field;
 use systole_base::Result;
@@ -50,7 +50,8 @@ pub(super) fn slides(
     let same = is_same(call)?;
     let dilation = |field| if dilated { call.at_least_1(field) } else { Ok(1) };
     let rows = Slide::new(h, window[0], call.at_least_1(Field::StrideH)?, dilation(Field::DilationH)?, same)?;
-    let columns = Slide::new(w, window[1], call.at_least_1(Field::StrideW)?, dilation(Field::DilationW)?, same)?;
+    let columns =
+        Slide::new(w, window[1], call.at_least_1(Field::StrideW)?, dilation(Field::DilationW)?, same)?;
     Ok([rows, columns])
 }
 

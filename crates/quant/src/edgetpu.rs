@@ -1,0 +1,171 @@
+//! What the Edge TPU's compiler would do with a graph, by the published rules: which operators go to the chip, why the others
+//! do not, how much of the on-chip memory the weights take. An estimate, not the compiler, which is closed.
+
+use systole_ir::DType;
+use systole_tflite::{Activation, Field, Model, Op, Operator, Tensor};
+
+/// Bytes of on-chip memory for weights that users report as free for a small model: 7.86 MiB.
+pub const CACHE: usize = 8_241_807;
+/// Products a second: 64 × 64 units at 480 MHz.
+const PRODUCTS: f64 = 64.0 * 64.0 * 480e6;
+/// Seconds that an inference takes at least, over USB.
+const FLOOR: f64 = 0.28e-3;
+/// Seconds a byte of weights that must be sent for each inference: 64 KiB in 1.3 ms, the floor included.
+const SENDING: f64 = (1.3e-3 - FLOOR) / 65536.0;
+
+/// Where an operator would run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed {
+    /// Its number in the graph.
+    pub operator: usize,
+    /// Why it stays on the CPU; `None`: the chip runs it.
+    pub reason: Option<String>,
+}
+
+/// What would become of a graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mapping {
+    /// Each operator.
+    pub operators: Vec<Placed>,
+    /// Bytes of weights of those on the chip.
+    pub weights: usize,
+    /// Bytes of weights that do not fit and are sent for each inference.
+    pub sent: usize,
+    /// Products of weights and values on the chip.
+    pub products: u64,
+    /// Seconds of an inference on the chip at its peak: an estimate, and a bound from below.
+    pub seconds: f64,
+}
+
+/// What would become of a graph, operator by operator: from the inputs on they go to the chip, up to the first that it does
+/// not take; that one and all after it stay on the CPU.
+pub fn edgetpu(model: &Model) -> Mapping {
+    let mut stopped: Option<String> = None;
+    let mut placed = Vec::new();
+    let (mut weights, mut products) = (0, 0);
+    for (n, o) in model.operators.iter().enumerate() {
+        let is_edge = matches!(o.op, Op::Quantize | Op::Dequantize) && at_the_edge(model, n);
+        let own =
+            if is_edge { Some("it converts at the edge of the graph".into()) } else { refused(model, o) };
+        let reason = match (&stopped, own) {
+            (None, None) => None,
+            (None, Some(why)) => {
+                if !is_edge {
+                    stopped = Some(format!("it comes after {}", model.place(n)));
+                }
+                Some(why)
+            }
+            (Some(after), own) => Some(own.unwrap_or(after.clone())),
+        };
+        if reason.is_none() {
+            weights += constants(model, o).map(|t| t.ty.bytes()).sum::<usize>();
+            products += count(model, o);
+        }
+        placed.push(Placed { operator: n, reason });
+    }
+    let sent = weights.saturating_sub(CACHE);
+    let seconds = FLOOR + products as f64 / PRODUCTS + sent as f64 * SENDING;
+    Mapping { operators: placed, weights, sent, products, seconds }
+}
+
+fn constants<'a>(model: &'a Model, o: &'a Operator) -> impl Iterator<Item = &'a Tensor> {
+    o.inputs.iter().flatten().filter_map(|&i| model.tensors.get(i)).filter(|t| t.data.is_some())
+}
+
+fn at_the_edge(model: &Model, n: usize) -> bool {
+    let o = &model.operators[n];
+    let first = o.inputs.iter().flatten().any(|i| model.inputs.contains(i));
+    first || o.outputs.iter().any(|i| model.outputs.contains(i))
+}
+
+/// Products of weights and values.
+fn count(model: &Model, o: &Operator) -> u64 {
+    let elements = |i: usize| model.tensors.get(i).map_or(0, |t| t.ty.elements() as u64);
+    let made = o.outputs.first().map_or(0, |&i| elements(i));
+    let w = o.inputs.get(1).copied().flatten().and_then(|i| model.tensors.get(i));
+    let Some(w) = w else { return 0 };
+    let of =
+        |range: std::ops::Range<usize>| w.dims().get(range).unwrap_or(&[]).iter().product::<usize>() as u64;
+    let rank = w.dims().len();
+    match o.op {
+        Op::Conv2D | Op::FullyConnected => made * of(1..rank),
+        Op::DepthwiseConv2D => made * of(1..3),
+        Op::TransposeConv => o.inputs.get(2).copied().flatten().map_or(0, elements) * of(0..3),
+        _ => 0,
+    }
+}
+
+/// Why the chip does not take an operator, the others aside.
+fn refused(model: &Model, o: &Operator) -> Option<String> {
+    let tensor = |i: Option<usize>| i.and_then(|i| model.tensors.get(i));
+    let x = tensor(o.inputs.first().copied().flatten())?;
+    let y = tensor(o.outputs.first().copied())?;
+    let is_byte = |t: &Tensor| matches!(t.ty.dtype, DType::I8 | DType::U8);
+    let data =
+        if matches!(o.op, Op::TransposeConv) { tensor(o.inputs.get(2).copied().flatten())? } else { x };
+    if !is_byte(data) || !is_byte(y) {
+        return Some(format!("it works on {}: the chip takes int8 alone (`--int8`)", data.ty.dtype));
+    }
+    if o.inputs.iter().flatten().any(|&i| model.tensors.get(i).is_some_and(|t| t.ty.rank() > 4)) {
+        return Some("it has more than four dimensions".into());
+    }
+    by_rule(model, o, x, y)
+}
+
+/// The limits of each operator that works on int8.
+fn by_rule(model: &Model, o: &Operator, x: &Tensor, y: &Tensor) -> Option<String> {
+    use Op::*;
+    let tensor = |i: Option<usize>| i.and_then(|i| model.tensors.get(i));
+    let fused = o.activation().ok().filter(|a| *a != Activation::None);
+    match o.op {
+        Add | Sub | Mul | Maximum | Minimum | Logistic | Relu | Relu6 | ReluN1To1 | Tanh
+        | L2Normalization | DepthwiseConv2D | Reshape | Slice | SpaceToDepth | Split | ExpandDims | Prelu
+        | Quantize | Rsqrt | SquaredDifference | Transpose | Sum | ReduceMax => None,
+        Conv2D => {
+            let w = tensor(o.inputs.get(1).copied().flatten())?;
+            match (x.dims().last() != w.dims().last(), o.int(Field::DilationH) != o.int(Field::DilationW)) {
+                (true, _) => Some(
+                    "groups of channels are version 6, which its compiler refuses for the whole file".into(),
+                ),
+                (_, true) => Some("its dilation differs between rows and columns".into()),
+                _ => None,
+            }
+        }
+        TransposeConv => fused
+            .map(|_| "a fused activation is version 4, which its compiler refuses for the whole file".into()),
+        AveragePool2D | MaxPool2D | Concatenation => fused.map(|_| "it has a fused activation".into()),
+        FullyConnected => {
+            let rows: usize = y.dims().iter().rev().skip(1).product();
+            (rows != 1).then(|| format!("its output {} has several rows; one is taken", y.ty))
+        }
+        Mean => {
+            let axes = tensor(o.inputs.get(1).copied().flatten())?.data.as_ref()?.to_f64s();
+            let places = axes.iter().all(|&a| x.ty.rank() == 4 && (a == 1.0 || a == 2.0));
+            match (places, x.dims().iter().product::<usize>() > 64 * 128 * 3 * 16) {
+                (false, _) => Some("it averages over something else than rows and columns".into()),
+                (_, true) => Some("its map is large: users average windows of the whole size instead".into()),
+                _ => None,
+            }
+        }
+        Pad => {
+            let p = tensor(o.inputs.get(1).copied().flatten())?.data.as_ref()?.to_f64s();
+            let outer = p.len() == 8 && p[..2].iter().chain(&p[6..]).any(|&v| v != 0.0);
+            (outer || p.len() != 8).then(|| "it pads something else than rows and columns".into())
+        }
+        Softmax => {
+            let n = y.ty.elements();
+            let rows = n / y.dims().last().copied().unwrap_or(1).max(1);
+            (rows != 1 || n > 16_000)
+                .then(|| format!("it takes {} at once: one row of 16,000 at most is taken", y.ty))
+        }
+        ResizeBilinear | ResizeNearest => o
+            .is(Field::HalfPixelCenters)
+            .then(|| "half-pixel centres are version 3, which older compilers refuse".into()),
+        Squeeze => None,
+        StridedSlice => {
+            let steps = tensor(o.inputs.get(3).copied().flatten())?.data.as_ref()?.to_f64s();
+            steps.iter().any(|&s| s != 1.0).then(|| "its strides are not 1".into())
+        }
+        other => Some(format!("{other} is not among its operators")),
+    }
+}

@@ -1,0 +1,187 @@
+//! Two ways to lose less, after Nagel et al. 2019 (Data-Free Quantization Through Weight Equalization and Bias
+//! Correction): channels of neighbours are given equal ranges before, and what rounding of weights moves the mean by is taken
+//! off the bias after.
+
+use crate::calibrate::is_float;
+use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_tflite::{Activation, Interpreter, Model, Op, Operator};
+
+/// How often neighbours are equalised: each pair changes the next one's ranges.
+const ROUNDS: usize = 10;
+
+/// The same function on floats, with each channel between two convolutions or dense layers scaled so that the weights before and
+/// after it have one range. Only pairs with nothing or RELU between them change.
+///
+/// # Errors
+/// When the graph's constants are not floats.
+pub fn equalize(model: &Model) -> Result<Model> {
+    let mut made = model.clone();
+    for _ in 0..ROUNDS {
+        for n in 0..made.operators.len() {
+            if let Some(next) = partner(&made, n) {
+                equalize_pair(&mut made, n, next)?;
+            }
+        }
+    }
+    Ok(made)
+}
+
+fn is_weighted(op: Op) -> bool {
+    matches!(op, Op::Conv2D | Op::DepthwiseConv2D | Op::FullyConnected)
+}
+
+/// The one operator that reads what operator `n` makes, where both have weights of their own.
+fn partner(model: &Model, n: usize) -> Option<usize> {
+    let o = model.operators.get(n)?;
+    let y = *o.outputs.first()?;
+    let fits = |o: &Operator| is_weighted(o.op) && owned(model, o).is_some();
+    let passes = matches!(o.activation().ok()?, Activation::None | Activation::Relu);
+    if !fits(o) || !passes || model.outputs.contains(&y) {
+        return None;
+    }
+    let mut readers = model.operators.iter().enumerate().filter(|(_, o)| o.inputs.contains(&Some(y)));
+    let (next, reader) = readers.next()?;
+    let plain = reader.inputs.first() == Some(&Some(y)) && fits(reader) && readers.next().is_none();
+    let (_, before, _) = owned(model, o)?;
+    let (_, _, dims) = owned(model, reader)?;
+    // Groups of channels and flattened pictures are left alone.
+    let own = if reader.op == Op::DepthwiseConv2D { *dims.get(3)? } else { *dims.last()? };
+    (plain && own == before).then_some(next)
+}
+
+/// Weights that one operator alone reads: their number, the operator's output channels, their dimensions.
+fn owned(model: &Model, o: &Operator) -> Option<(usize, usize, Vec<usize>)> {
+    let w = o.inputs.get(1).copied().flatten()?;
+    let alone = model.operators.iter().filter(|o| o.inputs.contains(&Some(w))).count() == 1;
+    let dims = model.tensors.get(w)?.dims().to_vec();
+    let channels = if o.op == Op::DepthwiseConv2D { *dims.last()? } else { *dims.first()? };
+    (alone && is_float(model, w) && model.tensors[w].data.is_some()).then_some((w, channels, dims))
+}
+
+fn equalize_pair(model: &mut Model, n: usize, next: usize) -> Result<()> {
+    let (a, b) = (model.operators[n].clone(), model.operators[next].clone());
+    let (Some((wa, channels, _)), Some((wb, _, _))) = (owned(model, &a), owned(model, &b)) else {
+        return Ok(());
+    };
+    let Some(bias) = a.inputs.get(2).copied().flatten() else { return Ok(()) };
+    let (mut first, mut second, mut offset) = (floats(model, wa)?, floats(model, wb)?, floats(model, bias)?);
+    let per = first.len() / channels.max(1);
+    let made_by = |at: usize| if a.op == Op::DepthwiseConv2D { at % channels } else { at / per.max(1) };
+    // The last dimension is the input's channels, of single channels the output's too.
+    let read_by = |at: usize| at % channels;
+    let greatest = |values: &[f32], channel: &dyn Fn(usize) -> usize| {
+        let mut all = vec![0f32; channels];
+        values.iter().enumerate().for_each(|(at, v)| all[channel(at)] = all[channel(at)].max(v.abs()));
+        all
+    };
+    let (ranges, next_ranges) = (greatest(&first, &made_by), greatest(&second, &read_by));
+    let factor = |(a, b): (&f32, &f32)| {
+        let s = (a / b).sqrt();
+        if s.is_normal() { s.clamp(1e-3, 1e3) } else { 1.0 }
+    };
+    let factors: Vec<f32> = ranges.iter().zip(&next_ranges).map(factor).collect();
+    first.iter_mut().enumerate().for_each(|(at, v)| *v /= factors[made_by(at)]);
+    offset.iter_mut().zip(&factors).for_each(|(v, s)| *v /= s);
+    second.iter_mut().enumerate().for_each(|(at, v)| *v *= factors[read_by(at)]);
+    [(wa, first), (wb, second), (bias, offset)].into_iter().try_for_each(|(t, values)| set(model, t, &values))
+}
+
+fn floats(model: &Model, tensor: usize) -> Result<Vec<f32>> {
+    let t = model.tensor(tensor)?;
+    let data = t
+        .data
+        .as_ref()
+        .ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is no constant", t.name)))?;
+    Ok(data.as_slice::<f32>()?.to_vec())
+}
+
+fn set(model: &mut Model, tensor: usize, values: &[f32]) -> Result<()> {
+    let shape = model.tensor(tensor)?.ty.shape.clone();
+    model.tensors[tensor].data = Some(Literal::from_slice(shape, values)?);
+    Ok(())
+}
+
+/// The int8 graph with its biases moved by what the rounding of weights adds to the mean of each channel, for the means of
+/// inputs on `samples`; what a picture's border changes is left out of account.
+///
+/// # Errors
+/// When a sample does not fit.
+pub fn correct_bias(float: &Model, int8: &Model, samples: &[Literal]) -> Result<Model> {
+    let means = means(float, samples)?;
+    let mut made = int8.clone();
+    for o in float.operators.iter().filter(|o| is_weighted(o.op)) {
+        let name = |i: Option<usize>| i.and_then(|i| float.tensors.get(i)).map(|t| t.name.as_str());
+        let own = name(o.outputs.first().copied());
+        let twin = int8.operators.iter().find(|q| {
+            q.op == o.op
+                && q.outputs.first().and_then(|&y| int8.tensors.get(y)).map(|t| t.name.as_str()) == own
+        });
+        let (Some(twin), Some(x), Some(w)) =
+            (twin, o.inputs.first().copied().flatten(), o.inputs.get(1).copied().flatten())
+        else {
+            continue;
+        };
+        let (Some(q), Some(bias)) =
+            (twin.inputs.get(1).copied().flatten(), twin.inputs.get(2).copied().flatten())
+        else {
+            continue;
+        };
+        let moved = moved(float.tensor(w)?, int8.tensor(q)?, &means[x], o.op == Op::DepthwiseConv2D)?;
+        let t = int8.tensor(bias)?;
+        let (Some(data), Some(steps), Some(moved)) = (&t.data, &t.quantization, moved) else { continue };
+        let Ok(values) = data.as_slice::<i32>() else { continue };
+        let step = |c: usize| f64::from(steps.scale[if steps.scale.len() == 1 { 0 } else { c }]);
+        let one = |(c, (&b, m)): (usize, (&i32, &f64))| b.saturating_sub((m / step(c)).round() as i32);
+        let corrected: Vec<i32> = values.iter().zip(&moved).enumerate().map(one).collect();
+        made.tensors[bias].data = Some(Literal::from_slice(&t.ty.shape, &corrected)?);
+    }
+    Ok(made)
+}
+
+/// Σ (w' − w) · mean of the input's channel, for each output channel; `None` where the weights stayed floats.
+fn moved(
+    w: &systole_tflite::Tensor,
+    q: &systole_tflite::Tensor,
+    means: &[f64],
+    is_depthwise: bool,
+) -> Result<Option<Vec<f64>>> {
+    let (Some(exact), Some(rounded), Some(scheme)) = (&w.data, &q.data, &q.quantization) else {
+        return Ok(None);
+    };
+    let (Ok(exact), Ok(rounded)) = (exact.as_slice::<f32>(), rounded.as_slice::<i8>()) else {
+        return Ok(None);
+    };
+    let channels = if is_depthwise { w.dims().last() } else { w.dims().first() }.copied().unwrap_or(0);
+    let per = exact.len() / channels.max(1);
+    if channels == 0 || means.is_empty() {
+        return Ok(None);
+    }
+    let multiplier = if is_depthwise { channels / means.len().max(1) } else { 1 };
+    let mut sums = vec![0.0; channels];
+    for (at, (&w, &q)) in exact.iter().zip(rounded).enumerate() {
+        let c = if is_depthwise { at % channels } else { at / per };
+        let input = if is_depthwise { c / multiplier.max(1) } else { at % means.len() };
+        let scale = scheme.scale[if scheme.scale.len() == 1 { 0 } else { c }];
+        sums[c] +=
+            (f64::from(scale) * f64::from(q) - f64::from(w)) * means.get(input).copied().unwrap_or(0.0);
+    }
+    Ok(Some(sums))
+}
+
+/// The mean of each channel (the last dimension) of each tensor.
+fn means(model: &Model, samples: &[Literal]) -> Result<Vec<Vec<f64>>> {
+    let interpreter = Interpreter::new(model)?;
+    let mut sums: Vec<(Vec<f64>, f64)> = vec![(Vec::new(), 0.0); model.tensors.len()];
+    for sample in samples {
+        interpreter.run_with(std::slice::from_ref(sample), |i, x| {
+            let (Ok(values), Some(&channels)) = (x.as_slice::<f32>(), x.shape().dims().last()) else {
+                return;
+            };
+            let (sum, n) = &mut sums[i];
+            sum.resize(channels, 0.0);
+            values.iter().enumerate().for_each(|(at, v)| sum[at % channels] += f64::from(*v));
+            *n += (values.len() / channels.max(1)) as f64;
+        })?;
+    }
+    Ok(sums.into_iter().map(|(sum, n)| sum.into_iter().map(|s| s / n.max(1.0)).collect()).collect())
+}

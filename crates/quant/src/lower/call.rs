@@ -1,0 +1,56 @@
+//! A layer as its family sees it: its arguments, its weights, and the graph that grows.
+
+use crate::builder::Builder;
+use serde_json::Value;
+use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_nn::{LayerNode, Model as Layers};
+
+/// A layer that becomes operators.
+pub(crate) struct Call<'a> {
+    pub b: &'a mut Builder,
+    pub layers: &'a Layers,
+    pub node: &'a LayerNode,
+    /// Tensors that feed it.
+    pub inputs: Vec<usize>,
+    /// Shape of its output, the batch of 1 included.
+    pub output: Vec<usize>,
+}
+
+impl Call<'_> {
+    /// Its arguments, as its struct.
+    pub fn arguments<T: serde::de::DeserializeOwned>(&self) -> Result<T> {
+        let config: Value = self.node.layer.layer().config();
+        serde_json::from_value(config).map_err(|e| {
+            let what = format!("the arguments of {} cannot be read", self.node.layer.class_name());
+            Error::new(ErrorKind::Bug, what).because(e.to_string())
+        })
+    }
+
+    /// The tensor that feeds it.
+    pub fn input(&self) -> usize {
+        self.inputs[0]
+    }
+
+    pub fn dims(&self) -> Vec<usize> {
+        self.b.dims(self.inputs[0])
+    }
+
+    pub fn name(&self) -> String {
+        self.node.name.clone()
+    }
+
+    /// One of its weights.
+    pub fn weight(&self, name: &str) -> Result<Literal> {
+        let value = self.layers.weight(&format!("{}/{name}", self.node.name))?;
+        if value.to_f32s().iter().any(|v| !v.is_finite()) {
+            return Err(Error::new(ErrorKind::Numeric, format!("its {name} has NaN or infinite values"))
+                .hint("load an earlier checkpoint, or train again with a smaller learning rate"));
+        }
+        Ok(value)
+    }
+
+    /// One of its weights where there is one, else zeros.
+    pub fn bias(&self, used: bool, channels: usize) -> Result<Vec<f32>> {
+        if used { Ok(self.weight("bias")?.to_f32s()) } else { Ok(vec![0.0; channels]) }
+    }
+}
