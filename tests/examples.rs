@@ -67,7 +67,9 @@ fn custom_loss() {
 #[test]
 fn grid() {
     let text = run("grid");
-    for told in ["vector sum: 1000 elements in 16 blocks", "13824 reads of a", "1728 with tiles", "32-way", "1-way"] {
+    for told in
+        ["vector sum: 1000 elements in 16 blocks", "13824 reads of a", "1728 with tiles", "32-way", "1-way"]
+    {
         assert!(text.contains(told), "{told}\n{text}");
     }
     assert!(text.contains("races, the first of them\n  tile_a[0]: thread 0 of block 0 writes"), "{text}");

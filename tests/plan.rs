@@ -497,7 +497,9 @@ fn the_guide_to_the_first_tpu_runs() {
     for (name, words) in [("mlp1", "0.8 (MLP1)"), ("lstm0", "2.5 (LSTM0)"), ("lstm1", "2.7 (LSTM1)")] {
         let json = f.run(&["tpu1", &format!("tpu1/{name}"), "--json"]).ok().json();
         let rows = ["array_active", "weight_stall", "weight_shift", "non_matrix"];
-        let of = |key: &str| (json["shares"][key].as_f64().unwrap() - json["paper"]["shares"][key].as_f64().unwrap()).abs();
+        let of = |key: &str| {
+            (json["shares"][key].as_f64().unwrap() - json["paper"]["shares"][key].as_f64().unwrap()).abs()
+        };
         let mean = 100.0 * rows.iter().map(|r| of(r)).sum::<f64>() / 4.0;
         assert!(page.contains(words) && words.starts_with(&format!("{mean:.1}")), "{name}: {mean}");
     }
@@ -509,8 +511,10 @@ fn the_first_tpu_tells_shares_what_if_and_today() {
     let json = f.run(&["tpu1", "tpu1/mlp0", "--json", "--trace", "trace.json", "--compare"]).ok().json();
     let number = |v: &Value| v.as_f64().unwrap_or_else(|| panic!("{json}"));
     let shares = &json["shares"];
-    let all: f64 =
-        ["array_active", "weight_stall", "weight_shift", "non_matrix"].iter().map(|k| number(&shares[*k])).sum();
+    let all: f64 = ["array_active", "weight_stall", "weight_shift", "non_matrix"]
+        .iter()
+        .map(|k| number(&shares[*k]))
+        .sum();
     assert!((all - 1.0).abs() < 1e-9 && (number(&shares["array_active"]) - 0.127).abs() < 0.005);
     assert!((number(&json["cycles_per_tile"]) - 1575.0).abs() < 20.0 && number(&json["tops"]) > 10.0);
     assert!((number(&json["what_if"]["memory × 4"]) - 3.0).abs() < 0.2);
@@ -521,14 +525,18 @@ fn the_first_tpu_tells_shares_what_if_and_today() {
     let text = f.run(&["tpu1", "tpu1/cnn1"]).ok().out;
     assert!(text.contains("qualitative only") && text.contains("Not published, chosen here"), "{text}");
     let listing = f.run(&["tpu1", "tpu1/mlp1", "--instructions"]).ok().out;
-    assert!(listing.contains("read_weights") && listing.contains("matrix_multiply") && listing.contains("halt"));
+    assert!(
+        listing.contains("read_weights") && listing.contains("matrix_multiply") && listing.contains("halt")
+    );
 }
 
 #[test]
 fn what_the_first_tpu_cannot_do_is_told() {
     let f = Folder::new("tpu1-errors");
-    f.run(&["tpu1", "tpu1/mlp0", "--batch", "5000"]).fails(1, &["5000 rows of accumulators", "`fc_0`", "--batch 4096"]);
-    f.run(&["tpu1", "tpu1/cnn1", "--batch", "60"]).fails(1, &["unified buffer has 24.0 MiB", "layer `", "--batch "]);
+    f.run(&["tpu1", "tpu1/mlp0", "--batch", "5000"])
+        .fails(1, &["5000 rows of accumulators", "`fc_0`", "--batch 4096"]);
+    f.run(&["tpu1", "tpu1/cnn1", "--batch", "60"])
+        .fails(1, &["unified buffer has 24.0 MiB", "layer `", "--batch "]);
     f.run(&["tpu1", "tpu1/mlp9"]).fails(2, &["tpu1/mlp9", "tpu1/mlp0"]);
     f.run(&["tpu1", "tpu1/mlp0", "--matrix", "0"]).fails(2, &["--matrix 256"]);
     f.run(&["tpu1", "--animate", "wave.png"]).fails(1, &[".svg or .html"]);
@@ -537,7 +545,8 @@ fn what_the_first_tpu_cannot_do_is_told() {
     f.write("model.tflite", "x");
     f.run(&["tpu1", "model.tflite"]).fails(1, &["model.tflite"]);
     f.run(&["plan", "mlp", "--targets", "v1"]).fails(2, &["trains nothing", "systole tpu1 FILE.tflite"]);
-    f.run(&["plan", "mlp", "--targets", "edgetpu"]).fails(2, &["trains nothing", "systole export MODEL --format tflite"]);
+    f.run(&["plan", "mlp", "--targets", "edgetpu"])
+        .fails(2, &["trains nothing", "systole export MODEL --format tflite"]);
 }
 
 /// A model of layers, quantised by the program and put on the chip: the bits of the file's interpreter.
@@ -546,10 +555,24 @@ fn a_trained_model_runs_on_the_first_tpu() {
     let f = Folder::with_data("tpu1-model");
     let train = ["train", "fashion-mnist", "--data-dir", "data", "--out", "run", "--quiet"];
     f.run(&[&train[..], &program::TINY].concat()).ok();
-    let quantize = ["quantize", "run", "--per", "tensor", "--data-dir", "data", "--samples", "32", "--out", "int8.tflite"];
+    let quantize = [
+        "quantize",
+        "run",
+        "--per",
+        "tensor",
+        "--data-dir",
+        "data",
+        "--samples",
+        "32",
+        "--out",
+        "int8.tflite",
+    ];
     f.run(&quantize).ok();
     let json = f.run(&["tpu1", "int8.tflite", "--batch", "8", "--check", "--json"]).ok().json();
-    let trained = f.run(&["tpu1", "run", "--data-dir", "data", "--samples", "32", "--batch", "8", "--json"]).ok().json();
+    let trained = f
+        .run(&["tpu1", "run", "--data-dir", "data", "--samples", "32", "--batch", "8", "--json"])
+        .ok()
+        .json();
     assert_eq!((&trained["cycles"], &trained["shares"]), (&json["cycles"], &json["shares"]));
     let told = json["check"].as_str().unwrap();
     assert!(told.contains("10 values") && told.contains("are the interpreter's"), "{told}");

@@ -91,7 +91,9 @@ fn machines(args: &PlanArgs, tables: &Tables) -> Result<Vec<Machine>> {
     };
     let each = named.into_iter().map(|name| match name.trim().eq_ignore_ascii_case("cpu") {
         true => this_cpu(),
-        false => elsewhere(name).map_or_else(|| Machine::of(name, tables), Err).map_err(|e| e.at("--targets")),
+        false => {
+            elsewhere(name).map_or_else(|| Machine::of(name, tables), Err).map_err(|e| e.at("--targets"))
+        }
     });
     each.collect()
 }
@@ -107,12 +109,10 @@ fn elsewhere(name: &str) -> Option<Error> {
             "the first TPU",
             "`systole tpu1 FILE.tflite` simulates it; `systole quantize MODEL --per tensor --out FILE.tflite` makes the file",
         ),
-        "edgetpu" | "edge-tpu" | "coral" => {
-            told(
-                "the Edge TPU",
-                "`systole export MODEL --format tflite --int8 --target edgetpu --out FILE.tflite` makes what its compiler takes",
-            )
-        }
+        "edgetpu" | "edge-tpu" | "coral" => told(
+            "the Edge TPU",
+            "`systole export MODEL --format tflite --int8 --target edgetpu --out FILE.tflite` makes what its compiler takes",
+        ),
         _ => None,
     }
 }
