@@ -15,7 +15,6 @@
 //! ```
 
 pub mod animate;
-mod arithmetic;
 pub mod array;
 mod chip;
 pub mod compare;
@@ -28,12 +27,12 @@ pub mod paper;
 mod preset;
 mod program;
 mod report;
-mod simulate;
+mod run;
+mod scale;
 mod study;
 mod timing;
 mod trace;
 
-pub use arithmetic::Scale;
 pub use chip::Chip;
 pub use compile::compile;
 pub use explain::explain;
@@ -42,7 +41,8 @@ pub use lite::of_graph;
 pub use preset::{PREFIX, Preset};
 pub use program::{Part, Program};
 pub use report::Report;
-pub use simulate::Run;
+pub use run::Run;
+pub use scale::Scale;
 pub use study::{CALIBRATED_ON, Scaled, calibrate, difference, figure_11, predicted, roof, what_if};
 pub use timing::{Event, PassTimes, Timing, timing};
 pub use trace::trace;

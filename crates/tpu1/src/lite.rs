@@ -4,8 +4,8 @@
 //! functions of single values, padding before a convolution and reshapes that keep the order of values. A softmax at the end
 //! is left to the host. Functions of single values become tables of what the file's interpreter says of all 256.
 
-use crate::arithmetic::Scale;
 use crate::model::{Convolution, Layer, Model, Op, Operand, Output, Picture, Window};
+use crate::scale::Scale;
 use std::collections::BTreeMap;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_tflite::{
@@ -366,7 +366,10 @@ impl Work<'_> {
         let source = self.plain(o, 0)?;
         let (from, to) = (self.model.tensors[source], picture(self.made(o)?)?);
         let is_flat = to.pixels() == 1 && to.channels == from.values();
-        if source == 0 && self.model.layers.is_empty() && to.values() == from.values() && !is_flat {
+        // The input lies with the host as the only one who reads it wants it.
+        let input = self.graph.inputs.first().copied();
+        let readers = self.graph.operators.iter().filter(|other| other.inputs.contains(&input)).count();
+        if o.inputs.first() == Some(&input) && readers == 1 && to.values() == from.values() {
             self.model.tensors[0] = to;
         } else if from.values() != to.values() || !(is_flat || from == to) {
             return Err(unsupported(format!("{from:?} as {to:?}"), "flattening, or a shape for the input"));

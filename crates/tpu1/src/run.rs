@@ -1,10 +1,10 @@
 //! What a program computes, instruction by instruction, to the bit.
 
-use crate::arithmetic::Scale;
 use crate::chip::Chip;
 use crate::instruction::{Function, Instruction, Register, Speed};
 use crate::model::{Operand, Output, add, looked_up, multiply, pooled};
 use crate::program::{Program, Registers, lines_of};
+use crate::scale::Scale;
 use std::collections::VecDeque;
 use std::ops::Range;
 use systole_base::{Error, ErrorKind, Result};
