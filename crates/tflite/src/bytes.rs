@@ -137,15 +137,15 @@ impl<'a> Table<'a> {
     }
 
     pub(crate) fn ints(&self, id: u16) -> Result<Vec<i32>> {
-        self.elements(id, |b| i32::from_le_bytes(b))
+        self.elements(id, i32::from_le_bytes)
     }
 
     pub(crate) fn longs(&self, id: u16) -> Result<Vec<i64>> {
-        self.elements(id, |b| i64::from_le_bytes(b))
+        self.elements(id, i64::from_le_bytes)
     }
 
     pub(crate) fn floats(&self, id: u16) -> Result<Vec<f32>> {
-        self.elements(id, |b| f32::from_le_bytes(b))
+        self.elements(id, f32::from_le_bytes)
     }
 
     fn elements<T, const N: usize>(&self, id: u16, of: impl Fn([u8; N]) -> T) -> Result<Vec<T>> {

@@ -1,9 +1,9 @@
 //! Layers that move elements.
 
 use super::call::Call;
-use systole_ir::Result;
+use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::layers;
-use systole_tflite::{Op, Operator};
+use systole_tflite::{Field, Op, Operator};
 
 pub(super) fn reshape(call: &mut Call) -> Result<usize> {
     let (name, x, output) = (call.name(), call.input(), call.output.clone());
@@ -74,6 +74,14 @@ pub(super) fn cropping(call: &mut Call) -> Result<usize> {
 pub(super) fn upsampling(call: &mut Call) -> Result<usize> {
     let (name, x, output) = (call.name(), call.input(), call.output.clone());
     let size = call.b.ints(format!("{name}/size"), [2], &[output[1] as i32, output[2] as i32])?;
-    let operator = Operator::new(Op::ResizeNearest, [x, size], []);
+    let config = call.node.layer.layer().config();
+    let operator = match config.get("interpolation").and_then(serde_json::Value::as_str) {
+        None | Some("nearest") => Operator::new(Op::ResizeNearest, [x, size], []),
+        Some("bilinear") => Operator::new(Op::ResizeBilinear, [x, size], []).with(Field::HalfPixelCenters, 1.0),
+        Some(other) => {
+            let what = format!("UpSampling2D with interpolation {other} has no operator of .tflite");
+            return Err(Error::new(ErrorKind::Unsupported, what).hint("use nearest or bilinear"));
+        }
+    };
     Ok(call.b.push(&name, output, operator))
 }
