@@ -121,9 +121,8 @@ impl Program {
                     events.push(Event::Pass { rows, slow: speed.cycles(), switch });
                 }
                 Instruction::Activate { function: Function::Normalize, length, .. } => {
-                    if 2 * length as usize > chip.accumulators {
-                        events.push(Event::Empty(length.into()));
-                    }
+                    let held_up = 2 * length as usize > chip.accumulators;
+                    events.extend(held_up.then_some(Event::Empty(length.into())));
                 }
                 Instruction::Activate { function, length, .. } => {
                     events.push(Event::Vector(vector_cycles(function, length as usize, &registers)));
