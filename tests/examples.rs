@@ -63,6 +63,19 @@ fn custom_loss() {
     assert!(run("custom_loss").contains("confidence "));
 }
 
+/// Races and bank conflicts are found by rule: the same ones whatever the threads' luck.
+#[test]
+fn grid() {
+    let text = run("grid");
+    for told in
+        ["vector sum: 1000 elements in 16 blocks", "13824 reads of a", "1728 with tiles", "32-way", "1-way"]
+    {
+        assert!(text.contains(told), "{told}\n{text}");
+    }
+    assert!(text.contains("races, the first of them\n  tile_a[0]: thread 0 of block 0 writes"), "{text}");
+    assert_eq!(text, run("grid"));
+}
+
 #[test]
 fn gan() {
     assert!(run("gan").contains("generated points lie at radius"));

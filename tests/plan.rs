@@ -475,3 +475,107 @@ fn programs_are_read_as_they_are_printed() {
     );
     f.run(&["plan", "other.mlir", "--targets", "v2-8"]).fails(1, &["other.mlir", "try: "]);
 }
+
+/// Commands of the guide to the first TPU, as it prints them.
+#[test]
+fn the_guide_to_the_first_tpu_runs() {
+    let f = Folder::new("tpu1-guide");
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guide/tpu-v1.md")).unwrap();
+    let mut ran = 0;
+    for part in page.split("```sh\n").skip(1) {
+        for line in part.split("```").next().unwrap().lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            assert_eq!(words[0], "systole", "{line}");
+            f.run(&words[1..]).ok();
+            ran += 1;
+        }
+    }
+    assert!(ran >= 9, "the page shows only {ran} commands");
+    let html = std::fs::read_to_string(f.path("wave.html")).unwrap();
+    assert!(html.contains("<svg") && html.contains("One tile of 8 × 8") && !html.contains("<script"));
+    // What the page says of other applications and of memory.
+    for (name, words) in [("mlp1", "0.8 (MLP1)"), ("lstm0", "1.5 (LSTM0)"), ("lstm1", "2.9 (LSTM1)")] {
+        let json = f.run(&["tpu1", &format!("tpu1/{name}"), "--json"]).ok().json();
+        let rows = ["array_active", "weight_stall", "weight_shift", "non_matrix"];
+        let of = |key: &str| {
+            (json["shares"][key].as_f64().unwrap() - json["paper"]["shares"][key].as_f64().unwrap()).abs()
+        };
+        let mean = 100.0 * rows.iter().map(|r| of(r)).sum::<f64>() / 4.0;
+        assert!(page.contains(words) && words.starts_with(&format!("{mean:.1}")), "{name}: {mean}");
+    }
+}
+
+#[test]
+fn the_first_tpu_tells_shares_what_if_and_today() {
+    let f = Folder::new("tpu1-json");
+    let json = f.run(&["tpu1", "tpu1/mlp0", "--json", "--trace", "trace.json", "--compare"]).ok().json();
+    let number = |v: &Value| v.as_f64().unwrap_or_else(|| panic!("{json}"));
+    let shares = &json["shares"];
+    let all: f64 = ["array_active", "weight_stall", "weight_shift", "non_matrix"]
+        .iter()
+        .map(|k| number(&shares[*k]))
+        .sum();
+    assert!((all - 1.0).abs() < 1e-9 && (number(&shares["array_active"]) - 0.127).abs() < 0.005);
+    assert!((number(&json["cycles_per_tile"]) - 1575.0).abs() < 20.0 && number(&json["tops"]) > 10.0);
+    assert!((number(&json["what_if"]["memory × 4"]) - 3.0).abs() < 0.2);
+    assert_eq!(json["today"].as_array().unwrap().len(), 5);
+    assert_eq!(json["compare"]["platforms"][2]["on_chip_mib"], 28);
+    let trace = std::fs::read_to_string(f.path("trace.json")).unwrap();
+    assert!(trace.contains("matrix multiply") && trace.contains("fc_4"));
+    let text = f.run(&["tpu1", "tpu1/cnn1"]).ok().out;
+    assert!(text.contains("qualitative only") && text.contains("Not published, chosen here"), "{text}");
+    let listing = f.run(&["tpu1", "tpu1/mlp1", "--instructions"]).ok().out;
+    assert!(
+        listing.contains("read_weights") && listing.contains("matrix_multiply") && listing.contains("halt")
+    );
+}
+
+#[test]
+fn what_the_first_tpu_cannot_do_is_told() {
+    let f = Folder::new("tpu1-errors");
+    f.run(&["tpu1", "tpu1/mlp0", "--batch", "5000"])
+        .fails(1, &["5000 rows of accumulators", "`fc_0`", "--batch 4096"]);
+    f.run(&["tpu1", "tpu1/cnn1", "--batch", "60"])
+        .fails(1, &["unified buffer has 24.0 MiB", "layer `", "--batch "]);
+    f.run(&["tpu1", "tpu1/mlp9"]).fails(2, &["tpu1/mlp9", "tpu1/mlp0"]);
+    f.run(&["tpu1", "tpu1/mlp0", "--matrix", "0"]).fails(2, &["--matrix 256"]);
+    f.run(&["tpu1", "--animate", "wave.png"]).fails(1, &[".svg or .html"]);
+    f.run(&["tpu1", "--compare", "--trace", "t.json"]).fails(2, &["tpu1/mlp0"]);
+    f.run(&["tpu1", "tpu1/mlp0", "--check"]).fails(2, &["no weights to compute with", "--check"]);
+    f.write("model.tflite", "x");
+    f.run(&["tpu1", "model.tflite"]).fails(1, &["model.tflite"]);
+    f.run(&["plan", "mlp", "--targets", "v1"]).fails(2, &["trains nothing", "systole tpu1 FILE.tflite"]);
+    f.run(&["plan", "mlp", "--targets", "edgetpu"])
+        .fails(2, &["trains nothing", "systole export MODEL --format tflite"]);
+}
+
+/// A model of layers, quantised by the program and put on the chip: the bits of the file's interpreter.
+#[test]
+fn a_trained_model_runs_on_the_first_tpu() {
+    let f = Folder::with_data("tpu1-model");
+    let train = ["train", "fashion-mnist", "--data-dir", "data", "--out", "run", "--quiet"];
+    f.run(&[&train[..], &program::TINY].concat()).ok();
+    let quantize = [
+        "quantize",
+        "run",
+        "--per",
+        "tensor",
+        "--data-dir",
+        "data",
+        "--samples",
+        "32",
+        "--out",
+        "int8.tflite",
+    ];
+    f.run(&quantize).ok();
+    let json = f.run(&["tpu1", "int8.tflite", "--batch", "8", "--check", "--json"]).ok().json();
+    let trained = f
+        .run(&["tpu1", "run", "--data-dir", "data", "--samples", "32", "--batch", "8", "--json"])
+        .ok()
+        .json();
+    assert_eq!((&trained["cycles"], &trained["shares"]), (&json["cycles"], &json["shares"]));
+    let told = json["check"].as_str().unwrap();
+    assert!(told.contains("10 values") && told.contains("are the interpreter's"), "{told}");
+    assert_eq!((&json["batch"], &json["notes"][0]), (&8.into(), &"its softmax is left to the host".into()));
+    f.run(&["tpu1", "int8.tflite", "--batch", "5000"]).fails(1, &["--batch ", "layer `"]);
+}

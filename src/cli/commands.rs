@@ -5,9 +5,7 @@ use super::common::Common;
 use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::{
-    bench, check, chips, compare, compile, compile_here, completions, data, devices, doctor, env, evaluate,
-    export, generate, import, init, knobs, launch, lr_find, man, ops, plan, predict, quantize, resume, run,
-    selftest, setup, show, shrink, summary, sweep, train, translate,
+    bench, check, chips, compare, compile, compile_here, completions, data, devices, doctor, env, evaluate, export, generate, import, init, knobs, launch, lr_find, man, ops, plan, predict, quantize, resume, run, selftest, setup, show, shrink, summary, sweep, tpu1, train, translate,
 };
 use clap::Subcommand;
 
@@ -29,6 +27,12 @@ macro_rules! commands {
             fn starts_children(&self) -> bool {
                 match self {
                     $(Command::$name(args) => args.starts_children(),)*
+                }
+            }
+
+            fn writes_its_own_trace(&self) -> bool {
+                match self {
+                    $(Command::$name(args) => args.writes_its_own_trace(),)*
                 }
             }
         }
@@ -91,6 +95,8 @@ commands! {
     Plan(plan::PlanArgs),
     /// Show every TPU generation and GPU: peak, memory, bandwidth, watts, slices, price, source, and what tutorials print
     Chips(chips::ChipsArgs),
+    /// Simulate the first TPU (2015): where the cycles of a model go there, its array, and what other chips would need
+    Tpu1(tpu1::Tpu1Args),
     /// Write a commented TOML file with a whole training run
     Init(init::InitArgs),
     /// Print the graphs that a model is compiled from

@@ -57,6 +57,7 @@ mod summary;
 mod sweep;
 mod sweep_page;
 mod target;
+mod tpu1;
 mod train;
 mod training;
 mod translate;
@@ -130,7 +131,7 @@ pub fn main() -> ExitCode {
 fn run(cli: Cli, screen: &Screen) -> Outcome {
     start(&cli.common)?;
     let flame = cli.common.flame.clone();
-    let traced = cli.common.trace.as_ref().filter(|_| !cli.command.starts_children());
+    let traced = cli.common.trace.as_ref().filter(|_| !cli.command.writes_its_own_trace());
     if let Some(path) = traced {
         trace::start(path).map_err(|e| e.hint("choose another file with --trace"))?;
     }

@@ -15,6 +15,11 @@ pub(crate) trait Run {
     fn starts_children(&self) -> bool {
         false
     }
+
+    /// Whether `--trace` is written by the command, and not by this process for its own threads.
+    fn writes_its_own_trace(&self) -> bool {
+        self.starts_children()
+    }
 }
 
 /// Why a command did not succeed.

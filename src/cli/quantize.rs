@@ -120,6 +120,23 @@ pub(crate) enum Kind {
 }
 
 impl QuantArgs {
+    /// One scale for each tensor, ranges from so many samples.
+    pub(crate) fn per_tensor(data: DataArgs, dataset: Option<String>, samples: Option<u64>) -> QuantArgs {
+        QuantArgs {
+            data,
+            dataset,
+            samples,
+            test_samples: Some(0),
+            calibrate: None,
+            per: Some(Per::Tensor),
+            skip: Vec::new(),
+            equalize: false,
+            correct_bias: false,
+            target: None,
+            sets: Vec::new(),
+        }
+    }
+
     /// Whether nothing was asked for.
     pub(crate) fn is_empty(&self) -> bool {
         self.data.data_dir.is_none()
@@ -191,6 +208,20 @@ pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen
         screen.object(&object);
     }
     Ok(0)
+}
+
+/// A trained model on int8 with the ranges of its training data, for who needs no file of it.
+pub(crate) fn graph(model: &str, args: &QuantArgs, screen: &Screen) -> Result<systole_tflite::Model, Failure> {
+    let file = run_folder::model_file(model)?;
+    let layers = Model::load_to_predict(&file)?;
+    let float = lower(&layers).at(|| file.clone())?;
+    let config = args.config(&layers, &file)?;
+    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    let samples = args.samples.unwrap_or(500) as usize;
+    let (samples, _) = taken(&config.train_pipeline(&data), &input_of(&layers)?, samples)?;
+    let calibration = Calibration { method: Method::MinMax, threads: lite::threads() };
+    let ranges = calibration.ranges(&float, &samples).at(|| file.clone())?;
+    Ok(quantize(&float, &ranges, &args.options()).at(|| file.clone())?)
 }
 
 fn int8(

@@ -60,6 +60,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "systole-weights",
         &["systole-nn", "systole-dist", "systole-runtime", "systole-data", "systole-ir", "systole-base"],
     ),
+    ("systole-tpu1", &["systole-tflite", "systole-base"]),
     ("systole-pjrt", &["systole-runtime", "systole-ir", "systole-base"]),
     (
         "systole-plugin",
@@ -92,6 +93,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-plan",
             "systole-mlir",
             "systole-program",
+            "systole-tpu1",
             "systole-bytecode",
             "systole-weights",
             "systole-tflite",

@@ -91,9 +91,30 @@ fn machines(args: &PlanArgs, tables: &Tables) -> Result<Vec<Machine>> {
     };
     let each = named.into_iter().map(|name| match name.trim().eq_ignore_ascii_case("cpu") {
         true => this_cpu(),
-        false => Machine::of(name, tables).map_err(|e| e.at("--targets")),
+        false => {
+            elsewhere(name).map_or_else(|| Machine::of(name, tables), Err).map_err(|e| e.at("--targets"))
+        }
     });
     each.collect()
+}
+
+/// Chips that train nothing, and the commands that are for them.
+fn elsewhere(name: &str) -> Option<Error> {
+    let told = |chip: &str, hint: &str| {
+        let what = format!("`{name}` is {chip}: it infers in 8 bits and trains nothing");
+        Some(Error::new(ErrorKind::Config, what).hint(hint))
+    };
+    match name.trim().to_lowercase().as_str() {
+        "v1" | "tpu1" | "tpu-v1" | "tpuv1" => told(
+            "the first TPU",
+            "`systole tpu1 FILE.tflite` simulates it; `systole quantize MODEL --per tensor --out FILE.tflite` makes the file",
+        ),
+        "edgetpu" | "edge-tpu" | "coral" => told(
+            "the Edge TPU",
+            "`systole export MODEL --format tflite --int8 --target edgetpu --out FILE.tflite` makes what its compiler takes",
+        ),
+        _ => None,
+    }
 }
 
 fn plan(

@@ -1,0 +1,306 @@
+//! The array of multipliers as registers, cycle by cycle: what the rules of time in this crate are proved by, for small sizes.
+//!
+//! Each cell keeps a weight and its successor, takes a value from the left and a sum from above, and hands on the value to
+//! the right and the larger sum downwards, a cycle later. Values of a row of input enter skewed, those of row `k` of the array
+//! `k` cycles late; a mark travels with the first row of a block, and where it passes, the successor becomes the weight. So a
+//! block follows the one before without a gap. Successors come from the top, in columns that are skewed too: the shift may
+//! begin in the very cycle in which the block before begins, one cell behind its wavefront.
+
+use std::collections::VecDeque;
+
+/// A cell's registers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cell {
+    weight: i8,
+    next: i8,
+    /// The value on its way to the right, with the mark of a block's first row.
+    value: Option<(i8, bool)>,
+    /// The sum on its way down, and whether it is one of a row.
+    sum: i32,
+    is_sum: bool,
+}
+
+/// The array.
+#[derive(Clone, Debug)]
+pub struct Array {
+    rows: usize,
+    columns: usize,
+    cells: Vec<Cell>,
+}
+
+impl Array {
+    /// An array of so many cells.
+    pub fn new(rows: usize, columns: usize) -> Array {
+        Array { rows, columns, cells: vec![Cell::default(); rows * columns] }
+    }
+
+    /// One cycle. `values`: what enters each row. `shift`: of each column in which a tile is shifted, for how many cycles it
+    /// has been, and the weight that enters. Returns what leaves each column.
+    fn step(
+        &mut self,
+        values: impl Fn(usize) -> Option<(i8, bool)>,
+        shift: impl Fn(usize) -> Option<(usize, i8)>,
+    ) -> Vec<Option<i32>> {
+        // The accumulators take what the last row's registers hold.
+        let last = (self.rows - 1) * self.columns;
+        let left = self.cells[last..].iter().map(|c| c.is_sum.then_some(c.sum)).collect();
+        // From the last cell to the first, so that neighbours above and to the left are still those of the cycle before.
+        for m in (0..self.columns).rev() {
+            let shifted = shift(m);
+            for k in (0..self.rows).rev() {
+                let at = k * self.columns + m;
+                let value = if m == 0 { values(k) } else { self.cells[at - 1].value };
+                let above = if k == 0 { Cell::default() } else { self.cells[at - self.columns] };
+                let cell = &mut self.cells[at];
+                if let Some((_, true)) = value {
+                    cell.weight = cell.next;
+                }
+                let product = value.map_or(0, |(x, _)| i32::from(x) * i32::from(cell.weight));
+                cell.sum = above.sum.wrapping_add(product);
+                cell.is_sum = value.is_some();
+                cell.value = value;
+                match shifted {
+                    // The first of the new weights has come as far as this.
+                    Some((cycles, _)) if k > 0 && k <= cycles => cell.next = above.next,
+                    Some((_, entering)) if k == 0 => cell.next = entering,
+                    _ => {}
+                }
+            }
+        }
+        left
+    }
+
+    /// The cells that have a value in this cycle: the wavefront of a block.
+    pub fn busy(&self) -> Vec<bool> {
+        self.cells.iter().map(|c| c.value.is_some()).collect()
+    }
+}
+
+/// A block of rows with the tile that it is multiplied by.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// `rows × array rows` values, row by row.
+    pub values: Vec<i8>,
+    /// `array rows × array columns` weights.
+    pub tile: Vec<i8>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// For each block `rows × array columns` sums.
+    pub sums: Vec<Vec<i32>>,
+    /// Cycles until the last sum has left the array.
+    pub cycles: usize,
+    /// In which cycle the first value of each block entered.
+    pub began: Vec<usize>,
+}
+
+/// The units around the array, which know of nothing but the cycle that it is.
+struct Control<'a> {
+    blocks: &'a [Block],
+    size: [usize; 2],
+    /// Cycles of a fetch, and tiles that the queue holds.
+    fetch: usize,
+    fifo: usize,
+    /// When the fetch that is under way ends.
+    fetching: Option<usize>,
+    asked: usize,
+    queue: VecDeque<usize>,
+    /// Tiles in the queue or under way, until they have been shifted.
+    held: usize,
+    /// When the shift of each tile began, in its first column.
+    shifts: Vec<usize>,
+    /// Whether the last of these is over and no block has taken it.
+    is_next_full: bool,
+    /// Whether the registers of the next tile may be overwritten.
+    is_next_free: bool,
+    began: Vec<usize>,
+}
+
+impl Control<'_> {
+    fn rows(&self, block: usize) -> usize {
+        self.blocks[block].values.len() / self.size[0]
+    }
+
+    /// What begins and ends at the start of a cycle.
+    fn tick(&mut self, cycle: usize) {
+        if self.shifts.last().is_some_and(|since| cycle == since + self.size[0]) {
+            self.is_next_full = true;
+            self.held -= 1;
+        }
+        loop {
+            if self.fetching.is_some_and(|end| end <= cycle) {
+                self.queue.push_back(self.asked - 1);
+                self.fetching = None;
+            }
+            if self.fetching.is_some() || self.asked == self.blocks.len() || self.held == self.fifo {
+                break;
+            }
+            self.fetching = Some(cycle + self.fetch);
+            self.asked += 1;
+            self.held += 1;
+        }
+        let ended = self.began.last().is_none_or(|b| b + self.rows(self.began.len() - 1) <= cycle);
+        if self.is_next_full && ended {
+            self.began.push(cycle);
+            (self.is_next_full, self.is_next_free) = (false, true);
+        }
+        if self.is_next_free && self.queue.pop_front().is_some() {
+            self.shifts.push(cycle);
+            self.is_next_free = false;
+        }
+    }
+
+    /// What enters row `k` of the array.
+    fn value(&self, cycle: usize, k: usize) -> Option<(i8, bool)> {
+        // Blocks overlap in the skew: the lower rows are still at the one before.
+        let at = |n: usize| cycle.checked_sub(self.began[n] + k).filter(|row| *row < self.rows(n));
+        let n = (0..self.began.len()).rev().take(self.size[0] + 1).find(|n| at(*n).is_some())?;
+        let row = at(n)?;
+        Some((self.blocks[n].values[row * self.size[0] + k], row == 0))
+    }
+
+    /// What is shifted into column `m`, if anything is.
+    fn weight(&self, cycle: usize, m: usize) -> Option<(usize, i8)> {
+        // Columns are skewed, so that those on the right may be some tiles behind.
+        let at = |tile: usize| cycle.checked_sub(self.shifts[tile] + m).filter(|t| *t < self.size[0]);
+        let tile = (0..self.shifts.len()).rev().take(self.size[1] + 1).find(|tile| at(*tile).is_some())?;
+        let cycles = at(tile)?;
+        // The last row's weight has the longest way.
+        Some((cycles, self.blocks[tile].tile[(self.size[0] - 1 - cycles) * self.size[1] + m]))
+    }
+}
+
+/// Multiplies blocks one after the other on an array of `size` (rows, columns) cells: tiles come in `fetch` cycles each
+/// into a queue of `fifo`.
+///
+/// # Panics
+/// Where a block's values or tile are not of the array's size, or the queue has no place.
+pub fn run(size: [usize; 2], fetch: usize, fifo: usize, blocks: &[Block]) -> Outcome {
+    let [rows, columns] = size;
+    assert!(fifo > 0 && rows > 0 && columns > 0, "a queue and cells");
+    assert!(blocks.iter().all(|b| b.tile.len() == rows * columns && b.values.len() % rows == 0));
+    let mut array = Array::new(rows, columns);
+    let mut control = Control {
+        blocks,
+        size,
+        fetch,
+        fifo,
+        fetching: None,
+        asked: 0,
+        queue: VecDeque::new(),
+        held: 0,
+        shifts: Vec::new(),
+        is_next_full: false,
+        is_next_free: true,
+        began: Vec::new(),
+    };
+    let wanted: usize = blocks.iter().map(|b| b.values.len() / rows * columns).sum();
+    let mut left = vec![Vec::new(); columns];
+    let (mut cycle, mut seen) = (0, 0);
+    while seen < wanted {
+        control.tick(cycle);
+        for (m, sum) in
+            array.step(|k| control.value(cycle, k), |m| control.weight(cycle, m)).into_iter().enumerate()
+        {
+            seen += usize::from(sum.is_some());
+            left[m].extend(sum);
+        }
+        cycle += 1;
+    }
+    let mut sums = Vec::new();
+    let mut first = 0;
+    for n in 0..blocks.len() {
+        let count = control.rows(n);
+        sums.push((first..first + count).flat_map(|b| left.iter().map(move |c| c[b])).collect());
+        first += count;
+    }
+    Outcome { sums, cycles: cycle, began: control.began }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chip::Chip;
+    use crate::timing::{Event, timing};
+    use systole_base::rng::Stream;
+
+    fn bytes(draw: &mut Stream, n: usize) -> Vec<i8> {
+        (0..n.div_ceil(4)).flat_map(|_| draw.next_u32().to_le_bytes()).take(n).map(|b| b as i8).collect()
+    }
+
+    fn plain(block: &Block, [k, m]: [usize; 2]) -> Vec<i32> {
+        let rows = block.values.chunks(k);
+        let sum = |row: &[i8], c: usize| -> i32 {
+            row.iter().enumerate().map(|(i, &x)| i32::from(x) * i32::from(block.tile[i * m + c])).sum()
+        };
+        rows.flat_map(|row| (0..m).map(|c| sum(row, c)).collect::<Vec<_>>()).collect()
+    }
+
+    /// The result and the cycles: those of the event model, and of the way of the last sum out of the array.
+    fn check(size: [usize; 2], fetch: usize, blocks: &[Block]) {
+        let out = run(size, fetch, 4, blocks);
+        for (block, sums) in blocks.iter().zip(&out.sums) {
+            assert_eq!(*sums, plain(block, size), "{size:?}");
+        }
+        let mut chip = Chip { matrix: size[0], sync: 0.0, fixed_us: 0.0, bubble: 0.0, ..Chip::v1() };
+        // As many bytes a cycle as make a tile take `fetch` cycles.
+        chip.bandwidth_gb = chip.tile_bytes() as f64 * chip.clock_mhz * 1e6 / 1e9 / fetch.max(1) as f64;
+        if fetch == 0 {
+            chip.bandwidth_gb = 1e30;
+        }
+        let pass = |b: &Block| Event::Pass { rows: b.values.len() / size[0], slow: 1, switch: true };
+        let events = timing(&chip, blocks.iter().map(pass));
+        let drain = (size[0] + size[1] - 1) as f64;
+        assert!((events.cycles + drain - out.cycles as f64).abs() < 1e-6, "{size:?} {fetch}: {}", out.cycles);
+        for (times, began) in events.passes.iter().zip(&out.began) {
+            assert!((times.multiply[0] - *began as f64).abs() < 1e-6, "{size:?} {fetch}: {:?}", out.began);
+        }
+    }
+
+    fn block(draw: &mut Stream, [k, m]: [usize; 2], rows: usize) -> Block {
+        Block { values: bytes(draw, rows * k), tile: bytes(draw, k * m) }
+    }
+
+    /// Two blocks one after the other: the second tile is shifted in while the first block is multiplied.
+    #[test]
+    fn every_size_up_to_16_by_16_by_64_takes_the_cycles_of_the_event_model() {
+        let mut draw = Stream::new(33, 0, 0);
+        for k in 1..=16 {
+            for m in 1..=16 {
+                for rows in 1..=64 {
+                    let blocks = [block(&mut draw, [k, m], rows), block(&mut draw, [k, m], 1 + rows / 3)];
+                    check([k, m], 0, &blocks);
+                }
+            }
+        }
+    }
+
+    /// Many blocks of different lengths behind a memory that is now faster, now slower than the array.
+    #[test]
+    fn late_weights_stall_the_array_as_the_event_model_says() {
+        let mut draw = Stream::new(34, 0, 0);
+        for _ in 0..400 {
+            let size = [1 + draw.below(16) as usize, 1 + draw.below(16) as usize];
+            let fetch = draw.below(60) as usize;
+            let n = 1 + draw.below(12);
+            let mut blocks = Vec::new();
+            for _ in 0..n {
+                let rows = 1 + draw.below(40) as usize;
+                blocks.push(block(&mut draw, size, rows));
+            }
+            check(size, fetch, &blocks);
+        }
+    }
+
+    /// The paper's numbers for 256 × 256: the first sum of a row after 256 cycles, the last of a pass of B rows after B + 511.
+    #[test]
+    fn a_pass_drains_as_the_full_array_does() {
+        let size = [32, 32];
+        let one = block(&mut Stream::new(35, 0, 0), size, 5);
+        let out = run(size, 0, 4, std::slice::from_ref(&one));
+        assert_eq!(out.cycles - out.began[0], 5 + 2 * 32 - 1);
+        assert_eq!(out.began, [32]);
+    }
+}

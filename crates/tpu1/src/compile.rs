@@ -1,0 +1,376 @@
+//! From an int8 model to a program: tiles of weights in the order of their use, rows of the unified buffer for each tensor,
+//! and instructions layer by layer with a synchronisation between them.
+//!
+//! A tensor lies in blocks of as many channels as the array has rows: block by block, in each all samples, line by line, a
+//! row of the unified buffer for each pixel. A dense layer is a convolution whose window is the whole picture. For each tap
+//! and block of input channels there is a tile; their sums meet in the accumulators. What is 0 in the input is subtracted
+//! once, in the bias; outside the picture the systolic data setup gives that zero point, not a row of the buffer.
+
+use crate::chip::Chip;
+use crate::instruction::{Function, Instruction, Register, Speed};
+use crate::model::{Convolution, Layer, Model, Op, Operand, Output, Picture, Window};
+use crate::program::{Part, Program, cuts, too_large, too_many_rows, too_many_weights};
+use systole_base::Result;
+
+/// Compiles a model for a batch.
+///
+/// # Errors
+/// A model whose sizes do not fit each other, or that needs more accumulators, unified buffer or weight memory than there are;
+/// names the layer.
+pub fn compile(chip: &Chip, model: &Model, batch: usize) -> Result<Program> {
+    chip.check()?;
+    model.check()?;
+    let (places, rows, layer) = allocate(chip, model);
+    // All sizes grow with the batch, and so do the places.
+    if rows * batch > chip.buffer_rows() {
+        return Err(too_large(chip, layer, rows * batch, batch));
+    }
+    let mut maker = Maker {
+        chip,
+        batch,
+        model,
+        places: places.iter().map(|place| place * batch).collect(),
+        registers: [None; Register::ALL.len()],
+        program: Program {
+            name: model.name.clone(),
+            instructions: Vec::new(),
+            parts: Vec::new(),
+            weights: Vec::new(),
+            batch,
+            rows: rows * batch,
+            sample: [model.input().values(), model.tensors[model.output()].values()],
+        },
+    };
+    maker.all()?;
+    Ok(maker.program)
+}
+
+/// The first row of each tensor of one sample, the rows that are in use at once at most, and the layer at which they are:
+/// a tensor takes the first gap that is large enough, from the layer that makes it to the last that reads it.
+fn allocate<'a>(chip: &Chip, model: &'a Model) -> (Vec<usize>, usize, &'a str) {
+    let rows = |t: usize| model.tensors[t].pixels() * model.tensors[t].channels.div_ceil(chip.matrix);
+    let last_use = |t: usize| model.layers.iter().rposition(|l| l.inputs.contains(&t));
+    let mut places = vec![0; model.tensors.len()];
+    // Begin, end, tensor.
+    let mut taken = vec![(0, rows(0), 0)];
+    let (mut most, mut at) = (0, "input");
+    for (n, layer) in model.layers.iter().enumerate() {
+        let (mut begin, size) = (0, rows(layer.output));
+        taken.sort_unstable();
+        for (from, to, _) in &taken {
+            if begin + size <= *from {
+                break;
+            }
+            begin = begin.max(*to);
+        }
+        places[layer.output] = begin;
+        taken.push((begin, begin + size, layer.output));
+        let end = taken.iter().map(|t| t.1).max().unwrap_or(0);
+        if end > most {
+            (most, at) = (end, &layer.name);
+        }
+        taken.retain(|t| t.2 == model.output() || last_use(t.2).is_some_and(|last| last > n));
+    }
+    (places, most, at)
+}
+
+struct Maker<'a> {
+    chip: &'a Chip,
+    batch: usize,
+    model: &'a Model,
+    /// The first row of each tensor.
+    places: Vec<usize>,
+    registers: [Option<u64>; Register::ALL.len()],
+    program: Program,
+}
+
+impl Maker<'_> {
+    fn push(&mut self, instruction: Instruction) {
+        self.program.instructions.push(instruction);
+    }
+
+    /// Sets a register where it has another value.
+    fn set(&mut self, register: Register, value: u64) {
+        if self.registers[register as usize].replace(value) != Some(value) {
+            self.push(Instruction::SetConfiguration { register, value });
+        }
+    }
+
+    fn set_signed(&mut self, register: Register, value: i64) {
+        self.set(register, value as u64);
+    }
+
+    /// Rows of a block of channels of a tensor.
+    fn block(&self, picture: Picture) -> usize {
+        self.batch * picture.pixels()
+    }
+
+    fn blocks(&self, picture: Picture) -> usize {
+        picture.channels.div_ceil(self.chip.matrix)
+    }
+
+    fn all(&mut self) -> Result<()> {
+        let (model, output) = (self.model, self.model.output());
+        let [from, to] = self.program.sample.map(|values| (values * self.batch) as u32);
+        self.set(Register::Channels, model.input().channels as u64);
+        self.push(Instruction::ReadHostMemory { host: 0, buffer: self.places[0] as u32, bytes: from });
+        self.push(Instruction::SynchronizeHost);
+        for (n, layer) in model.layers.iter().enumerate() {
+            self.push(Instruction::DebugTag(n as u32));
+            let part = self.layer(layer)?;
+            self.program.parts.push(part);
+            self.push(Instruction::Synchronize);
+        }
+        self.set(Register::Channels, model.tensors[output].channels as u64);
+        self.push(Instruction::WriteHostMemory { host: from, buffer: self.places[output] as u32, bytes: to });
+        for last in [Instruction::SynchronizeHost, Instruction::InterruptHost, Instruction::Halt] {
+            self.push(last);
+        }
+        Ok(())
+    }
+
+    fn layer(&mut self, layer: &Layer) -> Result<Part> {
+        let (from, to) = (self.model.tensors[layer.inputs[0]], self.model.tensors[layer.output]);
+        let all = |tensor: Picture| (self.block(tensor) * self.blocks(tensor)) as u32;
+        let mut part = Part { name: layer.name.clone(), tiles: 0, useful: 0.0, possible: 0.0, product: None };
+        match &layer.op {
+            Op::Convolution(c) => self.convolution(layer, c, from, to, &mut part)?,
+            Op::Pool { window, is_mean, output } => {
+                let function = if *is_mean { Function::AveragePool } else { Function::MaxPool };
+                self.picture(window, from, to);
+                self.set(Register::WindowHeight, window.size[0] as u64);
+                self.set(Register::WindowWidth, window.size[1] as u64);
+                self.offset(window, [0, 0]);
+                self.limits(*output);
+                for block in 0..self.blocks(to) {
+                    let source = self.places[layer.inputs[0]] + block * self.block(from);
+                    self.set(Register::LeftAddress, source as u64);
+                    let buffer = (self.places[layer.output] + block * self.block(to)) as u32;
+                    self.push(Instruction::Activate {
+                        function,
+                        accumulator: 0,
+                        buffer,
+                        length: self.block(to) as u32,
+                    });
+                }
+            }
+            Op::Add(operands, scale, output) | Op::Multiply(operands, scale, output) => {
+                let is_sum = matches!(layer.op, Op::Add(..));
+                let function = if is_sum { Function::Add } else { Function::Multiply };
+                let length = all(to);
+                self.operands(layer, *operands);
+                self.scale(scale.registers());
+                self.limits(*output);
+                let buffer = self.places[layer.output] as u32;
+                self.push(Instruction::Activate { function, accumulator: 0, buffer, length });
+            }
+            Op::Table(table) => {
+                let length = all(to);
+                self.set(Register::Constants, self.program.weights.len() as u64);
+                self.program.weights.extend(table.iter().map(|v| *v as u8));
+                self.set(Register::LeftAddress, self.places[layer.inputs[0]] as u64);
+                let buffer = self.places[layer.output] as u32;
+                self.push(Instruction::Activate {
+                    function: Function::Table,
+                    accumulator: 0,
+                    buffer,
+                    length,
+                });
+            }
+        }
+        Ok(part)
+    }
+
+    fn operands(&mut self, layer: &Layer, operands: [Operand; 2]) {
+        use Register::*;
+        let left = [LeftAddress, LeftZero, LeftMultiplier, LeftShift];
+        let right = [RightAddress, RightZero, RightMultiplier, RightShift];
+        for (n, (registers, operand)) in [left, right].into_iter().zip(operands).enumerate() {
+            self.set(registers[0], self.places[layer.inputs[n]] as u64);
+            self.set_signed(registers[1], operand.zero.into());
+            let [multiplier, shift] = operand.scale.registers();
+            self.set(registers[2], multiplier);
+            self.set(registers[3], shift);
+        }
+    }
+
+    fn scale(&mut self, [multiplier, shift]: [u64; 2]) {
+        self.set(Register::Multiplier, multiplier);
+        self.set(Register::Shift, shift);
+    }
+
+    fn limits(&mut self, output: Output) {
+        self.set_signed(Register::OutputZero, output.zero.into());
+        self.set_signed(Register::Low, output.low.into());
+        self.set_signed(Register::High, output.high.into());
+    }
+
+    /// The registers of the pictures that are read and written.
+    fn picture(&mut self, window: &Window, from: Picture, to: Picture) {
+        use Register::*;
+        let values = [from.height, from.width, to.height, to.width, window.stride[0], window.stride[1]];
+        let registers = [InputHeight, InputWidth, OutputHeight, OutputWidth, StrideHeight, StrideWidth];
+        for (register, value) in registers.into_iter().zip(values) {
+            self.set(register, value as u64);
+        }
+    }
+
+    fn offset(&mut self, window: &Window, tap: [usize; 2]) {
+        let of = |axis: usize| (tap[axis] * window.dilation[axis]) as i64 - window.before[axis] as i64;
+        self.set_signed(Register::OffsetHeight, of(0));
+        self.set_signed(Register::OffsetWidth, of(1));
+    }
+
+    fn convolution(
+        &mut self,
+        layer: &Layer,
+        c: &Convolution,
+        from: Picture,
+        to: Picture,
+        part: &mut Part,
+    ) -> Result<()> {
+        let n = self.chip.matrix;
+        if to.pixels() == 1 && self.batch > self.chip.accumulators {
+            return Err(too_many_rows(self.chip, &layer.name, self.batch));
+        }
+        let cuts = cuts(self.chip, &layer.name, self.batch * to.height, to.width)?;
+        let single = c.window.size == [1, 1]
+            && c.window.stride == [1, 1]
+            && c.window.before == [0, 0]
+            && from.pixels() == to.pixels();
+        if !single {
+            self.picture(&c.window, from, to);
+            self.set_signed(Register::Fill, c.input_zero.into());
+        }
+        self.scale(c.scale.registers());
+        self.limits(c.output);
+        for column in 0..to.channels.div_ceil(n) {
+            let constants = self.program.weights.len();
+            self.program
+                .weights
+                .extend(biases(c, from.channels, column * n, n).iter().flat_map(|b| b.to_le_bytes()));
+            let first = self.program.weights.len() as u64;
+            let passes = passes(c, from.channels, column, n);
+            for (tap, block) in &passes {
+                self.program.weights.extend(tile(c, from.channels, *tap, *block, column, n));
+            }
+            if self.program.weights.len() > self.chip.weight_memory {
+                return Err(too_many_weights(self.chip, &layer.name));
+            }
+            self.set(Register::Constants, constants as u64);
+            self.column(layer, (c, from, to), column, &cuts, first, &passes, single);
+            part.tiles += passes.len() * cuts.len();
+            part.possible += (self.block(to) * passes.len() * n * n) as f64;
+        }
+        let inputs = c.weights.len() / c.filters.max(1);
+        part.useful = (self.block(to) * c.weights.len()) as f64;
+        part.product = (!c.is_depthwise).then_some([self.block(to), inputs, c.filters, 1]);
+        Ok(())
+    }
+
+    /// The passes of a block of filters, cut by cut.
+    #[expect(clippy::too_many_arguments, reason = "a layer's parts")]
+    fn column(
+        &mut self,
+        layer: &Layer,
+        (c, from, to): (&Convolution, Picture, Picture),
+        column: usize,
+        cuts: &[usize],
+        address: u64,
+        passes: &[([usize; 2], usize)],
+        single: bool,
+    ) {
+        let mut line = 0;
+        for (turn, &lines) in cuts.iter().enumerate() {
+            let rows = lines * to.width;
+            // The halves of the accumulators take turns where a block needs no more than one.
+            let half = if 2 * rows <= self.chip.accumulators { self.chip.accumulators / 2 } else { 0 };
+            let accumulator = ((column + turn) % 2 * half) as u16;
+            self.push(Instruction::ReadWeights { address, tiles: passes.len() as u32 });
+            self.set(Register::FirstLine, line as u64);
+            for (k, (tap, block)) in passes.iter().enumerate() {
+                let source = self.places[layer.inputs[0]] + block * self.block(from);
+                let (source, length) = match single {
+                    true => (source + line * to.width, rows as u32),
+                    false => (source, (lines as u32) << 16 | to.width as u32),
+                };
+                if !single {
+                    self.offset(&c.window, *tap);
+                }
+                self.push(Instruction::MatrixMultiply {
+                    buffer: source as u32,
+                    accumulator,
+                    length,
+                    speed: Speed::Full,
+                    switch: true,
+                    accumulate: k > 0,
+                    convolve: !single,
+                });
+            }
+            let buffer = (self.places[layer.output] + column * self.block(to) + line * to.width) as u32;
+            self.push(Instruction::Activate {
+                function: Function::Normalize,
+                accumulator,
+                buffer,
+                length: rows as u32,
+            });
+            line += lines;
+        }
+    }
+}
+
+/// Input channels that an output channel reads, of a depthwise convolution.
+fn channel_of(c: &Convolution, channels: usize, filter: usize) -> usize {
+    filter / (c.filters / channels.max(1)).max(1)
+}
+
+/// The weight of a filter for a channel and a tap; none where the filter does not read the channel.
+fn weight(c: &Convolution, channels: usize, [r, s]: [usize; 2], channel: usize, filter: usize) -> Option<i8> {
+    let tap = r * c.window.size[1] + s;
+    if channel >= channels || filter >= c.filters {
+        return None;
+    }
+    match c.is_depthwise {
+        true => (channel_of(c, channels, filter) == channel).then(|| c.weights[tap * c.filters + filter]),
+        false => {
+            let taps = c.window.size[0] * c.window.size[1];
+            Some(c.weights[(filter * taps + tap) * channels + channel])
+        }
+    }
+}
+
+/// The passes of a block of filters: tap and block of input channels.
+fn passes(c: &Convolution, channels: usize, column: usize, n: usize) -> Vec<([usize; 2], usize)> {
+    let blocks = match c.is_depthwise {
+        true => {
+            let last = ((column + 1) * n).min(c.filters) - 1;
+            channel_of(c, channels, column * n) / n..channel_of(c, channels, last) / n + 1
+        }
+        false => 0..channels.div_ceil(n),
+    };
+    let taps = (0..c.window.size[0]).flat_map(|r| (0..c.window.size[1]).map(move |s| [r, s]));
+    taps.flat_map(|tap| blocks.clone().map(move |block| (tap, block))).collect()
+}
+
+/// A tile: rows are channels of the input, columns are filters.
+fn tile(c: &Convolution, channels: usize, tap: [usize; 2], block: usize, column: usize, n: usize) -> Vec<u8> {
+    let value =
+        |k: usize, m: usize| weight(c, channels, tap, block * n + k, column * n + m).unwrap_or(0) as u8;
+    (0..n).flat_map(|k| (0..n).map(move |m| value(k, m))).collect()
+}
+
+/// Biases of a block of filters, less what the input's zero point adds to their sums.
+fn biases(c: &Convolution, channels: usize, first: usize, n: usize) -> Vec<i32> {
+    let of = |filter: usize| {
+        let Some(bias) = c.bias.get(filter) else { return 0 };
+        let mut sum = 0i32;
+        for r in 0..c.window.size[0] {
+            for s in 0..c.window.size[1] {
+                let own = (0..channels).filter_map(|channel| weight(c, channels, [r, s], channel, filter));
+                sum = own.fold(sum, |sum, w| sum.wrapping_add(w.into()));
+            }
+        }
+        bias.wrapping_sub(sum.wrapping_mul(c.input_zero))
+    };
+    (first..first + n).map(of).collect()
+}

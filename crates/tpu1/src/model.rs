@@ -1,0 +1,329 @@
+//! [`Model`]: an int8 model as the chip's compiler takes it, one scale for each tensor; and what it computes, written out.
+
+use crate::scale::{Scale, mean};
+use systole_base::{Error, ErrorKind, Result};
+
+/// A picture of one sample: `i8[height, width, channels]`. A vector has one pixel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// Lines.
+    pub height: usize,
+    /// Columns.
+    pub width: usize,
+    /// Values of a pixel.
+    pub channels: usize,
+}
+
+impl Picture {
+    /// A vector.
+    pub fn vector(channels: usize) -> Picture {
+        Picture { height: 1, width: 1, channels }
+    }
+
+    /// Pixels.
+    pub fn pixels(&self) -> usize {
+        self.height * self.width
+    }
+
+    /// Values.
+    pub fn values(&self) -> usize {
+        self.pixels() * self.channels
+    }
+}
+
+/// How a window moves over a picture: sizes, steps, distances of taps, and what lies before the first pixel; lines, columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Taps.
+    pub size: [usize; 2],
+    /// Steps.
+    pub stride: [usize; 2],
+    /// Distances between taps.
+    pub dilation: [usize; 2],
+    /// Padding above and on the left.
+    pub before: [usize; 2],
+}
+
+impl Window {
+    /// One of so many taps that begins at the first pixel and moves by one.
+    pub fn of(size: [usize; 2]) -> Window {
+        Window { size, stride: [1, 1], dilation: [1, 1], before: [0, 0] }
+    }
+
+    /// The line and column of a tap for a place of the output; none outside the picture.
+    fn at(&self, place: [usize; 2], tap: [usize; 2], picture: Picture) -> Option<[usize; 2]> {
+        let along = |axis: usize, size: usize| {
+            let at = place[axis] * self.stride[axis] + tap[axis] * self.dilation[axis];
+            at.checked_sub(self.before[axis]).filter(|at| *at < size)
+        };
+        Some([along(0, picture.height)?, along(1, picture.width)?])
+    }
+}
+
+/// What is left of a result: zero point, then limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// What is 0.
+    pub zero: i32,
+    /// The least value; `relu` is such a limit.
+    pub low: i32,
+    /// The largest.
+    pub high: i32,
+}
+
+impl Output {
+    pub(crate) fn of(self, x: i32) -> i8 {
+        x.saturating_add(self.zero).max(self.low).min(self.high) as i8
+    }
+}
+
+/// A convolution; a dense layer is one whose window is the whole picture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Convolution {
+    /// Where taps lie.
+    pub window: Window,
+    /// Channels of the output.
+    pub filters: usize,
+    /// Whether each channel of the input makes channels of its own (`filters / channels` of them).
+    pub is_depthwise: bool,
+    /// `i8[filters, height, width, channels]`; depthwise `i8[height, width, filters]`.
+    pub weights: Vec<i8>,
+    /// One for each filter.
+    pub bias: Vec<i32>,
+    /// What is 0 in the input.
+    pub input_zero: i32,
+    /// Of the sums.
+    pub scale: Scale,
+    /// Of the result.
+    pub output: Output,
+}
+
+/// An operand of a sum or product.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Operand {
+    /// What is 0.
+    pub zero: i32,
+    /// Its factor; of a product not used.
+    pub scale: Scale,
+}
+
+/// What a layer computes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// Sums of weights times values.
+    Convolution(Convolution),
+    /// The largest value of a window, or the mean of those inside the picture.
+    Pool {
+        /// Where taps lie.
+        window: Window,
+        /// Whether it is the mean.
+        is_mean: bool,
+        /// Limits.
+        output: Output,
+    },
+    /// The sum of two pictures (`2²⁰ ·` each operand, scaled, then scaled together).
+    Add([Operand; 2], Scale, Output),
+    /// Their product.
+    Multiply([Operand; 2], Scale, Output),
+    /// Each value through a table: `table[value + 128]`.
+    Table(Box<[i8; 256]>),
+}
+
+/// Bits by which operands of a sum are shifted before they are scaled.
+pub(crate) const ADD_SHIFT: u32 = 20;
+
+/// A layer: an op on tensors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    /// As errors name it.
+    pub name: String,
+    /// Numbers of tensors.
+    pub inputs: Vec<usize>,
+    /// Number of a tensor.
+    pub output: usize,
+    /// What it computes.
+    pub op: Op,
+}
+
+/// Layers in the order of execution. Tensor 0 is the input, the last layer's output the model's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    /// Its name.
+    pub name: String,
+    /// Tensors of one sample.
+    pub tensors: Vec<Picture>,
+    /// Layers.
+    pub layers: Vec<Layer>,
+}
+
+impl Model {
+    /// The picture that goes in.
+    pub fn input(&self) -> Picture {
+        self.tensors.first().copied().unwrap_or(Picture::vector(0))
+    }
+
+    /// The tensor that comes out.
+    pub fn output(&self) -> usize {
+        self.layers.last().map_or(0, |l| l.output)
+    }
+
+    /// Whether all sizes fit each other.
+    ///
+    /// # Errors
+    /// Names the layer that does not.
+    pub fn check(&self) -> Result<()> {
+        let mut known = vec![false; self.tensors.len()];
+        if let Some(first) = known.first_mut() {
+            *first = true;
+        }
+        for layer in &self.layers {
+            let wrong =
+                |what: String| Err(Error::new(ErrorKind::Data, what).at(format!("layer `{}`", layer.name)));
+            let wanted = if matches!(layer.op, Op::Add(..) | Op::Multiply(..)) { 2 } else { 1 };
+            if layer.inputs.len() != wanted || layer.inputs.iter().any(|i| known.get(*i) != Some(&true)) {
+                return wrong(format!(
+                    "its inputs {:?} are not {wanted} tensors that are there",
+                    layer.inputs
+                ));
+            }
+            let Some(output) = self.tensors.get(layer.output) else {
+                return wrong(format!("there is no tensor {}", layer.output));
+            };
+            if std::mem::replace(&mut known[layer.output], true) {
+                return wrong(format!("tensor {} is there already", layer.output));
+            }
+            let input = self.tensors[layer.inputs[0]];
+            if let Some(what) =
+                misfit(&layer.op, layer.inputs.iter().map(|i| self.tensors[*i]), input, *output)
+            {
+                return wrong(what);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the layers compute of one sample, by plain loops: `i8[height, width, channels] → i8[…]`. The model must have been
+    /// checked.
+    pub fn evaluate(&self, input: &[i8]) -> Vec<i8> {
+        let mut values: Vec<Vec<i8>> = vec![Vec::new(); self.tensors.len()];
+        values[0] = input.to_vec();
+        for layer in &self.layers {
+            let (from, to) = (self.tensors[layer.inputs[0]], self.tensors[layer.output]);
+            let x = |n: usize| &values[layer.inputs[n]];
+            values[layer.output] = match &layer.op {
+                Op::Convolution(c) => convolve(c, x(0), from, to),
+                Op::Pool { window, is_mean, output } => pool(window, *is_mean, *output, x(0), from, to),
+                Op::Add(operands, scale, output) => {
+                    x(0).iter().zip(x(1)).map(|(a, b)| add(*operands, *scale, *output, *a, *b)).collect()
+                }
+                Op::Multiply(operands, scale, output) => {
+                    x(0).iter().zip(x(1)).map(|(a, b)| multiply(*operands, *scale, *output, *a, *b)).collect()
+                }
+                Op::Table(table) => x(0).iter().map(|v| looked_up(table, *v)).collect(),
+            };
+        }
+        values.swap_remove(self.output())
+    }
+}
+
+/// Why sizes do not fit.
+fn misfit(
+    op: &Op,
+    mut all: impl Iterator<Item = Picture>,
+    input: Picture,
+    output: Picture,
+) -> Option<String> {
+    let told = |what: &str| Some(format!("{what} do not fit {input:?} → {output:?}"));
+    match op {
+        Op::Convolution(c) => {
+            let taps = c.window.size[0] * c.window.size[1];
+            let weights = if c.is_depthwise { taps * c.filters } else { taps * c.filters * input.channels };
+            let grouped = !c.is_depthwise || input.channels > 0 && c.filters.is_multiple_of(input.channels);
+            let fits =
+                c.weights.len() == weights && c.bias.len() == c.filters && output.channels == c.filters;
+            if fits && grouped && !c.window.stride.contains(&0) { None } else { told("its weights") }
+        }
+        Op::Pool { window, .. } => {
+            let fits = input.channels == output.channels && !window.stride.contains(&0);
+            if fits { None } else { told("channels") }
+        }
+        Op::Add(..) | Op::Multiply(..) | Op::Table(_) => {
+            if all.all(|p| p == output) {
+                None
+            } else {
+                told("its operands")
+            }
+        }
+    }
+}
+
+fn taps(window: &Window) -> impl Iterator<Item = [usize; 2]> + use<> {
+    let [lines, columns] = window.size;
+    (0..lines).flat_map(move |r| (0..columns).map(move |s| [r, s]))
+}
+
+fn places(picture: Picture) -> impl Iterator<Item = [usize; 2]> {
+    (0..picture.height).flat_map(move |y| (0..picture.width).map(move |x| [y, x]))
+}
+
+fn convolve(c: &Convolution, x: &[i8], from: Picture, to: Picture) -> Vec<i8> {
+    let mut y = Vec::with_capacity(to.values());
+    for place in places(to) {
+        for filter in 0..c.filters {
+            let mut sum = c.bias[filter];
+            for tap @ [r, s] in taps(&c.window) {
+                let Some([line, column]) = c.window.at(place, tap, from) else { continue };
+                let pixel = (line * from.width + column) * from.channels;
+                let tap = r * c.window.size[1] + s;
+                let mut add = |channel: usize, weight: i8| {
+                    let value = i32::from(x[pixel + channel]) - c.input_zero;
+                    sum = sum.wrapping_add(i32::from(weight) * value);
+                };
+                match c.is_depthwise {
+                    true => add(filter / (c.filters / from.channels), c.weights[tap * c.filters + filter]),
+                    false => {
+                        let first = (filter * c.window.size[0] * c.window.size[1] + tap) * from.channels;
+                        (0..from.channels).for_each(|channel| add(channel, c.weights[first + channel]));
+                    }
+                }
+            }
+            y.push(c.output.of(c.scale.apply(sum)));
+        }
+    }
+    y
+}
+
+fn pool(window: &Window, is_mean: bool, output: Output, x: &[i8], from: Picture, to: Picture) -> Vec<i8> {
+    let mut y = Vec::with_capacity(to.values());
+    for place in places(to) {
+        for channel in 0..to.channels {
+            let inside = taps(window).filter_map(|tap| window.at(place, tap, from));
+            let values: Vec<i8> =
+                inside.map(|[l, c]| x[(l * from.width + c) * from.channels + channel]).collect();
+            y.push(pooled(is_mean, output, &values));
+        }
+    }
+    y
+}
+
+/// The largest of values, or their mean.
+pub(crate) fn pooled(is_mean: bool, output: Output, values: &[i8]) -> i8 {
+    let value = match is_mean {
+        true => mean(values.iter().map(|v| i32::from(*v)).sum(), values.len() as i32),
+        false => values.iter().map(|v| i32::from(*v)).max().unwrap_or(-128),
+    };
+    value.max(output.low).min(output.high) as i8
+}
+
+pub(crate) fn add([left, right]: [Operand; 2], scale: Scale, output: Output, a: i8, b: i8) -> i8 {
+    let scaled = |o: Operand, x: i8| o.scale.apply((i32::from(x) - o.zero) << ADD_SHIFT);
+    output.of(scale.apply(scaled(left, a).wrapping_add(scaled(right, b))))
+}
+
+pub(crate) fn multiply([left, right]: [Operand; 2], scale: Scale, output: Output, a: i8, b: i8) -> i8 {
+    output.of(scale.apply((i32::from(a) - left.zero) * (i32::from(b) - right.zero)))
+}
+
+pub(crate) fn looked_up(table: &[i8; 256], value: i8) -> i8 {
+    table[(i32::from(value) + 128) as usize]
+}

@@ -1,0 +1,228 @@
+//! The figures of the paper: Jouppi et al., "In-Datacenter Performance Analysis of a Tensor Processing Unit", ISCA 2017.
+
+/// An application of the paper's Tables 1, 3 and 6.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Application {
+    /// Its name there.
+    pub name: &'static str,
+    /// Samples of a batch.
+    pub batch: usize,
+    /// 10⁶ weights.
+    pub weights: f64,
+    /// Table 3, in percent: rows 1 to 8 are array active, useful and unused multipliers, weight stall, weight shift,
+    /// non-matrix, RAW stalls, input stalls.
+    pub rows: [f64; 8],
+    /// Row 9: 10¹² operations a second, of production and not of the counters.
+    pub tops: f64,
+    /// Multiplications for each byte of weights.
+    pub intensity: f64,
+    /// Its part of the weighted means, which reproduces the published ones; the paper does not give it.
+    pub weight: f64,
+    /// Speed of a K80 die and of a TPU die, relative to a Haswell die, host included.
+    pub speed: [f64; 2],
+    /// MiB of the unified buffer that it used, with the improved allocator of Table 8.
+    pub buffer_mib: f64,
+}
+
+const fn application(
+    name: &'static str,
+    [batch, weights, intensity]: [usize; 3],
+    rows: [f64; 8],
+    [tops, weight, gpu, tpu, buffer_mib]: [f64; 5],
+) -> Application {
+    Application {
+        name,
+        batch,
+        weights: weights as f64,
+        rows,
+        tops,
+        intensity: intensity as f64,
+        weight,
+        speed: [gpu, tpu],
+        buffer_mib,
+    }
+}
+
+/// The six applications.
+pub const APPLICATIONS: [Application; 6] = [
+    application(
+        "MLP0",
+        [200, 20, 200],
+        [12.7, 12.5, 0.3, 53.9, 15.9, 17.5, 3.3, 6.1],
+        [12.3, 0.578, 2.5, 41.0, 11.0],
+    ),
+    application(
+        "MLP1",
+        [168, 5, 168],
+        [10.6, 9.4, 1.2, 44.2, 13.4, 31.9, 8.4, 8.8],
+        [9.7, 0.032, 0.3, 18.5, 2.3],
+    ),
+    application(
+        "LSTM0",
+        [64, 52, 64],
+        [8.2, 8.2, 0.0, 58.1, 15.8, 17.9, 14.6, 5.1],
+        [3.7, 0.145, 0.4, 3.5, 4.8],
+    ),
+    application(
+        "LSTM1",
+        [96, 34, 96],
+        [10.5, 6.3, 4.2, 62.1, 17.1, 10.3, 10.6, 2.4],
+        [2.8, 0.145, 1.2, 1.2, 4.5],
+    ),
+    application(
+        "CNN0",
+        [8, 8, 2888],
+        [78.2, 78.2, 0.0, 0.0, 0.0, 21.8, 3.5, 3.4],
+        [86.0, 0.025, 1.6, 40.3, 1.5],
+    ),
+    application(
+        "CNN1",
+        [32, 100, 1750],
+        [46.2, 22.5, 23.7, 28.1, 7.0, 18.7, 22.8, 0.6],
+        [14.1, 0.025, 2.7, 71.0, 13.9],
+    ),
+];
+
+/// Table 3's rows that are all of the cycles: 1, 4, 5, 6.
+pub const CYCLE_ROWS: [usize; 4] = [0, 3, 4, 5];
+
+/// Figure 11, read off the picture (± 0.015): the weighted mean of speeds where memory, clock or matrix are scaled by
+/// 0.25, 0.5, 2 and 4.
+pub const FIGURE_11: [(&str, [f64; 4]); 3] = [
+    ("memory", [0.275, 0.527, 1.815, 3.16]),
+    ("clock", [0.955, 0.977, 1.014, 1.014]),
+    ("matrix", [0.655, 1.017, 0.875, 0.745]),
+];
+
+/// By how much Figure 11 scales.
+pub const SCALES: [f64; 4] = [0.25, 0.5, 2.0, 4.0];
+
+/// A chip of Table 2, by the die.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Platform {
+    /// Its name.
+    pub name: &'static str,
+    /// mm²; for the TPU an upper bound.
+    pub die: &'static str,
+    /// Millions of cycles a second.
+    pub mhz: u32,
+    /// Watts: thermal design, idle, busy.
+    pub watts: [u32; 3],
+    /// 10¹² operations a second; the element type.
+    pub peak: (f64, &'static str),
+    /// 10⁹ bytes a second.
+    pub bandwidth: u32,
+    /// MiB on the chip.
+    pub on_chip: u32,
+    /// Dies of a server and its thermal design in watts.
+    pub server: [u32; 2],
+    /// Multiplications for each byte at which memory no longer limits.
+    pub ridge: u32,
+    /// Speed, relative to Haswell: geometric and weighted mean (Table 6).
+    pub speed: [f64; 2],
+    /// Speed for each watt of whole servers, relative to Haswell's (Figure 9): geometric and weighted mean.
+    pub total_per_watt: [f64; 2],
+    /// … and of what the accelerators add to their servers.
+    pub incremental_per_watt: Option<[f64; 2]>,
+}
+
+/// Haswell, K80 and the TPU.
+pub const PLATFORMS: [Platform; 3] = [
+    Platform {
+        name: "Haswell E5-2699 v3",
+        die: "662",
+        mhz: 2300,
+        watts: [145, 41, 145],
+        peak: (2.6, "int8"),
+        bandwidth: 51,
+        on_chip: 51,
+        server: [2, 504],
+        ridge: 13,
+        speed: [1.0, 1.0],
+        total_per_watt: [1.0, 1.0],
+        incremental_per_watt: None,
+    },
+    Platform {
+        name: "NVIDIA K80 (a die of two)",
+        die: "561",
+        mhz: 560,
+        watts: [150, 25, 98],
+        peak: (2.8, "f32"),
+        bandwidth: 160,
+        on_chip: 8,
+        server: [8, 1838],
+        ridge: 9,
+        speed: [1.1, 1.9],
+        total_per_watt: [1.2, 2.1],
+        incremental_per_watt: Some([1.7, 2.9]),
+    },
+    Platform {
+        name: "TPU (2015)",
+        die: "< 331",
+        mhz: 700,
+        watts: [75, 28, 40],
+        peak: (92.0, "int8"),
+        bandwidth: 34,
+        on_chip: 28,
+        server: [4, 861],
+        ridge: 1350,
+        speed: [14.5, 29.2],
+        total_per_watt: [17.0, 34.0],
+        incremental_per_watt: Some([41.0, 83.0]),
+    },
+];
+
+/// What the die is given to, in percent of its area (Figure 2).
+pub const DIE: [(&str, u32); 10] = [
+    ("unified buffer", 29),
+    ("matrix multiply unit", 24),
+    ("accumulators", 6),
+    ("activation pipeline", 6),
+    ("DRAM ports", 6),
+    ("PCIe", 3),
+    ("host interface", 2),
+    ("control", 2),
+    ("misc I/O", 1),
+    ("the rest", 21),
+];
+
+/// What nobody published and this simulator had to choose.
+pub const UNKNOWN: [&str; 7] = [
+    "bits of the instructions, number and order of the two synchronisations, what the repeat field repeats",
+    "rates and latencies of activation, normalisation and pooling (here 256 values a cycle)",
+    "where a bias is added, and how sums are rounded to 8 bits (here: half away from zero, as .tflite's reference kernels)",
+    "what an accumulator that overflows does (here it wraps)",
+    "shapes of the six applications, and which passes of the LSTMs were 8 × 16 bits (here all)",
+    "the rate of the weight memory as it was reached: 28 to 34 GB/s fit almost equally (here Figure 1's 30 GiB/s)",
+    "whether cycles in which input and weights are both missing count as stall or as non-matrix (here as non-matrix)",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_consistent_with_themselves() {
+        for a in &APPLICATIONS {
+            let cycles: f64 = CYCLE_ROWS.iter().map(|&r| a.rows[r]).sum();
+            assert!((cycles - 100.0).abs() < 0.11, "{}: {cycles}", a.name);
+            assert!((a.rows[1] + a.rows[2] - a.rows[0]).abs() < 0.11, "{}", a.name);
+        }
+        // The means of Table 6 come out of its columns and the parts assumed here.
+        for (die, [geometric, weighted]) in [(0, [1.1, 1.9]), (1, [14.5, 29.2])] {
+            let logs: f64 = APPLICATIONS.iter().map(|a| a.speed[die].ln()).sum();
+            assert!(((logs / 6.0).exp() - geometric).abs() < 0.06);
+            let parts: f64 = APPLICATIONS.iter().map(|a| a.weight).sum();
+            let mean: f64 = APPLICATIONS.iter().map(|a| a.weight * a.speed[die]).sum();
+            assert!((mean / parts - weighted).abs() < 0.1, "{}", mean / parts);
+        }
+        assert_eq!(DIE.iter().map(|d| d.1).sum::<u32>(), 100);
+        // Total performance per watt is Table 6's speed times dies, over the servers' watts.
+        let [cpu, gpu, tpu] = PLATFORMS;
+        for p in [gpu, tpu] {
+            let watts = |p: Platform| f64::from(p.server[1]) / f64::from(p.server[0]);
+            let ratio = p.speed[0] * watts(cpu) / watts(p);
+            assert!((ratio / p.total_per_watt[0] - 1.0).abs() < 0.12, "{}: {ratio}", p.name);
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The paper's six applications, with shapes that are **reconstructed**: only their numbers of layers and weights, batches and
+//! kinds are published. A program is made for their time alone; there are no weights.
+
+use crate::chip::Chip;
+use crate::instruction::{Function, Instruction, Speed};
+use crate::paper::{APPLICATIONS, Application};
+use crate::program::{Part, Program, cuts, too_large, too_many_rows, too_many_weights};
+use systole_base::{Error, ErrorKind, Result};
+
+/// What every preset's name begins with.
+pub const PREFIX: &str = "tpu1/";
+
+/// `count` matrices of `inputs` × `outputs` weights.
+#[derive(Clone, Copy, Debug)]
+struct Matrices {
+    inputs: usize,
+    outputs: usize,
+    count: usize,
+}
+
+/// A layer of a preset.
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    /// Rows of each sample through matrices.
+    Matrix { rows: usize, of: Matrices },
+    /// Values of each sample through the activation unit.
+    Vector { values: usize },
+    /// Pictures through the pooling unit: pixels and channels.
+    Pool { pixels: usize, channels: usize },
+}
+
+/// An application of the paper, reconstructed.
+#[derive(Clone, Debug)]
+pub struct Preset {
+    /// What the paper says of it.
+    pub paper: &'static Application,
+    /// What was assumed.
+    pub reconstruction: &'static str,
+    /// Bytes of a sample's input.
+    input: usize,
+    speed: Speed,
+    layers: Vec<(String, Shape)>,
+}
+
+fn matrix(rows: usize, inputs: usize, outputs: usize, count: usize) -> Shape {
+    Shape::Matrix { rows, of: Matrices { inputs, outputs, count } }
+}
+
+fn named(name: &str, shapes: Vec<Shape>) -> Vec<(String, Shape)> {
+    shapes.into_iter().enumerate().map(|(n, s)| (format!("{name}_{n}"), s)).collect()
+}
+
+/// Vector layers between others, evenly.
+fn with_vectors(mut matrices: Vec<Shape>, vectors: usize, values: usize) -> Vec<(String, Shape)> {
+    let all = matrices.len() + vectors;
+    matrices.reverse();
+    let (mut layers, mut done) = (Vec::new(), 0);
+    for n in 1..=all {
+        match done < n * vectors / all {
+            true => {
+                done += 1;
+                layers.push((format!("vector_{done}"), Shape::Vector { values }));
+            }
+            false => layers.extend(matrices.pop().map(|m| (format!("fc_{}", n - done), m))),
+        }
+    }
+    layers
+}
+
+fn cnn1() -> Vec<(String, Shape)> {
+    let mut shapes = Vec::new();
+    for (pixels, inputs, outputs, taps, pools) in
+        [(35 * 35, 64, 96, 3, 5), (17 * 17, 192, 192, 7, 4), (8 * 8, 448, 320, 3, 4)]
+    {
+        shapes.extend(vec![matrix(pixels, inputs, outputs, taps); 24]);
+        shapes.extend(vec![Shape::Pool { pixels, channels: outputs }; pools]);
+    }
+    shapes.extend(vec![matrix(1, 4480, 4480, 1); 4]);
+    named("layer", shapes)
+}
+
+impl Preset {
+    /// All of them.
+    pub fn all() -> Vec<Preset> {
+        let dims = [1150, 1000, 1280, 1050, 1020];
+        let mlp1 = dims.windows(2).map(|d| matrix(1, d[0], d[1], 1)).collect();
+        let lstm1 = (0..37).map(|n| matrix(1, 600, 600, if n % 37 < 20 { 3 } else { 2 })).collect();
+        let mut cnn0 = vec![matrix(361, 25 * 48, 256, 1)];
+        cnn0.extend(vec![matrix(361, 256, 256, 9); 13]);
+        cnn0.extend(vec![matrix(361, 256, 256, 1); 2]);
+        let of = |n: usize, input, speed, layers, reconstruction| Preset {
+            paper: &APPLICATIONS[n],
+            reconstruction,
+            input,
+            speed,
+            layers,
+        };
+        vec![
+            of(
+                0,
+                2000,
+                Speed::Full,
+                named("fc", vec![matrix(1, 2000, 2000, 1); 5]),
+                "5 layers of 2000 × 2000: 20M weights in 5 layers are published",
+            ),
+            of(
+                1,
+                1150,
+                Speed::Full,
+                named("fc", mlp1),
+                "1150 → 1000 → 1280 → 1050 → 1020: 4 layers, 5M weights and 11 % of empty multipliers are published",
+            ),
+            of(
+                2,
+                2048,
+                Speed::Half,
+                with_vectors(vec![matrix(1, 2048, 1024, 1); 24], 34, 1024),
+                "6 LSTM layers of 1024 units as 24 matrices of 2048 × 1024, activations of 16 bits: 24 + 34 layers and 52M weights are published",
+            ),
+            of(
+                3,
+                1200,
+                Speed::Half,
+                with_vectors(lstm1, 19, 600),
+                "94 matrices of 600 × 600 in 37 layers, activations of 16 bits: 37 + 19 layers, 34M weights, and a matrix of 600 × 600 are published",
+            ),
+            of(
+                4,
+                361 * 48,
+                Speed::Full,
+                named("conv", cnn0),
+                "a Go board of 19 × 19: 5 × 5 × 48 → 256 (packed), 13 of 3 × 3 × 256 → 256, 2 of 1 × 1: 16 layers and 8M weights are published",
+            ),
+            of(
+                5,
+                35 * 35 * 64,
+                Speed::Full,
+                cnn1(),
+                "qualitative only: 72 convolutions, 13 pools, 4 dense layers and 100M weights are published, and the published rates contradict each other",
+            ),
+        ]
+    }
+
+    /// The preset of a name, such as `tpu1/mlp0`.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub fn of(name: &str) -> Result<Preset> {
+        let short = name.strip_prefix(PREFIX).unwrap_or(name);
+        let all = Preset::all();
+        let names: Vec<String> = all.iter().map(Preset::name).collect();
+        all.into_iter().find(|p| p.paper.name.eq_ignore_ascii_case(short)).ok_or_else(|| {
+            Error::new(ErrorKind::Config, format!("there is no application `{name}`"))
+                .hint(format!("one of {}", names.join(", ")))
+        })
+    }
+
+    /// `tpu1/mlp0`.
+    pub fn name(&self) -> String {
+        format!("{PREFIX}{}", self.paper.name.to_lowercase())
+    }
+
+    /// The instructions of a batch (of the paper's size, where none is named), for their time.
+    ///
+    /// # Errors
+    /// Where accumulators, unified buffer or weight memory are too small; the error names the layer.
+    pub fn program(&self, chip: &Chip, batch: Option<usize>) -> Result<Program> {
+        chip.check()?;
+        let batch = batch.unwrap_or(self.paper.batch);
+        let mut maker = Maker {
+            chip,
+            batch,
+            speed: self.speed,
+            at: 0,
+            tiles: 0,
+            program: Program {
+                name: self.name(),
+                instructions: Vec::new(),
+                parts: Vec::new(),
+                weights: Vec::new(),
+                batch,
+                sample: [self.input, 0],
+                rows: 0,
+            },
+        };
+        let bytes = (batch * self.input * self.speed.cycles()) as u32;
+        maker.push(Instruction::ReadHostMemory { host: 0, buffer: 0, bytes });
+        maker.push(Instruction::SynchronizeHost);
+        for (name, shape) in &self.layers {
+            maker.layer(name, *shape)?;
+        }
+        for last in [Instruction::SynchronizeHost, Instruction::InterruptHost, Instruction::Halt] {
+            maker.push(last);
+        }
+        Ok(maker.program)
+    }
+}
+
+struct Maker<'a> {
+    chip: &'a Chip,
+    batch: usize,
+    speed: Speed,
+    /// Where the layer's input lies: the lower or upper half of the unified buffer.
+    at: u32,
+    /// Tiles so far.
+    tiles: usize,
+    program: Program,
+}
+
+impl Maker<'_> {
+    fn push(&mut self, instruction: Instruction) {
+        self.program.instructions.push(instruction);
+    }
+
+    fn layer(&mut self, name: &str, shape: Shape) -> Result<()> {
+        self.push(Instruction::DebugTag(self.program.parts.len() as u32));
+        let mut part = Part { name: name.into(), tiles: 0, useful: 0.0, possible: 0.0, product: None };
+        let n = self.chip.matrix;
+        let (input, output) = match shape {
+            Shape::Matrix { rows, of } => {
+                self.matrices(name, rows, of, &mut part)?;
+                (rows * of.inputs.div_ceil(n), rows * of.outputs.div_ceil(n))
+            }
+            Shape::Vector { values } => (values.div_ceil(n), values.div_ceil(n)),
+            Shape::Pool { pixels, channels } => {
+                (pixels * channels.div_ceil(n), pixels * channels.div_ceil(n))
+            }
+        };
+        if let Shape::Vector { .. } | Shape::Pool { .. } = shape {
+            let length = (self.batch * output * self.speed.cycles()) as u32;
+            self.push(Instruction::Activate {
+                function: Function::Table,
+                accumulator: 0,
+                buffer: self.at,
+                length,
+            });
+        }
+        let used = self.batch * (input + output) * self.speed.cycles();
+        if used > self.chip.buffer_rows() {
+            return Err(too_large(self.chip, name, used, self.batch));
+        }
+        self.program.rows = self.program.rows.max(used);
+        self.push(Instruction::Synchronize);
+        self.program.parts.push(part);
+        self.at = (self.chip.buffer_rows() / 2) as u32 - self.at;
+        Ok(())
+    }
+
+    fn matrices(&mut self, name: &str, rows: usize, of: Matrices, part: &mut Part) -> Result<()> {
+        let (n, all) = (self.chip.matrix, rows * self.batch);
+        if rows == 1 && self.batch > self.chip.accumulators {
+            return Err(too_many_rows(self.chip, name, self.batch));
+        }
+        let (down, across) = (of.inputs.div_ceil(n) * of.count, of.outputs.div_ceil(n));
+        let cuts = cuts(self.chip, name, all, 1)?;
+        let address = (self.tiles * self.chip.tile_bytes()) as u64;
+        self.tiles += down * across;
+        if self.tiles * self.chip.tile_bytes() > self.chip.weight_memory {
+            return Err(too_many_weights(self.chip, name));
+        }
+        let out = (self.chip.buffer_rows() / 2) as u32 - self.at;
+        for rows in cuts {
+            self.push(Instruction::ReadWeights { address, tiles: (down * across) as u32 });
+            part.tiles += down * across;
+            for column in 0..across {
+                // The halves of the accumulators take turns.
+                let half = if 2 * rows <= self.chip.accumulators { self.chip.accumulators / 2 } else { 0 };
+                let accumulator = ((column % 2) * half) as u16;
+                for k in 0..down {
+                    self.push(Instruction::MatrixMultiply {
+                        buffer: self.at,
+                        accumulator,
+                        length: rows as u32,
+                        speed: self.speed,
+                        switch: true,
+                        accumulate: k > 0,
+                        convolve: false,
+                    });
+                }
+                self.push(Instruction::Activate {
+                    function: Function::Normalize,
+                    accumulator,
+                    buffer: out,
+                    length: rows as u32,
+                });
+            }
+        }
+        part.product = Some([all, of.inputs, of.outputs, of.count]);
+        part.useful = (all * of.inputs * of.outputs * of.count) as f64;
+        part.possible = (all * down * across * self.chip.tile_bytes()) as f64;
+        Ok(())
+    }
+}

@@ -1,0 +1,285 @@
+//! Where the cycles go: the events of a batch, in the order of the program, and when each unit works on them.
+//!
+//! The rules are few. Tiles of weights are fetched one after the other into a queue of four; a place is free when its tile
+//! has been shifted into the array. The shift takes as many cycles as the array has rows, into registers that are free
+//! when the tile before has become active. A multiplication begins when its weights are there, the one before has ended
+//! and its input is ready. What passes before is put down, in this order, to the input (non-matrix), to the tile (stall)
+//! and to the shift, as the counters of the paper's Table 3 do.
+
+use crate::chip::Chip;
+use std::collections::VecDeque;
+
+/// What a program asks of the units that take time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// So many bytes from the host, before what follows.
+    Input(f64),
+    /// A pass of so many rows over the array, `slow` cycles each: 1, 2 for 8 × 16 bits, 4 for 16 × 16.
+    Pass {
+        /// Rows of the input.
+        rows: usize,
+        /// Cycles of each.
+        slow: usize,
+        /// Whether the next tile of weights is taken, and not the one before again.
+        switch: bool,
+    },
+    /// The next pass waits so many cycles until accumulators are free again; at the end nothing waits.
+    Empty(f64),
+    /// So many cycles of the activation unit that nothing overlaps.
+    Vector(f64),
+    /// The next layer reads what this one wrote.
+    Sync,
+}
+
+/// When the units worked for one pass, in cycles from the start.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PassTimes {
+    /// The tile comes from memory; none where the tile before is used again.
+    pub fetch: Option<[f64; 2]>,
+    /// The tile is shifted into the array.
+    pub shift: Option<[f64; 2]>,
+    /// Rows are multiplied.
+    pub multiply: [f64; 2],
+}
+
+/// Cycles of a batch and what they went to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timing {
+    /// All of them.
+    pub cycles: f64,
+    /// The array multiplied.
+    pub active: f64,
+    /// It waited for a tile of weights from memory.
+    pub stall: f64,
+    /// It waited for the tile to be shifted in.
+    pub shift: f64,
+    /// It waited for anything else; the next four are parts of this.
+    pub non_matrix: f64,
+    /// … for a layer's results to be written before the next reads them.
+    pub raw: f64,
+    /// … for input from the host.
+    pub input: f64,
+    /// … for the start of the batch, its instructions and the end.
+    pub fixed: f64,
+    /// … between two passes.
+    pub bubble: f64,
+    /// Tiles of weights.
+    pub tiles: usize,
+    /// Each pass.
+    pub passes: Vec<PassTimes>,
+}
+
+/// What the next multiplication waits for, beside weights.
+#[derive(Default)]
+struct Pending {
+    fixed: f64,
+    input: f64,
+    raw: f64,
+    bubble: f64,
+}
+
+impl Pending {
+    fn total(&self) -> f64 {
+        self.fixed + self.input + self.raw + self.bubble
+    }
+}
+
+/// Times a batch on a chip.
+pub fn timing(chip: &Chip, events: impl IntoIterator<Item = Event>) -> Timing {
+    let mut run = Run {
+        chip,
+        fetch: chip.fetch_cycles(),
+        pending: Pending { fixed: chip.fixed_us * chip.clock_mhz, ..Pending::default() },
+        fetched: 0.0,
+        began: 0.0,
+        ended: 0.0,
+        shifted: VecDeque::new(),
+        after: 0.0,
+        told: Timing::default(),
+    };
+    events.into_iter().for_each(|e| run.event(e));
+    run.finish()
+}
+
+struct Run<'a> {
+    chip: &'a Chip,
+    fetch: f64,
+    pending: Pending,
+    /// When the last tile had been fetched.
+    fetched: f64,
+    /// When the last pass began and ended.
+    began: f64,
+    ended: f64,
+    /// When the last tiles had been shifted, as many as the queue holds.
+    shifted: VecDeque<f64>,
+    /// Vector work since the last pass.
+    after: f64,
+    told: Timing,
+}
+
+impl Run<'_> {
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Input(bytes) => self.pending.input += self.chip.input_cycles(bytes),
+            Event::Empty(cycles) => self.pending.raw += cycles,
+            Event::Vector(cycles) => {
+                self.pending.raw += cycles;
+                self.after += cycles;
+            }
+            Event::Sync => {
+                self.pending.bubble = 0.0;
+                self.pending.raw += self.chip.sync;
+            }
+            Event::Pass { rows, slow, switch } => self.pass((rows * slow) as f64, switch),
+        }
+    }
+
+    fn pass(&mut self, cycles: f64, switch: bool) {
+        let ready = self.ended + self.pending.total();
+        let (fetch, shift) = if switch { self.weights() } else { (None, None) };
+        let weights = shift.map_or(self.ended, |s| s[1]);
+        let begin = weights.max(self.ended).max(ready);
+        self.told.non_matrix += ready - self.ended;
+        let fetched = shift.map_or(ready, |s| s[0].clamp(ready, begin));
+        self.told.stall += fetched - ready;
+        self.told.shift += begin - fetched;
+        self.settle();
+        let end = begin + cycles;
+        self.told.active += cycles;
+        self.told.passes.push(PassTimes { fetch, shift, multiply: [begin, end] });
+        (self.began, self.ended, self.after) = (begin, end, 0.0);
+        self.pending.bubble = self.chip.bubble;
+    }
+
+    /// Fetches and shifts the next tile.
+    fn weights(&mut self) -> (Option<[f64; 2]>, Option<[f64; 2]>) {
+        let full = self.shifted.len() >= self.chip.fifo.max(1);
+        let place = if full { self.shifted.pop_front().unwrap_or(0.0) } else { 0.0 };
+        let fetch = self.fetched.max(place);
+        self.fetched = fetch + self.fetch;
+        let shift = self.fetched.max(self.began);
+        let shifted = shift + self.chip.matrix as f64;
+        self.shifted.push_back(shifted);
+        self.told.tiles += 1;
+        (Some([fetch, self.fetched]), Some([shift, shifted]))
+    }
+
+    fn settle(&mut self) {
+        let p = std::mem::take(&mut self.pending);
+        self.told.fixed += p.fixed;
+        self.told.input += p.input;
+        self.told.raw += p.raw;
+        self.told.bubble += p.bubble;
+    }
+
+    /// What the last multiplication leaves to be done is part of the fixed cost; vector work after it is not.
+    fn finish(mut self) -> Timing {
+        if !self.told.passes.is_empty() {
+            self.pending = Pending { raw: self.after, ..Pending::default() };
+        }
+        self.pending.bubble = 0.0;
+        self.told.non_matrix += self.pending.total();
+        self.told.cycles = self.ended + self.pending.total();
+        self.settle();
+        self.told
+    }
+}
+
+impl Timing {
+    /// Rows 1, 4, 5 and 6 of Table 3: array active, weight stall, weight shift, non-matrix, as parts of all cycles.
+    pub fn shares(&self) -> [f64; 4] {
+        [self.active, self.stall, self.shift, self.non_matrix].map(|part| part / self.cycles.max(1.0))
+    }
+
+    /// Cycles for each tile of weights.
+    pub fn cycles_per_tile(&self) -> f64 {
+        self.cycles / self.tiles.max(1) as f64
+    }
+
+    /// Seconds of the batch.
+    pub fn seconds(&self, chip: &Chip) -> f64 {
+        self.cycles / (chip.clock_mhz * 1e6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Layers of equal tiles.
+    fn layers(n: usize, tiles: usize, rows: usize, slow: usize, extra: f64) -> Vec<Event> {
+        let mut events = Vec::new();
+        for _ in 0..n {
+            events.extend((0..tiles).map(|_| Event::Pass { rows, slow, switch: true }));
+            events.extend([Event::Empty(extra), Event::Sync]);
+        }
+        events
+    }
+
+    /// An earlier fit of the same rules, to all five applications at once, worked out beside this program: cycles a tile and
+    /// the four rows in percent.
+    #[test]
+    fn the_rules_give_what_they_gave_when_they_were_written_down() {
+        let chip = Chip { sync: 1000.0, fixed_us: 40.0, ..Chip::v1() };
+        let input = |bytes: usize| vec![Event::Input(bytes as f64)];
+        let cases = [
+            (
+                "MLP0",
+                [input(200 * 2000), layers(5, 64, 200, 1, 0.0)].concat(),
+                1574.0,
+                [12.7, 53.5, 16.0, 17.8],
+            ),
+            (
+                "MLP1",
+                [input(168 * 1150), layers(4, 22, 168, 1, 0.0)].concat(),
+                1813.0,
+                [9.3, 44.8, 13.3, 32.6],
+            ),
+        ];
+        for (name, events, each, rows) in cases {
+            let t = timing(&chip, events);
+            assert!((t.cycles_per_tile() - each).abs() < 1.0, "{name}: {}", t.cycles_per_tile());
+            for (is, should) in t.shares().iter().zip(rows) {
+                assert!((100.0 * is - should).abs() < 0.1, "{name}: {:?}", t.shares());
+            }
+        }
+        let cnn0 = [
+            input(2888 * 48),
+            layers(1, 8, 2888, 1, 2888.0),
+            layers(12, 9, 2888, 1, 2888.0),
+            layers(3, 1, 2888, 1, 2888.0),
+        ];
+        let t = timing(&chip, cnn0.concat());
+        assert!((t.cycles_per_tile() - 3776.0).abs() < 30.0, "{}", t.cycles_per_tile());
+        assert!((t.shares()[0] - 0.765).abs() < 0.005 && t.stall == 0.0 && t.shift == 0.0);
+    }
+
+    #[test]
+    fn shares_are_all_of_the_cycles_and_parts_all_of_the_rest() {
+        let t = timing(&Chip::v1(), layers(3, 7, 50, 2, 30.0));
+        assert!((t.shares().iter().sum::<f64>() - 1.0).abs() < 1e-12);
+        assert!((t.raw + t.input + t.fixed + t.bubble - t.non_matrix).abs() < 1e-6);
+        assert_eq!(t.active, 3.0 * 7.0 * 100.0);
+        assert_eq!((t.tiles, t.passes.len()), (21, 21));
+    }
+
+    #[test]
+    fn vector_work_at_the_end_counts_and_what_only_a_pass_would_wait_for_does_not() {
+        let chip = Chip { fixed_us: 0.0, ..Chip::v1() };
+        let pass = Event::Pass { rows: 10, slow: 1, switch: true };
+        let cycles = |after: Event| timing(&chip, [pass, after, Event::Sync]).cycles;
+        assert_eq!(cycles(Event::Empty(50.0)), timing(&chip, [pass]).cycles);
+        assert_eq!(cycles(Event::Vector(50.0)), timing(&chip, [pass]).cycles + 50.0);
+        assert_eq!(timing(&chip, [Event::Vector(50.0)]).cycles, 50.0);
+    }
+
+    /// Weights that are there are not fetched again, and cost neither stall nor shift.
+    #[test]
+    fn a_pass_with_the_same_weights_needs_no_tile() {
+        let chip = Chip { fixed_us: 0.0, bubble: 0.0, ..Chip::v1() };
+        let pass = |switch| Event::Pass { rows: 10, slow: 1, switch };
+        let t = timing(&chip, [pass(true), pass(false), pass(false)]);
+        assert_eq!((t.tiles, t.active), (1, 30.0));
+        assert!((t.cycles - (chip.fetch_cycles() + 256.0 + 30.0)).abs() < 1e-9);
+    }
+}

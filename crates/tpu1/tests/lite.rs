@@ -1,0 +1,301 @@
+//! Graphs of `.tflite` on the chip: the bits of the interpreter, on graphs drawn at random.
+
+use std::collections::BTreeSet;
+use systole_base::rng::Stream;
+use systole_base::{DType, Literal};
+use systole_tflite::{Field, Interpreter, Model, Op, Operator, Quantization, Tensor};
+use systole_tpu1::{Chip, compile, of_graph};
+
+struct Draw {
+    stream: Stream,
+    model: Model,
+}
+
+impl Draw {
+    fn from(&mut self, low: usize, high: usize) -> usize {
+        low + self.stream.below((high - low + 1) as u64) as usize
+    }
+
+    fn is(&mut self, one_of: u64) -> bool {
+        self.stream.below(one_of) == 0
+    }
+
+    fn bytes(&mut self, n: usize) -> Vec<i8> {
+        (0..n).map(|_| (self.stream.next_u32() as i8).max(-127)).collect()
+    }
+
+    /// A tensor that is computed, with a scale of its own.
+    fn tensor(&mut self, dims: &[usize]) -> usize {
+        let scale = 0.02 + 0.05 * self.stream.uniform();
+        let zero = self.from(0, 40) as i32 - 20;
+        self.like(dims, Quantization::per_tensor(scale, zero))
+    }
+
+    fn like(&mut self, dims: &[usize], quantization: Quantization) -> usize {
+        let name = format!("t{}", self.model.tensors.len());
+        self.model.tensors.push(Tensor::new(name, dims, DType::I8).quantized(quantization));
+        self.model.tensors.len() - 1
+    }
+
+    fn constant(&mut self, data: Literal, scale: f32) -> usize {
+        let name = format!("c{}", self.model.tensors.len());
+        self.model.tensors.push(Tensor::constant(name, data).quantized(Quantization::per_tensor(scale, 0)));
+        self.model.tensors.len() - 1
+    }
+
+    /// Weights with a bias.
+    fn weights(&mut self, dims: &[usize], filters: usize) -> [usize; 2] {
+        let n = dims.iter().product::<usize>();
+        let values = self.bytes(n);
+        let scale = 0.01 / f32::sqrt((n / filters) as f32);
+        let bias: Vec<i32> = (0..filters).map(|_| self.stream.next_u32() as i32 >> 20).collect();
+        let w = self.constant(Literal::from_slice(dims, &values).unwrap(), scale);
+        [w, self.constant(Literal::from_slice([filters], &bias).unwrap(), 1.0)]
+    }
+
+    fn dims(&self, t: usize) -> Vec<usize> {
+        self.model.tensors[t].dims().to_vec()
+    }
+
+    fn push(&mut self, operator: Operator) -> usize {
+        let made = operator.outputs[0];
+        self.model.operators.push(operator);
+        made
+    }
+
+    fn same_scale(&mut self, x: usize, dims: &[usize]) -> usize {
+        let quantization = self.model.tensors[x].quantization.clone().unwrap();
+        self.like(dims, quantization)
+    }
+
+    /// Output size and fields of a window on a picture.
+    fn slide(&mut self, x: usize, size: [usize; 2]) -> ([usize; 2], [usize; 2], bool) {
+        let dims = self.dims(x);
+        let (stride, same) = ([self.from(1, 2), self.from(1, 2)], self.is(2));
+        let out = |a: usize| match same {
+            true => dims[1 + a].div_ceil(stride[a]),
+            false => (dims[1 + a] - size[a]) / stride[a] + 1,
+        };
+        ([out(0), out(1)], stride, same)
+    }
+
+    fn convolution(&mut self, x: usize, depthwise: bool) -> usize {
+        let [_, h, w, c] = self.dims(x)[..] else { panic!() };
+        let size = [self.from(1, h.min(3)), self.from(1, w.min(3))];
+        let (out, stride, same) = self.slide(x, size);
+        let multiplier = self.from(1, 2);
+        let filters = if depthwise { c * multiplier } else { self.from(1, 12) };
+        let dims = if depthwise { [1, size[0], size[1], filters] } else { [filters, size[0], size[1], c] };
+        let [weights, bias] = self.weights(&dims, filters);
+        let y = self.tensor(&[1, out[0], out[1], filters]);
+        let op = if depthwise { Op::DepthwiseConv2D } else { Op::Conv2D };
+        let mut o = Operator::new(op, [x, weights, bias], [y])
+            .with(Field::Padding, f64::from(u8::from(!same)))
+            .with(Field::StrideH, stride[0] as f64)
+            .with(Field::StrideW, stride[1] as f64)
+            .with(Field::Activation, [0.0, 1.0, 3.0][self.from(0, 2)]);
+        if depthwise {
+            o = o.with(Field::DepthMultiplier, multiplier as f64);
+        }
+        self.push(o)
+    }
+
+    fn pool(&mut self, x: usize) -> usize {
+        let [_, h, w, c] = self.dims(x)[..] else { panic!() };
+        let size = [self.from(1, h.min(3)), self.from(1, w.min(3))];
+        let (out, stride, same) = self.slide(x, size);
+        let op = if self.is(2) { Op::MaxPool2D } else { Op::AveragePool2D };
+        let y = self.same_scale(x, &[1, out[0], out[1], c]);
+        let o = Operator::new(op, [x], [y])
+            .with(Field::Padding, f64::from(u8::from(!same)))
+            .with(Field::StrideH, stride[0] as f64)
+            .with(Field::StrideW, stride[1] as f64)
+            .with(Field::FilterH, size[0] as f64)
+            .with(Field::FilterW, size[1] as f64);
+        self.push(o)
+    }
+
+    /// Padding, and the convolution that it is there for.
+    fn padded(&mut self, x: usize) -> usize {
+        let [_, h, w, c] = self.dims(x)[..] else { panic!() };
+        let pads = [self.from(0, 2), self.from(0, 2), self.from(0, 2), self.from(0, 2)];
+        let data: Vec<i32> = [0, 0, pads[0], pads[1], pads[2], pads[3], 0, 0].map(|p| p as i32).to_vec();
+        let paddings = self.constant(Literal::from_slice([4, 2], &data).unwrap(), 1.0);
+        let big = [h + pads[0] + pads[1], w + pads[2] + pads[3]];
+        let y = self.same_scale(x, &[1, big[0], big[1], c]);
+        let y = self.push(Operator::new(Op::Pad, [x, paddings], [y]));
+        let size = [self.from(1, big[0].min(3)), self.from(1, big[1].min(3))];
+        let filters = self.from(1, 6);
+        let [weights, bias] = self.weights(&[filters, size[0], size[1], c], filters);
+        let z = self.tensor(&[1, big[0] - size[0] + 1, big[1] - size[1] + 1, filters]);
+        let o = Operator::new(Op::Conv2D, [y, weights, bias], [z]).with(Field::Padding, 1.0);
+        self.push(o.with(Field::StrideH, 1.0).with(Field::StrideW, 1.0))
+    }
+
+    fn dense(&mut self, x: usize) -> usize {
+        let inputs: usize = self.dims(x).iter().product();
+        let mut x = x;
+        if self.dims(x).len() > 2 {
+            let shape = self.model.tensors.len();
+            self.model
+                .tensors
+                .push(Tensor::constant("shape", Literal::from_slice([2], &[1i32, inputs as i32]).unwrap()));
+            let y = self.same_scale(x, &[1, inputs]);
+            x = self.push(
+                Operator::new(Op::Reshape, [x, shape], [y])
+                    .with_list(Field::NewShape, vec![1, inputs as i32]),
+            );
+        }
+        let filters = self.from(1, 24);
+        let [weights, bias] = self.weights(&[filters, inputs], filters);
+        let y = self.tensor(&[1, filters]);
+        let activation = [0.0, 1.0][self.from(0, 1)];
+        self.push(
+            Operator::new(Op::FullyConnected, [x, weights, bias], [y]).with(Field::Activation, activation),
+        )
+    }
+
+    fn function(&mut self, x: usize) -> usize {
+        let dims = self.dims(x);
+        match self.from(0, 3) {
+            0 => {
+                let y = self.like(&dims, Quantization::per_tensor(1.0 / 256.0, -128));
+                self.push(Operator::new(Op::Logistic, [x], [y]))
+            }
+            1 => {
+                let y = self.like(&dims, Quantization::per_tensor(1.0 / 128.0, 0));
+                self.push(Operator::new(Op::Tanh, [x], [y]))
+            }
+            n => {
+                let y = self.tensor(&dims);
+                self.push(Operator::new(if n == 2 { Op::Relu6 } else { Op::Relu }, [x], [y]))
+            }
+        }
+    }
+
+    fn mean(&mut self, x: usize) -> usize {
+        let c = self.dims(x)[3];
+        let axes = self.constant(Literal::from_slice([2], &[1i32, 2]).unwrap(), 1.0);
+        let y = self.tensor(&[1, c]);
+        self.push(Operator::new(Op::Mean, [x, axes], [y]))
+    }
+}
+
+/// A graph of a few operators, and the tensor before a softmax where it ends in one.
+fn graph(seed: u64) -> Model {
+    let mut d = Draw { stream: Stream::new(33, 2, seed), model: Model::default() };
+    let dims =
+        if d.is(4) { vec![1, d.from(1, 30)] } else { vec![1, d.from(2, 8), d.from(2, 8), d.from(1, 10)] };
+    let mut x = d.tensor(&dims);
+    d.model.inputs = vec![x];
+    let mut computed = vec![x];
+    let first = [d.dense(x)];
+    if d.is(9) || dims.len() == 2 {
+        x = first[0];
+    } else {
+        // The first draw stood for a model of one dense layer alone.
+        d.model.operators.clear();
+        x = d.convolution(x, false);
+    }
+    computed.push(x);
+    for _ in 0..d.from(1, 6) {
+        let is_picture = d.dims(x).len() == 4;
+        let same = computed.iter().copied().find(|t| *t != x && d.dims(*t) == d.dims(x));
+        x = match (d.from(0, 8), is_picture, same) {
+            (0 | 1, true, _) => d.convolution(x, false),
+            (2, true, _) => d.convolution(x, true),
+            (3, true, _) => d.pool(x),
+            (4, true, _) => d.padded(x),
+            (5, true, _) => d.mean(x),
+            (6 | 7, _, Some(other)) => {
+                let dims = d.dims(x);
+                let y = d.tensor(&dims);
+                let op = if d.is(3) { Op::Mul } else { Op::Add };
+                d.push(Operator::new(op, [other, x], [y]))
+            }
+            (8, ..) => d.dense(x),
+            _ => d.function(x),
+        };
+        computed.push(x);
+    }
+    if d.is(4) && d.dims(x).len() == 2 {
+        let dims = d.dims(x);
+        let y = d.like(&dims, Quantization::per_tensor(1.0 / 256.0, -128));
+        x = d.push(Operator::new(Op::Softmax, [x], [y]).with(Field::Beta, 1.0));
+    }
+    d.model.outputs = vec![x];
+    d.model
+}
+
+#[test]
+fn two_hundred_random_graphs_give_the_interpreters_bits() {
+    let mut ops = BTreeSet::new();
+    for seed in 0..220 {
+        let graph = graph(seed);
+        let (model, last) = of_graph("drawn", &graph).unwrap_or_else(|e| panic!("graph {seed}: {e}"));
+        let mut draw = Stream::new(33, 3, seed);
+        let chip = Chip {
+            matrix: [4, 8, 16][draw.below(3) as usize],
+            accumulators: [32, 4096][draw.below(2) as usize],
+            unified_buffer: 1 << 18,
+            ..Chip::v1()
+        };
+        let batch = 1 + draw.below(4) as usize;
+        let values = model.input().values();
+        let input: Vec<i8> = (0..batch * values).map(|_| draw.next_u32() as i8).collect();
+        let mut expected = Vec::new();
+        for sample in input.chunks(values) {
+            let dims = graph.tensors[graph.inputs[0]].dims();
+            let x = Literal::from_slice(dims, sample).unwrap();
+            let run = Interpreter::new(&graph).unwrap().run_with(&[x], |t, y| {
+                if t == last {
+                    expected.extend_from_slice(y.as_slice::<i8>().unwrap());
+                }
+            });
+            run.unwrap_or_else(|e| panic!("graph {seed}: {e}"));
+        }
+        let program = compile(&chip, &model, batch).unwrap_or_else(|e| panic!("graph {seed}: {e}"));
+        let run = program.run(&chip, &input).unwrap_or_else(|e| panic!("graph {seed}: {e}"));
+        assert_eq!(
+            run.output,
+            expected,
+            "graph {seed}: {:?}",
+            graph.operators.iter().map(|o| o.op).collect::<Vec<_>>()
+        );
+        // The chip's own reading of the model agrees, too.
+        assert_eq!(model.evaluate(&input[..values]), expected[..expected.len() / batch], "graph {seed}");
+        ops.extend(graph.operators.iter().map(|o| o.op));
+    }
+    assert!(ops.len() >= 13, "{ops:?}");
+}
+
+#[test]
+fn what_has_no_form_here_is_told_with_the_operator_and_a_way_out() {
+    let told = |change: &dyn Fn(&mut Draw) -> usize| {
+        let mut d = Draw { stream: Stream::new(1, 1, 1), model: Model::default() };
+        let x = d.tensor(&[1, 4, 4, 3]);
+        d.model.inputs = vec![x];
+        let y = change(&mut d);
+        d.model.outputs = vec![y];
+        of_graph("drawn", &d.model).unwrap_err().to_string()
+    };
+    let e = told(&|d| {
+        let y = d.convolution(0, true);
+        let weights = d.model.operators[0].inputs[1].unwrap();
+        let filters = d.model.tensors[weights].dims()[3];
+        let scales = (0..filters).map(|n| 0.01 + n as f32).collect();
+        d.model.tensors[weights].quantization = Some(Quantization::per_channel(scales, 3));
+        y
+    });
+    assert!(e.contains("--per tensor") && e.contains("CONV_2D"), "{e}");
+    let e = told(&|d| {
+        let y = d.tensor(&[1, 4, 4, 3]);
+        d.push(Operator::new(Op::Sub, [0, 0], [y]))
+    });
+    assert!(e.contains("SUB has no form") && e.contains("operator 0"), "{e}");
+    let e = told(&|d| {
+        d.model.tensors[0].ty.dtype = DType::F32;
+        d.convolution(0, false)
+    });
+    assert!(e.contains("8 bits") && e.contains("systole quantize"), "{e}");
+}

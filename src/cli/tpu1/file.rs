@@ -1,0 +1,48 @@
+//! A model of 8 bits on the first TPU.
+
+use systole_base::rng::Stream;
+use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_tflite::{Interpreter, Model as Graph};
+use systole_tpu1::{Chip, Report, compile, of_graph};
+
+/// Samples of a batch, where none are asked for.
+const BATCH: usize = 64;
+
+/// The time of a batch.
+pub(super) fn report(name: &str, graph: &Graph, batch: Option<usize>, chip: &Chip) -> Result<Report> {
+    let (model, last) = of_graph(name, graph)?;
+    let make = |chip: &Chip| compile(chip, &model, batch.unwrap_or(BATCH));
+    let mut report = Report::new(chip, &make)?;
+    if graph.outputs.first() != Some(&last) {
+        report.notes.push("its softmax is left to the host".into());
+    }
+    Ok(report)
+}
+
+/// Runs the program on a drawn sample, and says how it compares with the interpreter.
+///
+/// # Errors
+/// A value that differs.
+pub(super) fn check(name: &str, graph: &Graph, chip: &Chip) -> Result<String> {
+    let (model, last) = of_graph(name, graph)?;
+    let mut draw = Stream::new(0, 0, 0);
+    let input: Vec<i8> = (0..model.input().values()).map(|_| draw.next_u32() as i8).collect();
+    let run = compile(chip, &model, 1)?.run(chip, &input)?;
+    let dims =
+        graph.inputs.first().map_or(Ok(Vec::new()), |&i| graph.tensor(i).map(|t| t.dims().to_vec()))?;
+    let mut expected = Vec::new();
+    Interpreter::new(graph)?.run_with(&[Literal::from_slice(&dims[..], &input)?], |t, y| {
+        if t == last {
+            expected = y.as_slice::<i8>().unwrap_or_default().to_vec();
+        }
+    })?;
+    let same = run.output.iter().zip(&expected).filter(|(a, b)| a == b).count();
+    if same != expected.len() || run.output.len() != expected.len() {
+        let what = format!("{same} of {} values are the interpreter's", expected.len());
+        return Err(Error::new(ErrorKind::Bug, what).at(name).hint("report this with the file"));
+    }
+    Ok(format!(
+        "checked: the program's {same} values of a drawn sample are the interpreter's, {} sums overflowed",
+        run.overflows
+    ))
+}
