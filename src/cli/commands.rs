@@ -5,7 +5,9 @@ use super::common::Common;
 use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::{
-    bench, check, chips, compare, compile, compile_here, completions, data, devices, doctor, env, evaluate, export, generate, import, init, knobs, launch, lr_find, man, ops, plan, predict, quantize, resume, run, selftest, setup, show, shrink, summary, sweep, tpu1, train, translate,
+    bench, check, chips, compare, compile, compile_here, completions, data, devices, doctor, env, evaluate,
+    export, generate, import, init, knobs, launch, lr_find, man, ops, plan, predict, quantize, resume, run,
+    selftest, setup, show, shrink, summary, sweep, tpu1, train, translate,
 };
 use clap::Subcommand;
 

@@ -211,7 +211,11 @@ pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen
 }
 
 /// A trained model on int8 with the ranges of its training data, for who needs no file of it.
-pub(crate) fn graph(model: &str, args: &QuantArgs, screen: &Screen) -> Result<systole_tflite::Model, Failure> {
+pub(crate) fn graph(
+    model: &str,
+    args: &QuantArgs,
+    screen: &Screen,
+) -> Result<systole_tflite::Model, Failure> {
     let file = run_folder::model_file(model)?;
     let layers = Model::load_to_predict(&file)?;
     let float = lower(&layers).at(|| file.clone())?;

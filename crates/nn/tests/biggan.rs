@@ -62,7 +62,7 @@ fn batch(n: usize) -> Batch {
     Batch {
         inputs: vec![Literal::from_slice([n, 32, 32, 3], &pixels).unwrap()],
         label: Some(Literal::from_slice([n], &classes).unwrap()),
-        weight: None,
+        ..Batch::default()
     }
 }
 

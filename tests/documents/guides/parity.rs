@@ -6,7 +6,11 @@ use std::collections::BTreeMap;
 use systole_nn::applications::by_name;
 
 /// Layers whose values are drawn, or that add to the loss: tests of what they promise, in a file of `crates/nn/tests`.
-const PROMISES: [(&str, &str, &str); 9] = [
+const PROMISES: [(&str, &str, &str); 13] = [
+    ("RandomCrop", "layers", "pictures_are_changed_by_chance"),
+    ("RandomFlip", "layers", "pictures_are_changed_by_chance"),
+    ("RandomContrast", "layers", "pictures_are_changed_by_chance"),
+    ("ResidualGain", "biggan", "networks_equal_those_of_jax"),
     ("Dropout", "layers", "dropout_keeps_its_share_and_the_mean"),
     ("SpatialDropout1D", "rules", "spatial_dropout_drops_whole_channels"),
     ("SpatialDropout2D", "rules", "spatial_dropout_drops_whole_channels"),

@@ -172,7 +172,7 @@ impl Reading {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RandomFlip {
-    /// "horizontal" (left and right), "vertical" or both. Default: both.
+    /// "horizontal" (left and right), "vertical", or both: "horizontal_and_vertical". Default: "horizontal_and_vertical".
     pub mode: FlipMode,
 }
 
@@ -365,7 +365,7 @@ impl RandomZoom {
 pub struct RandomBrightness {
     /// How much, as a share of the values' range. Required.
     pub factor: Span,
-    /// The least and the greatest value of a pixel, within which it stays. Default: 0 and 255.
+    /// The least and the greatest value of a pixel, within which it stays. Default: [0.0, 255.0].
     pub value_range: [f64; 2],
 }
 
@@ -396,7 +396,7 @@ impl RandomBrightness {
 pub struct RandomContrast {
     /// From 1 − the first to 1 + the second times as far; a single number is the second. Required.
     pub factor: Span,
-    /// The least and the greatest value of a pixel, within which it stays. Default: 0 and 255.
+    /// The least and the greatest value of a pixel, within which it stays. Default: [0.0, 255.0].
     pub value_range: [f64; 2],
 }
 
