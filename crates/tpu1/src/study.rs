@@ -99,7 +99,7 @@ pub fn changes(chip: &Chip) -> Vec<Change> {
     ]
 }
 
-/// How many times as fast the program is on each of [`changes`]; none where it does not fit.
+/// How many times as fast the program is on each of the changes; none where it does not fit.
 ///
 /// # Errors
 /// Where it does not fit the chip itself.
