@@ -105,18 +105,7 @@ fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
         sources.extend(reading.open(path)?);
     }
     let is_of_values = config.as_ref().is_some_and(|c| c.data.is_own()) && model.class_names.is_empty();
-    let tta = match (args.tta, takes) {
-        (None, _) => None,
-        (Some(n), Takes::Pictures([.., channels])) => {
-            let names = config.as_ref().map_or(&[][..], |c| &c.data.augment);
-            let seed = config.as_ref().map_or(0, |c| c.seed);
-            Some((n, TestTime::of(names, seed, channels >= 3)?))
-        }
-        (Some(_), _) => {
-            let e = Error::new(ErrorKind::Config, "the model takes no pictures").at("--tta");
-            return Err(Failure::usage(e.hint("leave --tta out")));
-        }
-    };
+    let tta = test_time(args, takes, config.as_ref())?;
     let mut answering =
         Answering { takes, scale, is_of_values, screen, told: 0, answers: Vec::new(), tta, integers };
     let show = |answer: Answer, model: &Model, all: &mut Vec<Answer>| match form {
@@ -137,6 +126,26 @@ fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
         screen.line(format!("{} {are} in {}", counted(answers.len() as u64, "prediction"), out.display()));
     }
     Ok(answering.finish())
+}
+
+/// How often each picture is changed and answered, and how it is changed.
+fn test_time(
+    args: &PredictArgs,
+    takes: Takes,
+    config: Option<&Config>,
+) -> Result<Option<(u64, TestTime)>, Failure> {
+    match (args.tta, takes) {
+        (None, _) => Ok(None),
+        (Some(n), Takes::Pictures([.., channels])) => {
+            let names = config.map_or(&[][..], |c| &c.data.augment);
+            let seed = config.map_or(0, |c| c.seed);
+            Ok(Some((n, TestTime::of(names, seed, channels >= 3)?)))
+        }
+        (Some(_), _) => {
+            let e = Error::new(ErrorKind::Config, "the model takes no pictures").at("--tta");
+            Err(Failure::usage(e.hint("leave --tta out")))
+        }
+    }
 }
 
 /// Puts samples to the model, and keeps count of those that have no answer.

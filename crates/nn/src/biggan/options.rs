@@ -3,7 +3,7 @@
 use crate::activation::Activation;
 use crate::initializer::Initializer;
 use crate::optimizer::{Optimizer, adam};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// How weights are kept from growing.
@@ -96,8 +96,10 @@ pub struct BigGan {
     /// Function between the discriminator's layers.
     pub D_nl: Activation,
     /// Resolutions after which the generator has self-attention, joined by `_`; `"0"`: none.
+    #[serde(deserialize_with = "sides")]
     pub G_attn: String,
     /// Resolutions after which the discriminator has self-attention, joined by `_`; `"0"`: none.
+    #[serde(deserialize_with = "sides")]
     pub D_attn: String,
     /// Normalisation in the generator: `"bn"` or `"nonorm"`.
     pub norm_style: NormStyle,
@@ -376,4 +378,18 @@ impl BigGan {
     pub(super) fn attends(text: &str, resolution: usize) -> bool {
         text.split('_').any(|part| part.trim().parse() == Ok(resolution))
     }
+}
+
+/// Resolutions as text, of which a single one may be written as a number.
+fn sides<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Sides {
+        One(u64),
+        Text(String),
+    }
+    Ok(match Sides::deserialize(deserializer)? {
+        Sides::One(side) => side.to_string(),
+        Sides::Text(text) => text,
+    })
 }
