@@ -126,7 +126,7 @@ fn they_train_as_built_in_ones_to_the_bit() {
         assert_eq!(values(&histories[0]), values(&histories[1]), "weighted: {weighted}");
         assert_eq!(own.weight("dense/kernel").unwrap(), built_in.weight("dense/kernel").unwrap());
         let last = histories[0].last();
-        assert!(last.get("distance").is_some() && last.get("val_distance_1").is_some(), "{last:?}");
+        assert!(last.get("distance").is_some() && last.get("val_weighted_distance").is_some(), "{last:?}");
         let evaluated = own.evaluate(&data(weighted).batch(5)).unwrap();
         assert!((evaluated["loss"] - last["val_loss"]).abs() < 1e-6);
     }

@@ -209,7 +209,7 @@ fn they_are_the_same_on_several_devices() {
             assert!((several[name] - value).abs() < 1e-6, "{name} on {devices}: {value} {}", several[name]);
         }
     }
-    assert!((one["auc"] - one["auc_2"]).abs() > 1e-3, "weights count: {one:?}");
+    assert!((one["auc"] - one["weighted_auc"]).abs() > 1e-3, "weights count: {one:?}");
 }
 
 #[test]
