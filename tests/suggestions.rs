@@ -16,7 +16,7 @@ fn commands_and_options_of_other_programs_lead_to_ours() {
         (&["train", "glyphs", "--optimizer", "lion"], "--set optimizer.type=lion"),
         (&["data", "info", "x.csv"], "did you mean `inspect`?"),
         (&["plan", "glyphs", "--target", "v5e-8"], "did you mean `--targets`?"),
-        (&["completions"], "the commands are train, resume"),
+        (&["zebra"], "the commands are train, resume"),
     ];
     for (args, part) in cases {
         let done = f.run(args).fails(2, &[part, "Usage: "]);
