@@ -17,7 +17,7 @@ use systole_runtime::{Backend, Buffer, Params, ReadyEvent};
 /// ```
 /// use systole_data::Dataset;
 /// use systole_ir::Literal;
-/// use systole_nn::{input, layers::dense, loss::*, metric::mean_absolute_error as mae, optimizer::adam, Compile, Fit, Model};
+/// use systole_nn::{input, layers::dense, loss::*, optimizer::adam, Compile, Fit, Model};
 /// let x = input("x", [3]);
 /// let body = x.apply(dense(8).activation("relu"));
 /// let class = body.apply(dense(2).activation("softmax").name("class"));
@@ -27,7 +27,7 @@ use systole_runtime::{Backend, Buffer, Params, ReadyEvent};
 ///     optimizer: adam(0.01),
 ///     losses: [("class".into(), sparse_categorical_crossentropy()), ("size".into(), mean_squared_error())].into(),
 ///     loss_weights: [("size".into(), 0.1)].into(),
-///     output_metrics: [("size".into(), vec![mae()])].into(),
+///     output_metrics: [("size".into(), vec![mean_absolute_error().into()])].into(),
 ///     ..Default::default()
 /// })?;
 /// // Fields of the data by the names of inputs and outputs.
@@ -100,8 +100,8 @@ impl Compile {
     /// `weighted_…`, others are numbered.
     ///
     /// ```
-    /// use systole_nn::{Compile, metric::{mean_squared_error, recall}};
-    /// let metrics = || vec![mean_squared_error(), recall(), recall()];
+    /// use systole_nn::{Compile, loss::mean_squared_error, metric::recall};
+    /// let metrics = || vec![mean_squared_error().into(), recall(), recall()];
     /// let compile = Compile { metrics: metrics(), weighted_metrics: metrics(), ..Compile::default() };
     /// let names = compile.metric_names();
     /// assert_eq!(names[..3], ["mean_squared_error", "recall", "recall_1"]);
