@@ -133,7 +133,7 @@ fn the_commands_of_the_page_run() {
         Done::of(f.command(&words[1..]).output().unwrap(), &words[1..]).ok();
         ran += 1;
     }
-    assert_eq!(ran, 9);
+    assert_eq!(ran, 10);
     let kept = f.files("runs/kept/checkpoints");
     assert!(kept.len() == 2 && kept.iter().all(|n| n.starts_with("epoch=0")), "{kept:?}");
     assert_eq!(steps_of(&read(&f.path("runs/watched/tensorboard/train")), "epoch_loss"), [0, 1]);
