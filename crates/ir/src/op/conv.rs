@@ -525,6 +525,8 @@ fn cases(dtype: DType) -> Vec<Sample> {
         case("cropped", dtype, &[1, 9, 2], &[2, 2, 2], |_, _| Convolution { padding: vec![[-2, -3]], ..plain(1) }),
         case("dilated_kernel", dtype, &[1, 7, 7, 2], &[2, 3, 2, 2], |x, k| Convolution::same(x, k, &[1, 2], &[3, 2], 1)),
         case("dilated_input", dtype, &[1, 4, 3, 2], &[3, 2, 2, 3], |_, _| Convolution { lhs_dilation: smallvec![2, 3], padding: vec![[1, 2], [0, 1]], strides: smallvec![1, 2], ..plain(2) }),
+        case("transposed", dtype, &[2, 3, 4, 2], &[4, 3, 2, 3], |_, _| Convolution { lhs_dilation: smallvec![2, 3], padding: vec![[2, 3], [1, 0]], ..plain(2) }),
+        case("transposed_odd", dtype, &[3, 4, 2, 5], &[3, 3, 2, 2], |_, _| Convolution { dims: odd_layout(), lhs_dilation: smallvec![2, 1], rhs_dilation: smallvec![2, 1], padding: vec![[-1, 4], [2, 0]], reversal: vec![true, false], ..plain(2) }),
         case("all_dilations", dtype, &[1, 5, 2], &[3, 2, 2], |_, _| Convolution { lhs_dilation: smallvec![3], rhs_dilation: smallvec![2], strides: smallvec![2], padding: vec![[3, -2]], ..plain(1) }),
         case("reversed", dtype, &[1, 5, 5, 2], &[3, 2, 2, 3], |_, _| Convolution { reversal: vec![true, false], strides: smallvec![2, 1], ..plain(2) }),
         case("grouped", dtype, &[2, 5, 6], &[3, 2, 9], |_, _| Convolution { feature_groups: 3, strides: smallvec![2], padding: vec![[1, 1]], ..plain(1) }),
