@@ -7,7 +7,7 @@ use common::*;
 use std::sync::Arc;
 use systole_cpu::Level;
 use systole_ir::DType::*;
-use systole_ir::op::{Convolution, Domain};
+use systole_ir::op::{Convolution, Domain, Monoid, Reduce};
 use systole_ir::rng::Stream;
 use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, flow, grad};
 use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId};
@@ -378,4 +378,20 @@ fn pooling_of_every_form_with_its_gradients() {
     check_pool(&[2, 7, 9, 65], &[1, 3, 3, 1], &[1, 2, 2, 1], &[[0, 0], [1, 1], [1, 0], [0, 0]]);
     check_pool(&[2, 3, 6, 6], &[1, 1, 2, 3], &[1, 1, 2, 2], &[[0, 0]; 4]);
     check_pool(&[4, 12, 3], &[1, 3, 1], &[1, 1, 1], &[[0, 0]; 3]);
+}
+
+/// One step with several results: each begins with its own value, as the gradients of two biases of one sum do.
+#[test]
+fn sums_of_one_array_are_each_results_of_their_own() {
+    for dtype in [F32, BF16, I32, F64] {
+        for dim in [0, 1] {
+            let g = GraphBuilder::new("twice");
+            let x = g.parameter(TensorType::new(dtype, [70, 90]), "x");
+            let begin = |name: &str| g.parameter(TensorType::scalar(dtype), name);
+            let reduce = Reduce { dims: [dim].as_slice().into(), body: Monoid::Add.body(dtype) };
+            let sums = ["a", "b", "c"].map(|name| g.emit(reduce.clone(), &[&x, &begin(name)]).remove(0));
+            let graph = g.finish(&sums).unwrap();
+            check_near(&graph, &arguments(&graph, -4.0, 4.0, 3), if dtype == BF16 { 0.02 } else { 1e-5 });
+        }
+    }
 }

@@ -33,7 +33,7 @@ fn place(s: &Schedule, i: usize, j: usize) -> Option<usize> {
     let same = x.shape == y.shape && f == g && m == n && a.output_types[0] == b.output_types[0];
     let large = |k: usize| a.input_types[k].elements() == x.shape.elements();
     let shared = (0..a.inputs.len()).any(|k| large(k) && b.inputs.contains(&a.inputs[k]));
-    if !same || !shared || x.instrs.len() + y.instrs.len() > 64 || gives_one_twice(a, b) {
+    if !same || !shared || x.instrs.len() + y.instrs.len() > 64 {
         return None;
     }
     let between = || &s.steps[i..j];
@@ -42,19 +42,6 @@ fn place(s: &Schedule, i: usize, j: usize) -> Option<usize> {
     }
     let waits = s.steps[i + 1..=j].iter().all(|step| a.outputs.iter().all(|o| !step.inputs.contains(o)));
     waits.then_some(j)
-}
-
-/// Whether both reduce the same values, as gradients of two biases of one sum do: a step has one result of each of its values.
-fn gives_one_twice(a: &Step, b: &Step) -> bool {
-    let (Kernel::Reduce { map: x, .. }, Kernel::Reduce { map: y, .. }) = (&a.kernel, &b.kernel) else {
-        return false;
-    };
-    let operands = |step: &Step| -> Vec<(Slot, TensorType)> {
-        let all = step.inputs.iter().cloned().zip(step.input_types.iter().cloned());
-        all.take(step.inputs.len() - step.outputs.len()).collect()
-    };
-    let stores = union(x.clone(), &mut operands(a), y, operands(b)).stores;
-    (1..stores.len()).any(|k| stores[..k].contains(&stores[k]))
 }
 
 /// Both steps as one. Its inputs are those of both maps, then the initial values of both.

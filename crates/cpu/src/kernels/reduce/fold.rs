@@ -235,7 +235,9 @@ impl<'a> Worker<'a> {
     /// The elements exist; the accumulators are initialised for the fold.
     unsafe fn elements(&mut self, start: usize, n: usize, f: impl Fn(*mut u8, *const u8, usize, usize)) {
         if let Some(base) = self.plain {
-            return f(self.acc, base.wrapping_add(start * self.k.lane), 0, n);
+            // Several results are sums of the same array: gradients of two biases of one sum.
+            let from = base.wrapping_add(start * self.k.lane);
+            return self.accumulators().for_each(|acc| f(acc, from, 0, n));
         }
         if self.k.program.is_fused() {
             // SAFETY: by the caller's promise.
