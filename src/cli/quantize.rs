@@ -8,6 +8,7 @@ use super::screen::{Screen, table};
 use super::target::{config_of, set_all};
 use super::training::load_data;
 use crate::config::{Config, Draft};
+use crate::datasets::TrainingData;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -210,6 +211,31 @@ pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen
     Ok(0)
 }
 
+/// The ranges of a model's values, and the data and samples that they were seen in.
+struct Calibrated {
+    config: Config,
+    data: TrainingData,
+    samples: Vec<Literal>,
+    ranges: Ranges,
+}
+
+fn calibrated(
+    layers: &Model,
+    float: &systole_tflite::Model,
+    file: &str,
+    args: &QuantArgs,
+    screen: &Screen,
+) -> Result<Calibrated, Failure> {
+    let config = args.config(layers, file)?;
+    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    let samples = args.samples.unwrap_or(500) as usize;
+    let (samples, _) = taken(&config.train_pipeline(&data), &input_of(layers)?, samples)?;
+    let method = args.calibrate.map_or(Method::MinMax, MethodName::method);
+    let calibration = Calibration { method, threads: lite::threads() };
+    let ranges = calibration.ranges(float, &samples).at(|| file.to_string())?;
+    Ok(Calibrated { config, data, samples, ranges })
+}
+
 /// A trained model on int8 with the ranges of its training data, for who needs no file of it.
 pub(crate) fn graph(
     model: &str,
@@ -219,12 +245,7 @@ pub(crate) fn graph(
     let file = run_folder::model_file(model)?;
     let layers = Model::load_to_predict(&file)?;
     let float = lower(&layers).at(|| file.clone())?;
-    let config = args.config(&layers, &file)?;
-    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
-    let samples = args.samples.unwrap_or(500) as usize;
-    let (samples, _) = taken(&config.train_pipeline(&data), &input_of(&layers)?, samples)?;
-    let calibration = Calibration { method: Method::MinMax, threads: lite::threads() };
-    let ranges = calibration.ranges(&float, &samples).at(|| file.clone())?;
+    let Calibrated { ranges, .. } = calibrated(&layers, &float, &file, args, screen)?;
     Ok(quantize(&float, &ranges, &args.options()).at(|| file.clone())?)
 }
 
@@ -236,16 +257,9 @@ fn int8(
     out: &Path,
     screen: &Screen,
 ) -> Outcome {
-    let config = args.config(layers, file)?;
-    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
-    let input = input_of(layers)?;
-    let samples = args.samples.unwrap_or(500) as usize;
-    let (samples, _) = taken(&config.train_pipeline(&data), &input, samples)?;
     let equal = if args.equalize { Some(equalize(float)?) } else { None };
     let float = equal.as_ref().unwrap_or(float);
-    let method = args.calibrate.map_or(Method::MinMax, MethodName::method);
-    let calibration = Calibration { method, threads: lite::threads() };
-    let ranges = calibration.ranges(float, &samples).at(|| file.to_string())?;
+    let Calibrated { config, data, samples, ranges } = calibrated(layers, float, file, args, screen)?;
     let mut made = quantize(float, &ranges, &args.options()).at(|| file.to_string())?;
     if args.correct_bias {
         made = correct_bias(float, &made, &samples)?;
@@ -253,7 +267,7 @@ fn int8(
     let bytes = write(&mut made, layers, out)?;
     let tests = match (args.test_samples.unwrap_or(1000), data.class_names.is_empty()) {
         (0, _) | (_, true) => Tests::default(),
-        (most, false) => Tests::take(&config.test_pipeline(&data), &input, most as usize)?,
+        (most, false) => Tests::take(&config.test_pipeline(&data), &input_of(layers)?, most as usize)?,
     };
     let accuracy = Accuracy::of(float, &made, &tests)?;
     let few = &samples[..samples.len().min(SHOWN)];
