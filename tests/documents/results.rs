@@ -34,6 +34,7 @@ const GROUPS: &[(&str, &str)] = &[
     ("product", "Products of matrices"),
     ("element-wise", "Element-wise work"),
     ("variant", "Variants that no rule was made for"),
+    ("layer", "Networks of one kind of layer"),
     ("input pipeline", "Input pipelines"),
     ("program", "Compile times, builds and accuracy"),
 ];

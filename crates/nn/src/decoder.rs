@@ -7,11 +7,14 @@ use crate::layer::{Cx, Precision};
 use crate::layers::LayerSpec;
 use crate::model::Model;
 use crate::step::{Traced, union};
+use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, GraphBuilder, Literal, Result, ResultExt, Tensor, TensorType};
-use systole_runtime::{Buffer, Params, backend, jit};
+use systole_runtime::{Backend, Buffer, Params, backend, jit};
 
 /// Tokens that are fed together: a text is cut into such pieces, so that few programs are compiled.
 const PIECES: [usize; 4] = [512, 64, 8, 1];
+/// Places for which there is room at first. It doubles when they are full: attention computes with all that there is room for.
+const LEAST_ROOM: usize = 64;
 
 /// Layers whose output at a place depends on that place alone.
 const OF_ONE_PLACE: [&str; 24] = [
@@ -66,8 +69,12 @@ pub struct Decoder {
     frozen: Params<Buffer>,
     /// What layers kept; empty before the first token.
     kept: Params<Buffer>,
-    types: Vec<(String, TensorType)>,
+    architecture: Arc<Architecture>,
+    backend: Arc<dyn Backend>,
+    precision: Precision,
     position: usize,
+    /// Places that `kept` has room for, at most the context.
+    room: usize,
     context: usize,
     vocabulary: usize,
 }
@@ -92,28 +99,20 @@ impl Decoder {
             Some(c) => (c.backend.clone(), c.config.precision),
             None => (backend("auto")?, Precision::Float32),
         };
-        let types = kept_types(architecture, precision, context)?;
-        let of = architecture.clone();
-        let traced: Box<dyn Fn(DecodeIn) -> (Tensor, Params) + Send + Sync> =
-            Box::new(move |(trainable, frozen, kept, tokens, position)| {
-                let builder = position.builder().clone();
-                let decoding = Decoding::new(&position, context, kept);
-                let cx = Cx::new(&builder, union(&trainable, &frozen), precision).decoding_with(decoding);
-                decode(&of, cx, &tokens)
-            });
-        let step = jit(traced).on(backend).named("decode step").flush_denormals(true).excess_precision(true);
-        let mut made = Decoder {
-            step,
+        let room = LEAST_ROOM.min(context);
+        Ok(Decoder {
+            step: step_of(architecture, &backend, precision, room),
             trainable: model.state.trainable.clone(),
             frozen: model.state.frozen.clone(),
-            kept: Params::new(),
-            types,
+            kept: zeros(kept_types(architecture, precision, room)?),
+            architecture: architecture.clone(),
+            backend,
+            precision,
             position: 0,
+            room,
             context,
             vocabulary,
-        };
-        made.restart();
-        Ok(made)
+        })
     }
 
     /// Most tokens that it can look back to: the length of the sequences that the model takes.
@@ -134,7 +133,8 @@ impl Decoder {
     /// Forgets all tokens.
     pub fn restart(&mut self) {
         self.position = 0;
-        self.kept = self.types.iter().map(|(path, ty)| (path.clone(), Buffer::zeros(ty.clone()))).collect();
+        let empty = |(path, kept): (&str, &Buffer)| (path.to_string(), Buffer::zeros(kept.ty().clone()));
+        self.kept = self.kept.iter().map(empty).collect();
     }
 
     /// Goes on with these tokens: `→ f32[vocabulary_size]`, the scores (logits) of the one that follows.
@@ -143,6 +143,7 @@ impl Decoder {
     /// When there are none, one is beyond the vocabulary, or all would be more than the context. Nothing was fed then.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         self.check(tokens)?;
+        self.make_room(self.position + tokens.len())?;
         let mut rest = tokens;
         let mut scores = Vec::new();
         while let Some(size) = PIECES.into_iter().find(|size| *size <= rest.len()) {
@@ -177,6 +178,27 @@ impl Decoder {
         }
     }
 
+    /// Makes what is kept longer, by zeros, until so many places have room.
+    fn make_room(&mut self, places: usize) -> Result<()> {
+        if places <= self.room {
+            return Ok(());
+        }
+        let room = places.next_power_of_two().min(self.context);
+        let mut kept = Params::new();
+        for (path, ty) in kept_types(&self.architecture, self.precision, room)? {
+            let value = match self.kept.get(&path) {
+                Some(old) if *old.ty() != ty => Buffer::from(extended(&old.to_literal()?, &ty)?),
+                Some(old) => old.clone(),
+                None => Buffer::zeros(ty),
+            };
+            kept.insert(path, value);
+        }
+        self.kept = kept;
+        self.room = room;
+        self.step = step_of(&self.architecture, &self.backend, self.precision, room);
+        Ok(())
+    }
+
     fn feed_piece(&mut self, piece: &[u32]) -> Result<Vec<f32>> {
         let ids: Vec<i32> = piece.iter().map(|id| *id as i32).collect();
         let tokens = Buffer::from(Literal::from_slice([1, ids.len()], &ids)?);
@@ -188,6 +210,41 @@ impl Decoder {
         self.position += piece.len();
         Ok(scores.to_literal()?.to_f32s())
     }
+}
+
+/// A call of the model that has room for so many places.
+fn step_of(
+    architecture: &Arc<Architecture>,
+    backend: &Arc<dyn Backend>,
+    precision: Precision,
+    room: usize,
+) -> Traced<DecodeIn, (Tensor, Params)> {
+    let of = architecture.clone();
+    let traced: Box<dyn Fn(DecodeIn) -> (Tensor, Params) + Send + Sync> =
+        Box::new(move |(trainable, frozen, kept, tokens, position)| {
+            let builder = position.builder().clone();
+            let decoding = Decoding::new(&position, room, kept);
+            let cx = Cx::new(&builder, union(&trainable, &frozen), precision).decoding_with(decoding);
+            decode(&of, cx, &tokens)
+        });
+    jit(traced).on(backend.clone()).named("decode step").flush_denormals(true).excess_precision(true)
+}
+
+fn zeros(types: Vec<(String, TensorType)>) -> Params<Buffer> {
+    types.into_iter().map(|(path, ty)| (path, Buffer::zeros(ty))).collect()
+}
+
+/// The values with zeros behind them, where the type has longer dimensions.
+fn extended(values: &Literal, ty: &TensorType) -> Result<Literal> {
+    let (old, size) = (values.ty().clone(), ty.dtype.size());
+    let (from, to) = (old.shape.strides(), ty.shape.strides());
+    let mut bytes = vec![0u8; ty.elements() * size];
+    let run = old.shape.dims().last().copied().unwrap_or(1);
+    for at in (0..old.elements()).step_by(run.max(1)) {
+        let place: usize = (0..old.rank()).map(|d| at / from[d] % old.shape[d] * to[d]).sum();
+        bytes[place * size..][..run * size].copy_from_slice(&values.bytes()[at * size..][..run * size]);
+    }
+    Literal::from_bytes(ty.clone(), &bytes)
 }
 
 /// `tokens: i32[1, S] → f32[V]`: scores after the last token, and what layers keep.
@@ -203,7 +260,7 @@ fn decode(architecture: &Architecture, mut cx: Cx, tokens: &Tensor) -> (Tensor, 
 
 /// The names and types of what layers keep, by a trace for one token.
 fn kept_types(
-    architecture: &Architecture,
+    architecture: &Arc<Architecture>,
     precision: Precision,
     context: usize,
 ) -> Result<Vec<(String, TensorType)>> {

@@ -7,6 +7,7 @@
 pub mod blocked;
 mod element_types;
 mod few_columns;
+mod gemv;
 mod integers;
 mod product;
 pub mod product_epilogue;
@@ -15,6 +16,7 @@ mod rows_in_place;
 use crate::kernel::few_rows::FewRows;
 use crate::kernel::inner_products::InnerProducts;
 use crate::kernels::matmul::few_columns::FewColumns;
+use crate::kernels::matmul::gemv::Gemv;
 use crate::kernels::matmul::product::Product;
 use crate::kernels::reference;
 use crate::select::{AMX, Candidate, EVERY, Family};
@@ -57,6 +59,19 @@ pub static FAMILY: Family = Family {
                 let level = d.target.level;
                 let kernel = FewRows::accept(&d.left, &d.right, d.types, level.vectors())?;
                 Ok(Box::new(kernel.with_pairs(level).with_tiles(amx::fused::fused_of(level))))
+            },
+        },
+        Candidate {
+            name: "gemv",
+            why: "f32, M of at most 8: the right operand is read once and in place, since packing would move it three \
+                  times",
+            levels: EVERY,
+            accepts: |p| {
+                let d = Product::of(p)?;
+                if d.types != [DType::F32; 2] {
+                    return Err("its elements are not f32".into());
+                }
+                Ok(Box::new(Gemv::accept(&d.left, &d.right, d.epilogue, d.target.level.vectors())?))
             },
         },
         Candidate {
