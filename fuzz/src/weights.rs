@@ -1,7 +1,40 @@
 // The targets for weights of other systems, as targets.rs has the others: whole files, and pickles in an archive that is whole.
 
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use systole_data::format::zip::{Stored, archive};
 use systole_weights::Source;
+
+/// Folders of Hugging Face among the fixtures, whose weights go with each config.json.
+const FOLDERS: [&str; 3] = ["gpt2", "bert_classifier", "vit"];
+
+/// A folder of the fixtures, from the fuzzers' crate or from the tests'.
+fn folder(name: &str) -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.ancestors().map(|at| at.join("fixtures/weights").join(name)).find(|at| at.is_dir()).expect("fixtures")
+}
+
+thread_local! {
+    static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The layers of each folder's weights, by this config.json.
+pub fn hfconfig(bytes: &[u8]) {
+    SOURCES.with_borrow_mut(|sources| {
+        if sources.is_empty() {
+            sources.extend(FOLDERS.map(|name| Source::open(&folder(name)).expect("a fixture")));
+        }
+        for source in sources {
+            if source.set_config(bytes).is_ok() {
+                let _ = source.architecture();
+            }
+        }
+    });
+}
+
+pub fn hfconfig_seeds() -> Vec<Vec<u8>> {
+    FOLDERS.map(|name| std::fs::read(folder(name).join("config.json")).expect("a fixture")).to_vec()
+}
 
 pub fn weights(bytes: &[u8]) {
     let Ok(source) = Source::from_bytes("fuzz", bytes.to_vec()) else { return };

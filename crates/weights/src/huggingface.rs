@@ -21,8 +21,12 @@ fn json(path: &Path) -> Result<Value> {
         let what = format!("{} has {} bytes, more than such files have", path.display(), about.len());
         return Err(Error::new(ErrorKind::Data, what).hint("get the file again"));
     }
-    serde_json::from_slice(&file(path)?).map_err(|e| {
-        Error::new(ErrorKind::Data, format!("{} is no JSON", path.display()))
+    parsed(&path.display().to_string(), &file(path)?)
+}
+
+pub(crate) fn parsed(name: &str, json: &[u8]) -> Result<Value> {
+    serde_json::from_slice(json).map_err(|e| {
+        Error::new(ErrorKind::Data, format!("{name} is no JSON"))
             .because(e.to_string())
             .hint("get the file again")
     })

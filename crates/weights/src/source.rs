@@ -67,6 +67,15 @@ impl Source {
         read().at(|| name.to_string())
     }
 
+    /// What the config.json of Hugging Face beside the file says, in place of what was beside it.
+    ///
+    /// # Errors
+    /// When it is no JSON.
+    pub fn set_config(&mut self, json: &[u8]) -> Result<()> {
+        self.config = Some(huggingface::parsed("config.json", json)?);
+        Ok(())
+    }
+
     /// What kind of file it is: "a file of PyTorch".
     pub fn kind(&self) -> &'static str {
         self.kind
