@@ -106,6 +106,33 @@ fn classes(axis: &Axis, phase: &AxisPhase) -> Vec<(Vec<usize>, Vec<usize>)> {
     all
 }
 
+/// Taps of a phase as their number and their place in the staged strip, in bytes, and the positions that meet the
+/// input with these.
+type Part = (Vec<(usize, usize)>, SmallVec<[Vec<usize>; 3]>);
+
+/// The classes of a phase. `own`: bytes between pixels of the input along each axis.
+fn combined(axes: &[(Axis, Vec<AxisPhase>)], chosen: &[&AxisPhase], own: &[usize]) -> Vec<Part> {
+    let mut all: Vec<Part> = vec![(vec![(0, 0)], SmallVec::new())];
+    for (d, phase) in chosen.iter().enumerate() {
+        let unit = axes[d].0.unit * own[d];
+        let of_axis = classes(&axes[d].0, phase);
+        let with = |(taps, positions): &Part| -> Vec<Part> {
+            let and = |(more, at): &(Vec<usize>, Vec<usize>)| {
+                let both = |(number, place): &(usize, usize)| -> Vec<(usize, usize)> {
+                    let tap = |&t: &usize| (number * phase.taps.len() + t, place + phase.taps[t].1 * unit);
+                    more.iter().map(tap).collect()
+                };
+                let mut positions = positions.clone();
+                positions.push(at.clone());
+                (taps.iter().flat_map(both).collect(), positions)
+            };
+            of_axis.iter().map(and).collect()
+        };
+        all = all.iter().flat_map(with).collect();
+    }
+    all
+}
+
 impl Phase {
     fn new(
         staged: &Staged,
@@ -126,27 +153,6 @@ impl Phase {
         for d in (1..n).rev() {
             own[d - 1] = own[d] * axes[d].0.size;
         }
-        // Taps as their number and their place in the staged strip, and positions.
-        type Part = (Vec<(usize, usize)>, SmallVec<[Vec<usize>; 3]>);
-        let mut all: Vec<Part> = vec![(vec![(0, 0)], SmallVec::new())];
-        for (d, phase) in chosen.iter().enumerate() {
-            let unit = axes[d].0.unit * own[d];
-            let of_axis = classes(&axes[d].0, phase);
-            let with = |(taps, positions): &Part| -> Vec<Part> {
-                let and = |(more, at): &(Vec<usize>, Vec<usize>)| {
-                    let both = |(number, place): &(usize, usize)| -> Vec<(usize, usize)> {
-                        let tap =
-                            |&t: &usize| (number * phase.taps.len() + t, place + phase.taps[t].1 * unit);
-                        more.iter().map(tap).collect()
-                    };
-                    let mut positions = positions.clone();
-                    positions.push(at.clone());
-                    (taps.iter().flat_map(both).collect(), positions)
-                };
-                of_axis.iter().map(and).collect()
-            };
-            all = all.iter().flat_map(with).collect();
-        }
         let class = |(own, positions): Part| Class {
             packed_runs: [0, 1].map(|i| own.iter().map(|t| taps.packed_runs[i][t.0]).collect()),
             runs: own.into_iter().map(|t| t.1).collect(),
@@ -159,7 +165,7 @@ impl Phase {
         };
         let low = |d: usize| own[d].wrapping_mul(axes[d].0.low as usize);
         let phase = Phase {
-            classes: all.into_iter().map(class).collect(),
+            classes: combined(axes, &chosen, &own).into_iter().map(class).collect(),
             steps: (0..n).map(step).collect(),
             base: [
                 (0..n).fold(0, |at, d| at.wrapping_add(low(d))),

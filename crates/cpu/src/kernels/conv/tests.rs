@@ -117,13 +117,11 @@ fn check(case: &Case, seed: u64, what: &str) {
                     }
                 };
                 let (t, spread) = (target(level), &unit.spread);
-                let gradients: [Box<dyn Kernel>; 2] = if !is_forward(c) {
-                    [
-                        Box::new(KernelGradient::with(spread, c, types, t).expect("fits")),
-                        Box::new(
-                            amx_images_gradient::KernelGradient::with(spread, c, types, t).expect("fits"),
-                        ),
-                    ]
+                if !is_forward(c) {
+                    let lines = KernelGradient::with(spread, c, types, t).expect("fits");
+                    let images = amx_images_gradient::KernelGradient::with(spread, c, types, t);
+                    same(&lines, &[&la, &lb], &want);
+                    same(&images.expect("fits"), &[&la, &lb], &want);
                 } else {
                     let biased = |(i, x): (usize, &f32)| stored(x + bias[i % features]);
                     let with_bias: Vec<f32> = want.iter().enumerate().map(biased).collect();
@@ -141,9 +139,7 @@ fn check(case: &Case, seed: u64, what: &str) {
                             check_moments(&kernel, [&la, &lb], &want, &y, what);
                         }
                     }
-                    continue;
-                };
-                gradients.iter().for_each(|kernel| same(&**kernel, &[&la, &lb], &want));
+                }
             }
         }
     }
@@ -217,16 +213,16 @@ fn tile_registers_compute_small_images() {
         [17, 1, 32, 20, 3, 1, 1, 1],
         [33, 2, 32, 48, 3, 1, 1, 1],
         [16, 4, 64, 32, 3, 1, 1, 1],
-        [37, 4, 40, 33, 3, 2, 1, 1],
+        [18, 4, 40, 33, 3, 2, 1, 1],
         [5, 4, 32, 16, 5, 1, 1, 2],
-        [19, 3, 32, 32, 7, 1, 1, 3],
-        [20, 5, 33, 17, 3, 1, 2, 2],
+        [17, 2, 32, 32, 7, 1, 1, 3],
+        [18, 5, 33, 17, 3, 1, 2, 2],
         [3, 8, 96, 40, 3, 1, 1, 0],
         [18, 13, 32, 70, 1, 1, 1, 0],
         [2, 8, 32, 32, 1, 2, 1, 0],
         [16, 7, 352, 16, 3, 2, 1, 1],
         [1, 16, 32, 32, 3, 1, 1, 1],
-        [34, 4, 32, 16, 2, 3, 1, 2],
+        [17, 4, 32, 16, 2, 3, 1, 2],
     ]
     .into_iter()
     .enumerate()
