@@ -16,13 +16,19 @@ use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId};
 /// Batch, side of the image, channels, features, side of the kernel, stride.
 type Shape = (&'static str, [usize; 6]);
 
-const SHAPES: [Shape; 22] = [
+const SHAPES: [Shape; 28] = [
     ("cifar 3x3", [128, 32, 3, 32, 3, 1]),
     ("cifar 3x3", [128, 32, 32, 32, 3, 1]),
     ("cifar 3x3", [128, 16, 32, 64, 3, 1]),
     ("cifar 3x3", [128, 16, 64, 64, 3, 1]),
     ("cifar 3x3", [128, 8, 64, 128, 3, 1]),
     ("cifar 3x3", [128, 8, 128, 128, 3, 1]),
+    ("small 3x3", [512, 8, 256, 512, 3, 1]),
+    ("small 3x3", [512, 4, 512, 512, 3, 1]),
+    ("small 3x3", [128, 7, 128, 128, 3, 1]),
+    ("small 3x3", [128, 14, 64, 64, 3, 1]),
+    ("small 3x3s2", [128, 14, 64, 128, 3, 2]),
+    ("small 5x5", [128, 2, 256, 256, 5, 1]),
     ("resnet 7x7s2", [16, 224, 3, 64, 7, 2]),
     ("resnet 3x3", [16, 56, 64, 64, 3, 1]),
     ("resnet 3x3", [16, 28, 128, 128, 3, 1]),

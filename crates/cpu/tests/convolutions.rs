@@ -198,6 +198,7 @@ fn statistics_of_results() {
         [3, 3, 520, 512, 1, 1],
         [2, 5, 512, 513, 1, 2],
         [1, 20, 512, 512, 1, 1],
+        [35, 3, 32, 17, 3, 1],
     ]
     .into_iter()
     .enumerate()
@@ -304,6 +305,9 @@ fn pairs_of_pixels_in_odd_lines() {
         (1, [40, 41], [18, 33], 5, 1),
         (2, [7, 15], [34, 5], 1, 2),
         (5, [6, 1], [3, 40], 3, 1),
+        // Tiles of images.
+        (33, [4, 4], [32, 20], 3, 1),
+        (49, [3, 5], [20, 33], 3, 2),
     ] {
         let (x, k) = ([batch, height, width, channels], [window, window, channels, features]);
         let [tx, tk] = [TensorType::new(BF16, x), TensorType::new(BF16, k)];

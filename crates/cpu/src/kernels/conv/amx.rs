@@ -7,10 +7,11 @@
 use crate::kernel::Ptr;
 use crate::kernel::convolution::is_forward;
 use crate::kernel::{Cx, with_scratch};
+use crate::kernels::conv::amx_filter::{CHUNK, Filter, KernelLayout, Taps, tiles};
 use crate::kernels::conv::batch_statistics::BatchStatistics;
 use crate::kernels::conv::operands::{Arrays, NO_LAYER};
 use crate::kernels::conv::phases::{AxisPhase, axis, choices};
-use crate::kernels::conv::staging::{Axis, FEWEST_TASKS, Prefetch, Staging, Strip, group};
+use crate::kernels::conv::staging::{Axis, Prefetch, Staging, Strip};
 use crate::kernels::conv::strips::Strips;
 use crate::select::Refusal;
 use crate::simd::amx;
@@ -18,29 +19,24 @@ use crate::simd::amx::spread::{COLUMNS, Operands, Rows, STATISTICS, Spread, Wind
 use crate::simd::amx::{LANES, LINE};
 use crate::simd::level::{Target, TileFn};
 use crate::simd::loops::widen;
-use crate::simd::pack::{PackFn, PanelArgs};
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, TensorType};
 
-/// Elements of a K chunk: 16 words of two bf16.
-const CHUNK: usize = 2 * LANES;
-/// Bytes of a strip of the input, and of the packed filter that it is multiplied by: both stay in L2.
+/// Bytes of a strip of the input, which stays in L2 with the packed filter that it is multiplied by.
 const STRIP: usize = 256 << 10;
-const KERNEL: usize = 768 << 10;
 /// Most and fewest pixels of a strip.
 const MOST_PIXELS: usize = 512;
 const FEWEST_PIXELS: usize = 64;
 
 pub struct Forward {
     unit: &'static Spread,
-    pack: PackFn<f32>,
     staging: Staging,
     phases: Vec<Phase>,
-    /// Columns (features) of each panel, and panels that one task computes.
-    panels: Vec<Range<usize>>,
+    filter: Filter,
+    /// Panels of columns (features) that one task computes.
     groups: Vec<Range<usize>>,
     features: usize,
     bias: bool,
@@ -49,30 +45,17 @@ pub struct Forward {
     /// Elements of an image of the result, and bytes of an element.
     image: usize,
     element: usize,
-    /// Elements between channels and between features of the filter.
-    channel: usize,
-    feature: usize,
-    /// Bytes of the packed filter.
-    packed: usize,
     statistics: Option<BatchStatistics>,
 }
 
 /// Output positions that use the same taps.
 struct Phase {
-    /// Where each run of taps begins: in the filter in elements, in a staged strip in bytes.
-    taps: Vec<usize>,
+    /// Where each run of taps begins in a staged strip, in bytes.
     runs: Vec<usize>,
-    /// Where each run begins in a packed panel, in bytes, for panels of one tile of columns and of two.
-    packed_runs: [Vec<usize>; 2],
-    /// Elements of a run, and K chunks that hold them.
-    length: usize,
-    chunks: usize,
     /// Images, then each dimension: pixels, and bytes from one to the next in the staged strip and in the result.
     dims: SmallVec<[Along; 4]>,
     /// Byte offset of the phase in an image of the result.
     base: usize,
-    /// Byte offset of its packed filter.
-    packed: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -110,7 +93,7 @@ impl Phase {
         choice: &[usize],
         k: &KernelLayout,
         y: &TensorType,
-    ) -> Phase {
+    ) -> (Phase, Taps) {
         let n = choice.len();
         let chosen: SmallVec<[&AxisPhase; 3]> = (0..n).map(|i| &axes[i].1[choice[i]]).collect();
         let last = &chosen[n - 1].taps;
@@ -131,10 +114,7 @@ impl Phase {
             all = all.iter().flat_map(with).collect();
         }
         let length = if joined { last.len() * staging.width } else { staging.width };
-        let chunks = length.div_ceil(CHUNK);
         let (taps, runs): (Vec<usize>, Vec<usize>) = all.into_iter().unzip();
-        let packed_runs =
-            [1, 2].map(|tiles| (0..runs.len()).map(|r| r * chunks * tiles * LANES * LINE).collect());
         let (own, element) = (y.shape.strides(), y.dtype.size());
         let images = Along { count: 0, staged: staging.image * staging.size(), result: own[0] * element };
         let along = |i: usize| Along {
@@ -142,21 +122,12 @@ impl Phase {
             staged: axes[i].0.step * staging.strides[i] * staging.size(),
             result: own[i + 1] * axes[i].1.len() * element,
         };
-        Phase {
-            taps,
+        let phase = Phase {
             runs,
-            packed_runs,
-            length,
-            chunks,
             dims: std::iter::once(images).chain((0..n).map(along)).collect(),
             base: (0..n).map(|i| choice[i] * own[i + 1] * element).sum(),
-            packed: 0,
-        }
-    }
-
-    /// Bytes of a packed panel of `columns` columns.
-    fn panel(&self, columns: usize) -> usize {
-        self.runs.len() * self.chunks * tiles(columns) * LANES * LINE
+        };
+        (phase, Taps::new(taps, length))
     }
 
     /// The lines of a strip, as long as constant distances allow; `apart`: none has pixels of two images.
@@ -214,6 +185,7 @@ impl Lines {
 /// One phase of one strip.
 struct PhaseOfStrip<'a> {
     phase: &'a Phase,
+    taps: &'a Taps,
     lines: &'a Lines,
     /// Panels of columns.
     group: Range<usize>,
@@ -225,7 +197,7 @@ struct PhaseOfStrip<'a> {
 }
 
 /// The axes of the input with their phases.
-fn axes(c: &Convolution, x: &TensorType, k: &TensorType, y: &TensorType) -> Vec<(Axis, Vec<AxisPhase>)> {
+pub fn axes(c: &Convolution, x: &TensorType, k: &TensorType, y: &TensorType) -> Vec<(Axis, Vec<AxisPhase>)> {
     let d = &c.dims;
     let of = |i: usize| axis(c, i, x.shape[i + 1], k.shape[d.kernel_spatial[i]], y.shape[i + 1]);
     (0..d.input_spatial.len()).map(of).collect()
@@ -254,17 +226,6 @@ fn stage(
         return Err("its channels do not fill rows of tiles, and its pixels are not contiguous".into());
     }
     Ok(staging)
-}
-
-/// Tiles of `columns` columns of a panel.
-fn tiles(columns: usize) -> usize {
-    if columns > LANES { 2 } else { 1 }
-}
-
-/// Strides of a filter, in elements.
-struct KernelLayout {
-    spatial: SmallVec<[usize; 3]>,
-    channel: usize,
 }
 
 impl Forward {
@@ -296,38 +257,23 @@ impl Forward {
         }
         let axes = axes(c, x, k, y);
         let staging = stage(x, &axes, target)?;
-        let (d, own) = (&c.dims, k.shape.strides());
-        let spatial = d.kernel_spatial.iter().map(|&s| own[s]).collect();
-        let layout = KernelLayout { spatial, channel: own[d.kernel_input_feature] };
+        let layout = KernelLayout::new(c, k);
         let features = y.shape[y.rank() - 1];
-        let panels: Vec<Range<usize>> =
-            (0..features).step_by(COLUMNS).map(|at| at..features.min(at + COLUMNS)).collect();
         let along: Vec<usize> = axes.iter().map(|a| a.1.len()).collect();
-        let (mut phases, mut packed) = (Vec::new(), 0);
-        for choice in choices(&along) {
-            let mut phase = Phase::new(&staging, &axes, &choice, &layout, y);
-            phase.packed = packed;
-            packed += panels.iter().map(|p| phase.panel(p.len())).sum::<usize>();
-            phases.push(phase);
-        }
-        let together = (KERNEL / (packed / panels.len()).max(1)).max(1);
-        let groups = panels.len().div_ceil(together).max(FEWEST_TASKS.div_ceil(staging.strips()));
-        let [_, pack] = amx::pack::packs(DType::BF16, vectors).ok_or("nothing packs bf16 for tiles")?;
+        let phase = |choice: &SmallVec<[usize; 3]>| Phase::new(&staging, &axes, choice, &layout, y);
+        let (phases, taps) = choices(&along).iter().map(phase).unzip();
+        let filter = Filter::new(taps, layout, features, vectors)?;
         Ok(Forward {
             unit,
-            pack,
-            groups: group(panels.len(), groups),
+            groups: filter.groups(staging.strips()),
             staging,
             phases,
-            panels,
+            filter,
             features,
             bias,
             widen: widen(y.dtype, vectors),
             image: y.elements() / y.shape[0],
             element: y.dtype.size(),
-            channel: layout.channel,
-            feature: own[d.kernel_output_feature],
-            packed,
             statistics: None,
         })
     }
@@ -341,9 +287,12 @@ impl Forward {
         self
     }
 
-    /// Byte offset of a phase's panel in the packed filter.
-    fn packed_at(&self, phase: &Phase, panel: usize) -> usize {
-        phase.packed + panel * phase.panel(COLUMNS)
+    /// Products of a tile of rows and one of columns.
+    pub fn products(&self) -> usize {
+        let strip = self.staging.strip(0);
+        let of =
+            |(phase, taps): (&Phase, &Taps)| phase.lines(strip, false).tiles() * taps.runs() * taps.chunks;
+        self.phases.iter().zip(&self.filter.taps).map(of).sum::<usize>() * self.staging.strips()
     }
 
     /// One task: a group of panels of one strip.
@@ -364,13 +313,14 @@ impl Forward {
                     scratch.add(self.staging.end(strip) * self.staging.size()).write_bytes(0, LINE);
                 }
                 let mut prefetch = self.next(task + 1, &group, to.x.at(0));
-                for phase in &self.phases {
+                for (phase, taps) in self.phases.iter().zip(&self.filter.taps) {
                     let lines = phase.lines(strip, self.statistics.is_some());
                     if lines.tiles() > 0 {
                         let at = strip.image * self.image * self.element + phase.base;
                         let y = to.y.at(at + strip.row * phase.dims[1].result);
                         let group = group.clone();
-                        let w = PhaseOfStrip { phase, lines: &lines, group, a: a.cast_mut(), y, statistics };
+                        let (lines, a) = (&lines, a.cast_mut());
+                        let w = PhaseOfStrip { phase, taps, lines, group, a, y, statistics };
                         self.phase(&w, to, &mut prefetch);
                     }
                 }
@@ -380,7 +330,7 @@ impl Forward {
                     for (j, panel) in group.clone().enumerate() {
                         let at = (i * group.len() + j) * STATISTICS;
                         let kinds = [0, 1, 2].map(|k| statistics.elem::<f32>(at + k * COLUMNS).cast_const());
-                        let columns = &self.panels[panel];
+                        let columns = &self.filter.panels[panel];
                         let all = to.statistics.elem(0);
                         m.gather_shifted(image, part, columns.start, columns.len(), kinds, all);
                     }
@@ -391,7 +341,7 @@ impl Forward {
 
     /// Computes one phase of a strip: two tiles of rows by a panel, up to two tiles of columns, in each call.
     unsafe fn phase(&self, w: &PhaseOfStrip<'_>, to: &Arrays, prefetch: &mut Prefetch) {
-        let &PhaseOfStrip { phase, lines, a, .. } = w;
+        let &PhaseOfStrip { phase, taps, lines, a, .. } = w;
         // SAFETY: the unit is this machine's.
         unsafe { (self.unit.configure)(lines.height) };
         for first in (0..lines.tiles()).step_by(2) {
@@ -401,23 +351,23 @@ impl Forward {
                 a.wrapping_add(line.staged + from * lines.staged).cast_const()
             });
             for panel in w.group.clone() {
-                let columns = &self.panels[panel];
+                let columns = &self.filter.panels[panel];
                 let width = tiles(columns.len());
-                let fetched = prefetch.next(phase.runs.len() * phase.chunks);
+                let fetched = prefetch.next(taps.runs() * taps.chunks);
                 let bias = to.bias.elem::<f32>(columns.start).cast_const();
                 let work = Windows {
                     operands: Operands {
                         a: left,
                         a_row: lines.staged,
                         a_chunk: LINE,
-                        b: to.kernel.at(self.packed_at(phase, panel)).cast_const(),
+                        b: to.kernel.at(self.filter.at(taps, panel)).cast_const(),
                         b_next: LINE,
                         b_row: width * LINE,
                         b_chunk: width * LANES * LINE,
                         a_runs: phase.runs.as_ptr(),
-                        b_runs: phase.packed_runs[width - 1].as_ptr(),
+                        b_runs: taps.packed_runs[width - 1].as_ptr(),
                         runs: phase.runs.len(),
-                        chunks: phase.chunks,
+                        chunks: taps.chunks,
                         ahead: [fetched.at, fetched.end],
                         two: [two, width == 2],
                     },
@@ -436,7 +386,7 @@ impl Forward {
     /// The destination of a tile of rows by a panel of columns.
     fn rows(&self, w: &PhaseOfStrip<'_>, tile: usize, panel: usize) -> Rows {
         let (line, from, skip) = w.lines.tile(tile);
-        let at = line.result + from * w.lines.result + self.panels[panel].start * self.element;
+        let at = line.result + from * w.lines.result + self.filter.panels[panel].start * self.element;
         let of = (line.image * w.group.len() + panel - w.group.start) * STATISTICS;
         let measured = self.statistics.is_some();
         Rows {
@@ -444,6 +394,7 @@ impl Forward {
             row: w.lines.result,
             skip,
             statistics: if measured { w.statistics.elem(of) } else { std::ptr::null_mut() },
+            apart: 0,
             begins: w.lines.begins(tile),
         }
     }
@@ -461,8 +412,8 @@ impl Forward {
 }
 
 impl Strips for Forward {
-    fn staging(&self) -> &Staging {
-        &self.staging
+    fn batch(&self) -> usize {
+        self.staging.batch()
     }
 
     fn statistics(&self) -> Option<&BatchStatistics> {
@@ -470,7 +421,7 @@ impl Strips for Forward {
     }
 
     fn bytes(&self) -> [usize; 2] {
-        [self.packed, self.panels.len() * COLUMNS * 4].map(|bytes| bytes.next_multiple_of(ALIGN))
+        [self.filter.bytes, self.filter.panels.len() * COLUMNS * 4].map(|bytes| bytes.next_multiple_of(ALIGN))
     }
 
     fn bias(&self) -> Option<(Option<TileFn>, usize)> {
@@ -478,35 +429,16 @@ impl Strips for Forward {
     }
 
     unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
-        let body = |task: usize| {
-            let (phase, panel) = (&self.phases[task / self.panels.len()], task % self.panels.len());
-            let columns = &self.panels[panel];
-            let fill = tiles(columns.len()) * LANES;
-            for (tap, run) in phase.taps.iter().zip(&phase.packed_runs[tiles(columns.len()) - 1]) {
-                let args = PanelArgs {
-                    src: kernel.at((tap + columns.start * self.feature) * 2).cast_const(),
-                    lane: self.feature * 2,
-                    step: self.channel * 2,
-                    lanes: columns.len(),
-                    fill,
-                    k: phase.chunks * LANES,
-                    products: phase.length,
-                    dst: packed.at(self.packed_at(phase, panel) + run).cast::<f32>(),
-                    stride: fill,
-                };
-                // SAFETY: a run of the filter; panels are disjoint parts of the packed filter.
-                unsafe { (self.pack)(&[args]) };
-            }
-        };
-        let tasks = self.phases.len() * self.panels.len();
-        cx.team.run_with(tasks, self.packed as f64 * 0.1, cx.flush, &body);
+        // SAFETY: by the caller's promise.
+        unsafe { self.filter.pack(cx, kernel, packed) };
     }
 
     fn tasks(&self) -> (usize, f64) {
         let (images, rows) = self.staging.most();
         let pixels = |p: &Phase| images * rows * p.dims[2..].iter().map(|d| d.count).product::<usize>();
-        let products: usize = self.phases.iter().map(|p| pixels(p) * p.runs.len() * p.chunks).sum();
-        let work = (products * self.panels.len() * self.staging.strips()) as f64;
+        let phases = self.phases.iter().zip(&self.filter.taps);
+        let products: usize = phases.map(|(p, t)| pixels(p) * t.runs() * t.chunks).sum();
+        let work = (products * self.filter.panels.len() * self.staging.strips()) as f64;
         (self.staging.strips() * self.groups.len(), work)
     }
 

@@ -211,6 +211,13 @@ impl KernelGradient {
         })
     }
 
+    /// Products of tiles, two by two at a time.
+    pub fn products(&self) -> usize {
+        let chunks = self.span(self.staging.most().1).div_ceil(CHUNK);
+        let strips = self.staging.strips() * self.staging.slices * self.staging.most().0;
+        strips * chunks * self.columns.len() * self.features.div_ceil(COLUMNS)
+    }
+
     /// Tasks of a part.
     fn per_part(&self) -> usize {
         self.staging.slices * self.groups.len()

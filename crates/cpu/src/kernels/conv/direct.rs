@@ -392,8 +392,8 @@ impl Phase {
 }
 
 impl Strips for Forward {
-    fn staging(&self) -> &Staging {
-        &self.staging
+    fn batch(&self) -> usize {
+        self.staging.batch()
     }
 
     fn statistics(&self) -> Option<&BatchStatistics> {

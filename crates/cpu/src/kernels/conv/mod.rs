@@ -5,12 +5,15 @@
 //! input is built. [`staging`] copies one strip of the input into a thread's working memory, with explicit zeros for
 //! padding, or lets it be read in place; the microkernels ([`microkernel`]) address it through offset tables.
 //! [`direct`] and [`direct_gradient`] compute the definition in this way, [`winograd`] needs fewer multiplications,
-//! [`amx`] and [`amx_gradient`] use tile registers. The gradient w.r.t. the input of a strided layer is a convolution
+//! [`amx`] and [`amx_gradient`] use tile registers, [`amx_images`] and [`amx_images_gradient`] for small images. The gradient w.r.t. the input of a strided layer is a convolution
 //! of a dilated input: [`phases`] splits it into convolutions without input dilation. [`pointwise`] convolutions are
 //! plain GEMMs.
 
 mod amx;
+mod amx_filter;
 mod amx_gradient;
+mod amx_images;
+mod amx_images_gradient;
 mod batch_statistics;
 mod depthwise;
 mod direct;
@@ -41,6 +44,16 @@ pub static FAMILY: Family = Family {
     takes: |step| matches!(&step.kernel, Plan::Op { op: Op::Convolution(_), .. }),
     candidates: &[
         Candidate {
+            name: "amx_images",
+            why: "bf16 by tile registers, small images: the rows of a tile are sixteen images, where lines of \
+                  pixels would leave them empty, and taps in the padding are left out",
+            levels: AMX,
+            accepts: |p| {
+                let Layer { c, bias, types } = floats(p)?;
+                made(amx_images::Forward::new(c, bias, types, p.target))
+            },
+        },
+        Candidate {
             name: "amx",
             why: "bf16 by tile registers, forward and gradient with respect to the input: faster than \
                   every other way where they exist",
@@ -58,6 +71,16 @@ pub static FAMILY: Family = Family {
             accepts: |p| {
                 let Layer { c, bias, types } = floats(p)?;
                 made(pointwise::Pointwise::forward(c, bias, types, p))
+            },
+        },
+        Candidate {
+            name: "amx_images_gradient",
+            why: "bf16 by tile registers, gradient with respect to the kernel for small images: K runs over \
+                  images, where lines of pixels have as many zeros between them",
+            levels: AMX,
+            accepts: |p| {
+                let Layer { c, types, .. } = without_bias(floats(p)?)?;
+                made(amx_images_gradient::KernelGradient::new(c, types, p.target))
             },
         },
         Candidate {
@@ -154,6 +177,16 @@ pub static BATCH_STATISTICS: Family = Family {
     doc: "a convolution and the batch statistics of its result, summed while that is in cache",
     takes: |step| matches!(step.kernel, Plan::Moments(_)),
     candidates: &[
+        Candidate {
+            name: "amx_images",
+            why: "bf16 by tile registers, small images",
+            levels: AMX,
+            accepts: |p| {
+                let Layer { c, bias, types } = floats(p)?;
+                let kernel = amx_images::Forward::new(c, bias, types, p.target);
+                made(kernel.and_then(|k| k.with_statistics(p.target)))
+            },
+        },
         Candidate {
             name: "amx",
             why: "bf16 by tile registers",

@@ -46,7 +46,7 @@ impl Axis {
 
     /// The input element at staged coordinate `u` of a strip whose first pixel is `first`; `None` where there is a
     /// zero.
-    fn source(&self, first: usize, u: usize) -> Option<usize> {
+    pub fn source(&self, first: usize, u: usize) -> Option<usize> {
         let at = usize::try_from(self.low + ((first * self.step + u) * self.unit) as i64).ok()?;
         (at.is_multiple_of(self.lhs_dilation) && at / self.lhs_dilation < self.size)
             .then(|| at / self.lhs_dilation)

@@ -3,7 +3,6 @@
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::kernels::conv::batch_statistics::BatchStatistics;
 use crate::kernels::conv::operands::Arrays;
-use crate::kernels::conv::staging::Staging;
 use crate::simd::level::TileFn;
 use systole_compile::Pool;
 use systole_ir::{Result, TensorType};
@@ -11,8 +10,8 @@ use systole_ir::{Result, TensorType};
 /// A convolution by strips. Its working memory holds, in this order: the packed filter, the bias as f32 in whole
 /// vectors, and the partial statistics of all strips.
 pub trait Strips: Send + Sync {
-    /// How strips of the input are staged.
-    fn staging(&self) -> &Staging;
+    /// Number of images.
+    fn batch(&self) -> usize;
 
     /// The statistics of the result, if they are gathered. Then there are two more results.
     fn statistics(&self) -> Option<&BatchStatistics>;
@@ -52,7 +51,7 @@ pub trait Strips: Send + Sync {
 
 impl<S: Strips> Kernel for S {
     fn scratch(&self) -> usize {
-        let statistics = self.statistics().map_or(0, |s| s.elements(self.staging().batch()));
+        let statistics = self.statistics().map_or(0, |s| s.elements(self.batch()));
         self.bytes().iter().sum::<usize>() + statistics * 4
     }
 
@@ -90,7 +89,7 @@ impl<S: Strips> Kernel for S {
         if let Some(statistics) = self.statistics() {
             // SAFETY: every strip has stored its partial statistics; results 1 and 2 have an element for each feature
             // of each image.
-            unsafe { statistics.write(self.staging().batch(), arrays.statistics, io) };
+            unsafe { statistics.write(self.batch(), arrays.statistics, io) };
         }
         Ok(())
     }

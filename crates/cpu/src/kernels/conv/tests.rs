@@ -6,6 +6,7 @@ use crate::kernel::{Cx, Io, Kernel};
 use crate::kernels::conv::amx::Forward;
 use crate::kernels::conv::amx_gradient::KernelGradient;
 use crate::kernels::conv::general::General;
+use crate::kernels::conv::{amx_images, amx_images_gradient};
 use crate::machine::memory::Memory;
 use crate::machine::team::Team;
 use crate::simd::amx;
@@ -115,20 +116,29 @@ fn check(case: &Case, seed: u64, what: &str) {
                         assert_eq!(differs, None, "{what}, {level:?}, {dtype}: the element that differs");
                     }
                 };
-                if is_forward(c) {
-                    let of = |bias| Forward::with(&unit.spread, c, bias, types, target(level)).expect("fits");
-                    same(&of(false), &[&la, &lb], &want);
-                    if dtype == DType::BF16 {
-                        let biased = |(i, x): (usize, &f32)| stored(x + bias[i % features]);
-                        let want: Vec<f32> = want.iter().enumerate().map(biased).collect();
-                        same(&of(true), &[&la, &lb, &lbias], &want);
+                let (t, spread) = (target(level), &unit.spread);
+                if !is_forward(c) {
+                    let lines = KernelGradient::with(spread, c, types, t).expect("fits");
+                    let images = amx_images_gradient::KernelGradient::with(spread, c, types, t);
+                    same(&lines, &[&la, &lb], &want);
+                    same(&images.expect("fits"), &[&la, &lb], &want);
+                } else {
+                    let biased = |(i, x): (usize, &f32)| stored(x + bias[i % features]);
+                    let with_bias: Vec<f32> = want.iter().enumerate().map(biased).collect();
+                    let lines = |bias| Forward::with(spread, c, bias, types, t).expect("fits");
+                    let images = |bias| amx_images::Forward::with(spread, c, bias, types, t).expect("fits");
+                    for bias in [false, true].into_iter().filter(|bias| !bias || dtype == DType::BF16) {
+                        let inputs = if bias { &[&la, &lb, &lbias][..] } else { &[&la, &lb] };
+                        let want = if bias { &with_bias } else { &want };
+                        same(&lines(bias), inputs, want);
+                        same(&images(bias), inputs, want);
                     }
                     if c.lhs_dilation.iter().all(|&d| d == 1) {
-                        check_moments(of(false).with_statistics(target(level)), [&la, &lb], &want, &y, what);
+                        check_moments(&lines(false).with_statistics(t), [&la, &lb], &want, &y, what);
+                        if let Ok(kernel) = images(false).with_statistics(t) {
+                            check_moments(&kernel, [&la, &lb], &want, &y, what);
+                        }
                     }
-                } else {
-                    let kernel = KernelGradient::with(&unit.spread, c, types, target(level)).expect("fits");
-                    same(&kernel, &[&la, &lb], &want);
                 }
             }
         }
@@ -136,10 +146,10 @@ fn check(case: &Case, seed: u64, what: &str) {
 }
 
 /// Checks for each image and feature the sum, and the sum of squared deviations from the mean.
-fn check_moments(kernel: Forward, inputs: [&Literal; 2], y: &[f32], ty: &TensorType, what: &str) {
+fn check_moments(kernel: &dyn Kernel, inputs: [&Literal; 2], y: &[f32], ty: &TensorType, what: &str) {
     let (batch, features) = (ty.shape[0], ty.shape[ty.rank() - 1]);
     let rows = TensorType::new(DType::F32, [batch, features]);
-    let got = run(&kernel, 2, &inputs, &[ty, &rows, &rows]);
+    let got = run(kernel, 2, &inputs, &[ty, &rows, &rows]);
     let [sums, squares] = [1, 2].map(|i| numbers(DType::F32, &got[i]));
     for image in 0..batch {
         for f in 0..features {
@@ -190,6 +200,38 @@ fn tile_registers_compute_layers_and_their_gradients() {
         let op = Convolution::channels_last(strides, padding, &dilation, 1, DType::BF16);
         for case in &cases(x, k, &op) {
             check(case, i as u64, &format!("{x:?} by {k:?}, strides {strides:?}, {:?}", case.1));
+        }
+    }
+}
+
+/// Images of 1×1 to 16×16 pixels, in batches that fill tiles or not, with windows, strides, dilations and paddings of every
+/// kind: rows of tiles along lines and along images, strips of all rows and of some.
+#[test]
+fn tile_registers_compute_small_images() {
+    // Batch, side, channels, features, window, stride, dilation, padding.
+    for (i, [batch, side, channels, features, window, stride, dilation, padding]) in [
+        [17, 1, 32, 20, 3, 1, 1, 1],
+        [33, 2, 32, 48, 3, 1, 1, 1],
+        [16, 4, 64, 32, 3, 1, 1, 1],
+        [18, 4, 40, 33, 3, 2, 1, 1],
+        [5, 4, 32, 16, 5, 1, 1, 2],
+        [17, 2, 32, 32, 7, 1, 1, 3],
+        [18, 5, 33, 17, 3, 1, 2, 2],
+        [3, 8, 96, 40, 3, 1, 1, 0],
+        [18, 13, 32, 70, 1, 1, 1, 0],
+        [2, 8, 32, 32, 1, 2, 1, 0],
+        [16, 7, 352, 16, 3, 2, 1, 1],
+        [1, 16, 32, 32, 3, 1, 1, 1],
+        [17, 4, 32, 16, 2, 3, 1, 2],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (d, p) = (dilation, padding as i64);
+        let op = Convolution::channels_last(&[stride; 2], &[[p, p]; 2], &[d; 2], 1, DType::BF16);
+        let (x, k) = ([batch, side, side, channels], [window, window, channels, features]);
+        for case in &cases(&x, &k, &op) {
+            check(case, i as u64, &format!("{x:?} by {k:?}, strides {stride}, dilation {d}, {:?}", case.1));
         }
     }
 }

@@ -5,7 +5,7 @@
 //! gradient w.r.t. the weights the rows of B tiles are pairs of pixels (K) and a run is an image ([`Sums`]).
 //! Attention's products have one run.
 
-use crate::simd::amx::tile::{Bf16, Config, LANES, LINE, Lanes, Unit, Work, dots};
+use crate::simd::amx::tile::{Bf16, Config, Dot, LANES, LINE, Lanes, Unit, Work};
 #[cfg(test)]
 use crate::simd::math;
 use crate::simd::prefetch::prefetch_far;
@@ -48,8 +48,10 @@ pub struct Rows {
     pub row: usize,
     /// Rows before this one have been written already (tiles overlap).
     pub skip: usize,
-    /// [`STATISTICS`] elements to which the rows are added, or null; and whether these are the first rows.
+    /// [`STATISTICS`] elements to which the rows are added, or null; and whether these are the first rows. `apart`:
+    /// elements from those of a row to those of the next one; 0 if all rows are of one image.
     pub statistics: *mut f32,
+    pub apart: usize,
     pub begins: bool,
 }
 
@@ -103,9 +105,9 @@ unsafe fn configure<U: Unit>(rows: usize) {
 }
 
 impl Operands {
-    /// Adds the products of all runs to the accumulators.
+    /// Adds the products of all runs to the accumulators. `ONCE`: B is used once before it leaves L1.
     #[inline(always)]
-    unsafe fn add<U: Unit, const R: bool, const C: bool>(&self) {
+    unsafe fn add<U: Unit, const R: bool, const C: bool, const ONCE: bool>(&self) {
         let [mut ahead, end] = self.ahead;
         for run in 0..self.runs {
             // SAFETY: by the promise of `Work`.
@@ -114,15 +116,29 @@ impl Operands {
                 let mut a = self.a.map(|a| a.wrapping_add(from));
                 let mut b = self.b.wrapping_add(*self.b_runs.add(run));
                 for _ in 0..self.chunks {
-                    U::load::<4>(a[0], self.a_row);
-                    if R {
-                        U::load::<5>(a[1], self.a_row);
+                    // The operand from L2 first, and each product as soon as it can be: loads overlap with products.
+                    if ONCE {
+                        U::stream::<6>(b, self.b_row);
+                    } else {
+                        U::load::<6>(b, self.b_row);
                     }
-                    U::load::<6>(b, self.b_row);
-                    if C {
+                    if C && ONCE {
+                        U::stream::<7>(b.wrapping_add(self.b_next), self.b_row);
+                    } else if C {
                         U::load::<7>(b.wrapping_add(self.b_next), self.b_row);
                     }
-                    dots::<U, Bf16, R, C>();
+                    U::load::<4>(a[0], self.a_row);
+                    Bf16::dot::<U, 0, 4, 6>();
+                    if C {
+                        Bf16::dot::<U, 1, 4, 7>();
+                    }
+                    if R {
+                        U::load::<5>(a[1], self.a_row);
+                        Bf16::dot::<U, 2, 5, 6>();
+                    }
+                    if R && C {
+                        Bf16::dot::<U, 3, 5, 7>();
+                    }
                     a = a.map(|a| a.wrapping_add(self.a_chunk));
                     b = b.wrapping_add(self.b_chunk);
                     let mut i = 0;
@@ -209,7 +225,7 @@ impl Work for Sums {
                         U::load::<3>(down.wrapping_add(LINE), row);
                     }
                 }
-                self.operands.add::<U, R, C>();
+                self.operands.add::<U, R, C, false>();
                 store::<U, R, C>(c, row, LANES);
             })
         }
@@ -229,7 +245,7 @@ impl Work for Windows {
         unsafe {
             with_tiles!(self.operands.two, |R, C| {
                 zero::<U>();
-                self.operands.add::<U, R, C>();
+                self.operands.add::<U, R, C, true>();
                 store::<U, R, C>(sums.cast(), ROW, self.height);
                 self.finish::<U, { if C { 2 } else { 1 } }>(&self.rows[0], sums);
                 if R {
@@ -284,6 +300,24 @@ impl<V: Lanes, const N: usize> Statistics<V, N> {
     }
 }
 
+/// Adds a row to the statistics of its image, of which it is the first if it `begins` them. Then it is the shift.
+#[inline(always)]
+unsafe fn add_row<V: Lanes, const N: usize>(to: *mut f32, y: &[V; N], begins: bool) {
+    let place = |k: usize| to.wrapping_add(k * COLUMNS);
+    // SAFETY: the caller has [`STATISTICS`] elements there.
+    unsafe {
+        let mut all = Statistics { from: *y, sums: [V::zero(); N], squares: [V::zero(); N] };
+        if begins {
+            put(y, place(0));
+        } else {
+            all = Statistics { from: load(place(0)), sums: load(place(1)), squares: load(place(2)) };
+            all.add(y);
+        }
+        put(&all.sums, place(1));
+        put(&all.squares, place(2));
+    }
+}
+
 impl Windows {
     /// Writes the rows of one tile, and adds them to the statistics. Its sums are rows of [`COLUMNS`] elements.
     #[inline(always)]
@@ -297,6 +331,13 @@ impl Windows {
             if rows.statistics.is_null() {
                 for i in rows.skip..self.height {
                     self.write::<U::Lanes, N>(rows, sums, i, bias);
+                }
+                return;
+            }
+            if rows.apart != 0 {
+                for i in rows.skip..self.height {
+                    let y = self.write::<U::Lanes, N>(rows, sums, i, bias);
+                    add_row(rows.statistics.wrapping_add(i * rows.apart), &y, rows.begins);
                 }
                 return;
             }

@@ -407,8 +407,8 @@ fn wide(panels: &[Panel]) -> usize {
 }
 
 impl Strips for Forward {
-    fn staging(&self) -> &Staging {
-        &self.staging
+    fn batch(&self) -> usize {
+        self.staging.batch()
     }
 
     fn statistics(&self) -> Option<&BatchStatistics> {
