@@ -56,6 +56,10 @@ fn flag_list_and_table_are_the_same() {
     // RandAugment takes grey pictures, too.
     let drawn = ["randaugment", "rand_augment"].map(|name| trained(&f, name, &["--augment", name]));
     assert!(arrays(&drawn[0]) != arrays(&without) && arrays(&drawn[0]) == arrays(&drawn[1]));
+    let symmetries =
+        [("by-flag", "--augment=flip_vert"), ("by-table", "--set=data.augment={ flip_vert = true }")];
+    let turned = symmetries.map(|(out, flag)| trained(&f, out, &[flag]));
+    assert!(arrays(&turned[0]) != arrays(&without) && arrays(&turned[0]) == arrays(&turned[1]));
     assert!(arrays(&flag) == arrays(&list) && arrays(&flag) == arrays(&table));
     assert!(arrays(&flag) != arrays(&without));
     // Test pictures are as they are: what is measured of a model does not depend on what it was trained with.

@@ -59,14 +59,19 @@ const VALUED: [Valued; 12] = [
                 max_rotate: usual.max_rotate * v,
                 max_lighting: (usual.max_lighting * v).min(0.95),
                 max_warp: (usual.max_warp * v).min(0.95),
+                flip_vert: t.flip_vert,
                 ..usual
             };
         },
     ),
     of_all("flip", "mirrors left and right, every second time", None, (0.0, 0.0), |t, _| t.do_flip = true),
-    of_all("flip_vert", "mirrors up and down, every second time", None, (0.0, 0.0), |t, _| {
-        t.flip_vert = true
-    }),
+    of_all(
+        "flip_vert",
+        "one of the eight symmetries of a square, every second time; of other pictures one of the four that keep their shape",
+        None,
+        (0.0, 0.0),
+        |t, _| (t.do_flip, t.flip_vert) = (true, true),
+    ),
     of_all(
         "rotate",
         "turns by up to so many degrees either way, three times of four",
