@@ -1,16 +1,16 @@
 //! A training loop of your own, as the PyTorch tutorials write it: for each epoch, for each batch: forward, loss,
 //! backward, SGD step. The step is one compiled function; parameters go in by value and are updated in place.
 //!
-//! Run it: `cargo run --release --example custom_loop`
+//! Run it: `cargo run --release --example custom_loop`; with `SYSTOLE_PROFILE=layers` it shows where the time went.
 
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
 use systole::prelude::*;
 
-/// `x: f32[B, 784] → f32[B, 10]`: the forward pass, in plain tensor operations.
+/// `x: f32[B, 784] → f32[B, 10]`: the forward pass, in plain tensor operations. Profiles show its parts by their names.
 fn forward(p: &Params, x: &Tensor) -> Tensor {
-    let hidden = (x.dot(&p["w1"]) + &p["b1"]).relu();
-    hidden.dot(&p["w2"]) + &p["b2"]
+    let hidden = named_scope("hidden", || (x.dot(&p["w1"]) + &p["b1"]).relu());
+    named_scope("logits", || hidden.dot(&p["w2"]) + &p["b2"])
 }
 
 /// Mean cross-entropy of `logits: f32[B, 10]` against `labels: i32[B]`.
@@ -20,6 +20,9 @@ fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
 }
 
 fn main() -> Result<()> {
+    if std::env::var_os("SYSTOLE_PROFILE").is_some() {
+        systole::runtime::event::install(2, |_, message| println!("{message}"));
+    }
     let data = datasets::glyphs(0)?;
     let flat = |s: Sample| s.map("image", |x| x.cast(F32).flatten() / 255.0);
     let train = data.train.map(flat).shuffle(60_000, 1).batch_drop_remainder(100).prefetch(AUTOTUNE);

@@ -31,7 +31,7 @@ pub use systole_nn::{
     History, Initializer, Layer, Logs, LoopBackup, LoopState, Model, Precision, Regularizer, StepCx, Symbol,
     TrainStep, ValCheckInterval, input, input_of,
 };
-pub use systole_runtime::{Buffer, Params, value_and_grad};
+pub use systole_runtime::{Buffer, Params, named_scope, value_and_grad};
 
 /// The default value of any options type: `Fit { epochs: 5, ..default() }`.
 pub fn default<T: Default>() -> T {

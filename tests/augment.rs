@@ -53,6 +53,13 @@ fn flag_list_and_table_are_the_same() {
         &["--set=data.augment={ erase = 1, flip = true, rotate = 20, zoom = 1.1, warp = false }"],
     );
     let without = trained(&f, "without", &["--augment", "none"]);
+    // RandAugment takes grey pictures, too.
+    let drawn = ["randaugment", "rand_augment"].map(|name| trained(&f, name, &["--augment", name]));
+    assert!(arrays(&drawn[0]) != arrays(&without) && arrays(&drawn[0]) == arrays(&drawn[1]));
+    let symmetries =
+        [("by-flag", "--augment=flip_vert"), ("by-table", "--set=data.augment={ flip_vert = true }")];
+    let turned = symmetries.map(|(out, flag)| trained(&f, out, &[flag]));
+    assert!(arrays(&turned[0]) != arrays(&without) && arrays(&turned[0]) == arrays(&turned[1]));
     assert!(arrays(&flag) == arrays(&list) && arrays(&flag) == arrays(&table));
     assert!(arrays(&flag) != arrays(&without));
     // Test pictures are as they are: what is measured of a model does not depend on what it was trained with.
@@ -93,17 +100,9 @@ fn wrong_names_and_values_are_told_before_training() {
         ("rotat=10", "did you mean `rotate`"),
         ("rotate=fast", "choose a number from 0 to 180"),
         ("flip=2", "takes no value"),
-        ("randaugment", "the pictures are grey"),
+        ("random_hue", "the pictures are grey"),
     ] {
-        let done = f.run(&[
-            "train",
-            "glyphs",
-            "--set=data.color_mode=grayscale",
-            "--augment",
-            names,
-            "--out",
-            "run",
-        ]);
+        let done = f.run(&["train", "glyphs", "--augment", names, "--out", "run"]);
         assert!(done.code != Some(0) && done.err.contains(told), "{names}: {}", done.err);
         assert!(!f.path("run").exists(), "{names}");
     }

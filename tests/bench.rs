@@ -75,6 +75,23 @@ fn people_get_a_table() {
 }
 
 #[test]
+fn files_and_presets_are_measured_in_their_own_precision() {
+    let f = tiny("bench-own");
+    let text = std::fs::read_to_string(f.path("tiny.toml")).unwrap();
+    let own = text.replace("precision = \"float32\"", "precision = \"mixed_bfloat16\"");
+    assert_ne!(own, text);
+    f.write("own.toml", own);
+    let measured = |more: &[&str]| {
+        let o = f.run(&[&["bench", "own.toml", "--seconds=0", "--json"][..], more].concat()).ok().json();
+        o["precision"].as_str().unwrap().to_string()
+    };
+    assert_eq!(measured(&[]), "mixed_bfloat16");
+    assert_eq!(measured(&["--precision=float32"]), "float32");
+    let o = f.run(&["bench", "glyphs", "--seconds=0", "--json"]).ok().json();
+    assert_eq!((&o["workload"], &o["precision"]), (&"glyphs".into(), &"float32".into()));
+}
+
+#[test]
 fn mistakes_are_told_and_one_failure_does_not_hide_the_others() {
     let f = tiny("bench-wrong");
     f.run(&["bench", "fashon-cnn"]).fails(2, &["no workload `fashon-cnn`", "did you mean `fashion-cnn`"]);

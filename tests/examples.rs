@@ -55,7 +55,11 @@ fn axpy() {
 
 #[test]
 fn custom_loop() {
-    assert!(run("custom_loop").contains("epoch 2: loss"));
+    let mut watched = command("custom_loop");
+    let told = finished("custom_loop", watched.env("SYSTOLE_PROFILE", "layers"));
+    assert!(told.contains("epoch 2: loss"));
+    // The part that it names is a row of the profile's table by layer.
+    assert!(told.lines().any(|l| l.starts_with("hidden ")), "{told}");
 }
 
 #[test]

@@ -59,14 +59,19 @@ const VALUED: [Valued; 12] = [
                 max_rotate: usual.max_rotate * v,
                 max_lighting: (usual.max_lighting * v).min(0.95),
                 max_warp: (usual.max_warp * v).min(0.95),
+                flip_vert: t.flip_vert,
                 ..usual
             };
         },
     ),
     of_all("flip", "mirrors left and right, every second time", None, (0.0, 0.0), |t, _| t.do_flip = true),
-    of_all("flip_vert", "mirrors up and down, every second time", None, (0.0, 0.0), |t, _| {
-        t.flip_vert = true
-    }),
+    of_all(
+        "flip_vert",
+        "one of the eight symmetries of a square, every second time; of other pictures one of the four that keep their shape",
+        None,
+        (0.0, 0.0),
+        |t, _| (t.do_flip, t.flip_vert) = (true, true),
+    ),
     of_all(
         "rotate",
         "turns by up to so many degrees either way, three times of four",
@@ -133,7 +138,7 @@ const VALUED: [Valued; 12] = [
     },
     Valued {
         name: "randaugment",
-        about: "RandAugment: so many changes of fourteen, drawn for each picture; colour only",
+        about: "RandAugment: so many changes of fourteen, drawn for each picture; saturation leaves grey ones as they are",
         value: Some(2.0),
         range: (1.0, 14.0),
         part: Part::Change(|v| {
@@ -164,7 +169,7 @@ const CHANGES: [Named; 10] = [
     }),
     (
         "rand_augment",
-        "RandAugment: two changes of fourteen, drawn for each picture; colour only",
+        "RandAugment: two changes of fourteen, drawn for each picture; saturation leaves grey ones as they are",
         |x, rng| x.rand_augment(RandAugment::default(), rng),
     ),
 ];
@@ -175,8 +180,8 @@ pub fn augmentations() -> Vec<(&'static str, Option<f64>, &'static str)> {
     valued.chain(CHANGES.iter().map(|(name, about, _)| (*name, None, *about))).collect()
 }
 
-/// Those that work on colour only.
-const COLOUR: [&str; 4] = ["random_saturation", "random_hue", "rand_augment", "randaugment"];
+/// Those that change nothing but colour.
+const COLOUR: [&str; 2] = ["random_saturation", "random_hue"];
 
 /// A list of names, some with a value (`"rotate=10"`), or a table of them (`rotate = 10`, `flip = true`).
 pub(super) fn list_or_table<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
@@ -246,7 +251,8 @@ pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<Change>, 
             item.split_once('=').map_or((item.as_str(), None), |(n, v)| (n.trim(), Some(v.trim())));
         if !in_colour && COLOUR.contains(&name) {
             let what = format!("{name} changes colours, and the pictures are grey");
-            return Err(Wrong::new("data.augment", what).hint("leave it out, or set data.color_mode to rgb"));
+            return Err(Wrong::new("data.augment", what)
+                .hint("leave it out; of a folder's pictures data.color_mode may be rgb"));
         }
         if let Some((.., change)) = CHANGES.iter().find(|(n, ..)| *n == name) {
             if let Some(value) = value {

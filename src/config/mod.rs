@@ -62,6 +62,9 @@ pub const PRESETS: [&str; 14] = [
     "biggan128",
 ];
 
+/// Data sets whose pictures are grey.
+const GREY: [&str; 3] = ["mnist", "fashion-mnist", "glyphs"];
+
 /// Values of `data.color_mode`, and the channels that they mean.
 const COLOR_MODES: [(&str, usize); 2] = [("rgb", 3), ("grayscale", 1)];
 
@@ -657,7 +660,8 @@ impl Data {
                 return Err(Wrong::new(key, what).hint(format!("choose a number from 0 to {most}")));
             }
         }
-        augment::changes(&self.augment, self.channels() == 3)?;
+        let is_grey = self.channels() != 3 || GREY.contains(&self.dataset.as_str());
+        augment::changes(&self.augment, !is_grey)?;
         self.sizes().map(drop).map_err(|e| Wrong::of("data.tuning", e))
     }
 

@@ -1,6 +1,8 @@
 //! `jit`: traces a function over trees of tensors once for each type of its arguments, compiles it and runs it.
 
-use crate::{Arg, Backend, Buffer, CompileOptions, Executable, Roles, Skeleton, Tree, backend, event, trace};
+use crate::{
+    Arg, Backend, Buffer, CompileOptions, Executable, Roles, Skeleton, Tree, backend, event, scope, trace,
+};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Graph, GraphBuilder, Result, Tensor, TensorType, grad};
@@ -175,7 +177,8 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
         let names = signature.structure.leaf_names();
         let params: Vec<Tensor> =
             signature.types.iter().zip(&names).map(|(t, n)| g.parameter(t.clone(), n)).collect();
-        let out = (self.f)(I::unflatten(&signature.structure, &mut params.into_iter()));
+        let params = I::unflatten(&signature.structure, &mut params.into_iter());
+        let out = scope::traced(&g, || (self.f)(params));
         let mut results = Vec::new();
         let skeleton = out.flatten(&mut results);
         Ok((g.finish(&results)?, skeleton))

@@ -16,6 +16,7 @@ pub mod proto;
 mod ready;
 mod reference;
 mod registry;
+mod scope;
 pub mod trace;
 mod tree;
 
@@ -28,4 +29,5 @@ pub use pieces::Pieces;
 pub use ready::{Ended, InFlight, ReadyEvent, STEPS_IN_FLIGHT};
 pub use reference::{NullBackend, ReferenceBackend};
 pub use registry::{Provider, backend, provider_names, register};
+pub use scope::named_scope;
 pub use tree::{Params, Skeleton, Tree};

@@ -23,10 +23,10 @@ use workload::{Item, Unit, Work};
 #[derive(Args)]
 pub(crate) struct BenchArgs {
     /// Which: fashion-cnn, mlp, cifar-cnn, resnet50, gpt2-small, lstm (training steps), resnet50-inference,
-    /// gpt2-small-inference, gemm, elementwise, or TOML files with models of your own. Without: all
-    #[arg(value_name = "WORKLOAD | FILE.toml")]
+    /// gpt2-small-inference, gemm, elementwise; presets of train; or TOML files with models of your own. Without: all workloads
+    #[arg(value_name = "WORKLOAD | PRESET | FILE.toml")]
     workloads: Vec<String>,
-    /// float32, mixed_bfloat16 or mixed_float16; for gemm also int8 [default: float32; gemm: each]
+    /// float32, mixed_bfloat16 or mixed_float16; for gemm also int8 [default: what a preset or file says; gemm: each]
     #[arg(long, value_name = "POLICY")]
     precision: Option<String>,
     /// How long to measure each, warm-up left out; the times are medians, their spread is that of four steps in five

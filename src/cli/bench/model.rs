@@ -1,6 +1,7 @@
 //! Steps of whole models on one batch that stays in memory.
 
 use super::measure::{Measured, measure};
+use super::workload::is_file;
 use crate::config::{Config, Draft};
 use std::time::Duration;
 use systole_ir::Result;
@@ -25,7 +26,7 @@ pub(super) fn predict(target: &str, precision: &str, time: Duration) -> Result<M
 }
 
 fn model_and_batch(target: &str, precision: &str) -> Result<(Model, Batch)> {
-    let mut draft = match target.to_lowercase().ends_with(".toml") {
+    let mut draft = match is_file(target) {
         true => Draft::read(target)?,
         false => Draft::preset(target)?,
     };

@@ -1,6 +1,7 @@
 //! The workloads by name, and the measurements that names on the command line ask for.
 
 use crate::cli::target::{is_path, missing};
+use crate::config::{Draft, PRESETS};
 use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Precision, suggestion};
@@ -96,6 +97,9 @@ const WORKLOADS: [&str; 10] = [
     "elementwise",
 ];
 
+/// Presets whose samples have the shapes of what is in the files.
+const OF_FILES: [&str; 2] = ["table", "tfrecord"];
+
 const KINDS: [(&str, Kind); 4] = [
     ("elementwise-adam", Kind::Adam),
     ("elementwise-gelu", Kind::Gelu),
@@ -110,9 +114,11 @@ pub(super) fn items(names: &[String], precision: Option<&str>) -> Result<Vec<Ite
     for name in if names.is_empty() { &all } else { names } {
         for (name, work) in works(name)? {
             let (usual, possible) = work.precisions();
-            let chosen = match precision {
-                None => usual.to_vec(),
-                Some(p) => vec![known(&name, p, possible)?],
+            let own = own_precision(&work).filter(|_| !WORKLOADS.contains(&name.as_str()));
+            let chosen = match (precision, own) {
+                (Some(p), _) => vec![known(&name, p, possible)?],
+                (None, Some(p)) => vec![known(&name, &p, possible)?],
+                (None, None) => usual.to_vec(),
             };
             items.extend(chosen.into_iter().map(|p| Item {
                 name: name.clone(),
@@ -122,6 +128,18 @@ pub(super) fn items(names: &[String], precision: Option<&str>) -> Result<Vec<Ite
         }
     }
     Ok(items)
+}
+
+/// The precision that a file or preset says itself. What is wrong with a file is told where it is measured.
+fn own_precision(work: &Work) -> Option<String> {
+    let Work::Train(target) = work else { return None };
+    let draft = if is_file(target) { Draft::read(target) } else { Draft::preset(target) };
+    Some(draft.ok()?.finish().ok()?.compile.precision)
+}
+
+/// Whether a target is a TOML file, by its name.
+pub(super) fn is_file(target: &str) -> bool {
+    target.to_lowercase().ends_with(".toml")
 }
 
 fn known<'a>(name: &str, precision: &str, possible: &[&'a str]) -> Result<&'a str> {
@@ -142,7 +160,7 @@ fn works(name: &str) -> Result<Vec<(String, Work)>> {
     if let Some((_, kind)) = KINDS.into_iter().find(|(k, _)| *k == name) {
         return one(Work::Elementwise(kind));
     }
-    if name.to_lowercase().ends_with(".toml") {
+    if is_file(name) {
         return one(Work::Train(name.into()));
     }
     match name {
@@ -152,10 +170,20 @@ fn works(name: &str) -> Result<Vec<(String, Work)>> {
         "resnet50-inference" => one(Work::Predict("resnet50".into())),
         "gpt2-small-inference" => one(Work::Predict("gpt2-small".into())),
         preset if WORKLOADS.contains(&preset) => one(Work::Train(preset.into())),
+        own if OF_FILES.contains(&own) => Err(Error::new(
+            ErrorKind::Config,
+            format!("{own} is a recipe for files of any columns and fields"),
+        )
+        .because("the shapes of its samples are those of your files")
+        .hint("measure training itself: systole train FILES; or reading: systole data bench FILES")),
+        preset if PRESETS.contains(&preset) => one(Work::Train(preset.into())),
         path if is_path(path) && !Path::new(path).exists() => Err(missing(Path::new(path))),
-        other => Err(Error::new(ErrorKind::Config, format!("there is no workload `{other}`"))
-            .because("it is neither a workload's name nor a .toml file")
-            .hint(suggestion(other, &WORKLOADS))),
+        other => {
+            let names: Vec<&str> = WORKLOADS.into_iter().chain(PRESETS).collect();
+            Err(Error::new(ErrorKind::Config, format!("there is no workload `{other}`"))
+                .because("it is neither a workload's name, a preset's nor a .toml file")
+                .hint(suggestion(other, &names)))
+        }
     }
 }
 
@@ -174,6 +202,8 @@ mod tests {
         let gemm = named(&["gemm"], Some("int8"));
         assert_eq!(gemm.len(), GEMM_SIZES.len());
         assert_eq!(gemm[2], ("gemm-2048".into(), "int8".into()));
+        assert_eq!(named(&["gpt-micro"], None), [("gpt-micro".into(), "float32".into())]);
+        assert_eq!(named(&["biggan"], Some("mixed_bfloat16")), [("biggan".into(), "mixed_bfloat16".into())]);
         assert_eq!(named(&["gemm-512"], None).len(), GEMM_TYPES.len());
         let all = named(&[], None);
         let models = WORKLOADS.len() - 2;
@@ -186,6 +216,8 @@ mod tests {
     fn mistakes_are_told_with_the_nearest_name() {
         let told = |name: &str, p: Option<&str>| items(&[name.to_string()], p).unwrap_err().to_string();
         assert!(told("fashon-cnn", None).contains("did you mean `fashion-cnn`"));
+        assert!(told("bigan", None).contains("did you mean `biggan`"));
+        assert!(told("table", None).contains("your files"));
         assert!(told("mlp", Some("int8")).contains("no precision `int8`"));
         assert!(told("mlp", Some("mixed_bfloat61")).contains("did you mean `mixed_bfloat16`"));
     }

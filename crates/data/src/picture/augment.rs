@@ -46,7 +46,8 @@ impl Default for ResizedCrop {
 }
 
 impl HostArray {
-    /// `x: ui8[H, W, 3] → ui8[H, W, 3]` after `count` operations drawn from 14.
+    /// `x: ui8[H, W, C] → ui8[H, W, C]`, C of 1 or 3, after `count` operations drawn from 14. Grey pictures: a change of saturation
+    /// leaves them as they are, contrast is about the mean, the others are those of colours (as in torchvision).
     #[track_caller]
     pub fn rand_augment(self, options: RandAugment, rng: &mut Stream) -> HostArray {
         (0..options.count).fold(self, |x, _| {
@@ -98,11 +99,13 @@ fn operation(x: HostArray, kind: u64, strength: f64, sign: f64) -> HostArray {
         3 => shifted(x, |_, w| [150.0 / 331.0 * w * both, 0.0]),
         4 => shifted(x, |h, _| [0.0, 150.0 / 331.0 * h * both]),
         5 => x.rotate(30.0 * both),
-        6 => blended(x, 1.0 + 0.9 * both, |p| vec![0.0; p.len()]),
-        7 => blended(x, 1.0 + 0.9 * both, |p| p.chunks_exact(3).flat_map(|p| [luma(p); 3]).collect()),
-        8 => blended(x, 1.0 + 0.9 * both, |p| {
+        6 => blended(x, 1.0 + 0.9 * both, |p, _| vec![0.0; p.len()]),
+        7 => blended(x, 1.0 + 0.9 * both, |p, c| {
+            p.chunks_exact(c).flat_map(|p| std::iter::repeat_n(luma(p), c)).collect()
+        }),
+        8 => blended(x, 1.0 + 0.9 * both, |p, c| {
             let mean =
-                p.chunks_exact(3).map(|p| f64::from(luma(p))).sum::<f64>() / (p.len() / 3).max(1) as f64;
+                p.chunks_exact(c).map(|p| f64::from(luma(p))).sum::<f64>() / (p.len() / c).max(1) as f64;
             vec![mean as f32; p.len()]
         }),
         9 => sharpened(x, 1.0 + 0.9 * both),
@@ -116,8 +119,12 @@ fn operation(x: HostArray, kind: u64, strength: f64, sign: f64) -> HostArray {
     }
 }
 
+/// How light a pixel is, in colour or grey.
 fn luma(p: &[f32]) -> f32 {
-    0.2989 * p[0] + 0.587 * p[1] + 0.114 * p[2]
+    match p {
+        [r, g, b] => 0.2989 * r + 0.587 * g + 0.114 * b,
+        _ => p.first().copied().unwrap_or(0.0),
+    }
 }
 
 fn affine(x: HostArray, (matrix, shift): ([[f64; 2]; 2], [f64; 2])) -> HostArray {
@@ -134,11 +141,11 @@ fn shifted(x: HostArray, by: impl FnOnce(f64, f64) -> [f64; 2]) -> HostArray {
     }
 }
 
-/// `factor · x + (1 - factor) · other(x)`.
-fn blended(x: HostArray, factor: f64, other: impl FnOnce(&[f32]) -> Vec<f32>) -> HostArray {
+/// `factor · x + (1 - factor) · other(x, C)`.
+fn blended(x: HostArray, factor: f64, other: impl FnOnce(&[f32], usize) -> Vec<f32>) -> HostArray {
     x.toned("rand_augment", move |values, c| {
-        if c == 3 {
-            let ground = other(values);
+        if c == 3 || c == 1 {
+            let ground = other(values, c);
             let mix = |v: f32, g: f32| (factor as f32 * v + (1.0 - factor as f32) * g).clamp(0.0, 1.0);
             values.iter_mut().zip(ground).for_each(|(v, g)| *v = mix(*v, g));
         }
@@ -148,11 +155,12 @@ fn blended(x: HostArray, factor: f64, other: impl FnOnce(&[f32]) -> Vec<f32>) ->
 /// Away from, or towards, the picture smoothed with a 3 × 3 kernel of 1s and a 5; the edges stay.
 fn sharpened(x: HostArray, factor: f64) -> HostArray {
     let width = x.ty().map_or(0, |ty| ty.shape.get(1).copied().unwrap_or(0));
-    blended(x, factor, |p| {
-        let row = 3 * width;
+    blended(x, factor, |p, c| {
+        let row = c * width;
         let mut smooth = p.to_vec();
-        for at in (row..p.len().saturating_sub(row)).filter(|at| (3..row - 3).contains(&(at % row))) {
-            let around: f32 = [at - row, at, at + row].iter().map(|&i| p[i - 3] + p[i] + p[i + 3]).sum();
+        let inner = c..row.saturating_sub(c);
+        for at in (row..p.len().saturating_sub(row)).filter(|at| inner.contains(&(at % row))) {
+            let around: f32 = [at - row, at, at + row].iter().map(|&i| p[i - c] + p[i] + p[i + c]).sum();
             smooth[at] = (around + 4.0 * p[at]) / 13.0;
         }
         smooth
@@ -259,6 +267,25 @@ mod tests {
         let grey = Literal::from_slice([2, 2, 1], &[10u8, 20, 20, 60]).unwrap();
         let stretched = channels(grey.into(), stretched).into_literal().unwrap();
         assert_eq!(stretched.bytes(), [0, 51, 51, 255]);
+    }
+
+    /// A grey picture changes as the picture in colour of three such channels does, but for roundings of the luma's weights.
+    #[test]
+    fn grey_pictures_change_as_grey_ones_in_colour_do() {
+        let data: Vec<u8> = (0..32 * 24).map(|i| (i * 7 % 200 + 20) as u8).collect();
+        let rgb: Vec<u8> = data.iter().flat_map(|v| [*v; 3]).collect();
+        for kind in 0..14 {
+            for sign in [-1.0, 1.0] {
+                let grey = Literal::from_slice([32, 24, 1], &data).unwrap();
+                let colour = Literal::from_slice([32, 24, 3], &rgb).unwrap();
+                let changed = operation(grey.into(), kind, 0.7, sign).into_literal().unwrap();
+                let wanted = operation(colour.into(), kind, 0.7, sign).into_literal().unwrap();
+                assert_eq!(changed.ty().to_string(), "ui8[32, 24, 1]");
+                let mut pairs = changed.bytes().iter().zip(wanted.bytes().iter().step_by(3));
+                assert!(pairs.all(|(a, b)| a.abs_diff(*b) <= 1), "operation {kind}, {sign}");
+                assert_eq!(changed.bytes() == data, kind == 0 || kind == 7, "operation {kind}, {sign}");
+            }
+        }
     }
 
     #[test]

@@ -15,7 +15,8 @@ use systole_base::{DType, Literal, Result};
 pub struct AugTransforms {
     /// Mirrors left and right in half of the cases.
     pub do_flip: bool,
-    /// Mirrors up and down in half of the cases, too.
+    /// With `do_flip`: one of the eight symmetries of a square (turns by quarters, mirrored or not) in half of the cases, instead of
+    /// mirroring; pictures that are not square get one of the four that keep their shape. Without it nothing, as in fastai.
     pub flip_vert: bool,
     /// Degrees, either way.
     pub max_rotate: f64,
@@ -63,9 +64,13 @@ impl AugTransforms {
     }
 
     /// Where the pixels of one picture come from. All numbers are drawn, so that a part that is off changes no other.
-    fn place(&self, rng: &mut Stream) -> Place {
-        let mut sign = |is_on: bool| if rng.below(2) == 1 && is_on { -1.0 } else { 1.0 };
-        let (across, down) = (sign(self.do_flip), sign(self.flip_vert));
+    fn place(&self, is_square: bool, rng: &mut Stream) -> Place {
+        let (is_drawn, which) = (rng.below(2) == 1, rng.below(8) as usize);
+        let flip = match (is_drawn && self.do_flip, self.flip_vert) {
+            (false, _) => IDENTITY,
+            (true, false) => MIRROR,
+            (true, true) => symmetry(if is_square { which } else { which % 4 }),
+        };
         let mut often = |low: f64, high: f64, otherwise: f64| {
             let (drawn, value) = (rng.uniform_f64() < self.p_affine, between(low, high, rng));
             if drawn { value } else { otherwise }
@@ -74,7 +79,6 @@ impl AugTransforms {
         let (sin, cos) = often(-self.max_rotate, self.max_rotate, 0.0).to_radians().sin_cos();
         let scale = 1.0 / often(self.min_zoom, self.max_zoom, 1.0);
         let [column, row] = [(); 2].map(|()| (1.0 - scale) * (2.0 * rng.uniform_f64() - 1.0));
-        let flip = [[across, 0.0, 0.0], [0.0, down, 0.0], [0.0, 0.0, 1.0]];
         let rotate = [[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]];
         let zoom = [[scale, 0.0, column], [0.0, scale, row], [0.0, 0.0, 1.0]];
         Place { warp: [x, y], affine: product(flip, product(rotate, zoom)) }
@@ -97,7 +101,8 @@ impl HostArray {
     /// `x: T[H, W, C] → T[H, W, C]`: placed and lit anew by draws, as fastai's `aug_transforms`.
     #[track_caller]
     pub fn aug_transforms(self, options: AugTransforms, rng: &mut Stream) -> HostArray {
-        let (place, (added, factor)) = (options.place(rng), options.light(rng));
+        let is_square = self.ty().is_ok_and(|ty| ty.shape.first() == ty.shape.get(1));
+        let (place, (added, factor)) = (options.place(is_square, rng), options.light(rng));
         self.then(|x| {
             let [h, w, _] = dims(&x, "aug_transforms")?;
             let matrix = place.matrix(h, w);
@@ -146,6 +151,17 @@ impl Place {
 }
 
 const IDENTITY: Matrix = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
+const MIRROR: Matrix = [[-1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
+
+/// One of the eight symmetries of a square; the first four keep any picture's shape.
+fn symmetry(which: usize) -> Matrix {
+    let sign = |bit: usize| if which & bit == 0 { 1.0 } else { -1.0 };
+    let (across, down) = (sign(1), sign(2));
+    match which & 4 {
+        0 => [[across, 0.0, 0.0], [0.0, down, 0.0], [0.0, 0.0, 1.0]],
+        _ => [[0.0, across, 0.0], [down, 0.0, 0.0], [0.0, 0.0, 1.0]],
+    }
+}
 
 fn product(a: Matrix, b: Matrix) -> Matrix {
     std::array::from_fn(|i| std::array::from_fn(|j| (0..3).map(|k| a[i][k] * b[k][j]).sum()))
@@ -370,7 +386,7 @@ mod tests {
         let usual = AugTransforms::default();
         let none = AugTransforms::none();
         let of = |options: AugTransforms, read: fn(&Place) -> f64| -> Vec<f64> {
-            (0..20_000).map(|i| read(&options.place(&mut Stream::new(7, 8, i)))).collect()
+            (0..20_000).map(|i| read(&options.place(true, &mut Stream::new(7, 8, i)))).collect()
         };
         let flip = AugTransforms { do_flip: true, ..none };
         let rotate = AugTransforms { max_rotate: usual.max_rotate, ..none };
@@ -390,7 +406,7 @@ mod tests {
         // Where a zoom looks: any place within (1 − s)·(2u − 1), u from 0 to 1, its column and its row.
         for (name, at) in [("column", 0), ("row", 1)] {
             let places = (0..40_000).filter_map(|i| {
-                let m = zoom.place(&mut Stream::new(7, 8, i)).affine;
+                let m = zoom.place(true, &mut Stream::new(7, 8, i)).affine;
                 (m[0][0] != 1.0).then(|| m[at][2] / (1.0 - m[0][0]))
             });
             far.push((name, distance(places.take(20_000).collect(), 1.0, [-1.0, 1.0, 9.0])));
@@ -419,8 +435,8 @@ mod tests {
             AugTransforms { max_zoom: 1.1, ..none },
         ];
         for i in 0..200 {
-            let alone = parts.map(|part| part.place(&mut Stream::new(3, 4, i)).affine);
-            let whole = usual.place(&mut Stream::new(3, 4, i));
+            let alone = parts.map(|part| part.place(false, &mut Stream::new(3, 4, i)).affine);
+            let whole = usual.place(false, &mut Stream::new(3, 4, i));
             let mut affine = product(alone[0], product(alone[1], alone[2]));
             affine[0][1] *= h as f64 / w as f64;
             affine[1][0] *= w as f64 / h as f64;
@@ -435,17 +451,61 @@ mod tests {
                 assert!((0..2).all(|k| (found[k] - wanted[k]).abs() < 1e-12), "{i}: {found:?} {wanted:?}");
             }
             // A rotation turns pixels: it keeps lengths, whatever the picture's shape.
-            let turned = parts[1].place(&mut Stream::new(3, 4, i)).matrix(h, w);
+            let turned = parts[1].place(false, &mut Stream::new(3, 4, i)).matrix(h, w);
             let [x, y] = apply(&turned, [0.5, 0.25]);
             let length = |[x, y]: [f64; 2]| (x * w as f64).hypot(y * h as f64);
             assert!((length([x, y]) - length([0.5, 0.25])).abs() < 1e-9);
         }
     }
 
+    /// fastai's `Dihedral(p=0.5)`: half of the pictures are drawn, each gets one of the eight symmetries, of which one is none. Those of
+    /// the formula are pixels that change places: (i, j) from (i or last − i, j or last − j), transposed or not.
+    #[test]
+    fn flip_vert_draws_the_symmetries_of_a_square() {
+        let options = AugTransforms { do_flip: true, flip_vert: true, ..AugTransforms::none() };
+        let of = |h: usize, w: usize, i| bytes(grid(h, w).aug_transforms(options, &mut Stream::new(3, 4, i)));
+        let n = 4000;
+        for (h, w, kinds) in [(6, 6, 8), (6, 5, 4)] {
+            let plain = bytes(grid(h, w));
+            let c = plain.len() / (h * w);
+            let wanted: Vec<Vec<u8>> = (0..kinds)
+                .map(|kind| {
+                    let from = |i: usize, j: usize| {
+                        let (i, j) = if kind >= 4 { (j, i) } else { (i, j) };
+                        (if kind & 1 == 0 { i } else { h - 1 - i }, if kind & 2 == 0 { j } else { w - 1 - j })
+                    };
+                    let places = (0..h).flat_map(|i| (0..w).map(move |j| (i, j)));
+                    let pixel = |(i, j): (usize, usize)| plain[(i * w + j) * c..][..c].to_vec();
+                    places.flat_map(|(i, j)| pixel(from(i, j))).collect()
+                })
+                .collect();
+            let mut counts = vec![0; kinds];
+            for i in 0..n {
+                let drawn = of(h, w, i);
+                let kind = wanted.iter().position(|p| *p == drawn).expect("a symmetry that keeps the shape");
+                counts[kind] += 1;
+            }
+            // Five deviations of a binomial's share are below 0.04.
+            for (kind, count) in counts.iter().enumerate() {
+                let share = 0.5 / kinds as f64 + if kind == 0 { 0.5 } else { 0.0 };
+                assert!((f64::from(*count) / n as f64 - share).abs() < 0.04, "{h}x{w}, {kind}: {counts:?}");
+            }
+        }
+        // Without do_flip there is none, as in fastai.
+        let alone = AugTransforms { do_flip: false, ..options };
+        assert!(
+            (0..20)
+                .all(|i| bytes(grid(6, 6).aug_transforms(alone, &mut Stream::new(3, 4, i)))
+                    == bytes(grid(6, 6)))
+        );
+    }
+
     #[test]
     fn transforms_are_a_function_of_the_draws() {
-        for options in [AugTransforms::default(), AugTransforms { flip_vert: true, ..AugTransforms::none() }]
-        {
+        for options in [
+            AugTransforms::default(),
+            AugTransforms { do_flip: true, flip_vert: true, ..AugTransforms::none() },
+        ] {
             let of = |i| bytes(grid(12, 10).aug_transforms(options, &mut Stream::new(3, 4, i)));
             assert!((0..20).all(|i| of(i) == of(i)));
             assert!((0..20).any(|i| of(i) != bytes(grid(12, 10))));
