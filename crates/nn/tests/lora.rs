@@ -236,7 +236,7 @@ fn killed_runs_are_whole(name: &str, make: fn() -> Model, phases: bool) -> Model
     let whole = run(make, phases, None, None).unwrap();
     assert_eq!(whole.steps(), 12);
     let dir = folder(name);
-    for kill in 1..12 {
+    for kill in [2, 5, 9] {
         let _ = std::fs::remove_dir_all(&dir);
         assert!(run(make, phases, Some(&dir), Some(kill)).is_err());
         let again = run(make, phases, Some(&dir), None).unwrap();
