@@ -87,7 +87,7 @@ fn whole_layers(model: &Model, head: Option<&str>, weights: &TakenWeights) -> Ve
     if let Some(head) = head {
         return names.skip_while(|name| name != head).collect();
     }
-    let is_new = |name: &String| weights.new.iter().any(|path| path.split('/').next() == Some(name));
+    let is_new = |name: &String| weights.new.iter().any(|path| path.split('/').next() == Some(name.as_str()));
     names.filter(is_new).collect()
 }
 
@@ -109,7 +109,8 @@ fn adapted(
     let head = section.freeze_until.as_deref();
     let weights = model.take_weights(earlier, head, !knows).at(|| path.to_string())?;
     announce_weights(&weights, path, screen);
-    give_adapters(&mut model, config, &whole_layers(&model, head, &weights), screen)?;
+    let whole = whole_layers(&model, head, &weights);
+    give_adapters(&mut model, config, &whole, screen)?;
     if config.lora.is_some() && !section.unfreeze {
         return Ok(Prepared { model, data, phases: None });
     }

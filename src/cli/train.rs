@@ -135,7 +135,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "N")]
     freeze_epochs: Option<u64>,
     /// Train adapters of this rank beside the kernels of the model of --from, which stay (LoRA); RANK:ALPHA multiplies them by ALPHA over
-    /// RANK. Which layers: --set lora.layers=[\"*query*\"]
+    /// RANK. Which layers: --set 'lora.layers=["*query*"]'
     #[arg(long, value_name = "RANK[:ALPHA]")]
     lora: Option<String>,
     /// Print the configuration with all arguments applied as TOML, and train nothing
