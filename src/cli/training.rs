@@ -85,9 +85,7 @@ pub(crate) fn train(
     run.confusions = answers.as_mut().ok().and_then(|answers| run.of_own_classes(answers.as_ref()?));
     model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
     folder.save(&model, &data).inspect_err(|_| folder.undo())?;
-    if folder.leads && config.pruning.is_some() {
-        run.pruned = Some(Pruned::of(&model, &folder.model)?);
-    }
+    run.pruned = folder.pruned(&model, &config)?;
     event_pictures::write_of_run(&answers, &model, &config, &folder.folder);
     let written =
         (folder.leads && config.fit.report).then(|| Written::new(&run, &model, answers, &folder.folder));
@@ -476,6 +474,11 @@ impl Folder {
         let trial = folder.join(format!(".systole-{}-trial.tmp", std::process::id()));
         std::fs::write(&trial, b"").map_err(|e| Error::io("cannot write into", folder, e).hint(hint))?;
         std::fs::remove_file(&trial).map_err(|e| Error::io("cannot remove", &trial, e))
+    }
+
+    /// What pruning left of the model that was saved.
+    fn pruned(&self, model: &Model, config: &Config) -> Result<Option<Pruned>> {
+        (self.leads && config.pruning.is_some()).then(|| Pruned::of(model, &self.model)).transpose()
     }
 
     /// The model, then a test picture to try it on.
