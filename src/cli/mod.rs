@@ -37,7 +37,6 @@ mod plugins;
 mod predict;
 mod prepare;
 mod program;
-mod pruned;
 mod quantize;
 mod report;
 mod resume;
