@@ -240,7 +240,7 @@ impl FoundBackup {
 
 /// A model and a run, as a backup holds them.
 pub(crate) fn snapshot(model: &Model, run: &RunState, callbacks: Vec<CallbackState>) -> Result<ModelFile> {
-    let mut file = model.to_file()?;
+    let mut file = model.to_backup()?;
     for (name, value) in model.state.metrics.iter() {
         file.tensors.push((format!("{METRICS}{name}"), model.whole(value)?));
     }

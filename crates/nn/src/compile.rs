@@ -5,6 +5,7 @@ use crate::layer::Precision;
 use crate::loss::Loss;
 use crate::metric::Metric;
 use crate::optimizer::Optimizer;
+use crate::sparsity::Pruning;
 use crate::train_step::TrainStep;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,6 +73,8 @@ pub struct Compile {
     pub soft_labels: bool,
     /// A step of your own, in the place of loss and metrics.
     pub train_step: Option<Arc<dyn TrainStep>>,
+    /// Which weights become zero while the model trains.
+    pub pruning: Option<Pruning>,
 }
 
 impl Default for Compile {
@@ -91,6 +94,7 @@ impl Default for Compile {
             strategy: Strategy::default(),
             soft_labels: false,
             train_step: None,
+            pruning: None,
         }
     }
 }

@@ -226,6 +226,7 @@ struct Phases {
 impl Phases {
     /// All layers train, by an optimizer that begins anew.
     fn set_free(&self, model: &mut Model, phase: Phase) -> Result<()> {
+        let earlier = model.state.optimizer.clone();
         model.set_trainable(&self.flags)?;
         let mut optimizer = self.how.optimizer(&self.base, true, self.how.parts(model, true)?);
         let epochs = self.how.epochs as u64;
@@ -233,6 +234,7 @@ impl Phases {
         let config = model.compiled()?.config.clone();
         model.adopt_config(crate::Compile { optimizer, ..config })?;
         model.state.optimizer = model.compiled()?.train.optimizer_state(&model.state.trainable)?;
+        model.keep_masks(&earlier);
         model.phase = Some(phase);
         Ok(())
     }

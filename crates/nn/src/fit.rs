@@ -306,6 +306,7 @@ impl Model {
 
     /// One step of a program that is compiled already.
     pub(crate) fn step_on(&mut self, batch: DeviceBatch) -> Result<()> {
+        self.renew_masks()?;
         let controls = self.controls();
         let mut state = std::mem::take(&mut self.state);
         let result = self.compiled().and_then(|c| c.train.run(&mut state, batch, controls));
@@ -688,6 +689,7 @@ impl FitRun {
     /// The weights of the end, where they are means. What is said of the model at the end is then measured anew.
     fn take_averages(&mut self, model: &mut Model, data: &Dataset, options: &Fit) -> Result<()> {
         let took = model.take_averages()?;
+        model.apply_masks()?;
         if took == Took::MeansOfEpochs {
             model.refresh_statistics(data, options.steps_per_epoch)?;
         }

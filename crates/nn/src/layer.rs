@@ -4,6 +4,7 @@
 //! [`Cx::collecting`], records which weights the layers ask for; later traces bind them.
 
 use crate::activation::Activation;
+use crate::adapter::{Adapters, adapter_paths, is_adapter};
 use crate::constraint::Constraint;
 use crate::decoding::Decoding;
 use crate::initializer::Initializer;
@@ -11,6 +12,7 @@ use crate::nearest::unknown;
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use std::str::FromStr;
+use std::sync::Arc;
 use systole_ir::op::{RngAlgorithm, RngBitGenerator};
 use systole_ir::{DType, Error, ErrorKind, GraphBuilder, Literal, Result, Tensor, TensorType, ValueId, rng};
 use systole_runtime::Params;
@@ -142,6 +144,8 @@ pub struct Cx {
     fed: Option<Vec<PieceInput>>,
     /// Where the call goes on from one before it.
     decoding: Option<Decoding>,
+    /// The adapters of the layer that is called, and how many parts of the path stand before it.
+    adapters: Option<(usize, Arc<Adapters>)>,
 }
 
 /// What a parameter of a piece that is traced on its own stands for.
@@ -181,6 +185,7 @@ impl Cx {
             statistics_part: None,
             fed: None,
             decoding: None,
+            adapters: None,
         }
     }
 
@@ -322,7 +327,7 @@ impl Cx {
         self.variable(name, shape, initializer, true).convert(self.precision.compute_dtype())
     }
 
-    /// `→ f32[shape]`: a weight of the current layer as it is stored.
+    /// `→ f32[shape]`: a weight of the current layer as it is stored; with what its adapters add, where it has any.
     #[track_caller]
     pub fn variable(
         &mut self,
@@ -331,6 +336,46 @@ impl Cx {
         initializer: &Initializer,
         trainable: bool,
     ) -> Tensor {
+        let stored = self.stored(name, shape, initializer, trainable);
+        let Some(([(_, a), (_, b)], scale)) = self.adapters_of(name, shape) else { return stored };
+        let rows = a.ty().elements() / a.dim(-1).max(1);
+        let product = a.reshape([rows, a.dim(-1)]).dot(&b).reshape(shape.to_vec());
+        stored + product * scale
+    }
+
+    /// A and B of a weight of the current layer with their names, and what their product is multiplied by.
+    pub(crate) fn adapters_of(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+    ) -> Option<([(String, Tensor); 2], f64)> {
+        let (depth, adapters) = self.adapters.clone()?;
+        let inside: Vec<&str> = self.path.iter().skip(depth).map(String::as_str).chain([name]).collect();
+        if !adapters.adapts(&inside.join("/")) {
+            return None;
+        }
+        let [a, b] = adapters.shapes(shape)?;
+        let [name_a, name_b] = adapter_paths(name);
+        let a = self.stored(&name_a, &a, &Initializer::HeUniform, true);
+        let b = self.stored(&name_b, &b, &Initializer::Zeros, true);
+        Some(([(name_a, a), (name_b, b)], adapters.scale()))
+    }
+
+    /// Runs `f` for a layer with adapters, or as before where it has none of its own.
+    pub(crate) fn with_adapters<R>(
+        &mut self,
+        own: Option<&Arc<Adapters>>,
+        f: impl FnOnce(&mut Cx) -> R,
+    ) -> R {
+        let Some(own) = own else { return f(self) };
+        let before = self.adapters.replace((self.path.len(), own.clone()));
+        let result = f(self);
+        self.adapters = before;
+        result
+    }
+
+    #[track_caller]
+    fn stored(&mut self, name: &str, shape: &[usize], initializer: &Initializer, trainable: bool) -> Tensor {
         let path =
             if self.path.is_empty() { name.to_string() } else { format!("{}/{name}", self.path.join("/")) };
         let ty = TensorType::new(DType::F32, shape);
@@ -432,7 +477,8 @@ impl Cx {
     /// frozen.
     pub(crate) fn penalize_weight(&mut self, name: &str, penalty: impl FnOnce() -> Tensor) {
         let path = self.path_of(name);
-        if !self.frozen && !self.penalties.iter().any(|(known, _)| *known == path) {
+        let rests = self.adapters.as_ref().is_some_and(|(_, own)| !own.others_train && !is_adapter(name));
+        if !self.frozen && !rests && !self.penalties.iter().any(|(known, _)| *known == path) {
             self.penalize(path, penalty);
         }
     }

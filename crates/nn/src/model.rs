@@ -228,6 +228,11 @@ impl Model {
         }
         config.optimizer.check()?;
         config.check_arguments()?;
+        config.pruning.as_ref().map_or(Ok(()), |pruning| pruning.check())?;
+        if config.pruning.is_some() && config.train_step.is_some() {
+            return Err(Error::new(ErrorKind::Unsupported, "weights are not pruned in a step of one's own")
+                .hint("leave pruning or train_step out"));
+        }
         if config.soft_labels && config.loss.of_shares().is_none() {
             let what = format!("{} takes no shares of classes for labels", config.loss.name());
             return Err(Error::new(ErrorKind::Config, what)
@@ -297,6 +302,7 @@ impl Model {
         self.build_for(batch)?;
         self.check_step_batch(batch)?;
         if self.state.optimizer.is_empty() {
+            self.check_pruning()?;
             let slots = self.compiled()?.train.optimizer_state(&self.state.trainable)?;
             self.state.optimizer = slots;
         }
@@ -676,7 +682,7 @@ impl From<&Model> for LayerSpec {
 }
 
 /// A weight's starting values, drawn when something first reads them.
-fn drawn_when_read(spec: WeightSpec, seed: u64) -> Buffer {
+pub(crate) fn drawn_when_read(spec: WeightSpec, seed: u64) -> Buffer {
     let ty = TensorType::new(DType::F32, &spec.shape[..]);
     Buffer::lazy(ty, move || spec.initializer.make(&spec.shape, seed, &spec.path))
 }

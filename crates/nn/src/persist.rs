@@ -1,5 +1,6 @@
 //! Saving and loading models: what goes into a model file and what is believed of one.
 
+use crate::adapter::is_adapter;
 use crate::architecture::Architecture;
 use crate::backup::METRICS;
 use crate::biggan::{self, BigGan};
@@ -11,6 +12,7 @@ use crate::loss::Loss;
 use crate::metric::Metric;
 use crate::model::{Model, infer_specs};
 use crate::optimizer::Optimizer;
+use crate::sparsity::MASK;
 use crate::train_step::TrainStep;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -163,17 +165,41 @@ impl Model {
         if self.leads() { file.save(path.as_ref()) } else { Ok(()) }
     }
 
-    /// What [`Model::save`] writes. A meeting of all hosts where the state is split over several.
+    /// What [`Model::save`] writes: adapters are merged into their kernels ([`Model::enable_lora`]). A meeting of all hosts where the
+    /// state is split over several.
     pub fn to_file(&self) -> Result<ModelFile> {
+        if !self.has_adapters() {
+            let plain = |name: &str| !name.starts_with(MASK);
+            return self.file_of(&self.architecture, &BTreeMap::new(), plain);
+        }
+        // The optimizer's state is that of adapters, which the file has not.
+        let mut file = self.file_of(&self.plain_architecture(), &self.merged_kernels()?, |_| false)?;
+        file.tensors.retain(|(name, _)| !is_adapter(name));
+        Ok(file)
+    }
+
+    /// The model as it trains, with adapters, and masks of pruned weights.
+    pub(crate) fn to_backup(&self) -> Result<ModelFile> {
+        self.file_of(&self.architecture, &BTreeMap::new(), |_| true)
+    }
+
+    /// With weights in the place of the model's own, and the slots that are meant.
+    fn file_of(
+        &self,
+        architecture: &Architecture,
+        others: &BTreeMap<String, Literal>,
+        keeps: impl Fn(&str) -> bool,
+    ) -> Result<ModelFile> {
         if !self.is_built() {
             return Err(Error::new(ErrorKind::Config, "the model has no weights to save")
                 .hint("fit, evaluate or build it first"));
         }
         let mut tensors = Vec::new();
         for (path, value) in self.weights() {
-            tensors.push((format!("{WEIGHTS}{path}"), self.whole(value)?));
+            let value = others.get(path).cloned().map_or_else(|| self.whole(value), Ok)?;
+            tensors.push((format!("{WEIGHTS}{path}"), value));
         }
-        for (name, value) in self.state.optimizer.iter() {
+        for (name, value) in self.state.optimizer.iter().filter(|(name, _)| keeps(name)) {
             tensors.push((format!("{OPTIMIZER}{name}"), self.whole(value)?));
         }
         let training = Training {
@@ -190,7 +216,7 @@ impl Model {
             })
         };
         let metadata = BTreeMap::from([
-            ("architecture".to_string(), json(serde_json::to_string(&self.architecture.to_json()))?),
+            ("architecture".to_string(), json(serde_json::to_string(&architecture.to_json()))?),
             ("training".to_string(), json(serde_json::to_string(&training))?),
         ]);
         Ok(ModelFile { tensors, metadata })
@@ -242,7 +268,8 @@ impl Model {
         for (name, value) in file.tensors {
             if let Some(path) = name.strip_prefix(WEIGHTS) {
                 weights.insert(path.to_string(), value);
-            } else if let Some(slot) = name.strip_prefix(OPTIMIZER) {
+            } else if let Some(slot) = name.strip_prefix(OPTIMIZER).filter(|slot| !slot.starts_with(MASK)) {
+                // Masks are of a run that prunes: the weights have their zeros.
                 slots.push((slot.to_string(), value));
             }
         }

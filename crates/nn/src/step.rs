@@ -9,6 +9,7 @@ use crate::layer::{Cx, Precision};
 use crate::loss::{Loss, Prediction};
 use crate::metric::Metric;
 use crate::optimizer::{LossScale, Optimizer, UpdateInputs};
+use crate::sparsity::{MASK, Pruning};
 use crate::train_step::{BatchTree, StepCx, TrainStep as OwnStep, Updates};
 use std::sync::Arc;
 use systole_ir::{DType, Graph, Literal, Result, Tensor, TensorType, grad};
@@ -65,16 +66,24 @@ impl TrainStep {
             loss_scale: loss_scale.clone(),
             loops: backend.wants_loops(),
             own: config.train_step.clone(),
+            pruning: config.pruning.clone(),
         };
         let function = recipe.clone().function().on(backend.clone());
         TrainStep { function, recipe, optimizer: config.optimizer.clone(), metrics, loss_scale }
     }
 
-    /// Zeroed slots for the optimizer (and the loss scale).
+    /// Zeroed slots for the optimizer (and the loss scale), and masks of ones for weights that are pruned.
     pub(crate) fn optimizer_state(&self, trainable: &Params<Buffer>) -> Result<Params<Buffer>> {
         let mut state = self.optimizer.init(trainable)?;
         if let Some(scale) = &self.loss_scale {
             scale.init().into_iter().for_each(|(n, b)| state.insert(n, b));
+        }
+        for (path, weight) in trainable.iter() {
+            let shape = weight.ty().shape.dims();
+            if self.recipe.pruning.as_ref().is_some_and(|pruning| pruning.prunes(path, shape)) {
+                let ones = Literal::from_slice(shape.to_vec(), &vec![1f32; weight.ty().elements()])?;
+                state.insert(format!("{MASK}{path}"), ones.into());
+            }
         }
         Ok(state)
     }
@@ -146,6 +155,7 @@ struct TrainRecipe {
     loops: bool,
     /// The user's, in the place of loss and metrics.
     own: Option<Arc<dyn OwnStep>>,
+    pruning: Option<Pruning>,
 }
 
 impl TrainRecipe {
@@ -178,8 +188,11 @@ impl TrainRecipe {
         let labels = self.classes_of(labels);
         let update = UpdateInputs { learning_rate, step: step.convert(DType::I64) };
         let changed = cx.take_updates();
-        let (new, slots) = self.descend(&loss, &update, &trainable, &changed, &slots);
-        let new = builder.scope("optimizer", || cx.constrained(new));
+        let masks = own_slots(&slots, MASK);
+        let slots = slots.into_iter().filter(|(name, _)| !name.starts_with(MASK)).collect();
+        let (new, mut slots) = self.descend(&loss, &update, &trainable, &changed, &slots);
+        let new = builder.scope("optimizer", || masked(cx.constrained(new), &masks));
+        masks.into_iter().for_each(|(path, mask)| slots.insert(format!("{MASK}{path}"), mask));
         let metrics = builder
             .scope("metrics", || self.metrics.update(&metrics, &cx, &outputs, (&labels, &weights), &outcome));
         let good = self.good(&metrics);
@@ -245,6 +258,17 @@ impl TrainRecipe {
             None => self.optimizer.update(at, &weights, &grads, slots),
         })
     }
+}
+
+/// Weights with zeros where their masks have them, whatever the optimizer made of them.
+fn masked(weights: Params, masks: &Params) -> Params {
+    if masks.is_empty() {
+        return weights;
+    }
+    weights.map(|name, w| {
+        let zeroed = |mask: &Tensor| mask.greater(&mask.zeros_like()).select(w, &w.zeros_like());
+        masks.get(name).map_or_else(|| w.clone(), zeroed)
+    })
 }
 
 /// The weights of a tree after a step, where that was a good one.

@@ -166,7 +166,10 @@ fn layer_of(case: &Value) -> LayerSpec {
         if let Some(causal) = case["call"].get("use_causal_mask") {
             kwargs["use_causal_mask"] = causal.clone();
         }
-        return LayerSpec::from_table(class, &kwargs).unwrap_or_else(|e| panic!("{case}: {e}"));
+        let spec = LayerSpec::from_table(class, &kwargs).unwrap_or_else(|e| panic!("{case}: {e}"));
+        let Some(rank) = case["lora"]["rank"].as_u64() else { return spec };
+        let spec = spec.enable_lora(rank as usize);
+        return case["lora"]["alpha"].as_f64().map_or(spec.clone(), |alpha| spec.lora_alpha(alpha));
     };
     if kwargs.get("axis").is_some() {
         return LayerSpec::from_table("Softmax", kwargs).expect("softmax takes an axis");
@@ -271,6 +274,24 @@ fn layers_match_keras() {
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
+}
+
+#[test]
+fn layers_with_adapters_match_keras() {
+    let f = fixture("lora");
+    assert!(f.cases.len() > 5, "{} cases", f.cases.len());
+    for backend_name in BACKENDS {
+        for case in &f.cases {
+            let found = compare(&f, case, backend_name);
+            assert!(found.iter().any(|(what, _)| what.starts_with("dw/lora_") && what.ends_with("_b")));
+            let wrong: Vec<_> = found.iter().filter(|(_, d)| *d > 1e-5).collect();
+            assert!(wrong.is_empty(), "{backend_name} {}: {wrong:?}", case["name"]);
+        }
+    }
+    // Another alpha is not Keras's.
+    let mut case = f.cases[1].clone();
+    case["lora"]["alpha"] = json!(7.0);
+    assert!(compare(&f, &case, "ref").iter().any(|(_, d)| *d > 1e-3));
 }
 
 #[test]

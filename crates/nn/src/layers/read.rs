@@ -3,6 +3,7 @@
 use super::built_in::*;
 use super::spec::{LayerKind, LayerSpec, snake_case};
 use super::{LAYER_NAMES, TABLE};
+use crate::adapter::Adapters;
 use crate::loss::{Loss, UserLoss};
 use crate::metric::{Metric, UserMetric};
 use crate::nearest::{nearest, unknown};
@@ -42,7 +43,7 @@ impl LayerSpec {
         let Value::Object(map) = value else {
             return Err(Error::new(ErrorKind::Config, format!("a layer is an object, not {value}")));
         };
-        const KEYS: [&str; 5] = ["class_name", "name", "trainable", "remat", "config"];
+        const KEYS: [&str; 6] = ["class_name", "name", "trainable", "remat", "config", "lora"];
         if let Some(key) = map.keys().find(|k| !KEYS.contains(&k.as_str())) {
             return Err(unknown(&format!("a layer has no key `{key}`"), key, &KEYS));
         }
@@ -115,7 +116,19 @@ impl LayerSpec {
             Some(Value::String(s)) => Some(s.clone()),
             Some(other) => return Err(wrong_type("name", other).because("it takes a text")),
         };
+        let adapters = match keys.get("lora").filter(|lora| !lora.is_null()) {
+            None => None,
+            Some(lora) => {
+                let read: serde_json::Result<Adapters> = serde_json::from_value(lora.clone());
+                let read = read.map_err(|e| wrong_type("lora", lora).because(e.to_string()))?;
+                if read.rank == 0 || read.rank > 1 << 16 || !read.alpha.is_finite() {
+                    return Err(wrong_type("lora", lora).because("its rank and alpha must be above 0"));
+                }
+                Some(Arc::new(read))
+            }
+        };
         (self.name, self.trainable, self.remat) = (name, flag("trainable", true)?, flag("remat", false)?);
+        self.adapters = adapters;
         Ok(())
     }
 }

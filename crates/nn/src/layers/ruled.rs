@@ -14,7 +14,10 @@ pub(super) fn ruled_weight(
     (regularizer, constraint): (Option<Regularizer>, Option<Constraint>),
 ) -> Result<Tensor> {
     let made = weight(cx, class, name, shape, initializer)?;
-    if let Some(regularizer) = regularizer {
+    if let (Some(regularizer), Some((both, _))) = (regularizer, cx.adapters_of(name, shape)) {
+        // What does not train has no penalty; in Keras its adapters have its regularizer.
+        both.iter().for_each(|(name, adapter)| cx.penalize_weight(name, || regularizer.of(adapter)));
+    } else if let Some(regularizer) = regularizer {
         let stored = cx.variable(name, shape, initializer, true);
         cx.penalize_weight(name, || regularizer.of(&stored));
     }

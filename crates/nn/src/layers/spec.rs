@@ -5,6 +5,7 @@
 
 use super::built_in::*;
 use super::masks;
+use crate::adapter::{Adapters, is_adapter};
 use crate::setters::setters;
 use serde_json::json;
 use std::panic::Location;
@@ -59,6 +60,7 @@ pub struct LayerSpec {
     kind: LayerKind,
     pub(super) trainable: bool,
     pub(super) remat: bool,
+    pub(super) adapters: Option<Arc<Adapters>>,
     mistakes: Vec<Error>,
     /// Where a user's program made or applied it.
     asked: Option<&'static Location<'static>>,
@@ -72,7 +74,8 @@ impl LayerSpec {
     }
 
     pub(super) fn new(kind: LayerKind) -> LayerSpec {
-        LayerSpec { name: None, kind, trainable: true, remat: false, mistakes: Vec::new(), asked: None }
+        let (mistakes, adapters) = (Vec::new(), None);
+        LayerSpec { name: None, kind, trainable: true, remat: false, adapters, mistakes, asked: None }
     }
 
     /// Remembers the caller, for errors, where it is a line of a user's program.
@@ -107,7 +110,21 @@ impl LayerSpec {
 
     /// Whether its weight of this path trains, as far as layers say.
     pub(crate) fn trains(&self, path: &str) -> bool {
-        self.trainable && self.nested().is_none_or(|model| model.trains(path))
+        self.trainable
+            && match &self.adapters {
+                Some(own) if !own.others_train || own.adapts(path) || is_adapter(path) => own.trains(path),
+                _ => self.nested().is_none_or(|model| model.trains(path)),
+            }
+    }
+
+    /// With these adapters, or with none.
+    pub(crate) fn with_adapters(self, adapters: Option<Adapters>) -> LayerSpec {
+        LayerSpec { adapters: adapters.map(Arc::new), ..self }
+    }
+
+    /// Its adapters.
+    pub(crate) fn adapters(&self) -> Option<&Adapters> {
+        self.adapters.as_deref()
     }
 
     /// What its weight of this path starts as, where a model brings it.
@@ -182,6 +199,40 @@ impl LayerSpec {
         self
     }
 
+    /// Low-rank adapters beside each `kernel` (or `embeddings`) of the layer, which itself does not train any more:
+    /// `kernel + alpha / rank · A · B` with `lora_kernel_a: [in, rank]` (he_uniform) and `lora_kernel_b: [rank, out]` (zeros).
+    /// Biases go on training, as in Keras. Alpha is the rank; [`LayerSpec::lora_alpha`] sets another. Of a whole model:
+    /// [`Model::enable_lora`](crate::Model::enable_lora). Source: Hu et al. 2021.
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::dense, Model};
+    /// let mut model = Model::sequential([dense(6).enable_lora(2).lora_alpha(4.0)]);
+    /// model.build(&[TensorType::new(F32, [5])])?;
+    /// assert!(model.summary().contains("Trainable: 28; not trainable: 30"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn enable_lora(mut self, rank: usize) -> LayerSpec {
+        if rank == 0 {
+            self.mistakes.push(wrong(self.class_name(), "a rank of its adapters of at least 1", rank));
+        }
+        self.with_adapters(Some(Adapters { rank, alpha: rank as f64, weights: None, others_train: true }))
+    }
+
+    /// What the product of the adapters is multiplied by, over their rank: Keras's `lora_alpha`.
+    pub fn lora_alpha(mut self, alpha: f64) -> LayerSpec {
+        match (self.adapters.as_deref().cloned(), alpha.is_finite() && alpha > 0.0) {
+            (Some(own), true) => return self.with_adapters(Some(Adapters { alpha, ..own })),
+            (None, _) => self.mistakes.push(
+                Error::new(ErrorKind::Config, format!("this {} has no adapters", self.class_name()))
+                    .hint("call enable_lora(rank) first"),
+            ),
+            (_, false) => self.mistakes.push(wrong(self.class_name(), "a lora_alpha above 0", alpha)),
+        }
+        self
+    }
+
     /// Builds the layer's part of a graph. Which steps count goes on from the inputs to the output, as the layer's kind has it.
     pub fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let y = match self.remat {
@@ -199,10 +250,13 @@ impl LayerSpec {
 
     fn call_kind(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let builder = cx.builder().clone();
-        builder.asked_at(self.asked, || match &self.kind {
-            LayerKind::BuiltIn(b) if !self.trainable => cx.frozen(|cx| b.arguments().call_frozen(cx, inputs)),
-            LayerKind::Model(model, _) if !self.trainable => cx.frozen(|cx| model.call_frozen(cx, inputs)),
-            _ => self.layer().call(cx, inputs),
+        let rests = !self.trainable || self.adapters().is_some_and(Adapters::freezes_all);
+        builder.asked_at(self.asked, || {
+            cx.with_adapters(self.adapters.as_ref(), |cx| match &self.kind {
+                LayerKind::BuiltIn(b) if rests => cx.frozen(|cx| b.arguments().call_frozen(cx, inputs)),
+                LayerKind::Model(model, _) if rests => cx.frozen(|cx| model.call_frozen(cx, inputs)),
+                _ => self.layer().call(cx, inputs),
+            })
         })
     }
 
@@ -260,13 +314,17 @@ impl LayerSpec {
     /// For model files: `{"class_name": "Conv2D", "name": "c1", "trainable": true, "remat": false,
     /// "config": {…}}`.
     pub fn to_json(&self) -> Value {
-        json!({
+        let mut all = json!({
             "class_name": self.class_name(),
             "name": self.name,
             "trainable": self.trainable,
             "remat": self.remat,
             "config": self.written_config(),
-        })
+        });
+        if let Some(own) = self.adapters() {
+            all["lora"] = json!(own);
+        }
+        all
     }
 
     /// The layer's arguments without rules and masks that it has not: files of earlier versions and theirs of today are the same bytes.
