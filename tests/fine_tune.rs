@@ -113,6 +113,60 @@ fn layers_stay_frozen_until_the_named_one() {
 }
 
 #[test]
+fn adapters_train_beside_the_weights_of_a_model() {
+    let (f, model) = two_and_three("tune-lora");
+    let flags = ["--lora=2:6", "--epochs=2", "--set=lora.layers=[\"conv*\"]"];
+    let done = tune(&f, &model, "out", &flags).ok();
+    for said in ["LoRA: rank 2, alpha 6, beside conv2d/kernel", "dense trains whole"] {
+        assert!(done.err.contains(said), "{said}: {}", done.err);
+    }
+    let (before, after) = (weights(&f, &model), weights(&f, "out/three.safetensors"));
+    let names = |all: &[(String, Literal)]| all.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&before), names(&after), "merged");
+    for (was, is) in before.iter().zip(&after) {
+        let trains = was.0.starts_with("dense") || was.0.starts_with("conv2d") && was.0.ends_with("kernel");
+        assert_eq!(was.1 != is.1, trains, "{}", was.0);
+    }
+    assert!(f.path("out/adapters.safetensors").is_file());
+    let dense_too = tune(&f, &model, "no", &["--lora=2", "--set=lora.layers=[\"covn*\"]"]);
+    dense_too.fails(1, &["`covn*` means no layer"]);
+    tune(&f, &model, "no", &["--lora=0"]).fails(2, &["rank is 0"]);
+    f.run(&["train", "three", "--lora=2"]).fails(2, &["no model to fine-tune", "--from"]);
+}
+
+#[test]
+fn a_pruned_run_tells_its_zeros() {
+    let f = Folder::new("tune-pruned");
+    shades(&f, "two", &[("ant", 10), ("bee", 200)]);
+    let pruned = [
+        "--set=pruning.type=PolynomialDecay",
+        "--set=pruning.final_sparsity=0.75",
+        "--set=pruning.end_step=3",
+        "--set=pruning.frequency=1",
+        "--epochs=2",
+        "--out=out",
+        "--json",
+    ];
+    let done = f.run(&[&["train", "two"][..], &SMALL, &pruned].concat()).ok();
+    assert!(done.err.contains("Zeros after pruning:") && done.err.contains("by deflate"), "{}", done.err);
+    let o = done.json();
+    let (bytes, packed) =
+        (o["pruning"]["file_bytes"].as_u64().unwrap(), o["pruning"]["deflated_bytes"].as_u64().unwrap());
+    assert!(packed < bytes, "{packed} of {bytes}");
+    for layer in o["pruning"]["layers"].as_array().unwrap() {
+        let part = layer["zeros"].as_f64().unwrap() / layer["weights"].as_f64().unwrap();
+        assert!((part - 0.75).abs() < 0.1, "{layer}");
+    }
+    for (set, part) in [
+        ("type=Polynom", "no pruning schedule"),
+        ("sparsity_m_by_n=[4, 2]", "[4, 2]"),
+        ("target_sparsity=1.5", "1.5"),
+    ] {
+        f.run(&["train", "two", &format!("--set=pruning.{set}"), "--out=no"]).fails(2, &[part]);
+    }
+}
+
+#[test]
 fn a_toml_file_says_all_of_it() {
     let (f, model) = two_and_three("tune-toml");
     let flags =
@@ -147,15 +201,31 @@ fn a_toml_file_says_all_of_it() {
 
 #[test]
 fn killed_runs_end_with_the_same_bits_in_both_phases() {
-    let (f, model) = two_and_three("tune-killed");
-    let flags = ["--fine-tune", "--epochs=3", "--freeze-epochs=2", "--save-steps=1"];
-    tune(&f, &model, "whole", &flags).ok();
+    killed_runs_end_alike(
+        "tune-killed",
+        &["--fine-tune", "--epochs=3", "--freeze-epochs=2", "--save-steps=1"],
+        40,
+    );
+}
+
+#[test]
+fn killed_runs_with_adapters_or_masks_end_with_the_same_bits() {
+    let lora = ["--lora=2", "--set=lora.train=[\"dense\"]", "--epochs=3", "--save-steps=1"];
+    killed_runs_end_alike("tune-lora-killed", &lora, 150);
+    let masks = ["--freeze-until=conv2d", "--epochs=3", "--save-steps=1", "--set=pruning.frequency=2"];
+    killed_runs_end_alike("tune-masks-killed", &masks, 150);
+}
+
+/// Starts a run again and again, each time for longer before it is killed.
+fn killed_runs_end_alike(name: &str, flags: &[&str], longer: usize) {
+    let (f, model) = two_and_three(name);
+    tune(&f, &model, "whole", flags).ok();
     let expected = weights(&f, "whole/three.safetensors");
     let args = |out: &'static str| {
-        [&["train", "three", "--from", &*model, "--out", out, "--threads=1"], &flags[..]].concat()
+        [&["train", "three", "--from", &*model, "--out", out, "--threads=1"], flags].concat()
     };
     let mut killed = 0;
-    for wait in (60..).step_by(40) {
+    for wait in (60..).step_by(longer) {
         let mut child = f
             .command(&args("cut"))
             .stderr(std::process::Stdio::null())

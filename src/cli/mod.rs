@@ -37,6 +37,7 @@ mod plugins;
 mod predict;
 mod prepare;
 mod program;
+mod pruned;
 mod quantize;
 mod report;
 mod resume;

@@ -27,6 +27,12 @@ pub(crate) fn prepared(
     data: TrainingData,
     screen: &Screen,
 ) -> Result<Prepared> {
+    let earlier = earlier.map(plain).transpose()?;
+    if config.lora.is_some() && from.is_none() && config.fine_tune.as_ref().is_none_or(|s| s.from.is_none()) {
+        return Err(Error::new(ErrorKind::Config, "there is no model to give adapters to")
+            .because("LoRA trains next to the weights of a saved one, which stay")
+            .hint("name it: --from MODEL"));
+    }
     let prepared = match (earlier, from, &config.fine_tune) {
         (earlier, from, Some(section)) => {
             let from = from.or(section.from.as_deref()).ok_or_else(|| {
@@ -40,7 +46,9 @@ pub(crate) fn prepared(
             check_layers(&earlier, path, config)?;
             let others = "; to learn other classes with its weights add --fine-tune";
             let data = with_its_classes(&earlier, data, path, others)?;
-            Prepared { model: continued(earlier, path, config, &data, screen)?, data, phases: None }
+            let mut model = continued(earlier, path, config, &data, screen)?;
+            give_adapters(&mut model, config, &[], screen)?;
+            Prepared { model, data, phases: None }
         }
         _ => {
             let model = config.model(&config.sample_of(&data), &data.class_names)?;
@@ -49,6 +57,38 @@ pub(crate) fn prepared(
     };
     check_tokens(&prepared.model, &prepared.data)?;
     Ok(prepared)
+}
+
+/// A backup's model with adapters as a plain one: what goes on gives it its adapters again.
+fn plain(mut earlier: Model) -> Result<Model> {
+    if earlier.has_adapters() {
+        earlier.merge_lora()?;
+    }
+    Ok(earlier)
+}
+
+/// Adapters, where they are asked for; layers that are new train whole.
+fn give_adapters(model: &mut Model, config: &Config, new: &[String], screen: &Screen) -> Result<()> {
+    let Some(section) = &config.lora else { return Ok(()) };
+    let options = section.options(new);
+    let (rank, alpha) = (options.rank, options.alpha.unwrap_or(options.rank as f64));
+    let whole = match options.train.as_slice() {
+        [] => "nothing else trains".to_string(),
+        names => format!("{} trains whole", some(names)),
+    };
+    let kernels = model.enable_lora(options)?;
+    screen.line(format!("LoRA: rank {rank}, alpha {alpha}, beside {}; {whole}", some(&kernels)));
+    Ok(())
+}
+
+/// Layers that train whole beside adapters: those from the named one on, or those of new weights.
+fn whole_layers(model: &Model, head: Option<&str>, weights: &TakenWeights) -> Vec<String> {
+    let names = model.architecture().nodes.iter().map(|node| node.name.clone());
+    if let Some(head) = head {
+        return names.skip_while(|name| name != head).collect();
+    }
+    let is_new = |name: &String| weights.new.iter().any(|path| path.split('/').next() == Some(name.as_str()));
+    names.filter(is_new).collect()
 }
 
 /// A new model with the weights of a saved one, and a new head where that tells other classes apart.
@@ -69,6 +109,11 @@ fn adapted(
     let head = section.freeze_until.as_deref();
     let weights = model.take_weights(earlier, head, !knows).at(|| path.to_string())?;
     announce_weights(&weights, path, screen);
+    let whole = whole_layers(&model, head, &weights);
+    give_adapters(&mut model, config, &whole, screen)?;
+    if config.lora.is_some() && !section.unfreeze {
+        return Ok(Prepared { model, data, phases: None });
+    }
     if !section.unfreeze {
         let frozen = model.freeze_until(head, section.frozen_batch_norm)?;
         screen.line(format!("Frozen: {}{}", some(&frozen), batch_norm(section)));
@@ -177,4 +222,5 @@ fn same_but_rate(had: &Compile, wanted: &Compile) -> bool {
         && had.loss == wanted.loss
         && had.metrics == wanted.metrics
         && had.precision == wanted.precision
+        && had.pruning == wanted.pruning
 }

@@ -2,6 +2,7 @@
 
 use super::answers::Answers;
 use super::confusion::Confusion;
+use super::pruned::Pruned;
 use super::screen::{Screen, counted, program, quoted, values};
 use crate::config::{CompileSection, Config};
 use crate::datasets::TrainingData;
@@ -39,6 +40,8 @@ pub(crate) struct Report<'a> {
     pub(crate) from: Option<String>,
     /// The page about the run, where one was written.
     pub(crate) report: Option<PathBuf>,
+    /// What pruning left of the model.
+    pub(crate) pruned: Option<Pruned>,
 }
 
 impl<'a> Report<'a> {
@@ -63,6 +66,7 @@ impl<'a> Report<'a> {
             confusions: None,
             from: None,
             report: None,
+            pruned: None,
         }
     }
 
@@ -179,6 +183,9 @@ impl<'a> Report<'a> {
         if let Some(confusions) = &self.confusions {
             put("most_confused", confusions.json());
         }
+        if let Some(pruned) = &self.pruned {
+            put("pruning", pruned.json());
+        }
         put("history", self.history_with(None));
         if !self.history.validations.is_empty() {
             put("validations", self.validations());
@@ -191,6 +198,7 @@ impl<'a> Report<'a> {
     pub(crate) fn show(&self, model: &Model, files: &Files<'_>, resumed: Option<&RunPlace>, screen: &Screen) {
         screen.line(self.result(model));
         self.confusions.iter().for_each(|c| screen.line(c.text()));
+        self.pruned.iter().for_each(|pruned| screen.line(pruned.text()));
         if self.steps > 0 {
             let memory =
                 peak_rss_mib().map_or(String::new(), |m| format!(", {m:.0} MiB of memory at the most"));

@@ -134,6 +134,10 @@ pub(crate) struct TrainArgs {
     /// Epochs in which only the head trains, before those of --epochs [default: 1]
     #[arg(long, value_name = "N")]
     freeze_epochs: Option<u64>,
+    /// Train adapters of this rank beside the kernels of the model of --from, which stay (LoRA); RANK:ALPHA multiplies them by ALPHA over
+    /// RANK. Which layers: --set 'lora.layers=["*query*"]'
+    #[arg(long, value_name = "RANK[:ALPHA]")]
+    lora: Option<String>,
     /// Print the configuration with all arguments applied as TOML, and train nothing
     #[arg(long)]
     print_config: bool,
@@ -275,7 +279,7 @@ impl TrainArgs {
 
     /// Whether the model of --from is to learn something else.
     fn adapts(&self) -> bool {
-        self.fine_tune || self.freeze_until.is_some()
+        self.fine_tune || self.freeze_until.is_some() || self.lora.is_some()
     }
 
     /// What `--set` says of records, which decides what they look like before there is a configuration.
@@ -294,6 +298,7 @@ impl TrainArgs {
             draft.set_text(format!("--data-dir {}", dir.display()), "data.dir", &dir.display().to_string());
         }
         self.apply_fine_tune(&mut draft);
+        self.apply_lora(&mut draft);
         let rate = if draft.fine_tunes() { "fine_tune.base_lr" } else { "optimizer.learning_rate" };
         let number = |n: Option<u64>| n.map(|n| n.to_string());
         let flags = [
@@ -346,6 +351,19 @@ impl TrainArgs {
         }
         if let Some(epochs) = self.freeze_epochs {
             draft.set(format!("--freeze-epochs {epochs}"), "fine_tune.freeze_epochs", &epochs.to_string());
+        }
+    }
+
+    fn apply_lora(&self, draft: &mut Draft) {
+        let Some(lora) = &self.lora else { return };
+        let (rank, alpha) = lora.split_once(':').map_or((lora.as_str(), None), |(r, a)| (r, Some(a)));
+        draft.set(format!("--lora {lora}"), "lora.rank", rank);
+        if let Some(alpha) = alpha {
+            draft.set(format!("--lora {lora}"), "lora.alpha", alpha);
+        }
+        // Adapters begin with the weights of a model, and a head where its classes are others.
+        if !self.fine_tune && self.freeze_until.is_none() {
+            draft.set(format!("--lora {lora}"), "fine_tune.unfreeze", "false");
         }
     }
 

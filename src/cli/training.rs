@@ -5,6 +5,7 @@ use super::event_pictures;
 use super::known::keep_tokenizer;
 use super::outcome::Outcome;
 use super::prepare::{Prepared, prepared};
+use super::pruned::Pruned;
 use super::report::{Files, Report};
 use super::run_folder::{self, Record, Resume, SaveArgs};
 use super::run_report::{self, Written};
@@ -84,6 +85,7 @@ pub(crate) fn train(
     run.confusions = answers.as_mut().ok().and_then(|answers| run.of_own_classes(answers.as_ref()?));
     model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
     folder.save(&model, &data).inspect_err(|_| folder.undo())?;
+    run.pruned = folder.pruned(&model, &config)?;
     event_pictures::write_of_run(&answers, &model, &config, &folder.folder);
     let written =
         (folder.leads && config.fit.report).then(|| Written::new(&run, &model, answers, &folder.folder));
@@ -440,6 +442,9 @@ pub(crate) struct Folder {
     example: PathBuf,
 }
 
+/// Where adapters are kept apart from the model that they are merged into.
+const ADAPTERS: &str = "adapters.safetensors";
+
 impl Folder {
     /// Before training, so that a folder that cannot be made costs no hours.
     pub(crate) fn make(folder: PathBuf, dataset: &str) -> Result<Folder> {
@@ -471,6 +476,11 @@ impl Folder {
         std::fs::remove_file(&trial).map_err(|e| Error::io("cannot remove", &trial, e))
     }
 
+    /// What pruning left of the model that was saved.
+    fn pruned(&self, model: &Model, config: &Config) -> Result<Option<Pruned>> {
+        (self.leads && config.pruning.is_some()).then(|| Pruned::of(model, &self.model)).transpose()
+    }
+
     /// The model, then a test picture to try it on.
     fn save(&self, model: &Model, data: &TrainingData) -> Result<()> {
         if self.leads {
@@ -481,6 +491,9 @@ impl Folder {
                 "make room or choose another folder with --out; a file that was there before is still whole",
             )
         })?;
+        if model.has_adapters() {
+            model.save_adapters(self.folder.join(ADAPTERS))?;
+        }
         if self.leads
             && let Err(e) = self.save_example(data)
         {

@@ -328,6 +328,7 @@ impl Config {
             seed: self.seed,
             strategy: self.strategy(),
             soft_labels: !augment::mixes(&self.data.augment).is_empty(),
+            pruning: self.pruning.as_ref().map(|p| p.pruning()).transpose().map_err(|w| w.error)?,
             ..self.compile.measures(output).map_err(|w| w.error)?
         })
     }

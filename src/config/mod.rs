@@ -14,6 +14,8 @@ mod class_weight;
 mod draft;
 mod elsewhere;
 mod fine_tune;
+mod lora;
+mod pruning;
 mod settings;
 mod sweep;
 mod synthetic;
@@ -25,6 +27,8 @@ pub use callbacks::Logger;
 pub use draft::{Draft, Refused};
 pub use elsewhere::home_of;
 pub use fine_tune::FineTuneSection;
+pub use lora::LoraSection;
+pub use pruning::PruningSection;
 pub use sweep::{METHODS, Method, Sweep, Trial};
 
 use crate::config::blame::Wrong;
@@ -100,6 +104,12 @@ pub struct Config {
     /// Begins with the weights of another model, of which some layers are frozen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fine_tune: Option<FineTuneSection>,
+    /// Adapters of low rank train, and the weights of a saved model stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<LoraSection>,
+    /// Weights that become zero while the model trains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pruning: Option<PruningSection>,
     /// What else is done after each epoch: tables with a `type` and Keras's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub callbacks: Vec<Table>,
@@ -427,6 +437,8 @@ impl Config {
         }
         self.check_callbacks(&compile)?;
         self.check_fine_tune()?;
+        self.check_lora()?;
+        self.check_pruning()?;
         let precision = self.compile.precision.parse::<Precision>();
         precision.map_err(|e| Wrong::of("compile.precision", e))?;
         self.strategy.as_ref().map(StrategySection::strategy).transpose()?;

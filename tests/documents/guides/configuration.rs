@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::str::FromStr;
 use systole::config::{
-    CompileSection, Config, DATASETS, Data, FineTuneSection, FitSection, StrategySection, augmentations,
+    CompileSection, Config, DATASETS, Data, FineTuneSection, FitSection, LoraSection, PruningSection,
+    StrategySection, augmentations,
 };
 use systole::datasets::RecordOptions;
 use systole_nn::applications::{APPLICATIONS, TABLE};
@@ -26,6 +27,8 @@ const HEADER: [&str; 4] = ["key", "type", "default", "meaning"];
 fn the_configuration_guide_lists_every_key() {
     let config = Source::read("src/config/mod.rs");
     let fine_tune = Source::read("src/config/fine_tune.rs");
+    let lora = Source::read("src/config/lora.rs");
+    let pruning = Source::read("src/config/pruning.rs");
     let biggan = Source::read("crates/nn/src/biggan/options.rs");
     let records = Source::read("crates/datasets/src/record_options.rs");
     let columns = Source::read("crates/datasets/src/columns.rs");
@@ -57,6 +60,8 @@ fn the_configuration_guide_lists_every_key() {
         ("fit", section::<FitSection>(&config, "FitSection", "epochs = 1\nbatch_size = 1")),
         ("strategy", section::<StrategySection>(&config, "StrategySection", "")),
         ("fine_tune", section::<FineTuneSection>(&fine_tune, "FineTuneSection", "")),
+        ("lora", section::<LoraSection>(&lora, "LoraSection", "")),
+        ("pruning", section::<PruningSection>(&pruning, "PruningSection", "")),
         ("activations", activations()),
         ("initializers", initializers()),
     ];

@@ -172,7 +172,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "[f64; 3]" => "three numbers",
         "Vec<Table>" => "list of tables",
         "Data" | "CompileSection" | "FitSection" | "StrategySection" | "RecordOptions"
-        | "FineTuneSection" => "table",
+        | "FineTuneSection" | "LoraSection" | "PruningSection" => "table",
         "BigGan" => "table",
         "Param" => "`\"SN\"` or `\"none\"`",
         "NormStyle" => "`\"bn\"` or `\"nonorm\"`",

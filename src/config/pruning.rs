@@ -1,0 +1,118 @@
+//! `[pruning]`: weights that become zero while a model trains.
+
+use super::Config;
+use super::blame::{Wrong, unknown};
+use serde::{Deserialize, Serialize};
+use systole_nn::{Pruning, PruningSchedule};
+
+/// The schedules of `pruning.type`.
+const SCHEDULES: [&str; 2] = ["ConstantSparsity", "PolynomialDecay"];
+
+/// The `pruning` table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PruningSection {
+    /// How the part of the weights that is zero goes on: `ConstantSparsity` or `PolynomialDecay`.
+    #[serde(default = "constant", rename = "type")]
+    pub schedule: String,
+    /// The part of ConstantSparsity.
+    #[serde(default = "half")]
+    pub target_sparsity: f64,
+    /// The part that PolynomialDecay begins with.
+    #[serde(default)]
+    pub initial_sparsity: f64,
+    /// The part that PolynomialDecay ends with.
+    #[serde(default = "half")]
+    pub final_sparsity: f64,
+    /// How much faster PolynomialDecay rises at first.
+    #[serde(default = "power")]
+    pub power: f64,
+    /// The first step before which weights are chosen.
+    #[serde(default)]
+    pub begin_step: u64,
+    /// The last one; PolynomialDecay needs it. Default: to the end
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_step: Option<u64>,
+    /// Weights are chosen anew before every so many steps.
+    #[serde(default = "frequency")]
+    pub frequency: u64,
+    /// Whether the least weights of all layers together become zero, rather than as many of each.
+    #[serde(default)]
+    pub global: bool,
+    /// `[m, n]`: the m least of every n weights along the inputs become zero, in place of a part: `[2, 4]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sparsity_m_by_n: Option<Vec<usize>>,
+    /// Layers that are pruned, by their path in the model or its last part; `*` stands for anything.
+    #[serde(default = "all")]
+    pub layers: Vec<String>,
+}
+
+fn constant() -> String {
+    SCHEDULES[0].into()
+}
+
+fn half() -> f64 {
+    0.5
+}
+
+fn power() -> f64 {
+    3.0
+}
+
+fn frequency() -> u64 {
+    Pruning::constant_sparsity(0.5).frequency
+}
+
+fn all() -> Vec<String> {
+    vec!["*".into()]
+}
+
+impl PruningSection {
+    pub(super) fn pruning(&self) -> Result<Pruning, Wrong> {
+        let schedule = match self.schedule.as_str() {
+            "ConstantSparsity" => PruningSchedule::ConstantSparsity { target_sparsity: self.target_sparsity },
+            "PolynomialDecay" => PruningSchedule::PolynomialDecay {
+                initial_sparsity: self.initial_sparsity,
+                final_sparsity: self.final_sparsity,
+                power: self.power,
+            },
+            other => {
+                let e = unknown("there is no pruning schedule", other, &SCHEDULES);
+                return Err(Wrong::of("pruning.type", e));
+            }
+        };
+        let blocks = match self.sparsity_m_by_n.as_deref() {
+            None => None,
+            Some(&[m, n]) => Some([m, n]),
+            Some(_) => {
+                let what = "sparsity_m_by_n is no pair of numbers";
+                return Err(Wrong::new("pruning.sparsity_m_by_n", what).hint("write it as [2, 4]"));
+            }
+        };
+        let made = Pruning {
+            schedule,
+            begin_step: self.begin_step,
+            end_step: self.end_step,
+            frequency: self.frequency,
+            global: self.global,
+            sparsity_m_by_n: blocks,
+            layers: self.layers.clone(),
+        };
+        match made.wrong() {
+            Some((key, what, hint)) => Err(Wrong::new(&format!("pruning.{key}"), what).hint(hint)),
+            None => Ok(made),
+        }
+    }
+}
+
+impl Config {
+    pub(super) fn check_pruning(&self) -> Result<(), Wrong> {
+        let Some(section) = &self.pruning else { return Ok(()) };
+        if self.biggan.is_some() {
+            return Err(
+                Wrong::new("pruning", "there are both pruning and biggan").hint("leave one of them out")
+            );
+        }
+        section.pruning().map(drop)
+    }
+}
