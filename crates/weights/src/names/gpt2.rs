@@ -57,7 +57,7 @@ pub(crate) fn architecture(
         tie_weights,
         ..Gpt2::default()
     };
-    if hidden_dim % num_heads != 0 {
+    if num_heads == 0 || hidden_dim % num_heads != 0 {
         return Err(odd(&format!("{num_heads} heads do not share its width of {hidden_dim}")));
     }
     Ok((gpt2.architecture()?, TensorType::new(DType::I32, [max_sequence_length])))
