@@ -266,7 +266,7 @@ const WORKLOADS: usize = 6;
 fn ratios(rows: &[&Row], words: &Words) -> String {
     let ratio = |r: &Row| r["ratio"].parse::<f64>().ok();
     let mut machines: Vec<(usize, &str)> = Vec::new();
-    for row in rows {
+    for row in rows.iter().filter(|r| r["group"] == "training step") {
         let class = CLASSES.iter().position(|c| *c == row["class"]).expect("a class");
         machines.push((class, row["machine"].as_str()));
     }

@@ -554,7 +554,8 @@ fn transpose_of(_: Level) -> TransposeFn {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::{COLUMNS, LANES};
+    use crate::simd::amx::LANES;
+    use crate::simd::amx::spread::COLUMNS;
     use crate::simd::pack::avx512::transposed_words;
     use std::arch::x86_64::*;
 
