@@ -241,7 +241,8 @@ fn killed_runs_of_a_gan_end_with_the_same_bits() {
     let began = Instant::now();
     let whole = run("whole");
     let whole = f.run(&whole.iter().map(String::as_str).collect::<Vec<_>>()).ok().json();
-    let longest = began.elapsed() / 2;
+    // Most of a short run is its start: killed within half of its time it would hardly get on.
+    let longest = began.elapsed();
     let mut draws = Stream::new(14, 0, 0);
     let cut = run("cut");
     let cut: Vec<&str> = cut.iter().map(String::as_str).collect();
