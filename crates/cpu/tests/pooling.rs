@@ -561,3 +561,30 @@ fn sums_over_windows_of_a_convolution_are_those_of_sums_of_its_input() {
         }
     }
 }
+
+/// The gradients of a bias before an average pooling and of one after it are the same sums.
+#[test]
+fn biases_before_and_after_a_pooling_have_one_gradient() {
+    for dtype in [F32, BF16] {
+        let g = GraphBuilder::new("main");
+        let x = g.parameter(TensorType::new(dtype, [2, 8, 8, 3]), "x");
+        let k = g.parameter(TensorType::new(dtype, [3, 3, 3, 4]), "k");
+        let before = g.parameter(TensorType::new(dtype, [4]), "before");
+        let after = g.parameter(TensorType::new(dtype, [4]), "after");
+        let h = x.convolution(&k, Convolution::valid(x.ty(), &[1, 1], &[1, 1], 1));
+        let h = &h + before.broadcast_in_dim(h.shape(), &[3]);
+        let p = h.avg_pool(&[1, 2, 2, 1], &[1, 2, 2, 1], &[[0, 0]; 4]);
+        let y = &p + after.broadcast_in_dim(p.shape(), &[3]);
+        let d = grad(&(&y * &y).sum_all(), &[&before, &after]);
+        let graph = g.finish(&d).unwrap();
+        for backend in backends() {
+            let out =
+                run_with(&backend, &graph, &arguments(&graph, -1.0, 1.0, 5), &CompileOptions::default());
+            let (before, after) = (out[0].to_f32s(), out[1].to_f32s());
+            assert!(before.iter().any(|v| *v != 0.0), "{dtype:?}");
+            before.iter().zip(&after).for_each(|(a, b)| {
+                assert!((a - b).abs() <= 0.02 * b.abs().max(1.0), "{dtype:?}: {before:?} {after:?}");
+            });
+        }
+    }
+}

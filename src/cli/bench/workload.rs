@@ -179,7 +179,8 @@ fn works(name: &str) -> Result<Vec<(String, Work)>> {
         preset if PRESETS.contains(&preset) => one(Work::Train(preset.into())),
         path if is_path(path) && !Path::new(path).exists() => Err(missing(Path::new(path))),
         other => {
-            let names: Vec<&str> = WORKLOADS.into_iter().chain(PRESETS).collect();
+            let is_more = |preset: &&str| !WORKLOADS.contains(preset) && !OF_FILES.contains(preset);
+            let names: Vec<&str> = WORKLOADS.into_iter().chain(PRESETS.into_iter().filter(is_more)).collect();
             Err(Error::new(ErrorKind::Config, format!("there is no workload `{other}`"))
                 .because("it is neither a workload's name, a preset's nor a .toml file")
                 .hint(suggestion(other, &names)))
@@ -218,6 +219,8 @@ mod tests {
         assert!(told("fashon-cnn", None).contains("did you mean `fashion-cnn`"));
         assert!(told("bigan", None).contains("did you mean `biggan`"));
         assert!(told("table", None).contains("your files"));
+        let others = told("nothing of this name", None);
+        assert_eq!((others.matches(" mlp").count(), others.matches("tfrecord").count()), (1, 0), "{others}");
         assert!(told("mlp", Some("int8")).contains("no precision `int8`"));
         assert!(told("mlp", Some("mixed_bfloat61")).contains("did you mean `mixed_bfloat16`"));
     }
