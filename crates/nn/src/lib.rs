@@ -46,6 +46,7 @@ pub mod metric;
 mod model;
 mod nearest;
 pub mod optimizer;
+mod pattern;
 mod persist;
 pub mod progress;
 mod pruning;

@@ -1,12 +1,13 @@
 //! LoRA of a model: low-rank adapters of its kernels train, the kernels themselves stay; merged where the model is saved.
 
-use crate::adapter::{Adapters, adapter_paths, is_adaptable, is_adapter, means};
+use crate::adapter::{Adapters, adapter_paths, is_adaptable, is_adapter, takes_adapters};
 use crate::architecture::{Architecture, LayerNode};
 use crate::file::ModelFile;
 use crate::layer::{Precision, WeightSpec};
 use crate::layers::LayerSpec;
 use crate::model::{Model, drawn_when_read, infer_specs};
 use crate::nearest::unknown;
+use crate::pattern::means;
 use crate::transfer::layer_of;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -60,11 +61,6 @@ impl LoraOptions {
             ("layers", "layers names none".into(), "name layers: [\"*attention*\"], or all: [\"*\"]")
         })
     }
-}
-
-/// Classes whose kernels are no matrices of what goes in by what comes out, or are changed before they are used.
-fn takes_adapters(class: &str) -> bool {
-    class != "SpectralNormalization" && class != "PositionEmbedding" && !class.starts_with("Depthwise")
 }
 
 /// The class of the layer that a weight is of: of models in the place of layers that of the layer inside.

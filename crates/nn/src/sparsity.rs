@@ -1,6 +1,7 @@
 //! How weights are pruned while a model trains: how many of them, when, and which; no model is known here.
 
-use crate::adapter::{is_adapter, means};
+use crate::adapter::is_adapter;
+use crate::pattern::means;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 

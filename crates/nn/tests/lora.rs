@@ -10,6 +10,7 @@ use systole_nn::applications::Gpt2;
 use systole_nn::callback::{Callback, FitCx};
 use systole_nn::layers::{
     LayerSpec, batch_normalization, conv2d, dense, embedding, flatten, multi_head_attention,
+    spectral_normalization,
 };
 use systole_nn::loss::Loss;
 use systole_nn::optimizer::{adam, sgd};
@@ -145,6 +146,8 @@ fn wrong_options_are_told() {
     let e = adapted().enable_lora(LoraOptions::default()).unwrap_err().to_string();
     assert!(e.contains("merge_lora"), "{e}");
     assert!(dense(3).enable_lora(0).check().unwrap_err().to_string().contains("at least 1"));
+    let e = spectral_normalization(dense(3)).enable_lora(2).check().unwrap_err().to_string();
+    assert!(e.contains("SpectralNormalization can have no adapters"), "{e}");
     assert!(dense(3).lora_alpha(2.0).check().unwrap_err().to_string().contains("enable_lora(rank) first"));
 }
 

@@ -5,7 +5,7 @@
 
 use super::built_in::*;
 use super::masks;
-use crate::adapter::{Adapters, is_adapter};
+use crate::adapter::{Adapters, is_adapter, takes_adapters};
 use crate::setters::setters;
 use serde_json::json;
 use std::panic::Location;
@@ -216,6 +216,14 @@ impl LayerSpec {
     pub fn enable_lora(mut self, rank: usize) -> LayerSpec {
         if rank == 0 {
             self.mistakes.push(wrong(self.class_name(), "a rank of its adapters of at least 1", rank));
+        }
+        if !takes_adapters(self.class_name()) {
+            let what = format!("{} can have no adapters", self.class_name());
+            self.mistakes.push(
+                Error::new(ErrorKind::Config, what)
+                    .because("its kernel is no matrix of what goes in by what comes out, or is changed before it is used")
+                    .hint("leave enable_lora out there"),
+            );
         }
         self.with_adapters(Some(Adapters { rank, alpha: rank as f64, weights: None, others_train: true }))
     }

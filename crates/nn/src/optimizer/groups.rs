@@ -2,6 +2,7 @@
 
 use super::common::Optimizer;
 use super::values::StepValues;
+use crate::pattern::fits;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result, Tensor};
@@ -22,18 +23,6 @@ fn matches(pattern: &str, path: &str) -> bool {
     let pattern = pattern.replace(".*", "*");
     let ends = path.match_indices('/').map(|(i, _)| i).chain([path.len()]);
     ends.into_iter().any(|end| fits(&pattern, &path[..end]))
-}
-
-fn fits(pattern: &str, text: &str) -> bool {
-    let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
-    let Some(mut text) = text.strip_prefix(first) else { return false };
-    let mut parts: Vec<&str> = rest.split('*').collect();
-    let Some(last) = parts.pop() else { return false };
-    for part in parts {
-        let Some(at) = text.find(part) else { return false };
-        text = &text[at + part.len()..];
-    }
-    text.len() >= last.len() && text.ends_with(last)
 }
 
 /// The patterns that mean a parameter. The parameter's own path goes before patterns.
