@@ -73,6 +73,8 @@ fn flag_list_and_table_are_the_same() {
     assert_eq!((&mixed[0]["loss"], &mixed[0]["tta"]), (&mixed[1]["loss"], &2.into()));
     assert!(mixed[0]["loss"] != mixed[2]["loss"] && mixed[0]["loss"] != plain["loss"]);
     assert!(mixed[0]["sparse_categorical_accuracy"].is_number(), "{}", mixed[0]);
+    let by_table = measured(&["--set=data.tta=2"]);
+    assert_eq!((&by_table["loss"], &by_table["tta"]), (&mixed[0]["loss"], &2.into()));
     let said = |more: &[&str]| {
         f
             .run(
@@ -91,6 +93,7 @@ fn flag_list_and_table_are_the_same() {
             .out
     };
     assert!(said(&["--tta"]) == said(&["--tta=4"]) && said(&["--tta"]) != said(&[]));
+    assert!(said(&["--set=data.tta=4"]) == said(&["--tta"]));
 }
 
 #[test]

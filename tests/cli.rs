@@ -74,8 +74,14 @@ fn the_commands_printed_at_the_end_work_when_pasted() {
         let output = std::process::Command::new("sh").arg("-c").arg(line).current_dir(&f.0).output().unwrap();
         Done::of(output, &[line]).ok();
     }
-    let files =
-        ["backups", "fashion-mnist-example.png", "fashion-mnist.safetensors", "report.html", "run.json"];
+    let files = [
+        "backups",
+        "fashion-mnist-example.png",
+        "fashion-mnist.safetensors",
+        "report.html",
+        "run.json",
+        "tensorboard",
+    ];
     assert_eq!(f.files("my runs"), files);
 }
 

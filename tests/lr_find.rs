@@ -58,6 +58,62 @@ fn apply_trains_with_the_rate_and_mistakes_are_told() {
     }
 }
 
+/// `[lr_find]`: the rate that the command finds is what a run takes, once.
+#[test]
+fn a_table_has_the_rate_looked_for_before_the_first_step() {
+    let f = Folder::with_data("lr-find-table");
+    let table = ["--set=lr_find.end_lr=1", "--set=lr_find.num_it=40", "--set=lr_find.suggest=steep"];
+    let steep = lr_find(&f, &["--json"]).ok().json()["suggestions"]["steep"].as_f64().unwrap();
+    let steep: f64 = format!("{steep:.1e}").parse().unwrap();
+    let train = |out: &str, more: &[&str]| {
+        let args = ["train", "fashion-mnist", "--data-dir=data", "--out", out];
+        f.run(&[&args[..], &TINY, &table, more].concat())
+    };
+    let first = train("run", &["--json"]).ok();
+    assert!(first.err.contains("Learning rate: ") && first.err.contains("the steep of "), "{}", first.err);
+    let record = std::fs::read_to_string(f.path("run/run.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    assert_eq!(record["config"]["optimizer"]["learning_rate"], steep);
+    assert_eq!(record["config"]["lr_find"]["found"], steep);
+    // The same command and `resume` find the run, and look for nothing.
+    let again = train("run", &["--json"]).ok();
+    assert!(!again.err.contains("Learning rate: ") && again.json()["steps"] == 0, "{}", again.err);
+    assert!(!f.run(&["resume", "run"]).ok().out.contains("Learning rate: "));
+    // Trained with that rate by hand it is the same model; a schedule has it at its top.
+    let rate = format!("{steep:e}");
+    f.run(
+        &[
+            &["train", "fashion-mnist", "--data-dir=data", "--out=by-hand", "--learning-rate", &rate][..],
+            &TINY,
+        ]
+        .concat(),
+    )
+    .ok();
+    let arrays = |out: &str| {
+        let file = std::fs::read(f.path(out).join("fashion-mnist.safetensors")).unwrap();
+        file[8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize..].to_vec()
+    };
+    assert!(arrays("run") == arrays("by-hand"));
+    train("cycle", &["--set=optimizer.learning_rate={ type = \"OneCycle\", max_learning_rate = 1 }"]).ok();
+    let record = std::fs::read_to_string(f.path("cycle/run.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    assert!(
+        record["config"]["optimizer"]["learning_rate"]["max_learning_rate"].as_f64() != Some(1.0),
+        "{record}"
+    );
+    // What a flag says is not looked for.
+    assert!(!train("named", &["--learning-rate=0.01"]).ok().out.contains("Learning rate: "));
+    for (set, what) in [
+        ("lr_find.suggest=best", "there is no suggestion"),
+        ("lr_find.num_it=5", "5 updates show no curve"),
+        ("lr_find.rate=1", "rate"),
+    ] {
+        let told = train("wrong", &[&format!("--set={set}")]);
+        assert!(told.code == Some(2) && told.err.contains(what), "{set}: {}", told.err);
+        assert!(!f.path("wrong").exists(), "{set}");
+    }
+}
+
 #[test]
 fn a_schedule_is_shown_over_the_steps_of_its_run() {
     let f = Folder::new("schedule");

@@ -62,11 +62,22 @@ fn the_flag_writes_what_keras_would_and_none_takes_it_out() {
     assert_eq!(tags(&pictures), ["misclassified", "misclassified_classes", "samples"]);
     assert_eq!(steps_of(&pictures, "samples"), [1]);
 
-    // The same bits as without it, and no folder.
-    run(&["--out=without"]).ok();
+    // The same bits as without it, and no folder; it is there by default.
+    run(&["--out=without", "--logger=none"]).ok();
     assert!(!f.path("without/tensorboard").exists());
-    let model = |out: &str| std::fs::read(f.path(out).join("fashion-mnist.best.safetensors")).unwrap().len();
-    assert!(model("with") > 0 && model("without") > 0);
+    let told = run(&["--out=default"]).ok();
+    assert!(told.out.contains("tensorboard --logdir default/tensorboard"), "{}", told.out);
+    assert_eq!(read(&f.path("default/tensorboard/train")).len(), train.len());
+    let arrays = |out: &str| {
+        let file = std::fs::read(f.path(out).join("fashion-mnist.safetensors")).unwrap();
+        file[8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize..].to_vec()
+    };
+    assert!(arrays("with") == arrays("without") && arrays("with") == arrays("default"));
+    // With another logger it is the same run, which is over.
+    for more in [&["--logger=none"][..], &["--logger=tensorboard"], &["--set=fit.logger=none"]] {
+        let again = run(&[&["--out=default", "--json"], more].concat()).ok().json();
+        assert_eq!(again["steps"], 0, "{more:?}: {again}");
+    }
 
     // A run that is over stays as it is; one that starts anew takes its place.
     run(&["--out=with", "--logger=tensorboard"]).ok();
@@ -92,6 +103,8 @@ fn the_flag_writes_what_keras_would_and_none_takes_it_out() {
     assert!(shown(&["--logger=tensorboard"]).contains("type = \"TensorBoard\""));
     assert_eq!(shown(&[table, "--logger=tensorboard"]).to_lowercase().matches("tensorboard").count(), 1);
     assert!(!shown(&[table, "--logger=none"]).contains("callbacks"));
+    let told = f.run(&[&RUN[..], &["--set=fit.logger=wandb"]].concat());
+    assert!(told.err.contains("fit.logger") && told.err.contains("tensorboard"), "{}", told.err);
 }
 
 #[test]

@@ -43,6 +43,7 @@ pub(crate) struct EvaluateArgs {
     #[arg(long, value_name = "X")]
     scale: Option<String>,
     /// Test-time augmentation: mix the answer with those to so many changed versions of each picture, as fastai's tta does
+    /// [default: data.tta of the TOML]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "4", value_parser = clap::value_parser!(u64).range(1..=1000))]
     tta: Option<u64>,
     /// Of a model that makes pictures: the classifier that looks at them and at true ones, a model file or the folder of a run
@@ -77,7 +78,8 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     let data = with_its_classes(&model, data, &file, "")?;
     check_tokens(&model, &data)?;
     let began = Instant::now();
-    let logs = match args.tta {
+    let tta = args.tta.or(config.data.tta.filter(|_| data.is_pictures()));
+    let logs = match tta {
         Some(versions) => tta::evaluate(&mut model, &config, &data, versions)?,
         None => model.evaluate(&config.test_pipeline(&data))?,
     };
@@ -92,7 +94,7 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     ));
     let perplexity = data.language.as_ref().and_then(|l| Perplexity::of(&model, &logs, l.bytes_per_token));
     perplexity.iter().for_each(|p| screen.line(p.text()));
-    if let Some(versions) = args.tta {
+    if let Some(versions) = tta {
         screen.line(format!(
             "  test-time augmentation: of each, and {} of it",
             counted(versions, "changed version")
@@ -113,7 +115,7 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
             object.insert("bits_per_byte".into(), json!(p.bits_per_byte));
         }
         object.insert("samples".into(), json!(samples));
-        args.tta.iter().for_each(|versions| drop(object.insert("tta".into(), json!(versions))));
+        tta.iter().for_each(|versions| drop(object.insert("tta".into(), json!(versions))));
         object.insert("seconds".into(), json!(seconds));
         confusions.iter().for_each(|c| drop(object.insert("most_confused".into(), c.json())));
         screen.object(&object.into());

@@ -4,7 +4,8 @@ use super::chart::{Axis, Chart};
 use super::common::Common;
 use super::outcome::{Failure, Outcome, Run};
 use super::screen::{Screen, counted, program, quoted};
-use super::train::TrainArgs;
+use super::train::{TrainArgs, rate_of};
+use crate::config::{Config, LrFindSection};
 use crate::terminal;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -12,27 +13,27 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use systole_data::disk::Disk;
 use systole_ir::{Error, ErrorKind};
-use systole_nn::{LrFind, LrFinder, SUGGESTIONS, write_atomically};
+use systole_nn::{LrFinder, SUGGESTIONS, write_atomically};
 
 #[derive(Args)]
 pub(crate) struct LrFindArgs {
     #[command(flatten)]
     train: TrainArgs,
-    /// The first rate
-    #[arg(long, value_name = "X", default_value_t = 1e-7)]
-    start_lr: f64,
-    /// The last rate
-    #[arg(long, value_name = "X", default_value_t = 10.0)]
-    end_lr: f64,
-    /// Updates of the weights, each at a higher rate than the one before
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    num_it: usize,
+    /// The first rate [default: that of [lr_find] in the TOML, or 1e-7]
+    #[arg(long, value_name = "X")]
+    start_lr: Option<f64>,
+    /// The last rate [default: that of [lr_find], or 10]
+    #[arg(long, value_name = "X")]
+    end_lr: Option<f64>,
+    /// Updates of the weights, each at a higher rate than the one before [default: those of [lr_find], or 100]
+    #[arg(long, value_name = "N")]
+    num_it: Option<usize>,
     /// Go on when the loss is above four times the best
     #[arg(long)]
     no_stop_div: bool,
-    /// Which suggestion `--apply` and the line to paste take: valley, slide, minimum or steep
-    #[arg(long, value_name = "NAME", default_value = "valley", value_parser = PossibleValuesParser::new(SUGGESTIONS), hide_possible_values = true)]
-    suggest: String,
+    /// Which suggestion `--apply` and the line to paste take: valley, slide, minimum or steep [default: that of [lr_find], or valley]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(SUGGESTIONS), hide_possible_values = true)]
+    suggest: Option<String>,
     /// Train with the rate that was found; `--out` is then the run's folder, unless it ends in .svg
     #[arg(long)]
     apply: bool,
@@ -41,36 +42,26 @@ pub(crate) struct LrFindArgs {
 impl Run for LrFindArgs {
     fn run(mut self, common: &Common, screen: &Screen) -> Outcome {
         let svg = self.picture()?;
-        let options = LrFind {
-            start_lr: self.start_lr,
-            end_lr: self.end_lr,
-            num_it: self.num_it,
-            stop_div: !self.no_stop_div,
-        };
         let (mut model, config, data) = self.train.begin(screen)?;
-        let found = model.lr_find(&config.train_pipeline(&data), options)?;
+        let asked = self.asked(&config);
+        let found = model.lr_find(&config.train_pipeline(&data), asked.options())?;
         if let Some(path) = &svg {
             let drawn = with_chart(&found, &SUGGESTIONS, |chart| chart.svg("Loss by learning rate"));
             write_atomically(&Disk, path, &[drawn.as_bytes()])?;
         }
-        let chosen = found.suggestion(&self.suggest);
         if !screen.json {
-            self.show(&found, chosen, screen);
+            self.show(&found, &asked.suggest, screen);
         }
-        match (self.apply, chosen) {
-            (false, _) => {
-                if screen.json {
-                    screen.object(&object(&found, svg.as_deref()));
-                }
-                Ok(0)
+        if !self.apply {
+            if screen.json {
+                screen.object(&object(&found, svg.as_deref()));
             }
-            (true, Some(rate)) => {
-                screen.line(format!("Training with learning rate {}", shown(rate)));
-                self.train.learning_rate = Some(shown(rate));
-                self.train.run(common, screen)
-            }
-            (true, None) => Err(nothing_found(&found).into()),
+            return Ok(0);
         }
+        let rate = shown(rate_of(&found, &asked.suggest)?);
+        screen.line(format!("Training with learning rate {rate}"));
+        self.train.learning_rate = Some(rate);
+        self.train.run(common, screen)
     }
 }
 
@@ -95,9 +86,23 @@ impl LrFindArgs {
         }
     }
 
-    fn show(&self, found: &LrFinder, chosen: Option<f64>, screen: &Screen) {
+    /// The arguments, and what the configuration says where they are not given.
+    fn asked(&self, config: &Config) -> LrFindSection {
+        let section = config.lr_find.clone().unwrap_or_default();
+        LrFindSection {
+            suggest: self.suggest.clone().unwrap_or(section.suggest),
+            start_lr: self.start_lr.unwrap_or(section.start_lr),
+            end_lr: self.end_lr.unwrap_or(section.end_lr),
+            num_it: self.num_it.unwrap_or(section.num_it),
+            stop_div: section.stop_div && !self.no_stop_div,
+            found: None,
+        }
+    }
+
+    fn show(&self, found: &LrFinder, suggest: &str, screen: &Screen) {
+        let chosen = found.suggestion(suggest);
         let width = terminal::width().unwrap_or(80).min(100);
-        screen.line(with_chart(found, &[self.suggest.as_str()], |chart| chart.text(width, 14)));
+        screen.line(with_chart(found, &[suggest], |chart| chart.text(width, 14)));
         let why = found.stopped_because.as_ref().map_or(String::new(), |why| format!("; {why}"));
         screen.line(format!("{}{why}", counted(found.rates.len() as u64, "update")));
         let each = SUGGESTIONS.iter().map(|name| match found.suggestion(name) {
@@ -153,10 +158,4 @@ fn object(found: &LrFinder, svg: Option<&Path>) -> Value {
         "suggestions": suggestions, "rates": found.rates, "losses": losses, "num_it": found.num_it,
         "stopped_because": found.stopped_because, "svg": svg.map(|p| p.display().to_string()),
     })
-}
-
-fn nothing_found(found: &LrFinder) -> Error {
-    let e = Error::new(ErrorKind::Config, "no learning rate was found to train with");
-    let why = found.stopped_because.clone().unwrap_or_else(|| "the curve is too short".into());
-    e.because(why).hint("take more updates (--num-it 200), or begin lower (--start-lr 1e-9)")
 }

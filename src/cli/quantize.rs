@@ -14,7 +14,7 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use systole_data::disk::{Disk, write_atomically};
 use systole_data::{Dataset, Sample};
-use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::{LABEL_FIELDS, Model, counted, grouped};
 use systole_quant::{
     CACHE, Calibration, LayerReport, Method, Options, Ranges, alone, answers, correct_bias, dynamic, edgetpu,
@@ -229,7 +229,7 @@ fn calibrated(
     let config = args.config(layers, file)?;
     let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
     let samples = args.samples.unwrap_or(500) as usize;
-    let (samples, _) = taken(&config.train_pipeline(&data), &input_of(layers)?, samples)?;
+    let (samples, _) = taken(&config.train_pipeline(&data), &input_of(layers, float)?, samples)?;
     let method = args.calibrate.map_or(Method::MinMax, MethodName::method);
     let calibration = Calibration { method, threads: lite::threads() };
     let ranges = calibration.ranges(float, &samples).at(|| file.to_string())?;
@@ -265,9 +265,12 @@ fn int8(
         made = correct_bias(float, &made, &samples)?;
     }
     let bytes = write(&mut made, layers, out)?;
-    let tests = match (args.test_samples.unwrap_or(1000), data.class_names.is_empty()) {
-        (0, _) | (_, true) => Tests::default(),
-        (most, false) => Tests::take(&config.test_pipeline(&data), &input_of(layers)?, most as usize)?,
+    let has_classes = !data.class_names.is_empty() || data.language.is_some();
+    let tests = match args.test_samples.unwrap_or(1000) as usize {
+        most if most > 0 && has_classes => {
+            Tests::take(&config.test_pipeline(&data), &input_of(layers, float)?, most)?
+        }
+        _ => Tests::default(),
     };
     let accuracy = Accuracy::of(float, &made, &tests)?;
     let few = &samples[..samples.len().min(SHOWN)];
@@ -347,10 +350,11 @@ fn placed(made: &systole_tflite::Model, screen: &Screen) -> serde_json::Value {
     })
 }
 
-/// The one field that the model takes.
-fn input_of(layers: &Model) -> Result<String> {
+/// The one field that the model takes, and the element type that its graph of floats has for it.
+fn input_of(layers: &Model, float: &systole_tflite::Model) -> Result<(String, DType)> {
+    let dtype = float.inputs.first().and_then(|&i| float.tensors.get(i)).map_or(DType::F32, |t| t.ty.dtype);
     match &layers.architecture().inputs[..] {
-        [one] => Ok(one.name.clone()),
+        [one] => Ok((one.name.clone(), dtype)),
         more => Err(Error::new(
             ErrorKind::Unsupported,
             format!("a model of {} inputs cannot be calibrated here", more.len()),
@@ -359,8 +363,12 @@ fn input_of(layers: &Model) -> Result<String> {
     }
 }
 
-/// The first samples of batches, each alone, and their labels.
-fn taken(batches: &Dataset, input: &str, most: usize) -> Result<(Vec<Literal>, Vec<Option<i64>>)> {
+/// The first samples of batches, each alone, and the labels of each: one, or one for each place.
+fn taken(
+    batches: &Dataset,
+    (input, dtype): &(String, DType),
+    most: usize,
+) -> Result<(Vec<Literal>, Vec<Vec<i64>>)> {
     let (mut samples, mut labels) = (Vec::new(), Vec::new());
     for batch in batches.iter() {
         if samples.len() >= most {
@@ -369,10 +377,11 @@ fn taken(batches: &Dataset, input: &str, most: usize) -> Result<(Vec<Literal>, V
         let batch = batch?;
         let rows = lite::rows(&field(&batch, input)?)?;
         let label = LABEL_FIELDS.iter().find_map(|name| batch.get(name).ok());
-        let given = label.map(|y| y.to_f64s()).filter(|y| y.len() == rows.len());
+        let given: Vec<i64> = label.map_or(Vec::new(), |y| y.to_f64s().iter().map(|&y| y as i64).collect());
+        let each = given.len() / rows.len().max(1);
         for (i, row) in rows.into_iter().enumerate().take(most - samples.len()) {
-            samples.push(row.convert(systole_ir::DType::F32));
-            labels.push(given.as_ref().map(|y| y[i] as i64));
+            samples.push(row.convert(*dtype));
+            labels.push(given[i * each..(i + 1) * each].to_vec());
         }
     }
     Ok((samples, labels))
@@ -386,8 +395,9 @@ fn field(batch: &Sample, name: &str) -> Result<Literal> {
     }
 }
 
-/// Samples, and how many the floats and the integers get right and agree on.
+/// Answers, one for each sample or place, and how many the floats and the integers get right and agree on.
 struct Accuracy {
+    answers: usize,
     samples: usize,
     float: usize,
     int8: usize,
@@ -396,7 +406,7 @@ struct Accuracy {
 
 impl Accuracy {
     fn share(&self, n: usize) -> f64 {
-        n as f64 / self.samples.max(1) as f64
+        n as f64 / self.answers.max(1) as f64
     }
 }
 
@@ -410,33 +420,44 @@ impl Accuracy {
             return Ok(None);
         }
         let (of_float, of_int8) = (classes(float, &tests.samples)?, classes(int8, &tests.samples)?);
-        let right = |found: &[usize]| {
-            found.iter().zip(&tests.labels).filter(|(k, label)| **label == Some(**k as i64)).count()
+        let right = |found: &[Vec<usize>]| -> usize {
+            let of_sample = |(found, labels): (&Vec<usize>, &Vec<i64>)| match found.len() == labels.len() {
+                true => found.iter().zip(labels).filter(|(k, label)| **label == **k as i64).count(),
+                false => 0,
+            };
+            found.iter().zip(&tests.labels).map(of_sample).sum()
         };
-        let agree = of_float.iter().zip(&of_int8).filter(|(a, b)| a == b).count();
+        let answers = of_float.iter().map(Vec::len).sum();
+        let agree = agreeing(&of_float, &of_int8);
         let (float, int8) = (right(&of_float), right(&of_int8));
-        Ok(Some(Accuracy { samples: tests.samples.len(), float, int8, agree }))
+        Ok(Some(Accuracy { answers, samples: tests.samples.len(), float, int8, agree }))
     }
 }
 
-/// The likeliest class of each sample.
-fn classes(model: &systole_tflite::Model, samples: &[Literal]) -> Result<Vec<usize>> {
+/// The likeliest class of each sample: one, or one for each place.
+fn classes(model: &systole_tflite::Model, samples: &[Literal]) -> Result<Vec<Vec<usize>>> {
+    let likeliest = |y: &[f32]| (1..y.len()).fold(0, |best, k| if y[k] > y[best] { k } else { best });
     let of = |y: &Literal| {
-        let y = y.to_f32s();
-        (1..y.len()).fold(0, |best, k| if y[k] > y[best] { k } else { best })
+        let classes = y.shape().dims().last().copied().unwrap_or(1).max(1);
+        y.to_f32s().chunks(classes).map(likeliest).collect()
     };
     Ok(answers(model, samples, lite::threads())?.iter().map(of).collect())
+}
+
+/// How many classes are the same.
+fn agreeing(a: &[Vec<usize>], b: &[Vec<usize>]) -> usize {
+    a.iter().flatten().zip(b.iter().flatten()).filter(|(a, b)| a == b).count()
 }
 
 /// Test samples with their classes.
 #[derive(Default)]
 struct Tests {
     samples: Vec<Literal>,
-    labels: Vec<Option<i64>>,
+    labels: Vec<Vec<i64>>,
 }
 
 impl Tests {
-    fn take(batches: &Dataset, input: &str, most: usize) -> Result<Tests> {
+    fn take(batches: &Dataset, input: &(String, DType), most: usize) -> Result<Tests> {
         let (samples, labels) = taken(batches, input, most)?;
         Ok(Tests { samples, labels })
     }
@@ -456,7 +477,9 @@ impl Tests {
         let exact = classes(float, samples)?;
         let one = |l: &LayerReport| {
             let found = classes(&alone(float, ranges, options, &l.layer)?, samples)?;
-            Ok(Some(found.iter().zip(&exact).filter(|(a, b)| a == b).count() as f64 / exact.len() as f64))
+            Ok(Some(
+                agreeing(&found, &exact) as f64 / exact.iter().map(Vec::len).sum::<usize>().max(1) as f64,
+            ))
         };
         layers.iter().map(one).collect()
     }
@@ -497,7 +520,11 @@ fn told(
     if let Some(a) = accuracy {
         let row = |what: &str, n: usize| vec![what.into(), format!("{:.2} %", 100.0 * a.share(n))];
         let rows = [row("float", a.float), row("int8", a.int8), row("same class", a.agree)];
-        screen.line(format!("Accuracy on {}:", counted(a.samples as u64, "test sample")));
+        let places = match a.answers == a.samples {
+            true => String::new(),
+            false => format!("{} in ", counted(a.answers as u64, "place")),
+        };
+        screen.line(format!("Accuracy on {places}{}:", counted(a.samples as u64, "test sample")));
         screen.line(table(&rows).trim_end());
     }
     if let Some(samples) = calibrated {

@@ -160,6 +160,15 @@ pub(crate) fn place(folder: &Path) -> Result<Option<RunPlace>> {
     backups(folder).place()
 }
 
+/// The rate that the run in a folder has found, where it is otherwise of this configuration.
+pub(crate) fn found_rate(folder: &Path, config: &Config) -> Result<Option<f64>> {
+    let Some(earlier) = Record::read(folder)?.map(|record| record.config) else { return Ok(None) };
+    let Some(found) = earlier.lr_find.as_ref().and_then(|section| section.found) else { return Ok(None) };
+    let mut now = config.clone();
+    now.set_found_rate(found);
+    Ok((keys_of(&now) == keys_of(&earlier)).then_some(found))
+}
+
 /// The model as the run in a folder had it last; `None` where it has saved nothing yet.
 pub(crate) fn saved(folder: &Path) -> Result<Option<Model>> {
     backups(folder).model()
@@ -280,12 +289,7 @@ impl Record {
     }
 
     fn keys(&self) -> Vec<(String, String)> {
-        let mut keys = Vec::new();
-        flatten("", &serde_json::to_value(&self.config).unwrap_or_default(), &mut keys);
-        // Where the data lie is not what they are; how fast they are read, and what is told at the end, changes nothing.
-        keys.retain(|(key, _)| {
-            !["data.dir", "fit.report", "fit.tui"].contains(&key.as_str()) && !key.starts_with("data.tuning")
-        });
+        let mut keys = keys_of(&self.config);
         keys.push(("--from".into(), self.from.clone().unwrap_or_else(|| "none".into())));
         keys.extend(self.data.iter().map(|data| ("the data".into(), data.clone())));
         keys
@@ -303,6 +307,16 @@ impl Record {
         let differs = all.into_iter().filter(|key| value(&now, key) != value(&before, key));
         differs.map(|key| format!("{key} is {}, was {}", value(&now, key), value(&before, key))).collect()
     }
+}
+
+/// The keys that say what a run computes, and their values.
+fn keys_of(config: &Config) -> Vec<(String, String)> {
+    let mut keys = Vec::new();
+    flatten("", &serde_json::to_value(config.without_loggers()).unwrap_or_default(), &mut keys);
+    // Where the data lie is not what they are; how fast they are read, and what is told at the end, changes nothing.
+    let told = ["data.dir", "data.tta", "fit.report", "fit.tui"];
+    keys.retain(|(key, _)| !told.contains(&key.as_str()) && !key.starts_with("data.tuning"));
+    keys
 }
 
 fn flatten(path: &str, value: &Value, keys: &mut Vec<(String, String)>) {

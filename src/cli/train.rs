@@ -5,11 +5,11 @@ use super::known::{set_columns, tokenizer_of};
 use super::outcome::{Failure, Outcome, Run};
 use super::own_data::beside_model;
 use super::prepare::{Prepared, prepared};
-use super::run_folder::{Record, Resume, SaveArgs, model_file};
-use super::screen::Screen;
+use super::run_folder::{Record, Resume, SaveArgs, found_rate, model_file};
+use super::screen::{Screen, counted};
 use super::target::{Target, config_of, set_all};
 use super::training::{Folder, Start, announce_data, barebones, fast_dev_run, load_data, train};
-use crate::config::{Config, Draft, Logger};
+use crate::config::{Config, Draft, Logger, LrFindSection};
 use crate::datasets::{
     DataDir, RecordOptions, Tokenizer, TrainingData, holds_records, is_of_records, picture_size_for,
     picture_size_of_records,
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use systole_ir::{Error, ErrorKind};
-use systole_nn::Model;
+use systole_nn::{LrFinder, Model};
 
 #[derive(Args)]
 pub(crate) struct TrainArgs {
@@ -114,7 +114,8 @@ pub(crate) struct TrainArgs {
     resume: Resume,
     #[command(flatten)]
     save: SaveArgs,
-    /// Write the run for TensorBoard, too, into the folder `tensorboard` of the run's; `none`: not even where the TOML says so
+    /// Write the run for TensorBoard into the folder `tensorboard` of the run's, as is done by default; `none`: not even where the
+    /// TOML says so
     #[arg(long, value_enum, value_name = "LOGGER")]
     logger: Option<LoggerArg>,
     /// Set any key of the TOML: data.scale=1/255, layers.0.filters=48, optimizer.type=sgd; `none` takes it out
@@ -184,6 +185,7 @@ fn run(mut args: TrainArgs, screen: &Screen) -> Outcome {
     if config.fit.barebones {
         return barebones(earlier, args.from.as_deref(), &config, data, screen);
     }
+    let config = args.with_found_rate(config, &data, screen)?;
     let identity = data.identity.clone();
     let from = args.from.clone();
     let start = earlier.as_ref().map(|m| format!("{} steps, mark {}", m.steps(), m.digest_of_weights()));
@@ -213,6 +215,43 @@ impl TrainArgs {
         let earlier = self.origin(earlier, &config)?;
         let Prepared { model, data, .. } = prepared(earlier, self.from.as_deref(), &config, data, screen)?;
         Ok((model, config, data))
+    }
+
+    /// The configuration with the rate that `[lr_find]` asks for: the one that the run in the folder has, or one that is looked for.
+    fn with_found_rate(
+        &self,
+        mut config: Config,
+        data: &TrainingData,
+        screen: &Screen,
+    ) -> Result<Config, Failure> {
+        let Some(section) = config.lr_find.clone() else { return Ok(config) };
+        let usual = || Path::new("runs").join(self.run_name(&data.name));
+        let folder = self.out.clone().unwrap_or_else(usual);
+        let before = match self.resume {
+            Resume::Never => None,
+            _ => found_rate(&folder, &config)?,
+        };
+        let known = section.found.or(before);
+        let rate = known.map_or_else(|| self.looked_for(&section, &config, data, screen), Ok)?;
+        config.set_found_rate(rate);
+        Ok(config)
+    }
+
+    fn looked_for(
+        &self,
+        section: &LrFindSection,
+        config: &Config,
+        data: &TrainingData,
+        screen: &Screen,
+    ) -> Result<f64, Failure> {
+        let earlier = self.from.as_ref().map(Model::load).transpose()?;
+        let Prepared { mut model, data, .. } =
+            prepared(earlier, self.from.as_deref(), config, data.clone(), &screen.silent())?;
+        let found = model.lr_find(&config.train_pipeline(&data), section.options())?;
+        let rate = rate_of(&found, &section.suggest)?;
+        let updates = counted(found.rates.len() as u64, "update");
+        screen.line(format!("Learning rate: {rate:e}, the {} of {updates} ([lr_find])", section.suggest));
+        Ok(rate)
     }
 
     /// The saved model to begin with, where the configuration names it.
@@ -414,6 +453,10 @@ impl TrainArgs {
             Some(LoggerArg::None) => config.set_logger(Logger::None),
             None => {}
         }
+        // Who names a rate has none looked for.
+        if self.learning_rate.is_some() || self.one_cycle.is_some() {
+            config.lr_find = None;
+        }
         Ok(config)
     }
 
@@ -448,6 +491,19 @@ impl TrainArgs {
             }
         }
     }
+}
+
+/// What a finder suggests, to two digits, which is more than it knows.
+///
+/// # Errors
+/// When the curve suggests nothing.
+pub(crate) fn rate_of(found: &LrFinder, suggestion: &str) -> Result<f64, Error> {
+    let rounded = found.suggestion(suggestion).and_then(|rate| format!("{rate:.1e}").parse().ok());
+    rounded.ok_or_else(|| {
+        let e = Error::new(ErrorKind::Config, "no learning rate was found to train with");
+        let why = found.stopped_because.clone().unwrap_or_else(|| "the curve is too short".into());
+        e.because(why).hint("take more updates (--num-it 200), or begin lower (--start-lr 1e-9)")
+    })
 }
 
 /// A number from 1 on, or `auto`.

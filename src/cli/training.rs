@@ -127,7 +127,7 @@ fn ask(model: &mut Model, run: &Report<'_>, leads: bool) -> Result<Result<Option
         return Answers::gather(model, config, data, None).map(Ok);
     }
     // A prediction is a meeting of all hosts.
-    let is_told = config.fit.report || config.event_folder(Path::new("")).is_some();
+    let is_told = config.fit.report || config.asks_for_events();
     let is_wanted = is_told && leads && model.host().1 == 1 && run.was_tested();
     if !is_wanted {
         return Ok(Ok(None));
@@ -425,6 +425,8 @@ fn portable(config: &Config) -> Config {
     config.data.tokenizer = named.map(|name| name.to_string_lossy().into_owned());
     config.fit.report = true;
     config.fit.tui = false;
+    config.fit.logger = None;
+    config.lr_find = None;
     // Who goes on from the model does not fine-tune it anew.
     config.fine_tune = None;
     config

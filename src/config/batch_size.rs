@@ -6,16 +6,11 @@ use serde::{Deserialize, Deserializer, Serializer, de};
 use std::sync::Arc;
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result, knobs};
-use systole_nn::{Compile, Model};
+use systole_nn::{BatchSizeFinder, Compile, Model, needed_by_step};
 use systole_runtime::{Backend, Executable, backend};
 
 /// What stands for `auto` until the batch is chosen.
 pub(super) const AUTO: usize = usize::MAX;
-
-/// No larger one is chosen: Lightning's `max_val`.
-const MOST: usize = 8192;
-/// The part of the memory that is left for data, the system, and what a plan does not know: Lightning's `margin`.
-const MARGIN: f64 = 0.05;
 
 /// A number, or `auto`.
 pub(super) fn auto_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
@@ -47,41 +42,13 @@ impl Config {
     pub(super) fn choose_batch_size(&mut self) -> Result<()> {
         let at = |e: Error| e.at("fit.batch_size = \"auto\"");
         let mut plan = Plan::of(self).map_err(at)?;
-        let (unit, usable) = (plan.devices, plan.memory as f64 * (1.0 - MARGIN));
-        let (small, more) = (plan.needs(8 * unit).map_err(at)?, plan.needs(32 * unit).map_err(at)?);
-        let each = (more - small) / 24.0;
-        let fitting = (usable - (small - 8.0 * each)) / each.max(1.0);
-        let most = MOST / unit.min(MOST);
-        let mut batch = unit << fitting.clamp(1.0, most as f64).log2() as usize;
-        let mut needed = plan.needs(batch);
-        // The plan of a large batch may hold more than small ones tell.
-        while batch > unit && needed.as_ref().map_or(true, |n| *n > usable) {
-            batch /= 2;
-            needed = plan.needs(batch);
-        }
-        // Or less: kernels go over large batches in parts.
-        while 2 * batch <= MOST && needed.is_ok() {
-            match plan.needs(2 * batch) {
-                Ok(more) if more <= usable => (batch, needed) = (2 * batch, Ok(more)),
-                _ => break,
-            }
-        }
-        let needed = needed.map_err(at)?;
+        let (unit, memory) = (plan.devices, plan.memory as u64);
+        let found = BatchSizeFinder::default().search(unit, memory, |batch| plan.needs(batch)).map_err(at)?;
+        let (batch, needed) = (found.batch_size, found.needed as f64);
         let memory = told(plan.memory as f64);
-        if needed > usable {
-            let each = if unit > 1 { " for each device" } else { "" };
-            let what = format!("not even a batch of one sample{each} fits into memory");
-            let why = format!("its training step needs {}, of {memory}", told(needed));
-            return Err(at(Error::new(ErrorKind::Unsupported, what)
-                .because(why)
-                .hint("take a smaller model or input")));
-        }
         self.fit.batch_size = batch;
-        let why = if 2 * batch > MOST {
-            "larger ones are not chosen"
-        } else {
-            "twice as many samples would not fit"
-        };
+        let why =
+            if found.is_most { "larger ones are not chosen" } else { "twice as many samples would not fit" };
         let (by, whose) = (plan.by(), plan.whose);
         self.fit.batch_reason = Some(format!(
             "Batch: {batch} samples, by {by}: a step needs {} of the {memory} that {whose}; {why}",
@@ -148,17 +115,9 @@ impl Plan {
     /// Bytes that a training step of `batch` samples needs: weights, optimizer state, batch, values on the way.
     fn needs(&mut self, batch: usize) -> Result<f64> {
         let step = self.model.train_executable(batch)?;
-        match (self.is_here, step.report().peak_bytes) {
-            (true, _) => Ok(held(&*step) + step.report().arena_bytes as f64 + self.copies),
-            (false, 0) => {
-                let e = Error::new(
-                    ErrorKind::Unsupported,
-                    "the device's compiler does not say what a step needs",
-                );
-                Err(e.hint("`systole plan` says which batch fits; set fit.batch_size to it"))
-            }
-            (false, bytes) => Ok(bytes as f64),
-        }
+        let bytes = needed_by_step(&*step, self.is_here)
+            .map_err(|e| e.hint("`systole plan` says which batch fits; set fit.batch_size to it"))?;
+        Ok(bytes + self.copies)
     }
 }
 

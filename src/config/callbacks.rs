@@ -2,19 +2,24 @@
 
 use super::blame::{Wrong, from_serde, unknown};
 use super::settings::to_json;
+use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use std::path::{Component, Path};
 use systole_nn::callback::{CALLBACK_NAMES, Configured, HParam, class_of, from_table};
 use toml::{Table, Value};
 
-/// What `--logger` adds to the callbacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a run is written for, beside its model, backups and report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Logger {
-    /// `TensorBoard` with its defaults, where there is none.
+    /// The callback `TensorBoard`, with its defaults where there is none.
     TensorBoard,
-    /// Nothing; those that there are are taken out.
+    /// Nothing: a `TensorBoard` among the callbacks is left out.
     None,
 }
+
+/// The callback that writes for [`Logger::TensorBoard`].
+pub(super) const LOGGER: &str = "TensorBoard";
 
 /// A callback of a configuration.
 pub(super) struct Section {
@@ -35,6 +40,11 @@ const OF_PROGRAMS: [(&str, &str); 6] = [
     ("History", "it is always there: run.json and `systole compare` have it"),
     ("ProgbarLogger", "it is always there: --quiet leaves it out"),
 ];
+
+/// The table of the logger with its defaults.
+pub(super) fn logger_table() -> Table {
+    Table::from_iter([("type".to_string(), Value::String(LOGGER.into()))])
+}
 
 /// The callback of the table at this place.
 pub(super) fn section(at: usize, table: &Table) -> Result<Section, Wrong> {

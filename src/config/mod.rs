@@ -15,6 +15,7 @@ mod draft;
 mod elsewhere;
 mod fine_tune;
 mod lora;
+mod lr_find;
 mod pruning;
 mod settings;
 mod sweep;
@@ -28,6 +29,7 @@ pub use draft::{Draft, Refused};
 pub use elsewhere::home_of;
 pub use fine_tune::FineTuneSection;
 pub use lora::LoraSection;
+pub use lr_find::LrFindSection;
 pub use pruning::PruningSection;
 pub use sweep::{METHODS, Method, Sweep, Trial};
 
@@ -40,7 +42,7 @@ use systole_data::Tuning;
 use systole_dist::Strategy;
 use systole_ir::{DType, Error, ErrorKind, Result, knobs};
 use systole_nn::biggan::BigGan;
-use systole_nn::callback::{Callback, Place};
+use systole_nn::callback::{Callback, Place, class_of};
 use systole_nn::{Compile, Limit, Precision, ValCheckInterval, max_time, optimizer};
 use systole_runtime::backend;
 use toml::{Table, Value};
@@ -110,6 +112,9 @@ pub struct Config {
     /// Weights that become zero while the model trains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pruning: Option<PruningSection>,
+    /// The learning rate is looked for before the first step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lr_find: Option<LrFindSection>,
     /// What else is done after each epoch: tables with a `type` and Keras's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub callbacks: Vec<Table>,
@@ -183,6 +188,9 @@ pub struct Data {
     /// Changes of training pictures by name, drawn anew for every picture and epoch; some have a value: `"rotate=10"`.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "augment::list_or_table")]
     pub augment: Vec<String>,
+    /// Test-time augmentation: about how many changed versions of each picture `evaluate` and `predict` ask, beside the picture itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tta: Option<u64>,
     /// Which files of records are read, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<RecordOptions>,
@@ -308,6 +316,9 @@ pub struct FitSection {
     /// Whether `report.html` is written into the run's folder at its end.
     #[serde(default = "yes", skip_serializing_if = "is_set")]
     pub report: bool,
+    /// What the run is written for as it goes on: `"tensorboard"`, the default, or `"none"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logger: Option<Logger>,
 }
 
 /// A value's name without Keras's `val_`.
@@ -439,6 +450,7 @@ impl Config {
         self.check_fine_tune()?;
         self.check_lora()?;
         self.check_pruning()?;
+        self.check_lr_find()?;
         let precision = self.compile.precision.parse::<Precision>();
         precision.map_err(|e| Wrong::of("compile.precision", e))?;
         self.strategy.as_ref().map(StrategySection::strategy).transpose()?;
@@ -496,7 +508,7 @@ impl Config {
         let peak_flops = || self.peak_flops();
         let names = self.names(compile);
         let place = Place { folder, logged: &logged, names, text, hparams, peak_flops: &peak_flops };
-        let placed = self.callback_sections().map(|mut section| -> Box<dyn Callback> {
+        let placed = self.running_callbacks().map(|mut section| -> Box<dyn Callback> {
             section.callback.take_place(&place);
             section.callback
         });
@@ -538,26 +550,37 @@ impl Config {
         whole
     }
 
-    /// Adds what `--logger` asks for to the callbacks, or takes loggers out.
-    pub fn set_logger(&mut self, logger: Logger) {
-        let is_logger: Vec<bool> = self.callback_sections().map(|c| c.class == "TensorBoard").collect();
-        match logger {
-            Logger::TensorBoard if is_logger.contains(&true) => {}
-            Logger::TensorBoard => {
-                let row = ("type".to_string(), Value::String("TensorBoard".into()));
-                self.callbacks.push(Table::from_iter([row]));
-            }
-            Logger::None => {
-                let mut is_logger = is_logger.into_iter();
-                self.callbacks.retain(|_| !is_logger.next().unwrap_or(false));
-            }
-        }
-    }
-
     /// Where TensorBoard finds the events of a run in `folder`, if they are written.
     pub fn event_folder(&self, folder: &Path) -> Option<PathBuf> {
-        let board = self.callback_sections().find(|c| c.class == "TensorBoard")?;
+        let board = self.running_callbacks().find(|c| c.class == callbacks::LOGGER)?;
         board.callback.files().first().map(|(_, log_dir)| folder.join(log_dir))
+    }
+
+    /// Whether events were asked for, and are not there by default alone.
+    pub fn asks_for_events(&self) -> bool {
+        let is_named = || self.callback_sections().any(|c| c.class == callbacks::LOGGER);
+        self.fit.logger.map_or_else(is_named, |logger| logger == Logger::TensorBoard)
+    }
+
+    /// Does as `--logger` asks: names the logger among the callbacks, or takes it out.
+    pub fn set_logger(&mut self, logger: Logger) {
+        let is_named = self.callback_sections().any(|c| c.class == callbacks::LOGGER);
+        match logger {
+            Logger::TensorBoard if !is_named => self.callbacks.push(callbacks::logger_table()),
+            Logger::TensorBoard => {}
+            Logger::None => *self = self.without_loggers(),
+        }
+        self.fit.logger = Some(logger).filter(|logger| *logger == Logger::None);
+    }
+
+    /// The configuration without what only writes down how a run goes on: with other loggers it is the same run.
+    pub fn without_loggers(&self) -> Config {
+        let mut config = self.clone();
+        config.fit.logger = None;
+        let is_logger =
+            |c: &Table| c.get("type").and_then(Value::as_str).and_then(class_of) == Some(callbacks::LOGGER);
+        config.callbacks.retain(|callback| !is_logger(callback));
+        config
     }
 
     /// Whether a callback puts the weights of the best epoch back at the end.
@@ -566,6 +589,16 @@ impl Config {
         let restores =
             self.callbacks.iter().map(|c| c.get("restore_best_weights") == Some(&Value::Boolean(true)));
         stops.zip(restores).any(|(stops, restores)| stops && restores)
+    }
+
+    /// Those of the configuration, and the logger that a run has by default.
+    fn running_callbacks(&self) -> impl Iterator<Item = callbacks::Section> {
+        let is_logger = |c: &callbacks::Section| c.class == callbacks::LOGGER;
+        let is_wanted = self.fit.logger != Some(Logger::None);
+        let is_missing = is_wanted && !self.callback_sections().any(|c| is_logger(&c));
+        let default =
+            is_missing.then(|| callbacks::section(self.callbacks.len(), &callbacks::logger_table()).ok());
+        self.callback_sections().filter(move |c| is_wanted || !is_logger(c)).chain(default.flatten())
     }
 
     /// They were checked when the configuration was read.
@@ -640,6 +673,7 @@ impl Data {
         self.check_tokens()?;
         at_least_one("data.train_samples", self.train_samples)?;
         at_least_one("data.test_samples", self.test_samples)?;
+        at_least_one("data.tta", self.tta)?;
         self.check_records()?;
         self.check_folder()
     }

@@ -230,6 +230,10 @@ impl Sweep {
                 }
             }
             let config = draft.finish().map_err(|refused: Refused| refused.error)?;
+            if config.lr_find.is_some() {
+                let e = Error::new(ErrorKind::Config, "trials of a sweep do not look for a learning rate");
+                return Err(e.at("[lr_find]").hint("leave it out, and sweep optimizer.learning_rate"));
+            }
             let keys = self.parameters.iter().map(|p| p.key.clone());
             Ok(Trial {
                 name: format!("trial-{:0digits$}", i + 1),

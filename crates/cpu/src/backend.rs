@@ -256,6 +256,11 @@ impl Backend for CpuBackend {
         true
     }
 
+    /// What is free of the computer's memory, as far as the system says so.
+    fn memory_limit(&self) -> Option<u64> {
+        crate::machine::memory::available().and_then(|bytes| bytes.try_into().ok())
+    }
+
     fn compile(&self, graph: &Arc<Graph>, options: &CompileOptions) -> Result<Arc<dyn Executable>> {
         Ok(Arc::new(self.build(graph, options).at(|| format!("compiling {} for cpu", options.label))?))
     }

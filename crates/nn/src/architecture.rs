@@ -2,7 +2,7 @@
 
 use crate::layer::{Cx, Layer};
 use crate::layer_loops;
-use crate::layers::{CustomLayers, LayerSpec, NestedModel};
+use crate::layers::{CustomLayers, LayerSpec, NestedModel, model_output};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, Tensor, TensorType};
@@ -393,7 +393,10 @@ impl Layer for Architecture {
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         match self.misfit(cx, inputs) {
             Some(refused) => refused,
-            None => Architecture::call(self, cx, inputs),
+            None => {
+                let outputs = self.call_all(cx, inputs);
+                cx.with_more_outputs(outputs)
+            }
         }
     }
 
@@ -429,9 +432,6 @@ impl NestedModel for Architecture {
         let refuse = |why: &str, hint: &str| {
             Err(Error::new(ErrorKind::Config, "this model cannot be a layer").because(why).hint(hint))
         };
-        if !self.more_outputs.is_empty() {
-            return refuse("it has several outputs", "make a model of each, with layers of the same names");
-        }
         if !self.networks.is_empty() {
             return refuse("it has networks beside its layers", "leave these to the model around it");
         }
@@ -457,6 +457,10 @@ impl NestedModel for Architecture {
 
     fn layers(&self) -> Vec<(&str, &LayerSpec)> {
         self.nodes.iter().map(|node| (node.name.as_str(), &node.layer)).collect()
+    }
+
+    fn outputs(&self) -> usize {
+        1 + self.more_outputs.len()
     }
 }
 
@@ -636,6 +640,12 @@ impl Symbol {
     pub fn apply(&self, layer: impl Into<LayerSpec>) -> Symbol {
         layer.into().on(&[self])
     }
+
+    /// All outputs of a model in the place of a layer, applied to this value; of any other layer its output.
+    #[track_caller]
+    pub fn apply_all(&self, layer: impl Into<LayerSpec>) -> Vec<Symbol> {
+        layer.into().on_all(&[self])
+    }
 }
 
 impl LayerSpec {
@@ -645,6 +655,25 @@ impl LayerSpec {
     pub fn on(self, inputs: &[&Symbol]) -> Symbol {
         let inputs = inputs.iter().map(|s| (*s).clone()).collect();
         Symbol(Arc::new(SymbolNode::Layer { layer: self.asked_here(), inputs }))
+    }
+
+    /// [`LayerSpec::on`], with all outputs of a model in the place of a layer. It is computed once.
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::{dense, subtract, LayerSpec}, Architecture, Model};
+    /// let x = input("x", [8]);
+    /// let parts = Architecture::functional(&[x.clone()], [&x.apply(dense(4)), &x.apply(dense(4))])?;
+    /// let y = input("y", [8]);
+    /// let [a, b] = &LayerSpec::from(parts).name("parts").on_all(&[&y])[..] else { panic!() };
+    /// assert!(Model::functional(&[y], &subtract().on(&[a, b]))?.summary().contains("parts (Functional)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn on_all(self, inputs: &[&Symbol]) -> Vec<Symbol> {
+        let outputs = self.nested().map_or(1, |model| model.outputs());
+        let first = self.on(inputs);
+        let more = (1..outputs).map(|index| first.apply(model_output(index)));
+        std::iter::once(first.clone()).chain(more).collect()
     }
 }
 

@@ -160,6 +160,9 @@ pub(crate) struct RunState {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     validations: Vec<(usize, u64, Texts)>,
     callbacks: Vec<serde_json::Value>,
+    /// Which of the callbacks are loggers. Earlier versions did not write it down.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    loggers: Vec<usize>,
 }
 
 /// Values by name, as text.
@@ -178,7 +181,12 @@ const CALLBACKS: &str = "callbacks/";
 const LOCK: &str = "lock";
 
 impl RunState {
-    pub(crate) fn new(place: RunPlace, history: &History, callbacks: &[CallbackState]) -> RunState {
+    pub(crate) fn new(
+        place: RunPlace,
+        history: &History,
+        callbacks: &[CallbackState],
+        loggers: Vec<usize>,
+    ) -> RunState {
         let texts = |logs: &Logs| logs.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
         RunState {
             place,
@@ -186,6 +194,7 @@ impl RunState {
             epochs: history.epochs.iter().map(texts).collect(),
             validations: history.validations.iter().map(|v| (v.epoch, v.step, texts(&v.logs))).collect(),
             callbacks: callbacks.iter().map(|c| c.values.clone()).collect(),
+            loggers,
         }
     }
 
@@ -226,15 +235,17 @@ impl RunState {
 }
 
 impl FoundBackup {
-    /// The state that each callback had.
-    pub(crate) fn callbacks(&mut self) -> Vec<CallbackState> {
+    /// The state that each callback had, and whether it was a logger.
+    pub(crate) fn callbacks(&mut self) -> Vec<(CallbackState, bool)> {
         let tensors = |k: usize| {
             let prefix = format!("{CALLBACKS}{k}/");
             let own = self.file.tensors.iter().filter_map(|(n, x)| Some((n.strip_prefix(&prefix)?, x)));
             own.map(|(n, x)| (n.to_string(), x.clone())).collect()
         };
         let values = self.run.callbacks.iter().cloned().enumerate();
-        values.map(|(k, values)| CallbackState { values, tensors: tensors(k) }).collect()
+        let state =
+            |(k, values)| (CallbackState { values, tensors: tensors(k) }, self.run.loggers.contains(&k));
+        values.map(state).collect()
     }
 }
 

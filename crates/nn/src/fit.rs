@@ -461,17 +461,7 @@ impl FitRun {
             let first = data.iter().next().ok_or_else(|| out_of_data(0, 0, None))??;
             model.build_for(&model.batch_of(&first)?)?;
         }
-        let states = found.callbacks();
-        if states.len() != self.callbacks.len() {
-            return Err(Error::new(ErrorKind::Config, "the backup is of a run with other callbacks")
-                .at(path)
-                .because(format!("it had {}, there are {} now", states.len(), self.callbacks.len()))
-                .hint("go on with the callbacks that the run was started with"));
-        }
-        for (callback, state) in self.callbacks.iter_mut().zip(&states) {
-            callback.restore(state).at(|| path.clone())?;
-            callback.prepare(model).at(|| path.clone())?;
-        }
+        self.restore_callbacks(model, found.callbacks()).at(|| path.clone())?;
         self.history = found.run.history().at(|| path.clone())?;
         self.position = found.run.position().at(|| path.clone())?;
         (self.epoch, self.taken) = (found.run.place.epoch, found.run.place.steps);
@@ -482,6 +472,31 @@ impl FitRun {
         let before = found.run.place.trained_seconds.unwrap_or_default();
         self.trained_before = Duration::try_from_secs_f64(before).unwrap_or_default();
         model.restore(found.file).at(|| path)
+    }
+
+    /// Gives each callback the state that it had; loggers may have come and gone.
+    fn restore_callbacks(&mut self, model: &mut Model, states: Vec<(CallbackState, bool)>) -> Result<()> {
+        let (all, now) = (states.len(), self.callbacks.len());
+        // An earlier version did not say which are loggers: where their number is the same they are the same.
+        let is_apart = all != now || states.iter().any(|(_, is_logger)| *is_logger);
+        let (loggers, others): (Vec<_>, Vec<_>) = states.into_iter().partition(|(_, is_logger)| *is_logger);
+        let (mut loggers, mut others) = (loggers.into_iter(), others.into_iter());
+        let mut wanting = 0;
+        for callback in &mut self.callbacks {
+            let is_free = is_apart && callback.is_logger();
+            let state = if is_free { loggers.next() } else { others.next() };
+            wanting += usize::from(state.is_none() && !is_free);
+            if let Some((state, _)) = state {
+                callback.restore(&state)?;
+                callback.prepare(model)?;
+            }
+        }
+        if wanting + others.len() > 0 {
+            return Err(Error::new(ErrorKind::Config, "the backup is of a run with other callbacks")
+                .because(format!("it had {all}, there are {now} now"))
+                .hint("go on with the callbacks that the run was started with"));
+        }
+        Ok(())
     }
 
     /// On several hosts: an error where they are not about to do the same.
@@ -570,7 +585,9 @@ impl FitRun {
         };
         let file = || {
             let states = callbacks.iter().map(|c| c.state()).collect::<Result<Vec<CallbackState>>>()?;
-            snapshot(model, &RunState::new(place, history, &states), states)
+            let loggers =
+                callbacks.iter().enumerate().filter(|(_, c)| c.is_logger()).map(|(k, _)| k).collect();
+            snapshot(model, &RunState::new(place, history, &states, loggers), states)
         };
         let saved = match (&mut self.backups, &self.meetings) {
             (Some(backups), None) => backups.save(model.steps(), must, file),

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use std::str::FromStr;
 use std::sync::Arc;
-use systole_ir::op::{RngAlgorithm, RngBitGenerator};
+use systole_ir::op::{OptimizationBarrier, RngAlgorithm, RngBitGenerator};
 use systole_ir::{DType, Error, ErrorKind, GraphBuilder, Literal, Result, Tensor, TensorType, ValueId, rng};
 use systole_runtime::Params;
 
@@ -131,6 +131,8 @@ pub struct Cx {
     logits: Vec<(ValueId, Tensor)>,
     /// Which steps of a value count, as `bool[B, S]`.
     masks: Vec<(ValueId, Tensor)>,
+    /// What else models in the place of layers returned, by their first output.
+    more_outputs: Vec<(ValueId, Vec<Tensor>)>,
     /// What layers add to the loss, by the path of the weight or layer.
     penalties: Vec<(String, Tensor)>,
     /// Where weights are brought back to after a step of the optimizer.
@@ -178,6 +180,7 @@ impl Cx {
             updates: Params::new(),
             logits: Vec::new(),
             masks: Vec::new(),
+            more_outputs: Vec::new(),
             penalties: Vec::new(),
             constraints: Vec::new(),
             frozen: false,
@@ -538,6 +541,31 @@ impl Cx {
     /// The logits of a softmax's or sigmoid's output.
     pub fn logits_of(&self, y: &Tensor) -> Option<Tensor> {
         self.logits.iter().find(|(id, _)| *id == y.id()).map(|(_, x)| x.clone())
+    }
+
+    /// The first output of a model in the place of a layer, which remembers the others; `outputs` is not empty.
+    pub(crate) fn with_more_outputs(&mut self, mut outputs: Vec<Tensor>) -> Tensor {
+        let mut first = outputs.remove(0);
+        if outputs.is_empty() {
+            return first;
+        }
+        // What is passed through may be the first output of two models.
+        if self.more_outputs.iter().any(|(id, _)| *id == first.id()) {
+            let both = first.builder().emit(OptimizationBarrier { stop_gradient: false }, &[&first]);
+            first = both.into_iter().next().unwrap_or(first);
+        }
+        self.more_outputs.push((first.id(), outputs));
+        first
+    }
+
+    /// What a model in the place of a layer returned beside its first output `x`.
+    pub(crate) fn more_outputs_of(&self, x: &Tensor) -> &[Tensor] {
+        self.more_outputs.iter().find(|(id, _)| *id == x.id()).map_or(&[], |(_, more)| more)
+    }
+
+    /// Whether a model of several outputs stands in the place of a layer.
+    pub(crate) fn has_more_outputs(&self) -> bool {
+        !self.more_outputs.is_empty()
     }
 
     /// `bool[B, S]`: which steps of a value count, where a layer before it says so: Keras's mask.

@@ -161,8 +161,8 @@ struct LayerPiece {
 
 impl LayerPiece {
     /// `None` for what no loop can step: an output of another type than the input, weights that the model has not, a layer
-    /// with an error, which is to surface where the layer is called, an output whose logits a loss may ask for, masks, or
-    /// penalties and constraints.
+    /// with an error, which is to surface where the layer is called, an output whose logits a loss may ask for, masks, models
+    /// of several outputs, or penalties and constraints.
     fn trace(
         architecture: &Architecture,
         range: Range<usize>,
@@ -183,7 +183,12 @@ impl LayerPiece {
             outputs.push(own.scope(&node.name, |cx| node.layer.call(cx, &args)));
         }
         let y = outputs.pop()?;
-        if y.ty() != ty || own.logits_of(&y).is_some() || own.has_rules() || own.has_masks() {
+        if y.ty() != ty
+            || own.logits_of(&y).is_some()
+            || own.has_rules()
+            || own.has_masks()
+            || own.has_more_outputs()
+        {
             return None;
         }
         let (fed, draws) = own.fed();

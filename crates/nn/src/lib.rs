@@ -12,6 +12,7 @@ mod architecture;
 mod averages;
 mod backup;
 mod batch;
+mod batch_size;
 mod best;
 pub mod biggan;
 pub mod callback;
@@ -68,6 +69,7 @@ pub use architecture::{
 };
 pub use backup::{BackupAndRestore, RunPlace};
 pub use batch::{Batch, LABEL_FIELDS, WEIGHT_FIELD};
+pub use batch_size::{BatchSizeFinder, BatchSizeFound, needed_by_step};
 pub use best::KeepBest;
 pub use compile::{Compile, TrainState};
 pub use constraint::Constraint;

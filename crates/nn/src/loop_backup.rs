@@ -121,7 +121,7 @@ fn snapshot(states: &[&LoopState], data: &Position, finished: bool) -> Result<Mo
         validated_seconds: None,
         data: data.to_string(),
     };
-    let mut file = RunState::new(place, &History::default(), &[]).in_file(ModelFile::default())?;
+    let mut file = RunState::new(place, &History::default(), &[], Vec::new()).in_file(ModelFile::default())?;
     for (k, state) in states.iter().enumerate() {
         let parts = [("params", &state.params), ("frozen", &state.frozen), ("optimizer", &state.optimizer)];
         for (part, tree) in parts {

@@ -118,7 +118,11 @@ impl LrFind {
         self.start_lr * (self.end_lr / self.start_lr).powf(i as f64 / (self.num_it - 1) as f64)
     }
 
-    fn check(&self) -> Result<()> {
+    /// An error where the arguments make no sense.
+    ///
+    /// # Errors
+    /// When the rates do not rise, or there are too few updates for a curve.
+    pub fn check(&self) -> Result<()> {
         let wrong = |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
         if !(self.start_lr > 0.0 && self.start_lr < self.end_lr && self.end_lr.is_finite()) {
             let what = format!("there is no way up from rate {} to {}", self.start_lr, self.end_lr);

@@ -30,6 +30,7 @@ fn model_of(name: &str) -> Model {
         "masked_tags" => masked_tags(),
         "masked_steps" => masked_steps(),
         "masked_attention" => masked_attention(),
+        "outputs_inside" => outputs_inside(),
         other => panic!("no model {other}"),
     };
     let mut model = Model::new(architecture);
@@ -61,6 +62,29 @@ fn two_outputs() -> (Architecture, Compile) {
         ..Compile::default()
     };
     (Architecture::functional(&[a, b], [&class, &size]).unwrap(), compile)
+}
+
+/// The encoder of `outputs_inside`: two outputs behind one normalisation.
+fn encoder_of_two() -> LayerSpec {
+    let x = input("x", [4]);
+    let hidden =
+        x.apply(dense(5).activation("relu").name("hidden")).apply(batch_normalization().name("norm"));
+    let [mean, spread] =
+        [dense(3).name("mean"), dense(3).activation("tanh").name("spread")].map(|d| hidden.apply(d));
+    LayerSpec::from(Architecture::functional(&[x], [&mean, &spread]).unwrap()).name("encoder")
+}
+
+fn outputs_inside() -> (Architecture, Compile) {
+    let steps = input("steps", [4]);
+    let [mean, spread] = &steps.apply_all(encoder_of_two())[..] else { panic!("two outputs") };
+    let size = multiply().name("times").on(&[mean, spread]).apply(dense(1).name("size"));
+    let code = spread.apply(identity().name("code"));
+    let compile = Compile {
+        losses: [("size".into(), mean_squared_error()), ("code".into(), "mae".parse().unwrap())].into(),
+        output_metrics: [("size".into(), vec!["mae".parse().unwrap()])].into(),
+        ..Compile::default()
+    };
+    (Architecture::functional(&[steps], [&size, &code]).unwrap(), compile)
 }
 
 fn masked_tags() -> (Architecture, Compile) {
@@ -396,11 +420,61 @@ fn models_inside_of_models() {
     assert!(file.metadata["architecture"].contains(r#""class_name":"Sequential""#));
 }
 
+/// A model of several outputs is computed once: what it draws is the same for all of them, through files and loops, too.
+#[test]
+fn all_outputs_of_a_model_inside_are_of_one_call() {
+    systole_runtime::register(systole_cpu::provider());
+    let x = input("x", [64]);
+    let dropped = x.apply(dropout(0.5));
+    let twice = Architecture::functional(&[x], [&dropped, &dropped.apply(rescaling(3.0))]).unwrap();
+    let y = input("y", [64]);
+    let [once, thrice] = &y.apply_all(LayerSpec::from(twice).name("twice"))[..] else {
+        panic!("two outputs")
+    };
+    // The same value is the first output of both of these.
+    let z = input("z", [64]);
+    let passed = |scale: f64| {
+        LayerSpec::from(
+            Architecture::functional(std::slice::from_ref(&z), [&z, &z.apply(rescaling(scale))]).unwrap(),
+        )
+    };
+    let (a, b) = (y.apply_all(passed(2.0).name("a")), y.apply_all(passed(5.0).name("b")));
+    let difference = subtract().on(&[&thrice.apply(rescaling(1.0 / 3.0)), once]);
+    let model =
+        Model::functional(&[y], [&difference, &subtract().name("scaled").on(&[&b[1], &a[1]])]).unwrap();
+    let mut model = Model::from_file(
+        {
+            let mut model = model;
+            model.build(&[f32s(&[64])]).unwrap();
+            model.to_file().unwrap()
+        },
+        &CustomObjects::new(),
+    )
+    .unwrap();
+    let x = Literal::from_slice([1, 64], &(0..64).map(|i| i as f32).collect::<Vec<_>>()).unwrap();
+    let data = Dataset::from_tensor_slices([("y", x.clone())]).unwrap().batch(1);
+    let all = model.predict_all(&data).unwrap();
+    let named: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(named, ["subtract", "scaled"]);
+    assert!(all[0].1.to_f32s().iter().all(|v| v.abs() < 1e-5));
+    assert!(all[1].1.to_f32s().iter().zip(x.to_f32s()).all(|(v, x)| (v - 3.0 * x).abs() < 1e-4));
+    let g = systole_ir::GraphBuilder::new("training");
+    let seed = g.scalar(DType::U64, 7.0);
+    let step = g.scalar(DType::U64, 1.0);
+    let mut cx = systole_nn::Cx::new(&g, Default::default(), systole_nn::Precision::Float32)
+        .training_with(&seed, &step);
+    let input = g.parameter(f32s(&[1, 64]), "y");
+    let outputs = model.architecture().call_all(&mut cx, &[input]);
+    let results = systole_ir::interp::run(&g.finish(&outputs).unwrap(), &[&x]).unwrap();
+    assert!(results[0].to_f32s().iter().all(|v| v.abs() < 1e-4), "one mask for both outputs");
+}
+
 #[test]
 fn what_cannot_be_a_layer_is_told() {
-    let (two, _) = two_outputs();
-    let e = Model::sequential([LayerSpec::from(two)]).build(&[f32s(&[6])]).unwrap_err().to_string();
-    assert!(e.contains("cannot be a layer") && e.contains("several outputs"), "{e}");
+    let x = input("x", [4]);
+    let lost = x.apply(dense(4)).apply(model_output(1));
+    let e = Model::functional(&[x], &lost).unwrap().build(&[f32s(&[4])]).unwrap_err().to_string();
+    assert!(e.contains("no output 1 of a model here") && e.contains("apply_all"), "{e}");
     let x = input("x", [4]);
     let inner = Architecture::functional(std::slice::from_ref(&x), &x.apply(dense(2))).unwrap();
     let mut outer = Model::sequential([LayerSpec::from(inner).name("inner")]);

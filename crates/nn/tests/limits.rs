@@ -3,12 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use systole_data::Dataset;
-use systole_ir::{Literal, Result};
+use systole_ir::{DType, Literal, Result, TensorType};
 use systole_nn::callback::{Callback, EarlyStopping, FitCx};
 use systole_nn::layers::dense;
 use systole_nn::loss::mean_squared_error;
 use systole_nn::optimizer::sgd;
-use systole_nn::{BackupAndRestore, Compile, Fit, KeepBest, Limit, Model, max_time};
+use systole_nn::{
+    BackupAndRestore, BatchSizeFinder, Compile, Fit, KeepBest, Limit, Model, max_time, needed_by_step,
+};
 use systole_runtime::backend;
 
 /// 40 samples in batches of 4; y = 2x + 1.
@@ -30,6 +32,30 @@ fn model() -> Model {
         Compile { optimizer: sgd(0.3), loss: mean_squared_error(), backend, seed: 5, ..Default::default() };
     model.compile(compile).unwrap();
     model
+}
+
+/// The number of samples is the largest power of two whose step fits, by the plan, and one that does not fit is refused.
+#[test]
+fn the_largest_batch_that_fits_is_found() {
+    let mut model = Model::sequential([dense(64).activation("relu"), dense(1)]);
+    systole_runtime::register(systole_cpu::provider());
+    let backend = Some(backend("cpu").unwrap());
+    model
+        .compile(Compile { optimizer: sgd(0.3), loss: mean_squared_error(), backend, ..Default::default() })
+        .unwrap();
+    model.build(&[TensorType::new(DType::F32, [256])]).unwrap();
+    let mut needs = |batch: usize| needed_by_step(&*model.train_executable(batch).unwrap(), true).unwrap();
+    let (small, large) = (needs(256), needs(512));
+    let within =
+        |memory: f64| BatchSizeFinder { memory: Some(memory as u64), margin: 0.0, ..Default::default() };
+    let found = model.find_batch_size(within((small + large) / 2.0)).unwrap();
+    assert_eq!((found.batch_size, found.needed, found.is_most), (256, small as u64, false));
+    let most = BatchSizeFinder { max_val: 64, ..within(large) };
+    assert_eq!(model.find_batch_size(most).map(|f| (f.batch_size, f.is_most)).unwrap(), (64, true));
+    let e = model.find_batch_size(within(1e4)).unwrap_err().to_string();
+    assert!(e.contains("not even a batch of one sample") && e.contains("smaller model"), "{e}");
+    // What the computer has is what is free there.
+    assert!(model.find_batch_size(BatchSizeFinder::default()).unwrap().batch_size > 256);
 }
 
 fn quiet() -> Fit {

@@ -12,7 +12,7 @@ use systole_data::disk::{Fault, Faulty, FileSystem};
 use systole_data::format::events::files_of;
 use systole_data::format::tfrecord::{Compression, OnCorrupt, Reader};
 use systole_ir::{Error, ErrorKind, Literal, Result};
-use systole_nn::callback::{Callback, FitCx, HParam, TensorBoard, UpdateFreq};
+use systole_nn::callback::{Callback, EarlyStopping, FitCx, HParam, TensorBoard, UpdateFreq};
 use systole_nn::layers::*;
 use systole_nn::metric::Metric;
 use systole_nn::optimizer::adam;
@@ -226,6 +226,40 @@ fn a_run_killed_at_any_step_has_every_step_once() {
         }
         assert_eq!(tags(&found[0]), tags(&expected[0]), "killed after {kill}");
     }
+}
+
+/// A logger changes nothing of a run: it may join one that goes on, and leave it, and the others keep their states.
+#[test]
+fn a_run_goes_on_with_and_without_a_logger() {
+    let _alone = ALONE.lock();
+    let run = |dir: &Folder, logs: bool, kill| {
+        let mut callbacks: Vec<Box<dyn Callback>> = vec![Box::new(EarlyStopping::new("loss", 2))];
+        if logs {
+            callbacks.push(Box::new(board(TensorBoard::new(dir.logs()))));
+        }
+        callbacks.push(Box::new(Killer(kill)));
+        train(callbacks, Some(&dir.0.join("backups")))
+    };
+    let weights = |model: &Model| -> Vec<Vec<u8>> {
+        model.weights().iter().map(|(_, w)| w.to_literal().unwrap().bytes().to_vec()).collect()
+    };
+    let whole = Folder::new("alone");
+    let expected = weights(&run(&whole, false, None).unwrap().0);
+    for logs_first in [false, true] {
+        let dir = Folder::new("joins");
+        assert!(run(&dir, logs_first, Some(7)).is_err());
+        let (model, history) = run(&dir, !logs_first, None).unwrap();
+        assert_eq!((weights(&model), history.epochs.len()), (expected.clone(), 3), "{logs_first}");
+        let steps = steps_of(&read(&dir.logs().join("train")), "batch_loss");
+        // The logger that joined is there from the backup on, which may be the last but one.
+        let expected = if logs_first { (1..=7).collect::<Vec<_>>() } else { (steps[0]..=12).collect() };
+        assert!(steps == expected && (logs_first || [4, 7].contains(&steps[0])), "{steps:?}");
+    }
+    // Others may not.
+    let dir = Folder::new("others");
+    assert!(run(&dir, true, Some(7)).is_err());
+    let e = train(vec![Box::new(Killer(None))], Some(&dir.0.join("backups"))).unwrap_err().to_string();
+    assert!(e.contains("other callbacks") && e.contains("it had 3, there are 1 now"), "{e}");
 }
 
 #[test]

@@ -44,6 +44,23 @@ impl Builder {
         output
     }
 
+    /// Adds an operator with outputs of one shape.
+    pub fn push_several(
+        &mut self,
+        name: &str,
+        dims: &[usize],
+        outputs: usize,
+        mut operator: Operator,
+    ) -> Vec<usize> {
+        for k in 0..outputs {
+            let output = self.tensor(Tensor::new(self.unique(&format!("{name}/{k}")), dims, DType::F32));
+            operator.outputs.push(output);
+        }
+        let made = operator.outputs.clone();
+        self.model.operators.push(operator);
+        made
+    }
+
     /// A name that no tensor has yet.
     fn unique(&self, name: &str) -> String {
         let taken = |name: &str| self.model.tensors.iter().any(|t| t.name == name);

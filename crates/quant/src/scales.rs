@@ -60,9 +60,17 @@ pub(crate) fn assign(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result
         }
     }
     let mut joint: Vec<Option<(f32, f32)>> = vec![None; model.tensors.len()];
+    let masked = masked(model);
     for i in 0..model.tensors.len() {
         let root = groups.root(i);
-        let Some((low, high)) = own_range(model, ranges, i)? else { continue };
+        // What is hidden is no value: it lies a little below all that are seen.
+        if masked[i] {
+            continue;
+        }
+        let Some((mut low, high)) = own_range(model, ranges, i)? else { continue };
+        if (0..masked.len()).any(|y| masked[y] && groups.root(y) == root) {
+            low -= BELOW;
+        }
         let (l, h) = joint[root].unwrap_or((low, high));
         joint[root] = Some((l.min(low), h.max(high)));
     }
@@ -76,6 +84,26 @@ pub(crate) fn assign(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result
         });
     }
     Ok(scales)
+}
+
+/// What hides a place before a softmax: the least of it and a score is what is hidden.
+pub(crate) const MASKED: f32 = -1e9;
+/// How far below the least score what is hidden lies in eight bits: its weight is at most e⁻⁸ of that score's.
+const BELOW: f32 = 8.0;
+
+/// Which tensors are scores of which some are hidden.
+fn masked(model: &Model) -> Vec<bool> {
+    let mut found = vec![false; model.tensors.len()];
+    let hides = |x: usize| {
+        let data = model.tensors[x].data.as_ref().and_then(|data| data.as_slice::<f32>().ok());
+        data.is_some_and(|values| values.contains(&MASKED))
+    };
+    for o in model.operators.iter().filter(|o| o.op == Op::Minimum) {
+        if o.inputs.iter().flatten().any(|&x| hides(x)) {
+            o.outputs.iter().for_each(|&y| found[y] = true);
+        }
+    }
+    found
 }
 
 fn place(model: &Model, tensor: usize) -> String {

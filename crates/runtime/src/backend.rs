@@ -118,7 +118,7 @@ pub trait Backend: Send + Sync {
         false
     }
 
-    /// Bytes that each device has, as the device itself says.
+    /// Bytes that each device has, as the device itself says; of the computer's own memory what is free.
     fn memory_limit(&self) -> Option<u64> {
         None
     }

@@ -54,6 +54,7 @@ pub(crate) struct PredictArgs {
     #[arg(long, value_name = "X")]
     scale: Option<String>,
     /// Test-time augmentation: mix the answer with those to so many changed versions of each picture, as fastai's tta does
+    /// [default: data.tta of the TOML]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "4", value_parser = clap::value_parser!(u64).range(1..=1000))]
     tta: Option<u64>,
     /// Set any key of the model's TOML, such as data.records.encoding=latin1
@@ -134,7 +135,8 @@ fn test_time(
     takes: Takes,
     config: Option<&Config>,
 ) -> Result<Option<(u64, TestTime)>, Failure> {
-    match (args.tta, takes) {
+    let of_config = config.and_then(|c| c.data.tta).filter(|_| matches!(takes, Takes::Pictures(_)));
+    match (args.tta.or(of_config), takes) {
         (None, _) => Ok(None),
         (Some(n), Takes::Pictures([.., channels])) => {
             let names = config.map_or(&[][..], |c| &c.data.augment);

@@ -158,6 +158,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "Summation" => "`\"interpolation\"`, `\"majoring\"` or `\"minoring\"`",
         "Average" => "`\"micro\"`, `\"macro\"` or `\"weighted\"`",
         "Aggregation" => "`\"uniform_average\"`, `\"variance_weighted_average\"` or `\"none\"`",
+        "Logger" => "`\"tensorboard\"` or `\"none\"`",
         "Packed" => "`\"auto\"`, `\"plain\"`, `\"gzip\"` or `\"zlib\"`",
         "Borders" => "size, `[rows, columns]`, or `[[top, bottom], [left, right]]`",
         "Activation" => "[activation](#activations)",
@@ -172,7 +173,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "[f64; 3]" => "three numbers",
         "Vec<Table>" => "list of tables",
         "Data" | "CompileSection" | "FitSection" | "StrategySection" | "RecordOptions"
-        | "FineTuneSection" | "LoraSection" | "PruningSection" => "table",
+        | "FineTuneSection" | "LoraSection" | "PruningSection" | "LrFindSection" => "table",
         "BigGan" => "table",
         "Param" => "`\"SN\"` or `\"none\"`",
         "NormStyle" => "`\"bn\"` or `\"nonorm\"`",

@@ -201,6 +201,10 @@ pub trait Callback: Send {
     fn restore(&mut self, _state: &CallbackState) -> Result<()> {
         Ok(())
     }
+    /// Whether it only writes down how a run goes on, so that the run may go on without it, and it may join one that goes on.
+    fn is_logger(&self) -> bool {
+        false
+    }
     /// Makes the model ready to take up the backup whose state this is; called after [`Callback::restore`].
     fn prepare(&mut self, _model: &mut Model) -> Result<()> {
         Ok(())

@@ -574,6 +574,10 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
         Ok(())
     }
 
+    fn is_logger(&self) -> bool {
+        true
+    }
+
     fn wants_last_batch(&self, epoch: usize) -> bool {
         self.write_grads && self.has_histograms(epoch)
     }

@@ -127,6 +127,7 @@ layers! {
     ClassToken, FirstStep in mod class_token;
     LayerScale in mod layer_scale;
     StochasticDepth in mod stochastic_depth;
+    ModelOutput in mod model_output;
 }
 
 /// What tests of every layer are made of.

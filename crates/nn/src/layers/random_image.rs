@@ -548,7 +548,7 @@ pub fn random_contrast(factor: impl Into<Span>) -> LayerSpec {
 setters!(LayerSpec:
     /// What is where a moved picture ends: "reflect", "wrap", "constant" or "nearest".
     fill_mode: impl Into<Value> as Value;
-    /// What "constant" fills with.
+    /// What "constant", and the margins of Resizing, are filled with.
     fill_value: f64 as f64;
 );
 

@@ -57,18 +57,21 @@ impl Kernel {
 
     /// Rows of weights that bring `n` places to `n · factor`; a place's value is that of its middle.
     pub(super) fn weights(self, n: usize, factor: usize) -> Vec<Vec<f32>> {
-        self.rows(n, n * factor, |i| (i as f64 + 0.5) / factor as f64)
+        self.rows(n, n * factor, 1.0, |i| (i as f64 + 0.5) / factor as f64)
     }
 
-    /// Rows of weights that bring `n` places to `size`.
-    pub(super) fn weights_to(self, n: usize, size: usize) -> Vec<Vec<f32>> {
-        self.rows(n, size, |i| (i as f64 + 0.5) * n as f64 / size as f64)
+    /// Rows of weights that bring `n` places to `size`; with `antialias` all of fewer places have a part in one of them.
+    pub(super) fn weights_to(self, n: usize, size: usize, antialias: bool) -> Vec<Vec<f32>> {
+        let places = n as f64 / size as f64;
+        let width = if antialias { places.max(1.0) } else { 1.0 };
+        self.rows(n, size, width, |i| (i as f64 + 0.5) * places)
     }
 
-    fn rows(self, n: usize, size: usize, middle: impl Fn(usize) -> f64) -> Vec<Vec<f32>> {
+    /// `width`: how many times as far as on its own the kernel reaches.
+    fn rows(self, n: usize, size: usize, width: f64, middle: impl Fn(usize) -> f64) -> Vec<Vec<f32>> {
         let row = |i: usize| {
             let middle = middle(i);
-            let weights: Vec<f64> = (0..n).map(|j| self.at(middle - (j as f64 + 0.5))).collect();
+            let weights: Vec<f64> = (0..n).map(|j| self.at((middle - (j as f64 + 0.5)) / width)).collect();
             let sum: f64 = weights.iter().sum();
             weights.into_iter().map(|w| (w / sum) as f32).collect()
         };

@@ -10,7 +10,7 @@ use crate::setters::setters;
 
 /// `x: T[B, H, W, C] → T[B, height, width, C]`: the same picture with other pixels.
 ///
-/// Places between pixels are those of half pixels, and nothing is smoothed before pixels are left out, as in Keras without `antialias`.
+/// Places between pixels are those of half pixels.
 ///
 /// ```
 /// use systole_nn::layers::resizing;
@@ -27,17 +27,36 @@ pub struct Resizing {
     pub interpolation: Interpolation,
     /// Whether the picture keeps its form, and what stands out is cut off at both sides. Default: false.
     pub crop_to_aspect_ratio: bool,
+    /// Whether the picture keeps its form, and stands between margins of `fill_value`. Default: false.
+    pub pad_to_aspect_ratio: bool,
+    /// What margins are filled with. Default: 0.
+    pub fill_value: f64,
+    /// Whether a picture is smoothed as it becomes smaller, so that each of its pixels has a part in the result. Default: false.
+    pub antialias: bool,
 }
 
 impl Default for Resizing {
     fn default() -> Resizing {
-        Resizing { height: 0, width: 0, interpolation: Interpolation::Bilinear, crop_to_aspect_ratio: false }
+        Resizing {
+            height: 0,
+            width: 0,
+            interpolation: Interpolation::Bilinear,
+            crop_to_aspect_ratio: false,
+            pad_to_aspect_ratio: false,
+            fill_value: 0.0,
+            antialias: false,
+        }
     }
 }
 
 impl Arguments for Resizing {
     fn check(&self) -> Result<()> {
-        check_size("Resizing", self.height, self.width)
+        check_size("Resizing", self.height, self.width)?;
+        if self.crop_to_aspect_ratio && self.pad_to_aspect_ratio {
+            let what = "Resizing has both crop_to_aspect_ratio and pad_to_aspect_ratio";
+            return Err(Error::new(ErrorKind::Config, what).hint("leave one of them out"));
+        }
+        Ok(())
     }
 
     fn parity() -> &'static str {
@@ -58,7 +77,10 @@ impl Layer for Resizing {
             if self.crop_to_aspect_ratio {
                 y = of_aspect_ratio(&y, self.height, self.width);
             }
-            Ok(cast(cx, &resized(&y, self.height, self.width, self.interpolation)))
+            if self.pad_to_aspect_ratio {
+                y = between_margins(&y, self.height, self.width, self.fill_value);
+            }
+            Ok(cast(cx, &resized(&y, [self.height, self.width], self.interpolation, self.antialias)))
         })
     }
 
@@ -147,7 +169,7 @@ fn some_part(cx: &mut Cx, x: &Tensor, height: usize, width: usize) -> Tensor {
 /// What has the form `height · width` of the middle of the picture, in that size.
 fn fitted(x: &Tensor, height: usize, width: usize) -> Tensor {
     let part = of_aspect_ratio(&x.convert(DType::F32), height, width);
-    resized(&part, height, width, Interpolation::Bilinear).convert(x.dtype())
+    resized(&part, [height, width], Interpolation::Bilinear, false).convert(x.dtype())
 }
 
 /// The largest part of the middle that has the form `height · width`.
@@ -163,15 +185,26 @@ fn of_aspect_ratio(x: &Tensor, height: usize, width: usize) -> Tensor {
     x.slice_dim(1, top, top + tall).slice_dim(2, left, left + wide)
 }
 
+/// The picture in the middle of the smallest one that holds it and has the form `height · width`.
+fn between_margins(x: &Tensor, height: usize, width: usize, fill: f64) -> Tensor {
+    let (rows, columns) = (x.dim(1), x.dim(2));
+    let whole = |of: usize, a: usize, b: usize| ((of as f64 * a as f64 / b as f64) as usize).max(1);
+    let (tall, wide) = (rows.max(whole(columns, height, width)), columns.max(whole(rows, width, height)));
+    // Both margins of a side are of one size: of an odd rest one pixel is left out, as in Keras.
+    let (above, left) = ((tall - rows) / 2, (wide - columns) / 2);
+    let fill = x.scalar_like(fill);
+    x.pad(&fill, &[0, above as i64, left as i64, 0], &[0, above as i64, left as i64, 0], &[0; 4])
+}
+
 /// `x: f32[B, H, W, C] → f32[B, height, width, C]`.
-fn resized(x: &Tensor, height: usize, width: usize, how: Interpolation) -> Tensor {
+fn resized(x: &Tensor, [height, width]: [usize; 2], how: Interpolation, antialias: bool) -> Tensor {
     let along = |x: &Tensor, dim: usize, size: usize| {
         let n = x.dim(dim as isize);
         if n == size {
             return x.clone();
         }
         let rows = match how.kernel() {
-            Some(kernel) => kernel.weights_to(n, size),
+            Some(kernel) => kernel.weights_to(n, size, antialias),
             None => nearest(n, size),
         };
         mixed_along(x, dim, &rows)
@@ -244,6 +277,10 @@ pub fn random_crop(height: usize, width: usize) -> LayerSpec {
 setters!(LayerSpec:
     /// Whether Resizing keeps the picture's form and cuts off what stands out.
     crop_to_aspect_ratio: bool as bool;
+    /// Whether Resizing keeps the picture's form between margins.
+    pad_to_aspect_ratio: bool as bool;
+    /// Whether Resizing smooths a picture as it becomes smaller.
+    antialias: bool as bool;
 );
 
 /// Layers with inputs that they take and refuse.
@@ -262,6 +299,9 @@ const PARITY: &str = r#"[
     {"name": "resizing_nearest", "class": "Resizing", "x_shape": [2, 6, 5, 2], "kwargs": {"height": 4, "width": 7, "interpolation": "nearest"}},
     {"name": "resizing_bicubic", "class": "Resizing", "x_shape": [2, 6, 5, 1], "kwargs": {"height": 3, "width": 10, "interpolation": "bicubic"}},
     {"name": "resizing_cropped", "class": "Resizing", "x_shape": [2, 7, 4, 1], "kwargs": {"height": 3, "width": 5, "crop_to_aspect_ratio": true}},
+    {"name": "resizing_antialias", "class": "Resizing", "x_shape": [2, 9, 5, 2], "kwargs": {"height": 4, "width": 8, "antialias": true}},
+    {"name": "resizing_antialias_bicubic", "class": "Resizing", "x_shape": [2, 9, 10, 1], "kwargs": {"height": 3, "width": 4, "interpolation": "bicubic", "antialias": true}},
+    {"name": "resizing_padded", "class": "Resizing", "x_shape": [2, 7, 4, 1], "kwargs": {"height": 3, "width": 5, "pad_to_aspect_ratio": true, "fill_value": 0.5}},
     {"name": "center_crop", "class": "CenterCrop", "x_shape": [2, 7, 6, 2], "kwargs": {"height": 4, "width": 3}},
     {"name": "center_crop_small", "class": "CenterCrop", "x_shape": [2, 3, 6, 2], "kwargs": {"height": 4, "width": 5}}
 ]"#;

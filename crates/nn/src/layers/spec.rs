@@ -40,6 +40,9 @@ pub trait NestedModel: Layer {
 
     /// Its layers with their names.
     fn layers(&self) -> Vec<(&str, &LayerSpec)>;
+
+    /// How many outputs it has.
+    fn outputs(&self) -> usize;
 }
 
 /// A layer in its place in a model: its name, what it is, whether it trains.

@@ -1,13 +1,17 @@
 //! Layers as operators on floats, for one sample: `f32[1, …]`. One file for each family; `lower` has their table.
 
 mod activations;
+mod attention;
 mod call;
 mod convolutions;
 mod dense;
+mod embeddings;
 mod merges;
 mod movements;
 mod normalizations;
 mod poolings;
+mod products;
+mod recurrent;
 
 use crate::builder::Builder;
 use call::Call;
@@ -89,7 +93,19 @@ fn operators(call: &mut Call) -> Result<usize> {
         "ZeroPadding2D" | "ZeroPadding1D" => movements::padding(call),
         "Cropping2D" | "Cropping1D" => movements::cropping(call),
         "UpSampling2D" => movements::upsampling(call),
+        "MultiHeadAttention" => attention::multi_head(call),
+        "TransformerBlock" => attention::transformer_block(call),
+        "Embedding" => embeddings::embedding(call),
+        "ReversibleEmbedding" => embeddings::reversible(call),
+        "PositionEmbedding" => embeddings::position(call),
+        "ClassToken" => embeddings::class_token(call),
+        "FirstStep" => embeddings::first_step(call),
+        "RepeatVector" => embeddings::repeat(call),
+        "SimpleRNN" => recurrent::simple(call),
+        "LSTM" => recurrent::lstm(call),
+        "GRU" => recurrent::gru(call),
         "Identity"
+        | "StochasticDepth"
         | "Dropout"
         | "SpatialDropout1D"
         | "SpatialDropout2D"

@@ -1,6 +1,7 @@
 //! Normalisations: those of batches are affine when a model predicts, those of layers take the moments on the way.
 
 use super::call::Call;
+use crate::builder::Builder;
 use crate::fold::affine;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::layers;
@@ -33,7 +34,7 @@ pub(super) fn rescaling(call: &mut Call) -> Result<usize> {
     affine(call.b, &name, x, &vec![a.scale; channels], &vec![a.offset; channels])
 }
 
-/// (x − mean) · rsqrt(variance + ε) · gamma + beta over the last dimension.
+/// LayerNormalization over the last dimension.
 pub(super) fn layer(call: &mut Call) -> Result<usize> {
     let config = call.node.layer.layer().config();
     let epsilon = config.get("epsilon").and_then(serde_json::Value::as_f64).unwrap_or(1e-3);
@@ -53,25 +54,38 @@ pub(super) fn layer(call: &mut Call) -> Result<usize> {
         _ => call.weight(weight).map(|w| Some(w.to_f32s())),
     };
     let (gamma, beta) = (optional("scale", "gamma")?, optional("center", "beta")?);
-    let b = &mut *call.b;
+    standardized(call.b, &name, x, &Moments { epsilon, gamma, beta })
+}
+
+/// What normalises the last dimension.
+pub(super) struct Moments {
+    pub epsilon: f64,
+    pub gamma: Option<Vec<f32>>,
+    pub beta: Option<Vec<f32>>,
+}
+
+/// (x − mean) · rsqrt(variance + ε) · gamma + beta over the last dimension.
+pub(super) fn standardized(b: &mut Builder, name: &str, x: usize, of: &Moments) -> Result<usize> {
+    let dims = b.dims(x);
+    let last = dims.len().saturating_sub(1);
     let axes = b.ints(format!("{name}/axes"), [1], &[last as i32])?;
     let mut narrow = dims.clone();
-    narrow[last as usize] = 1;
+    narrow[last] = 1;
     let mean_of = |x: usize| Operator::new(Op::Mean, [x, axes], []).with(Field::KeepDims, 1.0);
     let mean = b.push(&format!("{name}/mean"), narrow.clone(), mean_of(x));
     let centred = b.apply(&format!("{name}/centred"), Op::Sub, &[x, mean], dims.clone());
     let squared = b.apply(&format!("{name}/squared"), Op::Mul, &[centred, centred], dims.clone());
     let variance = b.push(&format!("{name}/variance"), narrow.clone(), mean_of(squared));
-    let small = b.floats(format!("{name}/epsilon"), [1], &[epsilon as f32])?;
+    let small = b.floats(format!("{name}/epsilon"), [1], &[of.epsilon as f32])?;
     let sum = b.apply(&format!("{name}/sum"), Op::Add, &[variance, small], narrow.clone());
     let factor = b.apply(&format!("{name}/rsqrt"), Op::Rsqrt, &[sum], narrow);
     let mut y = b.apply(&name, Op::Mul, &[centred, factor], dims.clone());
-    if let Some(gamma) = gamma {
-        let gamma = b.floats(format!("{name}/gamma"), [gamma.len()], &gamma)?;
+    if let Some(gamma) = &of.gamma {
+        let gamma = b.floats(format!("{name}/gamma"), [gamma.len()], gamma)?;
         y = b.apply(&format!("{name}/scaled"), Op::Mul, &[y, gamma], dims.clone());
     }
-    if let Some(beta) = beta {
-        let beta = b.floats(format!("{name}/beta"), [beta.len()], &beta)?;
+    if let Some(beta) = &of.beta {
+        let beta = b.floats(format!("{name}/beta"), [beta.len()], beta)?;
         y = b.apply(&format!("{name}/shifted"), Op::Add, &[y, beta], dims);
     }
     Ok(y)

@@ -1,0 +1,148 @@
+//! Attention and what transformers are made of, of one sequence: products of matrices, softmax between them.
+
+use super::activations::activate;
+use super::call::Call;
+use super::normalizations::{Moments, standardized};
+use super::products::{product, sum};
+use crate::scales::MASKED;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::{Activation, layers};
+use systole_tflite::{Field, Op, Operator};
+
+/// What an attention is, whoever calls it.
+struct Heads {
+    /// Before the names of its weights.
+    prefix: String,
+    heads: usize,
+    key_dim: usize,
+    value_dim: usize,
+    use_bias: bool,
+    causal: bool,
+}
+
+pub(super) fn multi_head(call: &mut Call) -> Result<usize> {
+    let a: layers::MultiHeadAttention = call.arguments()?;
+    let flat = call.inputs.iter().all(|&x| call.b.dims(x).len() == 3);
+    let usual = a.attention_axes.as_ref().is_none_or(|axes| axes.0 == [1]);
+    if !flat || !usual {
+        return Err(Error::new(ErrorKind::Unsupported, "attention over other axes than the first")
+            .hint("attend over sequences [B, S, D], without attention_axes"));
+    }
+    let of = Heads {
+        prefix: String::new(),
+        heads: a.num_heads,
+        key_dim: a.key_dim,
+        value_dim: a.value_dim.unwrap_or(a.key_dim),
+        use_bias: a.use_bias,
+        causal: a.use_causal_mask,
+    };
+    let query = call.inputs[0];
+    let value = call.inputs.get(1).copied().unwrap_or(query);
+    let key = call.inputs.get(2).copied().unwrap_or(value);
+    attend(call, &of, [query, key, value])
+}
+
+/// `f32[1, S, D], f32[1, T, E], f32[1, T, E] → f32[1, S, output]`.
+fn attend(call: &mut Call, of: &Heads, [query, key, value]: [usize; 3]) -> Result<usize> {
+    let name = format!("{}/{}", call.name(), of.prefix).trim_end_matches('/').to_string();
+    let scale = (1.0 / (of.key_dim as f64).sqrt()) as f32;
+    let q = project(call, of, "query", query, of.key_dim, scale)?;
+    let k = project(call, of, "key", key, of.key_dim, 1.0)?;
+    let v = project(call, of, "value", value, of.value_dim, 1.0)?;
+    let (s, t) = (call.b.dims(q)[2], call.b.dims(k)[2]);
+    let dims = vec![1, of.heads, s, t];
+    let operator = Operator::new(Op::BatchMatmul, [q, k], []).with(Field::AdjY, 1.0);
+    let mut scores = call.b.push(&format!("{name}/scores"), dims.clone(), operator);
+    if of.causal {
+        let seen = |at: usize| if at % t <= at / t { -MASKED } else { MASKED };
+        let mask: Vec<f32> = (0..s * t).map(seen).collect();
+        let mask = call.b.floats(format!("{name}/mask"), [1, 1, s, t], &mask)?;
+        scores = call.b.apply(&format!("{name}/masked"), Op::Minimum, &[scores, mask], dims);
+    }
+    let weights = activate(call.b, &format!("{name}/weights"), scores, Activation::Softmax)?;
+    let dims = vec![1, of.heads, s, of.value_dim];
+    let heads = call.b.apply(&format!("{name}/heads"), Op::BatchMatmul, &[weights, v], dims);
+    let turned = transposed(call, &format!("{name}/turned"), heads)?;
+    let joined = call.b.reshape(&format!("{name}/joined"), turned, vec![1, s, of.heads * of.value_dim])?;
+    let kernel = call.weight(&format!("{}attention_output/kernel", of.prefix))?;
+    let units = kernel.shape().dims().last().copied().unwrap_or(1);
+    let bias = match of.use_bias {
+        true => call.weight(&format!("{}attention_output/bias", of.prefix))?.to_f32s(),
+        false => vec![0.0; units],
+    };
+    product(call.b, &name, joined, &kernel.to_f32s(), &bias)
+}
+
+/// `f32[1, S, D] → f32[1, heads, S, width]`.
+fn project(call: &mut Call, of: &Heads, part: &str, x: usize, width: usize, scale: f32) -> Result<usize> {
+    let name = format!("{}/{}{part}", call.name(), of.prefix);
+    let scaled = |x: Vec<f32>| x.into_iter().map(|v| v * scale).collect::<Vec<f32>>();
+    let kernel = scaled(call.weight(&format!("{}{part}/kernel", of.prefix))?.to_f32s());
+    let bias = match of.use_bias {
+        true => scaled(call.weight(&format!("{}{part}/bias", of.prefix))?.to_f32s()),
+        false => vec![0.0; of.heads * width],
+    };
+    let places = call.b.dims(x)[1];
+    let y = product(call.b, &name, x, &kernel, &bias)?;
+    let y = call.b.reshape(&format!("{name}/heads"), y, vec![1, places, of.heads, width])?;
+    transposed(call, &format!("{name}/turned"), y)
+}
+
+/// The two dimensions in the middle the other way round.
+fn transposed(call: &mut Call, name: &str, x: usize) -> Result<usize> {
+    let mut dims = call.b.dims(x);
+    dims.swap(1, 2);
+    let order = call.b.ints(format!("{name}/order"), [4], &[0, 2, 1, 3])?;
+    Ok(call.b.apply(name, Op::Transpose, &[x, order], dims))
+}
+
+pub(super) fn transformer_block(call: &mut Call) -> Result<usize> {
+    let a: layers::TransformerBlock = call.arguments()?;
+    let (name, x) = (call.name(), call.input());
+    let features = call.dims().last().copied().unwrap_or(1);
+    let key_dim = features / a.num_heads.max(1);
+    let of = Heads {
+        prefix: "self_attention/".into(),
+        heads: a.num_heads,
+        key_dim,
+        value_dim: key_dim,
+        use_bias: true,
+        causal: a.use_causal_mask,
+    };
+    let attended = part(call, &a, "self_attention", x, |call, x| attend(call, &of, [x, x, x]))?;
+    part(call, &a, "feedforward", attended, |call, x| {
+        let inside = dense(call, "feedforward_intermediate_dense", x)?;
+        let inside = activate(call.b, &format!("{name}/inside"), inside, a.activation)?;
+        dense(call, "feedforward_output_dense", inside)
+    })
+}
+
+/// A dense layer inside of this one.
+fn dense(call: &mut Call, layer: &str, x: usize) -> Result<usize> {
+    let kernel = call.weight(&format!("{layer}/kernel"))?.to_f32s();
+    let bias = call.weight(&format!("{layer}/bias"))?.to_f32s();
+    let name = format!("{}/{layer}", call.name());
+    product(call.b, &name, x, &kernel, &bias)
+}
+
+/// `x + inner(norm(x))`, or `norm(x + inner(x))`.
+fn part(
+    call: &mut Call,
+    a: &layers::TransformerBlock,
+    which: &str,
+    x: usize,
+    inner: impl FnOnce(&mut Call, usize) -> Result<usize>,
+) -> Result<usize> {
+    let norm = format!("{which}_layer_norm");
+    let name = format!("{}/{norm}", call.name());
+    let moments = Moments {
+        epsilon: a.layer_norm_epsilon,
+        gamma: Some(call.weight(&format!("{norm}/gamma"))?.to_f32s()),
+        beta: Some(call.weight(&format!("{norm}/beta"))?.to_f32s()),
+    };
+    let entering = if a.normalize_first { standardized(call.b, &name, x, &moments)? } else { x };
+    let y = inner(call, entering)?;
+    let both = format!("{}/{which}_sum", call.name());
+    let y = sum(call.b, &both, x, y);
+    if a.normalize_first { Ok(y) } else { standardized(call.b, &name, y, &moments) }
+}

@@ -1,0 +1,89 @@
+//! Tables of vectors, and the steps that transformers put before sequences and read out of them.
+
+use super::call::Call;
+use super::products::product;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::layers;
+use systole_tflite::{Field, Op, Operator};
+
+/// `x: i32[1, …] → f32[1, …, D]`: rows of a table.
+fn looked_up(call: &mut Call, rows: usize) -> Result<usize> {
+    let table = call.weight("embeddings")?.to_f32s();
+    let (name, x, output) = (call.name(), call.input(), call.output.clone());
+    if call.b.model.tensors[x].ty.dtype.is_float() {
+        return Err(Error::new(ErrorKind::Unsupported, "an embedding of numbers that are no integers")
+            .hint("give the model an input of integers: input_of(name, I32, …)"));
+    }
+    let table = call.b.floats(format!("{name}/embeddings"), [rows, table.len() / rows.max(1)], &table)?;
+    Ok(call.b.push(&name, output, Operator::new(Op::Gather, [table, x], []).with(Field::Axis, 0.0)))
+}
+
+pub(super) fn embedding(call: &mut Call) -> Result<usize> {
+    let a: layers::Embedding = call.arguments()?;
+    if a.mask_zero {
+        return Err(Error::new(ErrorKind::Unsupported, "masks of padding have no operators of .tflite")
+            .hint("export a model whose embedding has mask_zero = false"));
+    }
+    looked_up(call, a.input_dim)
+}
+
+/// Integers are looked up, floats are multiplied with every row.
+pub(super) fn reversible(call: &mut Call) -> Result<usize> {
+    let a: layers::ReversibleEmbedding = call.arguments()?;
+    if !call.b.model.tensors[call.input()].ty.dtype.is_float() {
+        return looked_up(call, a.input_dim);
+    }
+    if a.logit_soft_cap.is_some() {
+        return Err(Error::new(ErrorKind::Unsupported, "logit_soft_cap has no operators of .tflite here")
+            .hint("train without logit_soft_cap"));
+    }
+    let kernel = match a.tie_weights {
+        false => call.weight("reverse_embeddings")?.to_f32s(),
+        true => {
+            let table = call.weight("embeddings")?.to_f32s();
+            let columns = 0..a.output_dim;
+            columns.flat_map(|d| table.iter().skip(d).step_by(a.output_dim).copied()).collect()
+        }
+    };
+    let (name, x) = (call.name(), call.input());
+    product(call.b, &name, x, &kernel, &vec![0.0; a.input_dim])
+}
+
+/// The first rows of the table, whatever comes in.
+pub(super) fn position(call: &mut Call) -> Result<usize> {
+    let (name, output) = (call.name(), call.output.clone());
+    let n: usize = output.iter().product();
+    let rows: usize = output.iter().rev().take(2).product();
+    let table = call.weight("embeddings")?.to_f32s();
+    let values: Vec<f32> = table[..rows.min(table.len())].iter().copied().cycle().take(n).collect();
+    call.b.floats(name, output, &values)
+}
+
+/// A learned step before all others.
+pub(super) fn class_token(call: &mut Call) -> Result<usize> {
+    let token = call.weight("token")?.to_f32s();
+    let (name, x, output) = (call.name(), call.input(), call.output.clone());
+    let first = call.b.floats(format!("{name}/token"), [1, 1, token.len()], &token)?;
+    Ok(call.b.push(&name, output, Operator::new(Op::Concatenation, [first, x], []).with(Field::Axis, 1.0)))
+}
+
+pub(super) fn first_step(call: &mut Call) -> Result<usize> {
+    let (name, x, output) = (call.name(), call.input(), call.output.clone());
+    let features = output.last().copied().unwrap_or(1);
+    let begin = call.b.ints(format!("{name}/begin"), [3], &[0, 0, 0])?;
+    let size = call.b.ints(format!("{name}/size"), [3], &[1, 1, features as i32])?;
+    let one = call.b.apply(&format!("{name}/step"), Op::Slice, &[x, begin, size], vec![1, 1, features]);
+    call.b.reshape(&name, one, output)
+}
+
+/// As many copies of a vector as there are steps.
+pub(super) fn repeat(call: &mut Call) -> Result<usize> {
+    let (name, x, output) = (call.name(), call.input(), call.output.clone());
+    let (n, features) = (output[1], output[2]);
+    let one = call.b.reshape(&format!("{name}/step"), x, vec![1, 1, features])?;
+    if n == 1 {
+        return Ok(one);
+    }
+    let operator = Operator::new(Op::Concatenation, vec![one; n], []).with(Field::Axis, 1.0);
+    Ok(call.b.push(&name, output, operator))
+}

@@ -1,0 +1,45 @@
+//! Products with a matrix, which dense layers, attention and recurrent layers have in common.
+
+use crate::builder::Builder;
+use systole_ir::Result;
+use systole_tflite::{Field, Op, Operator};
+
+/// `x: f32[…, in] → f32[…, out]`: `x · kernel + bias`, with `kernel: [in, out]`.
+pub(super) fn product(b: &mut Builder, name: &str, x: usize, kernel: &[f32], bias: &[f32]) -> Result<usize> {
+    let mut output = b.dims(x);
+    let (units, own) = (bias.len(), kernel.len() / bias.len().max(1));
+    if let Some(last) = output.last_mut() {
+        *last = units;
+    }
+    let turned: Vec<f32> =
+        (0..units).flat_map(|o| (0..own).map(move |i| i * units + o)).map(|at| kernel[at]).collect();
+    let w = b.floats(format!("{name}/kernel"), [units, own], &turned)?;
+    let bias = b.floats(format!("{name}/bias"), [units], bias)?;
+    let keeps = f64::from(u8::from(output.len() > 2));
+    let operator = Operator::new(Op::FullyConnected, [x, w, bias], []).with(Field::KeepNumDims, keeps);
+    Ok(b.push(name, output, operator))
+}
+
+/// The sum of two tensors of one shape.
+pub(super) fn sum(b: &mut Builder, name: &str, x: usize, y: usize) -> usize {
+    let dims = b.dims(x);
+    b.apply(name, Op::Add, &[x, y], dims)
+}
+
+/// The product of two tensors, element by element, of one shape.
+pub(super) fn times(b: &mut Builder, name: &str, x: usize, y: usize) -> usize {
+    let dims = b.dims(x);
+    b.apply(name, Op::Mul, &[x, y], dims)
+}
+
+/// Equal parts of a dimension.
+pub(super) fn parts(b: &mut Builder, name: &str, x: usize, axis: usize, n: usize) -> Result<Vec<usize>> {
+    if n == 1 {
+        return Ok(vec![x]);
+    }
+    let at = b.ints(format!("{name}/axis"), [] as [usize; 0], &[axis as i32])?;
+    let mut dims = b.dims(x);
+    dims[axis] /= n;
+    let operator = Operator::new(Op::Split, [at, x], []).with(Field::NumSplits, n as f64);
+    Ok(b.push_several(name, &dims, n, operator))
+}

@@ -1,0 +1,181 @@
+//! Recurrent layers, one step after the other: a graph of .tflite has no loop here.
+
+use super::activations::activate;
+use super::call::Call;
+use super::products::{parts, product, sum, times};
+use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_nn::layers;
+use systole_tflite::{Field, Op, Operator};
+
+/// More steps make more operators than anybody waits for.
+const MOST_STEPS: usize = 512;
+
+/// What a step is given.
+struct Step<'a> {
+    name: &'a str,
+    /// `f32[1, columns]`: the share of the inputs.
+    x: usize,
+    /// `f32[1, units]`: the state before; none before the first step, where it is 0.
+    state: Option<usize>,
+}
+
+/// `x: f32[1, S, K] → f32[1, units]` or `f32[1, S, units]`: `step` gives the next state.
+fn over(
+    call: &mut Call,
+    (kernel, bias): (&[f32], &[f32]),
+    (backwards, sequences): (bool, bool),
+    mut step: impl FnMut(&mut Call, Step) -> Result<usize>,
+) -> Result<usize> {
+    let (name, x) = (call.name(), call.input());
+    let steps = call.dims().get(1).copied().unwrap_or(0);
+    if steps == 0 || steps > MOST_STEPS {
+        let what = format!("{steps} steps do not become operators one after the other");
+        return Err(Error::new(ErrorKind::Unsupported, what)
+            .hint(format!("export a model of sequences of 1 to {MOST_STEPS} steps")));
+    }
+    let shares = product(call.b, &format!("{name}/inputs"), x, kernel, bias)?;
+    let mut shares = parts(call.b, &format!("{name}/steps"), shares, 1, steps)?;
+    if backwards {
+        shares.reverse();
+    }
+    let (mut state, mut all) = (None, Vec::new());
+    for (k, share) in shares.into_iter().enumerate() {
+        let own = format!("{name}/step{k}");
+        let x = call.b.reshape(&format!("{own}/input"), share, vec![1, bias.len()])?;
+        let next = step(call, Step { name: &own, x, state })?;
+        state = Some(next);
+        if sequences {
+            let dims = call.b.dims(next);
+            all.push(call.b.reshape(&format!("{own}/output"), next, vec![1, 1, dims[1]])?);
+        }
+    }
+    match (all.as_slice(), state) {
+        ([], Some(last)) => Ok(last),
+        ([one], _) => Ok(*one),
+        _ => {
+            let output = call.output.clone();
+            let operator = Operator::new(Op::Concatenation, all, []).with(Field::Axis, 1.0);
+            Ok(call.b.push(&name, output, operator))
+        }
+    }
+}
+
+/// Columns `from..to` of a matrix of rows of `columns`.
+fn columns(matrix: &[f32], columns: usize, from: usize, to: usize) -> Vec<f32> {
+    matrix.chunks_exact(columns.max(1)).flat_map(|row| row[from..to].to_vec()).collect()
+}
+
+/// `z + state · kernel`, where there is a state.
+fn with_state(call: &mut Call, s: &Step, kernel: &[f32], bias: &[f32]) -> Result<usize> {
+    let Some(state) = s.state else { return Ok(s.x) };
+    let y = product(call.b, &format!("{}/state", s.name), state, kernel, bias)?;
+    Ok(sum(call.b, &format!("{}/sum", s.name), s.x, y))
+}
+
+pub(super) fn simple(call: &mut Call) -> Result<usize> {
+    let a: layers::SimpleRNN = call.arguments()?;
+    let (kernel, recurrent) = (floats(call.weight("kernel")?), floats(call.weight("recurrent_kernel")?));
+    let bias = call.bias(a.use_bias, a.units)?;
+    let zeros = vec![0.0; a.units];
+    over(call, (&kernel, &bias), (a.go_backwards, a.return_sequences), |call, s| {
+        let z = with_state(call, &s, &recurrent, &zeros)?;
+        activate(call.b, s.name, z, a.activation)
+    })
+}
+
+pub(super) fn lstm(call: &mut Call) -> Result<usize> {
+    let a: layers::LSTM = call.arguments()?;
+    let (kernel, recurrent) = (floats(call.weight("kernel")?), floats(call.weight("recurrent_kernel")?));
+    let bias = call.bias(a.use_bias, 4 * a.units)?;
+    let zeros = vec![0.0; 4 * a.units];
+    let mut memory = None;
+    over(call, (&kernel, &bias), (a.go_backwards, a.return_sequences), |call, s| {
+        let z = with_state(call, &s, &recurrent, &zeros)?;
+        let gates = parts(call.b, &format!("{}/gates", s.name), z, 1, 4)?;
+        let named = |what: &str| format!("{}/{what}", s.name);
+        let mut gate = |k: usize, what: &str, of| activate(call.b, &named(what), gates[k], of);
+        let input = gate(0, "input_gate", a.recurrent_activation)?;
+        let forget = gate(1, "forget_gate", a.recurrent_activation)?;
+        let candidate = gate(2, "candidate", a.activation)?;
+        let output = gate(3, "output_gate", a.recurrent_activation)?;
+        let mut now = times(call.b, &named("new"), input, candidate);
+        if let Some(before) = memory {
+            let kept = times(call.b, &named("kept"), forget, before);
+            now = sum(call.b, &named("memory"), kept, now);
+        }
+        memory = Some(now);
+        let shown = activate(call.b, &named("shown"), now, a.activation)?;
+        Ok(times(call.b, s.name, output, shown))
+    })
+}
+
+pub(super) fn gru(call: &mut Call) -> Result<usize> {
+    let a: layers::GRU = call.arguments()?;
+    let (units, all) = (a.units, 3 * a.units);
+    let (kernel, recurrent) = (floats(call.weight("kernel")?), floats(call.weight("recurrent_kernel")?));
+    let both = if a.use_bias { floats(call.weight("bias")?) } else { vec![0.0; 2 * all] };
+    let (bias, inner_bias) = (both[..all].to_vec(), both.get(all..).unwrap_or_default().to_vec());
+    let of_gates = columns(&recurrent, all, 0, 2 * units);
+    let of_candidate = columns(&recurrent, all, 2 * units, all);
+    let (update_of, candidate_of) = (a.recurrent_activation, a.activation);
+    over(call, (&kernel, &bias), (a.go_backwards, a.return_sequences), |call, s| {
+        let named = |what: &str| format!("{}/{what}", s.name);
+        let x = parts(call.b, &named("inputs"), s.x, 1, 3)?;
+        // What the state brings to the gates and the candidate.
+        let (gates, candidate) = match (a.reset_after, s.state) {
+            (true, None) => {
+                let part = |k: usize| &inner_bias[k * units..(k + 1) * units];
+                let mut share = |k: usize| call.b.floats(named(&format!("bias{k}")), [1, units], part(k));
+                ([Some(share(0)?), Some(share(1)?)], Some(share(2)?))
+            }
+            (true, Some(state)) => {
+                let y = product(call.b, &named("state"), state, &recurrent, &inner_bias)?;
+                let y = parts(call.b, &named("shares"), y, 1, 3)?;
+                ([Some(y[0]), Some(y[1])], Some(y[2]))
+            }
+            (false, None) => ([None; 2], None),
+            (false, Some(state)) => {
+                let y = product(call.b, &named("state"), state, &of_gates, &vec![0.0; 2 * units])?;
+                let y = parts(call.b, &named("shares"), y, 1, 2)?;
+                ([Some(y[0]), Some(y[1])], None)
+            }
+        };
+        let mut gate = |k: usize, what: &str| {
+            let z = gates[k].map_or(x[k], |y| sum(call.b, &named(&format!("{what}_sum")), x[k], y));
+            activate(call.b, &named(what), z, update_of)
+        };
+        let (update, reset) = (gate(0, "update_gate")?, gate(1, "reset_gate")?);
+        let share = match (candidate, s.state) {
+            (Some(share), _) => Some(times(call.b, &named("reset"), reset, share)),
+            (None, Some(state)) => {
+                let seen = times(call.b, &named("reset"), reset, state);
+                Some(product(call.b, &named("seen"), seen, &of_candidate, &vec![0.0; units])?)
+            }
+            (None, None) => None,
+        };
+        let z = share.map_or(x[2], |y| sum(call.b, &named("candidate_sum"), x[2], y));
+        let candidate = activate(call.b, &named("candidate"), z, candidate_of)?;
+        mixed(call, &s, update, candidate)
+    })
+}
+
+/// `update · state + (1 − update) · candidate`, as `candidate + update · (state − candidate)`.
+fn mixed(call: &mut Call, s: &Step, update: usize, candidate: usize) -> Result<usize> {
+    let dims = call.b.dims(candidate);
+    let named = |what: &str| format!("{}/{what}", s.name);
+    match s.state {
+        Some(state) => {
+            let way = call.b.apply(&named("way"), Op::Sub, &[state, candidate], dims);
+            let part = times(call.b, &named("part"), update, way);
+            Ok(sum(call.b, s.name, candidate, part))
+        }
+        None => {
+            let part = times(call.b, &named("part"), update, candidate);
+            Ok(call.b.apply(s.name, Op::Sub, &[candidate, part], dims))
+        }
+    }
+}
+
+fn floats(x: Literal) -> Vec<f32> {
+    x.to_f32s()
+}

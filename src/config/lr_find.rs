@@ -1,0 +1,110 @@
+//! `[lr_find]`: the learning rate is looked for before a run's first step.
+
+use super::Config;
+use super::blame::{Wrong, unknown};
+use serde::{Deserialize, Serialize};
+use systole_nn::{LrFind, SUGGESTIONS};
+use toml::{Table, Value};
+
+/// The `lr_find` table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LrFindSection {
+    /// Which suggestion is taken: `valley`, `slide`, `minimum` or `steep`.
+    #[serde(default = "valley")]
+    pub suggest: String,
+    /// The first rate.
+    #[serde(default = "start_lr")]
+    pub start_lr: f64,
+    /// The last rate.
+    #[serde(default = "end_lr")]
+    pub end_lr: f64,
+    /// Updates of the weights, each at a higher rate than the one before.
+    #[serde(default = "num_it")]
+    pub num_it: usize,
+    /// Whether to end once the loss is above four times the best.
+    #[serde(default = "yes")]
+    pub stop_div: bool,
+    /// The rate that was found, as run.json keeps it. Default: it is looked for
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<f64>,
+}
+
+fn valley() -> String {
+    SUGGESTIONS[0].into()
+}
+
+fn start_lr() -> f64 {
+    LrFind::default().start_lr
+}
+
+fn end_lr() -> f64 {
+    LrFind::default().end_lr
+}
+
+fn num_it() -> usize {
+    LrFind::default().num_it
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Default for LrFindSection {
+    fn default() -> LrFindSection {
+        let LrFind { start_lr, end_lr, num_it, stop_div } = LrFind::default();
+        LrFindSection { suggest: valley(), start_lr, end_lr, num_it, stop_div, found: None }
+    }
+}
+
+impl LrFindSection {
+    /// The arguments of [`Model::lr_find`](systole_nn::Model::lr_find).
+    pub fn options(&self) -> LrFind {
+        let LrFindSection { start_lr, end_lr, num_it, stop_div, .. } = *self;
+        LrFind { start_lr, end_lr, num_it, stop_div }
+    }
+}
+
+/// What the rate of a schedule is called, the highest first.
+const RATES: [&str; 3] = ["max_learning_rate", "learning_rate", "initial_learning_rate"];
+
+/// Where an optimizer has its rate, or the highest one of its schedule.
+fn rate_of(optimizer: &mut Table) -> Option<&mut Value> {
+    let mut place = optimizer.entry("learning_rate").or_insert(Value::Float(0.0));
+    loop {
+        let Value::Table(schedule) = place else { return Some(place) };
+        let key = RATES.into_iter().find(|key| schedule.contains_key(*key));
+        place = schedule.get_mut(key.unwrap_or("then"))?;
+    }
+}
+
+impl Config {
+    pub(super) fn check_lr_find(&self) -> Result<(), Wrong> {
+        let Some(section) = &self.lr_find else { return Ok(()) };
+        if !SUGGESTIONS.contains(&section.suggest.as_str()) {
+            let e = unknown("there is no suggestion", &section.suggest, &SUGGESTIONS);
+            return Err(Wrong::of("lr_find.suggest", e));
+        }
+        section.options().check().map_err(|e| Wrong::of("lr_find", e))?;
+        let other = [("biggan", self.biggan.is_some()), ("fine_tune", self.fine_tune.is_some())];
+        if let Some((name, _)) = other.into_iter().find(|(_, is_there)| *is_there) {
+            let what = format!("there are both lr_find and {name}");
+            return Err(Wrong::new("lr_find", what).hint("leave one of them out"));
+        }
+        match rate_of(&mut self.optimizer.clone()) {
+            Some(_) => Ok(()),
+            None => Err(Wrong::new("optimizer.learning_rate", "lr_find cannot set a rate of this schedule")
+                .hint("write a number, or a schedule from one rate, such as { type = \"OneCycle\", … }")),
+        }
+    }
+
+    /// Trains with this rate, which was found: the highest one of a schedule.
+    pub fn set_found_rate(&mut self, rate: f64) {
+        if let Some(section) = &mut self.lr_find {
+            section.found = Some(rate);
+        }
+        if let Some(place) = rate_of(&mut self.optimizer) {
+            *place = Value::Float(rate);
+        }
+    }
+}
