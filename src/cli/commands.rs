@@ -5,9 +5,9 @@ use super::common::Common;
 use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::{
-    bench, check, chips, compare, compile, compile_here, completions, data, devices, doctor, env, evaluate,
-    export, generate, import, init, knobs, launch, lr_find, man, ops, plan, predict, quantize, resume, run,
-    selftest, setup, show, shrink, summary, sweep, tpu1, train, translate,
+    bench, check, chips, cloud, compare, compile, compile_here, completions, data, devices, doctor, env,
+    evaluate, export, generate, import, init, knobs, launch, lr_find, man, ops, plan, predict, quantize,
+    resume, run, selftest, setup, show, shrink, summary, sweep, tpu1, train, translate,
 };
 use clap::Subcommand;
 
@@ -99,6 +99,8 @@ commands! {
     Chips(chips::ChipsArgs),
     /// Simulate the first TPU (2015): where the cycles of a model go there, its array, and what other chips would need
     Tpu1(tpu1::Tpu1Args),
+    /// Write what a cloud, a cluster or a notebook needs to run a training there: scripts, manifests, notebooks
+    Cloud(cloud::CloudArgs),
     /// Write a commented TOML file with a whole training run
     Init(init::InitArgs),
     /// Print the graphs that a model is compiled from

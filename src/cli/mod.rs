@@ -5,6 +5,7 @@ mod bench;
 mod chart;
 mod check;
 mod chips;
+mod cloud;
 mod commands;
 mod common;
 mod compare;

@@ -65,6 +65,8 @@ pub struct TpuClusterResolver {
     pub hosts: Vec<String>,
     /// Slices that work together.
     pub slices: usize,
+    /// Which of them this machine is part of, from 0.
+    pub slice_id: usize,
     /// Device nodes of this machine.
     pub nodes: Vec<PathBuf>,
     /// What does not fit together.
@@ -122,12 +124,14 @@ impl TpuClusterResolver {
             worker: 0,
             hosts: hosts.unwrap_or_else(|| metadata.hosts()),
             slices: 1,
+            slice_id: 0,
             nodes: from.nodes,
             doubts: Vec::new(),
         };
         let worker = variable("TPU_WORKER_ID").or_else(|| metadata.ask("attributes/agent-worker-number"));
         found.worker = found.number("TPU_WORKER_ID", worker, 0);
         found.slices = found.number("MEGASCALE_NUM_SLICES", variable("MEGASCALE_NUM_SLICES"), 1).max(1);
+        found.slice_id = found.number("MEGASCALE_SLICE_ID", variable("MEGASCALE_SLICE_ID"), 0);
         found.look_for_doubts();
         Ok(found)
     }
@@ -181,7 +185,7 @@ impl TpuClusterResolver {
             lines.push(format!("host {} of {}: {}", self.worker, self.hosts.len(), self.hosts.join(", ")));
         }
         if self.slices > 1 {
-            lines.push(format!("{} slices work together", self.slices));
+            lines.push(format!("slice {} of {} that work together", self.slice_id, self.slices));
         }
         if !self.nodes.is_empty() {
             let nodes: Vec<String> = self.nodes.iter().map(|n| n.display().to_string()).collect();
@@ -200,18 +204,19 @@ impl TpuClusterResolver {
     /// runs on the machine that has the chips, and on a slice of several hosts on each of them, with the same arguments.
     ///
     /// # Errors
-    /// When this machine has no TPU; when which of the hosts it is does not fit together; or when several slices are to
-    /// work together, which is not offered.
+    /// When this machine has no TPU; or when which of the hosts, or of the slices, it is does not fit together.
     pub fn connect(&self) -> Result<()> {
         if self.nodes.is_empty() {
             let e = Error::new(ErrorKind::Unsupported, "this machine has no TPU")
                 .because(self.explain().join("; "));
             return Err(e.hint("run the program on the TPU VM itself (docs/guide/tpu.md); `systole compile MODEL --target v5e:2x2` needs none"));
         }
-        if self.slices > 1 {
-            let what = format!("{} slices are to work together, and Systole trains on one", self.slices);
-            let e = Error::new(ErrorKind::Unsupported, what).because(self.explain().join("; "));
-            return Err(e.hint("take one larger slice, of as many hosts as it needs"));
+        if self.slice_id >= self.slices {
+            let what = format!("this is slice {} of {}", self.slice_id, self.slices);
+            let e = Error::new(ErrorKind::Config, what).because("slices count from 0");
+            return Err(e.hint(
+                "set MEGASCALE_NUM_SLICES and MEGASCALE_SLICE_ID as `systole cloud` does, or unset both",
+            ));
         }
         if !self.hosts.is_empty() && self.worker >= self.hosts.len() {
             let what = format!("this is host {} of {}", self.worker, self.hosts.len());
@@ -222,17 +227,20 @@ impl TpuClusterResolver {
     }
 
     /// Whether the devices that were opened are those that the surroundings promise: process `index` of `count` is this
-    /// worker of the slice's hosts. A process that was opened for its own chips alone is nobody's partner.
+    /// worker of the slice's hosts. Hosts of several slices are counted slice by slice, as JAX does. A process that was opened
+    /// for its own chips alone is nobody's partner.
     ///
     /// # Errors
     /// When the two differ.
     pub fn check(&self, index: usize, count: usize) -> Result<()> {
-        if count <= 1 || self.hosts.is_empty() || (index, count) == (self.worker, self.hosts.len()) {
+        let hosts = self.hosts.len();
+        let (host, all) = (self.slice_id * hosts + self.worker, self.slices * hosts);
+        if count <= 1 || hosts == 0 || (index, count) == (host, all) {
             return Ok(());
         }
         let what = format!("the plugin says that this is process {index} of {count}");
         Err(Error::new(ErrorKind::Config, what)
-            .because(format!("the surroundings say host {} of {}", self.worker, self.hosts.len()))
+            .because(format!("the surroundings say host {host} of {all}"))
             .hint("`systole doctor` shows where they say it; unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES and start again on every host"))
     }
 }
@@ -366,8 +374,14 @@ mod tests {
             let e = found.check(index, count).unwrap_err().to_string();
             assert!(e.contains(&format!("process {index} of {count}")) && e.contains("host 1 of 2"), "{e}");
         }
-        let two = read("", &[&gke[..], &[("MEGASCALE_NUM_SLICES", "2")]].concat(), 4).unwrap();
-        assert!(two.connect().unwrap_err().to_string().contains("2 slices"));
+        let slices = |id| [&gke[..], &[("MEGASCALE_NUM_SLICES", "2"), ("MEGASCALE_SLICE_ID", id)]].concat();
+        let two = read("", &slices("1"), 4).unwrap();
+        assert!(two.connect().is_ok() && two.facts().iter().any(|f| f == "slice 1 of 2 that work together"));
+        // Its second host: two of the first slice stand before it.
+        assert!(two.check(3, 4).is_ok() && two.check(1, 2).is_err() && two.check(1, 4).is_err());
+        assert!(
+            read("", &slices("2"), 4).unwrap().connect().unwrap_err().to_string().contains("slice 2 of 2")
+        );
         let colab =
             read("", &[("COLAB_RELEASE_TAG", "2026"), ("TPU_ACCELERATOR_TYPE", "v5litepod-1")], 1).unwrap();
         assert_eq!((colab.surroundings, colab.slice.as_deref()), (Surroundings::Colab, Some("v5litepod-1")));

@@ -1,0 +1,205 @@
+//! Kubernetes on GKE: a JobSet with one pod for each machine, the node pool that it asks for, a guard within the cluster, the image.
+
+use super::facts::Facts;
+use super::file::File;
+use super::guard;
+use super::image;
+use super::job::Job;
+use super::shell::{script, word};
+use super::tpu_vm::topology;
+use super::yaml::yaml;
+use serde_json::{Value, json};
+use systole_ir::{Error, ErrorKind, Result};
+use systole_plan::Slice;
+
+/// Seconds that a pod has to save its run. Spot machines give pods 15 of their 30.
+const GRACE: (u32, u32) = (15, 60);
+/// Seconds of these that a step and the backup may take.
+const SAVING: (&str, &str) = ("12", "50");
+/// How often all pods start again after an error; a machine that is taken back does not count.
+const RESTARTS: u32 = 3;
+
+pub(super) fn files(job: &Job) -> Result<Vec<File>> {
+    let (slice, facts) = job.tpu("gke")?;
+    if facts.node(slice.chips).label.is_empty() {
+        let e = Error::new(ErrorKind::Config, format!("GKE has no {}", slice.generation)).at("--slice");
+        return Err(e.hint("take it as TPU VM: systole cloud tpu-vm"));
+    }
+    let bucket = job.needs_bucket("a pod's disk goes with the pod")?;
+    let image = job.needs_image()?;
+    let mut objects = Vec::new();
+    if let Some(text) = job.toml() {
+        objects.push(json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": named(&job.name), "data": {job.model(): text},
+        }));
+    }
+    objects.push(jobset(job, slice, facts, bucket, image));
+    objects.extend(guard::objects(&job.name, job.max_hours));
+    let documents: String = objects.iter().map(|object| format!("---\n{}", yaml(object))).collect();
+    let what = "A training as a JobSet: one pod a machine, all started again together.";
+    let pool = json!({"nodePool": pool(job, slice, facts)});
+    let pool = serde_json::to_string_pretty(&pool).unwrap_or_default() + "\n";
+    Ok(vec![
+        File::new("run.sh", "makes node pools, starts, watches, deletes", run(job, slice, bucket)),
+        File::new("delete.sh", "deletes what costs money", delete(job, slice)),
+        File::new("jobset.yaml", "the job, and its guard", job.heading(what, &job.cost()) + &documents),
+        File::new("node-pool.json", "the request: projects.locations.clusters.nodePools.create", pool),
+        image::dockerfile(),
+    ])
+}
+
+fn named(name: &str) -> Value {
+    json!({"name": name, "namespace": "default"})
+}
+
+fn jobset(job: &Job, slice: &Slice, facts: &Facts, bucket: &str, image: &str) -> Value {
+    let pods = facts.machines(slice.chips);
+    let mut metadata = named(&job.name);
+    // All pods of a slice on one node pool, and no others.
+    metadata["annotations"] =
+        json!({"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"});
+    json!({
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": metadata,
+        "spec": {
+            "failurePolicy": {
+                "maxRestarts": RESTARTS,
+                "rules": [
+                    {"name": "timeIsOver", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]},
+                    {
+                        "name": "machineTaken",
+                        "action": "RestartJobSetAndIgnoreMaxRestarts",
+                        "onJobFailureReasons": ["PodFailurePolicy"],
+                    },
+                ],
+            },
+            "replicatedJobs": [{
+                "name": "slice",
+                "replicas": slice.slices,
+                "template": {"spec": {
+                    "parallelism": pods,
+                    "completions": pods,
+                    "completionMode": "Indexed",
+                    "backoffLimit": 0,
+                    "activeDeadlineSeconds": job.max_hours * 3600,
+                    "podFailurePolicy": {"rules": [
+                        {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                    ]},
+                    "template": pod(job, slice, facts, bucket, image),
+                }},
+            }],
+        },
+    })
+}
+
+fn pod(job: &Job, slice: &Slice, facts: &Facts, bucket: &str, image: &str) -> Value {
+    let mut selector = json!({
+        "cloud.google.com/gke-tpu-accelerator": facts.node(slice.chips).label,
+        "cloud.google.com/gke-tpu-topology": topology(slice),
+    });
+    let attributes = json!({"bucketName": bucket, "mountOptions": "implicit-dirs"});
+    let mut mounts = vec![json!({"name": "runs", "mountPath": "/runs"})];
+    let mut volumes = vec![
+        json!({"name": "runs", "csi": {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": attributes}}),
+    ];
+    let mut model = job.model().to_string();
+    if job.toml().is_some() {
+        mounts.push(json!({"name": "config", "mountPath": "/config"}));
+        volumes.push(json!({"name": "config", "configMap": {"name": job.name}}));
+        model = format!("/config/{model}");
+    }
+    let mut command = vec!["systole".to_string()];
+    command.extend(job.command(&model, &format!("/runs/{}", job.name)));
+    let chips = json!({"google.com/tpu": facts.chips_of_a_machine(slice.chips)});
+    let container = json!({
+        "name": "train",
+        "image": image,
+        "command": command,
+        "env": variables(job, slice),
+        "ports": [{"containerPort": 8471}, {"containerPort": 8081}],
+        "resources": {"requests": chips, "limits": chips},
+        "volumeMounts": mounts,
+    });
+    let mut spec = json!({
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": if job.spot { GRACE.0 } else { GRACE.1 },
+        // It may read and write the bucket: run.sh says how.
+        "serviceAccountName": "systole",
+        "containers": [container],
+        "volumes": volumes,
+    });
+    if job.spot {
+        selector["cloud.google.com/gke-spot"] = json!("true");
+        let key = "cloud.google.com/gke-spot";
+        spec["tolerations"] =
+            json!([{"key": key, "operator": "Equal", "value": "true", "effect": "NoSchedule"}]);
+    }
+    spec["nodeSelector"] = selector;
+    json!({"metadata": {"annotations": {"gke-gcsfuse/volumes": "true"}}, "spec": spec})
+}
+
+/// What the program and libtpu are told. GKE itself says which host of its slice a pod is.
+fn variables(job: &Job, slice: &Slice) -> Value {
+    let grace = if job.spot { SAVING.0 } else { SAVING.1 };
+    let mut all = vec![json!({"name": "SYSTOLE_GRACE", "value": grace})];
+    if slice.slices > 1 {
+        let first = format!("{0}-slice-0-0.{0}", job.name);
+        let index = json!({"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}});
+        all.push(json!({"name": "MEGASCALE_COORDINATOR_ADDRESS", "value": first}));
+        all.push(json!({"name": "MEGASCALE_PORT", "value": "8081"}));
+        all.push(json!({"name": "MEGASCALE_NUM_SLICES", "value": slice.slices.to_string()}));
+        all.push(json!({"name": "MEGASCALE_SLICE_ID", "valueFrom": index}));
+    }
+    all.into()
+}
+
+/// Its machines come when pods ask for them, all of a slice at once, and go when no pod does.
+fn pool(job: &Job, slice: &Slice, facts: &Facts) -> Value {
+    let machines = facts.machines(slice.chips);
+    let mut config = json!({
+        "machineType": facts.machine_type(slice.chips),
+        "oauthScopes": ["https://www.googleapis.com/auth/cloud-platform"],
+        "workloadMetadataConfig": {"mode": "GKE_METADATA"},
+        "resourceLabels": {"made-by": "systole"},
+    });
+    if job.spot {
+        config["spot"] = json!(true);
+    }
+    let mut pool = json!({
+        "name": format!("{}-0", job.name),
+        "initialNodeCount": 0,
+        "locations": [job.region.zone],
+        "autoscaling": {"enabled": true, "totalMinNodeCount": 0, "totalMaxNodeCount": machines, "locationPolicy": "ANY"},
+        "config": config,
+    });
+    if machines > 1 {
+        pool["placementPolicy"] = json!({"type": "COMPACT", "tpuTopology": topology(slice)});
+    }
+    pool
+}
+
+fn settings(job: &Job, slice: &Slice, bucket: &str) -> [(&'static str, String); 4] {
+    [
+        ("NAME", word(&job.name)),
+        ("SLICES", slice.slices.to_string()),
+        ("MAX_HOURS", job.max_hours.to_string()),
+        ("BUCKET", word(bucket)),
+    ]
+}
+
+fn run(job: &Job, slice: &Slice, bucket: &str) -> String {
+    let needs = format!(
+        "#\n# Needs gcloud, kubectl, a cluster of GKE in the region {} with the add-on GcsFuseCsiDriver and workload identity, JobSet in it,\n\
+         # a quota for these chips, and the image (Dockerfile): docs/guide/cloud.md has the commands.\n#\n#   CLUSTER=NAME ./run.sh\n",
+        job.region.region
+    );
+    let what =
+        "Makes the node pools, starts the job, shows what it says, and deletes both when it has ended.";
+    script(&(job.heading(what, &job.cost()) + &needs), &settings(job, slice, bucket), include_str!("gke.sh"))
+}
+
+fn delete(job: &Job, slice: &Slice) -> String {
+    let what = "Deletes the job and its node pools. They cost money until then.";
+    script(&job.heading(what, &job.cost()), &settings(job, slice, "")[..2], include_str!("gke_delete.sh"))
+}

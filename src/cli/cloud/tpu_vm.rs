@@ -1,0 +1,88 @@
+//! A Cloud TPU by `gcloud`: the request to the queue, a script that creates, copies, starts, watches and deletes, one that only deletes,
+//! and what runs on the machines.
+
+use super::file::File;
+use super::job::Job;
+use super::shell::{array, script, word};
+use serde_json::{Value, json};
+use systole_ir::{Error, ErrorKind, Result};
+use systole_plan::Slice;
+
+/// A request that is not filled in a day fails.
+const WAITS: &str = "86400s";
+
+pub(super) fn files(job: &Job) -> Result<Vec<File>> {
+    let (slice, facts) = job.tpu("tpu-vm")?;
+    let Some(api) = facts.api else {
+        let e = Error::new(ErrorKind::Config, format!("{} has no TPU VMs", slice.generation)).at("--slice");
+        return Err(e.hint("it is offered by GKE: systole cloud gke"));
+    };
+    let bucket = match (job.spot, job.chips.machines() > 1) {
+        (true, _) => Some(job.needs_bucket("machines lose their disks when they are taken back")?),
+        (_, true) => Some(job.needs_bucket("all machines must see the folder that the run is in")?),
+        _ => job.bucket.as_deref(),
+    };
+    let out = bucket.map_or_else(|| "run".into(), |_| format!("runs/{}", job.name));
+    let settings = [
+        ("NAME", word(&job.name)),
+        ("ZONE", word(&job.region.zone)),
+        ("SLICES", slice.slices.to_string()),
+        ("MAX_HOURS", job.max_hours.to_string()),
+        ("SPOT", if job.spot { "yes" } else { "no" }.into()),
+        ("BUCKET", word(bucket.unwrap_or_default())),
+        ("MODEL_FILE", job.toml().map_or_else(String::new, |_| word(job.model()))),
+        ("COMMAND", array(&job.command(job.model(), &out))),
+    ];
+    let needs = format!(
+        "#\n# Needs gcloud (gcloud auth login; gcloud config set project PROJECT), the API (gcloud services enable\n\
+         # tpu.googleapis.com) and a quota for these chips in {}. The machine's own guard deletes it where this shell is gone.\n",
+        job.region.zone
+    );
+    let what = "Trains on a Cloud TPU: asks for the machines, copies the program, starts it, watches it, deletes them.";
+    let run = script(&(job.heading(what, &job.cost()) + &needs), &settings, include_str!("tpu_vm.sh"));
+    let delete = script(
+        &job.heading("Deletes what run.sh asked for. It costs money until then.", &job.cost()),
+        &settings[..2],
+        "gcloud compute tpus queued-resources delete \"$NAME\" --zone=\"$ZONE\" --force --quiet\n",
+    );
+    let request =
+        serde_json::to_string_pretty(&request(job, slice, api, facts.runtime)).unwrap_or_default() + "\n";
+    Ok(vec![
+        File::new("run.sh", "asks for machines, copies, starts, watches, deletes", run),
+        File::new("delete.sh", "deletes what costs money", delete),
+        File::new("queued-resource.json", "the request: projects.locations.queuedResources.create", request),
+        File::new("machine.sh", "what run.sh does on each machine", include_str!("machine.sh").into()),
+    ])
+}
+
+/// A `QueuedResource` of the API, v2. `PROJECT` is put in by the script.
+fn request(job: &Job, slice: &Slice, api: &str, runtime: &str) -> Value {
+    let mut node = json!({
+        "runtimeVersion": runtime,
+        // As gcloud asks for it: the program fetches libtpu from the network.
+        "networkConfig": {"network": "default", "enableExternalIps": true},
+        "serviceAccount": {"scope": ["https://www.googleapis.com/auth/cloud-platform"]},
+        "labels": {"made-by": "systole"},
+    });
+    // A topology of one's own has no name.
+    match slice.name.contains(':') {
+        true => node["acceleratorConfig"] = json!({"type": api, "topology": topology(slice)}),
+        false => node["acceleratorType"] = json!(slice.name),
+    }
+    let mut spec = json!({"parent": format!("projects/PROJECT/locations/{}", job.region.zone)});
+    match slice.slices {
+        1 => spec["nodeId"] = json!(job.name),
+        n => spec["multisliceParams"] = json!({"nodeCount": n, "nodeIdPrefix": job.name}),
+    }
+    spec["node"] = node;
+    let mut request = json!({"tpu": {"nodeSpec": [spec]}, "queueingPolicy": {"validUntilDuration": WAITS}});
+    if job.spot {
+        request["spot"] = json!({});
+    }
+    request
+}
+
+/// `4x4`.
+pub(super) fn topology(slice: &Slice) -> String {
+    slice.topology.iter().map(ToString::to_string).collect::<Vec<_>>().join("x")
+}

@@ -1,0 +1,29 @@
+POLL=${POLL:-30}   # seconds between two looks
+PROJECT=$(gcloud config get-value project 2>/dev/null || true)
+
+say() { printf '[run.sh] %s\n' "$*" >&2; }
+fail() { say "$*" && exit 1; }
+
+[[ -n $PROJECT && $PROJECT != "(unset)" ]] || fail "no project is chosen: gcloud config set project PROJECT"
+[[ -z $MODEL_FILE ]] || gcloud storage cp "$MODEL_FILE" "gs://$BUCKET/$NAME/$MODEL_FILE"
+
+# The request stands in job.json.
+answer=$(curl -fsS -X POST -H @<(printf 'Authorization: Bearer %s' "$(gcloud auth print-access-token)") \
+    -H 'Content-Type: application/json' --data @job.json \
+    "https://$REGION-aiplatform.googleapis.com/v1/projects/$PROJECT/locations/$REGION/customJobs")
+job=$(sed -n 's/.*"name": *"\([^"]*\/customJobs\/[^"]*\)".*/\1/p' <<<"$answer" | head -n 1)
+[[ -n $job ]] || fail "Vertex AI answered without a job: $answer"
+echo "$job" >job.name
+say "the job runs there, also without this shell: $job"
+
+# Ctrl-C ends only what is shown.
+gcloud ai custom-jobs stream-logs "$job" --region="$REGION" || true
+while :; do
+    case $(gcloud ai custom-jobs describe "$job" --region="$REGION" --format='value(state)' || true) in
+    JOB_STATE_SUCCEEDED) say "done: gcloud storage cp -r gs://$BUCKET/$NAME/run ." && exit 0 ;;
+    JOB_STATE_FAILED | JOB_STATE_CANCELLED | JOB_STATE_EXPIRED)
+        fail "the job ended before the run did; ./run.sh sends it again, and it goes on from gs://$BUCKET/$NAME/run"
+        ;;
+    esac
+    sleep "$POLL"
+done

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Deletes what run.sh asked for. It costs money until then.
+#
+# v5litepod-8 in us-central1-a: $9.60 an hour on demand in us-central1 (price of 2026-11-22), at most $19.20 in 2 h.
+# Written by `systole cloud`, with mine.toml. docs/guide/cloud.md says what of it was run, and what only checked.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+NAME=systole-mine
+ZONE=us-central1-a
+
+gcloud compute tpus queued-resources delete "$NAME" --zone="$ZONE" --force --quiet

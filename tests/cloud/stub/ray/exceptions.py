@@ -1,0 +1,2 @@
+class RayError(Exception):
+    """What Ray raises where a machine is lost."""
