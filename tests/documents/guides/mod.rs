@@ -13,7 +13,7 @@ mod table;
 use crate::{read, same_or_bless};
 
 /// The pages that are tested here.
-const PAGES: [&str; 8] = [
+const PAGES: [&str; 9] = [
     "models",
     "fine-tuning",
     "configuration",
@@ -22,6 +22,7 @@ const PAGES: [&str; 8] = [
     "callbacks",
     "programs",
     "int8",
+    "onnx",
 ];
 
 fn page(name: &str) -> String {
