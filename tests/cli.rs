@@ -537,3 +537,70 @@ fn models_become_int8_files_that_run_and_predict() {
     std::fs::write(f.path("cut.tflite"), &whole[..whole.len() / 2]).unwrap();
     f.run(&["summary", "cut.tflite"]).fails(1, &["no sound .tflite model", "cut.tflite", "try: "]);
 }
+
+/// The first numbers of the first result.
+fn first(ran: &Value) -> Vec<f64> {
+    ran["results"][0]["first"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+#[test]
+fn models_become_onnx_files_that_run() {
+    use systole_program::files::{Format, stored, write};
+    let f = Folder::with_data("onnx");
+    f.train("m");
+    f.run(&["export", "m", "--format=tflite", "--out=f.tflite"]).ok();
+    f.run(&["export", "m", "--format=onnx", "--out=f.onnx"]).ok();
+    let pixels = |n: usize| (0..n * 784).flat_map(|i| (i as f32 % 7.0 / 7.0).to_le_bytes()).collect();
+    for n in [1, 3] {
+        let x = stored("f32", &[n, 28, 28, 1], pixels(n)).unwrap();
+        write(&f.path(&format!("{n}.npz")), Format::Npz, vec![("arg0".into(), x)]).unwrap();
+    }
+    let right = f.run(&["run", "f.tflite", "--input=1.npz", "--json"]).ok().json();
+    for device in ["cpu", "ref"] {
+        let done = f.run(&["run", "f.onnx", "--input=3.npz", "--json", "--device", device]).ok();
+        assert!(done.err.contains("leaves open: N = 3"), "{}", done.err);
+        let made = done.json();
+        assert_eq!(made["results"][0]["type"], "f32[3, 10]", "{made}");
+        let pairs: Vec<_> = first(&made).into_iter().zip(first(&right)).collect();
+        assert!(pairs.len() == 8 && pairs.iter().all(|(a, b)| (a - b).abs() < 1e-5), "{pairs:?}");
+    }
+    let ops = f.run(&["summary", "f.onnx", "--json"]).ok().json();
+    assert_eq!(
+        (&ops["opset"], &ops["inputs"][0]["sizes"][0], &ops["error"]),
+        (&17.into(), &"N".into(), &Value::Null)
+    );
+    assert!(f.run(&["summary", "f.onnx"]).ok().out.contains("Input "));
+    let shown = f.run(&["show", "f.onnx", "--dim", "N=2"]).ok();
+    assert!(shown.out.contains("tensor<2x10xf32>") && shown.err.contains("N = 2"), "{}", shown.out);
+    f.run(&["translate", "f.onnx", "f.mlir"]).ok();
+    let again = f.run(&["run", "f.mlir", "--input=1.npz", "--json"]).ok().json();
+    assert!(first(&again).iter().zip(first(&right)).all(|(a, b)| (a - b).abs() < 1e-5), "{again}");
+    f.run(&["run", "f.onnx", "--dim", "M=2", "--random=1"]).fails(1, &["no size of the name M", "it has N"]);
+    f.run(&["run", "f.mlir", "--dim", "N=2", "--random=1"]).fails(1, &["no open sizes", "--dim"]);
+    f.run(&["run", "f.onnx", "--dim", "N", "--random=1"]).fails(2, &["NAME=N"]);
+
+    let int8 = [
+        "export",
+        "m",
+        "--format=onnx",
+        "--int8",
+        "--data-dir=data",
+        "--samples=20",
+        "--out=i.onnx",
+        "--json",
+    ];
+    f.run(&int8).ok();
+    let ops = f.run(&["summary", "i.onnx", "--json"]).ok().json();
+    assert_eq!(
+        (&ops["inputs"][0]["dtype"], &ops["operators"][0]["op"]),
+        (&"i8".into(), &"DequantizeLinear".into())
+    );
+    f.run(&["run", "i.onnx", "--random=3", "--dim=N=2"]).ok();
+    f.run(&["export", "m", "--format=onnx", "--dynamic", "--out=d.onnx"])
+        .fails(2, &["--dynamic", "--format tflite"]);
+    f.run(&["quantize", "m", "--out=e.onnx", "--target=edgetpu"]).fails(2, &["Edge TPU", ".tflite"]);
+    let whole = std::fs::read(f.path("f.onnx")).unwrap();
+    std::fs::write(f.path("cut.onnx"), &whole[..whole.len() / 2]).unwrap();
+    f.run(&["run", "cut.onnx", "--random=1"]).fails(1, &["cut.onnx"]);
+    f.run(&["summary", "cut.onnx"]).fails(1, &["cut.onnx"]);
+}

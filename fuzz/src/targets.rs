@@ -11,7 +11,7 @@ use systole_tflite::{Field, Interpreter, Model, Op, Operator, Quantization, Tens
 /// Name, what takes the bytes, valid inputs.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("tfrecord", tfrecord, tfrecord_seeds),
     ("example", example, example_seeds),
     ("idx", idx, idx_seeds),
@@ -20,6 +20,7 @@ pub const TARGETS: [Target; 8] = [
     ("bytecode", bytecode, bytecode_seeds),
     ("text", text, text_seeds),
     ("tflite", tflite, tflite_seeds),
+    ("onnx", onnx, onnx_seeds),
 ];
 
 pub fn tfrecord(bytes: &[u8]) {
@@ -247,4 +248,61 @@ fn tflite_seeds() -> Vec<Vec<u8>> {
         ..Model::default()
     };
     [model, sum].iter().map(|m| m.to_bytes().expect("a file")).collect()
+}
+
+/// Reads a model and builds its graph.
+pub fn onnx(bytes: &[u8]) {
+    if let Ok(model) = systole_onnx::Model::from_bytes("fuzz", bytes) {
+        let _ = model.import(&systole_onnx::Sizes::default());
+    }
+}
+
+fn onnx_seeds() -> Vec<Vec<u8>> {
+    use systole_onnx::{Attribute, Model, Node, Port, Size};
+    let port = |name: &str, sizes: &[usize]| Port {
+        name: name.into(),
+        dtype: Some(DType::F32),
+        sizes: Some(
+            [vec![Size::Named("N".into())], sizes.iter().map(|&s| Size::Known(s)).collect()].concat(),
+        ),
+    };
+    let model = |constants: &[(&str, &[usize])], shape: &[i64], nodes: Vec<Node>, input: &[usize]| {
+        let mut m = Model { ir_version: 8, opset: 17, ..Model::default() };
+        for (name, dims) in constants {
+            let n = dims.iter().product();
+            let value = Literal::from_slice(*dims, &vec![0.5f32; n]).expect("an array");
+            m.graph.constants.insert((*name).into(), value);
+        }
+        let shape = Literal::from_slice([shape.len()], shape).expect("a list");
+        m.graph.constants.insert("shape".into(), shape);
+        (m.graph.nodes, m.graph.inputs) = (nodes, vec![port("x", input)]);
+        m.graph.outputs = vec![port("y", &[])];
+        m.to_bytes()
+    };
+    let dense = vec![
+        Node::new("MatMul", ["x", "w"], "a"),
+        Node::new("Relu", ["a"], "b"),
+        Node::new("Reshape", ["b", "shape"], "c"),
+        Node::new("Softmax", ["c"], "y").with("axis", Attribute::Int(-1)),
+    ];
+    let pictures = vec![
+        Node::new("Conv", ["x", "w", "b"], "a").ints("pads", [1, 1, 1, 1]).ints("strides", [1, 2]),
+        Node::new("AveragePool", ["a"], "c")
+            .ints("kernel_shape", [2, 2])
+            .with("ceil_mode", Attribute::Int(1)),
+        Node::new("Pad", ["c", "shape"], "d"),
+        Node::new("Transpose", ["d"], "y").ints("perm", [0, 2, 3, 1]),
+    ];
+    let moved = vec![
+        Node::new("Shape", ["x"], "s"),
+        Node::new("Gather", ["s", "zero"], "n").with("axis", Attribute::Int(0)),
+        Node::new("Slice", ["x", "zero", "shape", "shape"], "a"),
+        Node::new("ReduceMean", ["a"], "b").ints("axes", [-1]),
+        Node::new("QuantizeLinear", ["b", "w"], "y"),
+    ];
+    vec![
+        model(&[("w", &[3, 4])], &[-1, 2, 2], dense, &[3]),
+        model(&[("w", &[2, 1, 3, 3]), ("b", &[2])], &[0, 0, 1, 1, 0, 0, 1, 1], pictures, &[1, 4, 4]),
+        model(&[("w", &[]), ("zero", &[1])], &[1], moved, &[2, 3]),
+    ]
 }

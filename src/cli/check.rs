@@ -16,7 +16,7 @@ use systole_program::summary::{self, Summary};
 
 #[derive(Args)]
 pub(crate) struct CheckArgs {
-    /// A program: StableHLO text or bytecode; `-` reads standard input
+    /// A program: StableHLO text or bytecode, or an ONNX model; `-` reads standard input
     #[arg(value_name = "FILE")]
     program: String,
     #[command(flatten)]
@@ -65,8 +65,9 @@ impl PairArgs {
     /// The program's arguments as the arrays of its graph, drawn where none are given, and where they are from.
     pub(crate) fn arguments(&self, program: &Imported) -> Result<(Vec<Literal>, String)> {
         let random = self.inputs.random.or(self.inputs.input.is_none().then_some(0));
-        let InputArgs { input, function, .. } = &self.inputs;
-        let inputs = InputArgs { input: input.clone(), function: function.clone(), random };
+        let InputArgs { input, function, dims, .. } = &self.inputs;
+        let inputs =
+            InputArgs { input: input.clone(), function: function.clone(), dims: dims.clone(), random };
         let (values, given) = inputs.values(program)?;
         Ok((values.into_iter().flatten().collect(), given))
     }
@@ -82,6 +83,7 @@ impl PairArgs {
         let function =
             self.inputs.function.as_ref().map_or(String::new(), |f| format!(" --function {}", quoted(f)));
         function
+            + &self.inputs.dims.words()
             + &match (&self.inputs.input, self.inputs.random) {
                 (Some(path), _) => format!(" --input {}", quoted(path)),
                 (None, seed) => format!(" --random {}", seed.unwrap_or(0)),

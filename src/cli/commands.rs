@@ -62,19 +62,19 @@ commands! {
     Generate(generate::GenerateArgs),
     /// Look at data, convert, count, check and time them, follow one element through a pipeline
     Data(data::DataCommand),
-    /// Show a model's layers, shapes and numbers of weights, or a .tflite file's operators and scales
+    /// Show a model's layers, shapes and numbers of weights, or a .tflite or .onnx file's operators
     Summary(summary::SummaryArgs),
     /// Read weights of PyTorch, Hugging Face or Keras into a model file; nothing in them is executed
     Import(import::ImportArgs),
-    /// Write a model's weights for Keras, PyTorch or as safetensors, or the model as .tflite
+    /// Write a model's weights for Keras, PyTorch or as safetensors, or the model as .tflite or ONNX
     Export(export::ExportArgs),
-    /// Turn a trained model into one of eight-bit integers: a .tflite file, and what that costs in accuracy
+    /// Turn a trained model into one of eight-bit integers: a .tflite or .onnx file, and what that costs in accuracy
     Quantize(quantize::QuantizeArgs),
     /// Measure how fast training steps, predictions and single operations run on synthetic data
     Bench(bench::BenchArgs),
     /// Compile a training step for a TPU slice that is not here, with Google's own compiler
     Compile(compile::CompileArgs),
-    /// Run a program of another system: StableHLO text or bytecode, as JAX, PyTorch/XLA or `systole show` write it, or a .tflite file
+    /// Run a program of another system: StableHLO text or bytecode, as JAX, PyTorch/XLA or `systole show` write it, an ONNX model, or a .tflite file
     Run(run::RunArgs),
     /// Find the first op of a program whose value differs between two devices
     Check(check::CheckArgs),

@@ -2,7 +2,7 @@
 
 use super::common::Common;
 use super::outcome::{Failure, Outcome, Run};
-use super::program;
+use super::program::{self, DimArgs};
 use super::screen::{Screen, number_of};
 use super::target::{Target, config_of, set_all};
 use crate::config::Draft;
@@ -21,7 +21,7 @@ use systole_runtime::{AheadOfTime, AheadReport, AheadRequest, AheadSlice, Roles}
 
 #[derive(Args)]
 pub(crate) struct CompileArgs {
-    /// A preset, a TOML file, a model file, or a program: StableHLO text or bytecode
+    /// A preset, a TOML file, a model file, or a program: StableHLO text or bytecode, or an ONNX model
     #[arg(value_name = "PRESET | FILE")]
     program: String,
     /// The TPU slice: a cloud's name (v2-8, v5litepod-16, v6e-256), or chips along the axes (v5e:2x2); or GPUs of one
@@ -66,6 +66,8 @@ pub(crate) struct CompileArgs {
     /// Seconds that the compiler may take
     #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     time_limit: u64,
+    #[command(flatten)]
+    dims: DimArgs,
 }
 
 impl Run for CompileArgs {
@@ -167,7 +169,7 @@ fn step(args: &CompileArgs, machine: &Machine) -> Result<Step, Failure> {
             let hint = "leave the option out; --partitions says over how many devices";
             return Err(refused(option, "a StableHLO file says itself how its arrays are split", hint));
         }
-        let program = program::text(&args.program)?;
+        let program = program::text(&args.program, &args.dims)?;
         return Ok(Step { program, partitions: args.partitions.unwrap_or(1) as usize, split: None });
     }
     if args.partitions.is_some() {

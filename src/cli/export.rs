@@ -1,4 +1,5 @@
-//! `systole export`: a model's weights as a file of Keras, PyTorch or safetensors, or the model as `.tflite`.
+//! `systole export`: a model's weights as a file of Keras, PyTorch or safetensors, or the model as
+//! `.tflite` or ONNX.
 
 use super::common::Common;
 use super::import::{rows_json, rows_table};
@@ -21,19 +22,19 @@ pub(crate) struct ExportArgs {
     /// Whose file it becomes
     #[arg(long, value_name = "NAME")]
     format: FormatName,
-    /// The file to write: .keras (with the layers) or .weights.h5, .pt, .safetensors, .tflite
+    /// The file to write: .keras (with the layers) or .weights.h5, .pt, .safetensors, .tflite, .onnx
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
     /// Replace the file when it exists
     #[arg(long)]
     force: bool,
-    /// .tflite: weights, inputs, outputs and all between in eight bits, with ranges found on training data
+    /// .tflite and ONNX: weights, inputs, outputs and all between in eight bits, with ranges found on training data
     #[arg(long, conflicts_with_all = ["dynamic", "float"])]
     int8: bool,
     /// .tflite: weights in eight bits, all else in floats
     #[arg(long, conflicts_with = "float")]
     dynamic: bool,
-    /// .tflite: all in floats, as is the default
+    /// .tflite and ONNX: all in floats, as is the default
     #[arg(long)]
     float: bool,
     #[command(flatten)]
@@ -51,6 +52,8 @@ pub(crate) enum FormatName {
     Safetensors,
     /// The model for LiteRT (TensorFlow Lite) and the Edge TPU: a .tflite file
     Tflite,
+    /// The model for ONNX Runtime and others: an .onnx file, operators of version 17
+    Onnx,
 }
 
 impl FormatName {
@@ -61,6 +64,7 @@ impl FormatName {
             FormatName::Torch => (Some(Format::Torch), &[".pt", ".pth", ".bin"]),
             FormatName::Safetensors => (Some(Format::Safetensors), &[".safetensors"]),
             FormatName::Tflite => (None, &[".tflite"]),
+            FormatName::Onnx => (None, &[".onnx"]),
         }
     }
 }
@@ -82,7 +86,9 @@ fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
     let Some(format) = format else { return lite(args, screen) };
     if args.int8 || args.dynamic || args.float || !args.quant.is_empty() {
         let e = Error::new(ErrorKind::Config, "files of weights alone are not quantised").at("--format");
-        return Err(Failure::usage(e.hint("choose --format tflite, or leave --int8 and its options out")));
+        return Err(Failure::usage(
+            e.hint("choose --format tflite or onnx, or leave --int8 and its options out"),
+        ));
     }
     let file = run_folder::model_file(&args.model)?;
     let model = Model::load_to_predict(&file)?;
@@ -112,8 +118,13 @@ fn lite(args: &ExportArgs, screen: &Screen) -> Outcome {
         (_, true) => Kind::Dynamic,
         _ => Kind::Float,
     };
+    if kind == Kind::Dynamic && matches!(args.format, FormatName::Onnx) {
+        let e = Error::new(ErrorKind::Config, "ONNX models have no weights of eight bits alone here")
+            .at("--dynamic");
+        return Err(Failure::usage(e.hint("add --int8 instead, or choose --format tflite")));
+    }
     if kind != Kind::Int8 && !args.quant.is_empty() {
-        let e = Error::new(ErrorKind::Config, "only --int8 looks at data").at("--format tflite");
+        let e = Error::new(ErrorKind::Config, "only --int8 looks at data").at("--format");
         return Err(Failure::usage(e.hint("add --int8, or leave the options of calibration out")));
     }
     quantize::make(&args.model, kind, &args.quant, &args.out, screen)

@@ -30,6 +30,7 @@ mod launch;
 mod lite;
 mod lr_find;
 mod man;
+mod onnx;
 mod ops;
 mod outcome;
 mod own_data;

@@ -1,7 +1,8 @@
-//! `systole quantize`: a trained model in eight-bit integers, and what that costs in accuracy.
+//! `systole quantize`: a trained model in eight-bit integers, as `.tflite` or ONNX, and what that costs in accuracy.
 
 use super::common::{Common, DataArgs};
 use super::lite;
+use super::onnx;
 use super::outcome::{Failure, Outcome, Run, check_out};
 use super::run_folder;
 use super::screen::{Screen, table};
@@ -27,7 +28,7 @@ pub(crate) struct QuantizeArgs {
     model: String,
     #[command(flatten)]
     quant: QuantArgs,
-    /// The file to write, .tflite
+    /// The file to write, .tflite or .onnx
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
     /// Replace the file when it exists
@@ -183,18 +184,23 @@ impl QuantArgs {
 
 impl Run for QuantizeArgs {
     fn run(self, _: &Common, screen: &Screen) -> Outcome {
-        if !lite::is_lite(&self.out.display().to_string()) {
+        let name = self.out.display().to_string();
+        if !lite::is_lite(&name) && !onnx::is_onnx(&name) {
             let e =
                 Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
-            return Err(Failure::usage(e.at("--out").hint("end it in .tflite")));
+            return Err(Failure::usage(e.at("--out").hint("end it in .tflite or .onnx")));
         }
         check_out(&self.out, self.force)?;
         make(&self.model, Kind::Int8, &self.quant, &self.out, screen)
     }
 }
 
-/// Writes a model as `.tflite`, and says what became of it.
+/// Writes a model as `.tflite` or ONNX, as the file's name says, and says what became of it.
 pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen: &Screen) -> Outcome {
+    if args.target.is_some() && onnx::is_onnx(&out.display().to_string()) {
+        let e = Error::new(ErrorKind::Config, "the Edge TPU takes .tflite files").at("--target");
+        return Err(Failure::usage(e.hint("end --out in .tflite, or leave the option out")));
+    }
     let file = run_folder::model_file(model)?;
     let layers = Model::load_to_predict(&file)?;
     let float = lower(&layers).at(|| file.clone())?;
@@ -493,7 +499,10 @@ fn write(made: &mut systole_tflite::Model, layers: &Model, out: &Path) -> Result
     if !layers.class_names.is_empty() {
         made.notes.insert(format!("{}class_names", lite::NOTE), json!(layers.class_names).to_string());
     }
-    let bytes = made.to_bytes()?;
+    let bytes = match onnx::is_onnx(&out.display().to_string()) {
+        true => systole_onnx::export(made)?.to_bytes(),
+        false => made.to_bytes()?,
+    };
     write_atomically(&Disk, out, &[&bytes])?;
     Ok(bytes.len())
 }

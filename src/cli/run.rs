@@ -11,17 +11,16 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_ir::{Error, ErrorKind, Literal, Result, Scalar};
 use systole_mlir::import::Imported;
-use systole_mlir::syntax::Module;
 use systole_program::files::{self, Format};
-use systole_program::open;
+use systole_program::open::{self, Source};
 use systole_program::run::{Ran, Runner};
 use systole_program::summary::Summary;
 use systole_runtime::backend;
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// A program: StableHLO text (as JAX, PyTorch/XLA and `systole show --stage stablehlo` write it) or bytecode, or a
-    /// .tflite file; `-` reads standard input
+    /// A program: StableHLO text (as JAX, PyTorch/XLA and `systole show --stage stablehlo` write it) or bytecode, an ONNX model,
+    /// or a .tflite file; `-` reads standard input
     #[arg(value_name = "FILE")]
     program: String,
     #[command(flatten)]
@@ -46,9 +45,9 @@ fn run(args: &RunArgs, screen: &Screen) -> Outcome {
     }
     let format =
         args.output.as_deref().map(Format::of).transpose().map_err(|e| Failure::usage(e.at("--output")))?;
-    let (module, functions) = args.inputs.functions(&args.program)?;
+    let (source, functions) = args.inputs.functions(&args.program)?;
     if let [function] = &functions[..] {
-        let (object, code) = run_one(args, &module, function.as_deref(), format, screen)?;
+        let (object, code) = run_one(args, &source, function.as_deref(), format, screen)?;
         object.into_iter().for_each(|o| screen.object(&o));
         return Ok(code);
     }
@@ -63,7 +62,7 @@ fn run(args: &RunArgs, screen: &Screen) -> Outcome {
     }
     let (mut objects, mut failed) = (Vec::new(), 0);
     for name in functions.iter().flatten() {
-        match run_one(args, &module, Some(name), None, screen) {
+        match run_one(args, &source, Some(name), None, screen) {
             Ok((object, code)) => {
                 failed += usize::from(code != 0);
                 objects.extend(object);
@@ -86,13 +85,13 @@ fn run(args: &RunArgs, screen: &Screen) -> Outcome {
 /// Runs one function; what there is to tell as an object, and the exit code.
 fn run_one(
     args: &RunArgs,
-    module: &Module,
+    source: &Source,
     function: Option<&str>,
     format: Option<Format>,
     screen: &Screen,
 ) -> Result<(Option<Value>, u8)> {
     let told = |e: Error| e.at(program::called(&args.program).to_string());
-    let program = open::function(module, function).map_err(told)?;
+    let program = open::function(source, function).map_err(told)?.imported;
     if let Some(format) = format {
         program.interface.results.iter().try_for_each(|face| format.check(&face.element.name()))?;
     }

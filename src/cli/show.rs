@@ -3,7 +3,7 @@
 use super::common::Common;
 use super::kernels;
 use super::outcome::{Failure, Outcome, Run};
-use super::program;
+use super::program::{self, DimArgs};
 use super::schedule::{self, ScheduleArgs};
 use super::screen::Screen;
 use super::target::{Target, config_of};
@@ -17,7 +17,7 @@ use systole_runtime::CompileOptions;
 
 #[derive(Args)]
 pub(crate) struct ShowArgs {
-    /// A model file or the folder of a run, a preset, a TOML file, or a program: StableHLO text or bytecode
+    /// A model file or the folder of a run, a preset, a TOML file, or a program: StableHLO text or bytecode, or an ONNX model
     target: String,
     /// What to print: a graph, or the program after a pass, stage or rule of the compiler
     #[arg(long, value_name = "NAME", default_value = "traced", value_parser = stages())]
@@ -34,6 +34,8 @@ pub(crate) struct ShowArgs {
     /// Samples in a step [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: Option<u64>,
+    #[command(flatten)]
+    dims: DimArgs,
 }
 
 /// Forms of a training step that are no stage of the compiler.
@@ -96,7 +98,7 @@ fn show_program(args: &ShowArgs, screen: &Screen) -> Outcome {
         let hint = "--stage traced shows all of it; --help lists the other stages";
         return refused("--stage grad", "a program is no model: it has no training step", hint);
     }
-    let graph = program::open(&args.target)?.imported.program.graph;
+    let graph = program::open(&args.target, &args.dims)?.imported.program.graph;
     let options = CompileOptions { label: graph.name.clone(), ..CompileOptions::default() };
     match args.stage.as_str() {
         "traced" => shown(args, &print_annotated(&graph), screen),

@@ -2,6 +2,7 @@
 
 use super::common::Common;
 use super::lite;
+use super::onnx;
 use super::outcome::{Outcome, Run};
 use super::screen::Screen;
 use super::target::Target;
@@ -11,7 +12,7 @@ use systole_nn::Model;
 
 #[derive(Args)]
 pub(crate) struct SummaryArgs {
-    /// A model file or the folder of a run, a preset or a TOML file, or a .tflite file
+    /// A model file or the folder of a run, a preset or a TOML file, or a .tflite or .onnx file
     target: String,
 }
 
@@ -25,6 +26,9 @@ impl Run for SummaryArgs {
 fn summary(target: &str, screen: &Screen) -> Outcome {
     if lite::is_lite(target) {
         return lite::summary(target, screen);
+    }
+    if onnx::is_onnx(target) {
+        return onnx::summary(target, screen);
     }
     let model = match Target::of_model(target)? {
         Target::Model(path) => Model::load_to_predict(path)?,

@@ -1,8 +1,8 @@
-//! `systole translate`: programs between StableHLO text and bytecode, and between versions.
+//! `systole translate`: programs between StableHLO text and bytecode, and between versions; ONNX models as either.
 
 use super::common::Common;
 use super::outcome::{Failure, Outcome, Run};
-use super::program;
+use super::program::{self, DimArgs};
 use super::screen::{Screen, number_of};
 use clap::Args;
 use serde_json::json;
@@ -10,11 +10,11 @@ use std::path::Path;
 use systole_bytecode::Version;
 use systole_data::disk::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
-use systole_program::open::{self, Form};
+use systole_program::open::Form;
 
 #[derive(Args)]
 pub(crate) struct TranslateArgs {
-    /// A program: StableHLO text or bytecode; `-` reads standard input
+    /// A program: StableHLO text or bytecode, or an ONNX model; `-` reads standard input
     #[arg(value_name = "IN")]
     program: String,
     /// Where it goes: text into a .mlir file, bytecode into .mlirbc or .bc; `-` shows text
@@ -23,6 +23,8 @@ pub(crate) struct TranslateArgs {
     /// The StableHLO version whose readers the bytecode is for, such as 1.0.0 [default: the newest that is known here]
     #[arg(long, value_name = "VERSION")]
     target: Option<String>,
+    #[command(flatten)]
+    dims: DimArgs,
 }
 
 impl Run for TranslateArgs {
@@ -34,12 +36,11 @@ impl Run for TranslateArgs {
 fn run(args: &TranslateArgs, screen: &Screen) -> Outcome {
     let form = form_of(&args.output).map_err(|e| Failure::usage(e.at("OUT")))?;
     let version = version(args.target.as_deref(), form).map_err(|e| Failure::usage(e.at("--target")))?;
-    let bytes = program::bytes(&args.program)?;
     let place = || program::called(&args.program).to_string();
-    let (_, module) = open::module(&bytes).at(place)?;
+    let module = program::module(&args.program, &args.dims)?;
     let written = match form {
         Form::Text => systole_mlir::text::write(&module).into_bytes(),
-        Form::Bytecode => systole_bytecode::write(&module, version).at(place)?,
+        _ => systole_bytecode::write(&module, version).at(place)?,
     };
     if args.output == "-" {
         screen.line(String::from_utf8_lossy(&written).trim_end());
@@ -48,7 +49,7 @@ fn run(args: &TranslateArgs, screen: &Screen) -> Outcome {
     write_atomically(&Disk, Path::new(&args.output), &[&written])?;
     let what = match form {
         Form::Text => "StableHLO text".into(),
-        Form::Bytecode => format!("bytecode of StableHLO {version}"),
+        _ => format!("bytecode of StableHLO {version}"),
     };
     match screen.json {
         true => screen.object(&json!({

@@ -25,6 +25,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("systole-mlir", &["systole-ir", "systole-base"]),
+    ("systole-onnx", &["systole-tflite", "systole-runtime", "systole-ir", "systole-base"]),
     ("systole-bytecode", &["systole-mlir", "systole-ir", "systole-base"]),
     ("systole-compile", &["systole-ir", "systole-base"]),
     ("systole-runtime", &["systole-ir", "systole-base"]),
@@ -36,6 +37,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "systole-mlir",
             "systole-bytecode",
+            "systole-onnx",
+            "systole-tflite",
             "systole-runtime",
             "systole-data",
             "systole-ir",
@@ -98,6 +101,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-weights",
             "systole-tflite",
             "systole-quant",
+            "systole-onnx",
         ],
     ),
 ];

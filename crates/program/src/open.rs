@@ -1,9 +1,11 @@
-//! Bytes → a program, by what they are and not by the file's name: StableHLO text, Systole's own or that of other systems, or
-//! portable bytecode.
+//! Bytes → a program, by what they are and not by the file's name: StableHLO text, Systole's own or that of other systems,
+//! portable bytecode, or an ONNX model.
 
+use std::path::PathBuf;
 use systole_base::{Error, ErrorKind, Result};
 use systole_mlir::import::{self, Imported};
 use systole_mlir::syntax::Module;
+use systole_onnx::{Model, Sizes};
 
 /// How a program was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +14,17 @@ pub enum Form {
     Text,
     /// MLIR bytecode.
     Bytecode,
+    /// ONNX's protocol buffer.
+    Onnx,
+}
+
+/// What a file leaves to others to say.
+#[derive(Clone, Debug, Default)]
+pub struct Around {
+    /// The folder that it lies in: constants of ONNX models may lie in files beside it.
+    pub folder: Option<PathBuf>,
+    /// What settles the sizes that an ONNX model leaves open.
+    pub sizes: Sizes,
 }
 
 /// A program file that was read.
@@ -19,21 +32,32 @@ pub enum Form {
 pub struct Opened {
     /// How it was written.
     pub form: Form,
-    /// What it says.
-    pub module: Module,
     /// What it computes.
     pub imported: Imported,
+    /// Sizes that an ONNX model leaves open, as they are now.
+    pub settled: Vec<(String, usize)>,
+}
+
+/// What a program file says, before one of its functions is chosen.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Functions of StableHLO, as text or bytecode.
+    Module(Form, Module),
+    /// The one graph of an ONNX model.
+    Onnx(Box<Opened>),
 }
 
 /// How MLIR bytecode begins.
 const BYTECODE: &[u8] = b"ML\xefR";
 
-/// Whether bytes are, or mean to be, a program: bytecode, or text that begins as a module does.
+/// Whether bytes are, or mean to be, a program: bytecode, an ONNX model, or text that begins as a module does.
 pub fn is_program(start: &[u8]) -> bool {
     let text = String::from_utf8_lossy(start);
     let code = text.lines().map(str::trim_start).find(|l| !l.is_empty() && !l.starts_with("//"));
     let begins = ["module", "func.func", "\"builtin.module\"", "#loc", "builtin.module", "\"func.func\""];
-    start.starts_with(BYTECODE) || code.is_some_and(|l| begins.iter().any(|b| l.starts_with(b)))
+    start.starts_with(BYTECODE)
+        || Model::is_onnx(start)
+        || code.is_some_and(|l| begins.iter().any(|b| l.starts_with(b)))
 }
 
 /// Reads a program: its `main`, or else its first function that is not private.
@@ -49,17 +73,57 @@ pub fn open(bytes: &[u8]) -> Result<Opened> {
 /// # Errors
 /// As [`open`]; when there is no such function, those that there are.
 pub fn open_function(bytes: &[u8], name: Option<&str>) -> Result<Opened> {
-    let (form, module) = module(bytes)?;
-    let imported = function(&module, name)?;
-    Ok(Opened { form, module, imported })
+    function(&source(bytes, &Around::default())?, name)
 }
 
-/// A function of a module as a program: the one of a name, or that of [`open`].
+/// Reads what a program file says.
+///
+/// # Errors
+/// As [`module`].
+pub fn source(bytes: &[u8], around: &Around) -> Result<Source> {
+    if !Model::is_onnx(bytes) {
+        let (form, module) = module(bytes)?;
+        return Ok(Source::Module(form, module));
+    }
+    let read = onnx(bytes, around)?.import(&around.sizes)?;
+    let imported = Imported::of_graph(read.graph);
+    Ok(Source::Onnx(Box::new(Opened { form: Form::Onnx, imported, settled: read.settled })))
+}
+
+/// Reads an ONNX model, and the files beside it that hold its constants.
+///
+/// # Errors
+/// When it is damaged, or such a file cannot be read.
+pub fn onnx(bytes: &[u8], around: &Around) -> Result<Model> {
+    let beside = |file: &str| match &around.folder {
+        Some(folder) => {
+            let path = folder.join(file);
+            systole_data::input::read(&path).map_err(|e| {
+                Error::io("cannot read", &path, e)
+                    .hint("keep the constants of the model beside it, as they were written")
+            })
+        }
+        None => Err(Error::new(ErrorKind::Unsupported, format!("constants lie in another file, {file}"))
+            .hint("name the model by its path, with that file beside it")),
+    };
+    Model::from_parts("the ONNX model", bytes, &beside)
+}
+
+/// A function of a source as a program: the one of a name, or that of [`open`].
 ///
 /// # Errors
 /// As [`open_function`].
-pub fn function(module: &Module, name: Option<&str>) -> Result<Imported> {
-    let imported = match name.map(|n| n.trim_start_matches('@')) {
+pub fn function(source: &Source, name: Option<&str>) -> Result<Opened> {
+    let named = name.map(|n| n.trim_start_matches('@'));
+    let (form, module) = match source {
+        Source::Module(form, module) => (*form, module),
+        Source::Onnx(opened) if named.is_none_or(|n| n == "main") => return Ok((**opened).clone()),
+        Source::Onnx(_) => {
+            let e = Error::new(ErrorKind::Config, "an ONNX model has one function");
+            return Err(e.hint("leave --function out"));
+        }
+    };
+    let imported = match named {
         None => import::program(module),
         Some(name) => match module.functions.iter().find(|f| f.name == name) {
             Some(function) => import::of_function(module, function),
@@ -70,14 +134,30 @@ pub fn function(module: &Module, name: Option<&str>) -> Result<Imported> {
             }
         },
     };
-    imported.map_err(|e| e.hint(UNREAD))
+    let imported = imported.map_err(|e| e.hint(UNREAD))?;
+    Ok(Opened { form, imported, settled: Vec::new() })
 }
 
 /// Names of the functions of a file that is no program but many tests: there is no `main`, and several take nothing. Else none.
-pub fn tests(module: &Module) -> Vec<String> {
+pub fn tests(source: &Source) -> Vec<String> {
+    let Source::Module(_, module) = source else { return Vec::new() };
     let own = || module.functions.iter().filter(|f| !f.is_private);
     let is_program = own().any(|f| f.name == "main" || !f.body.arguments.is_empty());
     if is_program || own().count() < 2 { Vec::new() } else { own().map(|f| f.name.clone()).collect() }
+}
+
+/// A source as a module: an ONNX model is written out as StableHLO.
+///
+/// # Errors
+/// When what is written for an ONNX model does not read, which is a defect.
+pub fn as_module(source: Source) -> Result<Module> {
+    match source {
+        Source::Module(_, module) => Ok(module),
+        Source::Onnx(opened) => {
+            let graph = &opened.imported.program.graph;
+            systole_mlir::text::parse(&systole_ir::text::print_program(graph, &[], None))
+        }
+    }
 }
 
 /// Reads what a program says, whether or not it can be run here.

@@ -3,6 +3,9 @@
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
+#[path = "int8/onnx.rs"]
+mod onnx;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,11 +1,13 @@
 //! The arguments of `systole plan`.
 
+use crate::cli::program::DimArgs;
 use clap::Args;
 use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct PlanArgs {
-    /// A preset, a TOML file, or a program: StableHLO text (from JAX or `systole show MODEL --stage stablehlo`) or bytecode
+    /// A preset, a TOML file, or a program: StableHLO text (from JAX or `systole show MODEL --stage stablehlo`) or bytecode, or an
+    /// ONNX model
     #[arg(required_unless_present = "matmul")]
     pub(super) target: Option<String>,
     /// Instead of a model: a product of an M×K with a K×N matrix
@@ -29,6 +31,8 @@ pub(crate) struct PlanArgs {
     /// Set any key of the TOML: biggan.num_D_accumulations=8
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(super) sets: Vec<String>,
+    #[command(flatten)]
+    pub(super) dims: DimArgs,
     /// Steps of the run
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "epochs")]
     pub(super) steps: Option<u64>,

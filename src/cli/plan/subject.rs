@@ -86,7 +86,7 @@ impl Subject {
             return Ok(Subject::Program { name, share: Share::of(graph, 0) });
         }
         if is_program {
-            let graph = program::open(name)?.imported.program.graph;
+            let graph = program::open(name, &args.dims)?.imported.program.graph;
             return Ok(Subject::Program { name: name.into(), share: Share::of(graph, 0) });
         }
         let mut draft = draft(name)?;

@@ -23,6 +23,7 @@ const PAGES: [&str; 9] = [
     "programs",
     "int8",
     "cloud",
+    "onnx",
 ];
 
 fn page(name: &str) -> String {

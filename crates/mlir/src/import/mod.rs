@@ -34,7 +34,7 @@ use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_ir::op::{Op, Source, entry};
 use systole_ir::text::Program;
-use systole_ir::{GraphBuilder, Tensor, flow};
+use systole_ir::{Graph, GraphBuilder, Tensor, flow};
 use types::{element, fits, held, is_settled, not_there, unsettled, wrong};
 
 /// Ops that all calls may unfold to.
@@ -56,6 +56,21 @@ pub struct Imported {
 }
 
 impl Imported {
+    /// A graph that was made of something else than a module: each argument and result is one array.
+    pub fn of_graph(graph: Arc<Graph>) -> Imported {
+        let face = |(first, ty): (usize, &TensorType)| Face {
+            dims: ty.shape.to_vec(),
+            element: Element::Plain(ty.dtype),
+            first,
+        };
+        let faces = |types: Vec<TensorType>| types.iter().enumerate().map(face).collect();
+        let interface =
+            Interface { arguments: faces(graph.param_types()), results: faces(graph.result_types()) };
+        let terms = vec![false; interface.results.len()];
+        let program = Program { graph, donated: Vec::new(), spread: None };
+        Imported { program, interface, checks: Vec::new(), terms, places: Vec::new() }
+    }
+
     /// Where in the text, or in the bytecode, the op stands that a node of the graph is of.
     pub fn place(&self, node: usize) -> Option<Place> {
         let next = self.places.partition_point(|(last, _)| (*last as usize) < node);

@@ -1,0 +1,122 @@
+//! Operators that fold dimensions: sums, means, softmax, places of the greatest.
+
+use super::call::{Call, Makes, axes, axis, in_order, made, plain, unsupported};
+use systole_base::{DType, Result};
+use systole_ir::Tensor;
+
+/// How a dimension is folded.
+#[derive(Clone, Copy)]
+pub(super) enum Fold {
+    Sum,
+    Mean,
+    Max,
+    Min,
+    Prod,
+    L1,
+    L2,
+    SumSquare,
+    LogSum,
+    LogSumExp,
+}
+
+pub(super) fn reduce(c: &mut Call, fold: Fold) -> Makes {
+    let listed = c.list("axes", 1)?.filter(|l| !l.is_empty());
+    let keeps = c.int("keepdims", 1) != 0;
+    if listed.is_none() && c.int("noop_with_empty_axes", 0) != 0 {
+        return super::elementwise::identity(c);
+    }
+    let (mut x, mut is_last) = c.oriented(0)?;
+    let rank = x.rank();
+    let dims = match &listed {
+        Some(list) => axes(list, rank)?,
+        None => (0..rank).collect(),
+    };
+    let spatial = dims.iter().copied().eq(2..rank);
+    if is_last && !keeps && !spatial {
+        (x, is_last) = (c.plain(0)?, false);
+    }
+    let own: Vec<usize> = dims.iter().map(|&d| in_order(d, rank, is_last)).collect();
+    let y = folded(&x, fold, &own);
+    if !keeps {
+        return plain(y);
+    }
+    made(kept(&y, &x, &own), is_last)
+}
+
+/// With ones in the place of the folded dimensions.
+fn kept(y: &Tensor, x: &Tensor, dims: &[usize]) -> Tensor {
+    let mut shape = x.shape().to_vec();
+    shape.iter_mut().enumerate().filter(|(d, _)| dims.contains(d)).for_each(|(_, s)| *s = 1);
+    y.reshape(shape)
+}
+
+fn folded(x: &Tensor, fold: Fold, dims: &[usize]) -> Tensor {
+    if dims.is_empty() && !matches!(fold, Fold::L1 | Fold::L2 | Fold::SumSquare | Fold::LogSum) {
+        return x.clone();
+    }
+    match fold {
+        Fold::Sum => x.sum(dims),
+        Fold::Mean => x.mean(dims),
+        Fold::Max => x.reduce_max(dims),
+        Fold::Min => x.reduce_min(dims),
+        Fold::Prod => x.prod(dims),
+        Fold::L1 => x.abs().sum(dims),
+        Fold::L2 => (x * x).sum(dims).sqrt(),
+        Fold::SumSquare => (x * x).sum(dims),
+        Fold::LogSum => x.sum(dims).log(),
+        Fold::LogSumExp => {
+            let top = x.reduce_max(dims);
+            let shifted = x - top.broadcast_except(x.shape(), dims);
+            top + shifted.exp().sum(dims).log()
+        }
+    }
+}
+
+/// Dimensions over which files of a version normalise: before 13 all from one on.
+fn normalised(c: &Call, rank: usize) -> Result<Vec<usize>> {
+    if c.opset >= 13 {
+        return Ok(vec![axis(c.int("axis", -1), rank)?]);
+    }
+    Ok((axis(c.int("axis", 1), rank.max(1))?..rank).collect())
+}
+
+pub(super) fn softmax(c: &mut Call, is_log: bool) -> Makes {
+    let (x, is_last) = c.oriented(0)?;
+    let rank = x.rank();
+    let dims: Vec<usize> = normalised(c, rank)?.iter().map(|&d| in_order(d, rank, is_last)).collect();
+    if dims[..] == [rank.saturating_sub(1)] && rank > 0 {
+        return made(if is_log { x.log_softmax() } else { x.softmax() }, is_last);
+    }
+    let top = x.reduce_max(&dims).broadcast_except(x.shape(), &dims);
+    let shifted = &x - top;
+    let e = shifted.exp();
+    let sum = e.sum(&dims).broadcast_except(x.shape(), &dims);
+    made(if is_log { shifted - sum.log() } else { e / sum }, is_last)
+}
+
+pub(super) fn arg_max(c: &mut Call, is_least: bool) -> Makes {
+    if c.int("select_last_index", 0) != 0 {
+        return Err(unsupported("it takes the last of equal elements; the first is taken here"));
+    }
+    let x = c.plain(0)?;
+    let dim = axis(c.int("axis", 0), x.rank())?;
+    let place = if is_least { (-&x).argmax(dim) } else { x.argmax(dim) };
+    let place = place.convert(DType::I64);
+    plain(if c.int("keepdims", 1) != 0 { kept(&place, &x, &[dim]) } else { place })
+}
+
+/// Sums of all elements up to each one.
+pub(super) fn cumulative_sum(c: &mut Call) -> Makes {
+    let axis_of = c.numbers(1)?;
+    let x = c.plain(0)?;
+    let dim = axis(axis_of.first().copied().unwrap_or(0), x.rank())?;
+    let (backwards, without) = (c.int("reverse", 0) != 0, c.int("exclusive", 0) != 0);
+    let n = x.shape()[dim];
+    let mut window = vec![1; x.rank()];
+    window[dim] = n.max(1);
+    let ones = vec![1; x.rank()];
+    let mut padding = vec![[0, 0]; x.rank()];
+    padding[dim] = if backwards { [0, n as i64 - 1] } else { [n as i64 - 1, 0] };
+    let sums = x.sum_pool(&window, &ones, &padding);
+    plain(if without { sums - x } else { sums })
+}

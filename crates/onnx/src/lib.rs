@@ -1,0 +1,38 @@
+//! ONNX files: read into plain data ([`Model`]) and from there into the graphs of Systole ([`Model::import`]), and written from
+//! its models as `.tflite` has them, on floats and on int8 ([`export`]).
+//!
+//! ```
+//! use systole_base::Literal;
+//! use systole_onnx::{Model, Node, Port, Size, Sizes};
+//! let mut model = Model { ir_version: 8, opset: 17, ..Model::default() };
+//! let port = |name: &str| Port {
+//!     name: name.into(),
+//!     dtype: Some(systole_base::DType::F32),
+//!     sizes: Some(vec![Size::Named("N".into()), Size::Known(2)]),
+//! };
+//! model.graph.inputs.push(port("x"));
+//! model.graph.outputs.push(port("y"));
+//! model.graph.constants.insert("w".into(), Literal::from_slice([2, 2], &[1f32, 2.0, 3.0, 4.0])?);
+//! model.graph.nodes.push(Node::new("MatMul", ["x", "w"], "y"));
+//! let read = Model::from_bytes("mine.onnx", &model.to_bytes())?;
+//! let program = read.import(&Sizes::default())?;
+//! assert_eq!(program.settled, [("N".to_string(), 1)]);
+//! let x = Literal::from_slice([1, 2], &[1f32, 1.0])?;
+//! assert_eq!(systole_ir::interp::run(&program.graph, &[&x])?[0].to_f32s(), [4.0, 6.0]);
+//! # Ok::<(), systole_base::Error>(())
+//! ```
+//!
+//! Files are data of strangers: no bytes make this panic, and what is read takes at most 128 times a file's
+//! size, and what is computed while a graph is built at most 2²⁴ elements.
+
+mod export;
+mod import;
+mod model;
+mod read;
+mod wire;
+mod write;
+
+pub use export::{BATCH, IR_VERSION, OPSET, export};
+pub use import::{Imported, Sizes, operators};
+pub use model::{Attribute, Graph, Model, Node, Port, Size};
+pub use read::Beside;

@@ -1,0 +1,374 @@
+//! The bytes of an ONNX file as a [`Model`].
+
+use crate::model::{Attribute, Graph, Model, Node, Port, Size, broken, dtype_of};
+use crate::wire::{add_fixed, add_ints, each, number, text};
+use std::collections::{BTreeMap, btree_map::Entry};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
+use systole_runtime::proto::Value;
+
+/// Files beside a model in which its constants lie, by the names that it has for them.
+pub type Beside<'a> = &'a dyn Fn(&str) -> Result<Vec<u8>>;
+
+/// Bytes of constants that may be read from files beside the model.
+const MOST_BESIDE: usize = 1 << 36;
+
+impl Model {
+    /// Whether bytes, of which these are the first, are an ONNX file: its format has no mark, but its first two fields are
+    /// always the same.
+    pub fn is_onnx(start: &[u8]) -> bool {
+        let [0x08, 3..=0x20, next, ..] = start else { return false };
+        matches!(next, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42)
+    }
+
+    /// The model of a file that is complete in itself; `name` is the file's, for errors.
+    ///
+    /// # Errors
+    /// As [`Model::from_parts`]; when a constant lies in another file.
+    pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Model> {
+        Model::from_parts(name, bytes, &|file| {
+            Err(Error::new(ErrorKind::Unsupported, format!("constants lie in another file, {file}"))
+                .hint("name the model by its path, with that file beside it"))
+        })
+    }
+
+    /// The model of a file and of those beside it; `name` is the file's, for errors.
+    ///
+    /// # Errors
+    /// When the bytes are no such file, cut short or at odds with themselves, or a file beside it cannot be read. No bytes
+    /// make this panic, and what is read takes at most 128 times the files' size.
+    pub fn from_parts(name: &str, bytes: &[u8], beside: Beside) -> Result<Model> {
+        let mut reader = Reader { beside, files: BTreeMap::new(), left: MOST_BESIDE };
+        reader.model(bytes).map_err(|e| e.at(name))
+    }
+}
+
+/// What reads one model.
+struct Reader<'a> {
+    beside: Beside<'a>,
+    files: BTreeMap<String, Vec<u8>>,
+    left: usize,
+}
+
+impl Reader<'_> {
+    fn model(&mut self, bytes: &[u8]) -> Result<Model> {
+        let mut model = Model::default();
+        let mut graph = None;
+        each(bytes, |field, value| {
+            match field {
+                1 => model.ir_version = number(value),
+                2 => model.producer = text(value),
+                7 => graph = Some(value.bytes()),
+                8 => {
+                    let (domain, version) = pair(value)?;
+                    if domain.is_empty() || domain == "ai.onnx" {
+                        model.opset = version;
+                    }
+                }
+                14 => drop(model.notes.insert(words(value)?.0, words(value)?.1)),
+                25 => model.functions.push(function(value)?),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let graph = graph.ok_or_else(|| broken("it has no graph").hint("name an .onnx file"))?;
+        if model.opset < 1 {
+            return Err(broken("it does not say which version of the operators it is written in"));
+        }
+        model.graph = self.graph(graph)?;
+        Ok(model)
+    }
+
+    fn graph(&mut self, bytes: &[u8]) -> Result<Graph> {
+        let mut g = Graph::default();
+        each(bytes, |field, value| {
+            match field {
+                1 => g.nodes.push(self.node(value)?),
+                2 => g.name = text(value),
+                5 => {
+                    let (name, value) = self.tensor(value.bytes())?;
+                    match g.constants.entry(name) {
+                        Entry::Vacant(slot) => drop(slot.insert(value)),
+                        Entry::Occupied(slot) => {
+                            return Err(broken(format!("there are two constants {}", slot.key())));
+                        }
+                    }
+                }
+                11 => g.inputs.push(port(value)?),
+                12 => g.outputs.push(port(value)?),
+                15 => return Err(Error::new(ErrorKind::Unsupported, "the model has sparse constants")),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(g)
+    }
+
+    fn node(&mut self, value: Value) -> Result<Node> {
+        let mut n = Node::default();
+        each(value.bytes(), |field, value| {
+            match field {
+                1 => n.inputs.push(text(value)),
+                2 => n.outputs.push(text(value)),
+                3 => n.name = text(value),
+                4 => n.op = text(value),
+                5 => {
+                    let (name, attribute) = self.attribute(value.bytes())?;
+                    n.attributes.insert(name, attribute);
+                }
+                7 => n.domain = text(value),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        match n.op.is_empty() {
+            true => Err(broken("a node does not say what it computes")),
+            false => Ok(n),
+        }
+    }
+
+    fn attribute(&mut self, bytes: &[u8]) -> Result<(String, Attribute)> {
+        let (mut name, mut kind, mut single) = (String::new(), 0, None);
+        let (mut ints, mut floats, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+        each(bytes, |field, value| {
+            match field {
+                1 => name = text(value),
+                2 => single = Some(Attribute::Float(f32::from_bits(number(value) as u32))),
+                3 => single = Some(Attribute::Int(number(value))),
+                4 => single = Some(Attribute::Text(text(value))),
+                5 => single = Some(Attribute::Tensor(self.tensor(value.bytes())?.1)),
+                6 | 10.. if field < 20 => single = Some(Attribute::Other),
+                7 => add_fixed::<4>(&mut floats, value),
+                8 => add_ints(&mut ints, value),
+                9 => texts.push(text(value)),
+                20 => kind = number(value),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let of_kind = match kind {
+            6 => Some(Attribute::Floats(f32s(&floats))),
+            7 => Some(Attribute::Ints(ints.clone())),
+            8 => Some(Attribute::Texts(texts.clone())),
+            _ => None,
+        };
+        // Files of the first years do not say the kind, and fields that are zero may be left out.
+        let value = of_kind.or(single).unwrap_or_else(|| match kind {
+            1 => Attribute::Float(0.0),
+            2 => Attribute::Int(0),
+            3 => Attribute::Text(String::new()),
+            _ if !ints.is_empty() => Attribute::Ints(ints),
+            _ if !floats.is_empty() => Attribute::Floats(f32s(&floats)),
+            _ if !texts.is_empty() => Attribute::Texts(texts),
+            _ => Attribute::Other,
+        });
+        Ok((name, value))
+    }
+
+    fn tensor(&mut self, bytes: &[u8]) -> Result<(String, Literal)> {
+        let mut t = Stored::default();
+        each(bytes, |field, value| {
+            match field {
+                1 => add_ints(&mut t.dims, value),
+                2 => t.code = number(value),
+                4 => add_fixed::<4>(&mut t.bytes, value),
+                5 | 7 | 11 => add_ints(&mut t.ints, value),
+                8 => t.name = text(value),
+                9 => t.bytes = value.bytes().to_vec(),
+                10 => add_fixed::<8>(&mut t.bytes, value),
+                13 => {
+                    let (key, value) = words(value)?;
+                    t.place.insert(key, value);
+                }
+                14 => t.is_beside = number(value) == 1,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let place = format!("constant {}", t.name);
+        let name = t.name.clone();
+        let value = self.literal(t).map_err(|e| e.at(place))?;
+        Ok((name, value))
+    }
+
+    fn literal(&mut self, t: Stored) -> Result<Literal> {
+        let dtype = dtype_of(t.code).ok_or_else(|| {
+            let what = format!("an array has elements of ONNX's type {}", t.code);
+            Error::new(ErrorKind::Unsupported, what).hint(
+                "floats of 16 bits and more, whole numbers of 8 bits and more, and truth values are read",
+            )
+        })?;
+        let size = |&d: &i64| usize::try_from(d).map_err(|_| broken(format!("a size is {d}")));
+        let dims = t.dims.iter().map(size).collect::<Result<Vec<_>>>()?;
+        let ty = TensorType::new(dtype, Shape::from(dims));
+        let size = ty.shape.checked_elements().and_then(|n| n.checked_mul(dtype.size()));
+        let size = size.ok_or_else(|| broken("the size of an array overflows"))?;
+        let bytes = match () {
+            () if t.is_beside => self.beside(&t.place, size)?,
+            () if !t.ints.is_empty() => t.ints.iter().flat_map(|&v| of_int(v, dtype)).collect(),
+            () => t.bytes,
+        };
+        if bytes.len() != size {
+            return Err(broken(format!("{ty} has {} bytes where {size} are needed", bytes.len())));
+        }
+        if dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
+            return Err(broken("a truth value is neither 0 nor 1"));
+        }
+        Literal::from_bytes(ty, &bytes)
+    }
+
+    /// Bytes of a constant in a file beside the model.
+    fn beside(&mut self, place: &BTreeMap<String, String>, size: usize) -> Result<Vec<u8>> {
+        let file = place.get("location").cloned().unwrap_or_default();
+        let own = std::path::Path::new(&file);
+        let is_plain = own.components().all(|c| matches!(c, std::path::Component::Normal(_)));
+        if file.is_empty() || !is_plain {
+            return Err(broken(format!(
+                "its bytes are said to lie in `{file}`, which is no file beside the model"
+            )));
+        }
+        let word = |key: &str| place.get(key).map(|w| w.parse::<usize>()).transpose();
+        let wrong = |_| broken("the place of its bytes is no number");
+        let from = word("offset").map_err(wrong)?.unwrap_or(0);
+        let length = word("length").map_err(wrong)?.unwrap_or(size);
+        self.left = self.left.checked_sub(length).ok_or_else(|| broken("its constants are too large"))?;
+        if !self.files.contains_key(&file) {
+            let bytes = (self.beside)(&file)?;
+            self.left = self.left.min(bytes.len().saturating_mul(4).saturating_add(1 << 16));
+            self.files.insert(file.clone(), bytes);
+        }
+        let bytes = self.files.get(&file).map_or(&[][..], Vec::as_slice);
+        let end = from.checked_add(length);
+        let found = end.and_then(|end| bytes.get(from..end)).map(<[u8]>::to_vec);
+        found.ok_or_else(|| broken(format!("{file} ends before byte {}", from.saturating_add(length))))
+    }
+}
+
+/// An array as the file has it.
+#[derive(Default)]
+struct Stored {
+    name: String,
+    code: i64,
+    dims: Vec<i64>,
+    ints: Vec<i64>,
+    bytes: Vec<u8>,
+    is_beside: bool,
+    place: BTreeMap<String, String>,
+}
+
+/// Whole numbers, and the bits of narrow floats, as the bytes of an element.
+fn of_int(v: i64, dtype: DType) -> impl Iterator<Item = u8> {
+    v.to_le_bytes().into_iter().take(dtype.size())
+}
+
+fn f32s(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+/// Two words.
+fn words(value: Value) -> Result<(String, String)> {
+    let (mut a, mut b) = (String::new(), String::new());
+    each(value.bytes(), |field, value| {
+        match field {
+            1 => a = text(value),
+            2 => b = text(value),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok((a, b))
+}
+
+/// A word and a number.
+fn pair(value: Value) -> Result<(String, i64)> {
+    let (mut word, mut count) = (String::new(), 0);
+    each(value.bytes(), |field, value| {
+        match field {
+            1 => word = text(value),
+            2 => count = number(value),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok((word, count))
+}
+
+/// The name and the domain of a function of the file.
+fn function(value: Value) -> Result<(String, String)> {
+    let (mut name, mut domain) = (String::new(), String::new());
+    each(value.bytes(), |field, value| {
+        match field {
+            1 => name = text(value),
+            10 => domain = text(value),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok((name, domain))
+}
+
+fn port(value: Value) -> Result<Port> {
+    let mut p = Port::default();
+    each(value.bytes(), |field, value| {
+        match field {
+            1 => p.name = text(value),
+            2 => each(value.bytes(), |kind, value| match kind {
+                1 => tensor_type(value, &mut p),
+                _ => {
+                    let what = format!("{} is no array", text_of_kind(kind));
+                    Err(Error::new(ErrorKind::Unsupported, what).at(format!("input or output {}", p.name)))
+                }
+            })?,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(p)
+}
+
+/// What a type is called that is no array.
+fn text_of_kind(kind: u64) -> &'static str {
+    match kind {
+        4 => "a sequence",
+        5 => "a map",
+        8 => "a sparse array",
+        9 => "an optional value",
+        _ => "a value of a type that is not known here",
+    }
+}
+
+fn tensor_type(value: Value, p: &mut Port) -> Result<()> {
+    each(value.bytes(), |field, value| {
+        match field {
+            1 => p.dtype = dtype_of(number(value)),
+            2 => {
+                let mut sizes = Vec::new();
+                each(value.bytes(), |field, value| {
+                    if field == 1 {
+                        sizes.push(size(value)?);
+                    }
+                    Ok(())
+                })?;
+                p.sizes = Some(sizes);
+            }
+            _ => {}
+        }
+        Ok(())
+    })
+}
+
+fn size(value: Value) -> Result<Size> {
+    let mut size = Size::Open;
+    each(value.bytes(), |field, value| {
+        match field {
+            // Some writers have −1 for a size that is open.
+            1 => size = usize::try_from(number(value)).map_or(Size::Open, Size::Known),
+            2 => size = Size::Named(text(value)),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(match size {
+        Size::Named(name) if name.is_empty() => Size::Open,
+        size => size,
+    })
+}

@@ -1,0 +1,274 @@
+//! Models that PyTorch's exporter wrote compute here what PyTorch does, on the interpreter and on the CPU engine, for any size of
+//! the batch; broken files are errors.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use systole_base::rng::Stream;
+use systole_base::{DType, ErrorKind, Literal, Result, TensorType};
+use systole_cpu::CpuBackend;
+use systole_data::format::npy::{Raw, raw_npz_from_bytes};
+use systole_ir::{Graph, interp};
+use systole_onnx::{Attribute, Model, Node, Port, Size, Sizes, operators};
+use systole_runtime::{Arg, Backend, Buffer, CompileOptions};
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/onnx")
+}
+
+/// Names of the fixtures.
+fn names() -> Vec<String> {
+    let entries = std::fs::read_dir(folder()).unwrap().map(|e| e.unwrap().path());
+    let models = entries.filter(|p| p.extension().is_some_and(|e| e == "onnx"));
+    let mut names: Vec<String> = models.map(|p| p.file_stem().unwrap().to_string_lossy().into()).collect();
+    names.sort();
+    names
+}
+
+fn bytes(name: &str) -> Vec<u8> {
+    std::fs::read(folder().join(format!("{name}.onnx"))).unwrap()
+}
+
+fn model(name: &str) -> Model {
+    let beside = |file: &str| Ok(std::fs::read(folder().join(file)).unwrap());
+    Model::from_parts(name, &bytes(name), &beside).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn literal(x: &Raw) -> Literal {
+    let dtype = match x.descr.as_str() {
+        "<f4" => DType::F32,
+        "<i8" => DType::I64,
+        "<i4" => DType::I32,
+        "|b1" => DType::Bool,
+        other => panic!("{other}"),
+    };
+    Literal::from_bytes(TensorType::new(dtype, &x.dims[..]), &x.bytes).unwrap()
+}
+
+/// What a model is given, and what PyTorch says of it.
+fn arrays(name: &str) -> [Vec<Literal>; 2] {
+    let file = std::fs::read(folder().join(format!("{name}.npz"))).unwrap();
+    let arrays = raw_npz_from_bytes(name, &file).unwrap();
+    ["in", "out"].map(|kind| {
+        let find =
+            |i: usize| arrays.iter().find(|(key, _)| *key == format!("{kind}{i}")).map(|(_, x)| literal(x));
+        (0..).map_while(find).collect()
+    })
+}
+
+fn on_cpu(graph: &Arc<Graph>, inputs: &[Literal]) -> Vec<Literal> {
+    let exe = CpuBackend::new().and_then(|b| b.compile(graph, &CompileOptions::default()));
+    let inputs = inputs.iter().map(|x| Arg::Donate(Buffer::from(x.clone()))).collect();
+    let made = exe.and_then(|e| e.run(inputs)).unwrap_or_else(|e| panic!("{e}"));
+    made.iter().map(|b| b.to_literal().unwrap()).collect()
+}
+
+fn sizes_of(inputs: &[Literal]) -> Sizes {
+    let given = inputs.iter().enumerate().map(|(i, x)| (format!("arg{i}"), x.shape().to_vec())).collect();
+    Sizes { given, ..Sizes::default() }
+}
+
+/// What is wrong with the results, if anything.
+fn differs(made: &[Literal], expected: &[Literal]) -> Option<String> {
+    if made.len() != expected.len() {
+        return Some(format!("{} results", made.len()));
+    }
+    for (k, (y, e)) in made.iter().zip(expected).enumerate() {
+        if y.ty() != e.ty() {
+            return Some(format!("result {k} is {}, not {}", y.ty(), e.ty()));
+        }
+        for (a, b) in y.to_f64s().into_iter().zip(e.to_f64s()) {
+            if !((a - b).abs() <= 1e-5 * (1.0 + b.abs())) {
+                return Some(format!("result {k} has {a} where {b} is right"));
+            }
+        }
+    }
+    None
+}
+
+/// The first sample alone.
+fn first(x: &Literal) -> Literal {
+    let dims: Vec<usize> = std::iter::once(1).chain(x.shape()[1..].iter().copied()).collect();
+    let ty = x.ty().with_shape(dims);
+    let bytes = &x.bytes()[..ty.bytes()];
+    Literal::from_bytes(ty, bytes).unwrap()
+}
+
+#[test]
+fn models_of_pytorch_compute_what_it_does() {
+    let names = names();
+    assert!(names.len() >= 20, "{names:?}");
+    let (mut wrong, mut open) = (Vec::new(), 0);
+    for name in &names {
+        let model = model(name);
+        let [inputs, expected] = arrays(name);
+        let program = match model.import(&sizes_of(&inputs)) {
+            Ok(program) => program,
+            Err(e) => {
+                wrong.push(format!("{name}: {e}"));
+                continue;
+            }
+        };
+        let by_ref = interp::run(&program.graph, &inputs.iter().collect::<Vec<_>>()).unwrap();
+        wrong.extend(differs(&by_ref, &expected).map(|d| format!("{name} on ref: {d}")));
+        let by_cpu = on_cpu(&program.graph, &inputs);
+        wrong.extend(differs(&by_cpu, &expected).map(|d| format!("{name} on cpu: {d}")));
+        if program.settled.is_empty() {
+            continue;
+        }
+        open += 1;
+        let one = model.import(&Sizes::default()).unwrap_or_else(|e| panic!("{name}, one sample: {e}"));
+        assert!(one.settled.iter().all(|(_, n)| *n == 1), "{name}: {:?}", one.settled);
+        let made = on_cpu(&one.graph, &inputs.iter().map(first).collect::<Vec<_>>());
+        let right: Vec<Literal> = expected.iter().map(first).collect();
+        wrong.extend(differs(&made, &right).map(|d| format!("{name}, one sample: {d}")));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(open >= 10, "{open} models have an open batch");
+}
+
+/// y = w · x + b of any number of samples.
+fn dense() -> Model {
+    let port = |name: &str, n| Port {
+        name: name.into(),
+        dtype: Some(DType::F32),
+        sizes: Some(vec![Size::Named("batch".into()), Size::Known(n)]),
+    };
+    let mut m = Model { ir_version: 8, opset: 17, ..Model::default() };
+    m.graph.inputs = vec![port("x", 2), port("z", 3)];
+    m.graph.outputs = vec![port("y", 3)];
+    m.graph.constants.insert("w".into(), Literal::from_slice([2, 3], &[1f32; 6]).unwrap());
+    m.graph.nodes = vec![Node::new("MatMul", ["x", "w"], "p"), Node::new("Add", ["p", "z"], "y")];
+    m
+}
+
+fn told(m: &Model, sizes: &Sizes) -> String {
+    m.import(sizes).unwrap_err().to_string()
+}
+
+#[test]
+fn open_sizes_are_those_of_the_arrays_or_as_asked_for_or_one() {
+    let m = dense();
+    let named = |name: &str, n| Sizes { named: [(name.to_string(), n)].into(), ..Sizes::default() };
+    let batch = |sizes: &Sizes| m.import(sizes).unwrap().graph.param_types()[1].shape[0];
+    assert_eq!((batch(&Sizes::default()), batch(&named("batch", 5))), (1, 5));
+    let given = |x: usize, z: usize| Sizes {
+        given: vec![("z".into(), vec![z, 3]), ("arg0".into(), vec![x, 2])],
+        ..Sizes::default()
+    };
+    assert_eq!(m.import(&given(4, 4)).unwrap().settled, [("batch".to_string(), 4)]);
+    let e = told(&m, &given(4, 3));
+    assert!(e.contains("batch is 3 in z, and 4 by x"), "{e}");
+    let e = told(&m, &named("bach", 3));
+    assert!(e.contains("no size of the name bach") && e.contains("it has batch"), "{e}");
+}
+
+#[test]
+fn what_is_not_read_is_told_by_its_node() {
+    let mut m = dense();
+    m.graph.nodes[1] = Node { name: "head/unique".into(), ..Node::new("Unique", ["p"], "y") };
+    let e = m.import(&Sizes::default()).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Unsupported);
+    let e = e.to_string();
+    assert!(
+        e.contains("Unique") && e.contains("head/unique") && e.contains("Conv, ") && e.contains("try: "),
+        "{e}"
+    );
+    m.graph.nodes[1] = Node::new("Add", ["p", "q"], "y");
+    let e = told(&m, &Sizes::default());
+    assert!(e.contains("the value q is read before anything makes it") && e.contains("node 1, Add"), "{e}");
+    m.graph.nodes[1] = Node::new("Reshape", ["p", "z"], "y");
+    assert!(told(&m, &Sizes::default()).contains("depends on the data"));
+    m.graph.constants.insert("w".into(), Literal::from_slice([4, 3], &[1f32; 12]).unwrap());
+    let e = told(&m, &Sizes::default());
+    assert!(e.contains("node 0, MatMul p") && !e.contains(".rs"), "{e}");
+    assert!(operators().count() > 100);
+}
+
+#[test]
+fn constants_beside_the_model_stay_beside_it() {
+    let e = Model::from_bytes("beside.onnx", &bytes("beside")).unwrap_err().to_string();
+    assert!(e.contains("lie in another file, beside.onnx.data") && e.contains("beside.onnx"), "{e}");
+    let away = String::from_utf8_lossy(&bytes("beside")).into_owned();
+    assert!(away.contains("beside.onnx.data"));
+    // A path of the same length that leads out of the folder.
+    let mut out = bytes("beside");
+    let at = out.windows(16).position(|w| w == b"beside.onnx.data").unwrap();
+    out[at..at + 16].copy_from_slice(b"../../../ab/data");
+    let e = Model::from_parts("out", &out, &|_| panic!("it is read")).unwrap_err().to_string();
+    assert!(e.contains("no file beside the model"), "{e}");
+    let short = |_: &str| -> Result<Vec<u8>> { Ok(vec![0; 7]) };
+    assert!(
+        Model::from_parts("short", &bytes("beside"), &short).unwrap_err().to_string().contains("ends before")
+    );
+}
+
+#[test]
+fn all_options_come_back_from_a_file() {
+    let mut m = dense();
+    let tensor = Literal::from_slice([2], &[1i64, -2]).unwrap();
+    m.graph.nodes[0].attributes = [
+        ("i", Attribute::Int(-3)),
+        ("f", Attribute::Float(0.25)),
+        ("zero", Attribute::Float(0.0)),
+        ("s", Attribute::Text("word".into())),
+        ("t", Attribute::Tensor(tensor)),
+        ("is", Attribute::Ints(vec![-1, 0, i64::MAX])),
+        ("none", Attribute::Ints(vec![])),
+        ("fs", Attribute::Floats(vec![1.5, -2.0])),
+        ("ss", Attribute::Texts(vec!["a".into(), String::new()])),
+    ]
+    .map(|(name, a)| (name.to_string(), a))
+    .into();
+    m.graph.nodes[1].inputs.push(String::new());
+    m.graph.inputs[0].sizes = Some(vec![Size::Open, Size::Known(2)]);
+    m.graph.inputs[1].sizes = None;
+    m.notes.insert("key".into(), "value".into());
+    for dtype in DType::ALL {
+        m.graph.constants.insert(format!("c {dtype}"), Literal::scalar(dtype, 1.0));
+    }
+    assert_eq!(Model::from_bytes("all", &m.to_bytes()).unwrap(), m);
+}
+
+#[test]
+fn damage_is_an_error_and_never_a_panic() {
+    let mut read = 0;
+    for (k, name) in names().iter().enumerate() {
+        let whole = bytes(name);
+        let beside = |file: &str| Ok(std::fs::read(folder().join(file)).unwrap_or_default());
+        let attempt = |bytes: &[u8]| {
+            let ran = std::panic::catch_unwind(|| {
+                Model::from_parts(name, bytes, &beside).and_then(|m| m.import(&Sizes::default())).is_ok()
+            });
+            ran.unwrap_or_else(|_| panic!("{name} panicked on {bytes:02x?}"))
+        };
+        for i in 0..120 {
+            let mut draws = Stream::new(3, k as u64, i);
+            let mut bad = whole.clone();
+            let n = bad.len() as u64;
+            for _ in 0..1 + draws.below(4) {
+                let at = draws.below(n) as usize;
+                match draws.below(4) {
+                    0 => bad[at] = [0, 1, 0x7f, 0x80, 0xff][draws.below(5) as usize],
+                    1 => bad[at] ^= 1 << draws.below(8),
+                    2 => bad[at] = draws.below(256) as u8,
+                    _ => {
+                        bad.truncate(at.max(1));
+                        bad.resize(n as usize, draws.below(2) as u8);
+                    }
+                }
+            }
+            read += u32::from(attempt(&bad));
+            attempt(&whole[..draws.below(n) as usize]);
+        }
+    }
+    assert!(read > 0, "mutations may be harmless");
+}
+
+#[test]
+fn the_guide_names_the_operators_that_are_read() {
+    let guide = std::fs::read_to_string(folder().join("../../docs/guide/onnx.md")).unwrap();
+    let rows: Vec<&str> = guide.lines().filter(|l| l.starts_with("| ")).collect();
+    let named = |op: &&str| rows.iter().any(|r| r.split([',', '|', ' ']).any(|word| word == *op));
+    let missing: Vec<&str> = operators().filter(|op| !named(op)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}

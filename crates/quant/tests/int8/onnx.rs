@@ -1,0 +1,161 @@
+//! The same models as ONNX files: read back here they compute what they did, and so they do in ONNX Runtime, on several
+//! samples at once.
+
+use super::{Net, all_int8, networks, single_layers};
+use std::path::PathBuf;
+use std::process::Command;
+use systole_ir::{DType, Literal};
+use systole_onnx::{Model as Onnx, Sizes};
+use systole_quant::lower;
+use systole_tflite::{Interpreter, Model, Op, Operator};
+
+/// A model, what it is given and what it says of it: one array for each input, samples side by side.
+struct Case {
+    name: String,
+    onnx: Onnx,
+    inputs: Vec<Literal>,
+    expected: Literal,
+}
+
+/// Arrays one after the other along the first dimension.
+fn stacked(parts: &[&Literal]) -> Literal {
+    let mut dims = parts[0].shape().to_vec();
+    dims[0] = parts.iter().map(|p| p.shape()[0]).sum();
+    let bytes: Vec<u8> = parts.iter().flat_map(|p| p.bytes().to_vec()).collect();
+    Literal::from_bytes(parts[0].ty().with_shape(dims), &bytes).unwrap()
+}
+
+fn case(name: &str, model: &Model, samples: &[Vec<Literal>]) -> Case {
+    let onnx = systole_onnx::export(model).unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert!(onnx.graph.inputs[0].to_string().contains("[N"), "{name} takes {}", onnx.graph.inputs[0]);
+    let interpreter = Interpreter::new(model).unwrap();
+    let answers: Vec<Literal> = samples.iter().map(|x| interpreter.run(x).unwrap().remove(0)).collect();
+    let inputs = (0..model.inputs.len()).map(|i| stacked(&samples.iter().map(|x| &x[i]).collect::<Vec<_>>()));
+    Case {
+        name: name.into(),
+        onnx,
+        inputs: inputs.collect(),
+        expected: stacked(&answers.iter().collect::<Vec<_>>()),
+    }
+}
+
+/// Models on floats with three samples each, and on int8 with two.
+fn cases() -> Vec<Case> {
+    let float = |net: &Net| {
+        let graph = lower(&net.layers).ok()?;
+        Some(case(&net.name, &graph, &[net.sample(0), net.sample(1), net.sample(2)]))
+    };
+    let mut all: Vec<Case> = single_layers().iter().chain(&networks()).filter_map(float).collect();
+    let turned = |x: &Literal| {
+        let bytes: Vec<u8> = x.bytes().iter().map(|b| b.wrapping_add(37)).collect();
+        Literal::from_bytes(x.ty().clone(), &bytes).unwrap()
+    };
+    for (name, model, inputs) in all_int8() {
+        if model.operators.iter().any(|o| o.op == Op::Rsqrt) {
+            all.extend(alone(&name, &model, &inputs));
+            continue;
+        }
+        let is_int8 = inputs.iter().all(|x| x.dtype() == DType::I8);
+        let other = if is_int8 { inputs.iter().map(turned).collect() } else { inputs.clone() };
+        all.push(case(&format!("{name} int8"), &model, &[inputs, other]));
+    }
+    all
+}
+
+/// Each operator of a model by itself, given what it was given there. Layer normalisation takes a root of a variance of few
+/// steps: of one step more or less there become several.
+fn alone(name: &str, model: &Model, inputs: &[Literal]) -> Vec<Case> {
+    let mut values = vec![None; model.tensors.len()];
+    Interpreter::new(model).and_then(|i| i.run_with(inputs, |t, x| values[t] = Some(x.clone()))).unwrap();
+    let one = |(n, o): (usize, &Operator)| {
+        let mut inputs: Vec<usize> = o.inputs.iter().flatten().copied().collect();
+        inputs.retain(|&t| model.tensors[t].data.is_none());
+        inputs.dedup();
+        let given = inputs.iter().map(|&t| values[t].clone().unwrap()).collect();
+        let single = Model {
+            operators: vec![o.clone()],
+            inputs,
+            outputs: o.outputs.clone(),
+            tensors: model.tensors.clone(),
+            ..Model::default()
+        };
+        case(&format!("{name}, {} {n} int8", o.op), &single, &[given])
+    };
+    model.operators.iter().enumerate().map(one).collect()
+}
+
+/// How far two answers are apart: steps of int8, or parts of a hundred thousand.
+fn distance(made: &Literal, expected: &Literal) -> f64 {
+    let pairs = made.to_f64s().into_iter().zip(expected.to_f64s());
+    let unit = |b: f64| if expected.dtype() == DType::F32 { 1e-5 * (1.0 + b.abs()) } else { 1.0 };
+    pairs
+        .map(|(a, b)| (a - b).abs() / unit(b))
+        .fold(0.0, |m, d| if d.is_nan() { f64::INFINITY } else { m.max(d) })
+}
+
+#[test]
+fn models_as_onnx_compute_what_they_did_here_and_in_onnx_runtime() {
+    let cases = cases();
+    let int8 = cases.iter().filter(|c| c.name.ends_with("int8")).count();
+    let whole = cases.iter().filter(|c| c.name.ends_with(" int8") && !c.name.contains(", ")).count();
+    assert!(whole >= 60 && cases.len() - int8 >= 60, "{whole} int8 of {} models", cases.len());
+    let mut wrong = Vec::new();
+    for c in &cases {
+        let read = Onnx::from_bytes(&c.name, &c.onnx.to_bytes()).unwrap();
+        assert_eq!(read, c.onnx, "{}", c.name);
+        let given =
+            c.inputs.iter().enumerate().map(|(i, x)| (format!("arg{i}"), x.shape().to_vec())).collect();
+        let program =
+            read.import(&Sizes { given, ..Sizes::default() }).unwrap_or_else(|e| panic!("{}: {e}", c.name));
+        let inputs: Vec<&Literal> = c.inputs.iter().collect();
+        let made = systole_ir::interp::run(&program.graph, &inputs).unwrap().remove(0);
+        assert_eq!(made.ty(), c.expected.ty(), "{}", c.name);
+        let d = distance(&made, &c.expected);
+        if d > 1.0 {
+            wrong.push(format!("{} read here: {d}", c.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+    let python = systole_base::knobs::PYTHON.get();
+    let python = if python.is_empty() { "python3".to_string() } else { python };
+    let there = Command::new(&python).args(["-c", "import onnxruntime"]).output();
+    if !there.is_ok_and(|o| o.status.success()) {
+        println!("SKIPPED ONNX Runtime: there is no onnxruntime in SYSTOLE_PYTHON");
+        return;
+    }
+    for level in ["off", "all"] {
+        wrong.extend(in_onnx_runtime(&python, &cases, level));
+    }
+    assert!(wrong.is_empty(), "{} of {}\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+/// What the runtime says otherwise.
+fn in_onnx_runtime(python: &str, cases: &[Case], level: &str) -> Vec<String> {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("onnx-{level}-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    for (n, c) in cases.iter().enumerate() {
+        std::fs::write(dir.join(format!("{n:03}.onnx")), c.onnx.to_bytes()).unwrap();
+        for (i, x) in c.inputs.iter().enumerate() {
+            std::fs::write(dir.join(format!("{n:03}.in{i}")), x.bytes()).unwrap();
+        }
+    }
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/onnx/run.py");
+    let ran = Command::new(python).arg(script).arg(&dir).arg(level).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let mut wrong = Vec::new();
+    for (n, c) in cases.iter().enumerate() {
+        let Ok(bytes) = std::fs::read(dir.join(format!("{n:03}.out0"))) else {
+            let e = std::fs::read_to_string(dir.join(format!("{n:03}.error"))).unwrap_or_default();
+            wrong.push(format!("{} is refused, {level}: {e}", c.name));
+            continue;
+        };
+        let made = Literal::from_bytes(c.expected.ty().clone(), &bytes)
+            .unwrap_or_else(|e| panic!("{}: {e}", c.name));
+        let d = distance(&made, &c.expected);
+        if d > 1.0 {
+            wrong.push(format!("{} in ONNX Runtime, {level}: {d}", c.name));
+        }
+    }
+    std::fs::remove_dir_all(&dir).ok();
+    wrong
+}
