@@ -425,7 +425,7 @@ fn classes(model: &systole_tflite::Model, samples: &[Literal]) -> Result<Vec<usi
         let y = y.to_f32s();
         (1..y.len()).fold(0, |best, k| if y[k] > y[best] { k } else { best })
     };
-    Ok(answers(model, samples, lite::threads())?.iter().map(of).collect())
+    Ok(answers(model, samples, lite::engine(), lite::threads())?.iter().map(of).collect())
 }
 
 /// Test samples with their classes.
