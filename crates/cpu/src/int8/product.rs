@@ -11,7 +11,7 @@ use crate::int8::staging::{Picture, SLACK, widen};
 use crate::int8::unit::{Kind, Unit};
 use crate::int8::windows::Along;
 use crate::kernel::with_scratch;
-use crate::machine::team::Team;
+use crate::machine::team::{self, Team};
 use crate::simd::int8::ends::Ends;
 use crate::simd::int8::sums::{RowSums, row_sums};
 use crate::simd::int8::{Block, COLUMNS, Form, ROWS, STEP};
@@ -110,6 +110,11 @@ impl Product {
         Some(Product { unit, packed, ends, k, n, from, steps })
     }
 
+    /// Whether all rows are written anew before they are multiplied.
+    fn stages(&self) -> bool {
+        matches!(self.from, Source::Windows(_)) || self.unit.form() == Form::Pairs
+    }
+
     /// Computes all rows of `x`; `y` has room for the result.
     pub fn run(&self, team: &Team, x: &[i8], y: &mut [i8]) {
         let (images, rows) = match &self.from {
@@ -134,9 +139,10 @@ impl Product {
                 // Whole tiles of rows are read.
                 with_scratch(images * size + ROWS * p.channels, |to| {
                     let to = Shared(to.cast::<i8>());
-                    team.run(images, (images * size) as f64 / 8.0, &|n| {
-                        // SAFETY: each picture has its own part.
-                        unsafe { p.border(&x[n * p.size()..(n + 1) * p.size()], to.at(n * size)) };
+                    team.run(images * h, (images * size) as f64 / 8.0, &|line| {
+                        let (n, y) = (line / h, line % h);
+                        // SAFETY: each line has its own part.
+                        unsafe { p.line_with_border(&x[n * p.size()..], y, to.at(line * w * p.channels)) };
                     });
                     // SAFETY: the end of the scratch, which is read and whose sums are dropped.
                     unsafe { to.at(images * size).write_bytes(0, ROWS * p.channels) };
@@ -198,14 +204,20 @@ impl Work<'_> {
     /// Shares tasks among threads.
     fn run_on(&self, team: &Team) {
         let p = self.product;
-        let per_task = (STAGED / p.packed.pitch() / ROWS * ROWS).clamp(ROWS, MOST_ROWS);
+        // Within another loop this one runs on one thread.
+        let threads = if team::inside() { 1 } else { team.threads() };
+        let (panels, tiles) = (p.n.div_ceil(COLUMNS), self.rows.div_ceil(ROWS));
+        let most = (STAGED / p.packed.pitch() / ROWS).clamp(1, MOST_ROWS / ROWS);
+        // Parts of the rows, as many for each thread; rows that are staged would be so for each part of the columns.
+        let mut parts = tiles.div_ceil(most);
+        if self.images == 1 && (parts > 1 || p.stages()) {
+            parts = parts.next_multiple_of(threads).min(tiles);
+        }
+        let per_task = tiles.div_ceil(parts.max(1)).max(1) * ROWS;
         let parts = self.rows.div_ceil(per_task);
-        let (panels, tasks) = (p.n.div_ceil(COLUMNS), self.images * parts);
-        // Few rows are shared by columns.
-        let groups = match team.threads() {
-            1 => 1,
-            threads => (2 * threads).div_ceil(tasks.max(1)).clamp(1, panels),
-        };
+        let tasks = self.images * parts;
+        // Fewer parts than threads are shared by columns.
+        let groups = threads.div_ceil(tasks.max(1)).clamp(1, panels);
         let time = (self.images * self.rows) as f64 * p.n as f64 * p.k as f64 / 400.0;
         team.run(tasks * groups, time, &|task| {
             let (group, task) = (task % groups, task / groups);

@@ -86,27 +86,24 @@ impl Picture {
         [self.rows, self.columns].map(|a| a.positions + (a.window - 1) * a.dilation)
     }
 
-    /// Writes a picture with its border.
+    /// Writes a line of a picture with its border.
     ///
     /// # Safety
     /// `to` has room for it.
-    pub unsafe fn border(&self, x: &[i8], to: *mut i8) {
-        let [h, w] = self.bordered();
+    pub unsafe fn line_with_border(&self, x: &[i8], y: usize, to: *mut i8) {
+        let [_, w] = self.bordered();
         let (c, line) = (self.channels, w * self.channels);
-        let own = self.columns.size.min(w - self.columns.before.min(w)) * c;
-        for y in 0..h {
-            // SAFETY: by the caller's promise.
-            unsafe {
-                let to = to.add(y * line);
-                match y.checked_sub(self.rows.before).filter(|y| *y < self.rows.size) {
-                    None => to.write_bytes(self.zero as u8, line),
-                    Some(y) => {
-                        let before = self.columns.before.min(w) * c;
-                        to.write_bytes(self.zero as u8, before);
-                        let row = &x[y * self.columns.size * c..][..own];
-                        to.add(before).copy_from_nonoverlapping(row.as_ptr(), own);
-                        to.add(before + own).write_bytes(self.zero as u8, line - before - own);
-                    }
+        let before = self.columns.before.min(w) * c;
+        let own = (self.columns.size * c).min(line - before);
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match y.checked_sub(self.rows.before).filter(|y| *y < self.rows.size) {
+                None => to.write_bytes(self.zero as u8, line),
+                Some(y) => {
+                    to.write_bytes(self.zero as u8, before);
+                    let row = &x[y * self.columns.size * c..][..own];
+                    to.add(before).copy_from_nonoverlapping(row.as_ptr(), own);
+                    to.add(before + own).write_bytes(self.zero as u8, line - before - own);
                 }
             }
         }

@@ -87,7 +87,7 @@ unsafe fn sums<U: Unit, L: Lanes, const R: bool, const C: bool>(
         if let Some(before) = &mut before {
             before.finish::<L>(ROWS);
         }
-        let to = sums.0.as_mut_ptr().cast::<u8>();
+        let to = sums.row_mut(0).cast::<u8>();
         U::store::<0>(to, PANEL);
         if C {
             U::store::<1>(to.add(LINE), PANEL);
@@ -104,7 +104,7 @@ unsafe fn sums<U: Unit, L: Lanes, const R: bool, const C: bool>(
 /// All blocks.
 #[inline(always)]
 unsafe fn blocks<U: Unit, L: Lanes>(all: &[Block<'_>]) {
-    let mut buffers = [Sums([0; ROWS * COLUMNS]), Sums([0; ROWS * COLUMNS])];
+    let mut buffers = [Sums::new(), Sums::new()];
     for (n, t) in all.iter().enumerate() {
         let [even, odd] = &mut buffers;
         let (own, other) = if n % 2 == 0 { (even, odd) } else { (odd, even) };

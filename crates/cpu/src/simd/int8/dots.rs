@@ -1,6 +1,8 @@
 //! Products of rows and panels by vectors: sums in registers, then what becomes of them.
 
 use crate::simd::int8::ends::finish;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::int8::lanes::Two;
 use crate::simd::int8::lanes::{Lanes, Plain};
 use crate::simd::int8::{Block, COLUMNS, Sums, WORDS};
 #[cfg(target_arch = "x86_64")]
@@ -54,7 +56,7 @@ unsafe fn rows<D: Dot, const R: usize, const N: usize>(t: &Block<'_>, row: usize
         }
         for (r, own) in all.iter().enumerate() {
             for (n, v) in own.iter().enumerate() {
-                D::store(*v, sums.0.as_mut_ptr().add((row + r) * COLUMNS + n * lanes));
+                D::store(*v, sums.row_mut(row + r).add(n * lanes));
             }
         }
     }
@@ -63,7 +65,7 @@ unsafe fn rows<D: Dot, const R: usize, const N: usize>(t: &Block<'_>, row: usize
 /// All rows of each block, `MOST` at a time, and their results.
 #[inline(always)]
 unsafe fn blocks<D: Dot, L: Lanes, const MOST: usize, const N: usize>(all: &[Block<'_>]) {
-    let mut sums = Sums([0; crate::simd::int8::ROWS * COLUMNS]);
+    let mut sums = Sums::new();
     for t in all {
         let mut row = 0;
         // SAFETY: by the caller's promise.
@@ -106,15 +108,21 @@ impl Dot for PlainPairs {
     }
     #[inline(always)]
     unsafe fn plus(a: [i32; 8], b: [i32; 8]) -> [i32; 8] {
-        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
+        let mut all = a;
+        for (a, b) in all.iter_mut().zip(b) {
+            *a = a.wrapping_add(b);
+        }
+        all
     }
     #[inline(always)]
     unsafe fn dot(sums: [i32; 8], b: [i32; 8], x: [i32; 8]) -> [i32; 8] {
-        let product = |b: i32, x: i32| i32::from(b as i16) * i32::from(x as i16);
-        std::array::from_fn(|i| {
-            let two = product(b[i], x[i]).wrapping_add(product(b[i] >> 16, x[i] >> 16));
-            sums[i].wrapping_add(two)
-        })
+        let mut all = sums;
+        for ((sum, b), x) in all.iter_mut().zip(b).zip(x) {
+            let low = i32::from(b as i16) * i32::from(x as i16);
+            let high = (b >> 16) * (x >> 16);
+            *sum = sum.wrapping_add(low.wrapping_add(high));
+        }
+        all
     }
 }
 
@@ -185,7 +193,7 @@ pub unsafe fn pairs_plain(all: &[Block<'_>]) {
 #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c")]
 pub unsafe fn pairs_avx2(all: &[Block<'_>]) {
     // SAFETY: by the caller's promise.
-    unsafe { blocks::<Pairs256, Plain, 2, 4>(all) }
+    unsafe { blocks::<Pairs256, Two, 2, 4>(all) }
 }
 
 /// Bytes, with AVX-VNNI.
@@ -196,7 +204,7 @@ pub unsafe fn pairs_avx2(all: &[Block<'_>]) {
 #[target_feature(enable = "avxvnni,avx2,fma,bmi1,bmi2,f16c")]
 pub unsafe fn above_avx_vnni(all: &[Block<'_>]) {
     // SAFETY: by the caller's promise.
-    unsafe { blocks::<Vnni256, Plain, 2, 4>(all) }
+    unsafe { blocks::<Vnni256, Two, 2, 4>(all) }
 }
 
 /// Pairs, with AVX-512.

@@ -1,7 +1,7 @@
 //! What becomes of sums of 32 bits: bytes under the scale of the result, as `.tflite` rounds them.
 
 use crate::simd::int8::lanes::Lanes;
-use crate::simd::int8::{Block, COLUMNS, Sums};
+use crate::simd::int8::{Block, Sums};
 
 /// How a sum is scaled.
 #[derive(Clone, Debug)]
@@ -120,7 +120,7 @@ pub unsafe fn finish<L: Lanes>(block: &Block<'_>, sums: &Sums, from: usize, to: 
             for row in from..to.min(block.rows) {
                 let y = block.to[row];
                 if !y.is_null() {
-                    let x = L::load(sums.0.as_ptr().add(row * COLUMNS + at));
+                    let x = L::load(sums.row(row).add(at));
                     ends.of(x).narrow(y.add(at), block.columns - at);
                 }
             }

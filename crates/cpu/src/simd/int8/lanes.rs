@@ -35,8 +35,17 @@ const BELOW_HALF: f64 = 0.5 - f64::EPSILON / 4.0;
 /// Any machine.
 pub type Plain = [i32; 16];
 
-fn zip(a: Plain, b: Plain, f: impl Fn(i32, i32) -> i32) -> Plain {
-    std::array::from_fn(|i| f(a[i], b[i]))
+/// A result of each lane: a loop without a closure, which stays in one function.
+macro_rules! each {
+    (|$i:ident| $of:expr) => {{
+        let mut all = [0; 16];
+        let mut $i = 0;
+        while $i < 16 {
+            all[$i] = $of;
+            $i += 1;
+        }
+        all
+    }};
 }
 
 impl Lanes for Plain {
@@ -56,55 +65,45 @@ impl Lanes for Plain {
     }
     #[inline(always)]
     unsafe fn widen(p: *const i8, n: usize) -> Plain {
-        let mut bytes = [0i8; 16];
         // SAFETY: by the caller's promise.
-        unsafe {
-            if n >= 16 {
-                bytes = p.cast::<[i8; 16]>().read_unaligned();
-            } else {
-                std::ptr::copy_nonoverlapping(p, bytes.as_mut_ptr(), n);
-            }
-        }
-        std::array::from_fn(|i| bytes[i].into())
+        let bytes = unsafe { some_bytes(p, n) };
+        each!(|i| i32::from(bytes[i]))
     }
     #[inline(always)]
     fn add(self, other: Plain) -> Plain {
-        zip(self, other, i32::wrapping_add)
+        each!(|i| self[i].wrapping_add(other[i]))
     }
     #[inline(always)]
     fn sub(self, other: Plain) -> Plain {
-        zip(self, other, i32::wrapping_sub)
+        each!(|i| self[i].wrapping_sub(other[i]))
     }
     #[inline(always)]
     fn max(self, other: Plain) -> Plain {
-        zip(self, other, Ord::max)
+        each!(|i| if self[i] > other[i] { self[i] } else { other[i] })
     }
     #[inline(always)]
     fn min(self, other: Plain) -> Plain {
-        zip(self, other, Ord::min)
+        each!(|i| if self[i] < other[i] { self[i] } else { other[i] })
     }
     #[inline(always)]
     fn times_short(self, other: Plain) -> Plain {
-        zip(self, other, |a, b| i32::from(a as i16) * i32::from(b as i16))
+        each!(|i| self[i] as i16 as i32 * other[i] as i16 as i32)
     }
     #[inline(always)]
     fn shifted_left(self, by: Plain) -> Plain {
-        zip(self, by, |x, by| x.wrapping_shl(by as u32))
+        each!(|i| self[i].wrapping_shl(by[i] as u32))
     }
     #[inline(always)]
     fn high(self, m: Plain) -> Plain {
-        zip(self, m, |x, m| ((i64::from(x) * i64::from(m) + (1 << 30)) >> 31) as i32)
+        each!(|i| ((self[i] as i64 * m[i] as i64 + (1 << 30)) >> 31) as i32)
     }
     #[inline(always)]
     fn divided(self, by: Plain, half: Plain, some: Plain) -> Plain {
-        std::array::from_fn(|i| {
-            let x = self[i];
-            x.wrapping_add(half[i]).wrapping_add((x >> 31) & some[i]) >> (by[i] & 31)
-        })
+        each!(|i| self[i].wrapping_add(half[i]).wrapping_add((self[i] >> 31) & some[i]) >> (by[i] & 31))
     }
     #[inline(always)]
     unsafe fn scaled(self, f: *const f64) -> Plain {
-        std::array::from_fn(|i| {
+        each!(|i| {
             // SAFETY: by the caller's promise there are sixteen factors, and results of 32 bits.
             unsafe {
                 let y = f64::from(self[i]) * *f.add(i);
@@ -114,11 +113,11 @@ impl Lanes for Plain {
     }
     #[inline(always)]
     fn mean_of(self, n: i32) -> Plain {
-        self.map(|x| (if x > 0 { x + n / 2 } else { x - n / 2 }) / n)
+        each!(|i| (if self[i] > 0 { self[i] + n / 2 } else { self[i] - n / 2 }) / n)
     }
     #[inline(always)]
     unsafe fn narrow(self, p: *mut i8, n: usize) {
-        let bytes = self.map(|x| x as i8);
+        let bytes: [i8; 16] = each!(|i| self[i] as i8);
         // SAFETY: by the caller's promise.
         unsafe {
             if n >= 16 {
@@ -127,6 +126,174 @@ impl Lanes for Plain {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), p, n);
             }
         }
+    }
+}
+
+/// The first `n` of sixteen bytes, zeros behind them.
+#[inline(always)]
+unsafe fn some_bytes(p: *const i8, n: usize) -> [i8; 16] {
+    let mut bytes = [0i8; 16];
+    // SAFETY: by the caller's promise.
+    unsafe {
+        if n >= 16 {
+            bytes = p.cast::<[i8; 16]>().read_unaligned();
+        } else {
+            std::ptr::copy_nonoverlapping(p, bytes.as_mut_ptr(), n);
+        }
+    }
+    bytes
+}
+
+/// Two vectors of AVX2.
+#[cfg(target_arch = "x86_64")]
+pub type Two = [__m256i; 2];
+
+/// One intrinsic on both.
+#[cfg(target_arch = "x86_64")]
+macro_rules! both {
+    ($f:expr, $a:expr $(, $b:expr)?) => {{
+        // SAFETY: as for the `impl`.
+        unsafe { [$f($a[0] $(, $b[0])?), $f($a[1] $(, $b[1])?)] }
+    }};
+}
+
+// SAFETY of all methods: they are inlined into functions with the target features of AVX2, which are selected only where
+// the machine has them; addresses are the caller's promise.
+#[cfg(target_arch = "x86_64")]
+impl Lanes for Two {
+    #[inline(always)]
+    fn splat(x: i32) -> Two {
+        // SAFETY: as above.
+        unsafe { [_mm256_set1_epi32(x); 2] }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const i32) -> Two {
+        // SAFETY: as above.
+        unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(8).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut i32) {
+        // SAFETY: as above.
+        unsafe {
+            _mm256_storeu_si256(p.cast(), self[0]);
+            _mm256_storeu_si256(p.add(8).cast(), self[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn widen(p: *const i8, n: usize) -> Two {
+        // SAFETY: as above.
+        unsafe {
+            let bytes = _mm_loadu_si128(some_bytes(p, n).as_ptr().cast());
+            [_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))]
+        }
+    }
+    #[inline(always)]
+    fn add(self, other: Two) -> Two {
+        both!(_mm256_add_epi32, self, other)
+    }
+    #[inline(always)]
+    fn sub(self, other: Two) -> Two {
+        both!(_mm256_sub_epi32, self, other)
+    }
+    #[inline(always)]
+    fn max(self, other: Two) -> Two {
+        both!(_mm256_max_epi32, self, other)
+    }
+    #[inline(always)]
+    fn min(self, other: Two) -> Two {
+        both!(_mm256_min_epi32, self, other)
+    }
+    #[inline(always)]
+    fn times_short(self, other: Two) -> Two {
+        both!(_mm256_madd_epi16, self, other)
+    }
+    #[inline(always)]
+    fn shifted_left(self, by: Two) -> Two {
+        both!(_mm256_sllv_epi32, self, by)
+    }
+    #[inline(always)]
+    fn high(self, m: Two) -> Two {
+        both!(eight_high, self, m)
+    }
+    #[inline(always)]
+    fn divided(self, by: Two, half: Two, some: Two) -> Two {
+        let sign = both!(_mm256_srai_epi32::<31>, self);
+        let down = both!(_mm256_and_si256, sign, some);
+        both!(_mm256_srav_epi32, self.add(half).add(down), by)
+    }
+    #[inline(always)]
+    unsafe fn scaled(self, f: *const f64) -> Two {
+        // SAFETY: as above.
+        unsafe { [eight_scaled_by_four(self[0], f), eight_scaled_by_four(self[1], f.add(8))] }
+    }
+    #[inline(always)]
+    fn mean_of(self, n: i32) -> Two {
+        // As with AVX-512.
+        let (half, zero) = (Two::splat(n / 2), Two::splat(0));
+        let (up, down) = (self.add(half), self.sub(half));
+        let positive = both!(_mm256_cmpgt_epi32, self, zero);
+        // SAFETY: as above.
+        unsafe {
+            let n = _mm256_set1_ps(n as f32);
+            let low = _mm256_cvtepi32_ps(_mm256_blendv_epi8(down[0], up[0], positive[0]));
+            let high = _mm256_cvtepi32_ps(_mm256_blendv_epi8(down[1], up[1], positive[1]));
+            [_mm256_cvttps_epi32(_mm256_div_ps(low, n)), _mm256_cvttps_epi32(_mm256_div_ps(high, n))]
+        }
+    }
+    #[inline(always)]
+    unsafe fn narrow(self, p: *mut i8, n: usize) {
+        // SAFETY: as above.
+        unsafe {
+            // Lanes of 128 bits are packed by themselves: their middle parts change places.
+            let shorts = _mm256_permute4x64_epi64::<0xd8>(_mm256_packs_epi32(self[0], self[1]));
+            let bytes =
+                _mm_packs_epi16(_mm256_castsi256_si128(shorts), _mm256_extracti128_si256::<1>(shorts));
+            if n >= 16 {
+                _mm_storeu_si128(p.cast(), bytes);
+            } else {
+                let mut all = [0i8; 16];
+                _mm_storeu_si128(all.as_mut_ptr().cast(), bytes);
+                std::ptr::copy_nonoverlapping(all.as_ptr(), p, n);
+            }
+        }
+    }
+}
+
+/// Half of [`Lanes::high`] with AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn eight_high(x: __m256i, m: __m256i) -> __m256i {
+    // SAFETY: as above.
+    unsafe {
+        let nudge = _mm256_set1_epi64x(1 << 30);
+        let odd = _mm256_mul_epi32(_mm256_srli_epi64::<32>(x), _mm256_srli_epi64::<32>(m));
+        let even = _mm256_add_epi64(_mm256_mul_epi32(x, m), nudge);
+        let odd = _mm256_slli_epi64::<1>(_mm256_add_epi64(odd, nudge));
+        _mm256_blend_epi32::<0xaa>(_mm256_srli_epi64::<31>(even), odd)
+    }
+}
+
+/// Half of [`Lanes::scaled`] with AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn eight_scaled_by_four(x: __m256i, f: *const f64) -> __m256i {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let low = four_scaled(_mm256_castsi256_si128(x), f);
+        let high = four_scaled(_mm256_extracti128_si256::<1>(x), f.add(4));
+        _mm256_set_m128i(high, low)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn four_scaled(x: __m128i, f: *const f64) -> __m128i {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let y = _mm256_mul_pd(_mm256_cvtepi32_pd(x), _mm256_loadu_pd(f));
+        let sign = _mm256_and_pd(y, _mm256_set1_pd(-0.0));
+        let nudge = _mm256_or_pd(sign, _mm256_set1_pd(BELOW_HALF));
+        _mm256_cvttpd_epi32(_mm256_add_pd(y, nudge))
     }
 }
 

@@ -12,6 +12,7 @@ pub mod sums;
 pub mod windows;
 
 use ends::Ends;
+use std::mem::MaybeUninit;
 
 /// Columns of a panel.
 pub const COLUMNS: usize = 32;
@@ -57,4 +58,22 @@ pub struct Block<'a> {
 
 /// A buffer of sums.
 #[repr(align(64))]
-pub struct Sums(pub [i32; ROWS * COLUMNS]);
+pub struct Sums(MaybeUninit<[i32; ROWS * COLUMNS]>);
+
+impl Sums {
+    /// One whose contents are whatever was there.
+    #[inline(always)]
+    pub fn new() -> Sums {
+        Sums(MaybeUninit::uninit())
+    }
+
+    #[inline(always)]
+    pub fn row(&self, row: usize) -> *const i32 {
+        self.0.as_ptr().cast::<i32>().wrapping_add(row * COLUMNS)
+    }
+
+    #[inline(always)]
+    pub fn row_mut(&mut self, row: usize) -> *mut i32 {
+        self.0.as_mut_ptr().cast::<i32>().wrapping_add(row * COLUMNS)
+    }
+}

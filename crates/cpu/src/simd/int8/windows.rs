@@ -20,7 +20,7 @@ macro_rules! instances {
             #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c")]
             unsafe fn avx2(args: &$args) {
                 // SAFETY: by the caller's promise.
-                unsafe { $run::<Plain>(args) }
+                unsafe { $run::<$crate::simd::int8::lanes::Two>(args) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
