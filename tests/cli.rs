@@ -523,6 +523,15 @@ fn models_become_int8_files_that_run_and_predict() {
     let ops = f.run(&["summary", "m.tflite", "--json"]).ok().json();
     assert_eq!((&ops["operators"][0]["op"], &ops["inputs"][0]["dtype"]), (&"CONV_2D".into(), &"i8".into()));
     f.run(&["run", "m.tflite", "--random=3", "--output=out.npz"]).ok();
+    let on = |device: &str| {
+        f.run(&["run", "m.tflite", "--random=3", "--repeat=2", "--device", device, "--json"]).ok().json()
+    };
+    let (fast, slow) = (on("cpu"), on("ref"));
+    assert!(
+        fast["results"] == slow["results"] && fast["device"] == "cpu" && slow["device"] == "ref",
+        "{fast}"
+    );
+    assert!(fast["interpreted"] == 0 && fast["repeat"]["runs"] == 2, "{fast}");
     let again = f.run(&["predict", "m.tflite", "m/fashion-mnist-example.png", "--json"]).ok().json();
     let before = f.run(&["predict", "m", "m/fashion-mnist-example.png", "--json"]).ok().json();
     let off = again["probability"].as_f64().unwrap() - before["probability"].as_f64().unwrap();

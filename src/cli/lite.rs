@@ -3,11 +3,15 @@
 use super::outcome::{Failure, Outcome};
 use super::program::InputArgs;
 use super::screen::{Screen, number_of, table};
+use super::spread::spread;
 use serde_json::{Value, json};
 use std::path::Path;
+use std::time::Instant;
+use systole_int8::{Program, Settings};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_nn::{Architecture, InputSpec, Model as Layers, NodeInput, grouped};
 use systole_program::files::{self, Format, Stored};
+use systole_quant::{Answers, Engine};
 use systole_tflite::{Interpreter, Model, Tensor};
 
 /// Begins the names of notes that Systole keeps in a file.
@@ -31,12 +35,17 @@ pub(crate) fn threads() -> usize {
     if asked > 0 { asked } else { std::thread::available_parallelism().map_or(1, usize::from) }
 }
 
+/// What computes such files: the CPU engine, or where `--device ref` asks for it the interpreter.
+pub(crate) fn engine() -> Engine {
+    if systole_ir::knobs::BACKEND.get() == "ref" { Engine::Reference } else { Engine::Fast }
+}
+
 /// What answers questions about samples.
 pub(crate) struct Answerer {
     /// A model of layers; of a `.tflite` file one of none, which has its notes and takes what the file takes.
     pub model: Layers,
     /// The file's operators.
-    pub integers: Option<Model>,
+    pub integers: Option<Answers>,
 }
 
 /// A model file's layers, or a `.tflite` file in their place.
@@ -72,7 +81,10 @@ pub(crate) fn answerer(name: &str) -> Result<Answerer> {
             None => {}
         }
     }
-    Ok(Answerer { model, integers: Some(integers) })
+    Ok(Answerer {
+        model,
+        integers: Some(Answers::new(&integers, engine(), threads()).at(|| name.to_string())?),
+    })
 }
 
 /// Rows of a batch: `x: T[B, …] → T[1, …]` each.
@@ -84,8 +96,8 @@ pub(crate) fn rows(x: &Literal) -> Result<Vec<Literal>> {
 }
 
 /// `x: f32[B, …] → f32[B, …]`, sample by sample.
-pub(crate) fn predict_on_batch(model: &Model, x: &Literal) -> Result<Literal> {
-    let answers = systole_quant::answers(model, &rows(&x.convert(DType::F32))?, threads())?;
+pub(crate) fn predict_on_batch(answers: &Answers, x: &Literal) -> Result<Literal> {
+    let answers = answers.of(&rows(&x.convert(DType::F32))?)?;
     let dims = answers.first().map_or(&[][..], |y| y.shape().dims());
     let dims: Vec<usize> = std::iter::once(answers.len()).chain(dims.iter().skip(1).copied()).collect();
     Literal::from_slice(dims, &answers.iter().flat_map(|y| y.to_f32s()).collect::<Vec<f32>>())
@@ -152,8 +164,57 @@ fn tensor_json(t: &Tensor) -> Value {
     })
 }
 
+/// A file at work.
+enum Runner {
+    Fast(Program),
+    Reference(Model),
+}
+
+impl Runner {
+    fn new(model: Model) -> Result<Runner> {
+        Ok(match engine() {
+            Engine::Fast => Runner::Fast(Program::new(model, &Settings::from_knobs()?)?),
+            Engine::Reference => Runner::Reference(model),
+        })
+    }
+
+    fn device(&self) -> &'static str {
+        match self {
+            Runner::Fast(_) => "cpu",
+            Runner::Reference(_) => "ref",
+        }
+    }
+
+    /// The results, and how many milliseconds they took.
+    fn timed(&self, inputs: &[Literal]) -> Result<(Vec<Literal>, f64)> {
+        let began = Instant::now();
+        let results = match self {
+            Runner::Fast(program) => program.run(inputs)?,
+            Runner::Reference(model) => Interpreter::new(model)?.run(inputs)?,
+        };
+        Ok((results, began.elapsed().as_secs_f64() * 1e3))
+    }
+
+    /// How it computes its operators.
+    fn told(&self) -> String {
+        match self {
+            Runner::Fast(program) => {
+                let all = program.forms().count();
+                format!("{} of {all} operators by the engine's kernels", all - program.interpreted())
+            }
+            Runner::Reference(_) => "all operators by the interpreter".into(),
+        }
+    }
+}
+
 /// `systole run FILE.tflite`: raw inputs and outputs, of the file's own types.
-pub(crate) fn run(name: &str, args: &InputArgs, output: Option<&Path>, screen: &Screen) -> Outcome {
+pub(crate) fn run(
+    name: &str,
+    args: &InputArgs,
+    output: Option<&Path>,
+    repeat: u32,
+    screen: &Screen,
+) -> Outcome {
     let format = output.map(Format::of).transpose().map_err(|e| Failure::usage(e.at("--output")))?;
     if args.function.is_some() {
         let e = Error::new(ErrorKind::Config, "a .tflite file has one function").at("--function");
@@ -161,7 +222,10 @@ pub(crate) fn run(name: &str, args: &InputArgs, output: Option<&Path>, screen: &
     }
     let model = open(name)?;
     let inputs = inputs(&model, args)?;
-    let results = Interpreter::new(&model).and_then(|i| i.run(&inputs)).at(|| name.to_string())?;
+    let runner = Runner::new(model).at(|| name.to_string())?;
+    let (results, first) = runner.timed(&inputs).at(|| name.to_string())?;
+    let mut times = (0..repeat).map(|_| Ok(runner.timed(&inputs)?.1)).collect::<Result<Vec<f64>>>()?;
+    times.sort_by(f64::total_cmp);
     let stored = |(i, y): (usize, &Literal)| {
         Ok((format!("out{i}"), files::stored(y.dtype().name(), y.shape().dims(), y.bytes().to_vec())?))
     };
@@ -174,11 +238,18 @@ pub(crate) fn run(name: &str, args: &InputArgs, output: Option<&Path>, screen: &
             json!({"name": format!("out{i}"), "type": y.ty().to_string(), "first": first})
         };
         let all: Vec<Value> = results.iter().enumerate().map(one).collect();
-        screen.object(
-            &json!({"program": name, "device": "tflite-reference", "results": all, "output": output}),
-        );
+        let interpreted = match &runner {
+            Runner::Fast(program) => Some(program.interpreted()),
+            Runner::Reference(_) => None,
+        };
+        screen.object(&json!({
+            "program": name, "device": runner.device(), "interpreted": interpreted, "run_ms": first,
+            "repeat": spread(&times).map(|s| s.json()), "results": all, "output": output,
+        }));
         return Ok(0);
     }
+    screen.detail(format!("{name} on {}: {}, ran in {first:.3} ms", runner.device(), runner.told()));
+    spread(&times).into_iter().for_each(|s| screen.line(s.to_string()));
     let names: Vec<String> = results.iter().enumerate().map(|(i, y)| format!("out{i} {}", y.ty())).collect();
     match output {
         Some(path) => screen.line(format!("{}: {}", path.display(), names.join(", "))),

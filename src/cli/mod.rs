@@ -54,6 +54,7 @@ mod selftest;
 mod setup;
 mod show;
 mod shrink;
+mod spread;
 mod stop;
 mod suggest;
 mod summary;

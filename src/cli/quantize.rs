@@ -447,7 +447,7 @@ fn classes(model: &systole_tflite::Model, samples: &[Literal]) -> Result<Vec<Vec
         let classes = y.shape().dims().last().copied().unwrap_or(1).max(1);
         y.to_f32s().chunks(classes).map(likeliest).collect()
     };
-    Ok(answers(model, samples, lite::threads())?.iter().map(of).collect())
+    Ok(answers(model, samples, lite::engine(), lite::threads())?.iter().map(of).collect())
 }
 
 /// How many classes are the same.

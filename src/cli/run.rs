@@ -5,6 +5,7 @@ use super::lite;
 use super::outcome::{Failure, Outcome, Run};
 use super::program::{self, InputArgs};
 use super::screen::{Screen, note, number_of, table};
+use super::spread::spread;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -41,7 +42,13 @@ impl Run for RunArgs {
 
 fn run(args: &RunArgs, screen: &Screen) -> Outcome {
     if lite::is_lite(&args.program) {
-        return lite::run(&args.program, &args.inputs, args.output.as_deref(), screen);
+        return lite::run(
+            &args.program,
+            &args.inputs,
+            args.output.as_deref(),
+            args.repeat.unwrap_or(0),
+            screen,
+        );
     }
     let format =
         args.output.as_deref().map(Format::of).transpose().map_err(|e| Failure::usage(e.at("--output")))?;
@@ -157,14 +164,6 @@ struct Answer<'a> {
     ran: Ran,
 }
 
-/// Times of several runs in ms: the median, the best, and what a tenth stay below and a tenth exceed.
-fn spread(sorted: &[f64]) -> Option<(f64, f64, f64, f64)> {
-    let n = sorted.len();
-    let at = |i: usize| sorted.get(i).copied();
-    let median = (at(n.checked_sub(1)? / 2)? + at(n / 2)?) / 2.0;
-    Some((median, at(0)?, at(n / 10)?, at(n - 1 - n / 10)?))
-}
-
 impl Answer<'_> {
     fn show(&self, screen: &Screen) {
         screen.detail(format!(
@@ -179,12 +178,7 @@ impl Answer<'_> {
             self.runner.report().compile_ms,
             self.first
         ));
-        if let Some((median, best, low, high)) = spread(&self.times) {
-            screen.line(format!(
-                "{}: median {median:.3} ms, best {best:.3} ms, four of five from {low:.3} to {high:.3} ms",
-                number_of(self.times.len(), "more run")
-            ));
-        }
+        spread(&self.times).into_iter().for_each(|s| screen.line(s.to_string()));
         match &self.args.output {
             Some(path) => screen.line(format!("{}: {}", path.display(), self.names())),
             None => {
@@ -205,9 +199,7 @@ impl Answer<'_> {
     }
 
     fn object(&self) -> Value {
-        let times = spread(&self.times).map(|(median, best, low, high)| {
-            json!({"runs": self.times.len(), "median_ms": median, "best_ms": best, "p10_ms": low, "p90_ms": high})
-        });
+        let times = spread(&self.times).map(|s| s.json());
         let checks: Vec<Value> =
             self.ran.checks.iter().map(|c| json!({"holds": c.is_ok(), "why": c.as_ref().err()})).collect();
         let results: Vec<Value> = self.ran.values.iter().enumerate().map(|(i, v)| result(i, v)).collect();

@@ -15,11 +15,25 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "systole-quant",
         &[
+            "systole-int8",
+            "systole-cpu",
+            "systole-compile",
             "systole-tflite",
             "systole-nn",
             "systole-dist",
             "systole-runtime",
             "systole-data",
+            "systole-ir",
+            "systole-base",
+        ],
+    ),
+    (
+        "systole-int8",
+        &[
+            "systole-cpu",
+            "systole-tflite",
+            "systole-compile",
+            "systole-runtime",
             "systole-ir",
             "systole-base",
         ],
@@ -100,6 +114,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-bytecode",
             "systole-weights",
             "systole-tflite",
+            "systole-int8",
             "systole-quant",
             "systole-onnx",
         ],

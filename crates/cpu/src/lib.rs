@@ -2,8 +2,9 @@
 //!
 //! Reading order, from the top: [`backend`](mod@backend) (compile and run), `run/` (a program with kernels bound to its
 //! steps), `kernels/` (one folder and one table of candidate kernels per family), `select` (how a candidate is chosen),
-//! `kernel` (the contract of kernels, and what several families share), `machine/` (instruction-set levels, threads,
-//! memory), `simd/` (vectors, loops over them, GEMM microkernels). A module imports only from those after it.
+//! [`int8`](mod@int8) (kernels of quantised models, which no program has), `kernel` (the contract of kernels, and what
+//! several families share), `machine/` (instruction-set levels, threads, memory), `simd/` (vectors, loops over them, GEMM
+//! microkernels). A module imports only from those after it.
 //!
 //! Results depend on the graph and the instruction-set level, never on the number of threads: blocks and trees of
 //! partial sums are functions of shapes.
@@ -13,6 +14,7 @@
 #![allow(unsafe_code)]
 
 pub mod backend;
+pub mod int8;
 mod kernel;
 mod kernels;
 mod machine;

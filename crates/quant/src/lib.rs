@@ -34,7 +34,7 @@ mod scales;
 pub use calibrate::{Calibration, Method, Ranges};
 pub use dynamic::dynamic;
 pub use edgetpu::{CACHE, Mapping, Placed, edgetpu};
-pub use ends::{answers, dequantized, quantized};
+pub use ends::{Answers, Engine, answers, dequantized, quantized};
 pub use equalize::{correct_bias, equalize};
 pub use lower::lower;
 pub use quantize::{Options, quantize};

@@ -10,13 +10,14 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 use systole_base::rng::Stream;
+use systole_int8::{Program, Settings};
 use systole_ir::{DType, ErrorKind, Literal, Result, TensorType};
 use systole_nn::layers::testing::samples;
 use systole_nn::layers::*;
 use systole_nn::{Model as Layers, input};
 use systole_quant::{
-    Calibration, Method, Options, alone, correct_bias, dequantized, dynamic, edgetpu, equalize, lower,
-    quantize, quantized, report,
+    Calibration, Engine, Method, Options, alone, correct_bias, dequantized, dynamic, edgetpu, equalize,
+    lower, quantize, quantized, report,
 };
 use systole_tflite::{Interpreter, Model, Op};
 
@@ -366,6 +367,31 @@ fn int8_models_have_the_bits_of_the_real_interpreter() {
 }
 
 #[test]
+fn programs_have_the_bits_of_the_interpreter() {
+    let (mut wrong, mut interpreted, mut all) = (Vec::new(), 0, 0);
+    for (name, model, inputs) in all_int8() {
+        let expected = Interpreter::new(&model).and_then(|i| i.run(&inputs)).unwrap();
+        let others: Vec<Literal> = inputs
+            .iter()
+            .map(|x| {
+                let bytes: Vec<u8> = x.bytes().iter().map(|b| b.wrapping_mul(3)).collect();
+                Literal::from_bytes(x.ty().clone(), &bytes).unwrap()
+            })
+            .collect();
+        let program = Program::new(model.clone(), &Settings::default()).unwrap();
+        let made = program.run_all(&[&inputs, &others, &inputs]).unwrap();
+        let of_others = Interpreter::new(&model).and_then(|i| i.run(&others)).unwrap();
+        let same = |a: &[Literal], b: &[Literal]| a.iter().zip(b).all(|(a, b)| a.bytes() == b.bytes());
+        if !same(&made[0], &expected) || !same(&made[1], &of_others) || !same(&made[2], &expected) {
+            wrong.push(format!("{name}: {:?}", program.forms().collect::<Vec<_>>()));
+        }
+        (interpreted, all) = (interpreted + program.interpreted(), all + model.operators.len());
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(interpreted * 10 < all, "{interpreted} of {all} operators have no form");
+}
+
+#[test]
 fn int8_is_near_floats_and_skipped_layers_stay_floats() {
     for mut net in networks() {
         let (model, inputs) = int8(&net, &Options::default(), Method::MinMax).unwrap();
@@ -437,7 +463,10 @@ fn error(int8: &Model, graph: &Model, samples: &[Literal]) -> f64 {
     for x in samples {
         let exact =
             Interpreter::new(graph).and_then(|i| i.run(std::slice::from_ref(x))).unwrap().remove(0).to_f32s();
-        let y = systole_quant::answers(int8, std::slice::from_ref(x), 1).unwrap().remove(0).to_f32s();
+        let y = systole_quant::answers(int8, std::slice::from_ref(x), Engine::Fast, 1)
+            .unwrap()
+            .remove(0)
+            .to_f32s();
         for (a, b) in exact.iter().zip(y) {
             signal += f64::from(*a).powi(2);
             noise += f64::from(a - b).powi(2);

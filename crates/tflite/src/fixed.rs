@@ -73,6 +73,21 @@ pub fn activation_range(activation: Activation, scale: f32, zero_point: i32) -> 
     (low.min(127), high.max(-128))
 }
 
+/// What ADD and SUB multiply with: both operands, which have 20 bits more, and their sum.
+pub fn sum_multipliers(a: f32, b: f32, y: f32) -> [(i32, i32); 3] {
+    let twice = 2.0 * f64::from(a.max(b));
+    let of = |s: f32| quantize_multiplier(f64::from(s) / twice);
+    [of(a), of(b), quantize_multiplier(twice / ((1 << 20) as f64 * f64::from(y)))]
+}
+
+/// What MEAN multiplies a sum of `n ≥ 1` integers with: 1/n goes into the multiplier, with as many bits as there is room for.
+pub fn mean_multiplier(x: f32, y: f32, n: usize) -> (i32, i32) {
+    let (m, shift) = quantize_multiplier(f64::from(x) / f64::from(y));
+    let n = n.max(1);
+    let up = (63 - (n as u64).leading_zeros() as i32).min(32).min(31 + shift).max(0);
+    (((i64::from(m) << up) / n as i64) as i32, shift - up)
+}
+
 /// `x · 2^exponent`, saturated.
 pub(crate) fn shifted_left(x: i32, exponent: u32) -> i32 {
     (i64::from(x) << exponent.min(31)).clamp(i32::MIN.into(), i32::MAX.into()) as i32

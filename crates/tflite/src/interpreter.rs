@@ -64,14 +64,8 @@ impl<'a> Interpreter<'a> {
             values[i] = Some(given.clone());
         }
         for (n, o) in model.operators.iter().enumerate() {
-            let made =
-                compute(&Call { model, operator: o, values: &values }).map_err(|e| e.at(model.place(n)))?;
+            let made = self.run_operator(n, &values)?;
             for (&i, y) in o.outputs.iter().zip(made) {
-                let t = model.tensor(i)?;
-                if y.ty() != &t.ty {
-                    let why = format!("it makes {}, the file says {}", y.ty(), t.ty);
-                    return Err(broken(why).at(model.place(n)));
-                }
                 each(i, &y);
                 values[i] = Some(y);
             }
@@ -84,5 +78,23 @@ impl<'a> Interpreter<'a> {
         let output =
             |&i: &usize| values[i].clone().ok_or_else(|| broken(format!("nothing makes output tensor {i}")));
         model.outputs.iter().map(output).collect()
+    }
+
+    /// What one operator makes, of the file's types; `values`: what each tensor of the model holds by now.
+    ///
+    /// # Errors
+    /// When there is no such operator, or it cannot compute what the file says; names it.
+    pub fn run_operator(&self, n: usize, values: &[Option<Literal>]) -> Result<Vec<Literal>> {
+        let model = self.model;
+        let operator = model.operators.get(n).ok_or_else(|| broken(format!("there is no operator {n}")))?;
+        let made = compute(&Call { model, operator, values }).map_err(|e| e.at(model.place(n)))?;
+        for (&i, y) in operator.outputs.iter().zip(&made) {
+            let t = model.tensor(i)?;
+            if y.ty() != &t.ty {
+                let why = format!("it makes {}, the file says {}", y.ty(), t.ty);
+                return Err(broken(why).at(model.place(n)));
+            }
+        }
+        Ok(made)
     }
 }

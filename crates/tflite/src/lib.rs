@@ -36,7 +36,10 @@ mod tree;
 mod version;
 mod write;
 
-pub use fixed::{activation_range, multiply_by_quantized_multiplier, quantize_multiplier};
+pub use fixed::{
+    activation_range, mean_multiplier, multiply_by_quantized_multiplier, quantize_multiplier, sum_multipliers,
+};
 pub use interpreter::Interpreter;
+pub use kernels::{IntegerSoftmax, Slide};
 pub use model::{Model, Operator, Quantization, Tensor};
 pub use op::{Activation, Field, Op, Padding};

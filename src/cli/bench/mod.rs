@@ -6,6 +6,7 @@
 mod measure;
 mod micro;
 mod model;
+mod quantised;
 mod workload;
 
 use super::common::Common;
@@ -23,10 +24,11 @@ use workload::{Item, Unit, Work};
 #[derive(Args)]
 pub(crate) struct BenchArgs {
     /// Which: fashion-cnn, mlp, cifar-cnn, resnet50, gpt2-small, lstm (training steps), resnet50-inference,
-    /// gpt2-small-inference, gemm, elementwise; presets of train; or TOML files with models of your own. Without: all workloads
+    /// gpt2-small-inference, resnet50-int8, mobilenet-int8 (quantised predictions), gemm, elementwise; presets of train; or TOML files with models of your own. Without: all workloads
     #[arg(value_name = "WORKLOAD | PRESET | FILE.toml")]
     workloads: Vec<String>,
-    /// float32, mixed_bfloat16 or mixed_float16; for gemm also int8 [default: what a preset or file says; gemm: each]
+    /// float32, mixed_bfloat16 or mixed_float16; for gemm and quantised predictions also int8 [default: what a preset or file
+    /// says; gemm: each; quantised predictions: int8, and float32 beside it]
     #[arg(long, value_name = "POLICY")]
     precision: Option<String>,
     /// How long to measure each, warm-up left out; the times are medians, their spread is that of four steps in five
@@ -113,6 +115,7 @@ fn measure_here(item: &Item, args: &BenchArgs) -> Result<Value> {
     let m = match &item.work {
         Work::Train(config) => model::train(config, &item.precision, time)?,
         Work::Predict(config) => model::predict(config, &item.precision, time)?,
+        Work::Int8(name) => quantised::predict(name, &item.precision, time)?,
         Work::Gemm(n) => micro::gemm(*n, &item.precision, time)?,
         Work::Elementwise(kind) => micro::elementwise(*kind, &item.precision, time)?,
     };

@@ -26,10 +26,15 @@ pub(super) fn predict(target: &str, precision: &str, time: Duration) -> Result<M
 }
 
 fn model_and_batch(target: &str, precision: &str) -> Result<(Model, Batch)> {
-    let mut draft = match is_file(target) {
+    let draft = match is_file(target) {
         true => Draft::read(target)?,
         false => Draft::preset(target)?,
     };
+    of_draft(draft, precision)
+}
+
+/// The model of a configuration, and a batch for it.
+pub(super) fn of_draft(mut draft: Draft, precision: &str) -> Result<(Model, Batch)> {
     draft.set(format!("--precision {precision}"), "compile.precision", precision);
     let config: Config = draft.finish().map_err(|refused| refused.error)?;
     let model = config.untrained()?;

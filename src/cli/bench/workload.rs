@@ -30,6 +30,8 @@ pub(super) enum Work {
     Train(String),
     /// Predictions of a preset's model.
     Predict(String),
+    /// Predictions of an application's quantised graph, or of its layers.
+    Int8(&'static str),
     /// A product of n × n matrices.
     Gemm(usize),
     /// Element-wise work and row reductions on arrays larger than the caches.
@@ -64,6 +66,7 @@ impl Work {
                 "gpt2-small" => Unit::Tokens,
                 _ => Unit::MsPerStep,
             },
+            Work::Int8(_) => Unit::Images,
             Work::Gemm(_) => Unit::Gflops,
             Work::Elementwise(_) => Unit::Bandwidth,
         }
@@ -75,6 +78,7 @@ impl Work {
             Work::Gemm(_) => {
                 (&GEMM_TYPES, &["float32", "mixed_bfloat16", "mixed_float16", "bfloat16", "int8"])
             }
+            Work::Int8(_) => (&["int8", "float32"], &["int8", "float32", "mixed_bfloat16", "mixed_float16"]),
             _ => (&["float32"], &Precision::NAMES),
         }
     }
@@ -84,7 +88,7 @@ const GEMM_TYPES: [&str; 3] = ["float32", "bfloat16", "int8"];
 const GEMM_SIZES: [usize; 4] = [512, 1024, 2048, 4096];
 
 /// Names that stand for several measurements, beside those of [`single`].
-const WORKLOADS: [&str; 10] = [
+const WORKLOADS: [&str; 12] = [
     "fashion-cnn",
     "mlp",
     "cifar-cnn",
@@ -93,6 +97,8 @@ const WORKLOADS: [&str; 10] = [
     "lstm",
     "resnet50-inference",
     "gpt2-small-inference",
+    "resnet50-int8",
+    "mobilenet-int8",
     "gemm",
     "elementwise",
 ];
@@ -169,6 +175,8 @@ fn works(name: &str) -> Result<Vec<(String, Work)>> {
         "fashion-cnn" => one(Work::Train("fashion-mnist".into())),
         "resnet50-inference" => one(Work::Predict("resnet50".into())),
         "gpt2-small-inference" => one(Work::Predict("gpt2-small".into())),
+        "resnet50-int8" => one(Work::Int8("resnet50")),
+        "mobilenet-int8" => one(Work::Int8("mobilenet")),
         preset if WORKLOADS.contains(&preset) => one(Work::Train(preset.into())),
         own if OF_FILES.contains(&own) => Err(Error::new(
             ErrorKind::Config,
@@ -206,8 +214,13 @@ mod tests {
         assert_eq!(named(&["gpt-micro"], None), [("gpt-micro".into(), "float32".into())]);
         assert_eq!(named(&["biggan"], Some("mixed_bfloat16")), [("biggan".into(), "mixed_bfloat16".into())]);
         assert_eq!(named(&["gemm-512"], None).len(), GEMM_TYPES.len());
+        assert_eq!(
+            named(&["mobilenet-int8"], None).into_iter().map(|(_, p)| p).collect::<Vec<_>>(),
+            ["int8", "float32"]
+        );
         let all = named(&[], None);
-        let models = WORKLOADS.len() - 2;
+        // Quantised graphs are measured beside their layers.
+        let models = WORKLOADS.len() - 2 + 2;
         assert_eq!(all.len(), models + GEMM_SIZES.len() * GEMM_TYPES.len() + KINDS.len());
         // Every name that a child is started with stands for itself alone.
         assert!(all.iter().all(|(name, p)| named(&[name], Some(p)).len() == 1));

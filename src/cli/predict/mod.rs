@@ -160,7 +160,7 @@ struct Answering<'a> {
     told: u64,
     answers: Vec<Answer>,
     /// What answers in place of the model's layers: a .tflite file.
-    integers: Option<systole_tflite::Model>,
+    integers: Option<systole_quant::Answers>,
     /// How many changed versions of each picture are asked about, too.
     tta: Option<(u64, TestTime)>,
 }

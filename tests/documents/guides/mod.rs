@@ -13,7 +13,7 @@ mod table;
 use crate::{read, same_or_bless};
 
 /// The pages that are tested here.
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 10] = [
     "models",
     "fine-tuning",
     "configuration",

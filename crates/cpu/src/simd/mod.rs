@@ -6,6 +6,7 @@ pub mod cells;
 pub mod folds;
 pub mod gemm;
 pub mod halves;
+pub mod int8;
 pub mod jit;
 pub mod level;
 pub mod loops;

@@ -1,7 +1,9 @@
 //! Two operands, element by element; sizes of 1 are repeated.
 
 use super::call::{Arg, Call};
-use crate::fixed::{activation_range, multiply_by_quantized_multiplier, quantize_multiplier};
+use crate::fixed::{
+    activation_range, multiply_by_quantized_multiplier, quantize_multiplier, sum_multipliers,
+};
 use crate::model::broken;
 use crate::op::Op;
 use systole_base::{DType, Literal, Result};
@@ -86,10 +88,7 @@ fn integers(call: &Call, a: &Arg, b: &Arg) -> Result<Pair> {
         Op::Maximum => Box::new(|x: i8, y: i8| x.max(y)),
         Op::Minimum => Box::new(|x: i8, y: i8| x.min(y)),
         Op::Add | Op::Sub => {
-            let twice = 2.0 * f64::from(sa.max(sb));
-            let (ma, mb) =
-                (quantize_multiplier(f64::from(sa) / twice), quantize_multiplier(f64::from(sb) / twice));
-            let m = quantize_multiplier(twice / ((1 << 20) as f64 * f64::from(scale)));
+            let [ma, mb, m] = sum_multipliers(sa, sb, scale);
             let sign = if op == Op::Sub { -1 } else { 1 };
             Box::new(move |x, y| {
                 let scaled = |q: i8, zero: i32, (m, shift): (i32, i32)| {

@@ -17,7 +17,9 @@ mod window;
 
 use crate::op::Op;
 pub(crate) use call::Call;
+pub use softmax::IntegerSoftmax;
 use systole_base::{Literal, Result};
+pub use window::Slide;
 
 /// The operator's outputs.
 pub(crate) fn compute(call: &Call) -> Result<Vec<Literal>> {

@@ -1,7 +1,7 @@
 //! Reductions over dimensions.
 
 use super::call::Call;
-use crate::fixed::{multiply_by_quantized_multiplier, quantize_multiplier};
+use crate::fixed::{mean_multiplier, multiply_by_quantized_multiplier, quantize_multiplier};
 use crate::model::broken;
 use crate::op::{Field, Op};
 use systole_base::{DType, Literal, Result};
@@ -37,13 +37,10 @@ pub(super) fn reduce(call: &Call) -> Result<Vec<Literal>> {
                 .zip(&targets)
                 .for_each(|(&q, &t)| sums[t] = sums[t].wrapping_add(q.into()));
             let ((own, own_zero), (scale, zero)) = (x.tensor.scale()?, call.output_scale()?);
-            let (mut m, mut shift) = quantize_multiplier(f64::from(own) / f64::from(scale));
-            if op == Op::Mean {
-                // 1/n goes into the multiplier, with as many bits as there is room for.
-                let up = (63 - (n as u64).leading_zeros() as i32).min(32).min(31 + shift).max(0);
-                m = ((i64::from(m) << up) / n as i64) as i32;
-                shift -= up;
-            }
+            let (m, shift) = match op {
+                Op::Mean => mean_multiplier(own, scale, n),
+                _ => quantize_multiplier(f64::from(own) / f64::from(scale)),
+            };
             let one = |&sum: &i32| {
                 let centred = sum.wrapping_sub(own_zero.wrapping_mul(n as i32));
                 multiply_by_quantized_multiplier(centred, m, shift).saturating_add(zero).clamp(-128, 127)

@@ -32,13 +32,10 @@ pub(super) fn softmax(call: &Call) -> Result<Vec<Literal>> {
                 return Err(broken(format!("its output has scale {out_scale} and zero point {out_zero}"))
                     .hint("the output of SOFTMAX has scale 1/256 and zero point -128"));
             }
-            let real = (beta * f64::from(scale) * f64::from(1 << 26)).min(((1i64 << 31) - 1) as f64);
-            let (m, shift) = quantize_multiplier(real);
-            let shift = shift.clamp(0, 30) as u32;
-            let radius = (31.0 * f64::from(1 << 26) / (1i64 << shift) as f64).floor() as i32;
-            let mut y = Vec::with_capacity(x.tensor.ty.elements());
-            for row in x.elements::<i8>()?.chunks_exact(n) {
-                row_of_integers(row, -radius, |d| high_mul(d.wrapping_shl(shift), m), &mut y);
+            let softmax = IntegerSoftmax::new(scale, beta);
+            let mut y = vec![0; x.tensor.ty.elements()];
+            for (row, y) in x.elements::<i8>()?.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
+                softmax.row(row, y);
             }
             call.made(&y)
         }
@@ -46,22 +43,38 @@ pub(super) fn softmax(call: &Call) -> Result<Vec<Literal>> {
     }
 }
 
-/// What is more than `least` below the greatest is 0.
-fn row_of_integers(row: &[i8], least: i32, scaled: impl Fn(i32) -> i32, y: &mut Vec<i8>) {
-    let greatest = row.iter().copied().max().map_or(0, i32::from);
-    let exps: Vec<Option<i32>> = row
-        .iter()
-        .map(|&q| i32::from(q) - greatest)
-        .map(|d| (d >= least).then(|| exp_on_negative_values(scaled(d))))
-        .collect();
-    let sum = exps.iter().flatten().fold(0i32, |sum, &e| sum.wrapping_add(divide_by_power(e, 12)));
-    let (factor, over) = reciprocal(sum);
-    y.extend(exps.iter().map(|e| match e {
-        Some(e) => {
-            (divide_by_power(high_mul(factor, *e), over + 23).saturating_sub(128)).clamp(-128, 127) as i8
+/// SOFTMAX of int8, whose result has scale 1/256 and zero point −128.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IntegerSoftmax {
+    /// e^−d of a value that is `d` below the greatest; `None`: so far below that it is 0.
+    exps: Vec<Option<i32>>,
+}
+
+impl IntegerSoftmax {
+    /// Of rows with this scale, multiplied by `beta`.
+    pub fn new(scale: f32, beta: f64) -> IntegerSoftmax {
+        let real = (beta * f64::from(scale) * f64::from(1 << 26)).min(((1i64 << 31) - 1) as f64);
+        let (m, shift) = quantize_multiplier(real);
+        let shift = shift.clamp(0, 30) as u32;
+        let radius = (31.0 * f64::from(1 << 26) / (1i64 << shift) as f64).floor() as i32;
+        let one = |below: i32| {
+            (below <= radius).then(|| exp_on_negative_values(high_mul((-below).wrapping_shl(shift), m)))
+        };
+        IntegerSoftmax { exps: (0..256).map(one).collect() }
+    }
+
+    /// A row, which has at least one value; `y` is as long.
+    pub fn row(&self, x: &[i8], y: &mut [i8]) {
+        let greatest = x.iter().copied().max().map_or(0, i32::from);
+        let exp = |q: i8| self.exps[(greatest - i32::from(q)) as usize];
+        let sum =
+            x.iter().filter_map(|&q| exp(q)).fold(0i32, |sum, e| sum.wrapping_add(divide_by_power(e, 12)));
+        let (factor, over) = reciprocal(sum);
+        let end = |e: i32| divide_by_power(high_mul(factor, e), over + 23).saturating_sub(128);
+        for (y, &q) in y.iter_mut().zip(x) {
+            *y = exp(q).map_or(-128, |e| end(e).clamp(-128, 127) as i8);
         }
-        None => -128,
-    }));
+    }
 }
 
 /// `x: f32[…, N] → f32[…, N]`: rows of length 1.

@@ -6,11 +6,15 @@ use crate::op::Field;
 use systole_base::Result;
 
 /// How windows move along one dimension.
-#[derive(Clone, Copy)]
-pub(super) struct Slide {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slide {
+    /// Pixels.
     pub size: usize,
+    /// Places of a window.
     pub window: usize,
+    /// From one position to the next.
     pub stride: usize,
+    /// From one place of a window to the next.
     pub dilation: usize,
     /// Places before the picture.
     pub before: usize,
@@ -19,7 +23,11 @@ pub(super) struct Slide {
 }
 
 impl Slide {
-    fn new(size: usize, window: usize, stride: usize, dilation: usize, same: bool) -> Result<Slide> {
+    /// As the runtime computes it; `same`: as many positions as the strides leave, else whole windows only.
+    ///
+    /// # Errors
+    /// When no window fits. Sizes and distances are at least 1.
+    pub fn new(size: usize, window: usize, stride: usize, dilation: usize, same: bool) -> Result<Slide> {
         let effective = (window.saturating_sub(1)).saturating_mul(dilation).saturating_add(1);
         let positions = match same {
             true => size.div_ceil(stride),
@@ -35,6 +43,7 @@ impl Slide {
 
     /// Where the window's place `k` lies at position `at`; `None`: outside.
     #[inline]
+    #[must_use]
     pub fn place(&self, at: usize, k: usize) -> Option<usize> {
         (at * self.stride + k * self.dilation).checked_sub(self.before).filter(|&p| p < self.size)
     }

@@ -10,6 +10,7 @@
 //! registers belong to a thread and must be configured before use, which is the caller's task ([`Registers`]). The
 //! instructions round to nearest and flush subnormal numbers to zero, whatever the thread's floating-point mode.
 
+pub mod bytes;
 #[cfg(test)]
 mod emulated;
 pub mod fused;

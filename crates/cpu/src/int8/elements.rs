@@ -1,0 +1,78 @@
+//! Element by element: tables of all values, and sums of two tensors.
+
+use crate::int8::chunks::in_chunks;
+use crate::int8::unit::Unit;
+use crate::machine::team::Team;
+use crate::simd::int8::sums::{self, Both, Factor};
+
+/// Elements of a part that a thread takes.
+const PART: usize = 1 << 14;
+
+fn byte(q: i8) -> usize {
+    usize::from((q as u8) ^ 0x80)
+}
+
+/// `y[i] = entries[x[i] + 128]`.
+pub fn table(team: &Team, entries: &[i8; 256], x: &[i8], y: &mut [i8]) {
+    let work = x.len() as f64 * 0.5;
+    in_chunks(team, y, PART, work, |n, y| {
+        for (y, x) in y.iter_mut().zip(&x[n * PART..]) {
+            *y = entries[byte(*x)];
+        }
+    });
+}
+
+/// `y[i] = entries[256 · (a[i] + 128) + b + 128]`, where `b` is `b[(i / inner) % b.len()]`.
+pub fn table_of_pairs(team: &Team, entries: &[i8; 65536], a: &[i8], b: &[i8], inner: usize, y: &mut [i8]) {
+    let (work, inner) = (a.len() as f64, inner.max(1));
+    if b.is_empty() {
+        return;
+    }
+    in_chunks(team, y, PART, work, |n, y| {
+        let first = n * PART;
+        let (mut at, mut left) = (first / inner % b.len(), inner - first % inner);
+        for (y, a) in y.iter_mut().zip(&a[first..]) {
+            *y = entries[byte(*a) << 8 | byte(b[at])];
+            left -= 1;
+            if left == 0 {
+                (left, at) = (inner, if at + 1 == b.len() { 0 } else { at + 1 });
+            }
+        }
+    });
+}
+
+/// A sum or difference of two tensors of one shape.
+#[derive(Clone, Copy, Debug)]
+pub struct Addition(sums::Addition);
+
+impl Addition {
+    /// `zeros` and `factors` (multiplier and shift) of both operands, which get 20 bits more; `factor` of their sum. `None`: where
+    /// a factor is not below 1.
+    pub fn new(
+        zeros: [i32; 2],
+        factors: [(i32, i32); 2],
+        is_difference: bool,
+        factor: (i32, i32),
+        (zero, low, high): (i32, i32, i32),
+    ) -> Option<Addition> {
+        let below_1 = |(multiplier, shift): (i32, i32)| {
+            let holds = multiplier >= 0 && (-29..=0).contains(&shift);
+            holds.then_some(Factor { multiplier, right: -shift })
+        };
+        let holds = zeros.iter().all(|z| (-128..=127).contains(z));
+        let factors = [below_1(factors[0])?, below_1(factors[1])?];
+        let own = sums::Addition { zeros, factors, is_difference, factor: below_1(factor)?, zero, low, high };
+        holds.then_some(Addition(own))
+    }
+
+    /// `a: i8[N], b: i8[N] → y: i8[N]`.
+    pub fn run(&self, unit: Unit, team: &Team, a: &[i8], b: &[i8], y: &mut [i8]) {
+        assert!(a.len() == y.len() && b.len() == y.len(), "{} and {} → {}", a.len(), b.len(), y.len());
+        let kernel = sums::addition(unit.level());
+        in_chunks(team, y, PART, a.len() as f64 * 0.3, |n, y| {
+            let x = [&a[n * PART..], &b[n * PART..]].map(<[i8]>::as_ptr);
+            // SAFETY: a unit's level is the machine's; the operands are as long as the result.
+            unsafe { kernel(&Both { how: &self.0, x, n: y.len(), to: y.as_mut_ptr() }) };
+        });
+    }
+}

@@ -1,0 +1,35 @@
+//! Kernels of quantised models: bytes in, sums of 32 bits, bytes out, rounded as the reference kernels of `.tflite` round.
+//!
+//! Not part of compiled programs: crates that hold a graph of bytes call these one by one. Arrays are slices, batches
+//! come first, channels last. Whatever the machine and the number of threads, results are the same bits, since
+//! sums of integers have no order; a constructor gives `None` where a sum or a product could leave 32 bits, so that what
+//! wraps around or saturates elsewhere is left to who counts on it.
+//!
+//! ```
+//! use systole_cpu::int8::{Output, Product, Scale, Unit};
+//! use systole_cpu::{Level, Team};
+//! // [1, 2] · [[3, 4], [5, 6]]ᵀ = [11, 17], times 1/2: rounded half away from zero.
+//! let output = Output { bias: None, scale: Scale::Fixed(vec![(1 << 30, 0)]), zero: 0, low: -128, high: 127 };
+//! let dense = Product::dense(Unit::of(Level::Portable), &[3, 4, 5, 6], 2, 0, &output).unwrap();
+//! let mut y = [0i8; 2];
+//! dense.run(&Team::new(1), &[1, 2], &mut y);
+//! assert_eq!(y, [6, 9]);
+//! ```
+
+mod chunks;
+mod elements;
+mod output;
+mod packed;
+mod product;
+mod staging;
+#[cfg(test)]
+mod tests;
+mod unit;
+mod windows;
+
+pub use chunks::in_chunks;
+pub use elements::{Addition, table, table_of_pairs};
+pub use output::{Output, Scale};
+pub use product::Product;
+pub use unit::Unit;
+pub use windows::{Along, Depthwise, Pool, Pooling};

@@ -1,0 +1,54 @@
+//! Weights in panels, as an instruction takes them.
+
+use crate::simd::int8::{COLUMNS, Form, STEP, WORDS};
+
+/// 64 bytes on a boundary of such.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line([u8; 64]);
+
+/// Weights `[N, K]` in panels of columns.
+pub(super) struct Packed {
+    lines: Vec<Line>,
+    /// Steps of a row, and words of them that count.
+    pub steps: usize,
+    pub words: usize,
+}
+
+impl Packed {
+    /// `w: i8[N, K]`.
+    pub fn new(form: Form, w: &[i8], n: usize, k: usize) -> Packed {
+        let per_word = if form == Form::Pairs { 2 } else { 4 };
+        let words = k.div_ceil(per_word);
+        let steps = words.div_ceil(WORDS);
+        let panel = steps * WORDS * COLUMNS * 4;
+        let nothing = if form == Form::Above { 128 } else { 0 };
+        let mut lines = vec![Line([nothing; 64]); n.div_ceil(COLUMNS) * panel / 64];
+        for (column, row) in w.chunks_exact(k.max(1)).enumerate() {
+            for (i, &w) in row.iter().enumerate() {
+                let word = column / COLUMNS * panel + (i / per_word * COLUMNS + column % COLUMNS) * 4;
+                let mut put = |at: usize, byte: u8| lines[(word + at) / 64].0[(word + at) % 64] = byte;
+                match form {
+                    Form::Signed => put(i % 4, w as u8),
+                    Form::Above => put(i % 4, w as u8 ^ 0x80),
+                    Form::Pairs => {
+                        let [low, high] = i16::from(w).to_le_bytes();
+                        put(i % 2 * 2, low);
+                        put(i % 2 * 2 + 1, high);
+                    }
+                }
+            }
+        }
+        Packed { lines, steps, words }
+    }
+
+    /// The first word of a panel.
+    pub fn panel(&self, n: usize) -> *const u8 {
+        self.lines.as_ptr().cast::<u8>().wrapping_add(n * self.steps * WORDS * COLUMNS * 4)
+    }
+
+    /// Bytes of a staged row.
+    pub fn pitch(&self) -> usize {
+        self.steps * STEP
+    }
+}

@@ -1,0 +1,136 @@
+//! Rows of products that are made of pictures: windows gathered (im2col), and pictures with a border.
+
+use crate::int8::windows::Along;
+
+/// Pictures, and the windows that move over them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Picture {
+    pub rows: Along,
+    pub columns: Along,
+    pub channels: usize,
+    /// What lies outside.
+    pub zero: i8,
+}
+
+/// Bytes that a short copy may read and write too much.
+pub(super) const SLACK: usize = 32;
+
+impl Picture {
+    /// Bytes of a picture, and its windows.
+    pub fn size(&self) -> usize {
+        self.rows.size * self.columns.size * self.channels
+    }
+
+    pub fn positions(&self) -> usize {
+        self.rows.positions * self.columns.positions
+    }
+
+    /// Writes the window of row `at` of all pictures' windows.
+    ///
+    /// # Safety
+    /// `x` has that picture; `to` has room for the window and [`SLACK`] bytes.
+    pub unsafe fn window(&self, x: &[i8], at: usize, to: *mut i8) {
+        let (image, own) = (at / self.positions(), at % self.positions());
+        let (oy, ox) = (own / self.columns.positions, own % self.columns.positions);
+        let (c, line) = (self.channels, self.columns.window * self.channels);
+        let x = &x[image * self.size()..];
+        for ky in 0..self.rows.window {
+            // SAFETY: by the caller's promise.
+            unsafe {
+                let to = to.add(ky * line);
+                let Some(py) = self.rows.place(oy, ky) else {
+                    to.write_bytes(self.zero as u8, line);
+                    continue;
+                };
+                let row = &x[py * self.columns.size * c..];
+                if self.columns.dilation == 1 {
+                    self.line(row, ox, to);
+                    continue;
+                }
+                for kx in 0..self.columns.window {
+                    match self.columns.place(ox, kx) {
+                        Some(px) => copy(&row[px * c..], to.add(kx * c), c),
+                        None => to.add(kx * c).write_bytes(self.zero as u8, c),
+                    }
+                }
+            }
+        }
+    }
+
+    /// A line of a window whose places follow each other.
+    #[inline(always)]
+    unsafe fn line(&self, row: &[i8], ox: usize, to: *mut i8) {
+        let (c, columns) = (self.channels, self.columns);
+        let first = ox * columns.stride;
+        let (before, from) = (columns.before.saturating_sub(first), first.saturating_sub(columns.before));
+        let before = before.min(columns.window);
+        let end = (first + columns.window).saturating_sub(columns.before).min(columns.size);
+        let inside = end.saturating_sub(from);
+        // SAFETY: by the caller's promise.
+        unsafe {
+            if before > 0 {
+                to.write_bytes(self.zero as u8, before * c);
+            }
+            if inside > 0 {
+                copy(&row[from * c..], to.add(before * c), inside * c);
+            }
+            let after = columns.window - before - inside;
+            if after > 0 {
+                to.add((before + inside) * c).write_bytes(self.zero as u8, after * c);
+            }
+        }
+    }
+
+    /// Lines and columns of a picture with its border, where windows move by one.
+    pub fn bordered(&self) -> [usize; 2] {
+        [self.rows, self.columns].map(|a| a.positions + (a.window - 1) * a.dilation)
+    }
+
+    /// Writes a line of a picture with its border.
+    ///
+    /// # Safety
+    /// `to` has room for it.
+    pub unsafe fn line_with_border(&self, x: &[i8], y: usize, to: *mut i8) {
+        let [_, w] = self.bordered();
+        let (c, line) = (self.channels, w * self.channels);
+        let before = self.columns.before.min(w) * c;
+        let own = (self.columns.size * c).min(line - before);
+        // SAFETY: by the caller's promise.
+        unsafe {
+            match y.checked_sub(self.rows.before).filter(|y| *y < self.rows.size) {
+                None => to.write_bytes(self.zero as u8, line),
+                Some(y) => {
+                    to.write_bytes(self.zero as u8, before);
+                    let row = &x[y * self.columns.size * c..][..own];
+                    to.add(before).copy_from_nonoverlapping(row.as_ptr(), own);
+                    to.add(before + own).write_bytes(self.zero as u8, line - before - own);
+                }
+            }
+        }
+    }
+}
+
+/// Copies `n` bytes, which `from` has.
+#[inline(always)]
+unsafe fn copy(from: &[i8], to: *mut i8, n: usize) {
+    debug_assert!(from.len() >= n);
+    // SAFETY: `to` has room for `n` bytes and more; whole short copies are for where `from` goes on, too.
+    unsafe {
+        if n <= SLACK && from.len() >= SLACK {
+            to.cast::<[i8; SLACK]>().write_unaligned(from.as_ptr().cast::<[i8; SLACK]>().read_unaligned());
+        } else {
+            to.copy_from_nonoverlapping(from.as_ptr(), n);
+        }
+    }
+}
+
+/// Widens `n` bytes to integers of 16 bits.
+///
+/// # Safety
+/// `from` has them, `to` has room.
+pub(super) unsafe fn widen(from: *const i8, n: usize, to: *mut i16) {
+    for i in 0..n {
+        // SAFETY: by the caller's promise.
+        unsafe { to.add(i).write(i16::from(*from.add(i))) };
+    }
+}

@@ -1,0 +1,250 @@
+//! Every unit of this machine, and emulated tile registers, against sums one by one and the interpreter's arithmetic.
+
+use super::*;
+use crate::machine::team::Team;
+use systole_ir::rng::Stream;
+use systole_tflite::{multiply_by_quantized_multiplier, quantize_multiplier};
+
+fn units() -> Vec<Unit> {
+    Unit::all().into_iter().chain([Unit::emulated()]).collect()
+}
+
+fn bytes(stream: &mut Stream, n: usize) -> Vec<i8> {
+    (0..n).map(|_| stream.next_u32() as i8).collect()
+}
+
+/// Scales from ones that shift left to ones that shift far right.
+fn scale(stream: &mut Stream, n: usize, is_fixed: bool) -> Scale {
+    let real =
+        |stream: &mut Stream| f64::from(stream.range(0.3, 1.0)) * 0.5f64.powi(stream.below(14) as i32 - 1);
+    match is_fixed {
+        true => Scale::Fixed((0..n).map(|_| quantize_multiplier(real(stream))).collect()),
+        false => Scale::Factor((0..n).map(|_| real(stream)).collect()),
+    }
+}
+
+fn end(output: &Output, column: usize, sum: i32) -> i8 {
+    let of = |n: usize| if n == 1 { 0 } else { column };
+    let y = match &output.scale {
+        Scale::Fixed(all) => {
+            let (m, shift) = all[of(all.len())];
+            multiply_by_quantized_multiplier(sum, m, shift)
+        }
+        Scale::Factor(all) => (f64::from(sum) * all[of(all.len())]).round() as i32,
+    };
+    y.saturating_add(output.zero).max(output.low).min(output.high) as i8
+}
+
+#[test]
+fn dense_layers_have_the_sums_of_the_definition() {
+    let mut stream = Stream::new(5, 1, 0);
+    // Rows, K, columns: one row, ends of tiles, steps and panels, K shorter than a word.
+    for (n, [m, k, columns]) in
+        [[1, 1, 1], [3, 64, 32], [17, 65, 33], [32, 3, 16], [40, 130, 49], [2, 7, 70], [65, 128, 8]]
+            .into_iter()
+            .enumerate()
+    {
+        let (x, w) = (bytes(&mut stream, m * k), bytes(&mut stream, columns * k));
+        let bias: Vec<i32> = (0..columns).map(|_| stream.below(4001) as i32 - 2000).collect();
+        let zero = stream.below(256) as i32 - 128;
+        let several = if n % 3 == 1 { 1 } else { columns };
+        let output = Output {
+            bias: (n % 4 != 3).then_some(&bias[..]),
+            scale: scale(&mut stream, several, n % 2 == 0),
+            zero: stream.below(256) as i32 - 128,
+            low: [-128, -100, -5][n % 3],
+            high: [127, 90][n % 2],
+        };
+        let expected: Vec<i8> = (0..m * columns)
+            .map(|at| {
+                let (row, column) = (&x[at / columns * k..][..k], &w[at % columns * k..][..k]);
+                let products = row.iter().zip(column).map(|(x, w)| (i32::from(*x) - zero) * i32::from(*w));
+                let bias = output.bias.map_or(0, |b| b[at % columns]);
+                end(&output, at % columns, products.sum::<i32>() + bias)
+            })
+            .collect();
+        for unit in units() {
+            let dense = Product::dense(unit, &w, k, zero, &output).unwrap();
+            for threads in [1, 3] {
+                let mut y = vec![0; m * columns];
+                dense.run(&Team::new(threads), &x, &mut y);
+                assert!(y == expected, "{unit:?}, {m} rows, K {k}, {columns} columns, {threads} threads");
+            }
+        }
+    }
+}
+
+/// Windows along a dimension, with a border.
+fn along(size: usize, window: usize, stride: usize, dilation: usize, before: usize, after: usize) -> Along {
+    let positions = (size + before + after - (window - 1) * dilation - 1) / stride + 1;
+    Along { size, window, stride, dilation, before, positions }
+}
+
+/// Sums of each window, of pictures around their zero point.
+fn windows(
+    x: &[i8],
+    [rows, columns]: [Along; 2],
+    channels: usize,
+    n: usize,
+    mut sum: impl FnMut(usize, &dyn Fn(usize, usize, usize) -> Option<i8>) -> i8,
+) -> Vec<i8> {
+    let images = x.len() / (rows.size * columns.size * channels);
+    let mut y = Vec::new();
+    for image in 0..images {
+        for (oy, ox) in (0..rows.positions).flat_map(|y| (0..columns.positions).map(move |x| (y, x))) {
+            let at = |ky: usize, kx: usize, c: usize| {
+                let (py, px) = rows.place(oy, ky).zip(columns.place(ox, kx))?;
+                Some(x[((image * rows.size + py) * columns.size + px) * channels + c])
+            };
+            y.extend((0..n).map(|o| sum(o, &at)));
+        }
+    }
+    y
+}
+
+#[test]
+fn convolutions_have_the_sums_of_the_definition() {
+    let mut stream = Stream::new(6, 1, 0);
+    let cases = [
+        // Pixels as rows; gathered windows, with borders, strides and dilation; whole steps of channels.
+        ([along(5, 1, 1, 1, 0, 0), along(3, 1, 1, 1, 0, 0)], 9, 5),
+        ([along(6, 3, 2, 1, 0, 1), along(5, 2, 1, 1, 1, 0)], 3, 35),
+        ([along(7, 3, 1, 2, 2, 2), along(9, 2, 1, 3, 0, 0)], 5, 4),
+        ([along(5, 3, 1, 1, 1, 1), along(12, 3, 1, 1, 1, 1)], 64, 7),
+        ([along(4, 2, 1, 2, 0, 0), along(33, 3, 1, 1, 2, 0)], 128, 2),
+        ([along(2, 7, 1, 1, 3, 3), along(3, 7, 1, 1, 3, 3)], 1, 6),
+    ];
+    for (n, (along, channels, columns)) in cases.into_iter().enumerate() {
+        let [rows, line] = along;
+        let k = rows.window * line.window * channels;
+        let x = bytes(&mut stream, 2 * rows.size * line.size * channels);
+        let w = bytes(&mut stream, columns * k);
+        let zero = stream.below(256) as i32 - 128;
+        let scale = scale(&mut stream, columns, true);
+        let output =
+            Output { bias: None, scale, zero: 3, low: -128, high: if n % 2 == 0 { 127 } else { 40 } };
+        let expected = windows(&x, along, channels, columns, |o, at| {
+            let mut sum = 0;
+            for (i, w) in w[o * k..(o + 1) * k].iter().enumerate() {
+                let (tap, c) = (i / channels, i % channels);
+                let x = at(tap / line.window, tap % line.window, c);
+                sum += x.map_or(0, |x| i32::from(x) - zero) * i32::from(*w);
+            }
+            end(&output, o, sum)
+        });
+        for unit in units() {
+            let layer = Product::convolution(unit, &w, along, channels, zero, &output).unwrap();
+            for threads in [1, 2] {
+                let mut y = vec![0; expected.len()];
+                layer.run(&Team::new(threads), &x, &mut y);
+                assert!(y == expected, "{unit:?}, case {n}, {threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn channels_on_their_own_and_poolings_have_the_sums_of_the_definition() {
+    let mut stream = Stream::new(7, 1, 0);
+    let cases = [
+        ([along(6, 3, 2, 1, 0, 1), along(5, 3, 1, 1, 1, 1)], 5),
+        ([along(5, 2, 1, 1, 0, 0), along(7, 3, 2, 1, 1, 1)], 37),
+        ([along(4, 4, 1, 1, 0, 0), along(3, 3, 1, 1, 0, 0)], 16),
+        ([along(2, 2, 1, 1, 0, 0), along(39, 37, 2, 1, 0, 0)], 1),
+    ];
+    for (n, (along, channels)) in cases.into_iter().enumerate() {
+        let [rows, line] = along;
+        let (x, taps) = (bytes(&mut stream, 2 * rows.size * line.size * channels), rows.window * line.window);
+        let w = bytes(&mut stream, taps * channels);
+        let zero = stream.below(256) as i32 - 128;
+        let bias: Vec<i32> = (0..channels).map(|_| stream.below(401) as i32 - 200).collect();
+        let scale = scale(&mut stream, channels, n % 2 == 0);
+        let output = Output { bias: Some(&bias), scale, zero: -7, low: -90, high: 127 };
+        let places = || (0..taps).map(|t| (t / line.window, t % line.window));
+        let by_channel = windows(&x, along, channels, channels, |c, at| {
+            let product = |(t, (ky, kx)): (usize, (usize, usize))| {
+                at(ky, kx, c).map_or(0, |x| (i32::from(x) - zero) * i32::from(w[t * channels + c]))
+            };
+            end(&output, c, places().enumerate().map(product).sum::<i32>() + bias[c])
+        });
+        let all = |at: &dyn Fn(usize, usize, usize) -> Option<i8>, c: usize| -> Vec<i32> {
+            places().filter_map(|(ky, kx)| at(ky, kx, c)).map(i32::from).collect()
+        };
+        let greatest = windows(&x, along, channels, channels, |c, at| {
+            all(at, c).into_iter().max().unwrap().clamp(-20, 100) as i8
+        });
+        let mean = windows(&x, along, channels, channels, |c, at| {
+            let all = all(at, c);
+            let (sum, n) = (all.iter().sum::<i32>(), all.len() as i32);
+            ((sum + if sum > 0 { n / 2 } else { -(n / 2) }) / n) as i8
+        });
+        let scaled =
+            Output { bias: None, scale: Scale::Fixed(vec![quantize_multiplier(0.07)]), ..output.clone() };
+        let sum = windows(&x, along, channels, channels, |c, at| {
+            end(&scaled, c, all(at, c).iter().sum::<i32>() - zero * taps as i32)
+        });
+        for unit in units() {
+            let team = Team::new(2);
+            let mut y = vec![0; by_channel.len()];
+            Depthwise::new(unit, &w, along, channels, zero, &output).unwrap().run(&team, &x, &mut y);
+            assert!(y == by_channel, "{unit:?}, case {n}");
+            let mut pools = vec![(Pooling::Max(-20, 100), &greatest), (Pooling::Mean(-128, 127), &mean)];
+            if rows.before + line.before == 0 {
+                pools.push((Pooling::Sum(zero, scaled.clone()), &sum));
+            }
+            for (pooling, expected) in pools {
+                Pool::new(unit, along, channels, &pooling).unwrap().run(&team, &x, &mut y);
+                assert!(y == *expected, "{unit:?}, case {n}, {pooling:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_and_tables_are_taken_element_by_element() {
+    let mut stream = Stream::new(8, 1, 0);
+    let (a, b) = (bytes(&mut stream, 3001), bytes(&mut stream, 3001));
+    let factors = [0.5, 0.31, 0.9 / f64::from(1 << 19)].map(quantize_multiplier);
+    let (zeros, team) = ([-3, 100], Team::new(2));
+    for is_difference in [false, true] {
+        let sum = Addition::new(zeros, [factors[0], factors[1]], is_difference, factors[2], (5, -128, 100))
+            .unwrap();
+        let expected = a.iter().zip(&b).map(|(a, b)| {
+            let one = |q: i8, i: usize| {
+                multiply_by_quantized_multiplier((i32::from(q) - zeros[i]) << 20, factors[i].0, factors[i].1)
+            };
+            let both = if is_difference { one(*a, 0) - one(*b, 1) } else { one(*a, 0) + one(*b, 1) };
+            (multiply_by_quantized_multiplier(both, factors[2].0, factors[2].1) + 5).clamp(-128, 100) as i8
+        });
+        let expected: Vec<i8> = expected.collect();
+        for unit in units() {
+            let mut y = vec![0; a.len()];
+            sum.run(unit, &team, &a, &b, &mut y);
+            assert!(y == expected, "{unit:?}");
+        }
+    }
+    let entries: Vec<i8> = (0..65536u32).map(|i| (i.wrapping_mul(40503) >> 7) as i8).collect();
+    let at = |q: i8| (i32::from(q) + 128) as usize;
+    let mut y = vec![0; a.len()];
+    table(&team, entries[..256].try_into().unwrap(), &a, &mut y);
+    assert!(y.iter().zip(&a).all(|(y, a)| *y == entries[at(*a)]));
+    table_of_pairs(&team, entries[..].try_into().unwrap(), &a, &b[..10], 3, &mut y);
+    assert!(y.iter().zip(&a).enumerate().all(|(i, (y, a))| *y == entries[at(*a) * 256 + at(b[i / 3 % 10])]));
+}
+
+#[test]
+fn what_could_leave_32_bits_is_refused() {
+    let output = |scale, bias| Output { bias, scale, zero: 0, low: -128, high: 127 };
+    let unit = Unit::of(crate::Level::Portable);
+    let dense = |w: &[i8], output: &Output| Product::dense(unit, w, w.len(), 0, output).is_some();
+    let (one, far) = (Scale::Fixed(vec![(1 << 30, 1)]), Scale::Fixed(vec![(1 << 30, 20)]));
+    assert!(dense(&[1; 100], &output(one.clone(), None)));
+    assert!(!dense(&[1; 100], &output(one.clone(), Some(&[i32::MAX]))));
+    assert!(!dense(&[1; 100], &output(one.clone(), Some(&[0, 0]))));
+    assert!(!dense(&[1; 100], &output(far, None)));
+    assert!(!dense(&[1; 100], &output(Scale::Fixed(vec![(-5, 0)]), None)));
+    assert!(!dense(&[1; 100], &output(Scale::Factor(vec![f64::NAN]), None)));
+    assert!(!dense(&[1; 100], &output(Scale::Factor(vec![1e9]), None)));
+    assert!(!dense(&[], &output(one.clone(), None)));
+    assert!(Product::dense(unit, &[1; 10], 10, 300, &output(one, None)).is_none());
+}

@@ -1,0 +1,230 @@
+//! Products of rows and panels by vectors: sums in registers, then what becomes of them.
+
+use crate::simd::int8::ends::finish;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::int8::lanes::Two;
+use crate::simd::int8::lanes::{Lanes, Plain};
+use crate::simd::int8::{Block, COLUMNS, Sums, WORDS};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
+/// Vectors of sums, and the instruction that adds products of words to them.
+trait Dot: 'static {
+    /// Integers of 32 bits.
+    type V: Copy;
+    unsafe fn load(p: *const i32) -> Self::V;
+    unsafe fn store(v: Self::V, p: *mut i32);
+    unsafe fn splat(x: i32) -> Self::V;
+    unsafe fn plus(a: Self::V, b: Self::V) -> Self::V;
+    /// `sums + b · x`, for words.
+    unsafe fn dot(sums: Self::V, b: Self::V, x: Self::V) -> Self::V;
+}
+
+/// The products of `R` rows from `row` on; `N` vectors are a panel.
+#[inline(always)]
+unsafe fn rows<D: Dot, const R: usize, const N: usize>(t: &Block<'_>, row: usize, sums: &mut Sums) {
+    let lanes = COLUMNS / N;
+    // SAFETY: by the promise of `Block`: rows and panel have all words; the ends have whole panels.
+    unsafe {
+        let bias = t.ends.bias.as_ptr().add(t.first);
+        // No closures: code that is not inlined into a function with target features lacks them.
+        let mut all = [[D::splat(0); N]; R];
+        for (r, own) in all.iter_mut().enumerate() {
+            let correction = D::splat(*t.corrections.add(row + r));
+            for (n, sum) in own.iter_mut().enumerate() {
+                *sum = D::plus(D::load(bias.add(n * lanes)), correction);
+            }
+        }
+        let (mut b, a) = (t.b.cast::<i32>(), t.a.add(row * t.a_row));
+        let mut left = t.words;
+        for step in t.steps {
+            let a = a.add(*step);
+            for word in 0..left.min(WORDS) {
+                let mut panel = [D::splat(0); N];
+                for (n, v) in panel.iter_mut().enumerate() {
+                    *v = D::load(b.add(n * lanes));
+                }
+                for (r, sums) in all.iter_mut().enumerate() {
+                    let x = D::splat(a.add(r * t.a_row + 4 * word).cast::<i32>().read_unaligned());
+                    for (sum, b) in sums.iter_mut().zip(panel) {
+                        *sum = D::dot(*sum, b, x);
+                    }
+                }
+                b = b.add(COLUMNS);
+            }
+            left = left.saturating_sub(WORDS);
+        }
+        for (r, own) in all.iter().enumerate() {
+            for (n, v) in own.iter().enumerate() {
+                D::store(*v, sums.row_mut(row + r).add(n * lanes));
+            }
+        }
+    }
+}
+
+/// All rows of each block, `MOST` at a time, and their results.
+#[inline(always)]
+unsafe fn blocks<D: Dot, L: Lanes, const MOST: usize, const N: usize>(all: &[Block<'_>]) {
+    let mut sums = Sums::new();
+    for t in all {
+        let mut row = 0;
+        // SAFETY: by the caller's promise.
+        unsafe {
+            while row + MOST <= t.rows {
+                rows::<D, MOST, N>(t, row, &mut sums);
+                row += MOST;
+            }
+            while row + 4 <= t.rows {
+                rows::<D, 4, N>(t, row, &mut sums);
+                row += 4;
+            }
+            while row < t.rows {
+                rows::<D, 1, N>(t, row, &mut sums);
+                row += 1;
+            }
+            finish::<L>(t, &sums, 0, t.rows);
+        }
+    }
+}
+
+/// Pairs, on any machine.
+struct PlainPairs;
+
+impl Dot for PlainPairs {
+    type V = [i32; 8];
+    #[inline(always)]
+    unsafe fn load(p: *const i32) -> [i32; 8] {
+        // SAFETY: by the caller's promise.
+        unsafe { p.cast::<[i32; 8]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store(v: [i32; 8], p: *mut i32) {
+        // SAFETY: by the caller's promise.
+        unsafe { p.cast::<[i32; 8]>().write_unaligned(v) }
+    }
+    #[inline(always)]
+    unsafe fn splat(x: i32) -> [i32; 8] {
+        [x; 8]
+    }
+    #[inline(always)]
+    unsafe fn plus(a: [i32; 8], b: [i32; 8]) -> [i32; 8] {
+        let mut all = a;
+        for (a, b) in all.iter_mut().zip(b) {
+            *a = a.wrapping_add(b);
+        }
+        all
+    }
+    #[inline(always)]
+    unsafe fn dot(sums: [i32; 8], b: [i32; 8], x: [i32; 8]) -> [i32; 8] {
+        let mut all = sums;
+        for ((sum, b), x) in all.iter_mut().zip(b).zip(x) {
+            let low = i32::from(b as i16) * i32::from(x as i16);
+            let high = (b >> 16) * (x >> 16);
+            *sum = sum.wrapping_add(low.wrapping_add(high));
+        }
+        all
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! dots {
+    ($name:ident $v:ident $load:ident $store:ident $splat:ident $plus:ident |$sums:ident, $b:ident, $x:ident| $dot:expr) => {
+        struct $name;
+        // SAFETY of all methods: they are inlined into functions with their target features, which are selected only where
+        // the machine has them; addresses are the caller's promise.
+        impl Dot for $name {
+            type V = $v;
+            #[inline(always)]
+            unsafe fn load(p: *const i32) -> $v {
+                // SAFETY: as above.
+                unsafe { $load(p.cast()) }
+            }
+            #[inline(always)]
+            unsafe fn store(v: $v, p: *mut i32) {
+                // SAFETY: as above.
+                unsafe { $store(p.cast(), v) }
+            }
+            #[inline(always)]
+            unsafe fn splat(x: i32) -> $v {
+                // SAFETY: as above.
+                unsafe { $splat(x) }
+            }
+            #[inline(always)]
+            unsafe fn plus(a: $v, b: $v) -> $v {
+                // SAFETY: as above.
+                unsafe { $plus(a, b) }
+            }
+            #[inline(always)]
+            unsafe fn dot($sums: $v, $b: $v, $x: $v) -> $v {
+                // SAFETY: as above.
+                unsafe { $dot }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+dots!(Pairs256 __m256i _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 _mm256_add_epi32
+    |sums, b, x| _mm256_add_epi32(sums, _mm256_madd_epi16(b, x)));
+#[cfg(target_arch = "x86_64")]
+dots!(Vnni256 __m256i _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 _mm256_add_epi32
+    |sums, b, x| _mm256_dpbusd_avx_epi32(sums, b, x));
+#[cfg(target_arch = "x86_64")]
+dots!(Pairs512 __m512i _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 _mm512_add_epi32
+    |sums, b, x| _mm512_add_epi32(sums, _mm512_madd_epi16(b, x)));
+#[cfg(target_arch = "x86_64")]
+dots!(Vnni512 __m512i _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 _mm512_add_epi32
+    |sums, b, x| _mm512_dpbusd_epi32(sums, b, x));
+
+/// Pairs, on any machine.
+///
+/// # Safety
+/// As [`Block`] says.
+pub unsafe fn pairs_plain(all: &[Block<'_>]) {
+    // SAFETY: by the caller's promise.
+    unsafe { blocks::<PlainPairs, Plain, 2, 4>(all) }
+}
+
+/// Pairs, with AVX2.
+///
+/// # Safety
+/// As [`Block`] says, and the machine has it.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c")]
+pub unsafe fn pairs_avx2(all: &[Block<'_>]) {
+    // SAFETY: by the caller's promise.
+    unsafe { blocks::<Pairs256, Two, 2, 4>(all) }
+}
+
+/// Bytes, with AVX-VNNI.
+///
+/// # Safety
+/// As [`Block`] says, and the machine has it.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avxvnni,avx2,fma,bmi1,bmi2,f16c")]
+pub unsafe fn above_avx_vnni(all: &[Block<'_>]) {
+    // SAFETY: by the caller's promise.
+    unsafe { blocks::<Vnni256, Two, 2, 4>(all) }
+}
+
+/// Pairs, with AVX-512.
+///
+/// # Safety
+/// As [`Block`] says, and the machine has it.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
+pub unsafe fn pairs_avx512(all: &[Block<'_>]) {
+    // SAFETY: by the caller's promise.
+    unsafe { blocks::<Pairs512, __m512i, 8, 2>(all) }
+}
+
+/// Bytes, with AVX-512 VNNI.
+///
+/// # Safety
+/// As [`Block`] says, and the machine has it.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
+pub unsafe fn above_avx512_vnni(all: &[Block<'_>]) {
+    // SAFETY: by the caller's promise.
+    unsafe { blocks::<Vnni512, __m512i, 8, 2>(all) }
+}

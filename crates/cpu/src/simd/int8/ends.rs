@@ -1,0 +1,129 @@
+//! What becomes of sums of 32 bits: bytes under the scale of the result, as `.tflite` rounds them.
+
+use crate::simd::int8::lanes::Lanes;
+use crate::simd::int8::{Block, Sums};
+
+/// How a sum is scaled.
+#[derive(Clone, Debug)]
+pub enum Scaled {
+    /// By a fixed-point multiplier, rounded twice: `2^left`, `multiplier / 2³¹`, `2^−right`.
+    Fixed {
+        left: Vec<i32>,
+        multiplier: Vec<i32>,
+        right: Vec<i32>,
+        /// `2^right / 2`.
+        half: Vec<i32>,
+        /// −1 where `right` is not 0.
+        some: Vec<i32>,
+        /// Whether any `left` is not 0.
+        is_shifted: bool,
+    },
+    /// By a double.
+    Factor(Vec<f64>),
+}
+
+/// For each column, in whole panels. What wraps around has been ruled out.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    /// What sums begin with.
+    pub bias: Vec<i32>,
+    pub scaled: Scaled,
+    /// Zero point of the result, and its least and greatest value.
+    pub zero: i32,
+    pub low: i32,
+    pub high: i32,
+}
+
+/// The numbers of sixteen columns.
+pub struct Sixteen<L> {
+    left: L,
+    multiplier: L,
+    right: L,
+    half: L,
+    some: L,
+    is_shifted: bool,
+    factor: *const f64,
+    zero: L,
+    low: L,
+    high: L,
+}
+
+impl Ends {
+    /// Those of columns `at` to `at + 16`.
+    ///
+    /// # Safety
+    /// There are such, rounded up to a whole panel.
+    #[inline(always)]
+    pub unsafe fn sixteen<L: Lanes>(&self, at: usize) -> Sixteen<L> {
+        let nothing = L::splat(0);
+        let (zero, low, high) = (L::splat(self.zero), L::splat(self.low), L::splat(self.high));
+        match &self.scaled {
+            Scaled::Fixed { left, multiplier, right, half, some, is_shifted } => {
+                // SAFETY: by the caller's promise all have these columns.
+                unsafe {
+                    Sixteen {
+                        left: L::load(left.as_ptr().add(at)),
+                        multiplier: L::load(multiplier.as_ptr().add(at)),
+                        right: L::load(right.as_ptr().add(at)),
+                        half: L::load(half.as_ptr().add(at)),
+                        some: L::load(some.as_ptr().add(at)),
+                        is_shifted: *is_shifted,
+                        factor: std::ptr::null(),
+                        zero,
+                        low,
+                        high,
+                    }
+                }
+            }
+            Scaled::Factor(f) => Sixteen {
+                left: nothing,
+                multiplier: nothing,
+                right: nothing,
+                half: nothing,
+                some: nothing,
+                is_shifted: false,
+                // SAFETY: as above.
+                factor: unsafe { f.as_ptr().add(at) },
+                zero,
+                low,
+                high,
+            },
+        }
+    }
+}
+
+impl<L: Lanes> Sixteen<L> {
+    /// The bytes of sixteen sums, still of 32 bits.
+    #[inline(always)]
+    pub fn of(&self, sums: L) -> L {
+        let y = if self.factor.is_null() {
+            let x = if self.is_shifted { sums.shifted_left(self.left) } else { sums };
+            x.high(self.multiplier).divided(self.right, self.half, self.some)
+        } else {
+            // SAFETY: the factors of these columns.
+            unsafe { sums.scaled(self.factor) }
+        };
+        y.add(self.zero).max(self.low).min(self.high)
+    }
+}
+
+/// Stores the results of rows `from` to `to` of a block, whose sums are complete.
+///
+/// # Safety
+/// The block's columns and rows are those of its ends and addresses.
+#[inline(always)]
+pub unsafe fn finish<L: Lanes>(block: &Block<'_>, sums: &Sums, from: usize, to: usize) {
+    for at in (0..block.columns).step_by(16) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let ends = block.ends.sixteen::<L>(block.first + at);
+            for row in from..to.min(block.rows) {
+                let y = block.to[row];
+                if !y.is_null() {
+                    let x = L::load(sums.row(row).add(at));
+                    ends.of(x).narrow(y.add(at), block.columns - at);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Windows over pictures of bytes, a row of results at a time: convolutions of each channel on its own, and poolings.
+
+use crate::simd::int8::ends::Ends;
+use crate::simd::int8::lanes::{Lanes, Plain};
+use crate::simd::level::Level;
+use std::ops::Range;
+
+/// The instances of a loop over [`Lanes`] for each level of vectors.
+macro_rules! instances {
+    ($(#[$doc:meta])* $name:ident($args:ty) = $run:ident) => {
+        $(#[$doc])*
+        ///
+        /// The result may be called where the machine has the level, with arguments that keep their promises.
+        pub fn $name(level: Level) -> unsafe fn(&$args) {
+            unsafe fn plain(args: &$args) {
+                // SAFETY: by the caller's promise.
+                unsafe { $run::<Plain>(args) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c")]
+            unsafe fn avx2(args: &$args) {
+                // SAFETY: by the caller's promise.
+                unsafe { $run::<$crate::simd::int8::lanes::Two>(args) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
+            unsafe fn avx512(args: &$args) {
+                // SAFETY: by the caller's promise.
+                unsafe { $run::<std::arch::x86_64::__m512i>(args) }
+            }
+            match level.vectors() {
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => avx2,
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx512 => avx512,
+                _ => plain,
+            }
+        }
+    };
+}
+pub(super) use instances;
+
+/// Places of a window, at most.
+pub const MOST_TAPS: usize = 128;
+
+/// How windows move along one dimension of a picture. All but `before` are at least 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Along {
+    /// Pixels.
+    pub size: usize,
+    /// Places of a window.
+    pub window: usize,
+    /// From one position to the next.
+    pub stride: usize,
+    /// From one place of a window to the next.
+    pub dilation: usize,
+    /// Places before the picture.
+    pub before: usize,
+    /// Positions of the window.
+    pub positions: usize,
+}
+
+impl Along {
+    /// Where place `k` of the window at a position lies; `None`: outside.
+    #[inline(always)]
+    pub fn place(&self, at: usize, k: usize) -> Option<usize> {
+        (at * self.stride + k * self.dilation).checked_sub(self.before).filter(|&p| p < self.size)
+    }
+
+    /// What a window without dilation covers of the picture.
+    #[inline(always)]
+    pub fn inside(&self, at: usize) -> Range<usize> {
+        let first = at * self.stride;
+        let end = (first + self.window).saturating_sub(self.before).min(self.size);
+        first.saturating_sub(self.before).min(end)..end
+    }
+}
+
+/// A row of results of a convolution of each channel on its own.
+pub struct DepthRow<'a> {
+    /// The picture's row for each row of the window; null: outside.
+    pub rows: &'a [*const i8],
+    pub columns: Along,
+    pub channels: usize,
+    /// A pixel of the zero point.
+    pub outside: *const i8,
+    /// `[taps, channels]`, channels in whole panels: 16 bits each, the upper half 0.
+    pub weights: *const i32,
+    pub padded: usize,
+    pub ends: &'a Ends,
+    pub to: *mut i8,
+}
+
+#[inline(always)]
+unsafe fn depth<L: Lanes>(d: &DepthRow<'_>) {
+    let mut taps = [d.outside; MOST_TAPS];
+    let count = d.rows.len() * d.columns.window;
+    for ox in 0..d.columns.positions {
+        for (ky, row) in d.rows.iter().enumerate() {
+            for kx in 0..d.columns.window {
+                let place = d.columns.place(ox, kx).filter(|_| !row.is_null());
+                let tap = place.map_or(d.outside, |px| row.wrapping_add(px * d.channels));
+                taps[ky * d.columns.window + kx] = tap;
+            }
+        }
+        for c in (0..d.channels).step_by(16) {
+            let n = d.channels - c;
+            // SAFETY: taps are pixels with all channels; weights and ends have whole panels.
+            unsafe {
+                let mut sum = L::load(d.ends.bias.as_ptr().add(c));
+                let mut w = d.weights.add(c);
+                for tap in &taps[..count] {
+                    sum = sum.add(L::widen(tap.add(c), n).times_short(L::load(w)));
+                    w = w.add(d.padded);
+                }
+                let y = d.ends.sixteen::<L>(c).of(sum);
+                y.narrow(d.to.add(ox * d.channels + c), n);
+            }
+        }
+    }
+}
+instances!(
+    /// Convolutions of each channel on its own.
+    depth_row(DepthRow<'_>) = depth
+);
+
+/// What becomes of a window.
+pub enum Fold<'a> {
+    /// Its greatest value, within bounds.
+    Max(i32, i32),
+    /// The mean of its values, within bounds.
+    Mean(i32, i32),
+    /// The sum of its values, scaled. The same for all channels: one panel of ends.
+    Sum(&'a Ends),
+}
+
+/// A row of results of a pooling.
+pub struct PoolRow<'a> {
+    /// The rows of the picture that the windows cover; at least one.
+    pub rows: &'a [*const i8],
+    pub columns: Along,
+    pub channels: usize,
+    pub fold: Fold<'a>,
+    pub to: *mut i8,
+}
+
+/// The sum of a window of one channel: sixteen pixels at a time.
+#[inline(always)]
+unsafe fn sum_of_one<L: Lanes>(rows: &[*const i8], inside: Range<usize>) -> i32 {
+    let (mut all, mut lanes) = (L::splat(0), [0i32; 16]);
+    // SAFETY: the rows have these pixels.
+    unsafe {
+        for row in rows {
+            for px in inside.clone().step_by(16) {
+                all = all.add(L::widen(row.add(px), inside.end - px));
+            }
+        }
+        all.store(lanes.as_mut_ptr());
+    }
+    lanes.iter().fold(0, |sum, v| sum.wrapping_add(*v))
+}
+
+/// Sixteen channels of a window, from `c` on, folded.
+#[inline(always)]
+unsafe fn folded<L: Lanes, const MAX: bool>(p: &PoolRow<'_>, inside: &Range<usize>, c: usize, start: L) -> L {
+    let mut all = start;
+    for row in p.rows {
+        for px in inside.clone() {
+            // SAFETY: the rows have these pixels, with all channels.
+            let x = unsafe { L::widen(row.add(px * p.channels + c), p.channels - c) };
+            all = if MAX { all.max(x) } else { all.add(x) };
+        }
+    }
+    all
+}
+
+#[inline(always)]
+unsafe fn pool<L: Lanes>(p: &PoolRow<'_>) {
+    for ox in 0..p.columns.positions {
+        let inside = p.columns.inside(ox);
+        if let (1, Fold::Sum(ends)) = (p.channels, &p.fold) {
+            // SAFETY: as below.
+            unsafe {
+                let sum = sum_of_one::<L>(p.rows, inside);
+                let y = ends.sixteen::<L>(0).of(L::load(ends.bias.as_ptr()).add(L::splat(sum)));
+                y.narrow(p.to.add(ox), 1);
+            }
+            continue;
+        }
+        for c in (0..p.channels).step_by(16) {
+            let n = p.channels - c;
+            // SAFETY: the rows have these pixels, with all channels.
+            unsafe {
+                let y = match &p.fold {
+                    Fold::Max(low, high) => {
+                        let greatest = folded::<L, true>(p, &inside, c, L::splat(-128));
+                        greatest.max(L::splat(*low)).min(L::splat(*high))
+                    }
+                    Fold::Mean(low, high) => {
+                        let n = (p.rows.len() * inside.len()).max(1) as i32;
+                        let sum = folded::<L, false>(p, &inside, c, L::splat(0));
+                        sum.mean_of(n).max(L::splat(*low)).min(L::splat(*high))
+                    }
+                    Fold::Sum(ends) => {
+                        let sum = folded::<L, false>(p, &inside, c, L::load(ends.bias.as_ptr()));
+                        ends.sixteen::<L>(0).of(sum)
+                    }
+                };
+                y.narrow(p.to.add(ox * p.channels + c), n);
+            }
+        }
+    }
+}
+instances!(
+    /// Poolings.
+    pool_row(PoolRow<'_>) = pool
+);

@@ -1,0 +1,61 @@
+//! What the interpreter says of one operator on operands of our choice: tables of all values, and where elements go.
+
+use crate::site::Site;
+use systole_base::{DType, Literal, Shape, TensorType};
+use systole_tflite::{Interpreter, Model, Tensor};
+
+/// An operand of a probe.
+pub(crate) struct Probe {
+    /// Which operand of the operator.
+    pub operand: usize,
+    /// What it holds; its type may be another than the file's.
+    pub value: Literal,
+}
+
+/// What the operator makes of other operands, in outputs of this shape and type (`None`: the file's types); `None` where the
+/// interpreter refuses.
+pub(crate) fn probe(
+    site: &Site,
+    probes: Vec<Probe>,
+    shape: Option<&[usize]>,
+    dtype: Option<DType>,
+) -> Option<Vec<Literal>> {
+    let mut model = Model::default();
+    let mut operator = site.operator.clone();
+    let mut values = Vec::new();
+    for (n, input) in site.operator.inputs.iter().enumerate() {
+        let Some(own) = input else { continue };
+        let mut tensor = site.model.tensors.get(*own)?.clone();
+        let at = model.tensors.len();
+        if let Some(p) = probes.iter().find(|p| p.operand == n) {
+            if p.value.dtype() != tensor.ty.dtype {
+                tensor.quantization = None;
+            }
+            (tensor.ty, tensor.data) = (p.value.ty().clone(), None);
+            model.inputs.push(at);
+            values.push(p.value.clone());
+        } else if tensor.data.is_none() {
+            return None;
+        }
+        model.tensors.push(tensor);
+        operator.inputs[n] = Some(at);
+    }
+    operator.outputs.clear();
+    for own in &site.operator.outputs {
+        let own = site.model.tensors.get(*own)?;
+        let dims = shape.map_or_else(|| own.ty.shape.clone(), Shape::from);
+        let ty = TensorType::new(dtype.unwrap_or(own.ty.dtype), dims);
+        let quantization = own.quantization.clone().filter(|_| dtype.is_none());
+        operator.outputs.push(model.tensors.len());
+        model.outputs.push(model.tensors.len());
+        model.tensors.push(Tensor { name: own.name.clone(), ty, data: None, quantization });
+    }
+    model.operators = vec![operator];
+    Interpreter::new(&model).ok()?.run(&values).ok()
+}
+
+/// All bytes from −128 on, in a shape of 256.
+pub(crate) fn all_bytes(shape: &[usize]) -> Option<Literal> {
+    let all: Vec<i8> = (-128..=127).collect();
+    Literal::from_slice(shape, &all).ok()
+}

@@ -1,0 +1,346 @@
+//! A compiled graph: steps, where tensors lie, and how samples go through.
+
+use crate::forms::{Context, Form, choose};
+use crate::plan::{Home, Plan, Segment, Uses};
+use crate::site::Site;
+use std::sync::{Arc, Mutex, PoisonError};
+use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_cpu::int8::Unit;
+use systole_cpu::{Level, Team};
+use systole_tflite::{Interpreter, Model, Op};
+
+/// What a program is compiled for.
+#[derive(Clone)]
+pub struct Settings {
+    /// The threads.
+    pub team: Arc<Team>,
+    /// What multiplies bytes.
+    pub unit: Unit,
+}
+
+impl Default for Settings {
+    /// One thread, and the best that this machine has.
+    fn default() -> Settings {
+        Settings { team: Arc::new(Team::new(1)), unit: Unit::of(Level::best()) }
+    }
+}
+
+impl Settings {
+    /// The threads and the instruction-set level that the knobs ask for.
+    ///
+    /// # Errors
+    /// When this machine lacks the level.
+    pub fn from_knobs() -> Result<Settings> {
+        Ok(Settings { team: Arc::new(Team::from_knob()), unit: Unit::of(Level::from_knob()?) })
+    }
+}
+
+/// How an operator is computed.
+enum Way {
+    /// Its result is the operand in another shape.
+    Alias,
+    /// Each output by a kernel of the engine.
+    Forms(Vec<Box<dyn Form>>),
+    /// By the interpreter's kernel.
+    Interpreter,
+}
+
+struct Step {
+    operator: usize,
+    way: Way,
+}
+
+/// The outputs of some samples.
+type Made = Result<Vec<Vec<Literal>>>;
+
+/// A graph that is ready to run, from any number of threads.
+pub struct Program {
+    model: Model,
+    settings: Settings,
+    ways: Vec<(&'static str, bool)>,
+    steps: Vec<Step>,
+    plan: Plan,
+    /// Whether all is left to the interpreter, sample by sample.
+    is_plain: bool,
+    /// Memory that no run has at the moment.
+    free: Mutex<Vec<Vec<Vec<u8>>>>,
+}
+
+impl Program {
+    /// Compiles a graph.
+    ///
+    /// # Errors
+    /// When the graph is not sound ([`Model::check`]).
+    pub fn new(model: Model, settings: &Settings) -> Result<Program> {
+        model.check()?;
+        let mut root: Vec<usize> = (0..model.tensors.len()).collect();
+        let (mut steps, mut ways) = (Vec::new(), Vec::new());
+        for (n, operator) in model.operators.iter().enumerate() {
+            let site = Site { model: &model, operator, unit: settings.unit };
+            let way = match (alias(&site), choose(&site)) {
+                (Some((x, y)), _) => {
+                    root[y] = root[x];
+                    Way::Alias
+                }
+                (None, Some(forms)) => Way::Forms(forms),
+                (None, None) => Way::Interpreter,
+            };
+            ways.push(match &way {
+                Way::Alias => ("alias", true),
+                Way::Forms(forms) => (forms.first().map_or("nothing", |f| f.name()), true),
+                Way::Interpreter => ("interpreter", false),
+            });
+            if !matches!(way, Way::Alias) {
+                steps.push(Step { operator: n, way });
+            }
+        }
+        let uses: Vec<Uses> = steps.iter().map(|s| uses(&model, s, &root)).collect();
+        let plan = Plan::new(&model, &uses, &root);
+        // Results that an operator lists and does not make are told where they are missed.
+        let several = |s: &Step| match &s.way {
+            Way::Interpreter => model.operators.get(s.operator).is_some_and(|o| o.outputs.len() != 1),
+            _ => false,
+        };
+        let is_plain = steps.iter().any(several);
+        let free = Mutex::new(Vec::new());
+        Ok(Program { settings: settings.clone(), ways, steps, plan, is_plain, free, model })
+    }
+
+    /// The graph.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// How each operator is computed: the name of its form; `interpreter` where it has none.
+    pub fn forms(&self) -> impl Iterator<Item = &'static str> {
+        self.ways.iter().map(|(name, _)| *name)
+    }
+
+    /// Operators that are left to the interpreter's kernels.
+    pub fn interpreted(&self) -> usize {
+        self.ways.iter().filter(|(_, fast)| !fast).count()
+    }
+
+    /// The outputs of one sample, as `Interpreter::run` gives them.
+    ///
+    /// # Errors
+    /// When an input is not of the model's type, or an operator cannot compute what the file says.
+    pub fn run(&self, inputs: &[Literal]) -> Result<Vec<Literal>> {
+        let mut all = self.run_all(&[inputs])?;
+        all.pop().ok_or_else(|| Error::new(ErrorKind::Bug, "a run of no sample"))
+    }
+
+    /// The outputs of many samples, each with its inputs.
+    ///
+    /// # Errors
+    /// As of [`Program::run`].
+    pub fn run_all(&self, samples: &[&[Literal]]) -> Result<Vec<Vec<Literal>>> {
+        samples.iter().try_for_each(|inputs| self.check(inputs))?;
+        let interpreter = Interpreter::new(&self.model)?;
+        let team = &self.settings.team;
+        // Threads take parts of the samples; within a part, and where there are fewer parts, they share each step.
+        let each = samples.len().div_ceil(team.threads()).clamp(1, self.plan.samples);
+        let parts: Vec<&[&[Literal]]> = samples.chunks(each).collect();
+        let made: Vec<Mutex<Option<Made>>> = parts.iter().map(|_| Mutex::new(None)).collect();
+        let one = |n: usize| {
+            let found = self.part(parts[n], &interpreter);
+            *made[n].lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        };
+        if parts.len() < team.threads() {
+            (0..parts.len()).for_each(one);
+        } else {
+            team.run(parts.len(), 1e9, &one);
+        }
+        let lost = || Error::new(ErrorKind::Bug, "a part of the samples was not run");
+        let mut all = Vec::with_capacity(samples.len());
+        for part in made {
+            let part = part.into_inner().unwrap_or_else(PoisonError::into_inner);
+            all.extend(part.ok_or_else(lost)??);
+        }
+        Ok(all)
+    }
+
+    /// Says what is wrong with inputs as the interpreter does.
+    fn check(&self, inputs: &[Literal]) -> Result<()> {
+        if inputs.len() != self.model.inputs.len() {
+            let what =
+                format!("{} inputs were given, the model takes {}", inputs.len(), self.model.inputs.len());
+            return Err(Error::new(ErrorKind::Data, what));
+        }
+        for (&i, given) in self.model.inputs.iter().zip(inputs) {
+            let t = self.model.tensor(i)?;
+            if given.ty() != &t.ty {
+                let what = format!("input {} is {}, the model takes {}", t.name, given.ty(), t.ty);
+                return Err(Error::new(ErrorKind::Data, what)
+                    .hint("`systole summary FILE.tflite` shows what it takes"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs some samples through all segments.
+    fn part(&self, samples: &[&[Literal]], interpreter: &Interpreter) -> Made {
+        if self.is_plain {
+            return samples.iter().map(|inputs| interpreter.run(inputs)).collect();
+        }
+        let memory = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut run = Run {
+            program: self,
+            interpreter,
+            slots: memory.unwrap_or_else(|| vec![Vec::new(); self.plan.slots.len()]),
+        };
+        let made = run.samples(samples);
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(run.slots);
+        made
+    }
+}
+
+/// The operand and the result of an operator that only changes the shape.
+fn alias(site: &Site) -> Option<(usize, usize)> {
+    if !matches!(site.operator.op, Op::Reshape | Op::Squeeze | Op::ExpandDims) {
+        return None;
+    }
+    let (x, y) = (site.input(0)?, site.output()?);
+    let holds = x.data.is_none() && x.ty.dtype == y.ty.dtype && x.ty.elements() == y.ty.elements();
+    holds.then_some((site.operand(0)?, *site.operator.outputs.first()?))
+}
+
+/// What a step reads, constants left out, and makes.
+fn uses(model: &Model, step: &Step, root: &[usize]) -> Uses {
+    let Some(o) = model.operators.get(step.operator) else {
+        return Uses { reads: Vec::new(), makes: Vec::new() };
+    };
+    let is_made = |t: &usize| model.tensors.get(*t).is_some_and(|t| t.data.is_none());
+    let reads = o.inputs.iter().flatten().copied().filter(is_made).map(|t| root[t]).collect();
+    Uses { reads, makes: o.outputs.clone() }
+}
+
+/// One run of a part of the samples.
+struct Run<'a> {
+    program: &'a Program,
+    interpreter: &'a Interpreter<'a>,
+    slots: Vec<Vec<u8>>,
+}
+
+/// Samples that a step is run on.
+#[derive(Clone, Copy)]
+struct Part {
+    from: usize,
+    samples: usize,
+}
+
+impl Home {
+    /// Where it lies in its slot.
+    fn place(self, part: Part) -> std::ops::Range<usize> {
+        let from = if self.is_whole { part.from * self.bytes } else { 0 };
+        from..from + part.samples * self.bytes
+    }
+}
+
+impl Run<'_> {
+    fn samples(&mut self, samples: &[&[Literal]]) -> Made {
+        let (model, plan) = (&self.program.model, &self.program.plan);
+        for (slot, bytes) in self.slots.iter_mut().zip(&plan.slots) {
+            if slot.len() < bytes * samples.len() {
+                slot.resize(bytes * samples.len(), 0);
+            }
+        }
+        for (n, &t) in model.inputs.iter().enumerate() {
+            let Some(home) = plan.homes[t] else { continue };
+            for (s, inputs) in samples.iter().enumerate() {
+                let place = home.place(Part { from: s, samples: 1 });
+                self.slots[home.slot][place].copy_from_slice(inputs[n].bytes());
+            }
+        }
+        for segment in &plan.segments {
+            self.segment(segment, samples.len())?;
+        }
+        let output = |s: usize, t: usize| {
+            let tensor = model.tensor(t)?;
+            match (plan.homes[t], &tensor.data) {
+                (Some(home), _) => {
+                    let place = home.place(Part { from: s, samples: 1 });
+                    Literal::from_bytes(tensor.ty.clone(), &self.slots[home.slot][place])
+                }
+                (None, Some(data)) => Ok(data.clone()),
+                (None, None) => Err(Error::new(ErrorKind::Bug, format!("nothing made output tensor {t}"))),
+            }
+        };
+        (0..samples.len()).map(|s| model.outputs.iter().map(|&t| output(s, t)).collect()).collect()
+    }
+
+    fn segment(&mut self, segment: &Segment, samples: usize) -> Result<()> {
+        for from in (0..samples).step_by(segment.samples) {
+            let part = Part { from, samples: segment.samples.min(samples - from) };
+            for step in &self.program.steps[segment.steps.clone()] {
+                match &step.way {
+                    Way::Alias => {}
+                    Way::Forms(forms) => self.forms(step.operator, forms, part),
+                    Way::Interpreter => self.interpreted(step.operator, part)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of an operand: of a constant once, else of each sample.
+    fn operand(&self, t: usize, part: Part) -> &[u8] {
+        match (self.program.plan.homes[t], &self.program.model.tensors[t].data) {
+            (Some(home), _) => self.slots[home.slot].get(home.place(part)).unwrap_or_default(),
+            (None, Some(data)) => data.bytes(),
+            (None, None) => &[],
+        }
+    }
+
+    fn forms(&mut self, operator: usize, forms: &[Box<dyn Form>], part: Part) {
+        let program = self.program;
+        let o = &program.model.operators[operator];
+        for (form, &t) in forms.iter().zip(&o.outputs) {
+            let Some(home) = program.plan.homes[t] else { continue };
+            let mut slot = std::mem::take(&mut self.slots[home.slot]);
+            let inputs = o.inputs.iter().map(|t| t.map_or(&[][..], |t| self.operand(t, part))).collect();
+            let cx = Context { team: &program.settings.team, samples: part.samples, inputs };
+            form.run(&cx, &mut slot[home.place(part)]);
+            self.slots[home.slot] = slot;
+        }
+    }
+
+    fn interpreted(&mut self, operator: usize, part: Part) -> Result<()> {
+        let program = self.program;
+        let (model, o) = (&program.model, &program.model.operators[operator]);
+        let mut values: Vec<Option<Literal>> = vec![None; model.tensors.len()];
+        for s in 0..part.samples {
+            for &t in o.inputs.iter().flatten() {
+                let tensor = &model.tensors[t];
+                values[t] = match (&tensor.data, program.plan.homes[t]) {
+                    (Some(data), _) => Some(data.clone()),
+                    (None, Some(home)) => {
+                        let from = home.place(part).start + s * home.bytes;
+                        let bytes = &self.slots[home.slot][from..from + home.bytes];
+                        Some(Literal::from_bytes(tensor.ty.clone(), bytes)?)
+                    }
+                    (None, None) => None,
+                };
+            }
+            let made = self.interpreter.run_operator(operator, &values)?;
+            for (&t, y) in o.outputs.iter().zip(&made) {
+                let Some(home) = program.plan.homes[t] else { continue };
+                let from = home.place(part).start + s * home.bytes;
+                self.slots[home.slot][from..from + home.bytes].copy_from_slice(y.bytes());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let bytes = self.model.tensors.iter().filter(|t| t.ty.dtype == DType::I8).count();
+        write!(
+            f,
+            "{} operators, {} of them interpreted, {bytes} tensors of bytes",
+            self.ways.len(),
+            self.interpreted()
+        )
+    }
+}

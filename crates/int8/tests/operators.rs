@@ -1,0 +1,183 @@
+//! Programs against the interpreter, to the bit: every operator by itself, on every unit of this machine; batches, threads, and
+//! broken files.
+
+#[path = "../../tflite/tests/cases/mod.rs"]
+mod cases;
+
+use cases::{Case, cases};
+use std::sync::Arc;
+use systole_base::{DType, Literal};
+use systole_cpu::Team;
+use systole_cpu::int8::Unit;
+use systole_int8::{Program, Settings};
+use systole_tflite::{Field, Interpreter, Model, Op, Operator, Quantization, Tensor};
+
+/// The inputs, and others like them: bytes turned around by `n` places.
+fn sample(case: &Case, n: usize) -> Vec<Literal> {
+    let turned = |x: &Literal| {
+        let mut bytes = x.bytes().to_vec();
+        let by = 4 * n % bytes.len().max(1);
+        bytes.rotate_left(by);
+        Literal::from_bytes(x.ty().clone(), &bytes).unwrap()
+    };
+    case.inputs.iter().map(turned).collect()
+}
+
+fn bytes_of(all: &[Literal]) -> Vec<Vec<u8>> {
+    all.iter().map(|y| y.bytes().to_vec()).collect()
+}
+
+fn settings(unit: Unit, threads: usize) -> Settings {
+    Settings { team: Arc::new(Team::new(threads)), unit }
+}
+
+#[test]
+fn operators_have_the_bits_of_the_interpreter() {
+    let (mut wrong, mut fast) = (Vec::new(), Vec::new());
+    for case in cases() {
+        let interpreter = Interpreter::new(&case.model).unwrap();
+        let samples: Vec<Vec<Literal>> = (0..5).map(|n| sample(&case, n)).collect();
+        let expected: Vec<_> = samples.iter().map(|s| bytes_of(&interpreter.run(s).unwrap())).collect();
+        for unit in Unit::all() {
+            for threads in [1, 2] {
+                let program = Program::new(case.model.clone(), &settings(unit, threads)).unwrap();
+                if unit.name() == "portable" && threads == 1 && program.interpreted() == 0 {
+                    fast.push(case.name.clone());
+                }
+                let each: Vec<&[Literal]> = samples.iter().map(Vec::as_slice).collect();
+                let made: Vec<_> = program.run_all(&each).unwrap().iter().map(|y| bytes_of(y)).collect();
+                // Once more, in memory that was used.
+                let one = bytes_of(&program.run(&samples[2]).unwrap());
+                if made != expected || one != expected[2] {
+                    wrong.push(format!("{} on {unit:?}, {threads} threads: {:?}", case.name, program));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for name in
+        ["conv_same", "depthwise_one", "dense", "dense_kept", "average_pool_same", "max_pool", "add", "mul"]
+    {
+        assert!(fast.contains(&format!("{name}_int8")), "{name} has no form: {fast:?}");
+    }
+    for name in
+        ["add_channels", "sub_rows", "prelu", "mean", "mean_kept", "softmax", "pad", "transpose", "gather"]
+    {
+        assert!(fast.contains(&format!("{name}_int8")), "{name} has no form: {fast:?}");
+    }
+}
+
+/// Depthwise of one channel, weights between two graphs' parts, constants joined, results that are read twice.
+#[test]
+fn graphs_have_the_bits_of_the_interpreter() {
+    let q = |scale: f32, zero: i32| Quantization::per_tensor(scale, zero);
+    let t = |name: &str, shape: &[usize]| Tensor::new(name, shape, DType::I8).quantized(q(0.05, -7));
+    let values =
+        |n: usize| (0..n).map(|i| (i * 37 % 251) as u8 as i8).map(|v| v.max(-127)).collect::<Vec<i8>>();
+    let constant = |shape: &[usize], scale| {
+        let data = Literal::from_slice(shape, &values(shape.iter().product())).unwrap();
+        Tensor::constant("w", data).quantized(q(scale, 0))
+    };
+    let joined = Literal::from_slice([1, 1, 4, 6], &values(24)).unwrap();
+    let list = |v: &[i32]| Tensor::constant("list", Literal::from_slice([v.len()], v).unwrap());
+    let conv = |op, inputs: [usize; 2], output: usize| {
+        Operator::new(op, inputs, [output]).with(Field::StrideH, 1).with(Field::StrideW, 1)
+    };
+    let model = Model {
+        tensors: vec![
+            t("x", &[1, 4, 4, 1]),
+            constant(&[1, 3, 3, 6], 0.003),
+            t("six", &[1, 4, 4, 6]),
+            constant(&[6, 3, 3, 6], 0.002),
+            t("conv", &[1, 4, 4, 6]),
+            t("sum", &[1, 4, 4, 6]),
+            Tensor::constant("joined", joined).quantized(q(0.05, -7)),
+            t("five", &[1, 5, 4, 6]),
+            list(&[1, 2]),
+            t("mean", &[1, 6]),
+            constant(&[3, 6], 0.01),
+            t("classes", &[1, 3]),
+            t("flat", &[1, 120]),
+            Tensor::new("float", [1, 120], DType::F32),
+        ],
+        operators: vec![
+            conv(Op::DepthwiseConv2D, [0, 1], 2).with(Field::DepthMultiplier, 6),
+            conv(Op::Conv2D, [2, 3], 4).with(Field::Activation, 1),
+            Operator::new(Op::Add, [4, 2], [5]),
+            Operator::new(Op::Concatenation, [5, 6], [7]).with(Field::Axis, 1),
+            Operator::new(Op::Mean, [7, 8], [9]),
+            Operator::new(Op::FullyConnected, [9, 10], [11]),
+            Operator::new(Op::Reshape, [7], [12]),
+            Operator::new(Op::Dequantize, [12], [13]),
+        ],
+        inputs: vec![0],
+        outputs: vec![11, 5, 13],
+        ..Model::default()
+    };
+    let samples: Vec<Literal> = (0..7)
+        .map(|n| {
+            Literal::from_slice(
+                [1, 4, 4, 1],
+                &(0..16).map(|i| (i * 29 + n * 11) as u8 as i8).collect::<Vec<_>>(),
+            )
+            .unwrap()
+        })
+        .collect();
+    let interpreter = Interpreter::new(&model).unwrap();
+    let expected: Vec<_> =
+        samples.iter().map(|x| bytes_of(&interpreter.run(std::slice::from_ref(x)).unwrap())).collect();
+    for unit in Unit::all() {
+        for threads in [1, 2, 9] {
+            let program = Program::new(model.clone(), &settings(unit, threads)).unwrap();
+            assert_eq!(program.interpreted(), 0, "{:?}", program.forms().collect::<Vec<_>>());
+            let each: Vec<&[Literal]> = samples.iter().map(std::slice::from_ref).collect();
+            let made: Vec<_> = program.run_all(&each).unwrap().iter().map(|y| bytes_of(y)).collect();
+            assert!(made == expected, "{unit:?}, {threads} threads");
+        }
+    }
+    let program = Program::new(model, &Settings::default()).unwrap();
+    let e = program.run(&[]).unwrap_err().to_string();
+    assert!(e.contains("0 inputs were given"), "{e}");
+    let e = program.run(&[Literal::from_slice([1, 2], &[1i8, 2]).unwrap()]).unwrap_err().to_string();
+    assert!(e.contains("input x is"), "{e}");
+    assert!(program.run_all(&[]).unwrap().is_empty());
+}
+
+/// Whatever a file says, a program says what the interpreter says: the same bits, or the same error.
+#[test]
+fn broken_files_are_judged_by_the_interpreter() {
+    let (mut refused, mut equal) = (0, 0);
+    let cases = cases();
+    for name in
+        ["conv_same_int8", "depthwise_one_int8", "dense_int8", "add_channels_int8", "mean_int8", "pad_int8"]
+    {
+        let case = cases.iter().find(|c| c.name == name).unwrap();
+        let whole = case.model.to_bytes().unwrap();
+        for at in 0..whole.len() {
+            for bits in [0x01, 0x80, 0xff] {
+                let mut bytes = whole.clone();
+                bytes[at] ^= bits;
+                let Ok(model) = Model::from_bytes("broken", &bytes) else { continue };
+                if model.tensors.iter().map(|t| t.ty.elements()).sum::<usize>() > 10_000 {
+                    continue;
+                }
+                let inputs: Vec<Literal> =
+                    model.inputs.iter().map(|&i| Literal::zeros(model.tensors[i].ty.clone())).collect();
+                let expected = Interpreter::new(&model).and_then(|i| i.run(&inputs));
+                let made = Program::new(model.clone(), &Settings::default()).and_then(|p| p.run(&inputs));
+                match (expected, made) {
+                    (Ok(expected), Ok(made)) => {
+                        assert!(bytes_of(&expected) == bytes_of(&made), "{name}, byte {at} ^ {bits}");
+                        equal += 1;
+                    }
+                    (Err(expected), Err(made)) => {
+                        assert_eq!(expected.to_string(), made.to_string(), "{name}, byte {at} ^ {bits}");
+                        refused += 1;
+                    }
+                    (expected, made) => panic!("{name}, byte {at} ^ {bits}: {expected:?}, but {made:?}"),
+                }
+            }
+        }
+    }
+    assert!(refused > 100 && equal > 1000, "{refused} refused, {equal} equal");
+}

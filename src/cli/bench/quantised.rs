@@ -1,0 +1,48 @@
+//! Predictions of quantised graphs, beside those of the same layers in floats.
+
+use super::measure::{Measured, measure, timed};
+use super::model::of_draft;
+use crate::cli::lite;
+use crate::config::Draft;
+use std::time::Duration;
+use systole_int8::{Program, Settings};
+use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_nn::{Batch, Model};
+use systole_quant::{Calibration, Options, lower, quantize, quantized};
+
+/// Samples that tell the ranges: enough for a speed, not for an accuracy.
+const CALIBRATED: usize = 2;
+
+/// A batch through an application's graph of int8, or in another precision through its layers.
+pub(super) fn predict(name: &str, precision: &str, time: Duration) -> Result<Measured> {
+    let floats = if precision == "int8" { "float32" } else { precision };
+    let mut draft = Draft::preset("resnet50")?;
+    draft.set(format!("the workload {name}-int8"), "model.application", name);
+    let (mut model, batch) = of_draft(draft, floats)?;
+    let items = batch.size() as f64;
+    let mut prediction = model.device_batch_prediction(&batch)?;
+    let flops = prediction.report().flops;
+    if precision != "int8" {
+        let m = measure(time, || prediction.run().map(|outputs| outputs.ready_event()))?;
+        return Ok(Measured { flops, items, compile_ms: prediction.compile_ms(), ..m });
+    }
+    drop(prediction);
+    let (graph, inputs) = graph(&model, &batch)?;
+    let (program, compile_ms) = timed(|| Program::new(graph, &Settings::from_knobs()?))?;
+    let each: Vec<&[Literal]> = inputs.iter().map(std::slice::from_ref).collect();
+    let m = measure(time, || program.run_all(&each).map(|_| None))?;
+    Ok(Measured { flops, items, compile_ms, ..m })
+}
+
+/// The layers as a graph of int8, and the batch's samples as it takes them.
+fn graph(model: &Model, batch: &Batch) -> Result<(systole_tflite::Model, Vec<Literal>)> {
+    let none = || Error::new(ErrorKind::Bug, "the batch has no input");
+    let samples = lite::rows(batch.inputs.first().ok_or_else(none)?)?;
+    let float = lower(model)?;
+    let calibration = Calibration { threads: lite::threads(), ..Calibration::default() };
+    let ranges = calibration.ranges(&float, &samples[..samples.len().min(CALIBRATED)])?;
+    let graph = quantize(&float, &ranges, &Options::default())?;
+    let input = graph.tensor(graph.inputs.first().copied().ok_or_else(none)?)?;
+    let inputs = samples.iter().map(|x| quantized(x, input)).collect::<Result<_>>()?;
+    Ok((graph, inputs))
+}
