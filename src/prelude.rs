@@ -29,7 +29,8 @@ pub use systole_nn::schedule::Schedule;
 pub use systole_nn::{
     Accelerator, Activation, BackupAndRestore, Compile, Constraint, Cx, FineTune, Fit, FrozenBatchNorm,
     History, Initializer, Layer, Logs, LoopBackup, LoopState, LoraOptions, Model, Precision, Pruning,
-    PruningSchedule, Regularizer, StepCx, Symbol, TrainStep, ValCheckInterval, input, input_of,
+    PruningSchedule, Quantize, QuantizeRanges, Regularizer, StepCx, Symbol, TrainStep, ValCheckInterval,
+    input, input_of,
 };
 pub use systole_runtime::{Buffer, Params, named_scope, value_and_grad};
 

@@ -16,6 +16,7 @@ mod elsewhere;
 mod fine_tune;
 mod lora;
 mod pruning;
+mod quantize;
 mod settings;
 mod sweep;
 mod synthetic;
@@ -29,6 +30,7 @@ pub use elsewhere::home_of;
 pub use fine_tune::FineTuneSection;
 pub use lora::LoraSection;
 pub use pruning::PruningSection;
+pub use quantize::QuantizeSection;
 pub use sweep::{METHODS, Method, Sweep, Trial};
 
 use crate::config::blame::Wrong;
@@ -110,6 +112,9 @@ pub struct Config {
     /// Weights that become zero while the model trains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pruning: Option<PruningSection>,
+    /// The model is trained for eight bits: weights and values are rounded while it trains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantize: Option<QuantizeSection>,
     /// What else is done after each epoch: tables with a `type` and Keras's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub callbacks: Vec<Table>,
@@ -439,6 +444,7 @@ impl Config {
         self.check_fine_tune()?;
         self.check_lora()?;
         self.check_pruning()?;
+        self.check_quantize()?;
         let precision = self.compile.precision.parse::<Precision>();
         precision.map_err(|e| Wrong::of("compile.precision", e))?;
         self.strategy.as_ref().map(StrategySection::strategy).transpose()?;

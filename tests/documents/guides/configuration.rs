@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::str::FromStr;
 use systole::config::{
     CompileSection, Config, DATASETS, Data, FineTuneSection, FitSection, LoraSection, PruningSection,
-    StrategySection, augmentations,
+    QuantizeSection, StrategySection, augmentations,
 };
 use systole::datasets::RecordOptions;
 use systole_nn::applications::{APPLICATIONS, TABLE};
@@ -29,6 +29,7 @@ fn the_configuration_guide_lists_every_key() {
     let fine_tune = Source::read("src/config/fine_tune.rs");
     let lora = Source::read("src/config/lora.rs");
     let pruning = Source::read("src/config/pruning.rs");
+    let quantize = Source::read("src/config/quantize.rs");
     let biggan = Source::read("crates/nn/src/biggan/options.rs");
     let records = Source::read("crates/datasets/src/record_options.rs");
     let columns = Source::read("crates/datasets/src/columns.rs");
@@ -62,6 +63,7 @@ fn the_configuration_guide_lists_every_key() {
         ("fine_tune", section::<FineTuneSection>(&fine_tune, "FineTuneSection", "")),
         ("lora", section::<LoraSection>(&lora, "LoraSection", "")),
         ("pruning", section::<PruningSection>(&pruning, "PruningSection", "")),
+        ("quantize", section::<QuantizeSection>(&quantize, "QuantizeSection", "")),
         ("activations", activations()),
         ("initializers", initializers()),
     ];
