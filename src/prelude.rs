@@ -29,8 +29,8 @@ pub use systole_nn::schedule::Schedule;
 pub use systole_nn::{
     Accelerator, Activation, BackupAndRestore, BatchSizeFinder, Compile, Constraint, Cx, FineTune, Fit,
     FrozenBatchNorm, History, Initializer, Layer, Logs, LoopBackup, LoopState, LoraOptions, LrFind, Model,
-    Precision, Pruning, PruningSchedule, Regularizer, StepCx, Symbol, TrainStep, ValCheckInterval, input,
-    input_of,
+    Precision, Pruning, PruningSchedule, Quantize, QuantizeRanges, Regularizer, StepCx, Symbol, TrainStep,
+    ValCheckInterval, input, input_of,
 };
 pub use systole_runtime::{Buffer, Params, named_scope, value_and_grad};
 

@@ -167,6 +167,74 @@ fn a_pruned_run_tells_its_zeros() {
 }
 
 #[test]
+fn a_model_trained_for_eight_bits_brings_its_ranges() {
+    let f = Folder::new("tune-eight");
+    shades(&f, "two", &[("ant", 10), ("bee", 200)]);
+    let eight = ["--quantize", "--set=quantize.ema_decay=0.8", "--set=quantize.freeze_bn_delay=6", "--epochs=4"];
+    f.run(&[&["train", "two", "--out=eight"][..], &SMALL, &eight].concat()).ok();
+    let kept = weights(&f, "eight/two.safetensors");
+    assert!(kept.iter().any(|(path, _)| path == "activation/output_max"), "behind the relu");
+    let quantize = ["quantize", "eight", "--data-dir=two", "--out=eight.tflite"];
+    let o = f.run(&[&quantize[..], &["--json"]].concat()).ok().json();
+    assert_eq!((&o["trained_ranges"], &o["calibration_samples"]), (&true.into(), &0.into()), "{o}");
+    assert_eq!(o["accuracy"]["samples"], 16, "{o}");
+    let e = f.run(&[&quantize[..], &["--force", "--calibrate=mse"]].concat());
+    e.fails(2, &["was trained for eight bits", "--calibrate"]);
+    // Other formats have no ranges; training goes on with them, or without.
+    f.run(&["export", "eight", "--format=torch", "--out=eight.pt"]).ok();
+    let on = ["train", "two", "--from", "eight/two.safetensors", "--threads=1", "--epochs=1"];
+    f.run(&[&on[..], &["--out=on"]].concat()).ok();
+    assert_eq!(weights(&f, "on/two.safetensors").len(), kept.len());
+    f.run(&[&on[..], &["--out=off", "--set=quantize=none"]].concat()).ok();
+    assert!(weights(&f, "off/two.safetensors").len() < kept.len());
+    for (set, part) in [("type=Moving", "MovingAverage"), ("ema_decay=1.5", "1.5")] {
+        f.run(&["train", "two", &format!("--set=quantize.{set}"), "--out=no"]).fails(2, &[part]);
+    }
+    let skip = "--set=quantize.skip=[\"dens\"]";
+    f.run(&["train", "two", skip, "--out=no"]).fails(1, &["did you mean `dense`"]);
+}
+
+#[test]
+fn weights_alone_are_packed_and_channels_taken_out() {
+    let f = Folder::new("tune-small");
+    shades(&f, "two", &[("ant", 10), ("bee", 200)]);
+    let narrow = ["--set=pruning.channels=true", "--set=pruning.frequency=1", "--epochs=2", "--json"];
+    let done = f.run(&[&["train", "two", "--out=narrow"][..], &SMALL, &narrow].concat()).ok();
+    assert!(done.err.contains("Channels that are left: conv2d 2 of 4"), "{}", done.err);
+    let o = done.json();
+    assert_eq!(o["pruning"]["channels"][2]["after"], 4, "{o}");
+    for file in ["narrow/two.safetensors", "narrow/two-best.safetensors"] {
+        let kernel = weights(&f, file).into_iter().find(|(path, _)| path == "conv2d_1/kernel").unwrap().1;
+        assert_eq!(kernel.shape().dims(), [3, 3, 2, 2], "{file}");
+    }
+    let said = f.run(&["evaluate", "narrow", "--data-dir=two", "--json"]).ok().json();
+    let on = ["train", "two", "--from", "narrow/two.safetensors", "--threads=1", "--epochs=1", "--out=on"];
+    f.run(&on).ok();
+    f.run(&["train", "two", "--set=pruning.channels=true", "--set=pruning.layers=[\"dense\"]", "--out=no"])
+        .fails(1, &["layer dense cannot lose channels", "these can: conv2d"]);
+
+    f.run(&[&["train", "two", "--out=base", "--epochs=2"], &SMALL[2..]].concat()).ok();
+    for (bits, most) in [("int8", 4.2), ("int4", 8.6)] {
+        let out = format!("{bits}.safetensors");
+        let args = ["quantize", "base", "--data-dir=two", "--activations=none", "--json"];
+        let o = f.run(&[&args[..], &["--weights", bits, "--out", &out]].concat()).ok().json();
+        let sum = |key: &str| o["weights"].as_array().unwrap().iter().map(|w| w[key].as_f64().unwrap()).sum::<f64>();
+        let times = sum("bytes") / sum("packed_bytes");
+        assert!(times > 0.8 * most && times < most, "{bits}: {times}");
+        let again = f.run(&["evaluate", &out, "--data-dir=two", "--json"]).ok().json();
+        assert_eq!(again["loss"], o["after"]["loss"], "{bits}");
+        assert_ne!(o["before"]["loss"], o["after"]["loss"], "{bits}");
+    }
+    let wrong = ["quantize", "base", "--data-dir=two", "--weights=int4", "--out=n.tflite"];
+    f.run(&wrong).fails(2, &["--activations none"]);
+    let wrong = ["quantize", "base", "--activations=none", "--per=tensor", "--out=n.safetensors"];
+    f.run(&wrong).fails(2, &["--per"]);
+    let wrong = ["quantize", "base", "--activations=none", "--out=n.tflite"];
+    f.run(&wrong).fails(2, &["end it in .safetensors"]);
+    assert!(said["loss"].as_f64().unwrap().is_finite());
+}
+
+#[test]
 fn a_toml_file_says_all_of_it() {
     let (f, model) = two_and_three("tune-toml");
     let flags =
@@ -214,6 +282,8 @@ fn killed_runs_with_adapters_or_masks_end_with_the_same_bits() {
     killed_runs_end_alike("tune-lora-killed", &lora, 150);
     let masks = ["--freeze-until=conv2d", "--epochs=3", "--save-steps=1", "--set=pruning.frequency=2"];
     killed_runs_end_alike("tune-masks-killed", &masks, 150);
+    let eight = ["--freeze-until=conv2d", "--epochs=3", "--save-steps=1", "--set=quantize.type=Learned"];
+    killed_runs_end_alike("tune-eight-killed", &eight, 150);
 }
 
 /// Starts a run again and again, each time for longer before it is killed.

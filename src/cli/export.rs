@@ -91,7 +91,9 @@ fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
         ));
     }
     let file = run_folder::model_file(&args.model)?;
-    let model = Model::load_to_predict(&file)?;
+    let mut model = Model::load_to_predict(&file)?;
+    // Others have no ranges.
+    model.strip_quantization()?;
     let made = export(&model, format, &args.out).at(|| file.clone())?;
     write_atomically(&Disk, &args.out, &[&made.bytes])?;
     if screen.json {

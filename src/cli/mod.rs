@@ -68,6 +68,7 @@ mod translate;
 mod tta;
 mod verdict;
 mod watch;
+mod weight_only;
 
 use clap::{CommandFactory, Parser};
 use commands::Command;

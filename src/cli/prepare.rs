@@ -27,7 +27,7 @@ pub(crate) fn prepared(
     data: TrainingData,
     screen: &Screen,
 ) -> Result<Prepared> {
-    let earlier = earlier.map(plain).transpose()?;
+    let earlier = earlier.map(|earlier| plain(earlier, config)).transpose()?;
     if config.lora.is_some() && from.is_none() && config.fine_tune.as_ref().is_none_or(|s| s.from.is_none()) {
         return Err(Error::new(ErrorKind::Config, "there is no model to give adapters to")
             .because("LoRA trains next to the weights of a saved one, which stay")
@@ -59,10 +59,14 @@ pub(crate) fn prepared(
     Ok(prepared)
 }
 
-/// A backup's model with adapters as a plain one: what goes on gives it its adapters again.
-fn plain(mut earlier: Model) -> Result<Model> {
+/// A backup's model with adapters as a plain one: what goes on gives it its adapters again. One that was trained for eight bits is a
+/// plain one, too, where it is not from now on.
+fn plain(mut earlier: Model, config: &Config) -> Result<Model> {
     if earlier.has_adapters() {
         earlier.merge_lora()?;
+    }
+    if config.quantize.is_none() {
+        earlier.strip_quantization()?;
     }
     Ok(earlier)
 }
@@ -163,7 +167,9 @@ fn some(names: &[String]) -> String {
 fn check_layers(model: &Model, path: &str, config: &Config) -> Result<()> {
     let layers = |m: &Model| {
         // Some of them may be frozen.
-        let free = |p: &LayerNode| (p.name.clone(), p.layer.clone().trainable(true).to_json());
+        let free = |p: &LayerNode| {
+            (p.name.clone(), p.layer.clone().trainable(true).without_quantization().to_json())
+        };
         m.architecture().nodes.iter().map(free).collect::<Vec<_>>()
     };
     if layers(&config.layers_only()?) != layers(model) {
@@ -223,4 +229,5 @@ fn same_but_rate(had: &Compile, wanted: &Compile) -> bool {
         && had.metrics == wanted.metrics
         && had.precision == wanted.precision
         && had.pruning == wanted.pruning
+        && had.quantize == wanted.quantize
 }

@@ -8,6 +8,7 @@ use super::run_folder;
 use super::screen::{Screen, table};
 use super::target::{config_of, set_all};
 use super::training::load_data;
+use super::weight_only;
 use crate::config::{Config, Draft};
 use crate::datasets::TrainingData;
 use clap::{Args, ValueEnum};
@@ -16,10 +17,10 @@ use std::path::{Path, PathBuf};
 use systole_data::disk::{Disk, write_atomically};
 use systole_data::{Dataset, Sample};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
-use systole_nn::{LABEL_FIELDS, Model, counted, grouped};
+use systole_nn::{LABEL_FIELDS, Model, WeightBits, counted, grouped};
 use systole_quant::{
-    CACHE, Calibration, LayerReport, Method, Options, Ranges, alone, answers, correct_bias, dynamic, edgetpu,
-    equalize, lower, quantize, report,
+    CACHE, Calibration, LayerReport, Method, Options, Ranges, Trained, alone, answers, correct_bias, dynamic,
+    edgetpu, equalize, lower, quantize, report, trained,
 };
 
 #[derive(Args)]
@@ -28,12 +29,36 @@ pub(crate) struct QuantizeArgs {
     model: String,
     #[command(flatten)]
     quant: QuantArgs,
-    /// The file to write, .tflite or .onnx
+    /// Of what weights are [default: int8]; int4 with --activations none alone
+    #[arg(long, value_name = "TYPE")]
+    weights: Option<WeightsName>,
+    /// Of what all between is [default: int8]; none: weights alone are packed, into a .safetensors file for any model
+    #[arg(long, value_name = "TYPE")]
+    activations: Option<ActivationsName>,
+    /// The file to write, .tflite or .onnx, or with --activations none .safetensors
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
     /// Replace the file when it exists
     #[arg(long)]
     force: bool,
+}
+
+/// What `--weights` takes.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum WeightsName {
+    /// Eight bits, a scale for each output channel
+    Int8,
+    /// Four bits, a scale for each 128 inputs of an output channel
+    Int4,
+}
+
+/// What `--activations` takes.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum ActivationsName {
+    /// Eight bits
+    Int8,
+    /// Floats, and weights are floats again when they are loaded
+    None,
 }
 
 /// How a model is quantised.
@@ -49,7 +74,7 @@ pub(crate) struct QuantArgs {
     samples: Option<u64>,
     /// Test samples to measure the accuracy on [default: 1000; 0: none]
     #[arg(long, value_name = "N")]
-    test_samples: Option<u64>,
+    pub(super) test_samples: Option<u64>,
     /// How ranges are chosen from the values seen [default: minmax]
     #[arg(long, value_name = "HOW")]
     calibrate: Option<MethodName>,
@@ -158,8 +183,37 @@ impl QuantArgs {
         Options { per_channel: self.per != Some(Per::Tensor), skip: self.skip.clone(), ..Options::default() }
     }
 
+    /// The first argument that is of ranges, and was given.
+    fn of_activations(&self) -> Option<&'static str> {
+        let given = [("--samples", self.samples.is_some()), ("--target", self.target.is_some())];
+        given.into_iter().chain(self.of_ranges()).find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
+    }
+
+    /// Arguments that say how ranges are found, and whether they were given.
+    fn of_ranges(&self) -> [(&'static str, bool); 5] {
+        [
+            ("--calibrate", self.calibrate.is_some()),
+            ("--per", self.per.is_some()),
+            ("--skip", !self.skip.is_empty()),
+            ("--equalize", self.equalize),
+            ("--correct-bias", self.correct_bias),
+        ]
+    }
+
+    /// An error for arguments that a model which was trained for eight bits has settled.
+    fn check_trained(&self, file: &str) -> Result<(), Failure> {
+        match self.of_ranges().into_iter().find(|(_, is_given)| *is_given) {
+            None => Ok(()),
+            Some((flag, _)) => {
+                let e = Error::new(ErrorKind::Config, format!("{file} was trained for eight bits"));
+                let e = e.at(flag).because("its ranges, and which layers stay in floats, were settled there");
+                Err(Failure::usage(e.hint("leave the argument out")))
+            }
+        }
+    }
+
     /// The configuration of the data that the model learnt from, in order and unchanged.
-    fn config(&self, model: &Model, file: &str) -> Result<Config, Failure> {
+    pub(super) fn config(&self, model: &Model, file: &str) -> Result<Config, Failure> {
         let mut draft = match (config_of(model, file)?, &self.dataset) {
             (Some(config), _) => {
                 Draft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?
@@ -184,6 +238,13 @@ impl QuantArgs {
 
 impl Run for QuantizeArgs {
     fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        if self.activations == Some(ActivationsName::None) {
+            return self.weights_alone(screen);
+        }
+        if self.weights == Some(WeightsName::Int4) {
+            let e = Error::new(ErrorKind::Config, "a .tflite file of int8 has no weights of four bits");
+            return Err(Failure::usage(e.at("--weights").hint("add --activations none, or leave it out")));
+        }
         let name = self.out.display().to_string();
         if !lite::is_lite(&name) && !onnx::is_onnx(&name) {
             let e =
@@ -192,6 +253,26 @@ impl Run for QuantizeArgs {
         }
         check_out(&self.out, self.force)?;
         make(&self.model, Kind::Int8, &self.quant, &self.out, screen)
+    }
+}
+
+impl QuantizeArgs {
+    fn weights_alone(&self, screen: &Screen) -> Outcome {
+        if self.out.extension().is_none_or(|end| end != "safetensors") {
+            let e =
+                Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
+            return Err(Failure::usage(e.at("--out").hint("end it in .safetensors")));
+        }
+        if let Some(flag) = self.quant.of_activations() {
+            let e = Error::new(ErrorKind::Config, "nothing but weights is in whole numbers").at(flag);
+            return Err(Failure::usage(e.hint("leave the argument out, or --activations none")));
+        }
+        check_out(&self.out, self.force)?;
+        let bits = match self.weights {
+            Some(WeightsName::Int4) => WeightBits::Int4,
+            _ => WeightBits::Int8,
+        };
+        weight_only::make(&self.model, bits, &self.quant, &self.out, screen)
     }
 }
 
@@ -219,6 +300,10 @@ pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen
 
 /// The ranges of a model's values, and the data and samples that they were seen in.
 struct Calibrated {
+    /// How the model is quantised: as it was trained, or as the arguments say.
+    options: Options,
+    /// Whether the ranges were found while the model trained.
+    is_trained: bool,
     config: Config,
     data: TrainingData,
     samples: Vec<Literal>,
@@ -232,14 +317,23 @@ fn calibrated(
     args: &QuantArgs,
     screen: &Screen,
 ) -> Result<Calibrated, Failure> {
+    let trained = trained(layers).at(|| file.to_string())?;
+    if trained.is_some() {
+        args.check_trained(file)?;
+    }
     let config = args.config(layers, file)?;
     let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
-    let samples = args.samples.unwrap_or(500) as usize;
+    // Of trained ranges they only show what the layers' noise is.
+    let few = if trained.is_some() { SHOWN } else { 500 };
+    let samples = args.samples.map_or(few, |n| n as usize);
     let (samples, _) = taken(&config.train_pipeline(&data), &input_of(layers, float)?, samples)?;
+    if let Some(Trained { ranges, options, .. }) = trained {
+        return Ok(Calibrated { options, is_trained: true, config, data, samples, ranges });
+    }
     let method = args.calibrate.map_or(Method::MinMax, MethodName::method);
     let calibration = Calibration { method, threads: lite::threads() };
     let ranges = calibration.ranges(float, &samples).at(|| file.to_string())?;
-    Ok(Calibrated { config, data, samples, ranges })
+    Ok(Calibrated { options: args.options(), is_trained: false, config, data, samples, ranges })
 }
 
 /// A trained model on int8 with the ranges of its training data, for who needs no file of it.
@@ -249,10 +343,12 @@ pub(crate) fn graph(
     screen: &Screen,
 ) -> Result<systole_tflite::Model, Failure> {
     let file = run_folder::model_file(model)?;
-    let layers = Model::load_to_predict(&file)?;
+    let mut layers = Model::load_to_predict(&file)?;
+    // What was trained may have a step for each channel.
+    layers.strip_quantization()?;
     let float = lower(&layers).at(|| file.clone())?;
-    let Calibrated { ranges, .. } = calibrated(&layers, &float, &file, args, screen)?;
-    Ok(quantize(&float, &ranges, &args.options()).at(|| file.clone())?)
+    let Calibrated { ranges, options, .. } = calibrated(&layers, &float, &file, args, screen)?;
+    Ok(quantize(&float, &ranges, &options).at(|| file.clone())?)
 }
 
 fn int8(
@@ -265,8 +361,9 @@ fn int8(
 ) -> Outcome {
     let equal = if args.equalize { Some(equalize(float)?) } else { None };
     let float = equal.as_ref().unwrap_or(float);
-    let Calibrated { config, data, samples, ranges } = calibrated(layers, float, file, args, screen)?;
-    let mut made = quantize(float, &ranges, &args.options()).at(|| file.to_string())?;
+    let Calibrated { options, is_trained, config, data, samples, ranges } =
+        calibrated(layers, float, file, args, screen)?;
+    let mut made = quantize(float, &ranges, &options).at(|| file.to_string())?;
     if args.correct_bias {
         made = correct_bias(float, &made, &samples)?;
     }
@@ -281,11 +378,13 @@ fn int8(
     let accuracy = Accuracy::of(float, &made, &tests)?;
     let few = &samples[..samples.len().min(SHOWN)];
     let layers = report(float, &made, &ranges, few)?;
-    let alone = tests.each_alone(float, &ranges, &args.options(), &layers)?;
+    let alone = tests.each_alone(float, &ranges, &options, &layers)?;
     if !screen.json {
         screen.line(layer_table(&layers, &alone).trim_end());
     }
-    let mut object = told(out, &made, bytes, Some((samples.len(), accuracy)), screen);
+    let seen = if is_trained { 0 } else { samples.len() };
+    let mut object = told(out, &made, bytes, Some((seen, accuracy)), screen);
+    object["trained_ranges"] = json!(is_trained);
     object["layers"] = layers.iter().zip(&alone).map(layer_json).collect();
     if args.target.is_some() {
         object["edgetpu"] = placed(&made, screen);
@@ -536,8 +635,12 @@ fn told(
         screen.line(format!("Accuracy on {places}{}:", counted(a.samples as u64, "test sample")));
         screen.line(table(&rows).trim_end());
     }
-    if let Some(samples) = calibrated {
-        screen.line(format!("Ranges are from {}.", counted(samples as u64, "training sample")));
+    match calibrated {
+        Some(0) => screen.line("Ranges are those that the model found while it trained for eight bits."),
+        Some(samples) => {
+            screen.line(format!("Ranges are from {}.", counted(samples as u64, "training sample")))
+        }
+        None => {}
     }
     let size = counted(bytes as u64, "byte");
     let weights = grouped(made.constant_bytes() as u64);

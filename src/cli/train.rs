@@ -139,6 +139,10 @@ pub(crate) struct TrainArgs {
     /// RANK. Which layers: --set 'lora.layers=["*query*"]'
     #[arg(long, value_name = "RANK[:ALPHA]")]
     lora: Option<String>,
+    /// Train for eight bits: weights and values are rounded to levels of int8 while the model trains (quantisation-aware training).
+    /// How: --set quantize.type=Learned, --set quantize.freeze_bn_delay=1000
+    #[arg(long)]
+    quantize: bool,
     /// Print the configuration with all arguments applied as TOML, and train nothing
     #[arg(long)]
     print_config: bool,
@@ -338,6 +342,9 @@ impl TrainArgs {
         }
         self.apply_fine_tune(&mut draft);
         self.apply_lora(&mut draft);
+        if self.quantize {
+            draft.set("--quantize", "quantize.per_channel", "true");
+        }
         let rate = if draft.fine_tunes() { "fine_tune.base_lr" } else { "optimizer.learning_rate" };
         let number = |n: Option<u64>| n.map(|n| n.to_string());
         let flags = [

@@ -24,7 +24,7 @@ use systole_data::format::png;
 use systole_dist::Strategy;
 use systole_ir::{Error, Result};
 use systole_nn::callback::Callback;
-use systole_nn::{Fit, History, KeepBest, Model, max_time};
+use systole_nn::{Fit, History, KeepBest, Model, RemovedChannels, max_time};
 use systole_runtime::backend;
 
 /// Whether this process writes files: it is the only one, or drives the first of several hosts.
@@ -84,8 +84,9 @@ pub(crate) fn train(
     let mut answers = ask(&mut model, &run, folder.leads)?;
     run.confusions = answers.as_mut().ok().and_then(|answers| run.of_own_classes(answers.as_ref()?));
     model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
+    let removed = if interrupted { Vec::new() } else { folder.shrink(&mut model, &config)? };
     folder.save(&model, &data).inspect_err(|_| folder.undo())?;
-    run.pruned = folder.pruned(&model, &config)?;
+    run.pruned = folder.pruned(&model, &config, removed)?;
     event_pictures::write_of_run(&answers, &model, &config, &folder.folder);
     let written =
         (folder.leads && config.fit.report).then(|| Written::new(&run, &model, answers, &folder.folder));
@@ -432,6 +433,16 @@ fn portable(config: &Config) -> Config {
     config
 }
 
+/// Takes channels of nothing but zeros out of a model; its configuration is of the smaller one then.
+fn smaller(model: &mut Model, config: &Config) -> Result<Vec<RemovedChannels>> {
+    let removed = model.remove_channels()?;
+    let mut config = portable(config).with_removed(&removed, model);
+    // They are gone.
+    config.pruning = None;
+    model.notes.insert("config".into(), config.to_toml()?);
+    Ok(removed)
+}
+
 /// Where the run's files go.
 pub(crate) struct Folder {
     folder: PathBuf,
@@ -479,8 +490,27 @@ impl Folder {
     }
 
     /// What pruning left of the model that was saved.
-    fn pruned(&self, model: &Model, config: &Config) -> Result<Option<Pruned>> {
-        (self.leads && config.pruning.is_some()).then(|| Pruned::of(model, &self.model)).transpose()
+    fn pruned(
+        &self,
+        model: &Model,
+        config: &Config,
+        removed: Vec<RemovedChannels>,
+    ) -> Result<Option<Pruned>> {
+        let is_pruned = self.leads && config.pruning.is_some();
+        is_pruned.then(|| Pruned::of(model, &self.model, removed)).transpose()
+    }
+
+    /// Takes channels that pruning has made zero out of the model, and of the best one that was kept.
+    fn shrink(&self, model: &mut Model, config: &Config) -> Result<Vec<RemovedChannels>> {
+        if config.pruning.as_ref().is_none_or(|pruning| !pruning.channels) {
+            return Ok(Vec::new());
+        }
+        if self.leads && self.best.is_file() {
+            let mut best = Model::load(&self.best)?;
+            smaller(&mut best, config)?;
+            best.save(&self.best)?;
+        }
+        smaller(model, config)
     }
 
     /// The model, then a test picture to try it on.

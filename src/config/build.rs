@@ -329,6 +329,7 @@ impl Config {
             strategy: self.strategy(),
             soft_labels: !augment::mixes(&self.data.augment).is_empty(),
             pruning: self.pruning.as_ref().map(|p| p.pruning()).transpose().map_err(|w| w.error)?,
+            quantize: self.quantize.as_ref().map(|q| q.quantize()).transpose().map_err(|w| w.error)?,
             ..self.compile.measures(output).map_err(|w| w.error)?
         })
     }

@@ -17,6 +17,7 @@ mod fine_tune;
 mod lora;
 mod lr_find;
 mod pruning;
+mod quantize;
 mod settings;
 mod sweep;
 mod synthetic;
@@ -31,6 +32,7 @@ pub use fine_tune::FineTuneSection;
 pub use lora::LoraSection;
 pub use lr_find::LrFindSection;
 pub use pruning::PruningSection;
+pub use quantize::QuantizeSection;
 pub use sweep::{METHODS, Method, Sweep, Trial};
 
 use crate::config::blame::Wrong;
@@ -115,6 +117,9 @@ pub struct Config {
     /// The learning rate is looked for before the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lr_find: Option<LrFindSection>,
+    /// The model is trained for eight bits: weights and values are rounded while it trains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantize: Option<QuantizeSection>,
     /// What else is done after each epoch: tables with a `type` and Keras's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub callbacks: Vec<Table>,
@@ -451,6 +456,7 @@ impl Config {
         self.check_lora()?;
         self.check_pruning()?;
         self.check_lr_find()?;
+        self.check_quantize()?;
         let precision = self.compile.precision.parse::<Precision>();
         precision.map_err(|e| Wrong::of("compile.precision", e))?;
         self.strategy.as_ref().map(StrategySection::strategy).transpose()?;

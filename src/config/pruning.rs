@@ -3,7 +3,7 @@
 use super::Config;
 use super::blame::{Wrong, unknown};
 use serde::{Deserialize, Serialize};
-use systole_nn::{Pruning, PruningSchedule};
+use systole_nn::{Model, Pruning, PruningSchedule, RemovedChannels};
 
 /// The schedules of `pruning.type`.
 const SCHEDULES: [&str; 2] = ["ConstantSparsity", "PolynomialDecay"];
@@ -45,6 +45,9 @@ pub struct PruningSection {
     /// Layers that are pruned, by their path in the model or its last part; `*` stands for anything.
     #[serde(default = "all")]
     pub layers: Vec<String>,
+    /// Whether whole output channels of convolutions and dense layers are pruned, which the model has no more at the end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub channels: bool,
 }
 
 fn constant() -> String {
@@ -97,6 +100,7 @@ impl PruningSection {
             global: self.global,
             sparsity_m_by_n: blocks,
             layers: self.layers.clone(),
+            channels: self.channels,
         };
         match made.wrong() {
             Some((key, what, hint)) => Err(Wrong::new(&format!("pruning.{key}"), what).hint(hint)),
@@ -106,6 +110,23 @@ impl PruningSection {
 }
 
 impl Config {
+    /// With layers that have lost channels, as far as tables of layers say what they are.
+    pub fn with_removed(mut self, removed: &[RemovedChannels], model: &Model) -> Config {
+        let nodes = &model.architecture().nodes;
+        let is_chain = nodes.len() == self.layers.len() && self.layers.iter().all(|t| !t.contains_key("inputs"));
+        for (i, table) in self.layers.iter_mut().enumerate() {
+            let named = table.get("name").and_then(|name| name.as_str());
+            let name = if is_chain { nodes.get(i).map(|node| node.name.as_str()) } else { named };
+            let Some(own) = removed.iter().find(|r| Some(r.layer.as_str()) == name) else { continue };
+            for key in ["units", "filters"] {
+                if table.contains_key(key) {
+                    table.insert(key.into(), (own.after as i64).into());
+                }
+            }
+        }
+        self
+    }
+
     pub(super) fn check_pruning(&self) -> Result<(), Wrong> {
         let Some(section) = &self.pruning else { return Ok(()) };
         if self.biggan.is_some() {

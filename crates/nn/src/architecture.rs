@@ -230,7 +230,9 @@ impl Architecture {
     }
 
     fn node_outputs(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
-        let mut chains = if cx.loops() { layer_loops::chains(self) } else { Vec::new() };
+        // Layers that are trained for eight bits look at ranges of others.
+        let loops = cx.loops() && !self.is_quantized();
+        let mut chains = if loops { layer_loops::chains(self) } else { Vec::new() };
         let mut outputs: Vec<Tensor> = Vec::with_capacity(self.nodes.len());
         while outputs.len() < self.nodes.len() {
             let at = outputs.len();

@@ -5,6 +5,7 @@ use crate::layer::Precision;
 use crate::loss::Loss;
 use crate::metric::Metric;
 use crate::optimizer::Optimizer;
+use crate::quantization::Quantize;
 use crate::sparsity::Pruning;
 use crate::train_step::TrainStep;
 use std::collections::BTreeMap;
@@ -75,6 +76,8 @@ pub struct Compile {
     pub train_step: Option<Arc<dyn TrainStep>>,
     /// Which weights become zero while the model trains.
     pub pruning: Option<Pruning>,
+    /// How the model is trained for eight bits. None: as it is.
+    pub quantize: Option<Quantize>,
 }
 
 impl Default for Compile {
@@ -95,6 +98,7 @@ impl Default for Compile {
             soft_labels: false,
             train_step: None,
             pruning: None,
+            quantize: None,
         }
     }
 }

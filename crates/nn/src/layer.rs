@@ -9,6 +9,7 @@ use crate::constraint::Constraint;
 use crate::decoding::Decoding;
 use crate::initializer::Initializer;
 use crate::nearest::unknown;
+use crate::quantizer::Quantizer;
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use std::str::FromStr;
@@ -148,6 +149,10 @@ pub struct Cx {
     decoding: Option<Decoding>,
     /// The adapters of the layer that is called, and how many parts of the path stand before it.
     adapters: Option<(usize, Arc<Adapters>)>,
+    /// How the layer that is called is trained for eight bits, and how many parts the path has there.
+    pub(crate) quantizer: Option<(usize, Arc<Quantizer>)>,
+    /// The number of the step, where it trains.
+    step: Option<Tensor>,
 }
 
 /// What a parameter of a piece that is traced on its own stands for.
@@ -189,6 +194,8 @@ impl Cx {
             fed: None,
             decoding: None,
             adapters: None,
+            quantizer: None,
+            step: None,
         }
     }
 
@@ -292,7 +299,47 @@ impl Cx {
     pub fn training_with(mut self, seed: &Tensor, step: &Tensor) -> Cx {
         self.training = true;
         self.draw_key = Some(mix(&(mix(seed) + step)));
+        self.step = Some(step.clone());
         self
+    }
+
+    /// `u64[]`: the number of the step, where it trains.
+    pub(crate) fn step(&self) -> Option<&Tensor> {
+        self.step.as_ref()
+    }
+
+    /// How many parts the path has.
+    pub(crate) fn depth(&self) -> usize {
+        self.path.len()
+    }
+
+    /// The path of a weight of a layer that stands beside the one with a quantiser.
+    pub(crate) fn beside(&self, path: &str) -> String {
+        let depth = self.quantizer.as_ref().map_or(0, |(depth, _)| depth.saturating_sub(1));
+        self.path.iter().take(depth).map(String::as_str).chain([path]).collect::<Vec<_>>().join("/")
+    }
+
+    /// Runs `f` for a layer with a quantiser, or as before where it has none of its own.
+    pub(crate) fn with_quantizer<R>(&mut self, own: &Arc<Quantizer>, f: impl FnOnce(&mut Cx) -> R) -> R {
+        let before = self.quantizer.replace((self.path.len(), own.clone()));
+        let result = f(self);
+        self.quantizer = before;
+        result
+    }
+
+    /// What is known of `x` holds of `y`, too: its logits and its mask.
+    pub(crate) fn stands_for(&mut self, y: &Tensor, x: &Tensor) {
+        if let Some(logits) = self.logits_of(x) {
+            self.has_logits(y, &logits);
+        }
+        if let Some(mask) = self.mask_of(x) {
+            self.set_mask(y, &mask);
+        }
+    }
+
+    /// Says what the logits of `y` are.
+    pub(crate) fn has_logits(&mut self, y: &Tensor, logits: &Tensor) {
+        self.logits.push((y.id(), logits.clone()));
     }
 
     /// The graph that is being built.
@@ -330,7 +377,8 @@ impl Cx {
         self.variable(name, shape, initializer, true).convert(self.precision.compute_dtype())
     }
 
-    /// `→ f32[shape]`: a weight of the current layer as it is stored; with what its adapters add, where it has any.
+    /// `→ f32[shape]`: a weight of the current layer as it is stored; with what its adapters add, and as eight bits would have it, where
+    /// it has adapters or a quantiser.
     #[track_caller]
     pub fn variable(
         &mut self,
@@ -340,10 +388,12 @@ impl Cx {
         trainable: bool,
     ) -> Tensor {
         let stored = self.stored(name, shape, initializer, trainable);
-        let Some(([(_, a), (_, b)], scale)) = self.adapters_of(name, shape) else { return stored };
+        let Some(([(_, a), (_, b)], scale)) = self.adapters_of(name, shape) else {
+            return self.rounded_weight(name, stored);
+        };
         let rows = a.ty().elements() / a.dim(-1).max(1);
         let product = a.reshape([rows, a.dim(-1)]).dot(&b).reshape(shape.to_vec());
-        stored + product * scale
+        self.rounded_weight(name, stored + product * scale)
     }
 
     /// A and B of a weight of the current layer with their names, and what their product is multiplied by.
@@ -469,9 +519,12 @@ impl Cx {
     /// Applies an activation, remembering softmax's and sigmoid's inputs as the logits of their outputs.
     #[track_caller]
     pub fn activate(&mut self, activation: Activation, x: &Tensor) -> Tensor {
+        if let Some(y) = self.rounded_activation(activation, x) {
+            return y;
+        }
         let y = activation.apply(x);
         if activation.has_logits() {
-            self.logits.push((y.id(), x.clone()));
+            self.has_logits(&y, x);
         }
         y
     }

@@ -172,8 +172,9 @@ impl Model {
         Ok(adapted)
     }
 
-    /// The same model with other adapters: weights of the same path stay unless `values` has others, new ones are drawn.
-    fn restructure(
+    /// The same model with other adapters or places to round at: weights of the same path stay unless `values` has others, new ones are
+    /// drawn.
+    pub(crate) fn restructure(
         &mut self,
         architecture: Architecture,
         mut values: BTreeMap<String, Literal>,

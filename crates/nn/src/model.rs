@@ -156,7 +156,10 @@ impl Model {
     /// When a layer cannot take the shape it gets; names the layer.
     pub fn build(&mut self, inputs: &[TensorType]) -> Result<()> {
         self.architecture.check()?;
-        let architecture = with_inputs(&self.architecture, inputs)?;
+        let mut architecture = with_inputs(&self.architecture, inputs)?;
+        if let Some(quantize) = self.compile_config().and_then(|c| c.quantize.as_ref()) {
+            architecture = architecture.without_quantizers().quantized(quantize)?;
+        }
         let precision = self.compiled.as_ref().map_or(Precision::Float32, |c| c.config.precision);
         let built = infer(&architecture, precision)?;
         self.architecture = Arc::new(architecture);
@@ -241,9 +244,10 @@ impl Model {
         if !self.is_built() {
             self.seed = config.seed;
         }
+        self.check_quantize(&config)?;
         self.adopt_config(config)?;
         self.state.optimizer = Params::new();
-        Ok(())
+        self.requantize()
     }
 
     /// The devices that steps run on; none before [`compile`](Model::compile).

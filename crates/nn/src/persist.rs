@@ -12,6 +12,7 @@ use crate::loss::Loss;
 use crate::metric::Metric;
 use crate::model::{Model, infer_specs};
 use crate::optimizer::Optimizer;
+use crate::quantization::Quantize;
 use crate::sparsity::MASK;
 use crate::train_step::TrainStep;
 use serde::{Deserialize, Serialize};
@@ -61,6 +62,9 @@ struct CompileConfig {
     /// What a step that Systole has itself is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     train_step_config: Option<serde_json::Value>,
+    /// What the layers' places to round at were made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    quantize: Option<Quantize>,
 }
 
 /// The step of a model file that Systole has itself.
@@ -89,6 +93,7 @@ impl CompileConfig {
             output_weighted_metrics: c.output_weighted_metrics.clone(),
             train_step: c.train_step.as_ref().map(|step| step.name().to_string()),
             train_step_config: c.train_step.as_ref().and_then(|step| step.config()),
+            quantize: c.quantize.clone(),
         }
     }
 
@@ -143,6 +148,7 @@ impl CompileConfig {
             train_step: self
                 .train_step
                 .and_then(|name| built_in_step(&name, self.train_step_config.as_ref()).ok().flatten()),
+            quantize: self.quantize,
             ..Compile::default()
         }
     }
@@ -260,6 +266,7 @@ impl Model {
 
     /// The model that a file holds.
     pub fn from_file(file: ModelFile, custom: &CustomObjects) -> Result<Model> {
+        let file = file.unpacked()?;
         let architecture: Value = parse(&file, "architecture")?;
         let training: Training = parse(&file, "training")?;
         let architecture = Architecture::from_json(&architecture, custom)?;

@@ -22,6 +22,9 @@ impl Model {
         if !pruning.is_due(self.step) {
             return Ok(());
         }
+        if pruning.channels {
+            return self.renew_channels(&pruning);
+        }
         let paths = self.masked();
         let weights = paths.iter().map(|path| self.weight(path)).collect::<Result<Vec<Literal>>>()?;
         let values = weights.iter().map(|w| Ok((w.as_slice::<f32>()?, w.shape().dims())));
@@ -63,6 +66,9 @@ impl Model {
     /// An error where nothing of the model would be pruned.
     pub(crate) fn check_pruning(&self) -> Result<()> {
         let Some(pruning) = self.compile_config().and_then(|c| c.pruning.as_ref()) else { return Ok(()) };
+        if pruning.channels {
+            return pruning.channels_of(&self.architecture).map(drop);
+        }
         let is_pruned =
             |spec: &&crate::WeightSpec| self.trains(spec) && pruning.prunes(&spec.path, &spec.shape);
         if self.specs.iter().any(|spec| is_pruned(&spec)) {

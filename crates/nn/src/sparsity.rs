@@ -66,6 +66,10 @@ pub struct Pruning {
     pub sparsity_m_by_n: Option<[usize; 2]>,
     /// Layers that are pruned, by their path or its last part; `*` stands for anything. Default: all with a `kernel` or `embeddings`.
     pub layers: Vec<String>,
+    /// Whether whole output channels of convolutions and dense layers become zero, those whose weights are least in sum, with their biases
+    /// and what normalises them; [`Model::remove_channels`](crate::Model::remove_channels) takes them out. Default: false.
+    #[serde(default)]
+    pub channels: bool,
 }
 
 impl Pruning {
@@ -79,6 +83,7 @@ impl Pruning {
             global: false,
             sparsity_m_by_n: None,
             layers,
+            channels: false,
         }
     }
 
@@ -116,6 +121,11 @@ impl Pruning {
     /// The m least of every n weights along the inputs: 2 of 4 is what GPUs multiply faster.
     pub fn sparsity_m_by_n(self, m: usize, n: usize) -> Pruning {
         Pruning { sparsity_m_by_n: Some([m, n]), ..self }
+    }
+
+    /// Whether whole channels are pruned.
+    pub fn channels(self, channels: bool) -> Pruning {
+        Pruning { channels, ..self }
     }
 
     /// Layers that are pruned.
@@ -158,6 +168,13 @@ impl Pruning {
         if self.end_step.is_some_and(|end| end < self.begin_step) {
             let what = format!("end_step comes before begin_step, {}", self.begin_step);
             return Some(("end_step", what, "let it end after it begins"));
+        }
+        if self.channels && (self.global || self.sparsity_m_by_n.is_some()) {
+            return Some((
+                "channels",
+                "whole channels are chosen layer by layer".into(),
+                "leave global and sparsity_m_by_n out, or channels",
+            ));
         }
         match self.sparsity_m_by_n {
             Some([m, n]) if m == 0 || m >= n => Some((

@@ -78,9 +78,18 @@ impl TrainStep {
         if let Some(scale) = &self.loss_scale {
             scale.init().into_iter().for_each(|(n, b)| state.insert(n, b));
         }
+        let pruning = self.recipe.pruning.as_ref();
+        let channels = match pruning.filter(|pruning| pruning.channels) {
+            Some(pruning) => Some(pruning.channel_members(&self.recipe.architecture)?),
+            None => None,
+        };
         for (path, weight) in trainable.iter() {
             let shape = weight.ty().shape.dims();
-            if self.recipe.pruning.as_ref().is_some_and(|pruning| pruning.prunes(path, shape)) {
+            let is_masked = match &channels {
+                Some(members) => members.iter().any(|member| member == path),
+                None => pruning.is_some_and(|pruning| pruning.prunes(path, shape)),
+            };
+            if is_masked {
                 let ones = Literal::from_slice(shape.to_vec(), &vec![1f32; weight.ty().elements()])?;
                 state.insert(format!("{MASK}{path}"), ones.into());
             }

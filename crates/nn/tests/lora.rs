@@ -1,4 +1,4 @@
-//! LoRA and pruning of whole models: what trains, what stays, what is saved, and kills.
+//! LoRA and pruning of whole models: what trains, what stays, what is saved, what is removed, and kills.
 
 use std::path::{Path, PathBuf};
 use systole_data::Dataset;
@@ -9,8 +9,8 @@ use systole_ir::{
 use systole_nn::applications::Gpt2;
 use systole_nn::callback::{Callback, FitCx};
 use systole_nn::layers::{
-    LayerSpec, batch_normalization, conv2d, dense, embedding, flatten, multi_head_attention,
-    spectral_normalization,
+    LayerSpec, add, batch_normalization, conv2d, dense, depthwise_conv2d, embedding, flatten, max_pooling2d,
+    multi_head_attention, relu, spectral_normalization,
 };
 use systole_nn::loss::Loss;
 use systole_nn::optimizer::{adam, sgd};
@@ -328,4 +328,60 @@ fn wrong_pruning_is_told() {
     assert!(e(Pruning::constant_sparsity(0.5).begin_step(9).end_step(3)).contains("before begin_step"));
     assert!(e(Pruning::constant_sparsity(0.5).sparsity_m_by_n(4, 4)).contains("[4, 4]"));
     assert!(e(Pruning::constant_sparsity(0.5).layers(&["tail"])).contains("finds no weights to prune"));
+}
+
+/// A network of all that channels go through: two branches that both lose inputs, and a sum that keeps its channels whole.
+fn channelled() -> Model {
+    let x = systole_nn::input("x", [8, 8, 3]);
+    let a = x.apply(conv2d(8, 3).padding("same").use_bias(false).name("a")).apply(batch_normalization().name("bn"));
+    let a = a.apply(relu()).apply(depthwise_conv2d(3).depth_multiplier(2).name("deep")).apply(max_pooling2d(2));
+    let b = a.apply(conv2d(6, 1).activation("tanh").name("b"));
+    let c = a.apply(conv2d(6, 1).name("c"));
+    let y = add().on(&[&b, &c]).apply(conv2d(4, 2).padding("same").name("d")).apply(flatten());
+    let y = y.apply(dense(5).activation("relu").name("e")).apply(dense(2).activation("softmax").name("f"));
+    Model::functional(&[x], &y).unwrap()
+}
+
+#[test]
+fn channels_are_pruned_and_removed() {
+    let x: Vec<f32> = (0..24 * 192).map(|i| (i as f32 * 0.37).sin() + 0.2).collect();
+    let y: Vec<i32> = (0..24).map(|i| i % 2).collect();
+    let x = Literal::from_slice([24, 8, 8, 3], &x).unwrap();
+    let y = Literal::from_slice([24], &y).unwrap();
+    let data = Dataset::from_tensor_slices([("x", x), ("label", y)]).unwrap();
+    let pruning = Pruning::constant_sparsity(0.5).frequency(2).channels(true);
+    let mut model = channelled();
+    let compile = |pruning| Compile { optimizer: adam(0.02), seed: 4, pruning, ..Compile::default() };
+    model.compile(compile(Some(pruning.clone()))).unwrap();
+    model.fit(&data.batch(8), Fit { epochs: 3, ..quiet() }).unwrap();
+    let one = data.batch(24);
+    let before = model.predict(&one).unwrap();
+    let removed = model.remove_channels().unwrap();
+    let told: Vec<(&str, usize, usize)> =
+        removed.iter().map(|r| (r.layer.as_str(), r.before, r.after)).collect();
+    // b and c end in a sum, f in the output.
+    assert_eq!(told, [("a", 8, 4), ("d", 4, 2), ("e", 5, 3)]);
+    let shape = |path: &str| model.weight(path).unwrap().shape().to_vec();
+    assert_eq!((shape("a/kernel"), shape("bn/moving_mean")), (vec![3, 3, 3, 4], vec![4]));
+    assert_eq!((shape("deep/kernel"), shape("deep/bias")), (vec![3, 3, 4, 2], vec![8]));
+    assert_eq!((shape("b/kernel"), shape("d/kernel")), (vec![1, 1, 8, 6], vec![2, 2, 6, 2]));
+    assert_eq!((shape("e/kernel"), shape("f/kernel")), (vec![9 * 2, 3], vec![3, 2]));
+    let after = model.predict(&one).unwrap();
+    assert!(furthest(&before, &after) < 1e-6, "{}", furthest(&before, &after));
+    assert!(model.remove_channels().unwrap().is_empty());
+    let again = Model::from_file(model.to_file().unwrap(), &Default::default()).unwrap();
+    assert_eq!(weights(&again), weights(&model));
+
+    let refused = |pruning: Pruning| {
+        let mut model = channelled();
+        model.compile(compile(Some(pruning)))?;
+        model.fit(&data.batch(8), quiet())
+    };
+    let e = |pruning: Pruning| refused(pruning).unwrap_err().to_string();
+    let wrong = e(pruning.clone().layers(&["b"]));
+    for part in ["layer b cannot lose channels", "add (Add)", "these can: a, d, e"] {
+        assert!(wrong.contains(part), "{part}: {wrong}");
+    }
+    assert!(e(pruning.clone().layers(&["f"])).contains("activation"), "{}", e(pruning.clone().layers(&["f"])));
+    assert!(e(pruning.global(true)).contains("layer by layer"));
 }

@@ -1,5 +1,6 @@
 //! What values tensors take on samples, and which range of them integers shall cover.
 
+use std::collections::BTreeMap;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_tflite::{Interpreter, Model};
 
@@ -44,6 +45,14 @@ pub struct Ranges {
     pub seen: Vec<Option<(f32, f32)>>,
     /// Share of the values seen that lie outside what was chosen.
     pub clipped: Vec<f64>,
+    /// Steps of weights that were trained: of their tensors, one, or one for each channel. Others follow from their greatest.
+    pub steps: BTreeMap<usize, Vec<f32>>,
+}
+
+impl Ranges {
+    fn none() -> Ranges {
+        Ranges { chosen: Vec::new(), seen: Vec::new(), clipped: Vec::new(), steps: BTreeMap::new() }
+    }
 }
 
 impl Calibration {
@@ -71,10 +80,16 @@ impl Calibration {
             }
         }
         if self.method == Method::MinMax {
-            return Ok(Ranges { chosen: seen.clone(), clipped: vec![0.0; seen.len()], seen });
+            return Ok(Ranges {
+                chosen: seen.clone(),
+                clipped: vec![0.0; seen.len()],
+                seen,
+                ..Ranges::none()
+            });
         }
         let histograms = self.histograms(model, samples, &seen)?;
-        let mut ranges = Ranges { chosen: seen.clone(), clipped: vec![0.0; seen.len()], seen };
+        let clipped = vec![0.0; seen.len()];
+        let mut ranges = Ranges { chosen: seen.clone(), clipped, seen, ..Ranges::none() };
         for (i, bins) in histograms.iter().enumerate() {
             let Some(range) = ranges.seen[i].filter(|(low, high)| high > low) else { continue };
             let h = Histogram { bins, range };

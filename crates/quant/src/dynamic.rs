@@ -27,7 +27,7 @@ pub fn dynamic(model: &Model) -> Result<Model> {
             continue;
         }
         let channels = weights.dims().get(dimension).copied().unwrap_or(1);
-        let layout = Layout { dimension, channels, per_channel: o.op != Op::FullyConnected };
+        let layout = Layout { dimension, channels, per_channel: o.op != Op::FullyConnected, steps: None };
         made.tensors[w] =
             weights_alone(weights, &layout).at(|| format!("layer {}", layer_of(&weights.name)))?;
     }

@@ -33,33 +33,26 @@ pub(crate) struct Weighted {
 }
 
 /// How the weights of an operator lie.
-pub(crate) struct Layout {
+pub(crate) struct Layout<'a> {
     /// The dimension of output channels.
     pub dimension: usize,
     pub channels: usize,
     /// A scale for each channel.
     pub per_channel: bool,
+    /// Scales that are known: one, or one for each channel.
+    pub steps: Option<&'a [f32]>,
 }
 
 /// Weights around 0 from −127 to 127, and the bias in steps of the sums.
 ///
 /// # Errors
 /// When a scale underflows.
-pub(crate) fn weighted(w: &Tensor, bias: &Tensor, input_scale: f32, layout: &Layout) -> Result<Weighted> {
+pub(crate) fn weighted(w: &Tensor, bias: &Tensor, input_scale: f32, layout: &Layout<'_>) -> Result<Weighted> {
     let values = floats(w)?;
     let bias_values = floats(bias)?;
     let inner: usize = w.dims().iter().skip(layout.dimension + 1).product::<usize>().max(1);
     let channel = |at: usize| at / inner % layout.channels.max(1);
-    let mut greatest = vec![0f32; layout.channels];
-    for (at, v) in values.iter().enumerate() {
-        greatest[channel(at)] = greatest[channel(at)].max(v.abs());
-    }
-    if !layout.per_channel {
-        let all = greatest.iter().copied().fold(0.0, f32::max);
-        greatest.fill(all);
-    }
-    let mut scales: Vec<f32> =
-        greatest.iter().map(|&m| if m == 0.0 { 1.0 / 127.0 } else { m / 127.0 }).collect();
+    let mut scales = own_scales(&values, channel, layout);
     // A bias must fit into 32 bits, with room for the sums.
     let least = |b: f32| (f64::from(b.abs()) / (f64::from(input_scale) * f64::from(1 << 30))) as f32;
     for (s, &b) in scales.iter_mut().zip(&bias_values) {
@@ -96,11 +89,29 @@ pub(crate) fn weighted(w: &Tensor, bias: &Tensor, input_scale: f32, layout: &Lay
     })
 }
 
+/// The scale of each channel: the known one, or that which puts the greatest weight at 127.
+fn own_scales(values: &[f32], channel: impl Fn(usize) -> usize, layout: &Layout<'_>) -> Vec<f32> {
+    match layout.steps {
+        Some(steps) if steps.len() == layout.channels => return steps.to_vec(),
+        Some(&[step]) => return vec![step; layout.channels],
+        _ => {}
+    }
+    let mut greatest = vec![0f32; layout.channels];
+    for (at, v) in values.iter().enumerate() {
+        greatest[channel(at)] = greatest[channel(at)].max(v.abs());
+    }
+    if !layout.per_channel {
+        let all = greatest.iter().copied().fold(0.0, f32::max);
+        greatest.fill(all);
+    }
+    greatest.iter().map(|&m| if m == 0.0 { 1.0 / 127.0 } else { m / 127.0 }).collect()
+}
+
 /// Weights around 0 from −127 to 127, for operators on floats.
 ///
 /// # Errors
 /// When a scale underflows.
-pub(crate) fn weights_alone(w: &Tensor, layout: &Layout) -> Result<Tensor> {
+pub(crate) fn weights_alone(w: &Tensor, layout: &Layout<'_>) -> Result<Tensor> {
     let none = Tensor::constant("", Literal::from_slice([layout.channels], &vec![0f32; layout.channels])?);
     Ok(weighted(w, &none, 1.0, layout)?.weights)
 }

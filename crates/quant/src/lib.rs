@@ -1,4 +1,4 @@
-//! Models of Systole as graphs of `.tflite`: lowered with batch normalisation folded, ranges found on samples, int8.
+//! Models of Systole as graphs of `.tflite`: lowered with batch normalisation folded, ranges found on samples or while training, int8.
 //!
 //! ```
 //! use systole_ir::{DType, Literal, TensorType};
@@ -30,6 +30,7 @@ mod lower;
 mod quantize;
 mod report;
 mod scales;
+mod trained;
 
 pub use calibrate::{Calibration, Method, Ranges};
 pub use dynamic::dynamic;
@@ -39,3 +40,4 @@ pub use equalize::{correct_bias, equalize};
 pub use lower::lower;
 pub use quantize::{Options, quantize};
 pub use report::{LayerReport, alone, report};
+pub use trained::{Trained, trained};

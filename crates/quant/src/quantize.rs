@@ -3,6 +3,7 @@
 use crate::calibrate::{Ranges, is_float, layer_of};
 use crate::integers::{Layout, constant, weighted};
 use crate::scales::{Form, assign, form};
+use std::collections::BTreeMap;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
 use systole_tflite::{Model, Op, Operator, Quantization, Tensor};
 
@@ -41,7 +42,8 @@ pub fn quantize(model: &Model, ranges: &Ranges, options: &Options) -> Result<Mod
     let scales = assign(model, ranges, &is_int8)?;
     let made = Model { tensors: Vec::new(), operators: Vec::new(), ..model.clone() };
     let n = model.tensors.len();
-    let mut work = Work { from: model, made, scales, options, int8: vec![None; n], plain: vec![None; n] };
+    let (int8, plain, steps) = (vec![None; n], vec![None; n], &ranges.steps);
+    let mut work = Work { from: model, made, scales, options, steps, int8, plain };
     work.inputs(&is_int8)?;
     for (n, o) in model.operators.iter().enumerate() {
         let place = || format!("layer {}", layer_of(&work_name(model, o)));
@@ -60,7 +62,7 @@ fn work_name(model: &Model, o: &Operator) -> String {
 }
 
 /// Which operators compute with int8.
-fn choose(model: &Model, options: &Options) -> Result<Vec<bool>> {
+pub(crate) fn choose(model: &Model, options: &Options) -> Result<Vec<bool>> {
     let layers: Vec<String> =
         model.operators.iter().map(|o| layer_of(&work_name(model, o)).to_string()).collect();
     if let Some(unknown) = options.skip.iter().find(|name| !layers.contains(name)) {
@@ -91,6 +93,8 @@ struct Work<'a> {
     made: Model,
     scales: Vec<Option<(f32, i32)>>,
     options: &'a Options,
+    /// Steps of weights that were trained.
+    steps: &'a BTreeMap<usize, Vec<f32>>,
     /// Where each tensor is now, as int8.
     int8: Vec<Option<usize>>,
     /// Where each tensor is now, as it was.
@@ -280,7 +284,9 @@ impl Work<'_> {
             _ => self.options.per_channel,
         };
         let channels = weights.dims().get(dimension).copied().unwrap_or(1);
-        let made = weighted(weights, biases, input_scale, &Layout { dimension, channels, per_channel })?;
+        let layout =
+            Layout { dimension, channels, per_channel, steps: self.steps.get(&w).map(Vec::as_slice) };
+        let made = weighted(weights, biases, input_scale, &layout)?;
         let (w, bias) = (self.add(made.weights), self.add(made.bias));
         if o.op != Op::TransposeConv {
             return Ok(vec![Some(now), Some(w), Some(bias)]);

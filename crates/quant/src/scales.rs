@@ -37,6 +37,39 @@ pub(crate) fn form(op: Op) -> Option<Form> {
 
 /// Scale and zero point of each tensor of floats that an operator on int8 touches.
 pub(crate) fn assign(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result<Vec<Option<(f32, i32)>>> {
+    let (groups, fixed) = groups(model, is_int8);
+    let joint = joint(model, ranges, &groups)?;
+    let scale = |i: usize| {
+        let root = groups.root(i);
+        Ok(match (fixed[root], joint[root]) {
+            (Some(fixed), _) => Some(fixed),
+            (None, Some(range)) => Some(asymmetric(range).at(|| place(model, i))?),
+            (None, None) => None,
+        })
+    };
+    (0..model.tensors.len()).map(scale).collect()
+}
+
+/// Ranges of all tensors, those of none from what they have one scale with: of graphs of which parts stay in floats.
+pub(crate) fn spread(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result<Vec<Option<(f32, f32)>>> {
+    let (groups, fixed) = groups(model, is_int8);
+    let joint = joint(model, ranges, &groups)?;
+    let range = |i: usize| {
+        let root = groups.root(i);
+        let of_fixed = fixed[root].map(|(scale, zero)| {
+            let at = |end: i32| scale * (end - zero) as f32;
+            (at(-128), at(127))
+        });
+        let is_value = is_float(model, i) && model.tensors[i].data.is_none();
+        of_fixed.or(joint[root]).filter(|_| is_value)
+    };
+    Ok((0..model.tensors.len()).map(range).collect())
+}
+
+type Fixed = Vec<Option<(f32, i32)>>;
+
+/// Which tensors have one scale, and the scales that operators have themselves, at the roots.
+fn groups(model: &Model, is_int8: &[bool]) -> (Groups, Fixed) {
     let mut groups = Groups::new(model.tensors.len());
     let mut fixed = vec![None; model.tensors.len()];
     for (o, _) in model.operators.iter().zip(is_int8).filter(|(_, int8)| **int8) {
@@ -59,6 +92,11 @@ pub(crate) fn assign(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result
             _ => {}
         }
     }
+    (groups, fixed)
+}
+
+/// The range of each group, at its root.
+fn joint(model: &Model, ranges: &Ranges, groups: &Groups) -> Result<Vec<Option<(f32, f32)>>> {
     let mut joint: Vec<Option<(f32, f32)>> = vec![None; model.tensors.len()];
     let masked = masked(model);
     for i in 0..model.tensors.len() {
@@ -74,16 +112,7 @@ pub(crate) fn assign(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result
         let (l, h) = joint[root].unwrap_or((low, high));
         joint[root] = Some((l.min(low), h.max(high)));
     }
-    let mut scales = Vec::new();
-    for i in 0..model.tensors.len() {
-        let root = groups.root(i);
-        scales.push(match (fixed[root], joint[root]) {
-            (Some(fixed), _) => Some(fixed),
-            (None, Some(range)) => Some(asymmetric(range).at(|| place(model, i))?),
-            (None, None) => None,
-        });
-    }
-    Ok(scales)
+    Ok(joint)
 }
 
 /// What hides a place before a softmax: the least of it and a score is what is hidden.

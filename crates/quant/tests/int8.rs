@@ -14,10 +14,12 @@ use systole_int8::{Program, Settings};
 use systole_ir::{DType, ErrorKind, Literal, Result, TensorType};
 use systole_nn::layers::testing::samples;
 use systole_nn::layers::*;
-use systole_nn::{Model as Layers, input};
+use systole_nn::loss::mean_squared_error;
+use systole_nn::optimizer::sgd;
+use systole_nn::{Compile, Fit, Model as Layers, Quantize, QuantizeRanges, input};
 use systole_quant::{
-    Calibration, Engine, Method, Options, alone, correct_bias, dequantized, dynamic, edgetpu, equalize,
-    lower, quantize, quantized, report,
+    Calibration, Engine, Method, Options, Trained, alone, correct_bias, dequantized, dynamic, edgetpu,
+    equalize, lower, quantize, quantized, report, trained,
 };
 use systole_tflite::{Interpreter, Model, Op};
 
@@ -533,4 +535,123 @@ fn layers_are_reported_and_placed() {
     let floats = edgetpu(&graph);
     assert!(floats.operators.iter().all(|p| p.reason.is_some()), "{floats:?}");
     assert!(floats.operators[0].reason.as_ref().unwrap().contains("int8 alone"));
+}
+
+/// Networks that are trained for eight bits: of all layers that are.
+fn trainable() -> Vec<Net> {
+    let known = ["tutorial", "mlp", "mobile"];
+    let mut nets: Vec<Net> =
+        networks().into_iter().filter(|net| known.contains(&net.name.as_str())).collect();
+    nets.push(Net::chain(
+        "separable",
+        vec![
+            separable_conv2d(6, 3).padding("same").use_bias(false),
+            batch_normalization(),
+            relu(),
+            max_pooling2d(2),
+            conv2d_transpose(3, 3).activation("relu"),
+            zero_padding2d(1),
+            conv2d(4, 3).activation("silu"),
+            flatten(),
+            dense(4).activation("tanh"),
+        ],
+        &[8, 6, 3],
+    ));
+    nets.push(Net::chain(
+        "line",
+        vec![
+            conv1d(6, 3),
+            max_pooling1d(2),
+            relu(),
+            dropout(0.2),
+            dense(8).activation("leaky_relu"),
+            global_average_pooling1d(),
+            dense(3).activation("sigmoid"),
+        ],
+        &[12, 5],
+    ));
+    nets.push(Net::graph("joined", &[&[6, 6, 3]], |x| {
+        let a = x[0].apply(conv2d(4, 3).padding("same").activation("relu"));
+        let b = x[0].apply(conv2d(4, 1)).apply(batch_normalization());
+        let both = concatenate(-1).on(&[&a, &b, &x[0]]);
+        let scaled = multiply().on(&[&a, &b]);
+        let y = add().on(&[&scaled, &both.apply(conv2d(4, 1))]).apply(relu());
+        y.apply(global_max_pooling2d()).apply(dense(3))
+    }));
+    nets
+}
+
+/// The network after some steps of training for eight bits.
+fn trained_net(mut net: Net, quantize: &Quantize) -> Net {
+    let (optimizer, loss) = (sgd(0.002), mean_squared_error());
+    let compile = Compile { optimizer, loss, quantize: Some(quantize.clone()), ..Compile::default() };
+    net.layers.compile(compile).unwrap_or_else(|e| panic!("{}: {e}", net.name));
+    let output = net.layers.output_type().unwrap().shape.to_vec();
+    let batch = |shape: &[usize], seed: u64| drawn(&[&[32], shape].concat(), seed);
+    let input = net.layers.architecture().inputs[0].name.clone();
+    let fields = [(input, batch(&net.inputs[0], 700)), ("label".to_string(), batch(&output, 701))];
+    let data = systole_data::Dataset::from_tensor_slices(fields).unwrap().batch(8);
+    let fit = Fit { epochs: 4, verbose: 0, ..Fit::default() };
+    net.layers.fit(&data, fit).unwrap_or_else(|e| panic!("{}: {e}", net.name));
+    net
+}
+
+/// The int8 file and what it and the layers say of a sample: how many levels they are apart at most.
+fn levels_apart(net: &mut Net, sample: u64) -> f32 {
+    let Trained { float, ranges, options } = trained(&net.layers).unwrap().expect("trained for eight bits");
+    let made = quantize(&float, &ranges, &options).unwrap_or_else(|e| panic!("{}: {e}", net.name));
+    let x = net.sample(sample);
+    let y = Interpreter::new(&made)
+        .and_then(|i| i.run(&[quantized(&x[0], &made.tensors[made.inputs[0]])?]))
+        .unwrap_or_else(|e| panic!("{}: {e}", net.name))
+        .remove(0);
+    let tensor = &made.tensors[made.outputs[0]];
+    let y = dequantized(&y, tensor).unwrap().to_f32s();
+    let expected = net.predicted(&x).to_f32s();
+    let step = tensor.scale().map_or(1e-4, |(scale, _)| scale);
+    y.iter().zip(&expected).map(|(a, b)| (a - b).abs() / step).fold(0.0, f32::max)
+}
+
+#[test]
+fn int8_files_say_what_was_trained_to_within_a_level() {
+    let learned = Quantize { ranges: QuantizeRanges::Learned, ..Quantize::default() };
+    let frozen = Quantize { freeze_bn_delay: Some(6), per_channel: false, ..Quantize::default() };
+    let mut wrong = Vec::new();
+    for quantize in [Quantize::default(), learned, frozen] {
+        for net in trainable() {
+            let mut net = trained_net(net, &quantize);
+            for sample in 0..4 {
+                let apart = levels_apart(&mut net, sample);
+                if apart > 1.01 {
+                    wrong.push(format!("{} {:?}: {apart} levels", net.name, quantize.ranges));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn layers_that_stayed_in_floats_while_training_do_so_in_the_file() {
+    let left_out = |name: &str, layer: &str| {
+        let net = networks().into_iter().find(|net| net.name == name).unwrap();
+        trained_net(net, &Quantize { skip: vec![layer.to_string()], ..Quantize::default() })
+    };
+    let mut residual = left_out("residual", "batch_normalization_2");
+    assert!((0..4).all(|sample| levels_apart(&mut residual, sample) <= 1.01));
+    let skip = vec!["layer_normalization".to_string()];
+    let mut net = left_out("sequence", &skip[0]);
+    let found = trained(&net.layers).unwrap().unwrap();
+    assert_eq!(found.options.skip, skip);
+    let made = quantize(&found.float, &found.ranges, &found.options).unwrap();
+    let floats = made.operators.iter().filter(|o| made.tensors[o.outputs[0]].ty.dtype == DType::F32);
+    assert!(floats.filter(|o| o.op == Op::Rsqrt).count() == 1);
+    assert!((0..4).all(|sample| levels_apart(&mut net, sample) <= 1.01));
+    // Parts of the graph in eight bits, for reports.
+    for layer in ["conv1d", "max_pooling1d", "dense"] {
+        let options = Options { skip: Vec::new(), ..found.options.clone() };
+        alone(&found.float, &found.ranges, &options, layer).unwrap_or_else(|e| panic!("{layer}: {e}"));
+    }
+    let plain = &networks()[0];
+    assert!(trained(&plain.layers).unwrap().is_none());
 }

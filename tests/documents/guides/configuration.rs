@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::str::FromStr;
 use systole::config::{
     CompileSection, Config, DATASETS, Data, FineTuneSection, FitSection, LoraSection, LrFindSection,
-    PruningSection, StrategySection, augmentations,
+    PruningSection, QuantizeSection, StrategySection, augmentations,
 };
 use systole::datasets::RecordOptions;
 use systole_nn::applications::{APPLICATIONS, TABLE};
@@ -30,6 +30,7 @@ fn the_configuration_guide_lists_every_key() {
     let lora = Source::read("src/config/lora.rs");
     let pruning = Source::read("src/config/pruning.rs");
     let lr_find = Source::read("src/config/lr_find.rs");
+    let quantize = Source::read("src/config/quantize.rs");
     let biggan = Source::read("crates/nn/src/biggan/options.rs");
     let records = Source::read("crates/datasets/src/record_options.rs");
     let columns = Source::read("crates/datasets/src/columns.rs");
@@ -64,6 +65,7 @@ fn the_configuration_guide_lists_every_key() {
         ("lora", section::<LoraSection>(&lora, "LoraSection", "")),
         ("pruning", section::<PruningSection>(&pruning, "PruningSection", "")),
         ("lr_find", section::<LrFindSection>(&lr_find, "LrFindSection", "")),
+        ("quantize", section::<QuantizeSection>(&quantize, "QuantizeSection", "")),
         ("activations", activations()),
         ("initializers", initializers()),
     ];

@@ -91,6 +91,15 @@ impl BatchNormalization {
                 let variance = mean_of(&(&centred * &centred));
                 let follow = |moving, batch| cx.follow(moving, batch, self.momentum);
                 let (mean, var) = (follow(&moving_mean, &mean), follow(&moving_variance, &variance));
+                let of_now = [mean, var, centred, variance];
+                let [mean, var, centred, variance] = match cx.statistics_rest() {
+                    None => of_now,
+                    Some(rests) => {
+                        let still = &x32 - wide(&moving_mean);
+                        let of_before = [&moving_mean, &moving_variance, &still, &moving_variance];
+                        std::array::from_fn(|i| rests.select(of_before[i], &of_now[i]))
+                    }
+                };
                 cx.update("moving_mean", mean);
                 cx.update("moving_variance", var);
                 (centred, variance)

@@ -7,6 +7,7 @@ use crate::adapter::Adapters;
 use crate::loss::{Loss, UserLoss};
 use crate::metric::{Metric, UserMetric};
 use crate::nearest::{nearest, unknown};
+use crate::quantizer::Quantizer;
 use serde::{Deserializer, de};
 use serde_json::Map;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ impl LayerSpec {
         let Value::Object(map) = value else {
             return Err(Error::new(ErrorKind::Config, format!("a layer is an object, not {value}")));
         };
-        const KEYS: [&str; 6] = ["class_name", "name", "trainable", "remat", "config", "lora"];
+        const KEYS: [&str; 7] = ["class_name", "name", "trainable", "remat", "config", "lora", "quantize"];
         if let Some(key) = map.keys().find(|k| !KEYS.contains(&k.as_str())) {
             return Err(unknown(&format!("a layer has no key `{key}`"), key, &KEYS));
         }
@@ -127,8 +128,14 @@ impl LayerSpec {
                 Some(Arc::new(read))
             }
         };
+        let quantizer = keys.get("quantize").filter(|own| !own.is_null()).map(|own| {
+            let read: serde_json::Result<Quantizer> = serde_json::from_value(own.clone());
+            read.map(Arc::new).map_err(|e| wrong_type("quantize", own).because(e.to_string()))
+        });
+        let quantizer = quantizer.transpose()?;
         (self.name, self.trainable, self.remat) = (name, flag("trainable", true)?, flag("remat", false)?);
         self.adapters = adapters;
+        self.quantizer = quantizer;
         Ok(())
     }
 }

@@ -134,6 +134,7 @@ macro_rules! separable {
                         rule: (self.depthwise_regularizer, self.depthwise_constraint),
                     };
                     let parts = depthwise(cx, &sliding, x, own)?;
+                    let parts = cx.rounded_parts(parts);
                     let mixed = parts.dim(-1);
                     let shape = [[1; $rank].as_slice(), &[mixed, filters]].concat();
                     let rule = (self.pointwise_regularizer, self.pointwise_constraint);

@@ -6,6 +6,7 @@
 use super::built_in::*;
 use super::masks;
 use crate::adapter::{Adapters, is_adapter, takes_adapters};
+use crate::quantizer::Quantizer;
 use crate::setters::setters;
 use serde_json::json;
 use std::panic::Location;
@@ -64,6 +65,7 @@ pub struct LayerSpec {
     pub(super) trainable: bool,
     pub(super) remat: bool,
     pub(super) adapters: Option<Arc<Adapters>>,
+    pub(super) quantizer: Option<Arc<Quantizer>>,
     mistakes: Vec<Error>,
     /// Where a user's program made or applied it.
     asked: Option<&'static Location<'static>>,
@@ -77,8 +79,16 @@ impl LayerSpec {
     }
 
     pub(super) fn new(kind: LayerKind) -> LayerSpec {
-        let (mistakes, adapters) = (Vec::new(), None);
-        LayerSpec { name: None, kind, trainable: true, remat: false, adapters, mistakes, asked: None }
+        LayerSpec {
+            name: None,
+            kind,
+            trainable: true,
+            remat: false,
+            adapters: None,
+            quantizer: None,
+            mistakes: Vec::new(),
+            asked: None,
+        }
     }
 
     /// Remembers the caller, for errors, where it is a line of a user's program.
@@ -128,6 +138,21 @@ impl LayerSpec {
     /// Its adapters.
     pub(crate) fn adapters(&self) -> Option<&Adapters> {
         self.adapters.as_deref()
+    }
+
+    /// Trained for eight bits in this way, or not.
+    pub(crate) fn with_quantizer(self, quantizer: Option<Quantizer>) -> LayerSpec {
+        LayerSpec { quantizer: quantizer.map(Arc::new), ..self }
+    }
+
+    /// How it is trained for eight bits.
+    pub(crate) fn quantizer(&self) -> Option<&Quantizer> {
+        self.quantizer.as_deref()
+    }
+
+    /// Without what [`Model::enable_quantization`](crate::Model::enable_quantization) added.
+    pub fn without_quantization(self) -> LayerSpec {
+        self.with_quantizer(None)
     }
 
     /// What its weight of this path starts as, where a model brings it.
@@ -249,14 +274,24 @@ impl LayerSpec {
         let y = match self.remat {
             true => {
                 let builder = cx.builder().clone();
-                builder.rematerialized(|| self.call_kind(cx, inputs))
+                builder.rematerialized(|| self.call_rounded(cx, inputs))
             }
-            false => self.call_kind(cx, inputs),
+            false => self.call_rounded(cx, inputs),
         };
         if cx.has_masks() && cx.mask_of(&y).is_none() {
             masks::pass_on(cx, self.class_name(), inputs, &y);
         }
         y
+    }
+
+    /// As [`LayerSpec::call_kind`], at the levels of eight bits where the layer is trained for those.
+    fn call_rounded(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        let Some(own) = &self.quantizer else { return self.call_kind(cx, inputs) };
+        cx.with_quantizer(own, |cx| {
+            let inputs = own.read(cx, inputs);
+            let y = self.call_kind(cx, &inputs);
+            own.give(cx, &y)
+        })
     }
 
     fn call_kind(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
@@ -293,6 +328,11 @@ impl LayerSpec {
             LayerKind::Custom(_) => Ok(()),
             LayerKind::Model(model, _) => model.check(),
         }
+    }
+
+    /// With another value of one argument.
+    pub(crate) fn with_argument(self, key: &str, value: Value) -> LayerSpec {
+        self.set(key, value)
     }
 
     /// Replaces one argument, or remembers why that cannot be.
@@ -334,6 +374,9 @@ impl LayerSpec {
         });
         if let Some(own) = self.adapters() {
             all["lora"] = json!(own);
+        }
+        if let Some(own) = self.quantizer() {
+            all["quantize"] = json!(own);
         }
         all
     }

@@ -25,6 +25,11 @@ use systole_tflite::{Model, Tensor};
 /// # Errors
 /// When the model is not built, or a layer has no operators; names the layer.
 pub fn lower(layers: &Layers) -> Result<Model> {
+    lowered(layers).map(|(model, _)| model)
+}
+
+/// As [`lower`], with the tensor that each layer gives.
+pub(crate) fn lowered(layers: &Layers) -> Result<(Model, Vec<usize>)> {
     let architecture = layers.architecture();
     if !layers.is_built() {
         return Err(Error::new(ErrorKind::Config, "the model has no shapes yet")
@@ -66,7 +71,7 @@ pub fn lower(layers: &Layers) -> Result<Model> {
     };
     b.model.outputs = vec![output];
     b.model.check()?;
-    Ok(b.model)
+    Ok((b.model, made))
 }
 
 /// What a layer makes of its inputs.

@@ -1,0 +1,314 @@
+//! Model files whose large weights are whole numbers of eight or four bits with a scale for each channel or block: smaller files, that
+//! load as any other. What they are in memory is f32 again.
+
+use crate::file::ModelFile;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+
+/// Smaller weights stay floats.
+const LEAST: usize = 1024;
+
+/// Inputs of four bits that share a scale, as in Keras's `quantize("int4")`.
+const BLOCK: usize = 128;
+
+/// The entry of the metadata that says how weights are packed.
+const KEY: &str = "packed_weights";
+const WEIGHTS: &str = "weights/";
+const SCALES: &str = "scales/";
+
+/// Of what weights are in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightBits {
+    /// −127 to 127, with a scale for each output channel; of embeddings for each row.
+    Int8,
+    /// −7 to 7, two in a byte, with a scale for each 128 inputs of an output channel; of embeddings of a row.
+    Int4,
+}
+
+impl WeightBits {
+    fn most(self) -> f32 {
+        match self {
+            WeightBits::Int8 => 127.0,
+            WeightBits::Int4 => 7.0,
+        }
+    }
+}
+
+/// A weight that was packed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PackedWeight {
+    /// `dense/kernel`.
+    pub path: String,
+    /// Its bytes as floats, and packed with its scales.
+    pub bytes: (usize, usize),
+    /// The root of the mean squared error over that of the mean square.
+    pub error: f64,
+}
+
+/// How a weight lies in a file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Packing {
+    bits: WeightBits,
+    shape: Vec<usize>,
+    /// How many numbers each output is a sum of.
+    inputs: usize,
+    /// Whether the inputs of an output lie side by side, as in embeddings.
+    by_output: bool,
+    /// Inputs that share a scale.
+    block: usize,
+}
+
+impl Packing {
+    /// Of the weight at a path, where it is one of those that are packed: kernels and tables of vectors.
+    fn of(path: &str, ty: &TensorType, bits: WeightBits) -> Option<Packing> {
+        let (layer, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let shape = ty.shape.to_vec();
+        let by_output = name.ends_with("embeddings");
+        let is_meant = by_output || name.ends_with("kernel");
+        if !is_meant || shape.len() < 2 || ty.elements() < LEAST || ty.dtype != DType::F32 {
+            return None;
+        }
+        let layer = layer.rsplit('/').next().unwrap_or(layer);
+        // Kernels of an attention's heads are [inputs, heads, outputs of each].
+        let of_heads = ["query", "key", "value"].contains(&layer);
+        let inputs = match (by_output, of_heads) {
+            (true, _) => shape.last().copied(),
+            (_, true) => shape.first().copied(),
+            _ => Some(shape[..shape.len() - 1].iter().product()),
+        };
+        let inputs = inputs.filter(|n| *n > 0)?;
+        let block = if bits == WeightBits::Int4 { BLOCK } else { inputs };
+        Some(Packing { bits, shape, inputs, by_output, block })
+    }
+
+    fn elements(&self) -> usize {
+        self.shape.iter().fold(1, |n, d| n.saturating_mul(*d))
+    }
+
+    fn outputs(&self) -> usize {
+        self.elements() / self.inputs.max(1)
+    }
+
+    fn blocks(&self) -> usize {
+        self.inputs.div_ceil(self.block.max(1))
+    }
+
+    /// Which scale the element at a place has: those of an output lie side by side.
+    fn scale_of(&self, at: usize) -> usize {
+        let (input, output) = match self.by_output {
+            true => (at % self.inputs, at / self.inputs),
+            false => (at / self.outputs(), at % self.outputs()),
+        };
+        output * self.blocks() + input / self.block
+    }
+
+    /// Scales, and whole numbers.
+    fn pack(&self, w: &[f32]) -> (Vec<f32>, Vec<i8>) {
+        let mut scales = vec![0f32; self.outputs() * self.blocks()];
+        for (at, v) in w.iter().enumerate() {
+            let scale = &mut scales[self.scale_of(at)];
+            *scale = scale.max(v.abs());
+        }
+        let most = self.bits.most();
+        scales.iter_mut().for_each(|s| *s = if *s == 0.0 { 1.0 } else { *s / most });
+        let whole = |(at, v): (usize, &f32)| (v / scales[self.scale_of(at)]).round().clamp(-most, most) as i8;
+        let q = w.iter().enumerate().map(whole).collect();
+        (scales, q)
+    }
+
+    /// The array of whole numbers in the file: int8 of the weight's shape, or two of four bits in each byte, the first below.
+    fn stored(&self, q: &[i8]) -> Result<Literal> {
+        match self.bits {
+            WeightBits::Int8 => Literal::from_slice(&self.shape[..], q),
+            WeightBits::Int4 => {
+                let nibble = |q: i8| (q as u8) & 15;
+                let pair = |p: &[i8]| nibble(p[0]) | nibble(p.get(1).copied().unwrap_or(0)) << 4;
+                let bytes: Vec<u8> = q.chunks(2).map(pair).collect();
+                Literal::from_slice([bytes.len()], &bytes)
+            }
+        }
+    }
+
+    /// The weight that an array of the file and its scales stand for.
+    fn unpack(&self, stored: &Literal, scales: &Literal) -> Result<Literal> {
+        let broken = |what: String| Error::new(ErrorKind::Data, what);
+        if self.inputs == 0 || self.block == 0 || !self.elements().is_multiple_of(self.inputs) {
+            return Err(broken(format!("{} inputs do not divide a weight of {:?}", self.inputs, self.shape)));
+        }
+        let (n, expected) = (self.elements(), self.outputs() * self.blocks());
+        let (dtype, size) = match self.bits {
+            WeightBits::Int8 => (DType::I8, n),
+            WeightBits::Int4 => (DType::U8, n.div_ceil(2)),
+        };
+        if stored.dtype() != dtype || stored.ty().elements() != size {
+            return Err(broken(format!("it is {}, not {size} of {dtype}", stored.ty())));
+        }
+        if scales.dtype() != DType::F32 || scales.ty().elements() != expected {
+            return Err(broken(format!("its scales are {}, not {expected} of f32", scales.ty())));
+        }
+        let scales = scales.as_slice::<f32>()?;
+        let q: Vec<i8> = match self.bits {
+            WeightBits::Int8 => stored.as_slice::<i8>()?.to_vec(),
+            WeightBits::Int4 => {
+                let bytes = stored.as_slice::<u8>()?;
+                // The sign is the highest of the four bits.
+                let whole = |b: u8| ((b << 4) as i8) >> 4;
+                bytes.iter().flat_map(|&b| [whole(b), whole(b >> 4)]).take(n).collect()
+            }
+        };
+        let w: Vec<f32> =
+            q.iter().enumerate().map(|(at, q)| f32::from(*q) * scales[self.scale_of(at)]).collect();
+        Literal::from_slice(&self.shape[..], &w)
+    }
+}
+
+impl ModelFile {
+    /// Packs kernels and tables of vectors of 1024 elements or more, and leaves the optimizer's state out: the file is for predictions. It
+    /// loads as any other, with weights that are rounded.
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::{CustomObjects, dense}, Model, WeightBits};
+    /// let mut model = Model::sequential([dense(64).name("wide")]);
+    /// model.build(&[TensorType::new(F32, [256])])?;
+    /// let mut file = model.to_file()?;
+    /// let packed = file.pack_weights(WeightBits::Int4)?;
+    /// assert_eq!((packed[0].path.as_str(), packed[0].bytes), ("wide/kernel", (65536, 8704)));
+    /// let again = Model::from_file(file, &CustomObjects::new())?;
+    /// assert!(packed[0].error < 0.1 && again.weight("wide/bias")? == model.weight("wide/bias")?);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the file has packed weights already, no weight is large enough, or one is NaN or infinite: names it.
+    pub fn pack_weights(&mut self, bits: WeightBits) -> Result<Vec<PackedWeight>> {
+        if self.metadata.contains_key(KEY) {
+            return Err(Error::new(ErrorKind::Config, "the weights of the file are packed already")
+                .hint("pack those of the model that it was made of"));
+        }
+        let (mut told, mut kept, mut packings) = (Vec::new(), Vec::new(), BTreeMap::new());
+        for (name, value) in std::mem::take(&mut self.tensors) {
+            let Some(path) = name.strip_prefix(WEIGHTS) else { continue };
+            let Some(packing) = Packing::of(path, value.ty(), bits) else {
+                kept.push((name, value));
+                continue;
+            };
+            let w = value.as_slice::<f32>()?;
+            if w.iter().any(|v| !v.is_finite()) {
+                return Err(Error::new(ErrorKind::Numeric, "it has NaN or infinite values")
+                    .at(format!("weight {path}"))
+                    .hint("load an earlier checkpoint"));
+            }
+            let (scales, q) = packing.pack(w);
+            let stored = packing.stored(&q)?;
+            let scales = Literal::from_slice([packing.outputs(), packing.blocks()], &scales)?;
+            let error = error(w, &packing.unpack(&stored, &scales)?)?;
+            let size = stored.bytes().len() + scales.bytes().len();
+            told.push(PackedWeight { path: path.into(), bytes: (value.bytes().len(), size), error });
+            packings.insert(path.to_string(), packing);
+            kept.push((format!("{SCALES}{path}"), scales));
+            kept.push((name, stored));
+        }
+        self.tensors = kept;
+        if told.is_empty() {
+            return Err(Error::new(ErrorKind::Config, "no weight is large enough to be packed")
+                .because(format!("kernels and embeddings of {LEAST} elements or more are")));
+        }
+        let json = serde_json::to_string(&packings).map_err(|e| {
+            Error::new(ErrorKind::Bug, "a file's packing does not serialise").because(e.to_string())
+        })?;
+        self.metadata.insert(KEY.into(), json);
+        Ok(told)
+    }
+
+    /// With packed weights as floats.
+    pub(crate) fn unpacked(mut self) -> Result<ModelFile> {
+        let Some(json) = self.metadata.remove(KEY) else { return Ok(self) };
+        let packings: BTreeMap<String, Packing> = serde_json::from_str(&json).map_err(|e| {
+            Error::new(ErrorKind::Data, format!("the `{KEY}` entry of the metadata is not readable"))
+                .because(e.to_string())
+        })?;
+        let mut scales = BTreeMap::new();
+        let mut tensors = Vec::new();
+        for (name, value) in self.tensors {
+            match name.strip_prefix(SCALES) {
+                Some(path) => drop(scales.insert(path.to_string(), value)),
+                None => tensors.push((name, value)),
+            }
+        }
+        for (name, value) in &mut tensors {
+            let path = name.strip_prefix(WEIGHTS).unwrap_or_default();
+            let Some(packing) = packings.get(path) else { continue };
+            let place = || format!("weight {path}");
+            let lacks = || Error::new(ErrorKind::Data, "the file has no scales of it");
+            let own = scales.get(path).ok_or_else(lacks).at(place)?;
+            *value = packing.unpack(value, own).at(place)?;
+        }
+        Ok(ModelFile { tensors, ..self })
+    }
+}
+
+fn error(w: &[f32], rounded: &Literal) -> Result<f64> {
+    let square = |v: f32| f64::from(v) * f64::from(v);
+    let (mut of_all, mut of_error) = (0.0, 0.0);
+    for (w, r) in w.iter().zip(rounded.as_slice::<f32>()?) {
+        of_all += square(*w);
+        of_error += square(w - r);
+    }
+    Ok(if of_all == 0.0 { 0.0 } else { (of_error / of_all).sqrt() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_from_their_bits() {
+        let shape = [300, 5];
+        let w: Vec<f32> = (0..1500).map(|i| ((i * 37 % 101) as f32 - 50.0) / 10.0).collect();
+        let value = Literal::from_slice(shape, &w).unwrap();
+        for (path, bits, scales, most) in [
+            ("a/kernel", WeightBits::Int8, [5, 1], 5.0 / 127.0),
+            ("a/kernel", WeightBits::Int4, [5, 3], 5.0 / 7.0),
+            ("a/embeddings", WeightBits::Int8, [300, 1], 5.0 / 127.0),
+            ("a/embeddings", WeightBits::Int4, [300, 1], 5.0 / 7.0),
+        ] {
+            let mut file = ModelFile::default();
+            file.tensors.push((format!("weights/{path}"), value.clone()));
+            file.pack_weights(bits).unwrap();
+            assert_eq!(file.get(&format!("scales/{path}")).unwrap().shape().dims(), scales, "{path}");
+            let bytes = file.to_bytes().unwrap();
+            let read = ModelFile::read(&mut &bytes[..], bytes.len() as u64).unwrap();
+            let back = read.unpacked().unwrap().get(&format!("weights/{path}")).unwrap().to_f32s();
+            // Half a step at most.
+            let worst = w.iter().zip(&back).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst <= most / 2.0 * 1.0001 && worst > 0.0, "{path} {bits:?}: {worst}");
+            assert!(file.pack_weights(bits).unwrap_err().to_string().contains("already"));
+        }
+    }
+
+    #[test]
+    fn a_file_that_does_not_fit_its_packing_is_an_error() {
+        let value = Literal::from_slice([32, 32], &[1f32; 1024]).unwrap();
+        let packed = || {
+            let mut file = ModelFile::default();
+            file.tensors.push(("weights/a/kernel".into(), value.clone()));
+            file.pack_weights(WeightBits::Int4).unwrap();
+            file
+        };
+        let mut short = packed();
+        short.tensors[1].1 = Literal::from_slice([3], &[1u8, 2, 3]).unwrap();
+        let mut bare = packed();
+        bare.tensors.remove(0);
+        let mut odd = packed();
+        let said = odd.metadata[KEY].replace("\"inputs\":32", "\"inputs\":33");
+        odd.metadata.insert(KEY.into(), said);
+        for (file, part) in [(short, "not 512 of"), (bare, "no scales"), (odd, "do not divide")] {
+            let e = file.unpacked().unwrap_err().to_string();
+            assert!(e.contains(part), "{part}: {e}");
+        }
+    }
+}

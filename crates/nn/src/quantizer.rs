@@ -1,0 +1,349 @@
+//! What a layer knows of being trained for eight bits: which of its weights are rounded, where its values are, and by which ranges.
+//! Which layers have such, the plan of a structure says.
+
+use crate::activation::Activation;
+use crate::fake_quant::{
+    INT8, Levels, NARROW, fake_learned, fake_weights, in_f32, scaled_gradient, step_of_greatest,
+};
+use crate::initializer::Initializer;
+use crate::layer::Cx;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use systole_ir::{Literal, Tensor};
+
+/// How ranges of what layers give are found while a model trains.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub enum QuantizeRanges {
+    /// The least and the greatest of each batch, followed slowly: TF-MOT's `MovingAverageQuantize`. The first batch sets them. Weights
+    /// have the range that they have at the moment.
+    MovingAverage {
+        /// How much of the old range a step keeps.
+        ema_decay: f64,
+    },
+    /// Steps are trained, of weights too: LSQ, Esser et al. 2020.
+    Learned,
+}
+
+/// A layer's part in training for eight bits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Quantizer {
+    pub(crate) ranges: QuantizeRanges,
+    /// Its weights that are rounded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) kernels: Vec<Kernel>,
+    /// What is rounded where the layer reads it, by the place among its inputs: what the model is given, or a layer of floats gives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) inputs: Vec<Option<Slot>>,
+    /// Between the two kernels of a separable convolution.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) parts: Option<Slot>,
+    /// Before an activation that is an operator of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) inner: Option<Slot>,
+    /// What it gives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) output: Option<Slot>,
+    /// The step from which a batch normalisation uses its moving statistics.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) freeze_bn_delay: Option<u64>,
+    /// Whether the layer stays in floats.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_float: bool,
+}
+
+/// A weight that is rounded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Kernel {
+    pub(crate) name: String,
+    /// The dimensions of the output's channels, from the last one (1) on; none: one step for all.
+    pub(crate) channels: Vec<usize>,
+    /// The batch normalisation that is folded into it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) folded: Option<Folded>,
+}
+
+/// A batch normalisation that is folded into the weights before it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Folded {
+    pub(crate) layer: String,
+    pub(crate) epsilon: f64,
+    /// Whether it has a gamma.
+    pub(crate) scale: bool,
+    /// The kernel's dimensions of the channels, from the last one (1) on.
+    pub(crate) channels: Vec<usize>,
+}
+
+/// A place where values are rounded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) enum Slot {
+    /// The operator has its own levels.
+    Fixed { scale: f64, zero_point: f64 },
+    /// By the range that is found here, where it is `own`, together with those of other places: `conv2d/output`.
+    Range {
+        own: bool,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        joint: Vec<String>,
+    },
+}
+
+impl Slot {
+    pub(crate) const SIGMOID: Slot = Slot::Fixed { scale: 1.0 / 256.0, zero_point: -128.0 };
+    pub(crate) const TANH: Slot = Slot::Fixed { scale: 1.0 / 128.0, zero_point: 0.0 };
+}
+
+impl Quantizer {
+    pub(crate) fn new(ranges: QuantizeRanges) -> Quantizer {
+        Quantizer {
+            ranges,
+            kernels: Vec::new(),
+            inputs: Vec::new(),
+            parts: None,
+            inner: None,
+            output: None,
+            freeze_bn_delay: None,
+            is_float: false,
+        }
+    }
+
+    /// Whether it says nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Quantizer::new(self.ranges)
+    }
+
+    /// Places that have a range of their own, by name.
+    pub(crate) fn own_ranges(&self) -> Vec<String> {
+        let inputs = self.inputs.iter().enumerate().map(|(k, slot)| (input_name(k), slot.as_ref()));
+        let others = [("parts", &self.parts), ("inner", &self.inner), ("output", &self.output)];
+        let others = others.into_iter().map(|(name, slot)| (name.to_string(), slot.as_ref()));
+        let own =
+            inputs.chain(others).filter(|(_, slot)| matches!(slot, Some(Slot::Range { own: true, .. })));
+        own.map(|(name, _)| name).collect()
+    }
+
+    /// What the layer reads, as it reads it.
+    pub(crate) fn read(&self, cx: &mut Cx, inputs: &[Tensor]) -> Vec<Tensor> {
+        let slot = |k: usize| self.inputs.get(k).and_then(Option::as_ref);
+        inputs
+            .iter()
+            .enumerate()
+            .map(|(k, x)| slot(k).map_or_else(|| x.clone(), |slot| cx.rounded(slot, &input_name(k), x)))
+            .collect()
+    }
+
+    /// What the layer gives, as others read it.
+    pub(crate) fn give(&self, cx: &mut Cx, y: &Tensor) -> Tensor {
+        self.output.as_ref().map_or_else(|| y.clone(), |slot| cx.rounded(slot, "output", y))
+    }
+}
+
+/// What the range of an input is called among the layer's weights.
+pub(crate) fn input_name(k: usize) -> String {
+    if k == 0 { "input".into() } else { format!("input_{k}") }
+}
+
+impl Cx {
+    /// The quantiser of the layer that is called, where it is that layer's own place.
+    fn own_quantizer(&self) -> Option<Arc<Quantizer>> {
+        let (depth, own) = self.quantizer.as_ref()?;
+        (*depth == self.depth()).then(|| own.clone())
+    }
+
+    /// A weight of a layer beside the one that is called.
+    fn weight_beside(&self, path: &str) -> Option<Tensor> {
+        self.known_weight(&self.beside(path)).cloned()
+    }
+
+    /// `x: T[…] → T[…]`: values at the levels of a place of the layer that is called.
+    fn rounded(&mut self, slot: &Slot, name: &str, x: &Tensor) -> Tensor {
+        let Some(own) = self.own_quantizer() else { return x.clone() };
+        let y = in_f32(x, |x| match (slot, own.ranges) {
+            (Slot::Fixed { scale, zero_point }, _) => {
+                Levels::of(x.scalar_like(*scale), x.scalar_like(*zero_point), INT8).fake(x)
+            }
+            (Slot::Range { own, joint }, QuantizeRanges::MovingAverage { ema_decay }) => {
+                self.in_range(x, name, (*own, joint), ema_decay)
+            }
+            (Slot::Range { own, joint }, QuantizeRanges::Learned) => self.in_steps(x, name, (*own, joint)),
+        });
+        self.stands_for(&y, x);
+        y
+    }
+
+    /// By ranges that follow the values.
+    fn in_range(&mut self, x: &Tensor, name: &str, (own, joint): (bool, &[String]), decay: f64) -> Tensor {
+        let mut ranges: Vec<[Tensor; 2]> = Vec::new();
+        if own {
+            let names = ["min", "max"].map(|end| format!("{name}_{end}"));
+            let [min, max] = names.clone().map(|name| self.variable(&name, &[], &Initializer::Zeros, false));
+            let found = if self.training() { followed(x, [&min, &max], decay) } else { [min, max] };
+            for (name, value) in names.iter().zip(&found) {
+                if self.training() {
+                    self.update(name, value.clone());
+                    // Others that share the range see it as it is now.
+                    self.replace_own(name, value);
+                }
+            }
+            ranges.push(found);
+        }
+        let others = joint.iter().filter_map(|at| {
+            Some([self.weight_beside(&format!("{at}_min"))?, self.weight_beside(&format!("{at}_max"))?])
+        });
+        ranges.extend(others.collect::<Vec<_>>());
+        let all = ranges.into_iter().reduce(|a, b| [a[0].minimum(&b[0]), a[1].maximum(&b[1])]);
+        let Some([min, max]) = all else { return x.clone() };
+        // What was never seen has no range.
+        let is_empty = max.less_equal(&min);
+        let max = is_empty.select(&(&min + 1.0), &max);
+        is_empty.select(x, &Levels::between(&min, &max, INT8).fake(x))
+    }
+
+    /// By a step that trains.
+    fn in_steps(&mut self, x: &Tensor, name: &str, (own, joint): (bool, &[String])) -> Tensor {
+        let (step, zero) = if own {
+            let names = ["step", "zero_point"].map(|what| format!("{name}_{what}"));
+            let step = self.variable(&names[0], &[], &Initializer::Zeros, true);
+            let zero = self.variable(&names[1], &[], &Initializer::Zeros, false);
+            if self.training() {
+                let [step, zero] = begun(x, [&step, &zero]);
+                for (name, value) in names.iter().zip([&step, &zero]) {
+                    self.update(name, value.clone());
+                    self.replace_own(name, value);
+                }
+                (step, zero)
+            } else {
+                (step, zero)
+            }
+        } else {
+            let at = joint.first().map_or("", String::as_str);
+            let known = |what: &str| self.weight_beside(&format!("{at}_{what}"));
+            let (Some(step), Some(zero)) = (known("step"), known("zero_point")) else { return x.clone() };
+            (step, zero)
+        };
+        let [low, high] = [INT8.0, INT8.1].map(|end| -&zero + end);
+        let features = x.ty().elements() / x.dim(0).max(1);
+        let factor = (&high * features as f64).rsqrt();
+        let is_empty = step.less_equal(&step.zeros_like());
+        let step = is_empty.select(&step.ones_like(), &step);
+        let [step, low, high] =
+            [&scaled_gradient(&step, &factor), &low, &high].map(|t| t.broadcast_to(x.shape()));
+        is_empty.select(x, &fake_learned(x, &step, &low, &high))
+    }
+
+    /// A weight of the layer that is called as it computes with it: rounded, where that is wanted, as it is with the batch normalisation
+    /// after it folded in, which then normalises what it gave.
+    pub(crate) fn rounded_weight(&mut self, name: &str, w: Tensor) -> Tensor {
+        let Some(own) = self.own_quantizer() else { return w };
+        let Some(kernel) = own.kernels.iter().find(|kernel| kernel.name == name) else { return w };
+        let factor = kernel.folded.as_ref().and_then(|folded| self.factor(folded, &w));
+        let whole = factor.as_ref().map_or(w.clone(), |factor| &w * factor);
+        let dims = from_last(&kernel.channels, w.rank());
+        let rounded = match own.ranges {
+            QuantizeRanges::MovingAverage { .. } => fake_weights(&whole, &step_of_greatest(&whole, &dims)),
+            QuantizeRanges::Learned => self.in_weight_steps(name, &whole, &dims),
+        };
+        factor.map_or(rounded.clone(), |factor| rounded / factor)
+    }
+
+    fn in_weight_steps(&mut self, name: &str, w: &Tensor, dims: &[usize]) -> Tensor {
+        let name = format!("{name}_step");
+        let shape: Vec<usize> = dims.iter().map(|&d| w.dim(d as isize)).collect();
+        let step = self.variable(&name, &shape, &Initializer::Zeros, true);
+        let is_empty = step.less_equal(&step.zeros_like());
+        let step = if self.training() {
+            let others: Vec<usize> = (0..w.rank()).filter(|d| !dims.contains(d)).collect();
+            let first = first_step(&w.stop_gradient().abs().mean(&others), &step.scalar_like(NARROW));
+            let step = is_empty.select(&first, &step);
+            self.update(&name, step.clone());
+            step
+        } else {
+            is_empty.select(&step.ones_like(), &step)
+        };
+        let each = w.ty().elements() / step.ty().elements().max(1);
+        let factor = step.scalar_like((each as f64 * NARROW).sqrt().recip());
+        let wide = |t: &Tensor| t.broadcast_in_dim(w.shape(), dims);
+        let ends = [-NARROW, NARROW].map(|end| w.builder().full(w.ty(), end));
+        let y = fake_learned(w, &wide(&scaled_gradient(&step, &factor)), &ends[0], &ends[1]);
+        if self.training() { y } else { wide(&is_empty).select(w, &y) }
+    }
+
+    /// What the batch normalisation will multiply each channel by, by its moving statistics: `f32[…]` of the kernel's shape.
+    fn factor(&self, folded: &Folded, w: &Tensor) -> Option<Tensor> {
+        let of = |name: &str| self.weight_beside(&format!("{}/{name}", folded.layer));
+        let inverse = (of("moving_variance")? + folded.epsilon).rsqrt();
+        let factor = if folded.scale { inverse * of("gamma")? } else { inverse };
+        // Of a channel that is multiplied by 0 nothing is left, whatever its weights are.
+        let factor = factor.equal(&factor.zeros_like()).select(&factor.ones_like(), &factor);
+        let dims = from_last(&folded.channels, w.rank());
+        let shape: Vec<usize> = dims.iter().map(|&d| w.dim(d as isize)).collect();
+        Some(factor.reshape(shape).broadcast_in_dim(w.shape(), &dims))
+    }
+
+    /// What an activation reads and gives, where the layer that is called has places inside.
+    pub(crate) fn rounded_activation(&mut self, activation: Activation, x: &Tensor) -> Option<Tensor> {
+        let own = self.own_quantizer()?;
+        let x = own.inner.as_ref().map_or_else(|| x.clone(), |slot| self.rounded(slot, "inner", x));
+        let y = match activation {
+            // Two operators: the gate has levels of its own.
+            Activation::Silu => &x * self.rounded(&Slot::SIGMOID, "gate", &x.logistic()),
+            other => other.apply(&x),
+        };
+        if activation.has_logits() {
+            self.has_logits(&y, &x);
+        }
+        Some(y)
+    }
+
+    /// What goes from the first kernel of a separable convolution to the second.
+    pub(crate) fn rounded_parts(&mut self, x: Tensor) -> Tensor {
+        let own = self.own_quantizer();
+        own.and_then(|own| own.parts.clone()).map_or(x.clone(), |slot| self.rounded(&slot, "parts", &x))
+    }
+
+    /// `bool[]`: whether the batch normalisation that is called uses its moving statistics from now on though it trains.
+    pub(crate) fn statistics_rest(&self) -> Option<Tensor> {
+        let delay = self.own_quantizer()?.freeze_bn_delay?;
+        let step = self.step()?;
+        let delay = step.builder().constant(Literal::from_slice([], &[delay]).ok()?);
+        Some(step.greater_equal(&delay))
+    }
+}
+
+/// Dimensions that are counted from the last one (1) on.
+fn from_last(dims: &[usize], rank: usize) -> Vec<usize> {
+    dims.iter().map(|d| rank.saturating_sub(*d)).collect()
+}
+
+/// A range after a batch: 0 is always in it, the first one sets it.
+fn followed(x: &Tensor, [min, max]: [&Tensor; 2], decay: f64) -> [Tensor; 2] {
+    let all: Vec<usize> = (0..x.rank()).collect();
+    let x = x.stop_gradient();
+    let zero = min.zeros_like();
+    let seen = [x.reduce_min(&all).minimum(&zero), x.reduce_max(&all).maximum(&zero)];
+    let is_empty = max.less_equal(min);
+    let follow = |old: &Tensor, seen: &Tensor| is_empty.select(seen, &(old * decay + seen * (1.0 - decay)));
+    [follow(min, &seen[0]), follow(max, &seen[1])]
+}
+
+/// A step and its zero point, as they are or begun by the first batch: values of both signs lie around 0, others above it.
+fn begun(x: &Tensor, [step, zero]: [&Tensor; 2]) -> [Tensor; 2] {
+    let all: Vec<usize> = (0..x.rank()).collect();
+    let x = x.stop_gradient();
+    let is_empty = step.less_equal(&step.zeros_like());
+    let has_negative = x.reduce_min(&all).less(&zero.zeros_like());
+    let first_zero = has_negative.select(&zero.zeros_like(), &zero.scalar_like(INT8.0));
+    let zero = is_empty.select(&first_zero, zero);
+    let first = first_step(&x.abs().mean(&all), &(-&zero + INT8.1));
+    [is_empty.select(&first, step), zero]
+}
+
+/// The paper's 2 · mean |x| / √Qp.
+fn first_step(mean: &Tensor, most: &Tensor) -> Tensor {
+    let first = mean * 2.0 / most.sqrt();
+    let zero = first.zeros_like();
+    first.less_equal(&zero).select(&first.ones_like(), &first)
+}

@@ -1,0 +1,91 @@
+//! Ranges that a model found while it trained for eight bits, as those of its graph's tensors: nothing is calibrated.
+
+use crate::calibrate::{Ranges, layer_of};
+use crate::lower::lowered;
+use crate::quantize::{Options, choose};
+use crate::scales::spread;
+use std::collections::BTreeMap;
+use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_nn::{Model as Layers, NodeInput, TrainedRanges};
+use systole_tflite::{Model, Op};
+
+/// A model that was trained for eight bits: its graph of floats, its ranges, and how it is quantised.
+#[derive(Clone, Debug)]
+pub struct Trained {
+    /// As of [`crate::lower`].
+    pub float: Model,
+    /// Those that were found while training.
+    pub ranges: Ranges,
+    /// Which layers stay in floats, and where channels have steps of their own.
+    pub options: Options,
+}
+
+/// What [`crate::quantize`] needs of a model that was trained for eight bits; `None` of another one.
+///
+/// # Errors
+/// As of [`crate::lower`]; and when the model has not trained since it was made for eight bits, or is not the one that its ranges are
+/// of: names the layer.
+pub fn trained(layers: &Layers) -> Result<Option<Trained>> {
+    let Some(found) = layers.trained_ranges()? else { return Ok(None) };
+    let (float, made) = lowered(layers)?;
+    let names: Vec<&str> =
+        float.operators.iter().filter_map(|o| Some(layer_of(name(&float, *o.outputs.first()?)))).collect();
+    let skip = found.floats.iter().filter(|layer| names.contains(&layer.as_str())).cloned().collect();
+    let options = Options { skip, per_channel: found.per_channel, ..Options::default() };
+    let mut chosen = vec![None; float.tensors.len()];
+    for place in &found.places {
+        let tensor = tensor_of(layers, &float, &made, &place.layer, &place.place)
+            .at(|| format!("layer {}", place.layer))?;
+        chosen[tensor] = Some(place.range);
+    }
+    let steps = steps_of(&float, &found)?;
+    let ranges = Ranges { seen: chosen.clone(), clipped: vec![0.0; chosen.len()], chosen, steps };
+    let chosen = spread(&float, &ranges, &choose(&float, &options)?)?;
+    Ok(Some(Trained { float, ranges: Ranges { seen: chosen.clone(), chosen, ..ranges }, options }))
+}
+
+fn name(model: &Model, tensor: usize) -> &str {
+    model.tensors.get(tensor).map_or("", |t| t.name.as_str())
+}
+
+/// The operators with weights of a layer: their output and their weights.
+fn weighted(model: &Model, layer: &str) -> Vec<(usize, usize)> {
+    let is_weighted =
+        |op: Op| matches!(op, Op::Conv2D | Op::DepthwiseConv2D | Op::FullyConnected | Op::TransposeConv);
+    let own = model.operators.iter().filter(|o| is_weighted(o.op));
+    let own = own.filter_map(|o| Some((*o.outputs.first()?, o.inputs.get(1).copied().flatten()?)));
+    own.filter(|(y, _)| layer_of(name(model, *y)) == layer).collect()
+}
+
+/// The tensor at a place of a layer.
+fn tensor_of(layers: &Layers, float: &Model, made: &[usize], layer: &str, place: &str) -> Result<usize> {
+    let nodes = &layers.architecture().nodes;
+    let node = nodes.iter().position(|node| node.name == layer);
+    let input = |k: usize| {
+        let source = nodes.get(node?)?.inputs.get(k)?;
+        match source {
+            NodeInput::Input(i) => float.inputs.get(*i).copied(),
+            NodeInput::Layer(i) => made.get(*i).copied(),
+        }
+    };
+    let own = weighted(float, layer);
+    let found = match place {
+        "output" => node.and_then(|i| made.get(i).copied()),
+        "inner" => own.last().map(|(y, _)| *y),
+        "parts" => own.first().map(|(y, _)| *y),
+        "input" => input(0),
+        other => other.strip_prefix("input_").and_then(|k| k.parse().ok()).and_then(input),
+    };
+    found.ok_or_else(|| Error::new(ErrorKind::Bug, format!("no tensor stands at {place}")))
+}
+
+/// Trained steps by the tensors of their weights.
+fn steps_of(float: &Model, found: &TrainedRanges) -> Result<BTreeMap<usize, Vec<f32>>> {
+    let one = |((layer, weight), steps): (&(String, String), &Vec<f32>)| {
+        let own = weighted(float, layer);
+        let at = if weight == "depthwise_kernel" { own.first() } else { own.last() };
+        let at = at.ok_or_else(|| Error::new(ErrorKind::Bug, format!("no operator has {layer}/{weight}")))?;
+        Ok((at.1, steps.clone()))
+    };
+    found.steps.iter().map(one).collect()
+}
