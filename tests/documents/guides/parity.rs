@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use systole_nn::applications::by_name;
 
 /// Layers whose values are drawn, or that add to the loss: tests of what they promise, in a file of `crates/nn/tests`.
-const PROMISES: [(&str, &str, &str); 13] = [
+const PROMISES: [(&str, &str, &str); 14] = [
+    ("ModelOutput", "graphs", "graphs_match_keras"),
     ("RandomCrop", "layers", "pictures_are_changed_by_chance"),
     ("RandomFlip", "layers", "pictures_are_changed_by_chance"),
     ("RandomContrast", "layers", "pictures_are_changed_by_chance"),

@@ -173,7 +173,9 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "[f64; 3]" => "three numbers",
         "Vec<Table>" => "list of tables",
         "Data" | "CompileSection" | "FitSection" | "StrategySection" | "RecordOptions"
-        | "FineTuneSection" | "LoraSection" | "PruningSection" | "LrFindSection" | "QuantizeSection" => "table",
+        | "FineTuneSection" | "LoraSection" | "PruningSection" | "LrFindSection" | "QuantizeSection" => {
+            "table"
+        }
         "BigGan" => "table",
         "Param" => "`\"SN\"` or `\"none\"`",
         "NormStyle" => "`\"bn\"` or `\"nonorm\"`",

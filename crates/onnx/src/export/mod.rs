@@ -48,12 +48,13 @@ pub fn export(lite: &Lite) -> Result<Model> {
         e.given(t)?;
     }
     for (n, o) in lite.operators.iter().enumerate() {
-        let [y] = o.outputs[..] else {
-            return Err(
-                Error::new(ErrorKind::Unsupported, "an operator of several results").at(lite.place(n))
-            );
+        let made = match (o.op, &o.outputs[..]) {
+            (Op::Split, _) => operators::split(&mut e, o),
+            (_, &[y]) => operator(&mut e, o, y, open),
+            _ => Err(Error::new(ErrorKind::Unsupported, "an operator of several results")
+                .hint("export the model as .tflite, or leave this layer out")),
         };
-        operator(&mut e, o, y, open).at(|| lite.place(n))?;
+        made.at(|| lite.place(n))?;
     }
     let port = |e: &Emit, t: usize, name: String| -> Result<Port> {
         let ty = &e.tensor(t)?.ty;
@@ -125,6 +126,7 @@ fn operator(e: &mut Emit, o: &Operator, y: usize, open: bool) -> Result<()> {
         Op::Concatenation => on::concatenation(e, o, y),
         Op::Pad => on::pad(e, o, y),
         Op::Slice => on::slice(e, o, y),
+        Op::Gather => on::gather(e, o, y),
         Op::Quantize | Op::Dequantize => {
             let x = operand_of(o, 0)?;
             let order = e.order_of(&[x], y)?;
@@ -175,6 +177,8 @@ fn is_by_sample(lite: &Lite, o: &Operator) -> bool {
         }
         Op::Pad => integers(1).get(..2) == Some(&[0, 0]),
         Op::Slice => integers(1).first() == Some(&0),
+        Op::Split => integers(0).first().is_some_and(|&axis| axis > 0),
+        Op::Gather => o.int(Field::Axis) == 0 && tensor(0).is_some_and(|t| t.data.is_some()),
         Op::Mean | Op::Sum | Op::ReduceMax => {
             let axes = integers(1);
             !axes.is_empty() && axes.iter().all(|&a| a != 0 && a != -(rank as i64))

@@ -243,6 +243,39 @@ pub(super) fn pad(e: &mut Emit, o: &Operator, y: usize) -> Result<()> {
     e.finish(y, order, Activation::None, |out| Node::new("Pad", inputs, out))
 }
 
+/// Equal parts of a dimension, each as a slice: SPLIT has no form that all versions share.
+pub(super) fn split(e: &mut Emit, o: &Operator) -> Result<()> {
+    let (axes, x) = (e.integers(o, 0)?, operand_of(o, 1)?);
+    let rank = e.tensor(x)?.dims().len() as i64;
+    let axis = axes.first().map_or(0, |&a| if a < 0 { a + rank } else { a });
+    let axis = usize::try_from(axis).unwrap_or(0);
+    let whole = e.tensor(x)?.dims().get(axis).copied().unwrap_or(0);
+    let own = (whole / o.outputs.len().max(1)) as i64;
+    for (k, &y) in o.outputs.iter().enumerate() {
+        let order = e.order_of(&[x], y)?;
+        let (name, input) = (e.names[y].clone(), e.real(x, order)?);
+        let mut lists = Vec::new();
+        for (what, value) in
+            [("starts", k as i64 * own), ("ends", (k as i64 + 1) * own), ("axes", place(axis, order) as i64)]
+        {
+            lists.push(e.list(&format!("{name}/{what}"), &[value])?);
+        }
+        let inputs = std::iter::once(input).chain(lists).collect::<Vec<_>>();
+        e.finish(y, order, Activation::None, |out| Node::new("Slice", inputs, out))?;
+    }
+    Ok(())
+}
+
+/// Entries of an axis by their numbers, which are no reals.
+pub(super) fn gather(e: &mut Emit, o: &Operator, y: usize) -> Result<()> {
+    let (x, chosen) = (operand_of(o, 0)?, operand_of(o, 1)?);
+    let inputs = [e.real(x, Order::Plain)?, e.real(chosen, Order::Plain)?];
+    let axis = o.int(Field::Axis);
+    e.finish(y, Order::Plain, Activation::None, |out| {
+        Node::new("Gather", inputs, out).with("axis", Attribute::Int(axis))
+    })
+}
+
 /// Only dimensions that become smaller are named.
 pub(super) fn slice(e: &mut Emit, o: &Operator, y: usize) -> Result<()> {
     let (x, begin) = (operand_of(o, 0)?, e.integers(o, 1)?);

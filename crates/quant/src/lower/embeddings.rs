@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::products::product;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::layers;
+use systole_nn::{NodeInput, layers};
 use systole_tflite::{Field, Op, Operator};
 
 /// `x: i32[1, …] → f32[1, …, D]`: rows of a table.
@@ -51,6 +51,12 @@ pub(super) fn reversible(call: &mut Call) -> Result<usize> {
 
 /// The first rows of the table, whatever comes in.
 pub(super) fn position(call: &mut Call) -> Result<usize> {
+    let whole = call.layers.architecture();
+    let is_answer = |s: NodeInput| matches!(s, NodeInput::Layer(i) if whole.nodes[i].name == call.node.name);
+    if whole.outputs().any(is_answer) {
+        return Err(Error::new(ErrorKind::Unsupported, "the model says the same of whatever comes in")
+            .hint("add the vectors of places to those of tokens"));
+    }
     let (name, output) = (call.name(), call.output.clone());
     let n: usize = output.iter().product();
     let rows: usize = output.iter().rev().take(2).product();
@@ -63,8 +69,13 @@ pub(super) fn position(call: &mut Call) -> Result<usize> {
 pub(super) fn class_token(call: &mut Call) -> Result<usize> {
     let token = call.weight("token")?.to_f32s();
     let (name, x, output) = (call.name(), call.input(), call.output.clone());
-    let first = call.b.floats(format!("{name}/token"), [1, 1, token.len()], &token)?;
-    Ok(call.b.push(&name, output, Operator::new(Op::Concatenation, [first, x], []).with(Field::Axis, 1.0)))
+    // A step of zeros in front, and the token added there: many samples can be taken so, too.
+    let paddings = call.b.ints(format!("{name}/paddings"), [3, 2], &[0, 0, 1, 0, 0, 0])?;
+    let longer = call.b.apply(&format!("{name}/longer"), Op::Pad, &[x, paddings], output.clone());
+    let mut all = vec![0.0; output.iter().product()];
+    all[..token.len()].copy_from_slice(&token);
+    let token = call.b.floats(format!("{name}/token"), output.clone(), &all)?;
+    Ok(call.b.apply(&name, Op::Add, &[longer, token], output))
 }
 
 pub(super) fn first_step(call: &mut Call) -> Result<usize> {
