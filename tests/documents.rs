@@ -214,7 +214,12 @@ fn file_list() -> String {
     let mut list = String::from("```\n");
     for (name, dir) in rooms.into_iter().filter(|(_, dir)| dir.is_dir()) {
         let mut line = format!("{name:<8}");
-        for word in words(&dir) {
+        let words = words(&dir);
+        // A crate of one file has nothing to list.
+        if words.is_empty() {
+            continue;
+        }
+        for word in words {
             if line.chars().count() + 1 + word.chars().count() > 140 {
                 list += line.trim_end();
                 list.push('\n');

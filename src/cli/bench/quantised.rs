@@ -15,9 +15,13 @@ const CALIBRATED: usize = 2;
 
 /// A batch through an application's graph of int8, or in another precision through its layers.
 pub(super) fn predict(name: &str, precision: &str, time: Duration) -> Result<Measured> {
-    let floats = if precision == "int8" { "float32" } else { precision };
     let mut draft = Draft::preset("resnet50")?;
     draft.set(format!("the workload {name}-int8"), "model.application", name);
+    of(draft, precision, time)
+}
+
+fn of(draft: Draft, precision: &str, time: Duration) -> Result<Measured> {
+    let floats = if precision == "int8" { "float32" } else { precision };
     let (mut model, batch) = of_draft(draft, floats)?;
     let items = batch.size() as f64;
     let mut prediction = model.device_batch_prediction(&batch)?;
@@ -45,4 +49,33 @@ fn graph(model: &Model, batch: &Batch) -> Result<(systole_tflite::Model, Vec<Lit
     let input = graph.tensor(graph.inputs.first().copied().ok_or_else(none)?)?;
     let inputs = samples.iter().map(|x| quantized(x, input)).collect::<Result<_>>()?;
     Ok((graph, inputs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn applications_are_measured_in_both_precisions() {
+        for (name, key, value) in
+            [("resnet50", "model.depths", "[1, 1]"), ("mobilenet", "model.alpha", "0.25")]
+        {
+            let draft = || {
+                let mut draft = Draft::preset("resnet50").unwrap();
+                for (key, value) in [
+                    ("model.application", name),
+                    (key, value),
+                    ("model.classes", "10"),
+                    ("data.image_size", "[32, 32]"),
+                    ("fit.batch_size", "2"),
+                ] {
+                    draft.set("a test", key, value);
+                }
+                draft
+            };
+            let [int8, float] = ["int8", "float32"].map(|p| of(draft(), p, Duration::ZERO).unwrap());
+            assert!(int8.items == 2.0 && int8.flops == float.flops && int8.flops > 1e6, "{name}: {int8:?}");
+            assert!(int8.median_ms > 0.0 && float.median_ms > 0.0, "{name}");
+        }
+    }
 }
