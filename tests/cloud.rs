@@ -418,56 +418,54 @@ fn manifests_fit_the_schemas() {
     }
 }
 
+/// What is refused, and what is said of it.
+const MISTAKES: [(&str, &[&str]); 31] = [
+    ("aws mlp --slice v5e-8", &["there is no place `aws`", "tpu-vm, gke"]),
+    ("tpu-vm nothing --slice v5e-8", &["nothing", "where: MODEL"]),
+    ("tpu-vm mlp --slice v5e-7", &["no TPU slice `v5e-7`", "v5litepod-8", "where: --slice"]),
+    ("tpu-vm mlp --slice 0*h100", &["not the GPUs of one machine", "8*h100"]),
+    ("tpu-vm mlp --slice h100", &["tpu-vm is for TPU slices here, not for h100", "slurm"]),
+    ("tpu-vm mlp --slice v5e-8 --region mars", &["not known to be in mars", "us-central1", "--zone mars-a"]),
+    (
+        "tpu-vm mlp --slice v3-32 --region us-central1 --bucket gs://my-runs",
+        &["v3-32 is not known to be in us-central1", "europe-west4"],
+    ),
+    ("tpu-vm mlp --slice v5e-8 --zone mars", &["`mars` is no zone", "us-central1-a"]),
+    ("tpu-vm mlp --slice v5e-8 --region us-west4 --zone us-west1-c", &["no zone of us-west4"]),
+    ("tpu-vm mlp --slice tpu7x-2x2x1", &["tpu7x has no TPU VMs", "systole cloud gke"]),
+    ("tpu-vm mlp --slice v5e-8 --spot", &["needs a bucket", "lose their disks", "gs://NAME"]),
+    ("tpu-vm mlp --slice v5e-16", &["needs a bucket", "all machines must see"]),
+    ("tpu-vm mlp --slice v5e-16 --bucket my-runs", &["no address of a bucket", "gs://NAME"]),
+    ("tpu-vm mlp --slice v5e-16 --bucket gs://a/b", &["a folder in a bucket"]),
+    ("tpu-vm mlp --slice v5e-8 --num-slices 2 --bucket gs://my-runs", &["slices of one machine", "v5e:4x4"]),
+    ("tpu-vm mlp --slice 2*v5e-16 --num-slices 3 --bucket gs://my-runs", &["another number of slices"]),
+    ("tpu-vm mlp --slice v5e-8 --name My_Run", &["cannot be the name", "small letters"]),
+    ("tpu-vm mlp --slice v5e-8 --image x", &["tpu-vm has no --image"]),
+    (
+        "tpu-vm mine.toml --slice v5p-2048 --bucket gs://my-runs",
+        &["batch of 128 does not divide over the 1024 devices", "--batch-size 1024"],
+    ),
+    ("tpu-vm mlp --slice v5e-8 -- --epoch 3", &["--epoch", "systole help train"]),
+    ("tpu-vm mlp --slice v5e-8 -- --out x", &["--out is given by the place"]),
+    ("gke mlp --slice v5e-8 --bucket gs://my-runs", &["needs a container image", "--image ADDRESS"]),
+    ("gke mlp --slice v2-8 --bucket gs://my-runs --image x", &["GKE has no v2", "tpu-vm"]),
+    ("gke mlp --slice v5e-8 --image x", &["needs a bucket"]),
+    (
+        "vertex mlp --slice v5e-16 --spot --bucket gs://my-runs --image x",
+        &["no spot slices of several machines"],
+    ),
+    ("vertex mlp --slice v5e-16 --num-slices 2 --bucket gs://my-runs --image x", &["has one slice"]),
+    ("slurm mlp --slice v5e-8", &["SLURM is for GPUs here", "8*h100"]),
+    ("slurm mlp --slice h100 --spot", &["slurm has no --spot", "leave --spot out"]),
+    ("colab mlp --slice v5e-8", &["colab has no v5e-8", "v5e-1, v6e-1, t4"]),
+    ("kaggle mlp --slice v5e-8 --spot", &["kaggle has no --spot"]),
+    ("ray mlp --slice h100 --num-slices 2", &["only TPUs have slices", "8*h100"]),
+];
+
 #[test]
 fn mistakes_are_told_before_anything_is_written() {
     let f = Folder::new("cloud-mistakes");
-    let image = "--bucket gs://my-runs --image example.com/systole:1";
-    let cases: [(&str, &[&str]); 31] = [
-        ("aws mlp --slice v5e-8", &["there is no place `aws`", "tpu-vm, gke"]),
-        ("tpu-vm nothing --slice v5e-8", &["nothing", "where: MODEL"]),
-        ("tpu-vm mlp --slice v5e-7", &["no TPU slice `v5e-7`", "v5litepod-8", "where: --slice"]),
-        ("tpu-vm mlp --slice 0*h100", &["not the GPUs of one machine", "8*h100"]),
-        ("tpu-vm mlp --slice h100", &["tpu-vm is for TPU slices here, not for h100", "slurm"]),
-        (
-            "tpu-vm mlp --slice v5e-8 --region mars",
-            &["not known to be in mars", "us-central1", "--zone mars-a"],
-        ),
-        (
-            "tpu-vm mlp --slice v3-32 --region us-central1 --bucket gs://my-runs",
-            &["v3-32 is not known to be in us-central1", "europe-west4"],
-        ),
-        ("tpu-vm mlp --slice v5e-8 --zone mars", &["`mars` is no zone", "us-central1-a"]),
-        ("tpu-vm mlp --slice v5e-8 --region us-west4 --zone us-west1-c", &["no zone of us-west4"]),
-        ("tpu-vm mlp --slice tpu7x-2x2x1", &["tpu7x has no TPU VMs", "systole cloud gke"]),
-        ("tpu-vm mlp --slice v5e-8 --spot", &["needs a bucket", "lose their disks", "gs://NAME"]),
-        ("tpu-vm mlp --slice v5e-16", &["needs a bucket", "all machines must see"]),
-        ("tpu-vm mlp --slice v5e-16 --bucket my-runs", &["no address of a bucket", "gs://NAME"]),
-        ("tpu-vm mlp --slice v5e-16 --bucket gs://a/b", &["a folder in a bucket"]),
-        (
-            "tpu-vm mlp --slice v5e-8 --num-slices 2 --bucket gs://my-runs",
-            &["slices of one machine", "v5e:4x4"],
-        ),
-        ("tpu-vm mlp --slice 2*v5e-16 --num-slices 3 --bucket gs://my-runs", &["another number of slices"]),
-        ("tpu-vm mlp --slice v5e-8 --name My_Run", &["cannot be the name", "small letters"]),
-        ("tpu-vm mlp --slice v5e-8 --image x", &["tpu-vm has no --image"]),
-        (
-            "tpu-vm mine.toml --slice v5p-2048 --bucket gs://my-runs",
-            &["batch of 128 does not divide over the 1024 devices", "--batch-size 1024"],
-        ),
-        ("tpu-vm mlp --slice v5e-8 -- --epoch 3", &["--epoch", "systole help train"]),
-        ("tpu-vm mlp --slice v5e-8 -- --out x", &["--out is given by the place"]),
-        ("gke mlp --slice v5e-8 --bucket gs://my-runs", &["needs a container image", "--image ADDRESS"]),
-        ("gke mlp --slice v2-8 --bucket gs://my-runs --image x", &["GKE has no v2", "tpu-vm"]),
-        ("gke mlp --slice v5e-8 --image x", &["needs a bucket"]),
-        (&format!("vertex mlp --slice v5e-16 --spot {image}"), &["no spot slices of several machines"]),
-        (&format!("vertex mlp --slice v5e-16 --num-slices 2 {image}"), &["has one slice"]),
-        ("slurm mlp --slice v5e-8", &["SLURM is for GPUs here", "8*h100"]),
-        ("slurm mlp --slice h100 --spot", &["slurm has no --spot", "leave --spot out"]),
-        ("colab mlp --slice v5e-8", &["colab has no v5e-8", "v5e-1, v6e-1, t4"]),
-        ("kaggle mlp --slice v5e-8 --spot", &["kaggle has no --spot"]),
-        ("ray mlp --slice h100 --num-slices 2", &["only TPUs have slices", "8*h100"]),
-    ];
-    for (line, parts) in cases {
+    for (line, parts) in MISTAKES {
         write(&f, line, "out").fails(2, &[parts, &["try: "]].concat());
         assert!(!f.path("out").exists(), "{line}");
     }

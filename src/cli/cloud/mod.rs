@@ -64,11 +64,8 @@ impl Run for CloudArgs {
         for (file, path) in files.iter().zip(&paths) {
             screen.line(format!("  {:<width$}  {}", quoted(path), file.what));
         }
-        screen.line(format!(
-            "Nothing was started. Read them, then: cd {} && {}",
-            quoted(&self.out),
-            place.next
-        ));
+        let next = place.next.replace("{}", &quoted(&self.out));
+        screen.line(format!("Nothing was started. Read them, then: {next}"));
         screen.line("docs/guide/cloud.md says what else each place needs, what of this was run, and what only checked.");
         Ok(0)
     }

@@ -31,12 +31,12 @@ static KAGGLE: Place = Place {
     keep: include_str!("kaggle.py"),
 };
 
-pub(crate) fn colab(job: &Job) -> Result<Vec<File>> {
+pub(super) fn colab(job: &Job) -> Result<Vec<File>> {
     let text = COLAB.notebook(job)?;
     Ok(vec![File::new("colab.ipynb", "the notebook: File → Upload notebook", text)])
 }
 
-pub(crate) fn kaggle(job: &Job) -> Result<Vec<File>> {
+pub(super) fn kaggle(job: &Job) -> Result<Vec<File>> {
     let text = KAGGLE.notebook(job)?;
     let is_tpu = matches!(job.chips, Chips::Tpu(..));
     let metadata = json!({
