@@ -170,7 +170,8 @@ fn a_pruned_run_tells_its_zeros() {
 fn a_model_trained_for_eight_bits_brings_its_ranges() {
     let f = Folder::new("tune-eight");
     shades(&f, "two", &[("ant", 10), ("bee", 200)]);
-    let eight = ["--quantize", "--set=quantize.ema_decay=0.8", "--set=quantize.freeze_bn_delay=6", "--epochs=4"];
+    let eight =
+        ["--quantize", "--set=quantize.ema_decay=0.8", "--set=quantize.freeze_bn_delay=6", "--epochs=4"];
     f.run(&[&["train", "two", "--out=eight"][..], &SMALL, &eight].concat()).ok();
     let kept = weights(&f, "eight/two.safetensors");
     assert!(kept.iter().any(|(path, _)| path == "activation/output_max"), "behind the relu");
@@ -218,7 +219,9 @@ fn weights_alone_are_packed_and_channels_taken_out() {
         let out = format!("{bits}.safetensors");
         let args = ["quantize", "base", "--data-dir=two", "--activations=none", "--json"];
         let o = f.run(&[&args[..], &["--weights", bits, "--out", &out]].concat()).ok().json();
-        let sum = |key: &str| o["weights"].as_array().unwrap().iter().map(|w| w[key].as_f64().unwrap()).sum::<f64>();
+        let sum = |key: &str| {
+            o["weights"].as_array().unwrap().iter().map(|w| w[key].as_f64().unwrap()).sum::<f64>()
+        };
         let times = sum("bytes") / sum("packed_bytes");
         assert!(times > 0.8 * most && times < most, "{bits}: {times}");
         let again = f.run(&["evaluate", &out, "--data-dir=two", "--json"]).ok().json();

@@ -113,7 +113,8 @@ impl Config {
     /// With layers that have lost channels, as far as tables of layers say what they are.
     pub fn with_removed(mut self, removed: &[RemovedChannels], model: &Model) -> Config {
         let nodes = &model.architecture().nodes;
-        let is_chain = nodes.len() == self.layers.len() && self.layers.iter().all(|t| !t.contains_key("inputs"));
+        let is_chain =
+            nodes.len() == self.layers.len() && self.layers.iter().all(|t| !t.contains_key("inputs"));
         for (i, table) in self.layers.iter_mut().enumerate() {
             let named = table.get("name").and_then(|name| name.as_str());
             let name = if is_chain { nodes.get(i).map(|node| node.name.as_str()) } else { named };

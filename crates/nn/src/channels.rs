@@ -268,8 +268,9 @@ impl Model {
     pub fn remove_channels(&mut self) -> Result<Vec<RemovedChannels>> {
         if !self.is_built() || self.has_adapters() || self.is_quantized() {
             let what = "channels are removed of built models without adapters and places to round at";
-            return Err(Error::new(ErrorKind::Config, what)
-                .hint("merge_lora() and strip_quantization() first"));
+            return Err(
+                Error::new(ErrorKind::Config, what).hint("merge_lora() and strip_quantization() first")
+            );
         }
         let mut kept: BTreeMap<String, Vec<bool>> = BTreeMap::new();
         for (_, found) in self.architecture.channels() {

@@ -333,8 +333,11 @@ fn wrong_pruning_is_told() {
 /// A network of all that channels go through: two branches that both lose inputs, and a sum that keeps its channels whole.
 fn channelled() -> Model {
     let x = systole_nn::input("x", [8, 8, 3]);
-    let a = x.apply(conv2d(8, 3).padding("same").use_bias(false).name("a")).apply(batch_normalization().name("bn"));
-    let a = a.apply(relu()).apply(depthwise_conv2d(3).depth_multiplier(2).name("deep")).apply(max_pooling2d(2));
+    let a = x
+        .apply(conv2d(8, 3).padding("same").use_bias(false).name("a"))
+        .apply(batch_normalization().name("bn"));
+    let a =
+        a.apply(relu()).apply(depthwise_conv2d(3).depth_multiplier(2).name("deep")).apply(max_pooling2d(2));
     let b = a.apply(conv2d(6, 1).activation("tanh").name("b"));
     let c = a.apply(conv2d(6, 1).name("c"));
     let y = add().on(&[&b, &c]).apply(conv2d(4, 2).padding("same").name("d")).apply(flatten());
@@ -382,6 +385,10 @@ fn channels_are_pruned_and_removed() {
     for part in ["layer b cannot lose channels", "add (Add)", "these can: a, d, e"] {
         assert!(wrong.contains(part), "{part}: {wrong}");
     }
-    assert!(e(pruning.clone().layers(&["f"])).contains("activation"), "{}", e(pruning.clone().layers(&["f"])));
+    assert!(
+        e(pruning.clone().layers(&["f"])).contains("activation"),
+        "{}",
+        e(pruning.clone().layers(&["f"]))
+    );
     assert!(e(pruning.global(true)).contains("layer by layer"));
 }
