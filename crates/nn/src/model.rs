@@ -157,12 +157,17 @@ impl Model {
     pub fn build(&mut self, inputs: &[TensorType]) -> Result<()> {
         self.architecture.check()?;
         let mut architecture = with_inputs(&self.architecture, inputs)?;
-        if let Some(quantize) = self.compile_config().and_then(|c| c.quantize.as_ref()) {
+        let quantize = self.compile_config().and_then(|c| c.quantize.clone());
+        if let Some(quantize) = &quantize {
             architecture = architecture.without_quantizers().quantized(quantize)?;
         }
         let precision = self.compiled.as_ref().map_or(Precision::Float32, |c| c.config.precision);
         let built = infer(&architecture, precision)?;
         self.architecture = Arc::new(architecture);
+        if let Some(config) = self.compile_config().filter(|_| quantize.is_some()).cloned() {
+            // Its steps were made of the layers without places to round at.
+            self.adopt_config(config)?;
+        }
         self.predicts = None;
         self.rows = built.rows;
         self.outputs = built.outputs;
