@@ -576,6 +576,8 @@ fn what_messages_name_exists() {
         "--quiet",
         "--dest",
         "--only-binary",
+        "--working-dir",
+        "--version",
         "--logdir",
     ];
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
