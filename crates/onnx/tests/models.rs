@@ -77,7 +77,7 @@ fn differs(made: &[Literal], expected: &[Literal]) -> Option<String> {
             return Some(format!("result {k} is {}, not {}", y.ty(), e.ty()));
         }
         for (a, b) in y.to_f64s().into_iter().zip(e.to_f64s()) {
-            if !((a - b).abs() <= 1e-5 * (1.0 + b.abs())) {
+            if a.is_nan() || (a - b).abs() > 1e-5 * (1.0 + b.abs()) {
                 return Some(format!("result {k} has {a} where {b} is right"));
             }
         }

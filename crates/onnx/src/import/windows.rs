@@ -161,12 +161,12 @@ pub(super) fn conv_transpose(c: &mut Call) -> Makes {
     let wanted = wanted.as_deref().map(|s| &s[s.len().saturating_sub(n)..]);
     let same = c.word("auto_pad", "NOTSET");
     let mut padding = Vec::new();
-    for i in 0..n {
+    for (i, &own) in input.iter().enumerate() {
         let more = more.get(i).copied().unwrap_or(0) as i64;
-        let whole = (input[i] as i64 - 1) * moves.strides[i] as i64 + moves.reach(i) + more;
+        let whole = (own as i64 - 1) * moves.strides[i] as i64 + moves.reach(i) + more;
         let size = match wanted.and_then(|s| s.get(i)) {
             Some(&size) => Some(size as i64),
-            None => same.starts_with("SAME").then(|| (input[i] * moves.strides[i]) as i64),
+            None => same.starts_with("SAME").then(|| (own * moves.strides[i]) as i64),
         };
         let [low, high] = match size {
             Some(size) => {
@@ -220,11 +220,11 @@ pub(super) fn average_pool(c: &mut Call) -> Makes {
         return made(y, true);
     }
     let mut whole = 1.0;
-    for i in 0..input.len() {
+    for (i, &own) in input.iter().enumerate() {
         let places = y.shape()[i + 1];
         c.spend(places)?;
         let counts: Vec<f64> =
-            (0..places).map(|out| seen(&moves, i, input[i] as i64, out, counts_padding)).collect();
+            (0..places).map(|out| seen(&moves, i, own as i64, out, counts_padding)).collect();
         let first = counts.first().copied().unwrap_or(1.0);
         if counts.iter().all(|n| *n == first) {
             whole *= first;
