@@ -166,14 +166,14 @@ fn tensor_json(t: &Tensor) -> Value {
 
 /// A file at work.
 enum Runner {
-    Fast(Program),
+    Fast(Box<Program>),
     Reference(Model),
 }
 
 impl Runner {
     fn new(model: Model) -> Result<Runner> {
         Ok(match engine() {
-            Engine::Fast => Runner::Fast(Program::new(model, &Settings::from_knobs()?)?),
+            Engine::Fast => Runner::Fast(Box::new(Program::new(model, &Settings::from_knobs()?)?)),
             Engine::Reference => Runner::Reference(model),
         })
     }
