@@ -631,7 +631,7 @@ fn single_products() -> Vec<Net> {
         Net::chain("conv2d by two", vec![conv2d(5, 3).strides(2).activation("relu")], picture),
         normalised("conv2d normalised", conv2d(5, 3)),
         normalised("depthwise normalised", depthwise_conv2d(3).padding("same")),
-        Net::chain("conv2d_transpose", vec![conv2d_transpose(4, 3).activation("relu")], picture),
+        Net::chain("conv2d_transpose", vec![conv2d_transpose(4, 3)], picture),
         Net::chain("conv1d", vec![conv1d(6, 3).activation("relu")], &[9, 4]),
     ]
 }
@@ -652,8 +652,10 @@ fn int8_files_say_what_was_trained_to_within_a_level() {
             let most = apart.iter().copied().fold(0.0, f32::max);
             let mean = apart.iter().sum::<f32>() / apart.len() as f32;
             println!("{} {:?}: {most} levels at most, {mean} in the mean", net.name, quantize.ranges);
-            // A value between two levels may fall to the other side, which what comes after multiplies.
-            if is_one && most > 1.01 || mean > 1.0 {
+            // Biases are rounded in the file alone, so that a value may fall to the neighbouring level, which what comes after
+            // multiplies: by how much depends on how coarse the levels are, which learned steps decide themselves.
+            let is_learned = quantize.ranges == QuantizeRanges::Learned;
+            if is_one && most > 1.01 || !is_one && !is_learned && mean > 1.0 {
                 wrong.push(format!("{} {:?}: {most} levels, {mean}", net.name, quantize.ranges));
             }
         }
