@@ -204,7 +204,7 @@ fn weights_alone_are_packed_and_channels_taken_out() {
     assert!(done.err.contains("Channels that are left: conv2d 2 of 4"), "{}", done.err);
     let o = done.json();
     assert_eq!(o["pruning"]["channels"][2]["after"], 4, "{o}");
-    for file in ["narrow/two.safetensors", "narrow/two-best.safetensors"] {
+    for file in ["narrow/two.safetensors", "narrow/two.best.safetensors"] {
         let kernel = weights(&f, file).into_iter().find(|(path, _)| path == "conv2d_1/kernel").unwrap().1;
         assert_eq!(kernel.shape().dims(), [3, 3, 2, 2], "{file}");
     }

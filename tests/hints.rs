@@ -577,6 +577,8 @@ fn what_messages_name_exists() {
         "--dest",
         "--only-binary",
         "--working-dir",
+        "--retry",
+        "--cacert",
         "--version",
         "--logdir",
     ];
@@ -588,7 +590,9 @@ fn what_messages_name_exists() {
     let (mut lost, mut keys) = (Vec::new(), BTreeSet::new());
     for (path, text) in &files {
         for literal in literals(text).iter().filter(|l| l.contains(' ') && !l.contains("var(--")) {
-            for word in literal.split([' ', '`', ',', ';', '(', ')', '=']).filter(|w| w.starts_with("--")) {
+            for word in
+                literal.split([' ', '\n', '`', ',', ';', '(', ')', '=']).filter(|w| w.starts_with("--"))
+            {
                 let name = word.trim_end_matches(['.', ':', '?', '…', '\\', 'n']);
                 let full = word.trim_end_matches(['.', ':', '?', '…', '\\']);
                 let is_there = |n: &str| options.contains(n) || others.contains(&n);

@@ -162,9 +162,9 @@ fn plan(architecture: &Architecture, options: &Quantize) -> Result<Vec<Quantizer
             value.is_float = true;
         }
     }
-    for i in 0..nodes.len() {
+    for (i, node) in nodes.iter().enumerate() {
         let before = plan.values.len();
-        let y = plan.node(i).at(|| format!("layer {}", nodes[i].name))?;
+        let y = plan.node(i).at(|| format!("layer {}", node.name))?;
         let more = architecture.readers(NodeInput::Layer(i));
         let value = &mut plan.values[y];
         let is_new = y >= before;

@@ -79,7 +79,7 @@ pub(super) fn standardized(b: &mut Builder, name: &str, x: usize, of: &Moments) 
     let small = b.floats(format!("{name}/epsilon"), [1], &[of.epsilon as f32])?;
     let sum = b.apply(&format!("{name}/sum"), Op::Add, &[variance, small], narrow.clone());
     let factor = b.apply(&format!("{name}/rsqrt"), Op::Rsqrt, &[sum], narrow);
-    let mut y = b.apply(&name, Op::Mul, &[centred, factor], dims.clone());
+    let mut y = b.apply(name, Op::Mul, &[centred, factor], dims.clone());
     if let Some(gamma) = &of.gamma {
         let gamma = b.floats(format!("{name}/gamma"), [gamma.len()], gamma)?;
         y = b.apply(&format!("{name}/scaled"), Op::Mul, &[y, gamma], dims.clone());
