@@ -183,7 +183,11 @@ unsafe fn pool<L: Lanes>(p: &PoolRow<'_>) {
             unsafe {
                 let sum = sum_of_one::<L>(p.rows, inside);
                 let y = ends.sixteen::<L>(0).of(L::load(ends.bias.as_ptr()).add(L::splat(sum)));
-                y.narrow(p.to.add(ox), 1);
+                // Not `narrow(…, 1)`: of a masked store whose mask is known to be 1 the compiler (LLVM of Rust 1.95) makes one
+                // of four bytes.
+                let mut lanes = [0i32; 16];
+                y.store(lanes.as_mut_ptr());
+                p.to.add(ox).write(lanes[0] as i8);
             }
             continue;
         }
