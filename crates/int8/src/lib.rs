@@ -1,6 +1,6 @@
 //! `.tflite` graphs compiled for the CPU engine: what the interpreter of `systole-tflite` computes, to the bit, and fast.
 //!
-//! Operators on int8 get a form that the engine's kernels compute ([`forms`]): weights are packed once, samples of a batch go
+//! Operators on int8 get a form that the engine's kernels compute (`forms`): weights are packed once, samples of a batch go
 //! through the graph together, threads share them. An operator without one (floats, and what is rare) is computed by the
 //! interpreter's kernel, sample by sample. Forms are chosen only where all that the interpreter checks is known to hold; what
 //! is wrong with a file is told by the interpreter, too.
