@@ -15,13 +15,14 @@ pub(crate) const NARROW: f64 = 127.0;
 /// `inputs` within the range, to `min` and `max` from what lies below and above. `narrow_range` leaves the lowest level out.
 ///
 /// ```
-/// use systole_ir::{DType::F32, GraphBuilder, Literal, TensorType, evaluate};
+/// use systole_ir::{DType::F32, GraphBuilder, Literal, TensorType, interp};
 /// use systole_nn::fake_quant_with_min_max_vars;
 /// let g = GraphBuilder::new("levels");
 /// let x = g.parameter(TensorType::new(F32, [3]), "x");
 /// let y = fake_quant_with_min_max_vars(&x, &g.scalar(F32, 0.0), &g.scalar(F32, 25.5), 8, false);
 /// let x = Literal::from_slice([3], &[1.24f32, -3.0, 99.0])?;
-/// assert_eq!(evaluate(&*g.finish(&[y])?, &[x])?[0].to_f32s(), [1.2, 0.0, 25.5]);
+/// let graph = g.finish(&[y])?;
+/// assert_eq!(interp::run(&graph, &[&x])?[0].to_f32s(), [1.2, 0.0, 25.5]);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 #[track_caller]

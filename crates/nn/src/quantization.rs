@@ -31,7 +31,8 @@ use systole_ir::{Error, ErrorKind, Result, ResultExt};
 /// model.fit(&data, Fit { epochs: 2, ..Default::default() })?;
 /// let ranges = model.trained_ranges()?.unwrap();
 /// assert_eq!(ranges.places[0].place, "input");
-/// assert_eq!(ranges.places[0].range, (0.0, 7.0));
+/// // The first batch has values up to 3, the others bring it on a little.
+/// assert!(ranges.places[0].range.0 == 0.0 && ranges.places[0].range.1 > 3.0);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
