@@ -42,13 +42,14 @@ impl Layer for ModelOutput {
 ///
 /// ```
 /// use systole_ir::DType::F32;
-/// use systole_nn::{input, layers::{dense, LayerSpec}, Architecture, Model};
+/// use systole_nn::{input, layers::{dense, model_output, LayerSpec}, Architecture, Model};
 /// let x = input("x", [8]);
 /// let hidden = x.apply(dense(4));
 /// let encoder = Architecture::functional(&[x], [&hidden.apply(dense(2)), &hidden.apply(dense(3))])?;
 /// let picture = input("picture", [8]);
-/// let [mean, spread] = &picture.apply_all(LayerSpec::from(encoder).name("encoder"))[..] else { panic!() };
-/// let model = Model::functional(&[picture], [mean, spread])?;
+/// let mean = picture.apply(LayerSpec::from(encoder).name("encoder"));
+/// let spread = mean.apply(model_output(1)); // as Symbol::apply_all gives it
+/// let model = Model::functional(&[picture], [&mean, &spread])?;
 /// assert!(model.summary().contains("ModelOutput"));
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
