@@ -82,12 +82,13 @@ fn measured(
     let batch = config.samples_per_step();
     let most = args.test_samples.map_or(1000, |n| n as usize);
     let steps = Some(most.div_ceil(batch.max(1)));
+    let there = config.data.test_samples.map_or(data.test_len, |n| data.test_len.min(n as usize));
     let loss = before.compile_config().map(|c| c.loss.clone());
     let is_tokens = |loss: &Loss| matches!(loss.base(), Loss::SparseCategoricalCrossentropy { .. });
     Ok(Found {
         before: before.evaluate_steps(&test, steps)?,
         after: after.evaluate_steps(&test, steps)?,
-        samples: most.next_multiple_of(batch.max(1)).min(data.test_len),
+        samples: most.next_multiple_of(batch.max(1)).min(there),
         is_text: data.language.is_some() && loss.as_ref().is_some_and(is_tokens),
     })
 }
