@@ -5,7 +5,8 @@ use super::Config;
 use serde::{Deserialize, Deserializer, Serializer, de};
 use std::sync::Arc;
 use systole_dist::Strategy;
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::knobs::{self, told_bytes};
+use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{BatchSizeFinder, Compile, Model, needed_by_step};
 use systole_runtime::{Backend, Executable, backend};
 
@@ -45,14 +46,14 @@ impl Config {
         let (unit, memory) = (plan.devices, plan.memory as u64);
         let found = BatchSizeFinder::default().search(unit, memory, |batch| plan.needs(batch)).map_err(at)?;
         let (batch, needed) = (found.batch_size, found.needed as f64);
-        let memory = told(plan.memory as f64);
+        let memory = told_bytes(plan.memory as f64);
         self.fit.batch_size = batch;
         let why =
             if found.is_most { "larger ones are not chosen" } else { "twice as many samples would not fit" };
         let (by, whose) = (plan.by(), plan.whose);
         self.fit.batch_reason = Some(format!(
             "Batch: {batch} samples, by {by}: a step needs {} of the {memory} that {whose}; {why}",
-            told(needed)
+            told_bytes(needed)
         ));
         Ok(())
     }
@@ -135,11 +136,4 @@ fn compiled(config: &Config, device: &Arc<dyn Backend>, strategy: Strategy) -> R
     model.compile(Compile { backend: Some(device.clone()), strategy, ..compile })?;
     model.build(&sample)?;
     Ok(model)
-}
-
-fn told(bytes: f64) -> String {
-    match bytes / f64::from(1 << 20) {
-        mib if mib < 1024.0 => format!("{mib:.0} MiB"),
-        mib => format!("{:.1} GiB", mib / 1024.0),
-    }
 }

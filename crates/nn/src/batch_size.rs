@@ -1,6 +1,7 @@
 //! The largest batch whose training step fits into memory, by what the device's compiler says that steps need. No step is run.
 
 use crate::model::Model;
+use systole_ir::knobs::told_bytes;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::Executable;
 
@@ -68,7 +69,8 @@ impl BatchSizeFinder {
         if needed > usable {
             let each = if unit > 1 { " for each device" } else { "" };
             let what = format!("not even a batch of one sample{each} fits into memory");
-            let why = format!("its training step needs {}, of {}", told(needed), told(memory as f64));
+            let why =
+                format!("its training step needs {}, of {}", told_bytes(needed), told_bytes(memory as f64));
             let e = Error::new(ErrorKind::Unsupported, what).because(why);
             return Err(e.hint("take a smaller model or input"));
         }
@@ -128,12 +130,5 @@ pub fn needed_by_step(step: &dyn Executable, plans_arena: bool) -> Result<f64> {
             Err(Error::new(ErrorKind::Unsupported, "the device's compiler does not say what a step needs"))
         }
         (false, bytes) => Ok(bytes as f64),
-    }
-}
-
-fn told(bytes: f64) -> String {
-    match bytes / f64::from(1 << 20) {
-        mib if mib < 1024.0 => format!("{mib:.0} MiB"),
-        mib => format!("{:.1} GiB", mib / 1024.0),
     }
 }
