@@ -5,9 +5,9 @@ use super::Config;
 use serde::{Deserialize, Deserializer, Serializer, de};
 use std::sync::Arc;
 use systole_dist::Strategy;
-use systole_ir::knobs::{self, told_bytes};
+use systole_ir::knobs;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::{BatchSizeFinder, Compile, Model, needed_by_step};
+use systole_nn::{BatchSizeFinder, Compile, Model, needed_by_step, told_bytes};
 use systole_runtime::{Backend, Executable, backend};
 
 /// What stands for `auto` until the batch is chosen.

@@ -194,19 +194,6 @@ impl Knob {
     }
 }
 
-/// A number of bytes as people read it.
-///
-/// ```
-/// use systole_base::knobs::told_bytes;
-/// assert_eq!((told_bytes(4e6), told_bytes(3e9)), ("4 MiB".into(), "2.8 GiB".into()));
-/// ```
-pub fn told_bytes(bytes: f64) -> String {
-    match bytes / f64::from(1 << 20) {
-        mib if mib < 1024.0 => format!("{mib:.0} MiB"),
-        mib => format!("{:.1} GiB", mib / 1024.0),
-    }
-}
-
 /// The number of bytes that `1000000`, `512MiB` or `1.5 GB` stands for.
 ///
 /// ```

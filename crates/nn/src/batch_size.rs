@@ -1,7 +1,6 @@
 //! The largest batch whose training step fits into memory, by what the device's compiler says that steps need. No step is run.
 
 use crate::model::Model;
-use systole_ir::knobs::told_bytes;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::Executable;
 
@@ -130,5 +129,18 @@ pub fn needed_by_step(step: &dyn Executable, plans_arena: bool) -> Result<f64> {
             Err(Error::new(ErrorKind::Unsupported, "the device's compiler does not say what a step needs"))
         }
         (false, bytes) => Ok(bytes as f64),
+    }
+}
+
+/// A number of bytes as people read it.
+///
+/// ```
+/// use systole_nn::told_bytes;
+/// assert_eq!((told_bytes(4e6), told_bytes(3e9)), ("4 MiB".into(), "2.8 GiB".into()));
+/// ```
+pub fn told_bytes(bytes: f64) -> String {
+    match bytes / f64::from(1 << 20) {
+        mib if mib < 1024.0 => format!("{mib:.0} MiB"),
+        mib => format!("{:.1} GiB", mib / 1024.0),
     }
 }

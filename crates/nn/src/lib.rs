@@ -75,7 +75,7 @@ pub use architecture::{
 };
 pub use backup::{BackupAndRestore, RunPlace};
 pub use batch::{Batch, LABEL_FIELDS, WEIGHT_FIELD};
-pub use batch_size::{BatchSizeFinder, BatchSizeFound, needed_by_step};
+pub use batch_size::{BatchSizeFinder, BatchSizeFound, needed_by_step, told_bytes};
 pub use best::KeepBest;
 pub use channels::RemovedChannels;
 pub use compile::{Compile, TrainState};
