@@ -195,6 +195,34 @@ impl Runner {
         Ok((results, began.elapsed().as_secs_f64() * 1e3))
     }
 
+    /// Where the time of a run goes, if `--profile` asks for it: the ten operators that take most of it, or all.
+    fn profile(&self, inputs: &[Literal]) -> Result<Option<String>> {
+        let (Runner::Fast(program), asked) = (self, systole_ir::knobs::PROFILE.get()) else {
+            return Ok(None);
+        };
+        if asked.is_empty() {
+            return Ok(None);
+        }
+        // The second of two: in the first, memory is new.
+        program.run_timed(&[inputs])?;
+        let (_, times) = program.run_timed(&[inputs])?;
+        let (model, whole) = (program.model(), times.iter().sum::<std::time::Duration>());
+        let mut all: Vec<_> = model.operators.iter().zip(program.forms()).zip(&times).collect();
+        if asked != "kernels" {
+            all.sort_by_key(|(_, time)| std::cmp::Reverse(**time));
+            all.truncate(10);
+        }
+        let mut rows = vec![["Op", "form", "makes", "of", "ms", "share"].map(String::from).to_vec()];
+        for ((o, form), time) in all {
+            let made = o.outputs.first().and_then(|&i| model.tensors.get(i));
+            let (name, ty) = made.map_or_else(Default::default, |t| (t.name.clone(), t.ty.to_string()));
+            let share = 100.0 * time.as_secs_f64() / whole.as_secs_f64().max(1e-12);
+            let ms = format!("{:.3}", time.as_secs_f64() * 1e3);
+            rows.push(vec![o.op.name().into(), form.into(), name, ty, ms, format!("{share:.1} %")]);
+        }
+        Ok(Some(format!("one run, {:.3} ms:\n{}", whole.as_secs_f64() * 1e3, table(&rows))))
+    }
+
     /// How it computes its operators.
     fn told(&self) -> String {
         match self {
@@ -224,6 +252,7 @@ pub(crate) fn run(
     let inputs = inputs(&model, args)?;
     let runner = Runner::new(model).at(|| name.to_string())?;
     let (results, first) = runner.timed(&inputs).at(|| name.to_string())?;
+    let profile = runner.profile(&inputs).at(|| name.to_string())?;
     let mut times = (0..repeat).map(|_| Ok(runner.timed(&inputs)?.1)).collect::<Result<Vec<f64>>>()?;
     times.sort_by(f64::total_cmp);
     let stored = |(i, y): (usize, &Literal)| {
@@ -250,6 +279,9 @@ pub(crate) fn run(
     }
     screen.detail(format!("{name} on {}: {}, ran in {first:.3} ms", runner.device(), runner.told()));
     spread(&times).into_iter().for_each(|s| screen.line(s.to_string()));
+    if let Some(table) = profile {
+        screen.line(table.trim_end());
+    }
     let names: Vec<String> = results.iter().enumerate().map(|(i, y)| format!("out{i} {}", y.ty())).collect();
     match output {
         Some(path) => screen.line(format!("{}: {}", path.display(), names.join(", "))),

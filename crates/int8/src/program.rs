@@ -3,7 +3,9 @@
 use crate::forms::{Context, Form, choose};
 use crate::plan::{Home, Plan, Segment, Uses};
 use crate::site::Site;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_cpu::int8::Unit;
 use systole_cpu::{Level, Team};
@@ -50,6 +52,9 @@ struct Step {
     way: Way,
 }
 
+/// Nanoseconds of each operator.
+type Times = Vec<AtomicU64>;
+
 /// The outputs of some samples.
 type Made = Result<Vec<Vec<Literal>>>;
 
@@ -63,7 +68,7 @@ pub struct Program {
     /// Whether all is left to the interpreter, sample by sample.
     is_plain: bool,
     /// Memory that no run has at the moment.
-    free: Mutex<Vec<Vec<Vec<u8>>>>,
+    free: Mutex<Vec<Vec<Slot>>>,
 }
 
 impl Program {
@@ -135,6 +140,20 @@ impl Program {
     /// # Errors
     /// As of [`Program::run`].
     pub fn run_all(&self, samples: &[&[Literal]]) -> Result<Vec<Vec<Literal>>> {
+        self.run_with(samples, None)
+    }
+
+    /// As [`Program::run_all`], and the time of each operator: of all threads that ran samples of their own together.
+    ///
+    /// # Errors
+    /// As of [`Program::run`].
+    pub fn run_timed(&self, samples: &[&[Literal]]) -> Result<(Vec<Vec<Literal>>, Vec<Duration>)> {
+        let times: Times = self.ways.iter().map(|_| AtomicU64::new(0)).collect();
+        let made = self.run_with(samples, Some(&times))?;
+        Ok((made, times.into_iter().map(|ns| Duration::from_nanos(ns.into_inner())).collect()))
+    }
+
+    fn run_with(&self, samples: &[&[Literal]], times: Option<&Times>) -> Result<Vec<Vec<Literal>>> {
         samples.iter().try_for_each(|inputs| self.check(inputs))?;
         let interpreter = Interpreter::new(&self.model)?;
         let team = &self.settings.team;
@@ -143,7 +162,7 @@ impl Program {
         let parts: Vec<&[&[Literal]]> = samples.chunks(each).collect();
         let made: Vec<Mutex<Option<Made>>> = parts.iter().map(|_| Mutex::new(None)).collect();
         let one = |n: usize| {
-            let found = self.part(parts[n], &interpreter);
+            let found = self.part(parts[n], &interpreter, times);
             *made[n].lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
         };
         if parts.len() < team.threads() {
@@ -179,7 +198,7 @@ impl Program {
     }
 
     /// Runs some samples through all segments.
-    fn part(&self, samples: &[&[Literal]], interpreter: &Interpreter) -> Made {
+    fn part(&self, samples: &[&[Literal]], interpreter: &Interpreter, times: Option<&Times>) -> Made {
         if self.is_plain {
             return samples.iter().map(|inputs| interpreter.run(inputs)).collect();
         }
@@ -187,7 +206,8 @@ impl Program {
         let mut run = Run {
             program: self,
             interpreter,
-            slots: memory.unwrap_or_else(|| vec![Vec::new(); self.plan.slots.len()]),
+            times,
+            slots: memory.unwrap_or_else(|| self.plan.slots.iter().map(|_| Slot::default()).collect()),
         };
         let made = run.samples(samples);
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(run.slots);
@@ -215,11 +235,40 @@ fn uses(model: &Model, step: &Step, root: &[usize]) -> Uses {
     Uses { reads, makes: o.outputs.clone() }
 }
 
+/// Bytes of a line of the cache: rows that begin on one are read at once.
+const LINE: usize = 64;
+
+/// Memory that begins on a line.
+#[derive(Default)]
+struct Slot {
+    memory: Vec<u8>,
+    from: usize,
+}
+
+impl Slot {
+    /// Makes room for so many bytes.
+    fn reserve(&mut self, bytes: usize) {
+        if self.memory.len() < bytes + LINE {
+            self.memory = vec![0; bytes + LINE];
+            self.from = self.memory.as_ptr().align_offset(LINE).min(LINE);
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.memory.get(self.from..).unwrap_or_default()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.memory.get_mut(self.from..).unwrap_or_default()
+    }
+}
+
 /// One run of a part of the samples.
 struct Run<'a> {
     program: &'a Program,
     interpreter: &'a Interpreter<'a>,
-    slots: Vec<Vec<u8>>,
+    times: Option<&'a Times>,
+    slots: Vec<Slot>,
 }
 
 /// Samples that a step is run on.
@@ -241,15 +290,13 @@ impl Run<'_> {
     fn samples(&mut self, samples: &[&[Literal]]) -> Made {
         let (model, plan) = (&self.program.model, &self.program.plan);
         for (slot, bytes) in self.slots.iter_mut().zip(&plan.slots) {
-            if slot.len() < bytes * samples.len() {
-                slot.resize(bytes * samples.len(), 0);
-            }
+            slot.reserve(bytes * samples.len());
         }
         for (n, &t) in model.inputs.iter().enumerate() {
             let Some(home) = plan.homes[t] else { continue };
             for (s, inputs) in samples.iter().enumerate() {
                 let place = home.place(Part { from: s, samples: 1 });
-                self.slots[home.slot][place].copy_from_slice(inputs[n].bytes());
+                self.slots[home.slot].bytes_mut()[place].copy_from_slice(inputs[n].bytes());
             }
         }
         for segment in &plan.segments {
@@ -260,7 +307,7 @@ impl Run<'_> {
             match (plan.homes[t], &tensor.data) {
                 (Some(home), _) => {
                     let place = home.place(Part { from: s, samples: 1 });
-                    Literal::from_bytes(tensor.ty.clone(), &self.slots[home.slot][place])
+                    Literal::from_bytes(tensor.ty.clone(), &self.slots[home.slot].bytes()[place])
                 }
                 (None, Some(data)) => Ok(data.clone()),
                 (None, None) => Err(Error::new(ErrorKind::Bug, format!("nothing made output tensor {t}"))),
@@ -273,10 +320,14 @@ impl Run<'_> {
         for from in (0..samples).step_by(segment.samples) {
             let part = Part { from, samples: segment.samples.min(samples - from) };
             for step in &self.program.steps[segment.steps.clone()] {
+                let began = self.times.map(|_| Instant::now());
                 match &step.way {
                     Way::Alias => {}
                     Way::Forms(forms) => self.forms(step.operator, forms, part),
                     Way::Interpreter => self.interpreted(step.operator, part)?,
+                }
+                if let Some((began, time)) = began.zip(self.times.and_then(|t| t.get(step.operator))) {
+                    time.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
                 }
             }
         }
@@ -286,7 +337,7 @@ impl Run<'_> {
     /// The bytes of an operand: of a constant once, else of each sample.
     fn operand(&self, t: usize, part: Part) -> &[u8] {
         match (self.program.plan.homes[t], &self.program.model.tensors[t].data) {
-            (Some(home), _) => self.slots[home.slot].get(home.place(part)).unwrap_or_default(),
+            (Some(home), _) => self.slots[home.slot].bytes().get(home.place(part)).unwrap_or_default(),
             (None, Some(data)) => data.bytes(),
             (None, None) => &[],
         }
@@ -300,7 +351,7 @@ impl Run<'_> {
             let mut slot = std::mem::take(&mut self.slots[home.slot]);
             let inputs = o.inputs.iter().map(|t| t.map_or(&[][..], |t| self.operand(t, part))).collect();
             let cx = Context { team: &program.settings.team, samples: part.samples, inputs };
-            form.run(&cx, &mut slot[home.place(part)]);
+            form.run(&cx, &mut slot.bytes_mut()[home.place(part)]);
             self.slots[home.slot] = slot;
         }
     }
@@ -316,7 +367,7 @@ impl Run<'_> {
                     (Some(data), _) => Some(data.clone()),
                     (None, Some(home)) => {
                         let from = home.place(part).start + s * home.bytes;
-                        let bytes = &self.slots[home.slot][from..from + home.bytes];
+                        let bytes = &self.slots[home.slot].bytes()[from..from + home.bytes];
                         Some(Literal::from_bytes(tensor.ty.clone(), bytes)?)
                     }
                     (None, None) => None,
@@ -326,7 +377,7 @@ impl Run<'_> {
             for (&t, y) in o.outputs.iter().zip(&made) {
                 let Some(home) = program.plan.homes[t] else { continue };
                 let from = home.place(part).start + s * home.bytes;
-                self.slots[home.slot][from..from + home.bytes].copy_from_slice(y.bytes());
+                self.slots[home.slot].bytes_mut()[from..from + home.bytes].copy_from_slice(y.bytes());
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use crate::int8::chunks::in_chunks;
 use crate::int8::unit::Unit;
 use crate::machine::team::Team;
-use crate::simd::int8::sums::{self, Both, Factor};
+use crate::simd::int8::sums::{self, Both, Factor, Linear};
 
 /// Elements of a part that a thread takes.
 const PART: usize = 1 << 14;
@@ -43,7 +43,7 @@ pub fn table_of_pairs(team: &Team, entries: &[i8; 65536], a: &[i8], b: &[i8], in
 
 /// A sum or difference of two tensors of one shape.
 #[derive(Clone, Copy, Debug)]
-pub struct Addition(sums::Addition);
+pub struct Addition(sums::Addition, Option<Linear>);
 
 impl Addition {
     /// `zeros` and `factors` (multiplier and shift) of both operands, which get 20 bits more; `factor` of their sum. `None`: where
@@ -62,7 +62,12 @@ impl Addition {
         let holds = zeros.iter().all(|z| (-128..=127).contains(z));
         let factors = [below_1(factors[0])?, below_1(factors[1])?];
         let own = sums::Addition { zeros, factors, is_difference, factor: below_1(factor)?, zero, low, high };
-        holds.then_some(Addition(own))
+        holds.then(|| Addition(own, Linear::of(&own)))
+    }
+
+    /// Whether a formula of whole numbers gives the same for all bytes.
+    pub fn is_linear(&self) -> bool {
+        self.1.is_some()
     }
 
     /// `a: i8[N], b: i8[N] → y: i8[N]`.
@@ -72,7 +77,7 @@ impl Addition {
         in_chunks(team, y, PART, a.len() as f64 * 0.3, |n, y| {
             let x = [&a[n * PART..], &b[n * PART..]].map(<[i8]>::as_ptr);
             // SAFETY: a unit's level is the machine's; the operands are as long as the result.
-            unsafe { kernel(&Both { how: &self.0, x, n: y.len(), to: y.as_mut_ptr() }) };
+            unsafe { kernel(&Both { how: &self.0, linear: self.1, x, n: y.len(), to: y.as_mut_ptr() }) };
         });
     }
 }

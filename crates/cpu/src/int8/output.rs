@@ -55,11 +55,20 @@ pub(super) fn ends(output: &Output, start: &[i32], bounds: &[i64]) -> Option<End
             if !all.iter().zip(bounds).all(holds) {
                 return None;
             }
+            // The zero point is added before the division where no sum becomes too large by it.
+            let more = |right: i32| i64::from(half(right)) + (i64::from(output.zero) << right);
+            let has_room = |(&(_, shift), &bound): (&(i32, i32), &i64)| {
+                (bound << shift.max(0)) + more((-shift).max(0)).abs() < LIMIT
+            };
+            let has_zero = all.iter().zip(bounds).all(has_room);
+            let start = |right: i32| if has_zero { more(right) as i32 } else { half(right) };
             let [left, right] =
                 [1, -1].map(|sign| all.iter().map(|s| (sign * s.1).max(0)).collect::<Vec<_>>());
             Scaled::Fixed {
                 is_shifted: left.iter().any(|l| *l > 0),
-                half: in_panels(right.iter().map(|r| half(*r)).collect()),
+                is_bounded: output.low >= output.zero,
+                has_zero,
+                half: in_panels(right.iter().map(|r| start(*r)).collect()),
                 some: in_panels(right.iter().map(|r| -i32::from(*r > 0)).collect()),
                 multiplier: in_panels(all.iter().map(|s| s.0).collect()),
                 left: in_panels(left),

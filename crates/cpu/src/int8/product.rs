@@ -350,7 +350,10 @@ impl Work<'_> {
                     to.add(2 * k).write_bytes(0, pitch - 2 * k);
                 } else {
                     row(i, to.cast());
-                    to.add(k).write_bytes(0, pitch - k);
+                    // Tiles multiply what follows by zeros.
+                    if p.unit.form() != Form::Signed {
+                        to.add(k).write_bytes(0, pitch - k);
+                    }
                 }
             }
         }

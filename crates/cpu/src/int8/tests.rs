@@ -223,6 +223,43 @@ fn sums_and_tables_are_taken_element_by_element() {
             assert!(y == expected, "{unit:?}");
         }
     }
+    // Pairs of all bytes: halves on both sides of zero, a factor too large for a formula, drawn ones.
+    let all: [Vec<i8>; 2] =
+        [|i: u32| (i >> 8) as i8, |i: u32| i as i8].map(|of| (0..1 << 16).map(of).collect());
+    let mut shorter = 0;
+    for n in 0..12 {
+        let part = 0.5f64.powi(20);
+        let mut real = || f64::from(stream.range(0.1, 0.99));
+        let own = match n {
+            0 => [0.5, 0.5, part],
+            1 => [0.9, 0.8, 0.9],
+            _ => [real(), real(), real() * 1.9 * part],
+        };
+        let factors = own.map(quantize_multiplier);
+        let zeros = if n == 0 { [0, 0] } else { [(); 2].map(|()| stream.below(256) as i32 - 128) };
+        let (zero, low) =
+            if n == 0 { (0, -128) } else { (stream.below(100) as i32 - 50, -128 + 40 * (n % 3)) };
+        let sum =
+            Addition::new(zeros, [factors[0], factors[1]], n % 4 == 3, factors[2], (zero, low, 127)).unwrap();
+        assert!(n != 1 || !sum.is_linear());
+        shorter += u32::from(sum.is_linear());
+        let one = |q: i8, i: usize| {
+            multiply_by_quantized_multiplier((i32::from(q) - zeros[i]) << 20, factors[i].0, factors[i].1)
+        };
+        let expected: Vec<i8> = (all[0].iter().zip(&all[1]))
+            .map(|(a, b)| {
+                let both = if n % 4 == 3 { one(*a, 0) - one(*b, 1) } else { one(*a, 0) + one(*b, 1) };
+                (multiply_by_quantized_multiplier(both, factors[2].0, factors[2].1) + zero).clamp(low, 127)
+                    as i8
+            })
+            .collect();
+        for unit in units() {
+            let mut y = vec![0; 1 << 16];
+            sum.run(unit, &team, &all[0], &all[1], &mut y);
+            assert!(y == expected, "{unit:?}, case {n}, linear: {}", sum.is_linear());
+        }
+    }
+    assert!(shorter >= 6, "{shorter} of 11 sums have a formula");
     let entries: Vec<i8> = (0..65536u32).map(|i| (i.wrapping_mul(40503) >> 7) as i8).collect();
     let at = |q: i8| (i32::from(q) + 128) as usize;
     let mut y = vec![0; a.len()];

@@ -1,7 +1,7 @@
 //! Products of rows and panels of signed bytes on tile registers. The results of one block are rounded and stored between the
 //! products of the next: the registers multiply while vectors do the rest.
 
-use crate::simd::amx::tile::{Config, LANES, LINE, Unit};
+use crate::simd::amx::tile::{Config, LANES, LINE, Signed, Unit, dots};
 use crate::simd::int8::ends::finish;
 use crate::simd::int8::lanes::Lanes;
 use crate::simd::int8::{Block, COLUMNS, ROWS, Sums};
@@ -23,80 +23,147 @@ unsafe fn configure<U: Unit>() {
 /// Bytes from a word of a panel to the next.
 const PANEL: usize = COLUMNS * 4;
 
-/// A block whose sums are complete, and the next of its rows to be finished.
+/// A block whose products are done, and the next of its rows to be finished.
 struct Before<'a, 'b> {
     block: &'a Block<'b>,
-    sums: &'a Sums,
+    sums: *mut Sums,
     row: usize,
+    /// Whether its sums, whole tiles, are still in registers.
+    is_held: bool,
 }
 
 impl Before<'_, '_> {
     #[inline(always)]
     unsafe fn finish<L: Lanes>(&mut self, rows: usize) {
         let to = (self.row + rows).min(self.block.rows);
-        // SAFETY: by the promise of `Block`.
-        unsafe { finish::<L>(self.block, self.sums, self.row, to) };
+        // SAFETY: by the promise of `Block`; the sums have been stored.
+        unsafe { finish::<L>(self.block, &*self.sums, self.row, to) };
         self.row = to;
     }
 }
 
-/// The sums of a block of up to two by two tiles, and meanwhile the end of the one before it.
+/// Stores the sums of a register.
 #[inline(always)]
-unsafe fn sums<U: Unit, L: Lanes, const R: bool, const C: bool>(
+unsafe fn store<U: Unit, const T: u8>(sums: *mut Sums) {
+    let (down, across) = (usize::from(T / 2), usize::from(T % 2));
+    // SAFETY: by the caller's promise that this is a buffer of sums.
+    unsafe { U::store::<T>((*sums).row_mut(down * LANES).cast::<u8>().add(across * LINE), PANEL) };
+}
+
+/// Stores the sums that a register holds, if any, and begins new ones.
+#[inline(always)]
+unsafe fn begin<U: Unit, const T: u8>(bias: *const u8, held: Option<*mut Sums>) {
+    // SAFETY: by the caller's promise; all rows of a tile of sums begin as the same line.
+    unsafe {
+        if let Some(sums) = held {
+            store::<U, T>(sums);
+        }
+        U::load::<T>(bias.add(usize::from(T % 2) * LINE), 0);
+    }
+}
+
+/// Loads the operands of a step: rows from `a`, columns from `b`.
+#[inline(always)]
+unsafe fn load<U: Unit, const R: bool, const C: bool>(t: &Block<'_>, a: *const u8, b: *const u8) {
+    // SAFETY: by the promise of `Block`.
+    unsafe {
+        U::load::<6>(b, PANEL);
+        U::stream::<4>(a, t.a_row);
+        if C {
+            U::load::<7>(b.add(LINE), PANEL);
+        }
+        if R {
+            U::stream::<5>(a.add(LANES * t.a_row), t.a_row);
+        }
+    }
+}
+
+/// The products of a step. Each register is loaded for the next, from `a` and `b`, as soon as its last product has been issued.
+#[inline(always)]
+unsafe fn step<U: Unit, const R: bool, const C: bool>(t: &Block<'_>, a: *const u8, b: *const u8) {
+    // SAFETY: by the promise of `Block`.
+    unsafe {
+        U::signed::<0, 4, 6>();
+        if R {
+            U::signed::<2, 5, 6>();
+        }
+        U::load::<6>(b, PANEL);
+        if C {
+            U::signed::<1, 4, 7>();
+        }
+        U::stream::<4>(a, t.a_row);
+        if R && C {
+            U::signed::<3, 5, 7>();
+        }
+        if C {
+            U::load::<7>(b.add(LINE), PANEL);
+        }
+        if R {
+            U::stream::<5>(a.add(LANES * t.a_row), t.a_row);
+        }
+    }
+}
+
+/// The products of a block of up to two by two tiles, and meanwhile the end of the one before it. Sums of whole blocks stay in
+/// their registers: they are stored between the first products of the next.
+#[inline(always)]
+unsafe fn products<U: Unit, L: Lanes, const R: bool, const C: bool>(
     t: &Block<'_>,
-    sums: &mut Sums,
+    sums: *mut Sums,
     mut before: Option<Before<'_, '_>>,
 ) {
-    let each = before.as_ref().map_or(0, |b| b.block.rows.div_ceil(t.steps.len().max(1)));
+    let Some((first, more)) = t.steps.split_first() else { return };
+    let each = before.as_ref().map_or(0, |b| b.block.rows.div_ceil(more.len().max(1)));
+    let mut held = before.as_ref().filter(|b| b.is_held).map(|b| b.sums);
     // SAFETY: by the promise of `Block`; registers are configured.
     unsafe {
         let bias = t.ends.bias.as_ptr().add(t.first).cast::<u8>();
-        // All rows of a tile of sums begin as the same line.
-        U::load::<0>(bias, 0);
-        if C {
-            U::load::<1>(bias.add(LINE), 0);
+        if !(R && C)
+            && let Some(sums) = held.take()
+        {
+            store_all::<U, true, true>(sums);
         }
+        load::<U, R, C>(t, t.a.add(*first), t.b);
+        begin::<U, 0>(bias, held);
         if R {
-            U::load::<2>(bias, 0);
+            begin::<U, 2>(bias, held);
+        }
+        if C {
+            begin::<U, 1>(bias, held);
         }
         if R && C {
-            U::load::<3>(bias.add(LINE), 0);
+            begin::<U, 3>(bias, held);
         }
-        let mut b = t.b;
-        for step in t.steps {
-            let a = t.a.add(*step);
-            U::load::<6>(b, PANEL);
-            U::load::<4>(a, t.a_row);
-            U::signed::<0, 4, 6>();
-            if C {
-                U::load::<7>(b.add(LINE), PANEL);
-                U::signed::<1, 4, 7>();
-            }
-            if R {
-                U::load::<5>(a.add(LANES * t.a_row), t.a_row);
-                U::signed::<2, 5, 6>();
-            }
-            if R && C {
-                U::signed::<3, 5, 7>();
-            }
-            b = b.add(LANES * PANEL);
+        for (n, a) in more.iter().enumerate() {
+            step::<U, R, C>(t, t.a.add(*a), t.b.add((n + 1) * LANES * PANEL));
             if let Some(before) = &mut before {
                 before.finish::<L>(each);
             }
         }
+        dots::<U, Signed, R, C>();
         if let Some(before) = &mut before {
             before.finish::<L>(ROWS);
         }
-        let to = sums.row_mut(0).cast::<u8>();
-        U::store::<0>(to, PANEL);
+        if !(R && C) {
+            store_all::<U, R, C>(sums);
+        }
+    }
+}
+
+/// Stores the sums of a block.
+#[inline(always)]
+unsafe fn store_all<U: Unit, const R: bool, const C: bool>(sums: *mut Sums) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        store::<U, 0>(sums);
         if C {
-            U::store::<1>(to.add(LINE), PANEL);
+            store::<U, 1>(sums);
         }
         if R {
-            U::store::<2>(to.add(LANES * PANEL), PANEL);
+            store::<U, 2>(sums);
         }
         if R && C {
-            U::store::<3>(to.add(LANES * PANEL + LINE), PANEL);
+            store::<U, 3>(sums);
         }
     }
 }
@@ -105,24 +172,31 @@ unsafe fn sums<U: Unit, L: Lanes, const R: bool, const C: bool>(
 #[inline(always)]
 unsafe fn blocks<U: Unit, L: Lanes>(all: &[Block<'_>]) {
     let mut buffers = [Sums::new(), Sums::new()];
-    for (n, t) in all.iter().enumerate() {
-        let [even, odd] = &mut buffers;
-        let (own, other) = if n % 2 == 0 { (even, odd) } else { (odd, even) };
-        let before =
-            n.checked_sub(1).and_then(|n| all.get(n)).map(|block| Before { block, sums: other, row: 0 });
+    let [even, odd] = &mut buffers;
+    let (mut own, mut other): (*mut Sums, *mut Sums) = (even, odd);
+    let mut before: Option<Before<'_, '_>> = None;
+    for block in all {
+        let (is_tall, is_wide) = (block.rows > LANES, block.columns > LANES);
         // SAFETY: by the caller's promise.
         unsafe {
-            match (t.rows > LANES, t.columns > LANES) {
-                (true, true) => sums::<U, L, true, true>(t, own, before),
-                (true, false) => sums::<U, L, true, false>(t, own, before),
-                (false, true) => sums::<U, L, false, true>(t, own, before),
-                (false, false) => sums::<U, L, false, false>(t, own, before),
+            match (is_tall, is_wide) {
+                (true, true) => products::<U, L, true, true>(block, own, before),
+                (true, false) => products::<U, L, true, false>(block, own, before),
+                (false, true) => products::<U, L, false, true>(block, own, before),
+                (false, false) => products::<U, L, false, false>(block, own, before),
             }
         }
+        before = Some(Before { block, sums: own, row: 0, is_held: is_tall && is_wide });
+        std::mem::swap(&mut own, &mut other);
     }
-    if let Some((block, n)) = all.last().zip(all.len().checked_sub(1)) {
-        // SAFETY: by the promise of `Block`.
-        unsafe { finish::<L>(block, &buffers[n % 2], 0, block.rows) };
+    if let Some(mut last) = before {
+        // SAFETY: by the promise of `Block`; the registers hold whole tiles where it says so.
+        unsafe {
+            if last.is_held {
+                store_all::<U, true, true>(last.sums);
+            }
+            last.finish::<L>(ROWS);
+        }
     }
 }
 

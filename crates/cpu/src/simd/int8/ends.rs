@@ -1,7 +1,7 @@
 //! What becomes of sums of 32 bits: bytes under the scale of the result, as `.tflite` rounds them.
 
 use crate::simd::int8::lanes::Lanes;
-use crate::simd::int8::{Block, Sums};
+use crate::simd::int8::{Block, COLUMNS, Sums};
 
 /// How a sum is scaled.
 #[derive(Clone, Debug)]
@@ -11,12 +11,16 @@ pub enum Scaled {
         left: Vec<i32>,
         multiplier: Vec<i32>,
         right: Vec<i32>,
-        /// `2^right / 2`.
+        /// `2^right / 2`, and the zero point before the division where that fits.
         half: Vec<i32>,
         /// −1 where `right` is not 0.
         some: Vec<i32>,
         /// Whether any `left` is not 0.
         is_shifted: bool,
+        /// Whether a bound hides how negative numbers are rounded.
+        is_bounded: bool,
+        /// Whether the zero point is in `half`.
+        has_zero: bool,
     },
     /// By a double.
     Factor(Vec<f64>),
@@ -42,6 +46,8 @@ pub struct Sixteen<L> {
     half: L,
     some: L,
     is_shifted: bool,
+    is_bounded: bool,
+    has_zero: bool,
     factor: *const f64,
     zero: L,
     low: L,
@@ -58,7 +64,7 @@ impl Ends {
         let nothing = L::splat(0);
         let (zero, low, high) = (L::splat(self.zero), L::splat(self.low), L::splat(self.high));
         match &self.scaled {
-            Scaled::Fixed { left, multiplier, right, half, some, is_shifted } => {
+            Scaled::Fixed { left, multiplier, right, half, some, is_shifted, is_bounded, has_zero } => {
                 // SAFETY: by the caller's promise all have these columns.
                 unsafe {
                     Sixteen {
@@ -68,6 +74,8 @@ impl Ends {
                         half: L::load(half.as_ptr().add(at)),
                         some: L::load(some.as_ptr().add(at)),
                         is_shifted: *is_shifted,
+                        is_bounded: *is_bounded,
+                        has_zero: *has_zero,
                         factor: std::ptr::null(),
                         zero,
                         low,
@@ -82,6 +90,8 @@ impl Ends {
                 half: nothing,
                 some: nothing,
                 is_shifted: false,
+                is_bounded: false,
+                has_zero: false,
                 // SAFETY: as above.
                 factor: unsafe { f.as_ptr().add(at) },
                 zero,
@@ -93,17 +103,28 @@ impl Ends {
 }
 
 impl<L: Lanes> Sixteen<L> {
-    /// The bytes of sixteen sums, still of 32 bits.
+    /// Sixteen sums under the scale of the result, before its bounds.
     #[inline(always)]
-    pub fn of(&self, sums: L) -> L {
+    fn unbounded(&self, sums: L) -> L {
         let y = if self.factor.is_null() {
             let x = if self.is_shifted { sums.shifted_left(self.left) } else { sums };
-            x.high(self.multiplier).divided(self.right, self.half, self.some)
+            let x = x.high(self.multiplier);
+            if self.is_bounded {
+                x.divided_down(self.right, self.half)
+            } else {
+                x.divided(self.right, self.half, self.some)
+            }
         } else {
             // SAFETY: the factors of these columns.
             unsafe { sums.scaled(self.factor) }
         };
-        y.add(self.zero).max(self.low).min(self.high)
+        if self.has_zero { y } else { y.add(self.zero) }
+    }
+
+    /// The bytes of sixteen sums, still of 32 bits.
+    #[inline(always)]
+    pub fn of(&self, sums: L) -> L {
+        self.unbounded(sums).max(self.low).min(self.high)
     }
 }
 
@@ -113,16 +134,42 @@ impl<L: Lanes> Sixteen<L> {
 /// The block's columns and rows are those of its ends and addresses.
 #[inline(always)]
 pub unsafe fn finish<L: Lanes>(block: &Block<'_>, sums: &Sums, from: usize, to: usize) {
+    let to = to.min(block.rows);
+    if block.columns == COLUMNS {
+        // SAFETY: by the caller's promise.
+        unsafe { finish_whole::<L>(block, sums, from, to) };
+        return;
+    }
     for at in (0..block.columns).step_by(16) {
         // SAFETY: by the caller's promise.
         unsafe {
             let ends = block.ends.sixteen::<L>(block.first + at);
-            for row in from..to.min(block.rows) {
+            for row in from..to {
                 let y = block.to[row];
                 if !y.is_null() {
                     let x = L::load(sums.row(row).add(at));
                     ends.of(x).narrow(y.add(at), block.columns - at);
                 }
+            }
+        }
+    }
+}
+
+/// As [`finish`], of all columns of a panel.
+#[inline(always)]
+unsafe fn finish_whole<L: Lanes>(block: &Block<'_>, sums: &Sums, from: usize, to: usize) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        // No closures: code that is not inlined into a function with target features lacks them.
+        let left = block.ends.sixteen::<L>(block.first);
+        let right = block.ends.sixteen::<L>(block.first + 16);
+        let (low, high) = (block.ends.low as i8, block.ends.high as i8);
+        for row in from..to {
+            let y = block.to[row];
+            if !y.is_null() {
+                let x = sums.row(row);
+                let (one, two) = (left.unbounded(L::load(x)), right.unbounded(L::load(x.add(16))));
+                L::narrow_two(one, two, low, high, y);
             }
         }
     }

@@ -17,16 +17,32 @@ pub trait Lanes: Copy + 'static {
     /// Products of integers of 16 bits. The upper halves of `other` are 0, or the sign in both.
     fn times_short(self, other: Self) -> Self;
     fn shifted_left(self, by: Self) -> Self;
+    /// The lower halves of products.
+    fn times(self, other: Self) -> Self;
+    /// `x / 2^by`, rounded down, for `by` below 32.
+    fn shifted_right(self, by: i32) -> Self;
     /// `(x · m + 2³⁰) / 2³¹`, rounded down: the rounded high half of `2xm`, for `m ≥ 0`.
     fn high(self, m: Self) -> Self;
     /// `x / 2^by`, rounded half away from zero. `half` is 2^by / 2, and `some` −1 where `by` is not 0. `x + half` does not wrap.
     fn divided(self, by: Self, half: Self, some: Self) -> Self;
+    /// `(x + half) / 2^by`, rounded down.
+    fn divided_down(self, by: Self, half: Self) -> Self;
     /// `x · f`, rounded half away from zero, for sixteen `f`. The results are integers of 32 bits.
     unsafe fn scaled(self, f: *const f64) -> Self;
     /// `(x ± n / 2) / n`, rounded towards zero, of magnitudes below 2²⁴: a mean, rounded.
     fn mean_of(self, n: i32) -> Self;
     /// Stores the first `n` as bytes, which they fit.
     unsafe fn narrow(self, p: *mut i8, n: usize);
+    /// Stores thirty-two bytes: numbers of any size, brought between two bounds.
+    #[inline(always)]
+    unsafe fn narrow_two(one: Self, two: Self, low: i8, high: i8, p: *mut i8) {
+        let (low, high) = (Self::splat(low.into()), Self::splat(high.into()));
+        // SAFETY: by the caller's promise.
+        unsafe {
+            one.max(low).min(high).narrow(p, 16);
+            two.max(low).min(high).narrow(p.add(16), 16);
+        }
+    }
 }
 
 /// The greatest number below one half: with it a sum that is cut is rounded half away from zero.
@@ -94,12 +110,24 @@ impl Lanes for Plain {
         each!(|i| self[i].wrapping_shl(by[i] as u32))
     }
     #[inline(always)]
+    fn times(self, other: Plain) -> Plain {
+        each!(|i| self[i].wrapping_mul(other[i]))
+    }
+    #[inline(always)]
+    fn shifted_right(self, by: i32) -> Plain {
+        each!(|i| self[i] >> (by & 31))
+    }
+    #[inline(always)]
     fn high(self, m: Plain) -> Plain {
         each!(|i| ((self[i] as i64 * m[i] as i64 + (1 << 30)) >> 31) as i32)
     }
     #[inline(always)]
     fn divided(self, by: Plain, half: Plain, some: Plain) -> Plain {
         each!(|i| self[i].wrapping_add(half[i]).wrapping_add((self[i] >> 31) & some[i]) >> (by[i] & 31))
+    }
+    #[inline(always)]
+    fn divided_down(self, by: Plain, half: Plain) -> Plain {
+        each!(|i| self[i].wrapping_add(half[i]) >> (by[i] & 31))
     }
     #[inline(always)]
     unsafe fn scaled(self, f: *const f64) -> Plain {
@@ -212,6 +240,18 @@ impl Lanes for Two {
         both!(_mm256_sllv_epi32, self, by)
     }
     #[inline(always)]
+    fn times(self, other: Two) -> Two {
+        both!(_mm256_mullo_epi32, self, other)
+    }
+    #[inline(always)]
+    fn shifted_right(self, by: i32) -> Two {
+        // SAFETY: as above.
+        unsafe {
+            let by = _mm_cvtsi32_si128(by);
+            [_mm256_sra_epi32(self[0], by), _mm256_sra_epi32(self[1], by)]
+        }
+    }
+    #[inline(always)]
     fn high(self, m: Two) -> Two {
         both!(eight_high, self, m)
     }
@@ -220,6 +260,10 @@ impl Lanes for Two {
         let sign = both!(_mm256_srai_epi32::<31>, self);
         let down = both!(_mm256_and_si256, sign, some);
         both!(_mm256_srav_epi32, self.add(half).add(down), by)
+    }
+    #[inline(always)]
+    fn divided_down(self, by: Two, half: Two) -> Two {
+        both!(_mm256_srav_epi32, self.add(half), by)
     }
     #[inline(always)]
     unsafe fn scaled(self, f: *const f64) -> Two {
@@ -376,6 +420,16 @@ impl Lanes for __m512i {
         unsafe { _mm512_sllv_epi32(self, by) }
     }
     #[inline(always)]
+    fn times(self, other: __m512i) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_mullo_epi32(self, other) }
+    }
+    #[inline(always)]
+    fn shifted_right(self, by: i32) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_sra_epi32(self, _mm_cvtsi32_si128(by)) }
+    }
+    #[inline(always)]
     fn high(self, m: __m512i) -> __m512i {
         // SAFETY: as above.
         unsafe {
@@ -394,6 +448,11 @@ impl Lanes for __m512i {
             let down = _mm512_and_si512(_mm512_srai_epi32::<31>(self), some);
             _mm512_srav_epi32(_mm512_add_epi32(_mm512_add_epi32(self, half), down), by)
         }
+    }
+    #[inline(always)]
+    fn divided_down(self, by: __m512i, half: __m512i) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_srav_epi32(_mm512_add_epi32(self, half), by) }
     }
     #[inline(always)]
     unsafe fn scaled(self, f: *const f64) -> __m512i {
@@ -415,6 +474,19 @@ impl Lanes for __m512i {
             let x = _mm512_mask_add_epi32(down, positive, self, half);
             let y = _mm512_div_ps(_mm512_cvtepi32_ps(x), _mm512_set1_ps(n as f32));
             _mm512_cvttps_epi32(y)
+        }
+    }
+    #[inline(always)]
+    unsafe fn narrow_two(one: __m512i, two: __m512i, low: i8, high: i8, p: *mut i8) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            // Lanes of 128 bits are packed by themselves: four bytes of `one`, four of `two`, both again.
+            let shorts = _mm512_packs_epi32(one, two);
+            let bytes = _mm512_packs_epi16(shorts, shorts);
+            let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0);
+            let bytes = _mm512_castsi512_si256(_mm512_permutexvar_epi32(order, bytes));
+            let bytes = _mm256_max_epi8(bytes, _mm256_set1_epi8(low));
+            _mm256_storeu_si256(p.cast(), _mm256_min_epi8(bytes, _mm256_set1_epi8(high)));
         }
     }
     #[inline(always)]

@@ -35,9 +35,84 @@ pub struct Addition {
     pub high: i32,
 }
 
+impl Addition {
+    /// What it gives for all pairs of bytes, in order.
+    fn all(&self) -> Vec<i64> {
+        let scaled = |x: i32, i: usize| {
+            let x = Plain::splat((x - self.zeros[i]) << 20);
+            self.factors[i].of::<Plain>(x)[0]
+        };
+        let [left, right] = [0, 1].map(|i| (-128..128).map(|x| scaled(x, i)).collect::<Vec<i32>>());
+        let (zero, low, high) = (Plain::splat(self.zero), Plain::splat(self.low), Plain::splat(self.high));
+        let mut all = Vec::with_capacity(1 << 16);
+        for a in left {
+            for b in right.as_chunks::<16>().0 {
+                let a = Plain::splat(a);
+                let sum = if self.is_difference { a.sub(*b) } else { a.add(*b) };
+                let y = Lanes::min(Lanes::max(self.factor.of::<Plain>(sum).add(zero), low), high);
+                all.extend(y.iter().map(|y| i64::from(*y)));
+            }
+        }
+        all
+    }
+}
+
+/// `(a · x + b · y + constant) / 2^shift`, rounded down, between the bounds: what an [`Addition`] gives for all bytes x and y, in
+/// fewer instructions.
+#[derive(Clone, Copy, Debug)]
+pub struct Linear {
+    pub weights: [i32; 2],
+    pub constant: i32,
+    pub shift: i32,
+}
+
+impl Linear {
+    /// The one that gives the same for all pairs of bytes, if such is found.
+    pub fn of(how: &Addition) -> Option<Linear> {
+        let real = |f: Factor| f64::from(f.multiplier) / 2f64.powi(31 + f.right);
+        let whole = 2f64.powi(20) * real(how.factor);
+        let sign = if how.is_difference { -1.0 } else { 1.0 };
+        let slopes = [real(how.factors[0]) * whole, sign * real(how.factors[1]) * whole];
+        let most = slopes.iter().map(|s| s.abs()).sum::<f64>() * 128.0;
+        let exact = how.all();
+        // The finest steps whose sums have 32 bits, and coarser ones: those before them are refused at once.
+        let finest = (31.0 - most.max(1.0).log2()).floor().clamp(8.0, 28.0) as i32;
+        let near = [0, 1, -1, 2, -2, 3, -3];
+        let steps = near.iter().flat_map(|a| near.iter().map(move |b| [*a, *b]));
+        let all = (8.max(finest - 3)..=finest).rev().flat_map(|shift| steps.clone().map(move |s| (shift, s)));
+        all.into_iter().find_map(|(shift, step)| {
+            let weight = |i: usize| (slopes[i] * 2f64.powi(shift)).round() as i32 + step[i];
+            Linear::through(how, &exact, [weight(0), weight(1)], shift)
+        })
+    }
+
+    /// One with these weights, whose constant lies in the middle of those that give what is exact.
+    fn through(how: &Addition, exact: &[i64], weights: [i32; 2], shift: i32) -> Option<Linear> {
+        let (mut least, mut most) = (i64::MIN / 2, i64::MAX / 2);
+        for (a, row) in (-128..128).zip(exact.chunks_exact(256)) {
+            for (b, y) in (-128..128).zip(row) {
+                let own = a * i64::from(weights[0]) + b * i64::from(weights[1]);
+                if *y > how.low.into() {
+                    least = least.max((y << shift) - own);
+                }
+                if *y < how.high.into() {
+                    most = most.min(((y + 1) << shift) - 1 - own);
+                }
+            }
+            if least > most {
+                return None;
+            }
+        }
+        let constant = i32::try_from((least + most).div_euclid(2)).ok()?;
+        let bound = weights.iter().map(|w| i64::from(w.abs()) * 128).sum::<i64>() + i64::from(constant).abs();
+        (bound < 1 << 31).then_some(Linear { weights, constant, shift })
+    }
+}
+
 /// `n` elements of each.
 pub struct Both<'a> {
     pub how: &'a Addition,
+    pub linear: Option<Linear>,
     pub x: [*const i8; 2],
     pub n: usize,
     pub to: *mut i8,
@@ -54,6 +129,11 @@ unsafe fn scaled<L: Lanes>(b: &Both<'_>, i: usize, at: usize) -> L {
 #[inline(always)]
 unsafe fn add<L: Lanes>(b: &Both<'_>) {
     let how = b.how;
+    if let Some(linear) = b.linear {
+        // SAFETY: by the caller's promise.
+        unsafe { add_linear::<L>(b, linear) };
+        return;
+    }
     for at in (0..b.n).step_by(16) {
         let n = b.n - at;
         // SAFETY: by the caller's promise.
@@ -65,6 +145,35 @@ unsafe fn add<L: Lanes>(b: &Both<'_>) {
         }
     }
 }
+/// As [`add`].
+#[inline(always)]
+unsafe fn add_linear<L: Lanes>(b: &Both<'_>, by: Linear) {
+    let (low, high) = (b.how.low as i8, b.how.high as i8);
+    let (one, two) = (L::splat(by.weights[0]), L::splat(by.weights[1]));
+    let constant = L::splat(by.constant);
+    let whole = b.n / 32 * 32;
+    // SAFETY: by the caller's promise.
+    unsafe {
+        for at in (0..whole).step_by(32) {
+            let left = linear(b, at, one, two, constant).shifted_right(by.shift);
+            let right = linear(b, at + 16, one, two, constant).shifted_right(by.shift);
+            L::narrow_two(left, right, low, high, b.to.add(at));
+        }
+        let (low, high) = (L::splat(low.into()), L::splat(high.into()));
+        for at in (whole..b.n).step_by(16) {
+            let y = linear(b, at, one, two, constant).shifted_right(by.shift);
+            y.max(low).min(high).narrow(b.to.add(at), b.n - at);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn linear<L: Lanes>(b: &Both<'_>, at: usize, one: L, two: L, constant: L) -> L {
+    // SAFETY: by the caller's promise.
+    let (x, y) = unsafe { (L::widen(b.x[0].add(at), b.n - at), L::widen(b.x[1].add(at), b.n - at)) };
+    x.times(one).add(y.times(two)).add(constant)
+}
+
 instances!(
     /// Additions.
     addition(Both<'_>) = add

@@ -91,18 +91,36 @@ pub struct DepthRow<'a> {
     pub to: *mut i8,
 }
 
+/// Where the places of the window at a position lie.
+#[inline(always)]
+fn place(d: &DepthRow<'_>, ox: usize, taps: &mut [*const i8; MOST_TAPS]) {
+    for (ky, row) in d.rows.iter().enumerate() {
+        for kx in 0..d.columns.window {
+            let place = d.columns.place(ox, kx).filter(|_| !row.is_null());
+            let tap = place.map_or(d.outside, |px| row.wrapping_add(px * d.channels));
+            taps[ky * d.columns.window + kx] = tap;
+        }
+    }
+}
+
 #[inline(always)]
 unsafe fn depth<L: Lanes>(d: &DepthRow<'_>) {
     let mut taps = [d.outside; MOST_TAPS];
     let count = d.rows.len() * d.columns.window;
+    // From a position whose window lies inside to the next such, all places move alike.
+    let (mut was_inside, next) = (false, d.columns.stride * d.channels);
+    let is_whole = d.rows.iter().all(|row| !row.is_null());
     for ox in 0..d.columns.positions {
-        for (ky, row) in d.rows.iter().enumerate() {
-            for kx in 0..d.columns.window {
-                let place = d.columns.place(ox, kx).filter(|_| !row.is_null());
-                let tap = place.map_or(d.outside, |px| row.wrapping_add(px * d.channels));
-                taps[ky * d.columns.window + kx] = tap;
+        let is_inside =
+            d.columns.place(ox, 0).is_some() && d.columns.place(ox, d.columns.window - 1).is_some();
+        if is_inside && was_inside && is_whole {
+            for tap in &mut taps[..count] {
+                *tap = tap.wrapping_add(next);
             }
+        } else {
+            place(d, ox, &mut taps);
         }
+        was_inside = is_inside;
         for c in (0..d.channels).step_by(16) {
             let n = d.channels - c;
             // SAFETY: taps are pixels with all channels; weights and ends have whole panels.
