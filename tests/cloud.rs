@@ -434,17 +434,24 @@ fn a_job_of_ray_runs_the_program_once_on_each_machine() {
     }
 }
 
-/// Kubernetes's own schemas, our table of JobSet's fields, and where Google's package is installed its discovery documents.
+/// Kubernetes's own schemas and our table of JobSet's fields; nbformat's schema; hadolint's rules.
 #[test]
-fn manifests_fit_the_schemas() {
-    let Some(python) = python("manifests") else { return };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/cloud/validate.py");
-    let mut command = Command::new(python);
-    command.arg(script).arg("--only").arg("manifests").arg(own("golden"));
-    let done = Done::of(command.output().unwrap(), &["validate.py"]).ok();
-    match done.out.lines().find(|line| line.starts_with("SKIPPED")) {
-        Some(line) => println!("{line}"),
-        None => assert!(done.out.contains("11 objects of Kubernetes"), "{}", done.out),
+fn files_fit_the_schemas_of_others() {
+    let Some(python) = python("schemas") else { return };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (what, told) in [
+        ("manifests", "11 objects of Kubernetes"),
+        ("notebooks", "7 notebooks by nbformat"),
+        ("dockerfiles", "5 Dockerfiles by hadolint"),
+    ] {
+        let mut command = Command::new(&python);
+        command.arg(root.join("fixtures/cloud/validate.py")).args(["--only", what]).arg(own("golden"));
+        command.args([root.join("notebooks"), root.join("packaging")]);
+        let done = Done::of(command.output().unwrap(), &["validate.py"]).ok();
+        match done.out.lines().find(|line| line.starts_with("SKIPPED")) {
+            Some(line) => println!("{line}"),
+            None => assert!(done.out.contains(told), "{}", done.out),
+        }
     }
 }
 
