@@ -3,6 +3,7 @@
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
+mod api;
 mod dependencies;
 mod functions;
 mod rooms;
