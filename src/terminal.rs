@@ -41,11 +41,12 @@ pub(crate) fn is_taken(stream: Stream, text: &str) -> bool {
     sink().is_some_and(|takes| takes(stream, text))
 }
 
-/// Columns that a line on standard error may take; `None` where that is no terminal. The last column stays free: some
-/// terminals go to the next line as soon as it is written to.
+/// Columns that a line on standard error may take; `None` where that is no terminal, or one that calls itself dumb, as notebooks
+/// and editors do that keep what is drawn over. The last column stays free: some terminals go to the next line as soon as it is written to.
 pub(crate) fn width() -> Option<usize> {
     let err = stderr();
-    err.is_terminal().then(|| columns_of(&err).unwrap_or(USUAL) - 1)
+    let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
+    (err.is_terminal() && !is_dumb).then(|| columns_of(&err).unwrap_or(USUAL) - 1)
 }
 
 #[cfg(unix)]

@@ -133,6 +133,36 @@ fn files_are_those_that_stand_here_and_their_languages_read_them() {
     }
 }
 
+/// The notebooks that are kept: name, what writes it, and the file among those that it writes.
+const NOTEBOOKS: [(&str, &str, &str); 3] = [
+    ("colab_tpu", "colab fashion-mnist --slice v5e-1", "colab.ipynb"),
+    ("colab_gpu", "colab fashion-mnist --slice t4", "colab.ipynb"),
+    ("kaggle_tpu", "kaggle fashion-mnist --slice v5e-8", "kaggle.ipynb"),
+];
+
+/// They are executed in `tests/wheel.rs`.
+#[test]
+fn notebooks_that_are_kept_are_those_that_are_written() {
+    let f = Folder::new("cloud-notebooks");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let is_blessed = std::env::var_os("SYSTOLE_BLESS").is_some_and(|v| v == "1");
+    for (name, line, file) in NOTEBOOKS {
+        write(&f, line, name).ok();
+        let text = fs::read_to_string(f.path(name).join(file)).unwrap();
+        let kept = root.join("notebooks").join(name).with_extension("ipynb");
+        if is_blessed {
+            fs::write(&kept, &text).unwrap();
+        }
+        let should = fs::read_to_string(&kept).unwrap_or_default();
+        assert!(text == should, "notebooks/{name}.ipynb: SYSTOLE_BLESS=1 cargo test --test cloud");
+    }
+    let Some(python) = python("notebooks") else { return };
+    let mut command = Command::new(python);
+    command.arg(root.join("fixtures/notebooks/generate.py"));
+    command.args((!is_blessed).then_some("--check"));
+    Done::of(command.output().unwrap(), &["generate.py"]).ok();
+}
+
 /// The cells of a notebook as Python: lines for a shell are put aside, and what makes nbformat 4.5 is looked at.
 fn cells(text: &str) -> Vec<String> {
     let notebook: serde_json::Value = serde_json::from_str(text).unwrap();
@@ -404,17 +434,24 @@ fn a_job_of_ray_runs_the_program_once_on_each_machine() {
     }
 }
 
-/// Kubernetes's own schemas, our table of JobSet's fields, and where Google's package is installed its discovery documents.
+/// Kubernetes's own schemas and our table of JobSet's fields; nbformat's schema; hadolint's rules.
 #[test]
-fn manifests_fit_the_schemas() {
-    let Some(python) = python("manifests") else { return };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/cloud/validate.py");
-    let mut command = Command::new(python);
-    command.arg(script).arg("--only").arg("manifests").arg(own("golden"));
-    let done = Done::of(command.output().unwrap(), &["validate.py"]).ok();
-    match done.out.lines().find(|line| line.starts_with("SKIPPED")) {
-        Some(line) => println!("{line}"),
-        None => assert!(done.out.contains("11 objects of Kubernetes"), "{}", done.out),
+fn files_fit_the_schemas_of_others() {
+    let Some(python) = python("schemas") else { return };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (what, told) in [
+        ("manifests", "11 objects of Kubernetes"),
+        ("notebooks", "7 notebooks by nbformat"),
+        ("dockerfiles", "5 Dockerfiles by hadolint"),
+    ] {
+        let mut command = Command::new(&python);
+        command.arg(root.join("fixtures/cloud/validate.py")).args(["--only", what]).arg(own("golden"));
+        command.args([root.join("notebooks"), root.join("packaging")]);
+        let done = Done::of(command.output().unwrap(), &["validate.py"]).ok();
+        match done.out.lines().find(|line| line.starts_with("SKIPPED")) {
+            Some(line) => println!("{line}"),
+            None => assert!(done.out.contains(told), "{}", done.out),
+        }
     }
 }
 

@@ -219,7 +219,7 @@ fn read(pty: &mut File) -> Option<Vec<u8>> {
 
 fn start(f: &Folder, args: &[&str], terminal: File) -> Child {
     let mut command = f.command(args);
-    command.stdout(Stdio::null()).stderr(terminal);
+    command.env("TERM", "xterm").stdout(Stdio::null()).stderr(terminal);
     command.spawn().unwrap()
 }
 
@@ -263,6 +263,26 @@ fn lines_fit_terminals_of_any_width() {
         assert!(parts.iter().all(|part| all.matches(part).count() == 2), "{columns}: {all}");
         assert!(lines.iter().all(|l| l.starts_with("Epoch ") || l.starts_with("  ")), "{lines:#?}");
     }
+}
+
+/// Notebooks start programs in terminals that keep what is drawn over.
+#[test]
+fn nothing_is_drawn_over_in_a_terminal_that_calls_itself_dumb() {
+    let f = Folder::with_data("terminal-dumb");
+    let (pty, other) = Pty::open(80);
+    let mut args = vec!["train", "fashion-mnist", "--data-dir=data", "--out=out"];
+    args.extend(TINY);
+    let mut command = f.command(&args);
+    let mut child = command.env("TERM", "dumb").stdout(Stdio::null()).stderr(other).spawn().unwrap();
+    drop(command);
+    let (mut bytes, mut from) = (Vec::new(), File::from(pty.0));
+    while let Some(more) = read(&mut from) {
+        bytes.extend(more);
+    }
+    assert!(child.wait().unwrap().success());
+    let text = String::from_utf8(bytes).unwrap().replace("\r\n", "\n");
+    assert!(!text.contains(['\x1b', '\r']), "{text:?}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("Epoch ")).count(), 2, "{text}");
 }
 
 #[test]

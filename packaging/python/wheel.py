@@ -6,12 +6,13 @@ The tag says the newest glibc that the two binaries ask for; with MOST_GLIBC (su
 import base64
 import hashlib
 import os
-import re
-import subprocess
 import sys
 import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+import glibc
+
 NAME = "systole_jax"
 METADATA = """Metadata-Version: 2.1
 Name: systole-jax
@@ -24,13 +25,6 @@ Requires-Dist: ml_dtypes
 Description-Content-Type: text/markdown
 
 {readme}"""
-
-
-def glibc(path):
-    """The newest version of glibc's symbols that a library or program asks for."""
-    told = subprocess.run(["readelf", "--version-info", "--wide", path], capture_output=True, text=True, check=True)
-    versions = re.findall(r"Name: GLIBC_(\d+)\.(\d+)", told.stdout)
-    return max(((int(a), int(b)) for a, b in versions), default=(2, 17))
 
 
 def files(version, program, plugin):
@@ -58,12 +52,7 @@ def about(version, tag):
 
 def main():
     version, program, plugin, dist = sys.argv[1:5]
-    needed = max(glibc(program), glibc(plugin))
-    if len(sys.argv) > 5 and needed > tuple(map(int, sys.argv[5].split("."))):
-        sys.exit(
-            f"error: the binaries ask for glibc {needed[0]}.{needed[1]}, more than {sys.argv[5]}\n"
-            "  try: `pip install cargo-zigbuild ziglang`, with its folder on the PATH, links against an older one"
-        )
+    needed = glibc.newest([program, plugin], *sys.argv[5:])
     tag = f"py3-none-manylinux_{needed[0]}_{needed[1]}_x86_64"
     path = os.path.join(dist, f"{NAME}-{version}-{tag}.whl")
     os.makedirs(dist, exist_ok=True)

@@ -126,11 +126,15 @@ impl Job {
     pub fn command(&self, model: &str, out: &str) -> Vec<String> {
         let device = if matches!(self.chips, Chips::Tpu(..)) { "tpu" } else { "cuda" };
         let mut words = ["train", model, "--device", device, "--out", out].map(String::from).to_vec();
-        if self.chips.devices() > 1 && !words::names(&self.args, &["--strategy", "--mesh"]) {
-            words.push("--strategy=data_parallel".into());
-        }
-        words.extend(self.args.iter().cloned());
+        words.extend(self.arguments());
         words
+    }
+
+    /// Those that neither the place nor the model gives.
+    pub fn arguments(&self) -> Vec<String> {
+        let is_split = self.chips.devices() > 1 && !words::names(&self.args, &["--strategy", "--mesh"]);
+        let strategy = is_split.then(|| "--strategy=data_parallel".into());
+        strategy.into_iter().chain(self.args.iter().cloned()).collect()
     }
 
     /// What scripts and manifests begin with, as comments. `cost`: what is to be said of it.

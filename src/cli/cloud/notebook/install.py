@@ -1,12 +1,9 @@
-# The program. Nothing of Systole is published yet: name the address, or the path here, of what you built from a checkout,
-# the wheel (packaging/python/build writes dist/systole_jax-….whl) or an archive (.tar.gz) with the program in it.
-SOURCE = ''
-
+# The program: from SOURCE, or from a wheel that lies beside the notebook or in an input of Kaggle.
 import glob, os, shutil, subprocess, sys, tarfile, urllib.request
 
 if not SOURCE:
     found = sorted(glob.glob('systole_jax-*.whl') + glob.glob('/kaggle/input/**/systole_jax-*.whl', recursive=True))
-    assert found, 'set SOURCE, or put the wheel beside the notebook, and run this cell again'
+    assert found, 'set SOURCE in the cell above, or put the wheel beside the notebook, and run this cell again'
     SOURCE = found[-1]
 if SOURCE.startswith(('http://', 'https://')):
     SOURCE, _ = urllib.request.urlretrieve(SOURCE, os.path.basename(SOURCE.split('?')[0]))

@@ -1,5 +1,6 @@
 //! Notebooks of Colab and Kaggle: the program on the machine that the notebook runs on, cell by cell.
 
+use super::super::screen::quoted;
 use super::chips::Chips;
 use super::file::File;
 use super::job::Job;
@@ -13,6 +14,8 @@ struct Place {
     has: &'static [&'static str],
     /// How a notebook gets such a machine.
     how: &'static str,
+    /// What may be set of where the run is kept.
+    home: &'static str,
     /// The cell that says where the run is kept.
     keep: &'static str,
 }
@@ -21,6 +24,7 @@ static COLAB: Place = Place {
     name: "colab",
     has: &["v5e-1", "v6e-1", "t4", "l4", "a100"],
     how: "*Runtime → Change runtime type*",
+    home: "DRIVE = '/content/drive'  # where your Drive is mounted\n",
     keep: include_str!("drive.py"),
 };
 
@@ -28,6 +32,7 @@ static KAGGLE: Place = Place {
     name: "kaggle",
     has: &["v5e-8", "p100", "2*t4"],
     how: "*Settings → Accelerator*",
+    home: "KAGGLE = '/kaggle'  # inputs and outputs of a notebook\n",
     keep: include_str!("kaggle.py"),
 };
 
@@ -70,25 +75,26 @@ impl Place {
                 .because(why)
                 .hint(format!("take one of: {}; larger slices: systole cloud tpu-vm", self.has.join(", "))));
         }
-        let (kind, setup) = match &job.chips {
-            Chips::Tpu(..) => ("TPU", "!systole setup tpu"),
-            Chips::Gpu { .. } => ("GPU", "!systole setup cuda"),
-        };
+        let kind = if matches!(job.chips, Chips::Tpu(..)) { "TPU" } else { "GPU" };
         let about = format!(
-            "# Training on {title}\n\nFirst {}: {title}. Then run the cells from the top; one that fails says what to do.\n\n\
+            "# Training on {title}, or on what is there\n\nFirst {}: {title}. Then run the cells from the top; one that fails says what to do.\n\n\
              Written by `systole cloud {}`. It has not been run there: docs/guide/cloud.md says what was checked.",
             self.how, self.name
         );
-        let mut cells = vec![markdown(&about), code(include_str!("install.py"))];
+        let named =
+            |text: &str| text.replace("@NAME@", &job.name).replace("@HOW@", &self.how.replace('*', ""));
+        let mut cells = vec![markdown(&about), self.parameters(job), code(include_str!("install.py"))];
         cells.extend(job.toml().map(|text| code(&format!("%%writefile {}\n{text}", job.model()))));
-        let devices =
-            format!("# Its compiler, and what this machine has.\n{setup}\n!systole devices\n!systole doctor");
-        cells.extend([code(&devices), code(&self.keep.replace("@NAME@", &job.name)), code(&train(job))]);
-        cells.extend([
-            code(include_str!("plot.py")),
-            code("# The best model of the run, measured on test data.\n!systole evaluate \"{OUT}\""),
-            code(include_str!("predict.py")),
-        ]);
+        let rest = [
+            include_str!("devices.py"),
+            self.keep,
+            include_str!("train.py"),
+            include_str!("plot.py"),
+            include_str!("evaluate.py"),
+            include_str!("predict.py"),
+            include_str!("kept.py"),
+        ];
+        cells.extend(rest.map(|text| code(&named(text))));
         let mut metadata = json!({
             "accelerator": kind,
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -100,23 +106,29 @@ impl Place {
         let notebook = json!({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5});
         Ok(serde_json::to_string_pretty(&notebook).unwrap_or_default() + "\n")
     }
+
+    /// The first cell of code, under the tag by which programs that run notebooks find what may be set.
+    fn parameters(&self, job: &Job) -> Value {
+        // Without a name drawn signs stand in for Fashion-MNIST where that is not to be had.
+        let model = if job.model() == "fashion-mnist" { String::new() } else { quoted(job.model()) };
+        let words: Vec<String> = job.arguments().iter().map(quoted).collect();
+        let text = format!(
+            "{}MODEL = {}  # a preset or a TOML file; without one Fashion-MNIST, and where that can neither be found nor downloaded drawn signs\n\
+             ARGUMENTS = {}  # more of `systole train`\n{}",
+            include_str!("parameters.py"),
+            literal(&model),
+            literal(&words.join(" ")),
+            self.home
+        );
+        let mut cell = code(&text);
+        cell["metadata"] = json!({"tags": ["parameters"]});
+        cell
+    }
 }
 
-/// IPython puts `{OUT}` in by itself.
-fn train(job: &Job) -> String {
-    let words = job.command(job.model(), "OUT");
-    let line: Vec<String> =
-        words.iter().map(|word| if word == "OUT" { "\"{OUT}\"".into() } else { quoted(word) }).collect();
-    format!(
-        "# Interrupted, the same cell goes on where the run was.\n!systole {} --json > result.json\n\
-         assert _exit_code == 0, 'training ended with an error: it is above'",
-        line.join(" ")
-    )
-}
-
-/// A word for a shell that IPython starts: braces and dollars are IPython's own.
-fn quoted(word: &str) -> String {
-    super::shell::word(word).replace('{', "{{").replace('}', "}}").replace('$', "$$")
+/// A text as Python writes it.
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
 fn markdown(text: &str) -> Value {

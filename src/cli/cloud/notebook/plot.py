@@ -1,5 +1,4 @@
 # What the run came to: the last line of its output is one JSON object.
-import json
 import matplotlib.pyplot as plt
 
 result = json.loads(open('result.json').read().strip().splitlines()[-1])

@@ -1,12 +1,10 @@
 # What the model says of a picture: one of its test data, which training leaves in the folder; put your own here.
-import glob
+from IPython.display import Image, display
 
 pictures = sorted(glob.glob(OUT + '/*-example.png'))
-MODEL = result['model_file']
+TRAINED = result['model_file']
 if pictures:
-    from IPython.display import Image, display
-
     display(Image(pictures[0], width=140))
-    !systole predict "{MODEL}" "{pictures[0]}"
+    !systole predict "{TRAINED}" "{pictures[0]}" --device {DEVICE}
 else:
     print('this model is not one of pictures: systole predict takes rows and sentences, too')
