@@ -448,6 +448,17 @@ fn a_task_of_a_cluster_is_the_process_that_its_surroundings_say() {
     }
     assert!(slice.model("slurm") == slice.model("whole"));
 
+    // SLURM sends a signal to all processes of a task, of which one is the launch.
+    let mut tasks = start("stopped", "--slurm", &args, &slurm);
+    let pid = tasks[1].next("[launch] 1 process: ");
+    slice.wait_for_backup("stopped");
+    [tasks[1].launcher.id().to_string(), pid].iter().for_each(|process| signal("-TERM", process));
+    for task in tasks {
+        let stopped = task.wait();
+        let interrupted = &stopped.json()["result"]["interrupted"];
+        assert_eq!((stopped.code, interrupted), (Some(143), &true.into()), "{}", stopped.err);
+    }
+
     let pod = |command: &mut Command, task: &str| {
         let all =
             [("JOB_COMPLETION_INDEX", task), ("NUM_PROCESSES", "2"), ("COORDINATOR_ADDRESS", "127.0.0.1")];
@@ -496,6 +507,8 @@ fn a_launch_is_written_to_a_file_and_started_by_it() {
         .fails(2, &["there is no key `max_restart`", "launch.toml, line 2", "did you mean `max_restarts`"]);
     f.run(&[&["launch"], &train[..]].concat()).fails(2, &["nothing says where", "launch config"]);
     f.run(&["launch", "--nproc=2", "--slurm", "--", "train"]).fails(2, &["--slurm"]);
+    let xla = ["launch", "--nproc=2", "--", "train", "glyphs", "--device=xla"];
+    f.run(&xla).fails(2, &["processes on xla know nothing of each other"]);
 }
 
 /// The plugin's compiler says what a step needs, and each of its devices what it has.

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use systole_ir::{Error, ErrorKind, Result};
 
+/// More processes, and more devices of each, are a mistake.
+const MOST: u32 = 1024;
+
 /// Where the processes of a launch are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -118,16 +121,20 @@ impl LaunchConfig {
     }
 
     fn check(&self) -> Result<()> {
-        let zero = [
+        let numbers = [
             ("nproc", self.nproc),
             ("devices_per_process", self.devices_per_process),
             ("elastic", self.elastic),
             ("timeout", self.timeout),
         ];
-        match zero.into_iter().find(|(_, value)| *value == Some(0)) {
-            Some((key, _)) => {
-                let e = Error::new(ErrorKind::Config, format!("`{key}` is 0")).at(key);
-                Err(e.hint("write a whole number from 1 up"))
+        let wrong = numbers.into_iter().find_map(|(key, value)| {
+            let most = if key == "timeout" { u32::MAX } else { MOST };
+            value.filter(|n| !(1..=most).contains(n)).map(|n| (key, n, most))
+        });
+        match wrong {
+            Some((key, n, most)) => {
+                let e = Error::new(ErrorKind::Config, format!("`{key}` is {n}")).at(key);
+                Err(e.hint(format!("write a whole number from 1 to {most}")))
             }
             None => Ok(()),
         }
@@ -228,7 +235,7 @@ mod tests {
         for (text, parts) in [
             ("nprocs = 2", ["launch.toml, line 1", "did you mean `nproc`"]),
             ("nproc = 2\nplace = \"slrum\"", ["launch.toml, line 2", "did you mean `slurm`"]),
-            ("nproc = 0", ["`nproc` is 0", "from 1 up"]),
+            ("nproc = 0", ["`nproc` is 0", "from 1 to 1024"]),
             ("nproc =", ["this is not TOML", "launch config"]),
         ] {
             let e = LaunchConfig::parse(text, "launch.toml").unwrap_err().to_string();

@@ -46,7 +46,7 @@ pub(super) struct ConfigArgs {
 #[derive(Args, Clone)]
 pub(super) struct HowArgs {
     /// How many processes on this machine; with --k8s: how many pods, where nothing else says it
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     nproc: Option<u32>,
     /// Start the processes by ssh on the machines of this file, one a line: NAME, or NAME slots=N for N processes there
     #[arg(long, value_name = "FILE", conflicts_with = "nproc")]
@@ -61,7 +61,7 @@ pub(super) struct HowArgs {
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["nproc", "hosts", "slurm", "k8s"])]
     pub(super) tpu: Option<String>,
     /// How many devices each process has [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     devices_per_process: Option<u32>,
     /// How often all are started again, from the last backup, where one was killed; with --elastic: for each machine [default: 0]
     #[arg(long, value_name = "K")]

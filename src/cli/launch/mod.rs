@@ -159,6 +159,11 @@ impl Launch<'_> {
         self.config.devices_per_process.unwrap_or(1)
     }
 
+    /// SLURM sends signals to all processes of a task: a second one would end training at once.
+    fn all_get_signals(&self) -> bool {
+        self.config.place == LaunchPlace::Slurm
+    }
+
     /// Who takes part after one is lost.
     fn after(&mut self, machine: usize, who: &str, crew: Vec<usize>) -> Result<Vec<usize>> {
         let most = self.config.max_restarts.unwrap_or(0);
@@ -232,7 +237,7 @@ impl Launch<'_> {
                     });
                 });
             }
-            watch(&mut processes, &self.signals)
+            watch(&mut processes, &self.signals, !self.all_get_signals())
         })?;
         seen.judged(&processes, self.part.is_some() && partner.load(Ordering::SeqCst))
     }
@@ -268,7 +273,7 @@ impl Launch<'_> {
             if self.words.are_wired {
                 command.env(options.0, options.1);
             }
-            return Process::here(command, label, machine);
+            return Process::here(command, label, machine, self.all_get_signals());
         };
         let mut env = self.env.clone();
         env.insert(options.0.into(), options.1);

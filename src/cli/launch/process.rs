@@ -49,10 +49,17 @@ fn failed(e: std::io::Error) -> Error {
 }
 
 impl Process {
-    /// One on this machine.
-    pub(super) fn here(mut command: Command, label: Label, machine: usize) -> Result<Process> {
+    /// One on this machine. `gets_signals`: whether those that are sent to this process reach it, too.
+    pub(super) fn here(
+        mut command: Command,
+        label: Label,
+        machine: usize,
+        gets_signals: bool,
+    ) -> Result<Process> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        apart(&mut command);
+        if !gets_signals {
+            apart(&mut command);
+        }
         let child = command.spawn().map_err(failed)?;
         Ok(Process { label, machine, name: None, child, agent: None, ended: None })
     }

@@ -8,7 +8,7 @@ use systole_ir::Result;
 /// How often it is looked whether a process has ended or a signal has come.
 const POLL: Duration = Duration::from_millis(20);
 /// How long the others have to notice that one is gone, and to say so.
-const NOTICE: Duration = Duration::from_secs(5);
+const NOTICE: Duration = Duration::from_secs(2);
 
 /// How all of them ended.
 pub(super) enum Ended {
@@ -26,14 +26,15 @@ pub(super) struct Seen {
     lost: Option<(usize, String)>,
 }
 
-/// Waits until all have ended: where one is killed the others are, too, once they had time to say so.
-pub(super) fn watch(processes: &mut [Process], signals: &Signals) -> Result<Seen> {
+/// Waits until all have ended: where one is killed the others are, too, once they had time to say so. `forwards`: whether signals to
+/// this process are sent on.
+pub(super) fn watch(processes: &mut [Process], signals: &Signals, forwards: bool) -> Result<Seen> {
     let mut seen = Seen { asked: None, lost: None };
     let mut ends: Option<Instant> = None;
     loop {
         if let Some(signal) = signals.take() {
             seen.asked = Some(signal);
-            processes.iter_mut().for_each(|process| process.tell(signal));
+            processes.iter_mut().filter(|_| forwards).for_each(|process| process.tell(signal));
         }
         for process in processes.iter_mut() {
             process.look()?;
