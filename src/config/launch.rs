@@ -142,66 +142,46 @@ impl LaunchConfig {
 
     /// The file, with comments.
     pub fn to_toml(&self) -> String {
-        let key = |key: &str, value: Option<String>, example: &str, about: &str| match value {
+        let rows = self.rows().into_iter().map(|(key, value, example, about)| match value {
             Some(value) => format!("{:<28} # {about}\n", format!("{key} = {value}")),
             None => format!("# {:<26} # {about}\n", format!("{key} = {example}")),
-        };
+        });
+        let rows: String = rows.collect();
+        format!(
+            "# How a run is started: systole launch --config THIS-FILE -- train …\n\
+             # Paths are seen from where that is called. Options of the command line come first.\n\n{rows}"
+        )
+    }
+
+    /// Each key, its value, one that it could have, and what it is.
+    fn rows(&self) -> [(&'static str, Option<String>, &'static str, &'static str); 12] {
         let number = |n: Option<u32>| n.map(|n| n.to_string());
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| quoted(&path.display().to_string()));
         let env = self.env.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
-        let place = quoted(self.place.name());
+        let env = (!env.is_empty()).then(|| format!("[{env}]"));
+        let pods = "processes on this machine; pods, where nothing else says how many";
+        let elastic = "go on without who is lost, with this many processes at least";
+        let restarts = "starts again from the last backup, after deaths";
+        let plugin = "Systole's plugin; without: beside the program";
         [
-            "# How a run is started: systole launch --config THIS-FILE -- train …\n".into(),
-            "# Paths are seen from where that is called. Options of the command line come first.\n\n".into(),
-            key("place", Some(place), "", "this-machine, hosts, slurm, k8s or tpu"),
-            key(
-                "nproc",
-                number(self.nproc),
-                "2",
-                "processes on this machine; pods, where nothing else says how many",
-            ),
-            key("hosts", path(&self.hosts), "\"hosts.txt\"", "one machine a line: NAME [slots=N]"),
-            key("devices_per_process", number(self.devices_per_process), "1", "devices of each process"),
-            key(
-                "max_restarts",
-                number(self.max_restarts),
-                "3",
-                "starts again from the last backup, after deaths",
-            ),
-            key(
-                "elastic",
-                number(self.elastic),
-                "1",
-                "go on without who is lost, with this many processes at least",
-            ),
-            key(
-                "plugin",
-                path(&self.plugin),
-                "\"libsystole_plugin.so\"",
-                "Systole's plugin; without: beside the program",
-            ),
-            key(
-                "program",
-                path(&self.program),
-                "\"/opt/systole\"",
-                "where the program lies on other machines",
-            ),
-            key(
+            ("place", Some(quoted(self.place.name())), "", "this-machine, hosts, slurm, k8s or tpu"),
+            ("nproc", number(self.nproc), "2", pods),
+            ("hosts", path(&self.hosts), "\"hosts.txt\"", "one machine a line: NAME [slots=N]"),
+            ("devices_per_process", number(self.devices_per_process), "1", "devices of each process"),
+            ("max_restarts", number(self.max_restarts), "3", restarts),
+            ("elastic", number(self.elastic), "1", elastic),
+            ("plugin", path(&self.plugin), "\"libsystole_plugin.so\"", plugin),
+            ("program", path(&self.program), "\"/opt/systole\"", "where the program lies on other machines"),
+            (
                 "port",
                 self.port.map(|n| n.to_string()),
                 "8476",
                 "where process 0 listens, of several machines",
             ),
-            key("timeout", number(self.timeout), "120", "seconds after which a silent process is lost"),
-            key(
-                "env",
-                (!env.is_empty()).then(|| format!("[{env}]")),
-                "[\"NAME\", \"NAME=VALUE\"]",
-                "variables for other machines",
-            ),
-            key("log", path(&self.log), "\"launch.log\"", "every line of every process"),
+            ("timeout", number(self.timeout), "120", "seconds after which a silent process is lost"),
+            ("env", env, "[\"NAME\", \"NAME=VALUE\"]", "variables for other machines"),
+            ("log", path(&self.log), "\"launch.log\"", "every line of every process"),
         ]
-        .concat()
     }
 }
 

@@ -164,12 +164,12 @@ fn usual_device(config: &LaunchConfig) -> Result<String> {
 /// The value of an option, the last one of several.
 fn value_of(words: &[OsString], option: &str) -> Option<String> {
     let text = |word: &OsStr| word.to_string_lossy().into_owned();
-    let given = words.iter().enumerate().filter_map(|(k, word)| match text(word).strip_prefix(option) {
+    let mut given = words.iter().enumerate().filter_map(|(k, word)| match text(word).strip_prefix(option) {
         Some("") => words.get(k + 1).map(|value| text(value)),
         Some(rest) => rest.strip_prefix('=').map(String::from),
         None => None,
     });
-    given.last()
+    given.next_back()
 }
 
 #[cfg(test)]
