@@ -42,7 +42,12 @@ fn the_commands_of_the_page_run() {
     // `launch` needs the plugin beside the program: tests/hosts.rs.
     let (launched, commands): (Vec<&str>, Vec<&str>) =
         page.lines().filter(|l| l.starts_with("systole ")).partition(|l| l.starts_with("systole launch "));
-    assert_eq!((commands.len(), launched.len()), (1, 1));
+    assert_eq!((commands.len(), launched.len()), (1, 4));
+    for command in launched {
+        if let Err(e) = systole::cli::command().try_get_matches_from(command.split_whitespace()) {
+            panic!("{command}: {e}");
+        }
+    }
     for command in commands {
         let words: Vec<&str> = command.split_whitespace().skip(1).collect();
         f.run(&words).ok();

@@ -192,26 +192,37 @@ struct Launched {
 
 impl Launched {
     fn new(f: &Folder, plugin: &Path, out: &str, more: &[&str], args: &[&str]) -> Launched {
+        let launch = ["--nproc=2", "--devices-per-process=2"];
+        Launched::of(f.command(&[]), plugin, out, &[&launch, more].concat(), args)
+    }
+
+    /// One that `command` runs, with its environment.
+    fn of(mut command: Command, plugin: &Path, out: &str, more: &[&str], args: &[&str]) -> Launched {
         let plugin = format!("--plugin={}", plugin.display());
-        let launch = ["launch", "--nproc=2", "--devices-per-process=2", &plugin, "--json"];
         let train = ["--", "train", "fashion-mnist", "--data-dir=data", "--out", out];
-        let mut command = f.command(&[&launch[..], more, &train, &TINY, args].concat());
+        command.args([&["launch", &plugin, "--json"], more, &train, &TINY, args].concat());
         let mut launcher = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let told = BufReader::new(launcher.stderr.take().unwrap()).lines();
         Launched { launcher, told, all: Vec::new() }
     }
 
-    /// Reads on to the processes of the next start.
-    fn processes(&mut self) -> Vec<String> {
+    /// What stands behind `mark` in the next line that has it.
+    fn next(&mut self, mark: &str) -> String {
         loop {
-            let line = self.told.next().expect("the launch told of its processes").unwrap();
-            let found = line.strip_prefix("[launch] 2 processes: ");
-            let pids = found.map(|pids| pids.split(", ").map(String::from).collect());
+            let line =
+                self.told.next().unwrap_or_else(|| panic!("{mark} never came: {:?}", self.all)).unwrap();
+            let found = line.split_once(mark).map(|(_, rest)| rest.to_string());
             self.all.push(line);
-            if let Some(pids) = pids {
-                return pids;
+            if let Some(found) = found {
+                return found;
             }
         }
+    }
+
+    /// Reads on to the processes of the next start.
+    fn processes(&mut self) -> Vec<String> {
+        let pids = self.next("[launch] 2 processes: ");
+        pids.split(", ").map(String::from).collect()
     }
 
     fn wait(self) -> Done {
@@ -256,6 +267,11 @@ fn a_launch_goes_on_after_kills_to_the_same_bits_and_forwards_signals() {
     assert!(done.err.contains("was killed by signal 9: all are started again"), "{}", done.err);
     assert!(slice.model("killed") == slice.model("whole"));
     assert_eq!((&o["result"]["history"], &o["devices"]), (&whole["history"], &4.into()), "{o}");
+    let log = std::fs::read_to_string(f.path(o["log"].as_str().unwrap())).unwrap();
+    assert_eq!(o["log"], "killed/launch.log");
+    for part in [" [0] ", " [1] ", "[launch] 2 processes", "was killed by signal 9", "\"history\""] {
+        assert!(log.contains(part), "{part}: {log}");
+    }
 
     // One signal to the launch stops all after the same step; a later start goes on.
     let mut launched = Launched::new(&f, &plugin, "stopped", &[], &args);
@@ -273,10 +289,226 @@ fn a_launch_goes_on_after_kills_to_the_same_bits_and_forwards_signals() {
     let pids = launched.processes();
     signal("-KILL", &pids[1]);
     launched.wait().fails(1, &["process 1 was killed by signal 9", "--max-restarts"]);
-    let wrong =
-        Launched::new(&f, &plugin, "wrong", &["--max-restarts=3"], &["--set=fit.batch_size=0"]).wait();
+    let quietly = ["--max-restarts=3", "--show=none", "--log=wrong.log"];
+    let wrong = Launched::new(&f, &plugin, "wrong", &quietly, &["--set=fit.batch_size=0"]).wait();
     assert_eq!((wrong.code, wrong.err.matches("2 processes").count()), (Some(2), 1), "{}", wrong.err);
+    // Errors are shown always.
+    assert!(wrong.err.contains("[1] error: ") && wrong.err.contains("[1]   where: "), "{}", wrong.err);
+    assert!(std::fs::read_to_string(f.path("wrong.log")).unwrap().contains("[0] error: "));
     f.run(&["launch", "--nproc=2", "--", "plan", "mlp"]).fails(2, &["train or resume"]);
+}
+
+/// A run of two epochs of 40 steps, saved as often as can be.
+const SHORTER: [&str; 2] = ["--set=fit.steps_per_epoch=40", "--save-steps=1"];
+
+/// A program that stands for ssh: machines that are down have a file of that name, and the others are this one.
+const SSH: &str =
+    "#!/bin/sh\n[ \"$1\" = -T ] || exit 3\n[ -e \"$2.down\" ] && exit 255\nshift 2\nexec sh -c \"$*\"\n";
+
+/// A launch on machines that are all this one, with a port of its own.
+fn over_ssh(f: &Folder, plugin: &Path, out: &str, more: &[&str], args: &[&str]) -> Launched {
+    let mut command = f.command(&[]);
+    command.env("SYSTOLE_SSH", format!("{} -T", f.path("ssh").display()));
+    let port = format!("--port={}", free_port());
+    Launched::of(command, plugin, out, &[&["--hosts=hosts", &port], more].concat(), args)
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[cfg(unix)]
+fn make_ssh(f: &Folder) {
+    use std::os::unix::fs::PermissionsExt;
+    let ssh = f.write("ssh", SSH);
+    std::fs::set_permissions(ssh, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn machines_of_a_file_are_started_by_ssh_and_left_out_where_they_are_lost() {
+    let test = "machines_of_a_file_are_started_by_ssh_and_left_out_where_they_are_lost";
+    let Some(plugin) = plugin(test) else { return };
+    let f = Folder::with_data("launch-hosts");
+    make_ssh(&f);
+    let slice = Slice::new(&f, &plugin);
+    let args = [&SHORTER[..], &STRATEGIES[1..]].concat();
+    let whole = slice.alone("whole", &args).ok().json();
+
+    // One is killed there, and all go on to the same bits.
+    f.write("hosts", "127.0.0.1\nme@127.0.0.2 slots=1  # the second\n");
+    let two = ["--devices-per-process=2", "--max-restarts=1"];
+    let mut launched = over_ssh(&f, &plugin, "there", &two, &args);
+    let second = "[1 me@127.0.0.2] [launch-agent] process ";
+    let pid = launched.next(second);
+    slice.wait_for_backup("there");
+    signal("-KILL", &pid);
+    let done = launched.wait().ok();
+    let told = "process 1 on me@127.0.0.2 was killed by signal 9: all are started again";
+    assert!(done.err.contains(told), "{}", done.err);
+    assert!(slice.model("there") == slice.model("whole"));
+    assert_eq!(done.json()["result"]["history"], whole["history"]);
+
+    // A signal to the launch stops all there after the same step, and none is left where the launch itself is killed.
+    let mut launched = over_ssh(&f, &plugin, "stopped", &two, &args);
+    launched.next(second);
+    slice.wait_for_backup("stopped");
+    signal("-TERM", &launched.launcher.id().to_string());
+    let stopped = launched.wait();
+    assert_eq!((stopped.code, &stopped.json()["result"]["interrupted"]), (Some(143), &true.into()));
+    let mut launched = over_ssh(&f, &plugin, "stopped", &two, &args);
+    let pid = launched.next(second);
+    launched.launcher.kill().unwrap();
+    launched.wait();
+    let until = Instant::now() + Duration::from_secs(60);
+    while Path::new(&format!("/proc/{pid}")).exists() {
+        assert!(Instant::now() < until, "the process {pid} goes on");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+
+    // Of four machines one is lost for good. Three do not divide the batch, two do.
+    f.write("hosts", "127.0.0.1\n127.0.0.2\n127.0.0.3\n127.0.0.4\n");
+    let mut launched = over_ssh(&f, &plugin, "fewer", &["--elastic", "--max-restarts=1"], &args);
+    let pid = launched.next("[2 127.0.0.3] [launch-agent] process ");
+    slice.wait_for_backup("fewer");
+    f.write("127.0.0.3.down", "");
+    signal("-KILL", &pid);
+    let done = launched.wait().ok();
+    let o = done.json();
+    let told = "cannot be reached: {ssh} ended with 255: 127.0.0.3 is left out, and 2 processes go on";
+    let told = told.replace("{ssh}", &f.path("ssh").display().to_string());
+    assert!(done.err.contains("(1 of 1)") && done.err.contains(&told), "{}", done.err);
+    assert_eq!((&o["processes"], &o["left_out"][0]), (&2.into(), &"127.0.0.3".into()), "{o}");
+    assert_eq!(o["result"]["total_steps"], whole["total_steps"]);
+    let loss = |o: &serde_json::Value| o["loss"].as_f64().unwrap();
+    let (is, was) = (loss(&o["result"]), loss(&whole));
+    assert!((is - was).abs() < 1e-3 * was.abs(), "the loss is {is}, on four devices all along {was}");
+
+    // Mistakes.
+    let fails = |more: &[&str], args: &[&str], code: i32, parts: &[&str]| {
+        let done = over_ssh(&f, &plugin, "wrong", more, args).wait();
+        assert_eq!(done.code, Some(code), "{}", done.err);
+        parts.iter().for_each(|part| assert!(done.err.contains(part), "{part}: {}", done.err));
+    };
+    fails(&["--elastic=3"], &[], 1, &["3 are left", "divide a batch of 16", "when the machine is back"]);
+    fails(&["--elastic"], &["--devices=4"], 2, &["the strategy names its devices", "leave them out"]);
+    f.write("hosts", "127.0.0.1\n127.0.0.3\n");
+    fails(&[], &[], 1, &["process 1 on 127.0.0.3 cannot be reached", "--elastic"]);
+    fails(&["--program=/nowhere/systole"], &[], 1, &["127.0.0.1 cannot start the program", "--program"]);
+    fails(&["--env=NEVER_SET"], &[], 2, &["`NEVER_SET` is not set here"]);
+    f.write("hosts", "one\none\n");
+    fails(&[], &[], 2, &["one stands there twice", "hosts, line 2"]);
+}
+
+/// A process for each task of a cluster, as that starts them, with what it sets.
+#[test]
+fn a_task_of_a_cluster_is_the_process_that_its_surroundings_say() {
+    let test = "a_task_of_a_cluster_is_the_process_that_its_surroundings_say";
+    let Some(plugin) = plugin(test) else { return };
+    let f = Folder::with_data("launch-tasks");
+    let slice = Slice::new(&f, &plugin);
+    let args = [&SHORTER[..], &STRATEGIES[1..]].concat();
+    slice.alone("whole", &args).ok();
+    slice.alone("short", &STRATEGIES[1..]).ok();
+    let start = |out: &str, place: &str, args: &[&str], set: &dyn Fn(&mut Command, &str)| {
+        let port = format!("--port={}", free_port());
+        ["0", "1"].map(|task| {
+            let mut command = f.command(&[]);
+            set(&mut command, task);
+            let more = [place, &port, "--devices-per-process=2", "--max-restarts=2"];
+            Launched::of(command, &plugin, out, &more, args)
+        })
+    };
+    let slurm = |command: &mut Command, task: &str| {
+        let all = [
+            ("JOB_ID", "7"),
+            ("STEP_ID", "0"),
+            ("NTASKS", "2"),
+            ("PROCID", task),
+            ("JOB_NODELIST", "127.0.0.[1-2]"),
+        ];
+        all.iter().for_each(|(name, value)| {
+            command.env(format!("SLURM_{name}"), value);
+        });
+    };
+    let mut tasks = start("slurm", "--slurm", &args, &slurm);
+    let pid = tasks[1].next("[launch] 1 process: ");
+    slice.wait_for_backup("slurm");
+    signal("-KILL", &pid);
+    for (index, task) in tasks.into_iter().enumerate() {
+        let done = task.wait().ok();
+        let o = done.json();
+        assert_eq!((&o["processes"], &o["restarts"]), (&2.into(), &1.into()), "{}", done.err);
+        assert_eq!(
+            (&o["result"]["host"]["index"], &o["log"]),
+            (&index.into(), &format!("slurm/launch-{index}.log").into())
+        );
+        let why = ["another process is lost", "process 1 was killed by signal 9"][index];
+        assert!(done.err.contains(why), "{}", done.err);
+    }
+    assert!(slice.model("slurm") == slice.model("whole"));
+
+    // SLURM sends a signal to all processes of a task, of which one is the launch.
+    let mut tasks = start("stopped", "--slurm", &args, &slurm);
+    let pid = tasks[1].next("[launch] 1 process: ");
+    slice.wait_for_backup("stopped");
+    [tasks[1].launcher.id().to_string(), pid].iter().for_each(|process| signal("-TERM", process));
+    for task in tasks {
+        let stopped = task.wait();
+        let interrupted = &stopped.json()["result"]["interrupted"];
+        assert_eq!((stopped.code, interrupted), (Some(143), &true.into()), "{}", stopped.err);
+    }
+
+    let pod = |command: &mut Command, task: &str| {
+        let all =
+            [("JOB_COMPLETION_INDEX", task), ("NUM_PROCESSES", "2"), ("COORDINATOR_ADDRESS", "127.0.0.1")];
+        command.envs(all);
+    };
+    let worker = |command: &mut Command, task: &str| {
+        command.envs([
+            ("TPU_WORKER_ID", task),
+            ("TPU_WORKER_HOSTNAMES", "127.0.0.1,127.0.0.2"),
+            ("TPU_NAME", "mine"),
+        ]);
+    };
+    for (place, set) in [("--k8s", &pod as &dyn Fn(&mut Command, &str)), ("--tpu=mine", &worker)] {
+        let out = place.trim_start_matches('-');
+        start(out, place, &STRATEGIES[1..], set).into_iter().for_each(|task| drop(task.wait().ok()));
+        assert!(slice.model(out) == slice.model("short"), "{place}");
+    }
+    let train = ["--", "train", "fashion-mnist"];
+    for (place, part) in
+        [("--slurm", "no job of SLURM"), ("--k8s", "which pod"), ("--tpu", "which hosts the TPU has")]
+    {
+        f.run(&[&["launch", place], &train[..]].concat()).fails(2, &[part]);
+    }
+}
+
+#[test]
+fn a_launch_is_written_to_a_file_and_started_by_it() {
+    let f = Folder::new("launch-config");
+    f.run(&["launch", "config"]).fails(2, &["nothing says where", "--nproc N"]);
+    let written = f.run(&["launch", "config", "--nproc=2", "--max-restarts=5", "--json"]).ok().json();
+    assert_eq!((&written["file"], &written["launch"]["nproc"]), (&"launch.toml".into(), &2.into()));
+    f.run(&["launch", "config", "--slurm"]).fails(1, &["launch.toml exists already", "--force"]);
+    let done = f.run(&["launch", "config", "--slurm", "--force", "--plugin=p.so"]).ok();
+    assert!(done.out.contains("srun ") && done.out.contains("launch --config launch.toml"), "{}", done.out);
+    let text = std::fs::read_to_string(f.path("launch.toml")).unwrap();
+    assert!(text.contains("place = \"slurm\"") && text.contains("plugin = \"p.so\""), "{text}");
+
+    let train = ["--", "train", "glyphs"];
+    let launch = |more: &[&str]| f.run(&[&["launch", "--config=launch.toml"], more, &train[..]].concat());
+    launch(&[]).fails(2, &["this is no job of SLURM", "srun systole"]);
+    // An option comes before the file; its plugin stays.
+    let done = launch(&["--nproc=1"]);
+    assert!(done.code == Some(1) && done.err.contains("p.so"), "{}", done.err);
+    f.write("launch.toml", "nproc = 1\nmax_restart = 1\n");
+    launch(&[])
+        .fails(2, &["there is no key `max_restart`", "launch.toml, line 2", "did you mean `max_restarts`"]);
+    f.run(&[&["launch"], &train[..]].concat()).fails(2, &["nothing says where", "launch config"]);
+    f.run(&["launch", "--nproc=2", "--slurm", "--", "train"]).fails(2, &["--slurm"]);
+    let xla = ["launch", "--nproc=2", "--", "train", "glyphs", "--device=xla"];
+    f.run(&xla).fails(2, &["processes on xla know nothing of each other"]);
 }
 
 /// The plugin's compiler says what a step needs, and each of its devices what it has.

@@ -246,6 +246,16 @@ fn killed_runs_go_on_and_models_are_tested_on_the_other_engine() {
     }
 }
 
+/// As docs/guide/distributed.md says: there are no hosts of one run over it.
+#[test]
+fn the_client_takes_no_other_processes() {
+    let Some(file) = plugin("the_client_takes_no_other_processes") else { return };
+    let plugin = Plugin::load(&file).unwrap();
+    let options = ["cpu_device_count", "num_nodes", "node_id"].map(|name| (name, OptionValue::Int(1)));
+    let e = Client::open(&plugin, &options).err().expect("it is none of several").to_string();
+    assert!(e.contains("Unexpected option name"), "{e}");
+}
+
 /// Bytes of memory that this process holds.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();

@@ -46,8 +46,11 @@ commands! {
     Train(train::TrainArgs),
     /// Go on with a training run that was stopped or killed, where it was; every train does so too
     Resume(resume::ResumeArgs),
-    /// Start several processes as the hosts of one run on this machine, and start them again where one dies
+    /// Start several processes as the hosts of one run, here or on other machines, and start them again where one dies
     Launch(launch::LaunchArgs),
+    /// What `launch --hosts` starts on another machine
+    #[command(name = launch::AGENT, hide = true)]
+    LaunchAgent(launch::LaunchAgentArgs),
     /// Look for the learning rate to train with: a short run whose rate rises, its curve, and what that suggests
     LrFind(lr_find::LrFindArgs),
     /// Try many settings: a grid, draws at random or successive halving; a table and a page of which are the best

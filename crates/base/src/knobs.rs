@@ -48,8 +48,7 @@ knobs! {
     /// on: training and prediction compute convolutions with windows of 3 by 3 from 16 products where the definition has 36, where
     /// that is faster; off: by the definition
     WINOGRAD: "on|off", "on";
-    /// on: in training and prediction, what bf16 or f16 ops of one kernel hand each other keeps the digits of f32; off: each op
-    /// rounds
+    /// on: in training and prediction, what bf16 or f16 ops of one kernel hand each other keeps f32's digits; off: each op rounds
     EXCESS_PRECISION: "on|off", "on";
     /// on: parts of a program run for blocks of samples that stay in the cache; off: one op after the other; a number: blocks of so
     /// many samples, for comparing
@@ -70,6 +69,8 @@ knobs! {
     PJRT_OPTIONS: "NAME=VALUE,…", "";
     /// logical devices that Systole's own PJRT plugin offers, for JAX, where no option num_devices says it
     DEVICES: "1..1024", "1";
+    /// what `launch --hosts` reaches other machines by: the machine's name and one command are added to its arguments
+    SSH: "PROGRAM [ARGUMENTS]", "ssh -T -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=15 -o ServerAliveCountMax=4";
     /// a Python interpreter whose installed packages are searched for plugins; it is not run
     PYTHON: "PATH", "";
     /// memory that this process may use; a program that needs more is refused before it runs. Empty: what the machine, or its
@@ -85,8 +86,7 @@ knobs! {
     COMPILE_CACHE: "BYTES|8GiB|off", "8GiB";
     /// on: programs for GPUs give the same bits in every run (xla_gpu_deterministic_ops); off: XLA takes what it finds fastest
     GPU_DETERMINISM: "on|off", "on";
-    /// how long after Ctrl-C or SIGTERM training may take to finish its step and save; then the program ends with what was saved
-    /// before
+    /// how long training may take to finish its step and save after Ctrl-C or SIGTERM; then it ends with what was saved before
     GRACE: "SECONDS", "25";
     /// 1: verify the graph after every compiler pass (always on in debug builds)
     PARANOID: "0|1", "0";

@@ -15,6 +15,7 @@ pub(crate) use args::PlanArgs;
 use compiler::Compiler;
 use here::{this_cpu, tried};
 use show::Plan;
+pub(crate) use show::today;
 use std::path::Path;
 use subject::Subject;
 use systole_ir::{DType, Error, ErrorKind, Result};
@@ -194,7 +195,7 @@ fn choice(
     let run = steps.map(|n| [step.low * n, step.likely * n, step.high * n]);
     let (seconds, region) = (run.map(|r| r[1]), args.region.as_deref());
     let billed = machine.billed();
-    let bill = billed.and_then(|(chip, n)| bill(tables, chip, n, region, seconds, &show::today()));
+    let bill = billed.and_then(|(chip, n)| bill(tables, chip, n, region, seconds, &today()));
     match (&bill, billed) {
         (Some(b), _) => notes.extend(price_notes(&b.price, b.old, args.spot && b.spot_per_hour.is_none())),
         (None, Some((chip, _))) => notes.push(no_price(tables, chip, region)),

@@ -27,7 +27,7 @@ pub(super) struct Plan {
 }
 
 /// Today as `YYYY-MM-DD`, UTC.
-pub(super) fn today() -> String {
+pub(crate) fn today() -> String {
     let days = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() / 86_400) as i64;
     // Days to civil date, for years after 1970 (Hinnant's algorithm).
     let z = days + 719_468;

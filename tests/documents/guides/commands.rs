@@ -9,9 +9,9 @@ fn the_command_line_guide_lists_every_command_and_option() {
     let mut program = systole::cli::command();
     program.build();
     let overview = visible(&program)
-        .flat_map(|c| match visible(c).next() {
-            None => vec![(c.get_name().to_string(), c)],
-            Some(_) => visible(c).map(|s| (format!("{} {}", c.get_name(), s.get_name()), s)).collect(),
+        .flat_map(|c| {
+            let own = is_one(c).then(|| (c.get_name().to_string(), c));
+            own.into_iter().chain(visible(c).map(|s| (format!("{} {}", c.get_name(), s.get_name()), s)))
         })
         .map(|(name, c)| [format!("[`{name}`](#systole-{})", name.replace(' ', "-")), about(c)]);
     let mut each = String::new();
@@ -31,6 +31,11 @@ fn visible(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help")
 }
 
+/// Whether it does something without another command behind it.
+fn is_one(command: &Command) -> bool {
+    visible(command).next().is_none() || !command.is_subcommand_required_set()
+}
+
 fn about(command: &Command) -> String {
     let about = command.get_about().unwrap_or_else(|| panic!("{} has no description", command.get_name()));
     escaped(&about.to_string())
@@ -39,12 +44,15 @@ fn about(command: &Command) -> String {
 /// A command's section, or those of its commands.
 fn describe(command: &Command, above: &str, out: &mut String) {
     let name = format!("{above} {}", command.get_name());
-    if visible(command).next().is_some() {
-        visible(command).for_each(|c| describe(c, &name, out));
-        return;
+    if is_one(command) {
+        describe_alone(command, &name, out);
     }
+    visible(command).for_each(|c| describe(c, &name, out));
+}
+
+fn describe_alone(command: &Command, name: &str, out: &mut String) {
     write!(out, "### {name}\n\n{}.\n\n", about(command)).expect("text");
-    let usage = command.clone().bin_name(name.clone()).render_usage().to_string();
+    let usage = command.clone().bin_name(name.to_string()).render_usage().to_string();
     write!(out, "```text\n{}\n```\n\n", usage.trim_start_matches("Usage: ")).expect("text");
     let own = || command.get_arguments().filter(|a| !a.is_global_set() && !a.is_hide_set() && !is_help(a));
     if own().next().is_some() {
