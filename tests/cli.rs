@@ -532,6 +532,9 @@ fn models_become_int8_files_that_run_and_predict() {
         "{fast}"
     );
     assert!(fast["interpreted"] == 0 && fast["repeat"]["runs"] == 2, "{fast}");
+    let profile = f.run(&["run", "m.tflite", "--random=3", "--profile=kernels"]).ok().out;
+    let rows = profile.lines().filter(|line| line.trim_end().ends_with('%')).count();
+    assert!(rows == ops["operators"].as_array().unwrap().len() && profile.contains("product"), "{profile}");
     let again = f.run(&["predict", "m.tflite", "m/fashion-mnist-example.png", "--json"]).ok().json();
     let before = f.run(&["predict", "m", "m/fashion-mnist-example.png", "--json"]).ok().json();
     let off = again["probability"].as_f64().unwrap() - before["probability"].as_f64().unwrap();
