@@ -535,6 +535,16 @@ fn models_become_int8_files_that_run_and_predict() {
     let profile = f.run(&["run", "m.tflite", "--random=3", "--profile=kernels"]).ok().out;
     let rows = profile.lines().filter(|line| line.trim_end().ends_with('%')).count();
     assert!(rows == ops["operators"].as_array().unwrap().len() && profile.contains("product"), "{profile}");
+    // The same samples that quantize looked at.
+    let of = |file: &str| f.run(&["evaluate", file, "--data-dir=data", "--json"]).ok().json();
+    let (whole, ours) = (of("m"), of("m.tflite"));
+    let accuracy = |o: &Value| o["accuracy"].as_f64().unwrap();
+    assert_eq!(ours["samples"], whole["samples"]);
+    assert_eq!(
+        (accuracy(&ours), &ours["dataset"]),
+        (o["accuracy"]["int8"].as_f64().unwrap(), &whole["dataset"])
+    );
+    f.run(&["evaluate", "m.tflite", "--data-dir=data", "--tta"]).fails(2, &["--tta", "asked once"]);
     let again = f.run(&["predict", "m.tflite", "m/fashion-mnist-example.png", "--json"]).ok().json();
     let before = f.run(&["predict", "m", "m/fashion-mnist-example.png", "--json"]).ok().json();
     let off = again["probability"].as_f64().unwrap() - before["probability"].as_f64().unwrap();

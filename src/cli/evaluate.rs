@@ -1,8 +1,10 @@
 //! `systole evaluate`: loss and metrics of a saved model on test data.
 
+use super::accuracy::Right;
 use super::common::{Common, DataArgs};
 use super::confusion::Confusion;
 use super::known::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
+use super::lite::{self, Answerer};
 use super::outcome::{Failure, Outcome, Run};
 use super::own_data::OwnData;
 use super::report::one;
@@ -25,7 +27,7 @@ use systole_nn::{Logs, Model};
 
 #[derive(Args)]
 pub(crate) struct EvaluateArgs {
-    /// A model file, or the folder of a run: its best model
+    /// A model file, or the folder of a run: its best model; or a .tflite file, whose accuracy is measured
     model: String,
     /// A folder of pictures by class, a file or folder of records, or a text: all of it, or its part for testing [default:
     /// what was kept for testing in training]
@@ -59,7 +61,7 @@ pub(crate) struct EvaluateArgs {
 
 impl Run for EvaluateArgs {
     fn run(self, _: &Common, screen: &Screen) -> Outcome {
-        run(&self, screen)
+        if lite::is_lite(&self.model) { of_lite(&self, screen) } else { run(&self, screen) }
     }
 }
 
@@ -119,6 +121,52 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         object.insert("seconds".into(), json!(seconds));
         confusions.iter().for_each(|c| drop(object.insert("most_confused".into(), c.json())));
         screen.object(&object.into());
+    }
+    Ok(0)
+}
+
+/// The accuracy of a `.tflite` file.
+fn of_lite(args: &EvaluateArgs, screen: &Screen) -> Outcome {
+    let file = &args.model;
+    no_scores(args, file)?;
+    if args.tta.is_some() {
+        let e = Error::new(ErrorKind::Config, "a .tflite file is asked once about each sample").at("--tta");
+        return Err(Failure::usage(e.hint("leave it out")));
+    }
+    let Answerer { model, integers } = lite::answerer(file)?;
+    let integers = integers.ok_or_else(|| Error::new(ErrorKind::Bug, "a file without operators"))?;
+    let mut config = config(args, file, &model)?;
+    config.data.known_tokenizer = tokenizer_of(&model)?;
+    let mut data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    if data.language.is_none() {
+        check_samples(&model, &config, &data, file)?;
+        if data.class_names.is_empty() {
+            let e =
+                Error::new(ErrorKind::Data, format!("{} has no classes that {file} could tell", data.name));
+            return Err(e.hint("give data with classes, or ask it about samples: predict, run").into());
+        }
+        if !model.class_names.is_empty() {
+            data = data.with_classes(&model.class_names)?;
+        }
+    }
+    let began = Instant::now();
+    let found = Right::of(&integers, &config.test_pipeline(&data), "image").at(|| file.clone())?;
+    let seconds = began.elapsed().as_secs_f64();
+    let accuracy = found.right as f64 / found.answers.max(1) as f64;
+    let places = match found.answers == found.samples {
+        true => String::new(),
+        false => format!("{} in ", counted(found.answers as u64, "place")),
+    };
+    screen.line(format!(
+        "{file}: accuracy {accuracy:.4} on {places}{} of {}",
+        counted(found.samples as u64, &format!("test {}", one(data.elements))),
+        data.name
+    ));
+    if screen.json {
+        screen.object(&json!({
+            "model_file": file, "dataset": data.name, "accuracy": accuracy, "samples": found.samples,
+            "answers": found.answers, "seconds": seconds,
+        }));
     }
     Ok(0)
 }

@@ -1,10 +1,12 @@
 //! The command line: arguments, dispatch, exit codes. One file for each command; `commands.rs` has their table.
 
+mod accuracy;
 mod answers;
 mod bench;
 mod chart;
 mod check;
 mod chips;
+mod clock;
 mod cloud;
 mod commands;
 mod common;

@@ -1,5 +1,6 @@
 //! `systole quantize`: a trained model in eight-bit integers, as `.tflite` or ONNX, and what that costs in accuracy.
 
+use super::accuracy::{Accuracy, Tests, agreeing, classes, taken};
 use super::common::{Common, DataArgs};
 use super::lite;
 use super::onnx;
@@ -15,12 +16,11 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use systole_data::disk::{Disk, write_atomically};
-use systole_data::{Dataset, Sample};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
-use systole_nn::{LABEL_FIELDS, Model, WeightBits, counted, grouped};
+use systole_nn::{Model, WeightBits, counted, grouped};
 use systole_quant::{
-    CACHE, Calibration, LayerReport, Method, Options, Ranges, Trained, alone, answers, correct_bias, dynamic,
-    edgetpu, equalize, lower, quantize, report, trained,
+    CACHE, Calibration, LayerReport, Method, Options, Ranges, Trained, alone, correct_bias, dynamic, edgetpu,
+    equalize, lower, quantize, report, trained,
 };
 
 #[derive(Args)]
@@ -378,7 +378,7 @@ fn int8(
     let accuracy = Accuracy::of(float, &made, &tests)?;
     let few = &samples[..samples.len().min(SHOWN)];
     let layers = report(float, &made, &ranges, few)?;
-    let alone = tests.each_alone(float, &ranges, &options, &layers)?;
+    let alone = each_alone(&tests, float, &ranges, &options, &layers)?;
     if !screen.json {
         screen.line(layer_table(&layers, &alone).trim_end());
     }
@@ -468,126 +468,24 @@ fn input_of(layers: &Model, float: &systole_tflite::Model) -> Result<(String, DT
     }
 }
 
-/// The first samples of batches, each alone, and the labels of each: one, or one for each place.
-fn taken(
-    batches: &Dataset,
-    (input, dtype): &(String, DType),
-    most: usize,
-) -> Result<(Vec<Literal>, Vec<Vec<i64>>)> {
-    let (mut samples, mut labels) = (Vec::new(), Vec::new());
-    for batch in batches.iter() {
-        if samples.len() >= most {
-            break;
-        }
-        let batch = batch?;
-        let rows = lite::rows(&field(&batch, input)?)?;
-        let label = LABEL_FIELDS.iter().find_map(|name| batch.get(name).ok());
-        let given: Vec<i64> = label.map_or(Vec::new(), |y| y.to_f64s().iter().map(|&y| y as i64).collect());
-        let each = given.len() / rows.len().max(1);
-        for (i, row) in rows.into_iter().enumerate().take(most - samples.len()) {
-            samples.push(row.convert(*dtype));
-            labels.push(given[i * each..(i + 1) * each].to_vec());
-        }
+/// How often the class stays when one layer alone is in eight bits, of some samples.
+fn each_alone(
+    tests: &Tests,
+    float: &systole_tflite::Model,
+    ranges: &Ranges,
+    options: &Options,
+    layers: &[LayerReport],
+) -> Result<Vec<Option<f64>>> {
+    let samples = &tests.samples[..tests.samples.len().min(SHOWN)];
+    if samples.is_empty() {
+        return Ok(vec![None; layers.len()]);
     }
-    Ok((samples, labels))
-}
-
-/// The model's input, by its name or as the first field.
-fn field(batch: &Sample, name: &str) -> Result<Literal> {
-    match batch.get(name) {
-        Ok(x) => Ok(x.clone()),
-        Err(e) => batch.fields().next().map_or(Err(e), |(_, x)| x.get().cloned()),
-    }
-}
-
-/// Answers, one for each sample or place, and how many the floats and the integers get right and agree on.
-struct Accuracy {
-    answers: usize,
-    samples: usize,
-    float: usize,
-    int8: usize,
-    agree: usize,
-}
-
-impl Accuracy {
-    fn share(&self, n: usize) -> f64 {
-        n as f64 / self.answers.max(1) as f64
-    }
-}
-
-impl Accuracy {
-    fn of(
-        float: &systole_tflite::Model,
-        int8: &systole_tflite::Model,
-        tests: &Tests,
-    ) -> Result<Option<Accuracy>> {
-        if tests.samples.is_empty() {
-            return Ok(None);
-        }
-        let (of_float, of_int8) = (classes(float, &tests.samples)?, classes(int8, &tests.samples)?);
-        let right = |found: &[Vec<usize>]| -> usize {
-            let of_sample = |(found, labels): (&Vec<usize>, &Vec<i64>)| match found.len() == labels.len() {
-                true => found.iter().zip(labels).filter(|(k, label)| **label == **k as i64).count(),
-                false => 0,
-            };
-            found.iter().zip(&tests.labels).map(of_sample).sum()
-        };
-        let answers = of_float.iter().map(Vec::len).sum();
-        let agree = agreeing(&of_float, &of_int8);
-        let (float, int8) = (right(&of_float), right(&of_int8));
-        Ok(Some(Accuracy { answers, samples: tests.samples.len(), float, int8, agree }))
-    }
-}
-
-/// The likeliest class of each sample: one, or one for each place.
-fn classes(model: &systole_tflite::Model, samples: &[Literal]) -> Result<Vec<Vec<usize>>> {
-    let likeliest = |y: &[f32]| (1..y.len()).fold(0, |best, k| if y[k] > y[best] { k } else { best });
-    let of = |y: &Literal| {
-        let classes = y.shape().dims().last().copied().unwrap_or(1).max(1);
-        y.to_f32s().chunks(classes).map(likeliest).collect()
+    let exact = classes(float, samples)?;
+    let one = |l: &LayerReport| {
+        let found = classes(&alone(float, ranges, options, &l.layer)?, samples)?;
+        Ok(Some(agreeing(&found, &exact) as f64 / exact.iter().map(Vec::len).sum::<usize>().max(1) as f64))
     };
-    Ok(answers(model, samples, lite::engine(), lite::threads())?.iter().map(of).collect())
-}
-
-/// How many classes are the same.
-fn agreeing(a: &[Vec<usize>], b: &[Vec<usize>]) -> usize {
-    a.iter().flatten().zip(b.iter().flatten()).filter(|(a, b)| a == b).count()
-}
-
-/// Test samples with their classes.
-#[derive(Default)]
-struct Tests {
-    samples: Vec<Literal>,
-    labels: Vec<Vec<i64>>,
-}
-
-impl Tests {
-    fn take(batches: &Dataset, input: &(String, DType), most: usize) -> Result<Tests> {
-        let (samples, labels) = taken(batches, input, most)?;
-        Ok(Tests { samples, labels })
-    }
-
-    /// How often the class stays when one layer alone is in eight bits, of some samples.
-    fn each_alone(
-        &self,
-        float: &systole_tflite::Model,
-        ranges: &Ranges,
-        options: &Options,
-        layers: &[LayerReport],
-    ) -> Result<Vec<Option<f64>>> {
-        let samples = &self.samples[..self.samples.len().min(SHOWN)];
-        if samples.is_empty() {
-            return Ok(vec![None; layers.len()]);
-        }
-        let exact = classes(float, samples)?;
-        let one = |l: &LayerReport| {
-            let found = classes(&alone(float, ranges, options, &l.layer)?, samples)?;
-            Ok(Some(
-                agreeing(&found, &exact) as f64 / exact.iter().map(Vec::len).sum::<usize>().max(1) as f64,
-            ))
-        };
-        layers.iter().map(one).collect()
-    }
+    layers.iter().map(one).collect()
 }
 
 /// Writes the file with the model's notes.

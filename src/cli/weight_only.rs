@@ -48,6 +48,8 @@ struct Found {
     before: Logs,
     after: Logs,
     samples: usize,
+    /// Whose test samples they are.
+    data: String,
     /// Whether the loss is the mean negative logarithm of the probabilities of tokens.
     is_text: bool,
 }
@@ -89,6 +91,7 @@ fn measured(
         before: before.evaluate_steps(&test, steps)?,
         after: after.evaluate_steps(&test, steps)?,
         samples: most.next_multiple_of(batch.max(1)).min(there),
+        data: data.name.to_string(),
         is_text: data.language.is_some() && loss.as_ref().is_some_and(is_tokens),
     })
 }
@@ -105,9 +108,10 @@ fn show(weights: &[PackedWeight], found: Option<&Found>, screen: &Screen) {
     if let Some(found) = found {
         screen.line(format!("Before: {}", found.text(&found.before)));
         screen.line(format!(
-            "After: {} on {}",
+            "After: {} on {} of {}",
             found.text(&found.after),
-            counted(found.samples as u64, "test sample")
+            counted(found.samples as u64, "test sample"),
+            found.data
         ));
     }
 }

@@ -1,13 +1,12 @@
 //! What processes say, merged: on the terminal those that are to be shown, in the log all of them.
 
-use super::super::plan::today;
+use super::super::clock::now;
 use super::super::screen::{Screen, note};
 use super::args::Shown;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 use systole_ir::{Error, Result};
 
 /// Lines that are kept until the folder of the run is there.
@@ -139,12 +138,6 @@ impl Log {
 
 fn opened(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
-}
-
-/// `2026-11-27 08:15:02`, UTC.
-fn now() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() % 86_400);
-    format!("{} {:02}:{:02}:{:02}", today(), seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
 /// Hands each line on as it comes.

@@ -8,6 +8,7 @@ mod page;
 mod show;
 mod subject;
 
+use super::clock::today;
 use super::common::Common;
 use super::outcome::{Failure, Outcome, Run};
 use super::screen::Screen;
@@ -15,7 +16,6 @@ pub(crate) use args::PlanArgs;
 use compiler::Compiler;
 use here::{this_cpu, tried};
 use show::Plan;
-pub(crate) use show::today;
 use std::path::Path;
 use subject::Subject;
 use systole_ir::{DType, Error, ErrorKind, Result};

@@ -1,7 +1,8 @@
 //! A plan as one page, without scripts and without other files.
 
+use super::super::clock::today;
 use super::show::{
-    EXPLANATIONS, NOT_VALIDATED, Plan, Row, WIDE, explanation, gib, lines_of, seconds_of_run, today, too_much,
+    EXPLANATIONS, NOT_VALIDATED, Plan, Row, WIDE, explanation, gib, lines_of, seconds_of_run, too_much,
 };
 use crate::report::escaped;
 use std::fmt::Write as _;

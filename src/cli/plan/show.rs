@@ -3,7 +3,6 @@
 use super::args::PlanArgs;
 use super::subject::Length;
 use crate::cli::screen::{Screen, table, wrapped};
-use std::time::{SystemTime, UNIX_EPOCH};
 use systole_plan::{
     Advice, Choice, DISPATCH, Energy, KernelTime, Machine, Tables, Wish, digits, dollars, duration, joules,
 };
@@ -24,21 +23,6 @@ pub(super) struct Plan {
     pub(super) advice: Advice,
     pub(super) length: Option<Length>,
     pub(super) wish: Wish,
-}
-
-/// Today as `YYYY-MM-DD`, UTC.
-pub(crate) fn today() -> String {
-    let days = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() / 86_400) as i64;
-    // Days to civil date, for years after 1970 (Hinnant's algorithm).
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
-    let year = yoe + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
 }
 
 /// One line of the table.
@@ -420,12 +404,6 @@ pub(super) const EXPLANATIONS: [&str; 4] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn today_is_a_date() {
-        let t = today();
-        assert!(t.len() == 10 && t.as_str() > "2026-01-01" && t.as_str() < "2100-01-01", "{t}");
-    }
 
     #[test]
     fn columns_that_are_spare_go_where_the_table_is_too_wide() {
