@@ -255,8 +255,8 @@ fn a_launch_goes_on_after_kills_to_the_same_bits_and_forwards_signals() {
         if kill == 0 {
             slice.wait_for_backup("killed");
         }
-        // At no instant in particular: a part of a start, or some steps into it.
-        std::thread::sleep(Duration::from_millis(50 + (kill as u64 * 7919) % 900));
+        // The first while it certainly trains, the others at no instant in particular.
+        std::thread::sleep(Duration::from_millis((kill as u64 * 7919) % 950));
         signal("-KILL", &pids[kill % 2]);
     }
     let done = launched.wait().ok();
