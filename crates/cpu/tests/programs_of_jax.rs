@@ -10,7 +10,11 @@ use systole_ir::{DType, Graph, Literal, LiteralBuilder, Scalar, TensorType, text
 
 /// JAX's body of argmax: the first of the greatest, a NaN above all.
 fn argmax(dims: &str, shape: &str, out: &str) -> Arc<Graph> {
-    let text = format!(
+    text::parse(&argmax_text(dims, shape, out)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn argmax_text(dims: &str, shape: &str, out: &str) -> String {
+    format!(
         r#"module @m {{ func.func public @main(%x: tensor<{shape}xf32>, %i: tensor<{shape}xi32>) -> (tensor<{out}f32>, tensor<{out}i32>) {{
   %a = "stablehlo.constant"() <{{value = dense<0xFF800000> : tensor<f32>}}> : () -> tensor<f32>
   %b = "stablehlo.constant"() <{{value = dense<0> : tensor<i32>}}> : () -> tensor<i32>
@@ -29,8 +33,7 @@ fn argmax(dims: &str, shape: &str, out: &str) -> Arc<Graph> {
   }}) : (tensor<{shape}xf32>, tensor<{shape}xi32>, tensor<f32>, tensor<i32>) -> (tensor<{out}f32>, tensor<{out}i32>)
   return %0#0, %0#1 : tensor<{out}f32>, tensor<{out}i32>
 }} }}"#
-    );
-    text::parse(&text).unwrap_or_else(|e| panic!("{e}"))
+    )
 }
 
 /// Few different numbers, so that many are the same, and every odd one.
@@ -85,15 +88,54 @@ fn the_place_of_the_greatest_is_found_by_neighbours() {
     }
 }
 
+/// As JAX calls the body: the places are numbered, and only the place is a result.
+#[test]
+fn the_place_of_an_extreme_is_two_plain_folds() {
+    for (dims, shape, out, along) in
+        [("1", "40x300", "40x", 1), ("0", "301x33", "33x", 0), ("1", "16x257x3", "16x3x", 1)]
+    {
+        for direction in ["GT", "LT"] {
+            let (ty, places) = (format!("tensor<{shape}xf32>"), format!("tensor<{shape}xi32>"));
+            let numbered = format!(
+                "(%x: {ty}) -> (tensor<{out}i32>) {{\n  %i = \"stablehlo.iota\"() <{{iota_dimension = {along} : i64}}> : () -> {places}"
+            );
+            let given = format!("(%x: {ty}, %i: {places}) -> (tensor<{out}f32>, tensor<{out}i32>) {{");
+            let text = argmax_text(dims, shape, out)
+                .replace(&given, &numbered)
+                .replace("comparison_direction GT", &format!("comparison_direction {direction}"))
+                .replace("0xFF800000", if direction == "GT" { "0xFF800000" } else { "0x7F800000" })
+                .replace(&format!("return %0#0, %0#1 : tensor<{out}f32>, "), "return %0#1 : ");
+            let graph = text::parse(&text).unwrap_or_else(|e| panic!("{e}"));
+            let (optimized, _) = systole_compile::optimize(&graph).unwrap();
+            let folds = optimized.nodes.iter().filter(|n| matches!(n.op, systole_ir::Op::Reduce(_))).count();
+            assert_eq!(folds, 2, "{optimized:?}");
+            let dims: Vec<usize> = shape.split('x').map(|d| d.parse().unwrap()).collect();
+            let x = drawn(&dims, 3);
+            check(&graph, std::slice::from_ref(&x));
+            // Lines without a NaN, and of infinities alone.
+            let values = x.to_f32s();
+            let finite: Vec<f32> = values.iter().map(|v| if v.is_nan() { -0.0 } else { *v }).collect();
+            check(&graph, &[Literal::from_slice(&dims[..], &finite).unwrap()]);
+            let low = if direction == "GT" { f32::NEG_INFINITY } else { f32::INFINITY };
+            check(&graph, &[Literal::from_slice(&dims[..], &vec![low; values.len()]).unwrap()]);
+        }
+    }
+}
+
 /// A sort of f32[4, 600] with the places beside it.
 fn sort(comparator: &str) -> Arc<Graph> {
+    sort_along(1, comparator, "return %0#0, %0#1 : tensor<4x600xf32>, tensor<4x600xi32>")
+}
+
+fn sort_along(dim: usize, comparator: &str, and_then: &str) -> Arc<Graph> {
+    let results = and_then.rsplit_once(" : ").unwrap().1;
     let text = format!(
-        r#"module @m {{ func.func public @main(%x: tensor<4x600xf32>, %i: tensor<4x600xi32>) -> (tensor<4x600xf32>, tensor<4x600xi32>) {{
-  %0:2 = "stablehlo.sort"(%x, %i) <{{dimension = 1 : i64, is_stable = true}}> ({{
+        r#"module @m {{ func.func public @main(%x: tensor<4x600xf32>, %i: tensor<4x600xi32>) -> ({results}) {{
+  %0:2 = "stablehlo.sort"(%x, %i) <{{dimension = {dim} : i64, is_stable = true}}> ({{
   ^bb0(%a: tensor<f32>, %b: tensor<f32>, %c: tensor<i32>, %d: tensor<i32>):
 {comparator}
   }}) : (tensor<4x600xf32>, tensor<4x600xi32>) -> (tensor<4x600xf32>, tensor<4x600xi32>)
-  return %0#0, %0#1 : tensor<4x600xf32>, tensor<4x600xi32>
+  {and_then}
 }} }}"#
     );
     text::parse(&text).unwrap_or_else(|e| panic!("{e}"))
@@ -103,6 +145,10 @@ fn compare(a: &str, b: &str, direction: &str, kind: &str, ty: &str) -> String {
     format!(
         r#""stablehlo.compare"({a}, {b}) <{{comparison_direction = #stablehlo<comparison_direction {direction}>, compare_type = #stablehlo<comparison_type {kind}>}}> : (tensor<{ty}>, tensor<{ty}>) -> tensor<i1>"#
     )
+}
+
+fn plain_compare(a: &str, b: &str, direction: &str, kind: &str, ty: &str) -> String {
+    format!("%y = {}\n\"stablehlo.return\"(%y) : (tensor<i1>) -> ()", compare(a, b, direction, kind, ty))
 }
 
 /// As JAX writes it: zeros of both signs and all NaN are the same.
@@ -128,14 +174,57 @@ fn canonical(direction: &str) -> String {
     )
 }
 
+/// Slices of a sort: the kernel makes no more than they read.
+#[test]
+fn the_first_of_sorted_lines_are_those_of_the_sort() {
+    let x = drawn(&[4, 600], 5);
+    let places =
+        Literal::from_slice([4, 600], &(0..2400).map(|i| i * 31 % 90).collect::<Vec<i32>>()).unwrap();
+    let slice = |of: usize, limits: &str, ty: &str, out: &str| {
+        format!(
+            "%s{of} = \"stablehlo.slice\"(%0#{of}) <{{start_indices = array<i64: 0, 0>, limit_indices = array<i64: {limits}>, strides = array<i64: 1, 1>}}> : (tensor<4x600x{ty}>) -> tensor<{out}x{ty}>\n"
+        )
+    };
+    let by_two = "%e = \"stablehlo.add\"(%a, %b) : (tensor<f32>, tensor<f32>) -> tensor<f32>\n".to_string()
+        + &plain_compare("%a", "%b", "LT", "TOTALORDER", "f32");
+    let comparators =
+        [canonical("GT"), canonical("LT"), plain_compare("%c", "%d", "LT", "SIGNED", "i32"), by_two];
+    for comparator in &comparators {
+        for (dim, limits, out) in [
+            (1, "4, 1", "4x1"),
+            (1, "4, 8", "4x8"),
+            (1, "4, 64", "4x64"),
+            (1, "4, 65", "4x65"),
+            (1, "4, 599", "4x599"),
+            (0, "2, 600", "2x600"),
+        ] {
+            let both = format!(
+                "{}{}return %s0, %s1 : tensor<{out}xf32>, tensor<{out}xi32>",
+                slice(0, limits, "f32", out),
+                slice(1, limits, "i32", out)
+            );
+            let graph = sort_along(dim, comparator, &both);
+            let listing = systole_compile::schedule(&graph, &Default::default()).unwrap().to_string();
+            assert!(listing.contains("top_k"), "{listing}");
+            check(&graph, &[x.clone(), places.clone()]);
+            let one = format!("{}return %s1 : tensor<{out}xi32>", slice(1, limits, "i32", out));
+            check(&sort_along(dim, comparator, &one), &[x.clone(), places.clone()]);
+        }
+        // What is read elsewhere too is sorted whole.
+        let whole = format!(
+            "{}return %s0, %0#1 : tensor<4x8xf32>, tensor<4x600xi32>",
+            slice(0, "4, 8", "f32", "4x8")
+        );
+        check(&sort_along(1, comparator, &whole), &[x.clone(), places.clone()]);
+    }
+}
+
 #[test]
 fn sorts_by_keys_and_by_comparisons_are_the_interpreters() {
     let x = drawn(&[4, 600], 9);
     let places =
         Literal::from_slice([4, 600], &(0..2400).map(|i| i * 31 % 90).collect::<Vec<i32>>()).unwrap();
-    let plain = |a, b, direction, kind, ty| {
-        format!("%y = {}\n\"stablehlo.return\"(%y) : (tensor<i1>) -> ()", compare(a, b, direction, kind, ty))
-    };
+    let plain = plain_compare;
     let two = format!(
         "%e = {}\n%l = {}\n%i2 = {}\n%t = \"stablehlo.and\"(%e, %i2) : (tensor<i1>, tensor<i1>) -> tensor<i1>\n\
          %y = \"stablehlo.or\"(%l, %t) : (tensor<i1>, tensor<i1>) -> tensor<i1>\n\"stablehlo.return\"(%y) : (tensor<i1>) -> ()",

@@ -10,6 +10,7 @@ mod multi_reduce;
 mod pooling;
 mod product_epilogue;
 mod rows;
+mod top_k;
 
 use crate::options::Options;
 use crate::program::{Schedule, Steps};
@@ -87,6 +88,7 @@ pub const RULES: &[Rule] = &[
         "mean and variance of a convolution's result, gathered where it is computed",
         batch_statistics::of_convolutions,
     ),
+    on_steps("top_k", "sorts of which the first elements of each line are read", top_k::of_sorts),
     rule("multi_reduce", "folds of one kind over the same data read it once", |s, _| multi_reduce::join(s)),
     rule("excess_precision", "maps of narrow floats round only what they store", |s, options| {
         if options.excess_precision {

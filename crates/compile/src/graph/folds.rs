@@ -5,7 +5,7 @@
 use super::rewrite::{Rewriter, Values, rebuild};
 use smallvec::SmallVec;
 use systole_ir::op::BroadcastInDim;
-use systole_ir::op::{Constant, Lowering, Monoid, Reduce, Reshape, Slice, Transpose};
+use systole_ir::op::{Lowering, Monoid, Reduce, Reshape, Slice, Transpose};
 use systole_ir::{Graph, Node, Op, ValueId};
 
 /// Elements that are folded into one result below which the general kernel is as fast.
@@ -95,20 +95,6 @@ fn slice(g: &mut Rewriter, x: ValueId, [from, to, step]: [usize; 3], node: &Node
 /// The body on arrays: `left` is what its first parameters are given.
 fn combine(g: &mut Rewriter, body: &Graph, left: &[ValueId], right: &[ValueId], like: &Node) -> Vec<ValueId> {
     let shape = g.ty(left[0]).shape.clone();
-    let given: Vec<ValueId> = left.iter().chain(right).copied().collect();
-    let mut values: Vec<ValueId> = Vec::with_capacity(body.nodes.len());
-    for node in &body.nodes {
-        values.push(match &node.op {
-            Op::Parameter(p) => given[p.index],
-            Op::Constant(c) => {
-                let one = g.push(Constant { value: c.value.clone() }, &[], like);
-                g.push(BroadcastInDim { dims: Default::default(), shape: shape.clone() }, &[one], like)
-            }
-            op => {
-                let inputs: SmallVec<[ValueId; 3]> = node.inputs.iter().map(|v| values[v.index()]).collect();
-                g.push(op.clone(), &inputs, like)
-            }
-        });
-    }
-    body.results.iter().map(|r| values[r.index()]).collect()
+    let given: Vec<Option<ValueId>> = left.iter().chain(right).copied().map(Some).collect();
+    g.on_arrays(body, &given, &body.results, &shape, like)
 }

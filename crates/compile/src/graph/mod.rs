@@ -1,5 +1,6 @@
 //! Passes over graphs. Each maps a graph to an equivalent one; [`PASSES`] lists them in execution order.
 
+mod arg_max;
 mod batch_variance;
 pub mod cheap;
 mod cse;
@@ -15,6 +16,7 @@ mod remat;
 pub mod rewrite;
 mod simplify;
 pub mod slices;
+mod sort_keys;
 pub mod transpose_weights;
 mod window_sums;
 

@@ -50,9 +50,21 @@ pub const PASSES: &[Pass] = &[
         exact: true,
     },
     Pass {
+        name: "arg_max",
+        doc: "the place of an extreme element by two plain folds",
+        run: super::arg_max::run,
+        exact: true,
+    },
+    Pass {
         name: "folds",
         doc: "reductions by bodies of several ops as element-wise ops on neighbours",
         run: super::folds::run,
+        exact: true,
+    },
+    Pass {
+        name: "sort_keys",
+        doc: "sorts by a function of either element by its values",
+        run: super::sort_keys::run,
         exact: true,
     },
     Pass { name: "loops", doc: "sums of all trips of a loop after it", run: super::loops::run, exact: true },

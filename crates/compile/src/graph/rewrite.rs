@@ -1,8 +1,8 @@
 //! Node-by-node copying of a graph with replacements, on which the passes are built.
 
 use smallvec::SmallVec;
-use systole_ir::op::Outs;
-use systole_ir::{Graph, Node, Op, TensorType, ValueId, bug};
+use systole_ir::op::{BroadcastInDim, Constant, Outs};
+use systole_ir::{Graph, Node, Op, Shape, TensorType, ValueId, bug};
 
 /// A graph under construction.
 #[derive(Default)]
@@ -38,6 +38,46 @@ impl Rewriter {
     /// Appends a copy of an old node with other operands of the same types, and returns its first result.
     pub fn push_as(&mut self, node: &Node, inputs: &[ValueId]) -> ValueId {
         self.append(node.op.clone(), inputs, node.outs.clone(), node)[0]
+    }
+
+    /// Values of an element-wise body of scalars on arrays of one shape, of which its parameters are `given`. Only what the
+    /// `wanted` values need is made.
+    pub fn on_arrays(
+        &mut self,
+        body: &Graph,
+        given: &[Option<ValueId>],
+        wanted: &[ValueId],
+        shape: &Shape,
+        like: &Node,
+    ) -> Vec<ValueId> {
+        let mut needed = vec![false; body.nodes.len()];
+        wanted.iter().for_each(|v| needed[v.index()] = true);
+        for (i, node) in body.nodes.iter().enumerate().rev() {
+            if needed[i] {
+                node.inputs.iter().for_each(|v| needed[v.index()] = true);
+            }
+        }
+        let mut values: Vec<Option<ValueId>> = Vec::with_capacity(body.nodes.len());
+        let made = |v: &ValueId, values: &[Option<ValueId>]| {
+            values[v.index()].unwrap_or_else(|| bug!("a parameter of a body is not given"))
+        };
+        for (node, needed) in body.nodes.iter().zip(needed) {
+            values.push(match &node.op {
+                _ if !needed => None,
+                Op::Parameter(p) => given[p.index],
+                Op::Constant(c) => {
+                    let one = self.push(Constant { value: c.value.clone() }, &[], like);
+                    let spread = BroadcastInDim { dims: Default::default(), shape: shape.clone() };
+                    Some(self.push(spread, &[one], like))
+                }
+                op => {
+                    let inputs: SmallVec<[ValueId; 3]> =
+                        node.inputs.iter().map(|v| made(v, &values)).collect();
+                    Some(self.push(op.clone(), &inputs, like))
+                }
+            });
+        }
+        wanted.iter().map(|v| made(v, &values)).collect()
     }
 
     /// The nodes built so far.

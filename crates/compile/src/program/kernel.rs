@@ -13,6 +13,7 @@ use super::pooling::{Pool, Unpool, UnpooledGradient};
 use super::product_epilogue::ProductEpilogue;
 use super::storage::{ResultPlan, Slot, Storage, View};
 use super::strided_map::StridedMap;
+use super::top_k::TopK;
 use std::fmt;
 use std::ops::Deref;
 use systole_ir::attention::AttentionMatch;
@@ -128,6 +129,8 @@ pub enum Kernel {
     UnpooledGradient(UnpooledGradient),
     /// A convolution with the batch-normalisation statistics of its result.
     Moments(Moments),
+    /// The first elements of sorted lines.
+    TopK(TopK),
     /// `(captures…, initial states…) → states…`: runs `body` while `cond`.
     While {
         /// The number of leading inputs that are loop-invariant.
@@ -173,6 +176,7 @@ impl Kernel {
             Kernel::Unpool(u) => u.name(),
             Kernel::UnpooledGradient(g) => g.name(),
             Kernel::Moments(m) => m.name(),
+            Kernel::TopK(_) => "top_k".into(),
             Kernel::While { .. } => "while".into(),
             Kernel::Case { .. } => "case".into(),
         }
@@ -195,7 +199,8 @@ impl Kernel {
             | Kernel::Pool(_)
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
-            | Kernel::Moments(_) => Vec::new(),
+            | Kernel::Moments(_)
+            | Kernel::TopK(_) => Vec::new(),
         }
     }
 
@@ -214,6 +219,7 @@ impl Kernel {
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
             | Kernel::Moments(_)
+            | Kernel::TopK(_)
             | Kernel::While { .. }
             | Kernel::Case { .. } => None,
         }
@@ -241,6 +247,7 @@ impl Step {
             Kernel::Unpool(u) => u.check(ins, outs),
             Kernel::UnpooledGradient(g) => g.check(ins, outs),
             Kernel::Moments(m) => m.check(ins, outs),
+            Kernel::TopK(t) => t.check(ins, outs),
             // The verifier checks these with their bodies.
             Kernel::Blocks(_) | Kernel::While { .. } | Kernel::Case { .. } => Ok(()),
         }
@@ -263,6 +270,7 @@ impl Step {
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
             | Kernel::Moments(_)
+            | Kernel::TopK(_)
             | Kernel::While { .. }
             | Kernel::Case { .. } => None,
         }
@@ -295,6 +303,7 @@ impl Step {
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
             | Kernel::Moments(_)
+            | Kernel::TopK(_)
             | Kernel::Case { .. } => false,
         }
     }
@@ -324,7 +333,8 @@ impl Step {
             | Kernel::Pool(_)
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
-            | Kernel::Moments(_) => read + written,
+            | Kernel::Moments(_)
+            | Kernel::TopK(_) => read + written,
             // Bodies may read and write their arrays several times; this is the least.
             Kernel::Blocks(_) | Kernel::While { .. } | Kernel::Case { .. } => read + written,
         }
@@ -371,6 +381,7 @@ pub fn right_operand(step: &Step) -> Option<(Slot, [usize; 2])> {
         | Kernel::Unpool(_)
         | Kernel::UnpooledGradient(_)
         | Kernel::Moments(_)
+        | Kernel::TopK(_)
         | Kernel::While { .. }
         | Kernel::Case { .. } => return None,
     };

@@ -12,6 +12,7 @@ mod print;
 mod product_epilogue;
 mod storage;
 mod strided_map;
+mod top_k;
 mod verify;
 
 pub use kernel::{Kernel, Schedule, Scope, Step, right_operand};
@@ -22,6 +23,7 @@ pub use pooling::{DEAD, Pool, Relu, Unpool, UnpooledGradient};
 pub use product_epilogue::ProductEpilogue;
 pub use storage::{ALIGN, Location, ResultPlan, Slot, Storage, View, array_bytes};
 pub use strided_map::{Store, StridedMap};
+pub use top_k::TopK;
 pub use verify::verify_planned as verify;
 
 // Of this crate alone.

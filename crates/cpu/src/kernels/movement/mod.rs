@@ -23,7 +23,7 @@ fn op<'a>(p: &Problem<'a>) -> Result<&'a Op, Refusal> {
 pub static FAMILY: Family = Family {
     name: "movement",
     doc: "copies, slices, gathers, scatters, sorting; and every other op",
-    takes: |step| matches!(step.kernel, Kernel::Op { .. }),
+    takes: |step| matches!(step.kernel, Kernel::Op { .. } | Kernel::TopK(_)),
     candidates: &[
         Candidate {
             name: "scatter",
@@ -36,11 +36,14 @@ pub static FAMILY: Family = Family {
         },
         Candidate {
             name: "sort",
-            why: "sorts: a stable merge sort of each line along the sorted dimension",
+            why: "stable sorts of each line along the sorted dimension, or of its first elements",
             levels: EVERY,
-            accepts: |p| match op(p)? {
-                Op::Sort(s) => Ok(Box::new(sort::SortKernel::new(s, p.step))),
-                _ => Err("it is no sort".into()),
+            accepts: |p| match &p.step.kernel {
+                Kernel::TopK(t) => Ok(Box::new(sort::SortKernel::top_k(t, p.step))),
+                _ => match op(p)? {
+                    Op::Sort(s) => Ok(Box::new(sort::SortKernel::new(s, p.step))),
+                    _ => Err("it is no sort".into()),
+                },
             },
         },
         Candidate {

@@ -1,62 +1,151 @@
-//! Sort: a stable merge sort of each line along the sorted dimension, lines in parallel.
+//! Sort: a stable sort of each line along the sorted dimension, or of its first elements only, lines in parallel.
 //!
 //! It sorts the positions of a line's elements, then copies all operands in that order. Where the comparator compares
-//! one function of either element, keys are sorted ([`SortKeys`]); others run in the interpreter, once per comparison. Not
-//! tuned: operands are copied to literals first.
+//! elements of one operand, keys are sorted ([`SortKeys`]); others run in the interpreter, once per comparison.
 
 use crate::kernel::literal::literal;
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::kernels::movement::sort_keys::SortKeys;
-use std::sync::Mutex;
-use systole_compile::Step;
+use std::sync::{Mutex, PoisonError};
+use systole_compile::{Step, TopK};
 use systole_ir::interp::EvalCx;
 use systole_ir::op::Sort;
 use systole_ir::{Error, Literal, Result, Scalar, TensorType};
+
+/// Up to so many first elements are kept in order while a line is read; more are selected, then sorted.
+const FEW: usize = 64;
 
 /// A bound sort.
 pub struct SortKernel {
     op: Sort,
     types: Vec<TensorType>,
-    /// If the comparator compares one function of both elements.
+    /// If the comparator compares elements of one operand.
     keys: Option<SortKeys>,
+    /// Elements of each sorted line that are wanted.
+    count: usize,
+    /// The operand of each result.
+    of: Vec<usize>,
+}
+
+/// A line of an array: its first element, and how far apart its elements are.
+#[derive(Clone, Copy)]
+struct Line {
+    first: usize,
+    step: usize,
+    size: usize,
 }
 
 impl SortKernel {
+    /// A sort of whole lines.
     pub fn new(op: &Sort, step: &Step) -> SortKernel {
-        SortKernel { keys: SortKeys::of(&op.comparator), op: op.clone(), types: step.input_types.clone() }
+        let count = step.input_types[0].shape[op.dim];
+        SortKernel::of_first(op, count, (0..step.input_types.len()).collect(), step)
     }
 
-    /// Sorts `places`, row-major positions of the elements of one line.
-    fn order(&self, args: &[Literal], places: &mut Vec<usize>) -> Result<()> {
-        if let Some(sorted) =
-            self.keys.as_ref().and_then(|keys| self.by_keys(keys, &args[keys.operand], places))
-        {
-            *places = sorted;
-            return Ok(());
+    /// The first elements of sorted lines.
+    pub fn top_k(t: &TopK, step: &Step) -> SortKernel {
+        SortKernel::of_first(&t.sort, t.k, t.of.clone(), step)
+    }
+
+    fn of_first(op: &Sort, count: usize, of: Vec<usize>, step: &Step) -> SortKernel {
+        let keys = SortKeys::of(&op.comparator);
+        SortKernel { keys, op: op.clone(), types: step.input_types.clone(), count, of }
+    }
+
+    /// Which elements of a line come first, in order.
+    ///
+    /// # Safety
+    /// `inputs` are arrays of the step's types, and the line is one of theirs.
+    unsafe fn order(&self, inputs: &[Ptr], copies: &Copies, line: Line) -> Result<Vec<usize>> {
+        if let Some(keys) = &self.keys {
+            let mut all = Vec::with_capacity(line.size);
+            let first = inputs[keys.operand].at(line.first * self.types[keys.operand].dtype.size());
+            // SAFETY: by the caller's promise.
+            if unsafe { keys.keys(first, line.step, line.size, &mut all) } {
+                return Ok(self.by_keys(keys, all));
+            }
         }
+        let args = copies.get(&self.types, inputs)?;
         let mut cx = EvalCx::default();
-        *places = merge_sort(std::mem::take(places), |&a, &b| {
-            let pairs: Vec<Scalar> = args.iter().flat_map(|x| [x.get(a), x.get(b)]).collect();
+        let at = |i: usize| line.first + i * line.step;
+        let mut sorted = merge_sort((0..line.size).collect(), |&a, &b| {
+            let pairs: Vec<Scalar> = args.iter().flat_map(|x| [x.get(at(a)), x.get(at(b))]).collect();
             Ok(cx.run_scalars(&self.op.comparator, &pairs)?[0].as_bool())
         })?;
-        Ok(())
+        sorted.truncate(self.count);
+        Ok(sorted)
     }
 
-    /// The order of keys; elements with the same key stay in order. `None`: some element has none.
-    fn by_keys(&self, keys: &SortKeys, x: &Literal, places: &[usize]) -> Option<Vec<usize>> {
-        let mut memory = keys.memory();
-        let mut key = |place: usize| keys.key(&self.op.comparator, x.get(place), &mut memory);
-        if keys.bits() <= 32 && places.len() <= u32::MAX as usize {
+    /// The order of keys; elements with the same key stay in order.
+    fn by_keys(&self, keys: &SortKeys, mut all: Vec<u64>) -> Vec<usize> {
+        if keys.bits() <= 32 && u32::try_from(all.len()).is_ok() {
             // Key and number in one word.
-            let packed = places.iter().enumerate().map(|(i, &place)| Some(key(place)? << 32 | i as u64));
-            let mut packed = packed.collect::<Option<Vec<u64>>>()?;
-            packed.sort_unstable();
-            return Some(packed.into_iter().map(|k| places[k as u32 as usize]).collect());
+            all.iter_mut().enumerate().for_each(|(i, key)| *key = *key << 32 | i as u64);
+            return least(all, self.count).into_iter().map(|k| k as u32 as usize).collect();
         }
-        let keyed = places.iter().enumerate().map(|(i, &place)| Some((key(place)?, i)));
-        let mut keyed = keyed.collect::<Option<Vec<(u64, usize)>>>()?;
-        keyed.sort_unstable();
-        Some(keyed.into_iter().map(|(_, i)| places[i]).collect())
+        let keyed = all.into_iter().enumerate().map(|(i, key)| (key, i)).collect();
+        least(keyed, self.count).into_iter().map(|(_, i)| i).collect()
+    }
+}
+
+/// The least `count` of different items, in order.
+fn least<T: Copy + Ord>(mut items: Vec<T>, count: usize) -> Vec<T> {
+    if count == 0 {
+        return Vec::new();
+    }
+    if count >= items.len() || count > FEW {
+        if count < items.len() {
+            items.select_nth_unstable(count - 1);
+            items.truncate(count);
+        }
+        items.sort_unstable();
+        return items;
+    }
+    let (first, rest) = items.split_at_mut(count);
+    first.sort_unstable();
+    for &mut item in rest {
+        if item < first[count - 1] {
+            let place = first.partition_point(|other| *other < item);
+            first.copy_within(place..count - 1, place + 1);
+            first[place] = item;
+        }
+    }
+    items.truncate(count);
+    items
+}
+
+/// The operands as literals, made for the first line that needs them.
+#[derive(Default)]
+struct Copies(std::sync::OnceLock<Result<Vec<Literal>>>);
+
+impl Copies {
+    fn get(&self, types: &[TensorType], inputs: &[Ptr]) -> Result<&[Literal]> {
+        let copy = |(ty, &p): (&TensorType, &Ptr)| {
+            // SAFETY: by the contract of `Kernel::run`, inputs are arrays of the step's types.
+            unsafe { literal(ty, p.at(0)) }
+        };
+        let made = self.0.get_or_init(|| types.iter().zip(inputs).map(copy).collect());
+        made.as_deref().map_err(Clone::clone)
+    }
+}
+
+/// Copies elements `order` of a line to the first places of a line of the result.
+///
+/// # Safety
+/// Both lines can be accessed, and no other thread accesses that of the result.
+unsafe fn copy_line(from: Ptr, of: Line, to: Ptr, at: Line, order: &[usize], bytes: usize) {
+    for (j, &i) in order.iter().enumerate() {
+        let (source, place) =
+            (from.at((of.first + i * of.step) * bytes), to.at((at.first + j * at.step) * bytes));
+        // SAFETY: by the caller's promise; widths are those of the elements.
+        unsafe {
+            match bytes {
+                1 => *place = *source,
+                2 => place.cast::<u16>().write_unaligned(source.cast::<u16>().read_unaligned()),
+                4 => place.cast::<u32>().write_unaligned(source.cast::<u32>().read_unaligned()),
+                _ => place.cast::<u64>().write_unaligned(source.cast::<u64>().read_unaligned()),
+            }
+        }
     }
 }
 
@@ -84,35 +173,34 @@ fn merge_sort<T: Copy>(items: Vec<T>, mut before: impl FnMut(&T, &T) -> Result<b
 
 impl Kernel for SortKernel {
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let mut args = Vec::with_capacity(self.types.len());
-        for (ty, &p) in self.types.iter().zip(io.inputs) {
-            // SAFETY: by the contract of `Kernel::run`, inputs are arrays of the step's types.
-            args.push(unsafe { literal(ty, p)? });
-        }
         let shape = &self.types[0].shape;
         let (size, step) = (shape[self.op.dim], shape.strides()[self.op.dim]);
         let lines = shape.elements() / size.max(1);
         let failed: Mutex<Option<Error>> = Mutex::new(None);
+        let inputs: Vec<Ptr> = io.inputs.iter().map(|&p| Ptr::of(p)).collect();
         let outputs: Vec<Ptr> = io.outputs.iter().map(|&p| Ptr(p)).collect();
+        let copies = Copies::default();
         let body = |line: usize| {
-            let first = line / step * step * size + line % step;
-            let mut places: Vec<usize> = (0..size).map(|j| first + j * step).collect();
-            if let Err(e) = self.order(&args, &mut places) {
-                failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(e);
-                return;
-            }
-            for (x, out) in args.iter().zip(&outputs) {
-                let bytes = x.ty().dtype.size();
-                for (j, &from) in places.iter().enumerate() {
-                    let source = &x.bytes()[from * bytes..(from + 1) * bytes];
-                    let to = out.at((first + j * step) * bytes);
-                    // SAFETY: the position lies inside the result; no other line writes it.
-                    unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), to, bytes) };
+            let (block, rest) = (line / step, line % step);
+            let from = Line { first: block * step * size + rest, step, size };
+            let to = Line { first: block * step * self.count + rest, step, size: self.count };
+            // SAFETY: by the contract of `Kernel::run`, inputs are arrays of the step's types.
+            let order = match unsafe { self.order(&inputs, &copies, from) } {
+                Ok(order) => order,
+                Err(e) => {
+                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+                    return;
                 }
+            };
+            for (&x, &out) in self.of.iter().zip(&outputs) {
+                let bytes = self.types[x].dtype.size();
+                // SAFETY: both lines lie in their arrays; no other call writes this one.
+                unsafe { copy_line(inputs[x], from, out, to, &order, bytes) };
             }
         };
-        let work = shape.elements() as f64 * 40.0 * (size.max(2) as f64).log2();
+        let each = if self.keys.is_some() { 3.0 } else { 200.0 };
+        let work = shape.elements() as f64 * each * (self.count.max(2) as f64).log2();
         cx.team.run_with(lines, work, cx.flush, &body);
-        failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).map_or(Ok(()), Err)
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 }

@@ -1,0 +1,51 @@
+//! Sorts of which only the first elements of each line are read.
+
+use crate::program::{Kernel, Step, Steps, TopK};
+use systole_ir::Op;
+
+/// Makes a sort and the slices that alone read it one step.
+pub fn of_sorts(steps: &mut Steps<'_>) {
+    for at in steps.find(|s| matches!(s.kernel, Kernel::Op { op: Op::Sort(_), bias: false })) {
+        let Some((k, slices)) = slices_of(steps, at) else { continue };
+        let taken: Vec<Step> = slices.iter().filter_map(|&(_, s)| steps.list[s].take()).collect();
+        let Some(step) = &mut steps.list[at] else { continue };
+        let Kernel::Op { op: Op::Sort(sort), .. } = &step.kernel else { continue };
+        let of = slices.iter().map(|&(x, _)| x).collect();
+        step.kernel = Kernel::TopK(TopK { sort: sort.clone(), k, of });
+        step.outputs = taken.iter().map(|s| s.outputs[0]).collect();
+        step.output_types = taken.iter().map(|s| s.output_types[0].clone()).collect();
+    }
+}
+
+/// How many elements of each line are read, and the slices that read them, each with the operand that it is of.
+fn slices_of(steps: &Steps<'_>, at: usize) -> Option<(usize, Vec<(usize, usize)>)> {
+    let step = steps.step(at)?;
+    let mut found = Vec::new();
+    let mut count = None;
+    for (x, &slot) in step.outputs.iter().enumerate() {
+        if steps.is_result(slot) {
+            return None;
+        }
+        for reader in steps.readers(slot) {
+            let k = first_of_lines(steps.step(reader)?, step)?;
+            if *count.get_or_insert(k) != k {
+                return None;
+            }
+            found.push((x, reader));
+        }
+    }
+    Some((count?, found))
+}
+
+/// The k of a slice that takes the first k elements of each sorted line, and all lines.
+fn first_of_lines(slice: &Step, sort: &Step) -> Option<usize> {
+    let (Kernel::Op { op: Op::Slice(s), bias: false }, Kernel::Op { op: Op::Sort(by), .. }) =
+        (&slice.kernel, &sort.kernel)
+    else {
+        return None;
+    };
+    let (from, to) = (slice.input_types.first()?, slice.output_types.first()?);
+    let whole = (0..from.rank()).all(|d| d == by.dim || s.limit[d] - s.start[d] == from.shape[d]);
+    let fits = whole && s.start.iter().all(|&i| i == 0) && s.strides.iter().all(|&i| i == 1);
+    (fits && from.rank() == to.rank()).then(|| to.shape[by.dim])
+}

@@ -1,0 +1,35 @@
+//! The first elements of sorted lines, as data.
+
+use super::check::{Checked, holds};
+use systole_ir::TensorType;
+use systole_ir::op::Sort;
+
+/// `x₀: T[…, N, …], x₁, … → T[…, k, …], …`: the first k elements of each line that a sort would make, for some of its
+/// operands.
+#[derive(Clone, Debug)]
+pub struct TopK {
+    /// The sort of all elements.
+    pub sort: Sort,
+    /// Elements of each line that are wanted.
+    pub k: usize,
+    /// For each result, the operand that it is a part of.
+    pub of: Vec<usize>,
+}
+
+impl TopK {
+    /// Checks the types of operands and results.
+    pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> Checked {
+        holds(outs.len() == self.of.len(), || format!("{} results of top_k", outs.len()))?;
+        for (&x, out) in self.of.iter().zip(outs) {
+            let x = ins.get(x).ok_or("a result of no operand")?;
+            let size = |d: usize| if d == self.sort.dim { self.k } else { x.shape[d] };
+            let fits = self.sort.dim < x.rank()
+                && self.k <= x.shape[self.sort.dim]
+                && out.dtype == x.dtype
+                && out.rank() == x.rank()
+                && (0..x.rank()).all(|d| out.shape[d] == size(d));
+            holds(fits, || format!("{out} of {x}"))?;
+        }
+        Ok(())
+    }
+}
