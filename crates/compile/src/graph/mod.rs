@@ -5,6 +5,7 @@ mod batch_variance;
 pub mod cheap;
 mod cse;
 mod folds;
+mod invariants;
 mod linear;
 pub mod loops;
 mod pad_sums;

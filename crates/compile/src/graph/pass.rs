@@ -69,6 +69,12 @@ pub const PASSES: &[Pass] = &[
     },
     Pass { name: "loops", doc: "sums of all trips of a loop after it", run: super::loops::run, exact: true },
     Pass {
+        name: "invariants",
+        doc: "what a loop moves anew in every trip before it",
+        run: super::invariants::run,
+        exact: true,
+    },
+    Pass {
         name: "linear",
         doc: "sums of linear combinations by sums that exist",
         run: super::linear::run,

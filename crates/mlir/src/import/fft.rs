@@ -10,8 +10,8 @@ use super::types::{held, not_there, wrong};
 use crate::syntax::{Attribute, Operation, Type};
 use crate::text::find;
 use std::f64::consts::PI;
-use systole_base::{Literal, Result, TensorType};
-use systole_ir::{GraphBuilder, Tensor};
+use systole_base::{Literal, Result};
+use systole_ir::Tensor;
 
 /// Lengths up to this are one product.
 const ONE_PRODUCT: usize = 64;
@@ -153,9 +153,31 @@ fn balanced(n: usize, largest: usize) -> usize {
 
 /// `[…, n] → […, n]` by the matrix of the roots.
 fn product(x: &Number, n: usize, sign: f64) -> Number {
-    let w = roots(x, &[n, n], |j, k| j * k % n, n, sign);
-    let last = x.rank() - 1;
-    x.product(&w, |a, b| a.dot_general(b, &[], &[], &[last], &[0]))
+    product_along(x, x.rank() - 1, n, sign)
+}
+
+/// The transform along one dimension, which becomes the last one: one product of both parts beside each other with the
+/// matrix of the roots, `[[re, im], [−im, re]]`.
+fn product_along(x: &Number, dim: usize, n: usize, sign: f64) -> Number {
+    let angle = |p: usize| sign * 2.0 * PI * (p % n) as f64 / n as f64;
+    let row = |j: usize, turn: bool| {
+        let all: Vec<(f64, f64)> = (0..n).map(|k| angle(j * k)).map(|a| (a.cos(), a.sin())).collect();
+        let first = all.iter().map(|w| if turn { -w.1 } else { w.0 }).collect::<Vec<_>>();
+        [first, all.iter().map(|w| if turn { w.0 } else { w.1 }).collect()].concat()
+    };
+    let parts = if x.is_complex() { 2 } else { 1 };
+    let matrix: Vec<f64> = (0..parts)
+        .flat_map(|part| (0..n).flat_map(move |j| [(j, part == 1)]))
+        .flat_map(|(j, turn)| row(j, turn))
+        .collect();
+    let w = of_values(&x.re, &[parts * n, 2 * n], &matrix);
+    let both = match &x.im {
+        Some(im) => Tensor::concatenate(&[&x.re, im], dim),
+        None => x.re.clone(),
+    };
+    let y = both.dot_general(&w, &[], &[], &[dim], &[0]);
+    let last = y.rank() - 1;
+    Number::complex(y.slice_dim(last, 0, n), y.slice_dim(last, n, 2 * n))
 }
 
 /// n = a · b: transforms of length a, factors, transforms of length b.
@@ -165,11 +187,15 @@ fn split(x: &Number, a: usize, sign: f64) -> Number {
     let b = n / a;
     let lead = &x.shape()[..rank - 1];
     let table = x.reshape(&[lead, &[a, b]].concat());
-    let w = roots(x, &[a, a], |j, k| j * k % a, a, sign);
-    // […, a, b] · [a, a] → […, b, a]
-    let columns = table.product(&w, |t, w| t.dot_general(w, &[], &[], &[rank - 1], &[0]));
-    let turned = columns.mul(&roots(x, &[b, a], |j, k| j * k % n, n, sign)).transposed();
-    transform(&turned, sign).transposed().reshape(&[lead, &[n]].concat())
+    // […, a, b] → […, b, a]
+    let columns = product_along(&table, rank - 1, a, sign);
+    let turned = columns.mul(&roots(x, &[b, a], |j, k| j * k % n, n, sign));
+    // […, b, a] → […, a, b]
+    let rows = match b <= ONE_PRODUCT {
+        true => product_along(&turned, rank - 1, b, sign),
+        false => transform(&turned.transposed(), sign),
+    };
+    rows.transposed().reshape(&[lead, &[n]].concat())
 }
 
 /// Bluestein: j · k = (j² + k² − (k − j)²) / 2, so that the sums are a convolution.
@@ -213,16 +239,17 @@ fn roots(
 }
 
 fn constant(like: &Number, shape: &[usize], values: &[(f64, f64)]) -> Number {
-    let g: &GraphBuilder = like.g();
-    let ty = TensorType::new(like.ty().dtype, shape);
-    let part = |of: fn(&(f64, f64)) -> f64| {
-        let all: Vec<f64> = values.iter().map(of).collect();
-        match Literal::from_slice(shape, &all) {
-            Ok(literal) => g.constant(literal.convert(ty.dtype)),
-            Err(e) => like.re.fail(e),
-        }
-    };
+    let part =
+        |of: fn(&(f64, f64)) -> f64| of_values(&like.re, shape, &values.iter().map(of).collect::<Vec<_>>());
     Number::complex(part(|v| v.0), part(|v| v.1))
+}
+
+/// A constant of the type of `like`.
+fn of_values(like: &Tensor, shape: &[usize], values: &[f64]) -> Tensor {
+    match Literal::from_slice(shape, values) {
+        Ok(literal) => like.builder().constant(literal.convert(like.ty().dtype)),
+        Err(e) => like.fail(e),
+    }
 }
 
 /// The transform of a power of two numbers with sign −1, in f64.

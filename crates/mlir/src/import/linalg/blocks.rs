@@ -56,6 +56,22 @@ pub(super) fn with_unit_diagonal(x: &Number) -> Number {
     Number { re, im: x.im.as_ref().map(|t| here.select(&t.scalar_like(0.0), t)) }
 }
 
+/// Terms of a sum up to which a product of small matrices is sums of columns times rows.
+const FEW_TERMS: usize = 4;
+
+/// `a: T[K, M, L], b: T[K, L, N] → T[K, M, N]`: of few terms as one element-wise program, without a product of its own for each
+/// of the K.
+pub(super) fn small_product(a: &Number, b: &Number) -> Number {
+    let terms = a.shape()[2];
+    if terms == 0 || terms > FEW_TERMS {
+        return a.matmul(b);
+    }
+    let shape = [a.shape()[0], a.shape()[1], b.shape()[2]];
+    let wide = |x: Number| x.map(|t| t.broadcast_to(&shape.into()));
+    let term = |k: usize| wide(a.slice_dim(2, k, k + 1)).mul(&wide(b.slice_dim(1, k, k + 1)));
+    (1..terms).fold(term(0), |sum, k| sum.add(&term(k)))
+}
+
 /// The conjugate with rows and columns exchanged.
 pub(super) fn adjoint(x: &Number) -> Number {
     x.transposed().conj()

@@ -2,7 +2,7 @@
 //!
 //! Source: the StableHLO specification, triangular_solve; Golub and Van Loan, 3.1.
 
-use super::blocks::{beside, block, joined, lower, padded, with_unit_diagonal};
+use super::blocks::{beside, block, joined, padded, small_product, with_unit_diagonal};
 use crate::import::number::Number;
 
 /// Rows of a block whose inverse is made.
@@ -13,18 +13,18 @@ const MOST_BLOCKS: usize = 128;
 /// `l: T[K, N, N], b: T[K, N, M] → T[K, N, M]`: x with l · x = b, where l is what lies on and below the diagonal.
 pub(super) fn solve_lower(l: &Number, b: &Number, unit: bool) -> Number {
     let n = l.shape()[1];
-    let l = lower(l, true);
-    let l = if unit { with_unit_diagonal(&l) } else { l };
     let mut size = BLOCK.min(n.next_power_of_two());
     while n.div_ceil(size) > MOST_BLOCKS {
         size *= 2;
     }
     let count = n.div_ceil(size);
     let more = count * size - n;
-    let (l, b) = if more == 0 { (l, b.clone()) } else { (with_ones(&l, more), padded(b, (0, more), (0, 0))) };
+    let (l, b) =
+        if more == 0 { (l.clone(), b.clone()) } else { (with_ones(l, more), padded(b, (0, more), (0, 0))) };
     let diagonal = |i: usize| block(&l, (i * size, (i + 1) * size), (i * size, (i + 1) * size));
     let blocks: Vec<Number> = (0..count).map(diagonal).collect();
     let all = Number::concatenate(&blocks.iter().collect::<Vec<_>>(), 0).unwrap_or_else(|| l.clone());
+    let all = if unit { with_unit_diagonal(&all) } else { all };
     let inverses = inverse(&all);
     let lead = l.shape()[0];
     let inverses: Vec<Number> = (0..count).map(|i| inverses.slice_dim(0, i * lead, (i + 1) * lead)).collect();
@@ -56,7 +56,7 @@ fn by_halves(l: &Number, b: &Number, inverses: &[Number], size: usize) -> Number
     inverse.matmul(b)
 }
 
-/// The inverse of a lower triangular matrix whose size is a power of two:
+/// The inverse of a lower triangular matrix whose size is a power of two, of which nothing above the diagonal is read:
 /// `[[a, 0], [c, d]]⁻¹ = [[a⁻¹, 0], [−d⁻¹ c a⁻¹, d⁻¹]]`, where a and d are inverted together.
 pub(super) fn inverse(l: &Number) -> Number {
     let (lead, n) = (l.shape()[0], l.shape()[1]);
@@ -67,6 +67,7 @@ pub(super) fn inverse(l: &Number) -> Number {
     let both = beside(&block(l, (0, half), (0, half)), &block(l, (half, n), (half, n)), 0);
     let both = inverse(&both);
     let (a, d) = (both.slice_dim(0, 0, lead), both.slice_dim(0, lead, 2 * lead));
-    let c = d.matmul(&block(l, (half, n), (0, half)).matmul(&a)).neg();
+    let below = block(l, (half, n), (0, half));
+    let c = small_product(&d, &small_product(&below, &a)).neg();
     joined(&a, None, &c, &d)
 }
