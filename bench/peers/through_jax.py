@@ -80,6 +80,49 @@ def cifar_cnn(batch=128):
     return training(Net(nnx.Rngs(0)), f32(batch, 32, 32, 3), jnp.asarray(R.integers(0, 10, batch)))
 
 
+def resnet50(batch=8, size=224):
+    """ResNet-50 of the paper's v1.5: strides in the 3 × 3 convolutions."""
+    from flax import nnx
+
+    class Unit(nnx.Module):
+        """A convolution with batch normalization."""
+
+        def __init__(self, channels, filters, window, stride, rngs):
+            self.conv = nnx.Conv(channels, filters, (window, window), stride, use_bias=False, rngs=rngs)
+            self.norm = nnx.BatchNorm(filters, rngs=rngs)
+
+        def __call__(self, x):
+            return self.norm(self.conv(x))
+
+    class Bottleneck(nnx.Module):
+        def __init__(self, channels, filters, stride, rngs):
+            self.reduce = Unit(channels, filters, 1, 1, rngs)
+            self.middle = Unit(filters, filters, 3, stride, rngs)
+            self.expand = Unit(filters, 4 * filters, 1, 1, rngs)
+            self.shortcut = Unit(channels, 4 * filters, 1, stride, rngs) if channels != 4 * filters else None
+
+        def __call__(self, x):
+            y = self.expand(nnx.relu(self.middle(nnx.relu(self.reduce(x)))))
+            return nnx.relu(y + (self.shortcut(x) if self.shortcut else x))
+
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.stem, self.blocks, channels = Unit(3, 64, 7, 2, rngs), nnx.List([]), 64
+            for stage, (filters, count) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
+                for i in range(count):
+                    self.blocks.append(Bottleneck(channels, filters, 2 if i == 0 and stage else 1, rngs))
+                    channels = 4 * filters
+            self.dense = nnx.Linear(channels, 1000, rngs=rngs)
+
+        def __call__(self, x):
+            x = nnx.max_pool(nnx.relu(self.stem(x)), (3, 3), (2, 2), "SAME")
+            for block in self.blocks:
+                x = block(x)
+            return self.dense(x.mean((1, 2)))
+
+    return training(Net(nnx.Rngs(0)), f32(batch, size, size, 3), jnp.asarray(R.integers(0, 1000, batch)))
+
+
 def gpt2(layers=12, width=768, heads=12, length=128, batch=1, vocabulary=50257, dtype=jnp.float32):
     """A step of a GPT-2 of 124 M parameters on sequences of 128."""
     import optax
@@ -162,7 +205,7 @@ def spd(n):
     return a @ a.T + n * jnp.eye(n)
 
 
-TRAINING = {"fashion-cnn": fashion_cnn, "cifar-cnn": cifar_cnn, "gpt2": gpt2, "lstm": lstm}
+TRAINING = {"fashion-cnn": fashion_cnn, "cifar-cnn": cifar_cnn, "resnet50": resnet50, "gpt2": gpt2, "lstm": lstm}
 TRAINING["gpt2-bf16"] = lambda: gpt2(dtype=jnp.bfloat16)
 MICRO = {
     "dispatch": of(lambda x: x + 1, f32(8)),

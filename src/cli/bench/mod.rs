@@ -24,7 +24,7 @@ use workload::{Item, Unit, Work};
 #[derive(Args)]
 pub(crate) struct BenchArgs {
     /// Which: fashion-cnn, mlp, cifar-cnn, resnet50, gpt2-small, lstm (training steps), resnet50-inference,
-    /// gpt2-small-inference, resnet50-int8, mobilenet-int8 (quantised predictions), gemm, elementwise; presets of train; or TOML files with models of your own. Without: all workloads
+    /// gpt2-small-inference, resnet50-int8, mobilenet-int8, gpt2-small-int8 (quantised predictions), gemm, elementwise; presets of train; or TOML files with models of your own. Without: all workloads
     #[arg(value_name = "WORKLOAD | PRESET | FILE.toml")]
     workloads: Vec<String>,
     /// float32, mixed_bfloat16 or mixed_float16; for gemm and quantised predictions also int8 [default: what a preset or file

@@ -44,6 +44,11 @@ pub(super) fn of_draft(mut draft: Draft, precision: &str) -> Result<(Model, Batc
 
 /// Images, or tokens, of a batch; the host's copy is given back, the device has its own.
 fn items(batch: Batch) -> f64 {
+    count(&batch)
+}
+
+/// Images, or tokens, of a batch.
+pub(super) fn count(batch: &Batch) -> f64 {
     let tokens = batch.inputs.first().filter(|x| x.dtype().is_int());
     tokens.map_or(batch.size(), |x| x.ty().elements()) as f64
 }

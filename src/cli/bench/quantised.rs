@@ -1,7 +1,7 @@
 //! Predictions of quantised graphs, beside those of the same layers in floats.
 
 use super::measure::{Measured, measure, timed};
-use super::model::of_draft;
+use super::model::{count, of_draft};
 use crate::cli::lite;
 use crate::config::Draft;
 use std::time::Duration;
@@ -18,8 +18,11 @@ pub(super) fn predict(name: &str, precision: &str, time: Duration) -> Result<Mea
     of(draft(name)?, precision, time)
 }
 
-/// An application with the data of ResNet-50's preset.
+/// The preset of a language model, or an application with the data of ResNet-50's preset.
 fn draft(name: &str) -> Result<Draft> {
+    if name == "gpt2-small" {
+        return Draft::preset(name);
+    }
     let mut draft = Draft::preset("resnet50")?;
     draft.set(format!("the workload {name}-int8"), "model.application", name);
     Ok(draft)
@@ -28,7 +31,7 @@ fn draft(name: &str) -> Result<Draft> {
 fn of(draft: Draft, precision: &str, time: Duration) -> Result<Measured> {
     let floats = if precision == "int8" { "float32" } else { precision };
     let (mut model, batch) = of_draft(draft, floats)?;
-    let items = batch.size() as f64;
+    let items = count(&batch);
     let mut prediction = model.device_batch_prediction(&batch)?;
     let flops = prediction.report().flops;
     if precision != "int8" {

@@ -66,6 +66,7 @@ impl Work {
                 "gpt2-small" => Unit::Tokens,
                 _ => Unit::MsPerStep,
             },
+            Work::Int8("gpt2-small") => Unit::Tokens,
             Work::Int8(_) => Unit::Images,
             Work::Gemm(_) => Unit::Gflops,
             Work::Elementwise(_) => Unit::Bandwidth,
@@ -88,7 +89,7 @@ const GEMM_TYPES: [&str; 3] = ["float32", "bfloat16", "int8"];
 const GEMM_SIZES: [usize; 4] = [512, 1024, 2048, 4096];
 
 /// Names that stand for several measurements, beside those of [`single`].
-const WORKLOADS: [&str; 12] = [
+const WORKLOADS: [&str; 13] = [
     "fashion-cnn",
     "mlp",
     "cifar-cnn",
@@ -99,6 +100,7 @@ const WORKLOADS: [&str; 12] = [
     "gpt2-small-inference",
     "resnet50-int8",
     "mobilenet-int8",
+    "gpt2-small-int8",
     "gemm",
     "elementwise",
 ];
@@ -177,6 +179,7 @@ fn works(name: &str) -> Result<Vec<(String, Work)>> {
         "gpt2-small-inference" => one(Work::Predict("gpt2-small".into())),
         "resnet50-int8" => one(Work::Int8("resnet50")),
         "mobilenet-int8" => one(Work::Int8("mobilenet")),
+        "gpt2-small-int8" => one(Work::Int8("gpt2-small")),
         preset if WORKLOADS.contains(&preset) => one(Work::Train(preset.into())),
         own if OF_FILES.contains(&own) => Err(Error::new(
             ErrorKind::Config,
