@@ -60,9 +60,18 @@ fn operators_have_the_bits_of_the_interpreter() {
     {
         assert!(fast.contains(&format!("{name}_int8")), "{name} has no form: {fast:?}");
     }
-    for name in
-        ["add_channels", "sub_rows", "prelu", "mean", "mean_kept", "softmax", "pad", "transpose", "gather"]
-    {
+    for name in [
+        "add_channels",
+        "sub_rows",
+        "prelu",
+        "mean",
+        "mean_kept",
+        "softmax",
+        "pad",
+        "transpose",
+        "gather",
+        "batch_matmul",
+    ] {
         assert!(fast.contains(&format!("{name}_int8")), "{name} has no form: {fast:?}");
     }
 }
@@ -141,6 +150,45 @@ fn graphs_have_the_bits_of_the_interpreter() {
     let e = program.run(&[Literal::from_slice([1, 2], &[1i8, 2]).unwrap()]).unwrap_err().to_string();
     assert!(e.contains("input x is"), "{e}");
     assert!(program.run_all(&[]).unwrap().is_empty());
+}
+
+/// Distances from a zero point that take nine bits; values at both ends of a byte.
+#[test]
+fn products_of_computed_matrices_have_the_bits_of_the_interpreter() {
+    for (zero_a, zero_b) in [(0, 0), (-128, 3), (5, -7), (127, 127), (-3, -128)] {
+        for turned in [false, true] {
+            let q = |zero| Quantization::per_tensor(0.05, zero);
+            let t = |name: &str, dims: [usize; 4]| Tensor::new(name, dims, DType::I8);
+            let (m, k, n) = (35, 66, 37);
+            let b = if turned { [1, 2, n, k] } else { [1, 2, k, n] };
+            let adjoint = if turned { 1.0 } else { 0.0 };
+            let model = Model {
+                tensors: vec![
+                    t("a", [1, 2, m, k]).quantized(q(zero_a)),
+                    t("b", b).quantized(q(zero_b)),
+                    t("y", [1, 2, m, n]).quantized(Quantization::per_tensor(4.0, 9)),
+                ],
+                operators: vec![Operator::new(Op::BatchMatmul, [0, 1], [2]).with(Field::AdjY, adjoint)],
+                inputs: vec![0, 1],
+                outputs: vec![2],
+                ..Model::default()
+            };
+            let drawn = |dims: [usize; 4], by: usize| {
+                let at =
+                    |i: usize| if i % 7 == 0 { [-128, 127][i / 7 % 2] } else { (i * by % 256) as u8 as i8 };
+                let all: Vec<i8> = (0..dims.iter().product()).map(at).collect();
+                Literal::from_slice(dims, &all).unwrap()
+            };
+            let inputs = [drawn([1, 2, m, k], 37), drawn(b, 101)];
+            let expected = bytes_of(&Interpreter::new(&model).unwrap().run(&inputs).unwrap());
+            for unit in Unit::all() {
+                let program = Program::new(model.clone(), &settings(unit, 2)).unwrap();
+                assert_eq!(program.interpreted(), 0, "{zero_a}, {zero_b}");
+                let made = bytes_of(&program.run(&inputs).unwrap());
+                assert!(made == expected, "{unit:?}, zeros {zero_a} and {zero_b}, turned {turned}");
+            }
+        }
+    }
 }
 
 /// Whatever a file says, a program says what the interpreter says: the same bits, or the same error.

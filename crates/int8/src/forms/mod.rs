@@ -1,5 +1,6 @@
 //! The forms of operators: what the engine's kernels compute.
 
+mod batch;
 mod elements;
 mod form;
 mod movement;
@@ -19,6 +20,7 @@ pub(crate) fn choose(site: &Site) -> Option<Vec<Box<dyn Form>>> {
         Conv2D => one(products::convolution(site)),
         DepthwiseConv2D => one(products::depthwise(site)),
         FullyConnected => one(products::dense(site)),
+        BatchMatmul => one(batch::matmul(site)),
         AveragePool2D | MaxPool2D => one(windows::pool(site)),
         Mean | Sum | ReduceMax => one(windows::reduction(site)),
         Relu | ReluN1To1 | Relu6 | LeakyRelu | HardSwish | Logistic | Tanh | Elu | Exp | Gelu | Sqrt
