@@ -25,18 +25,19 @@ impl Packed {
         let nothing = if form == Form::Above { 128 } else { 0 };
         let mut lines = vec![Line([nothing; 64]); n.div_ceil(COLUMNS) * panel / 64];
         for (column, row) in w.chunks_exact(k.max(1)).enumerate() {
-            for (i, &w) in row.iter().enumerate() {
-                let word = column / COLUMNS * panel + (i / per_word * COLUMNS + column % COLUMNS) * 4;
-                let mut put = |at: usize, byte: u8| lines[(word + at) / 64].0[(word + at) % 64] = byte;
+            let first = column / COLUMNS * panel + column % COLUMNS * 4;
+            for (i, part) in row.chunks(per_word).enumerate() {
+                let mut word = [nothing; 4];
                 match form {
-                    Form::Signed => put(i % 4, w as u8),
-                    Form::Above => put(i % 4, w as u8 ^ 0x80),
+                    Form::Signed => word.iter_mut().zip(part).for_each(|(to, &w)| *to = w as u8),
+                    Form::Above => word.iter_mut().zip(part).for_each(|(to, &w)| *to = w as u8 ^ 0x80),
                     Form::Pairs => {
-                        let [low, high] = i16::from(w).to_le_bytes();
-                        put(i % 2 * 2, low);
-                        put(i % 2 * 2 + 1, high);
+                        let halves = word.chunks_exact_mut(2).zip(part);
+                        halves.for_each(|(to, &w)| to.copy_from_slice(&i16::from(w).to_le_bytes()));
                     }
                 }
+                let at = first + i * COLUMNS * 4;
+                lines[at / 64].0[at % 64..][..4].copy_from_slice(&word);
             }
         }
         Packed { lines, steps, words }

@@ -35,16 +35,20 @@ impl BatchMatmul {
     fn columns(&self, b: &[i8]) -> Vec<i8> {
         let (k, n, width) = (self.k, self.n, self.terms * self.k);
         let mut w = vec![0; n * width];
-        for (j, row) in w.chunks_exact_mut(width).enumerate() {
-            for i in 0..k {
-                let at = if self.is_turned { j * k + i } else { i * n + j };
-                let mut left = i32::from(b[at]) - self.zeros[1];
-                for part in row[i..].iter_mut().step_by(k) {
-                    let term = left.clamp(-128, 127);
-                    *part = term as i8;
-                    left -= term;
-                }
+        let mut put = |j: usize, i: usize, b: i8| {
+            let mut left = i32::from(b) - self.zeros[1];
+            for term in 0..self.terms {
+                let own = left.clamp(-128, 127);
+                w[j * width + term * k + i] = own as i8;
+                left -= own;
             }
+        };
+        if self.is_turned {
+            let rows = b.chunks_exact(k).enumerate();
+            rows.for_each(|(j, row)| row.iter().enumerate().for_each(|(i, b)| put(j, i, *b)));
+        } else {
+            let rows = b.chunks_exact(n).enumerate();
+            rows.for_each(|(i, row)| row.iter().enumerate().for_each(|(j, b)| put(j, i, *b)));
         }
         w
     }
@@ -59,11 +63,10 @@ impl BatchMatmul {
         if self.terms == 1 {
             return product.run(&team, a, y);
         }
-        let rows: Vec<i8> = a
-            .chunks_exact(self.k)
-            .flat_map(|row| std::iter::repeat_n(row, self.terms).flatten())
-            .copied()
-            .collect();
+        let mut rows: Vec<i8> = Vec::with_capacity(self.terms * a.len());
+        for row in a.chunks_exact(self.k) {
+            (0..self.terms).for_each(|_| rows.extend_from_slice(row));
+        }
         product.run(&team, &rows, y);
     }
 }

@@ -43,11 +43,18 @@ pub(super) fn softmax(call: &Call) -> Result<Vec<Literal>> {
     }
 }
 
+/// Values of a row from which on the results of all bytes are tabulated first.
+const TABULATED: usize = 64;
+
 /// SOFTMAX of int8, whose result has scale 1/256 and zero point −128.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IntegerSoftmax {
     /// e^−d of a value that is `d` below the greatest; `None`: so far below that it is 0.
     exps: Vec<Option<i32>>,
+    /// What each adds to the sum of a row.
+    parts: Vec<i32>,
+    /// Whether no value has more than one that is less far below: where a result is 0, so are those behind it.
+    falls: bool,
 }
 
 impl IntegerSoftmax {
@@ -60,20 +67,34 @@ impl IntegerSoftmax {
         let one = |below: i32| {
             (below <= radius).then(|| exp_on_negative_values(high_mul((-below).wrapping_shl(shift), m)))
         };
-        IntegerSoftmax { exps: (0..256).map(one).collect() }
+        let exps: Vec<Option<i32>> = (0..256).map(one).collect();
+        let parts = exps.iter().map(|e| e.map_or(0, |e| divide_by_power(e, 12))).collect();
+        let falls = exps.iter().flatten().all(|e| *e >= 0) && exps.windows(2).all(|two| two[1] <= two[0]);
+        IntegerSoftmax { exps, parts, falls }
     }
 
     /// A row, which has at least one value; `y` is as long.
     pub fn row(&self, x: &[i8], y: &mut [i8]) {
         let greatest = x.iter().copied().max().map_or(0, i32::from);
-        let exp = |q: i8| self.exps[(greatest - i32::from(q)) as usize];
-        let sum =
-            x.iter().filter_map(|&q| exp(q)).fold(0i32, |sum, e| sum.wrapping_add(divide_by_power(e, 12)));
+        let below = |q: i8| (greatest - i32::from(q)) as usize & 255;
+        let sum = x.iter().fold(0i32, |sum, &q| sum.wrapping_add(self.parts[below(q)]));
         let (factor, over) = reciprocal(sum);
-        let end = |e: i32| divide_by_power(high_mul(factor, e), over + 23).saturating_sub(128);
-        for (y, &q) in y.iter_mut().zip(x) {
-            *y = exp(q).map_or(-128, |e| end(e).clamp(-128, 127) as i8);
+        let end = |e: Option<i32>| {
+            let end = |e| divide_by_power(high_mul(factor, e), over + 23).saturating_sub(128);
+            e.map_or(-128, |e| end(e).clamp(-128, 127) as i8)
+        };
+        if x.len() < TABULATED || !self.falls || factor < 0 {
+            y.iter_mut().zip(x).for_each(|(y, &q)| *y = end(self.exps[below(q)]));
+            return;
         }
+        let mut table = [-128i8; 256];
+        for (to, e) in table.iter_mut().zip(&self.exps) {
+            *to = end(*e);
+            if *to == -128 {
+                break;
+            }
+        }
+        y.iter_mut().zip(x).for_each(|(y, &q)| *y = table[below(q)]);
     }
 }
 
