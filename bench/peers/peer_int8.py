@@ -4,6 +4,7 @@
     peer_int8.py onnxruntime FILE.onnx [--batch 16]     a file of `systole export --format onnx --int8`
     peer_int8.py litert FILE.tflite                     a file of `systole quantize` (its batch is 1), by XNNPACK
     peer_int8.py pytorch resnet50|mobilenet|mlp         torch.ao's x86 (oneDNN) or the backend that --backend names
+    peer_int8.py pytorch characters|gpt2-small          dense layers by torch.ao's quantize_dynamic, attention in floats
 
 --threads (2) and --seconds (5) are of all. Work is finished when the clock stops: each call returns what it computed.
 """
@@ -66,6 +67,8 @@ def pytorch(args):
 
     torch.set_num_threads(args.threads)
     torch.backends.quantized.engine = args.backend
+    if args.what in GPTS:
+        return timed_gpt(args)
     if args.what == "mlp":
         layers = [torch.nn.Flatten(), torch.nn.Linear(784, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024)]
         model = torch.nn.Sequential(*layers, torch.nn.ReLU(), torch.nn.Linear(1024, 10))
@@ -85,6 +88,52 @@ def pytorch(args):
     with torch.inference_mode():
         model = torch.jit.freeze(torch.jit.trace(model, x))
         return timed(lambda: model(x), args.seconds)
+
+
+# Layers, width, heads, places and vocabulary of language models.
+GPTS = {"characters": (6, 256, 4, 256, 65), "gpt2-small": (12, 768, 12, 256, 50257)}
+
+
+def timed_gpt(args):
+    import torch
+    import torch.nn as nn
+    import torch.nn.functional as F
+
+    layers, width, heads, places, vocabulary = GPTS[args.what]
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            b, t, _ = x.shape
+            q, k, v = (y.view(b, t, heads, -1).transpose(1, 2) for y in self.qkv(self.norm1(x)).chunk(3, -1))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(y.transpose(1, 2).reshape(b, t, width))
+            return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(places, width)
+            self.blocks, self.norm = nn.ModuleList(Block() for _ in range(layers)), nn.LayerNorm(width)
+            self.head = nn.Linear(width, vocabulary, bias=False)
+
+        def forward(self, ids):
+            x = self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
+            for block in self.blocks:
+                x = block(x)
+            return self.head(self.norm(x))
+
+    model = Net().eval()
+    if not args.float:
+        model = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    ids = torch.randint(0, vocabulary, (args.batch, places))
+    with torch.inference_mode():
+        return timed(lambda: model(ids), args.seconds)
 
 
 def mobilenet():

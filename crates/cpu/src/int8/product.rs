@@ -218,7 +218,9 @@ impl Work<'_> {
         let tasks = self.images * parts;
         // Fewer parts than threads are shared by columns.
         let groups = threads.div_ceil(tasks.max(1)).clamp(1, panels);
-        let time = (self.images * self.rows) as f64 * p.n as f64 * p.k as f64 / 400.0;
+        // Few rows take as long as it takes to read the weights.
+        let weights = p.n as f64 * p.k as f64;
+        let time = ((self.images * self.rows) as f64 * weights / 400.0).max(weights / 40.0);
         team.run(tasks * groups, time, &|task| {
             let (group, task) = (task % groups, task / groups);
             let (image, part) = (task / parts, task % parts);
