@@ -14,8 +14,8 @@
 # 16*cpu (4 machines of 16 cores): the cluster says what it costs.
 # Written by `systole cloud`. docs/guide/cloud.md says what of it was run, and what only checked.
 #
-# `systole` must be in the PATH of the cluster's machines, with libsystole_plugin.so beside it, and the folder one that all see. The folder of the run is
-# my-run, beside the file that sbatch was called with; its launch-N.log have what each process said.
+# `systole` must be in the PATH of the cluster's machines, with libsystole_plugin.so beside it, and all of them must see this folder.
+# The run is in my-run, beside the file that sbatch was called with; launch-N.log there has what process N said.
 set -euo pipefail
 
 HOURS=8

@@ -16,8 +16,8 @@
 # Written by `systole cloud`, with mine.toml. docs/guide/cloud.md says what of it was run, and what only checked.
 #
 # `gpu:a100` must be the cluster's own name of these GPUs (sinfo -o %G).
-# `systole` must be in the PATH of the cluster's machines. The folder of the run is
-# systole-mine, beside the file that sbatch was called with; its launch-N.log have what each process said.
+# `systole` must be in the PATH of the cluster's machines.
+# The run is in systole-mine, beside the file that sbatch was called with; launch-N.log there has what process N said.
 set -euo pipefail
 
 HOURS=24
