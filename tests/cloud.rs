@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A golden folder for each: its name, and the arguments.
-const CASES: [(&str, &str); 13] = [
+const CASES: [(&str, &str); 14] = [
     ("tpu-vm", "tpu-vm mine.toml --slice v5e-8 --max-hours 2"),
     (
         "tpu-vm-spot",
@@ -37,6 +37,7 @@ const CASES: [(&str, &str); 13] = [
     ("ray", "ray mlp --slice v4-32 --num-slices 2 --spot --bucket gs://my-runs"),
     ("ray-gpu", "ray mine.toml --slice 8*h100"),
     ("slurm", "slurm mine.toml --slice 4*a100 --max-hours 24"),
+    ("slurm-nodes", "slurm mlp --slice 16*cpu --nodes 4 --name my-run -- --batch-size 512"),
     ("kaggle", "kaggle mine.toml --slice v5e-8"),
     ("colab", "colab mlp --slice v5e-1"),
     ("colab-gpu", "colab mine.toml --slice t4 -- --epochs 1"),
@@ -309,26 +310,119 @@ fn several_slices_are_told_who_they_are() {
 fn slurm_queues_again_what_was_taken_back_and_nothing_else() {
     let f = Folder::new("cloud-slurm");
     write(&f, "slurm mine.toml --slice 2*a100", "job").ok();
-    for (ends, code, is_queued) in
-        [("ok", 0, false), ("stopped", 0, true), ("crash", 139, false), ("error", 1, false)]
-    {
-        stub(&f, &[ends]);
-        let mut command = bash(&f, "job", "job.sh");
-        let done = run({
-            command.env("SLURM_JOB_ID", "77").env("SLURM_SUBMIT_DIR", f.path("job"));
-            command
-        });
-        assert_eq!(done.code, Some(code), "{ends}: {}", done.err);
-        assert_eq!(calls(&f).contains("scontrol requeue 77"), is_queued, "{ends}");
+    write(&f, "slurm mlp --slice 4*cpu --nodes 2 -- --batch-size 64", "nodes").ok();
+    let submit = |folder: &str, plan: &[&str]| {
+        stub(&f, plan);
+        let mut command = bash(&f, folder, "-c");
+        command.arg("exec sbatch job.sh");
+        run(command)
+    };
+    for (plan, code, queued) in [
+        (&["ok"][..], 0, 0),
+        (&["stopped", "stopped", "ok"], 0, 2),
+        (&["stopped", "error"], 1, 1),
+        (&["crash"], 139, 0),
+        (&["error"], 1, 0),
+    ] {
+        let done = submit("job", plan);
+        assert_eq!(done.code, Some(code), "{plan:?}: {}", done.err);
+        assert_eq!(calls(&f).matches("scontrol requeue 77").count(), queued, "{plan:?}");
     }
+    let told = calls(&f);
+    let srun = "srun --kill-on-bad-exit=0 --wait=0 --cpus-per-task=16 systole launch --slurm --max-restarts=3 -- train mine.toml";
+    assert!(told.contains(srun) && told.matches("systole launch --slurm").count() == 2, "{told}");
+    assert!(f.path("job/systole-mine-77.log").exists());
+    // One task on each of several machines.
+    submit("nodes", &["stopped", "ok"]).ok();
+    let told = calls(&f);
+    let train = "systole launch --slurm --max-restarts=3 --show=0 -- train mlp --out systole-mlp --strategy=data_parallel";
+    assert_eq!((told.matches(train).count(), told.matches("scontrol").count()), (6, 1), "{told}");
     // Two minutes before its time is over SLURM stops it, too: then it does not queue by itself.
     let script = fs::read_to_string(f.path("job/job.sh")).unwrap();
     fs::write(f.path("job/job.sh"), script.replace("\nHOURS=8\n", "\nHOURS=0\n")).unwrap();
-    stub(&f, &["stopped"]);
-    let mut command = bash(&f, "job", "job.sh");
-    command.env("SLURM_JOB_ID", "77").env("SLURM_SUBMIT_DIR", f.path("job"));
-    let done = run(command);
+    let done = submit("job", &["stopped"]);
     assert!(done.code == Some(143) && !calls(&f).contains("scontrol"), "{}", done.err);
+    let log = fs::read_to_string(f.path("job/systole-mine-77.log")).unwrap();
+    assert!(log.contains("0 hours are over; sbatch job.sh goes on"), "{log}");
+}
+
+/// What a container is told and runs, of a JobSet as it stands here: variables, and words.
+fn container(jobset: &str) -> (Vec<(String, String)>, Vec<String>) {
+    let value = |line: &str| line.split_once(": ").unwrap().1.trim_matches('"').to_string();
+    let lines: Vec<&str> = jobset.lines().map(str::trim).collect();
+    let after = |name: &str| lines.iter().position(|line| *line == name).unwrap() + 1;
+    let words = lines[after("command:")..].iter().map_while(|line| line.strip_prefix("- "));
+    let words: Vec<String> = words.map(|word| word.trim_matches('"').to_string()).collect();
+    let mut variables: Vec<(String, String)> = Vec::new();
+    for line in lines[after("env:")..].iter().take_while(|line| **line != "ports:") {
+        match line.split(':').next().unwrap() {
+            "- name" => variables.push((value(line), String::new())),
+            "value" | "fieldPath" => variables.last_mut().unwrap().1 = value(line),
+            _ => {}
+        }
+    }
+    (variables, words)
+}
+
+/// `systole launch --k8s` in each pod of the JobSets that are written here, with what Kubernetes, JobSet and GKE tell it.
+#[test]
+fn a_pod_of_a_jobset_is_the_process_that_its_manifest_says() {
+    let f = Folder::new("cloud-jobset");
+    for (golden, name, jobs, pods) in [("gke", "systole-mine", 1, 1), ("gke-spot", "systole-mlp", 2, 4)] {
+        let jobset = fs::read_to_string(own("golden").join(golden).join("jobset.yaml")).unwrap();
+        let (variables, words) = container(&jobset);
+        assert_eq!(words[..5], ["systole", "launch", "--k8s", "--", "train"]);
+        // The process itself ends at once, whatever devices there are: it is asked for what there is not.
+        let wrong = ["--set=nothing=1".to_string()];
+        let words: Vec<String> =
+            words.iter().map(|word| word.replace("/runs/", "runs/")).chain(wrong).collect();
+        let told = |job: usize, pod: usize, without: &str| {
+            let mut command = f.command(&words[1..].iter().map(String::as_str).collect::<Vec<_>>());
+            for (variable, value) in variables.iter().filter(|(variable, _)| variable != without) {
+                let noted = value.trim_start_matches("metadata.annotations['jobset.sigs.k8s.io/");
+                command.env(
+                    variable,
+                    match noted.trim_end_matches("']") {
+                        "jobset-name" => name.into(),
+                        "replicatedjob-name" => "slice".into(),
+                        "replicatedjob-replicas" => jobs.to_string(),
+                        "job-index" => job.to_string(),
+                        other => other.to_string(),
+                    },
+                );
+            }
+            let hosts: Vec<String> =
+                (0..pods).map(|pod| format!("{name}-slice-{job}-{pod}.{name}")).collect();
+            command.env("JOB_COMPLETION_INDEX", pod.to_string()).env("TPU_WORKER_ID", pod.to_string());
+            command.env("TPU_WORKER_HOSTNAMES", hosts.join(",")).env("TPU_SKIP_MDS_QUERY", "true");
+            command.env("HOSTNAME", format!("{name}-slice-{job}-{pod}"));
+            Done::of(command.output().unwrap(), &[golden])
+        };
+        for (job, pod) in [(0, 0), (jobs - 1, pods - 1)] {
+            let done = told(job, pod, "");
+            let index = job * pods + pod;
+            assert!(done.err.contains(&format!("[{index}] error: ")), "{}", done.err);
+            let who =
+                format!("process {index} of {}; process 0 is at {name}-slice-0-0.{name}:8476", jobs * pods);
+            assert_eq!(done.err.contains(&who), jobs * pods > 1, "{who}: {}", done.err);
+        }
+        let done = told(0, 0, "NUM_PROCESSES");
+        assert!(done.err.contains("[0] error: "), "GKE's variables say it, too: {}", done.err);
+        if jobs > 1 {
+            for (without, says) in [
+                (
+                    "REPLICATED_JOB_NAME",
+                    "process 7 of 8; process 0 is at systole-mlp-slice-0-0.systole-mlp:8476",
+                ),
+                ("JOBSET_NAME", "process 7 of 8; process 0 is at systole-mlp-slice-0-0.systole-mlp:8476"),
+                ("REPLICATED_JOB_REPLICAS", "process 7 of 8"),
+                ("JOB_INDEX", "process 7 of 8"),
+            ] {
+                let done = told(1, 3, without);
+                assert!(done.err.contains(says), "{without}: {}", done.err);
+            }
+        }
+    }
 }
 
 #[test]
@@ -456,7 +550,7 @@ fn files_fit_the_schemas_of_others() {
 }
 
 /// What is refused, and what is said of it.
-const MISTAKES: [(&str, &[&str]); 31] = [
+const MISTAKES: [(&str, &[&str]); 37] = [
     ("aws mlp --slice v5e-8", &["there is no place `aws`", "tpu-vm, gke"]),
     ("tpu-vm nothing --slice v5e-8", &["nothing", "where: MODEL"]),
     ("tpu-vm mlp --slice v5e-7", &["no TPU slice `v5e-7`", "v5litepod-8", "where: --slice"]),
@@ -492,7 +586,19 @@ const MISTAKES: [(&str, &[&str]); 31] = [
         &["no spot slices of several machines"],
     ),
     ("vertex mlp --slice v5e-16 --num-slices 2 --bucket gs://my-runs --image x", &["has one slice"]),
-    ("slurm mlp --slice v5e-8", &["SLURM is for GPUs here", "8*h100"]),
+    ("slurm mlp --slice v5e-8", &["SLURM is for GPUs and processors here", "8*h100", "16*cpu"]),
+    (
+        "slurm mlp --slice 8*h100 --nodes 2",
+        &["h100 GPUs of 2 machines are not joined", "--slice 16*cpu --nodes 2"],
+    ),
+    ("slurm mlp --slice v5e-16 --nodes 2", &["as many machines as its name says", "leave --nodes out"]),
+    (
+        "slurm mine.toml --slice 16*cpu --nodes 3",
+        &["batch of 128 does not divide over the 3 devices", "--batch-size 129"],
+    ),
+    ("slurm mlp --slice no*cpu", &["not the cores of a machine", "16*cpu"]),
+    ("tpu-vm mlp --slice v5e-8 --nodes 2", &["tpu-vm has no --nodes", "leave --nodes out"]),
+    ("ray mlp --slice 16*cpu", &["ray is for TPUs and GPUs here", "systole cloud slurm"]),
     ("slurm mlp --slice h100 --spot", &["slurm has no --spot", "leave --spot out"]),
     ("colab mlp --slice v5e-8", &["colab has no v5e-8", "v5e-1, v6e-1, t4"]),
     ("kaggle mlp --slice v5e-8 --spot", &["kaggle has no --spot"]),

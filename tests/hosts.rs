@@ -391,6 +391,8 @@ fn machines_of_a_file_are_started_by_ssh_and_left_out_where_they_are_lost() {
         parts.iter().for_each(|part| assert!(done.err.contains(part), "{part}: {}", done.err));
     };
     fails(&["--elastic=3"], &[], 1, &["3 are left", "divide a batch of 16", "when the machine is back"]);
+    let auto = ["a batch of `auto` has no size that could stay", "where: --elastic", "--batch-size 256"];
+    fails(&["--elastic"], &["--set=fit.batch_size=auto"], 2, &auto);
     fails(&["--elastic"], &["--devices=4"], 2, &["the strategy names its devices", "leave them out"]);
     f.write("hosts", "127.0.0.1\n127.0.0.3\n");
     fails(&[], &[], 1, &["process 1 on 127.0.0.3 cannot be reached", "--elastic"]);
@@ -477,11 +479,73 @@ fn a_task_of_a_cluster_is_the_process_that_its_surroundings_say() {
         assert!(slice.model(out) == slice.model("short"), "{place}");
     }
     let train = ["--", "train", "fashion-mnist"];
-    for (place, part) in
-        [("--slurm", "no job of SLURM"), ("--k8s", "which pod"), ("--tpu", "which hosts the TPU has")]
-    {
+    for (place, part) in [
+        ("--slurm", "no job of SLURM"),
+        ("--k8s", "which pod of its job"),
+        ("--tpu", "which hosts the TPU has"),
+    ] {
         f.run(&[&["launch", place], &train[..]].concat()).fails(2, &[part]);
     }
+}
+
+/// The script of `systole cloud slurm`, whole, with this program: taken back, queued again, done.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_batch_script_of_slurm_trains_on_its_machines_and_goes_on_where_it_was() {
+    let Some(plugin) = plugin("a_batch_script_of_slurm_trains_on_its_machines_and_goes_on_where_it_was")
+    else {
+        return;
+    };
+    let f = Folder::with_data("launch-sbatch");
+    let slice = Slice::new(&f, &plugin);
+    let args = [&SHORTER[..], &STRATEGIES[1..]].concat();
+    Done::of(slice.train("num_devices=2", "whole", &args).output().unwrap(), &["whole"]).ok();
+    let cloud = ["cloud", "slurm", "fashion-mnist", "--slice=1*cpu", "--nodes=2", "--out=job", "--"];
+    f.run(&[&cloud[..], &["--data-dir=../data"], &TINY[..], &args[..]].concat()).ok();
+    std::fs::create_dir(f.path("bin")).unwrap();
+    std::fs::create_dir(f.path("stub")).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_systole"), f.path("bin/systole")).unwrap();
+    let stubs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cloud/stub");
+    let path = [f.path("bin"), stubs.clone()];
+    let usual = std::env::var_os("PATH").unwrap();
+    let path = std::env::join_paths(path.into_iter().chain(std::env::split_paths(&usual))).unwrap();
+    let mut command = Command::new(stubs.join("sbatch"));
+    command.arg("job.sh").current_dir(f.path("job")).env("PATH", path).env("STUB", f.path("stub"));
+    // A port by the job's number, among the last of all.
+    command.env("JOB", (free_port() % 4096).to_string()).env("SYSTOLE_PJRT_PLUGIN", &plugin);
+    let job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+
+    slice.wait_for_backup("job/systole-fashion-mnist");
+    // What is to go gets the signal in all its processes.
+    let tasks = std::fs::read_to_string(f.path("stub/tasks")).unwrap();
+    let all = tasks.split_whitespace().flat_map(|task| {
+        let children = format!("/proc/{task}/task/{task}/children");
+        let children = std::fs::read_to_string(children).unwrap_or_default();
+        [task.to_string()]
+            .into_iter()
+            .chain(children.split_whitespace().map(String::from))
+            .collect::<Vec<_>>()
+    });
+    let all: Vec<String> = all.collect();
+    assert_eq!(all.len(), 4, "{all:?}");
+    all.iter().for_each(|process| signal("-TERM", process));
+    let log = || {
+        let name = f.files("job").into_iter().find(|name| name.ends_with(".log")).unwrap_or_default();
+        std::fs::read_to_string(f.path("job").join(name)).unwrap_or_default()
+    };
+    let done = Done::of(job.wait_with_output().unwrap(), &["sbatch job.sh"]);
+    assert_eq!(done.code, Some(0), "{}{}", done.err, log());
+    let calls = std::fs::read_to_string(f.path("stub/calls")).unwrap();
+    assert_eq!(
+        (calls.matches("srun ").count(), calls.matches("scontrol requeue ").count()),
+        (2, 1),
+        "{calls}"
+    );
+    assert!(slice.model("job/systole-fashion-mnist") == slice.model("whole"));
+    // The job's log has the lines of process 0, each launch's own those of its process.
+    assert!(log().contains("[0] ") && !log().contains("[1] "), "{}", log());
+    let own = std::fs::read_to_string(f.path("job/systole-fashion-mnist/launch-1.log")).unwrap();
+    assert_eq!(own.matches("process 1 of 2; process 0 is at 127.0.0.1:").count(), 2, "{own}");
 }
 
 #[test]

@@ -221,6 +221,17 @@ impl TrainArgs {
         Ok((model, config, data))
     }
 
+    /// Whether the batch is to be chosen for the devices that are there.
+    ///
+    /// # Errors
+    /// When the configuration is wrong.
+    pub(crate) fn chooses_batch(mut self) -> Result<bool, Failure> {
+        self.from = self.from.as_deref().map(model_file).transpose()?;
+        let earlier = self.from.as_ref().map(Model::load).transpose()?;
+        let draft = self.draft(earlier.as_ref())?;
+        Ok(self.apply(draft)?.chooses_batch())
+    }
+
     /// The configuration with the rate that `[lr_find]` asks for: the one that the run in the folder has, or one that is looked for.
     fn with_found_rate(
         &self,

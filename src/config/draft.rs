@@ -93,6 +93,14 @@ impl Draft {
         self.settings.push(Setting { flag: flag.into(), path: path_of(key), value });
     }
 
+    /// Whether the batch is to be chosen for the devices that are there.
+    pub fn chooses_batch(&self) -> bool {
+        let mut table = self.table.clone();
+        let applied = self.settings.iter().try_for_each(|setting| setting.apply(&mut table));
+        let size = table.get("fit").filter(|_| applied.is_ok()).and_then(|fit| fit.get("batch_size"));
+        size.and_then(Value::as_str) == Some("auto")
+    }
+
     /// Whether it fine-tunes in two phases, whose learning rate is not the optimizer's.
     pub fn fine_tunes(&self) -> bool {
         let mut table = self.table.clone();

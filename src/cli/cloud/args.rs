@@ -9,7 +9,8 @@ pub(crate) struct CloudArgs {
     pub(super) place: String,
     /// What to train: a preset or a TOML file, which is copied beside the files
     pub(super) model: String,
-    /// A TPU slice as `plan` names it (v5e-8, v5p-64), or GPUs of one machine for slurm, ray and notebooks (8*h100, t4)
+    /// A TPU slice as `plan` names it (v5e-8, v5p-64), or GPUs of one machine for slurm, ray and notebooks (8*h100, t4), or cores of
+    /// each machine for slurm (16*cpu)
     #[arg(long, value_name = "SLICE")]
     pub(super) slice: String,
     /// Folder for the files; it must be empty or not there yet
@@ -27,6 +28,9 @@ pub(crate) struct CloudArgs {
     /// So many equal slices, joined by the data centre's network; each must be of several machines
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(super) num_slices: Option<u16>,
+    /// Machines of a job of SLURM, a process of the run on each, which are joined by Systole's own plugin: for --slice 16*cpu
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(super) nodes: Option<u16>,
     /// Bucket that the run is kept in, gs://NAME; needed where machines lose their disks and where there are several
     #[arg(long, value_name = "gs://NAME")]
     pub(super) bucket: Option<String>,

@@ -1,26 +1,32 @@
-//! What a run is to have: a TPU slice, or GPUs of one machine.
+//! What a run is to have: a TPU slice, GPUs of one machine, or machines with processors.
 
 use super::args::CloudArgs;
 use super::facts::Facts;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_plan::{Slice, Tables};
 
-/// A TPU slice (or several equal ones), or GPUs of one machine.
+/// A TPU slice (or several equal ones), GPUs of one machine, or cores of each of some machines.
 pub(super) enum Chips {
     Tpu(Slice, &'static Facts),
     Gpu { kind: String, count: usize },
+    Cpu { cores: usize, machines: usize },
 }
 
+/// What processors are called.
+const CPU: &str = "cpu";
+/// More cores than a machine has.
+const MOST_CORES: usize = 1024;
 /// GPUs of notebooks, for which the tables of `plan` have no row.
 const SMALL: [&str; 3] = ["t4", "l4", "p100"];
 
 impl Chips {
-    /// Of `--slice` and `--num-slices`.
+    /// Of `--slice`, `--num-slices` and `--nodes`.
     ///
     /// # Errors
-    /// When there are no such chips, or slices that cannot be joined.
+    /// When there are no such chips, or slices or machines that cannot be joined.
     pub fn of(args: &CloudArgs, tables: &Tables) -> Result<Chips> {
         let chips = named(&args.slice, tables).map_err(|e| e.at("--slice"))?;
+        let chips = chips.on(args.nodes.map_or(1, usize::from))?;
         let Some(n) = args.num_slices.map(usize::from) else {
             return chips.joined();
         };
@@ -31,6 +37,9 @@ impl Chips {
                 "only TPUs have slices",
                 format!("write --slice 8*{kind} for the GPUs of one machine"),
             ),
+            Chips::Cpu { .. } => {
+                refused("only TPUs have slices", format!("several machines of SLURM: --nodes {n}"))
+            }
             Chips::Tpu(slice, _) if slice.slices > 1 && slice.slices != n => refused(
                 "--slice names another number of slices",
                 format!("write --slice {} --num-slices {n}", slice.name),
@@ -45,6 +54,7 @@ impl Chips {
             Chips::Tpu(slice, _) => slice.title(),
             Chips::Gpu { kind, count: 1 } => kind.clone(),
             Chips::Gpu { kind, count } => format!("{count}*{kind}"),
+            Chips::Cpu { cores, .. } => format!("{cores}*cpu"),
         }
     }
 
@@ -53,6 +63,7 @@ impl Chips {
         match self {
             Chips::Tpu(slice, _) => &slice.generation,
             Chips::Gpu { kind, .. } => kind,
+            Chips::Cpu { .. } => CPU,
         }
     }
 
@@ -61,6 +72,7 @@ impl Chips {
         match self {
             Chips::Tpu(slice, _) => slice.all_chips(),
             Chips::Gpu { count, .. } => *count,
+            Chips::Cpu { cores, machines } => cores * machines,
         }
     }
 
@@ -69,6 +81,7 @@ impl Chips {
         match self {
             Chips::Tpu(slice, _) => slice.all_devices(),
             Chips::Gpu { count, .. } => *count,
+            Chips::Cpu { machines, .. } => *machines,
         }
     }
 
@@ -77,14 +90,40 @@ impl Chips {
         match self {
             Chips::Tpu(slice, facts) => slice.slices * facts.machines(slice.chips),
             Chips::Gpu { .. } => 1,
+            Chips::Cpu { machines, .. } => *machines,
         }
     }
 
     /// `4 machines of 4 chips`, where there are several.
     pub fn parts(&self) -> Option<String> {
-        let Chips::Tpu(slice, facts) = self else { return None };
+        let each = match self {
+            Chips::Tpu(slice, facts) => format!("{} chips", facts.chips_of_a_machine(slice.chips)),
+            Chips::Gpu { .. } => return None,
+            Chips::Cpu { cores, .. } => format!("{cores} cores"),
+        };
         let n = self.machines();
-        (n > 1).then(|| format!("{n} machines of {} chips", facts.chips_of_a_machine(slice.chips)))
+        (n > 1).then(|| format!("{n} machines of {each}"))
+    }
+
+    /// On so many machines of a cluster: those that have no slices, and know of each other by a plugin of ours alone.
+    fn on(self, machines: usize) -> Result<Chips> {
+        let refused = |what: String, hint: String| {
+            Err(Error::new(ErrorKind::Unsupported, what).at("--nodes").hint(hint))
+        };
+        match self {
+            Chips::Cpu { cores, .. } => Ok(Chips::Cpu { cores, machines }),
+            chips if machines == 1 => Ok(chips),
+            Chips::Gpu { kind, .. } => refused(
+                format!("{kind} GPUs of {machines} machines are not joined here"),
+                format!(
+                    "take the GPUs of one machine, --slice 8*{kind}, or processors: --slice 16*cpu --nodes {machines}"
+                ),
+            ),
+            Chips::Tpu(..) => refused(
+                "a slice has as many machines as its name says".into(),
+                "leave --nodes out, and name a larger slice".into(),
+            ),
+        }
     }
 
     /// Several slices are joined machine by machine; Google joins none that have only one.
@@ -107,6 +146,14 @@ impl Chips {
 fn named(name: &str, tables: &Tables) -> Result<Chips> {
     let (count, kind) = name.split_once('*').unwrap_or(("1", name));
     let kind = kind.trim().to_lowercase();
+    if kind == CPU {
+        let number = count.trim().parse().ok().filter(|n| (1..=MOST_CORES).contains(n));
+        let cores = number.ok_or_else(|| {
+            let e = Error::new(ErrorKind::Config, format!("`{name}` is not the cores of a machine"));
+            e.hint("write 16*cpu for 16 of them")
+        })?;
+        return Ok(Chips::Cpu { cores, machines: 1 });
+    }
     let known = tables.gpu(&kind).map(|gpu| gpu.name.clone());
     if let Some(kind) = known.or_else(|| SMALL.contains(&kind.as_str()).then_some(kind)) {
         let number = count.trim().parse().ok().filter(|n| (1..=16).contains(n));

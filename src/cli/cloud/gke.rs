@@ -109,14 +109,14 @@ fn pod(job: &Job, slice: &Slice, facts: &Facts, bucket: &str, image: &str) -> Va
         volumes.push(json!({"name": "config", "configMap": {"name": job.name}}));
         model = format!("/config/{model}");
     }
-    let mut command = vec!["systole".to_string()];
+    let mut command = ["systole", "launch", "--k8s", "--"].map(String::from).to_vec();
     command.extend(job.command(&model, &format!("/runs/{}", job.name)));
     let chips = json!({"google.com/tpu": facts.chips_of_a_machine(slice.chips)});
     let container = json!({
         "name": "train",
         "image": image,
         "command": command,
-        "env": variables(job, slice),
+        "env": variables(job, slice, facts),
         "ports": [{"containerPort": 8471}, {"containerPort": 8081}],
         "resources": {"requests": chips, "limits": chips},
         "volumeMounts": mounts,
@@ -139,17 +139,32 @@ fn pod(job: &Job, slice: &Slice, facts: &Facts, bucket: &str, image: &str) -> Va
     json!({"metadata": {"annotations": {"gke-gcsfuse/volumes": "true"}}, "spec": spec})
 }
 
-/// What the program and libtpu are told. GKE itself says which host of its slice a pod is.
-fn variables(job: &Job, slice: &Slice) -> Value {
+/// What the program and libtpu are told. GKE itself says which host of its slice a pod is, and the launch counts them slice by slice.
+fn variables(job: &Job, slice: &Slice, facts: &Facts) -> Value {
     let grace = if job.spot { SAVING.0 } else { SAVING.1 };
-    let mut all = vec![json!({"name": "SYSTOLE_GRACE", "value": grace})];
+    let noted = |what: &str| {
+        let field = format!("metadata.annotations['jobset.sigs.k8s.io/{what}']");
+        json!({"fieldRef": {"fieldPath": field}})
+    };
+    let processes = slice.slices * facts.machines(slice.chips);
+    let mut all = vec![
+        json!({"name": "SYSTOLE_GRACE", "value": grace}),
+        json!({"name": "NUM_PROCESSES", "value": processes.to_string()}),
+    ];
+    for (name, what) in [
+        ("JOBSET_NAME", "jobset-name"),
+        ("REPLICATED_JOB_NAME", "replicatedjob-name"),
+        ("REPLICATED_JOB_REPLICAS", "replicatedjob-replicas"),
+        ("JOB_INDEX", "job-index"),
+    ] {
+        all.push(json!({"name": name, "valueFrom": noted(what)}));
+    }
     if slice.slices > 1 {
         let first = format!("{0}-slice-0-0.{0}", job.name);
-        let index = json!({"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/job-index']"}});
         all.push(json!({"name": "MEGASCALE_COORDINATOR_ADDRESS", "value": first}));
         all.push(json!({"name": "MEGASCALE_PORT", "value": "8081"}));
         all.push(json!({"name": "MEGASCALE_NUM_SLICES", "value": slice.slices.to_string()}));
-        all.push(json!({"name": "MEGASCALE_SLICE_ID", "valueFrom": index}));
+        all.push(json!({"name": "MEGASCALE_SLICE_ID", "valueFrom": noted("job-index")}));
     }
     all.into()
 }

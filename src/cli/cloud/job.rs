@@ -60,7 +60,7 @@ impl Job {
     pub fn tpu(&self, place: &str) -> Result<(&Slice, &'static Facts)> {
         match &self.chips {
             Chips::Tpu(slice, facts) => Ok((slice, facts)),
-            Chips::Gpu { .. } => {
+            Chips::Gpu { .. } | Chips::Cpu { .. } => {
                 let what = format!("{place} is for TPU slices here, not for {}", self.chips.title());
                 let e = Error::new(ErrorKind::Config, what).at("--slice");
                 Err(e.hint("name a slice such as v5e-8; GPUs go with slurm, ray, colab and kaggle"))
@@ -124,10 +124,16 @@ impl Job {
 
     /// The arguments of the program on each machine.
     pub fn command(&self, model: &str, out: &str) -> Vec<String> {
-        let device = if matches!(self.chips, Chips::Tpu(..)) { "tpu" } else { "cuda" };
-        let mut words = ["train", model, "--device", device, "--out", out].map(String::from).to_vec();
-        words.extend(self.arguments());
-        words
+        let device = match &self.chips {
+            Chips::Tpu(..) => Some("tpu"),
+            Chips::Gpu { .. } => Some("cuda"),
+            Chips::Cpu { machines: 1, .. } => Some("cpu"),
+            // The launch gives each process Systole's own plugin.
+            Chips::Cpu { .. } => None,
+        };
+        let device = device.into_iter().flat_map(|device| ["--device", device]);
+        let words = ["train", model].into_iter().chain(device).chain(["--out", out]);
+        words.map(String::from).chain(self.arguments()).collect()
     }
 
     /// Those that neither the place nor the model gives.

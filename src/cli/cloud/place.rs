@@ -22,7 +22,12 @@ pub(super) struct Place {
     without: &'static [(&'static str, &'static str)],
 }
 
+/// A place whose chips say how many machines there are.
+const NO_NODES: (&str, &str) =
+    ("--nodes", "it is for SLURM; the slice says how many machines there are: leave --nodes out");
+
 const NOTEBOOK: &[(&str, &str)] = &[
+    NO_NODES,
     ("--spot", "a notebook's machine has no spot price: leave --spot out"),
     ("--region", "a notebook has no region: leave --region out"),
     ("--zone", "a notebook has no zone: leave --zone out"),
@@ -39,7 +44,8 @@ const SLURM: &[(&str, &str)] = &[
     ("--bucket", "the run is kept in the folder that sbatch is called in: leave --bucket out"),
     ("--image", "the program is one of the cluster's: leave --image out"),
 ];
-const NO_IMAGE: &[(&str, &str)] = &[("--image", "the program itself is copied, no image: leave --image out")];
+const NO_IMAGE: &[(&str, &str)] =
+    &[NO_NODES, ("--image", "the program itself is copied, no image: leave --image out")];
 
 static PLACES: [Place; 7] = [
     Place {
@@ -56,7 +62,7 @@ static PLACES: [Place; 7] = [
         make: gke::files,
         next: "cd {} && CLUSTER=NAME ./run.sh",
         cost: None,
-        without: &[],
+        without: &[NO_NODES],
     },
     Place {
         name: "vertex",
@@ -64,7 +70,7 @@ static PLACES: [Place; 7] = [
         make: vertex::files,
         next: "cd {} && ./run.sh",
         cost: None,
-        without: &[],
+        without: &[NO_NODES],
     },
     Place {
         name: "ray",
@@ -123,6 +129,7 @@ impl Place {
             "--region" => args.region.is_some(),
             "--zone" => args.zone.is_some(),
             "--bucket" => args.bucket.is_some(),
+            "--nodes" => args.nodes.is_some(),
             _ => args.image.is_some(),
         };
         match self.without.iter().find(|(option, _)| given(option)) {

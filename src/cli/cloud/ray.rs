@@ -24,6 +24,11 @@ pub(super) fn files(job: &Job) -> Result<Vec<File>> {
             (format!("\"{}\"", slice.name), slice.slices, machines, format!("{{\"TPU\": {chips}}}"))
         }
         Chips::Gpu { count, .. } => ("None".into(), 1, 1, format!("{{\"GPU\": {count}}}")),
+        Chips::Cpu { .. } => {
+            let what = format!("ray is for TPUs and GPUs here, not for {}", job.chips.title());
+            let e = Error::new(ErrorKind::Config, what).at("--slice");
+            return Err(e.hint("processors go with slurm: systole cloud slurm"));
+        }
     };
     let words: Vec<String> = command(job).into_iter().map(|word| Value::from(word).to_string()).collect();
     let words = format!("[{}]", words.join(", "));

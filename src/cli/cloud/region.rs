@@ -22,7 +22,7 @@ impl Region {
         let priced = regions(tables, chips.kind());
         match chips {
             Chips::Tpu(slice, facts) => of_tpu(args, chips, facts.zones_of(slice.chips), &priced),
-            Chips::Gpu { .. } => of_gpu(args, chips, &priced),
+            Chips::Gpu { .. } | Chips::Cpu { .. } => of_gpu(args, chips, &priced),
         }
     }
 }

@@ -7,6 +7,7 @@
 mod agent;
 mod args;
 mod machines;
+mod pods;
 mod process;
 mod questions;
 mod signals;
@@ -74,6 +75,7 @@ impl Run for LaunchArgs {
             result: Mutex::new(Value::Null),
             restarts: 0,
         };
+        launch.introduce();
         launch.all()
     }
 
@@ -129,6 +131,14 @@ struct Launch<'a> {
 }
 
 impl Launch<'_> {
+    /// Says which process of a cluster's this is, and by which name it looks for the first.
+    fn introduce(&self) {
+        if let Some(part) = self.part.as_ref().filter(|part| part.count > 1) {
+            let (index, count, address) = (part.index, part.count, &part.address);
+            self.told.detail(&format!("process {index} of {count}; process 0 is at {address}"));
+        }
+    }
+
     /// Starts all, and again where it may.
     fn all(&mut self) -> Outcome {
         let mut crew = chosen(&self.machines, 0, 1, None).unwrap_or_default();

@@ -1,6 +1,7 @@
-//! Which process of a run this is, as SLURM, Kubernetes or a TPU's host say it. Their variables are read, and nobody is asked but the
-//! metadata server of a TPU VM.
+//! Which process of a run this is, as SLURM or a TPU's host say it. Their variables are read, and nobody is asked but the metadata
+//! server of a TPU VM. Those of Kubernetes have a file of their own.
 
+use super::pods::of_pod;
 use crate::config::{LaunchConfig, LaunchPlace};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_pjrt::TpuClusterResolver;
@@ -9,12 +10,6 @@ use systole_pjrt::TpuClusterResolver;
 pub(super) const PORT: u16 = 8476;
 /// The ports of jobs of SLURM: the last of all, one of them by the job's number, as JAX has it.
 const JOB_PORTS: u32 = 4096;
-
-/// Variables that say which process a pod is: of indexed jobs, then of Kubeflow's trainers for JAX and PyTorch.
-const INDEX: [&str; 3] = ["JOB_COMPLETION_INDEX", "PROCESS_ID", "RANK"];
-const COUNT: [&str; 2] = ["NUM_PROCESSES", "WORLD_SIZE"];
-const ADDRESS: [&str; 2] = ["COORDINATOR_ADDRESS", "MASTER_ADDR"];
-const ADDRESS_PORT: [&str; 2] = ["COORDINATOR_PORT", "MASTER_PORT"];
 
 /// One of a run's processes.
 #[derive(Debug, PartialEq)]
@@ -45,7 +40,8 @@ pub(super) fn part(config: &LaunchConfig, tpu: &str) -> Result<Option<Part>> {
     Ok(Some(part))
 }
 
-type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+/// What a variable is set to.
+pub(super) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn of_slurm(config: &LaunchConfig, variable: Variables<'_>) -> Result<Part> {
     let wrong = |what: &str| {
@@ -82,35 +78,6 @@ fn first_node(list: &str) -> String {
         node += numbers.split([',', '-']).next().unwrap_or_default();
         rest = after;
     }
-}
-
-fn of_pod(config: &LaunchConfig, variable: Variables<'_>) -> Result<Part> {
-    let first = |names: &[&str]| names.iter().find_map(|name| variable(name));
-    let number = |names: &[&str]| first(names).and_then(|text| text.trim().parse::<u32>().ok());
-    let missing = |what: &str, hint: String| Error::new(ErrorKind::Config, what).at("--k8s").hint(hint);
-    let of_tpu = variable("TPU_WORKER_HOSTNAMES").map(|list| {
-        list.split(',').map(|name| name.trim().to_string()).filter(|n| !n.is_empty()).collect::<Vec<_>>()
-    });
-    let index = number(&INDEX).ok_or_else(|| {
-        let hint = "Kubernetes sets JOB_COMPLETION_INDEX in pods of a job with completionMode: Indexed";
-        missing("nothing says which pod of the job this is", hint.into())
-    })?;
-    let count = config.nproc.or(number(&COUNT)).or(of_tpu.as_ref().map(|all| all.len() as u32));
-    let count = count.ok_or_else(|| {
-        missing("nothing says how many pods there are", format!("--nproc N, or one of {}", COUNT.join(", ")))
-    })?;
-    let port = config.port.map(u32::from).or(number(&ADDRESS_PORT)).unwrap_or(PORT.into());
-    let given = first(&ADDRESS).or_else(|| of_tpu.and_then(|all| all.into_iter().next()));
-    let given = match given {
-        None if count == 1 => Some("127.0.0.1".into()),
-        given => given,
-    };
-    let address = given.ok_or_else(|| {
-        let hint = format!("set {} to pod 0's name, such as JOB-0.SERVICE", ADDRESS[0]);
-        missing("nothing says where pod 0 is", hint)
-    })?;
-    let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    Ok(Part { index, count, address: if has_port { address } else { format!("{address}:{port}") } })
 }
 
 fn of_tpu(config: &LaunchConfig, name: &str) -> Result<Part> {
@@ -176,27 +143,5 @@ mod tests {
         assert!(told(&[all[0], all[2]]).contains("none of its tasks"));
         assert!(told(&all[..2]).contains("which task this is"));
         assert!(told(&all[..4]).contains("on which machines"));
-    }
-
-    #[test]
-    fn a_pod_is_known_by_its_variables() {
-        let config = LaunchConfig::default();
-        let found = |all: &[(&str, &str)]| of_pod(&config, &set(all));
-        let indexed =
-            [("JOB_COMPLETION_INDEX", "1"), ("NUM_PROCESSES", "2"), ("COORDINATOR_ADDRESS", "job-0.svc")];
-        assert_eq!(found(&indexed).unwrap(), part_of(1, 2, "job-0.svc:8476"));
-        let torch = [("RANK", "0"), ("WORLD_SIZE", "3"), ("MASTER_ADDR", "m"), ("MASTER_PORT", "23456")];
-        assert_eq!(found(&torch).unwrap(), part_of(0, 3, "m:23456"));
-        let with_port = [indexed[0], indexed[1], ("COORDINATOR_ADDRESS", "m:77")];
-        assert_eq!(found(&with_port).unwrap().address, "m:77");
-        let of_tpu = [("JOB_COMPLETION_INDEX", "1"), ("TPU_WORKER_HOSTNAMES", "a.s, b.s")];
-        assert_eq!(found(&of_tpu).unwrap(), part_of(1, 2, "a.s:8476"));
-        for (all, part) in [
-            (&indexed[1..], "which pod of the job this is"),
-            (&indexed[..1], "how many pods there are"),
-            (&indexed[..2], "where pod 0 is"),
-        ] {
-            assert!(found(all).unwrap_err().to_string().contains(part), "{part}");
-        }
     }
 }

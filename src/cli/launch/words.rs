@@ -2,8 +2,11 @@
 
 use super::super::common::Common;
 use super::super::outcome::Failure;
+use super::super::root;
 use super::super::run_folder::record_file;
+use super::super::train::TrainArgs;
 use crate::config::{LaunchConfig, LaunchPlace};
+use clap::FromArgMatches;
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -88,6 +91,12 @@ impl Words {
     pub(super) fn batch(&self) -> Result<u64, Failure> {
         let config = match &self.folder {
             Some(folder) if self.given.first().is_some_and(|word| word == "resume") => recorded(folder)?,
+            _ if chooses_batch(&self.given)? => {
+                let e = Error::new(ErrorKind::Config, "a batch of `auto` has no size that could stay");
+                let why = "--elastic keeps the batch where devices are lost, and `auto` chooses one for those that are there";
+                let hint = "give a number: --batch-size 256; the same `train` with --print-config says which one `auto` would be";
+                return Err(Failure::usage(e.at("--elastic").because(why).hint(hint)));
+            }
             _ => self.printed()?,
         };
         let is_named = |key: &str| config.pointer(&format!("/strategy/{key}")).is_some_and(|v| !v.is_null());
@@ -126,6 +135,15 @@ impl Words {
             }
         }
     }
+}
+
+/// Whether `train` with these words is to choose the batch for the devices that are there.
+fn chooses_batch(given: &[OsString]) -> Result<bool, Failure> {
+    let words = [OsString::from("systole")].into_iter().chain(given.iter().cloned());
+    // What is wrong with them the command itself says.
+    let Ok(matches) = root::command().try_get_matches_from(words) else { return Ok(false) };
+    let train = matches.subcommand_matches("train").map(TrainArgs::from_arg_matches);
+    train.and_then(std::result::Result::ok).map_or(Ok(false), TrainArgs::chooses_batch)
 }
 
 /// The configuration of the run in a folder.

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=my-run
+#SBATCH --nodes=4
+#SBATCH --ntasks=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=16
+#SBATCH --time=8:00:00
+#SBATCH --output=my-run-%j.log
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=TERM@120
+# A training as a batch job of SLURM: sbatch job.sh
+#
+# 16*cpu (4 machines of 16 cores): the cluster says what it costs.
+# Written by `systole cloud`. docs/guide/cloud.md says what of it was run, and what only checked.
+#
+# `systole` must be in the PATH of the cluster's machines, with libsystole_plugin.so beside it, and all of them must see this folder.
+# The run is in my-run, beside the file that sbatch was called with; launch-N.log there has what process N said.
+set -euo pipefail
+
+HOURS=8
+CORES=16
+COMMAND=(launch --slurm --max-restarts=3 --show=0 -- train mlp --out my-run --strategy=data_parallel --batch-size 512)
+
+cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")}"
+start=$(date +%s)
+code=0
+# A task for each machine. A launch starts its process again where that is killed, and the others wait for it: srun ends none of them.
+srun --kill-on-bad-exit=0 --wait=0 --cpus-per-task="$CORES" systole "${COMMAND[@]}" || code=$?
+# SLURM sends SIGTERM when the machines are wanted back, and two minutes before the time is over: the run is saved, and the program
+# ends with 143. What was taken back goes on when it is its turn again. An error would only come again.
+if ((code == 143 && $(date +%s) - start < HOURS * 3600 - 180)); then
+    scontrol requeue "$SLURM_JOB_ID"
+    exit 0
+fi
+((code != 143)) || echo "$HOURS hours are over; sbatch job.sh goes on where the run was" >&2
+exit "$code"
