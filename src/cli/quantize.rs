@@ -3,6 +3,7 @@
 use super::accuracy::{Accuracy, Tests, agreeing, classes_in_floats, taken};
 use super::answerer::NOTE;
 use super::common::{Common, DataArgs};
+use super::known::check_samples;
 use super::lite;
 use super::onnx;
 use super::outcome::{Failure, Outcome, Run, check_out};
@@ -324,6 +325,7 @@ fn calibrated(
     }
     let config = args.config(layers, file)?;
     let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    check_samples(layers, &config, &data, file)?;
     // Of trained ranges they only show what the layers' noise is.
     let few = if trained.is_some() { SHOWN } else { 500 };
     let samples = args.samples.map_or(few, |n| n as usize);

@@ -154,6 +154,8 @@ pub struct Cx {
     adapters: Option<(usize, Arc<Adapters>)>,
     /// How the layer that is called is trained for eight bits, and how many parts the path has there.
     pub(crate) quantizer: Option<(usize, Arc<Quantizer>)>,
+    /// `f32[]` or one for each channel: the steps of the kernel that was asked for last, of a layer that is trained for eight bits.
+    pub(crate) weight_steps: Option<Tensor>,
     /// The number of the step, where it trains.
     step: Option<Tensor>,
 }
@@ -198,6 +200,7 @@ impl Cx {
             decoding: None,
             adapters: None,
             quantizer: None,
+            weight_steps: None,
             step: None,
         }
     }

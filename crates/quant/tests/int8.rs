@@ -727,6 +727,35 @@ fn single_products() -> Vec<Net> {
     ]
 }
 
+/// Networks that normalise layers.
+fn normalising() -> Vec<Net> {
+    vec![
+        Net::chain("normalised", vec![layer_normalization()], &[12]),
+        Net::chain("dense normalised", vec![dense(9), layer_normalization(), dense(5)], &[12]),
+        Net::chain("with relu", vec![dense(16).activation("relu"), layer_normalization(), relu()], &[12]),
+        Net::chain("without gamma", vec![dense(9), layer_normalization().scale(false)], &[12]),
+        Net::chain("a line", vec![conv1d(8, 3), layer_normalization().center(false), dense(3)], &[9, 4]),
+    ]
+}
+
+#[test]
+fn layer_normalisations_are_trained_as_the_file_has_them() {
+    let learned = Quantize { ranges: QuantizeRanges::Learned, ..Quantize::default() };
+    let mut wrong = Vec::new();
+    for quantize in [Quantize::default(), learned] {
+        for net in normalising() {
+            let mut net = trained_net(net, &quantize);
+            let apart: Vec<f32> = (0..8).flat_map(|sample| levels_apart(&mut net, sample)).collect();
+            let most = apart.iter().copied().fold(0.0, f32::max);
+            println!("{} {:?}: {most} levels at most", net.name, quantize.ranges);
+            if most > 1.01 {
+                wrong.push(format!("{} {:?}: {most} levels", net.name, quantize.ranges));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn int8_files_say_what_was_trained_to_within_a_level() {
     let learned = Quantize { ranges: QuantizeRanges::Learned, ..Quantize::default() };
