@@ -237,17 +237,35 @@ fn channels_first(x: &Literal) -> Result<Literal> {
     Literal::from_slice([n, c, h, w], &turned)
 }
 
-/// The one scale and zero point of an input or output of whole numbers, which its DequantizeLinear or QuantizeLinear has.
+/// Operators that leave numbers as they are.
+const MOVES: [&str; 6] = ["Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"];
+
+/// The one scale and zero point of an input or output of whole numbers, which its DequantizeLinear or QuantizeLinear has; what only
+/// moves numbers may stand between.
 fn scheme(model: &Model, port: &str, is_input: bool) -> Option<(f32, f32)> {
     let op = if is_input { "DequantizeLinear" } else { "QuantizeLinear" };
-    let is_it = |n: &&Node| {
-        let ends = if is_input { n.inputs.first() } else { n.outputs.first() };
-        n.op == op && ends.is_some_and(|name| name == port)
+    let ends = |n: &'_ Node| {
+        let (near, far) = (n.inputs.first().cloned(), n.outputs.first().cloned());
+        if is_input { (near, far) } else { (far, near) }
     };
-    let node = model.graph.nodes.iter().find(is_it)?;
-    let constant = |i: usize| {
-        let value = node.inputs.get(i).and_then(|name| model.graph.constants.get(name))?;
-        value.to_f32s().first().copied().filter(|_| value.ty().elements() == 1)
+    let nodes: Vec<&Node> = match is_input {
+        true => model.graph.nodes.iter().collect(),
+        false => model.graph.nodes.iter().rev().collect(),
     };
-    Some((constant(1)?, if node.inputs.len() > 2 { constant(2)? } else { 0.0 }))
+    let mut names = vec![port.to_string()];
+    for node in nodes {
+        let (near, far) = ends(node);
+        if !near.is_some_and(|name| names.contains(&name)) {
+            continue;
+        }
+        if node.op == op {
+            let constant = |i: usize| {
+                let value = node.inputs.get(i).and_then(|name| model.graph.constants.get(name))?;
+                value.to_f32s().first().copied().filter(|_| value.ty().elements() == 1)
+            };
+            return Some((constant(1)?, if node.inputs.len() > 2 { constant(2)? } else { 0.0 }));
+        }
+        names.extend(far.filter(|_| MOVES.contains(&node.op.as_str())));
+    }
+    None
 }
