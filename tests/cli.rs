@@ -617,7 +617,8 @@ fn models_become_onnx_files_that_run() {
     assert!(ops["inputs"][0]["dtype"] == "i8" && has("DequantizeLinear") && has("QuantizeLinear"), "{ops}");
     f.run(&["run", "i.onnx", "--random=3", "--dim=N=2"]).ok();
     // Asked about samples, as the model that they were made of.
-    let of = |file: &str| f.run(&["evaluate", file, "--data-dir=data", "--batch-size=7", "--json"]).ok().json();
+    let of =
+        |file: &str| f.run(&["evaluate", file, "--data-dir=data", "--batch-size=7", "--json"]).ok().json();
     let (whole, floats, integers) = (of("m"), of("f.onnx"), of("i.onnx"));
     assert_eq!((&floats["accuracy"], &floats["samples"]), (&whole["accuracy"], &whole["samples"]));
     let off = integers["accuracy"].as_f64().unwrap() - whole["accuracy"].as_f64().unwrap();
@@ -632,7 +633,8 @@ fn models_become_onnx_files_that_run() {
     f.run(&["evaluate", "f.onnx", "--data-dir=data", "--tta"]).fails(2, &["--tta", "asked once"]);
     // Others' files know no classes and no scale, and have the channels of pictures in front.
     let theirs = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/onnx/cnn.onnx");
-    let said = f.run(&["predict", theirs, "m/fashion-mnist-example.png", "--scale=1/255", "--json"]).ok().json();
+    let said =
+        f.run(&["predict", theirs, "m/fashion-mnist-example.png", "--scale=1/255", "--json"]).ok().json();
     assert!(said["class"].is_number() || said["class"].is_string(), "{said}");
     let two = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/onnx/attention.onnx");
     f.run(&["predict", two, "m/fashion-mnist-example.png"]).fails(1, &["2 inputs", "systole run"]);

@@ -284,9 +284,17 @@ fn killed_runs_with_adapters_or_masks_end_with_the_same_bits() {
     let f = Folder::new("tune-packed");
     shades(&f, "two", &[("ant", 10), ("bee", 200)]);
     f.run(&[&["train", "two", "--out=base", "--epochs=1"], &SMALL[2..]].concat()).ok();
-    let pack = ["quantize", "base", "--activations=none", "--weights=int4", "--test-samples=0", "--out=p.safetensors"];
+    let pack = [
+        "quantize",
+        "base",
+        "--activations=none",
+        "--weights=int4",
+        "--test-samples=0",
+        "--out=p.safetensors",
+    ];
     f.run(&[&pack[..], &["--data-dir=two"]].concat()).ok();
-    let beside = ["train", "two", "--from=p.safetensors", "--lora=2", "--epochs=1", "--threads=1", "--out=beside"];
+    let beside =
+        ["train", "two", "--from=p.safetensors", "--lora=2", "--epochs=1", "--threads=1", "--out=beside"];
     let done = f.run(&beside).ok();
     assert!(done.err.contains("Whole numbers in memory") && done.err.contains("/kernel"), "{}", done.err);
     assert!(weights(&f, "beside/two.safetensors").iter().all(|(_, w)| w.dtype() == systole_ir::DType::F32));

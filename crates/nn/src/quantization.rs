@@ -146,8 +146,7 @@ const VALUES: [&str; 6] =
     ["MaxPooling2D", "MaxPooling1D", "GlobalMaxPooling2D", "GlobalMaxPooling1D", "Flatten", "Reshape"];
 
 /// Places on the way through a layer normalisation, in their order.
-const WITHIN: [&str; 8] =
-    ["mean", "centred", "squared", "variance", "sum", "rsqrt", "normalized", "scaled"];
+const WITHIN: [&str; 8] = ["mean", "centred", "squared", "variance", "sum", "rsqrt", "normalized", "scaled"];
 
 /// The quantiser of each node.
 fn plan(architecture: &Architecture, options: &Quantize) -> Result<Vec<Quantizer>> {

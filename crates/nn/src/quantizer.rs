@@ -246,7 +246,8 @@ impl Cx {
     /// A value on the way through the layer that is called, where it has a place there.
     pub(crate) fn rounded_within(&mut self, name: &str, x: Tensor) -> Tensor {
         let own = self.own_quantizer();
-        let slot = own.and_then(|own| own.within.iter().find(|(known, _)| known == name).map(|(_, s)| s.clone()));
+        let slot =
+            own.and_then(|own| own.within.iter().find(|(known, _)| known == name).map(|(_, s)| s.clone()));
         slot.map_or(x.clone(), |slot| self.rounded(&slot, name, &x))
     }
 
