@@ -341,7 +341,12 @@ impl Work<'_> {
         let source = self.plain(o, 0)?;
         let (from, to) = (self.model.tensors[source], picture(self.made(o)?)?);
         let axes = self.tensor(o, 1)?.data.as_ref().map(Literal::to_f64s).unwrap_or_default();
-        if from.pixels() == 0 || to != Picture::vector(from.channels) || axes != [1.0, 2.0] {
+        // Of a line the steps are all pixels.
+        let of_all = match self.tensor(o, 0)?.dims().len() {
+            3 => axes == [1.0],
+            _ => axes == [1.0, 2.0],
+        };
+        if from.pixels() == 0 || to != Picture::vector(from.channels) || !of_all {
             return Err(unsupported(
                 "a mean over other axes than lines and columns",
                 "global average pooling",
