@@ -182,13 +182,7 @@ impl Maker<'_> {
                     length,
                 });
             }
-            Op::Crop(first) => {
-                for block in 0..self.blocks(to) {
-                    let source = self.places[layer.inputs[0]] + block * self.block(from);
-                    let target = self.places[layer.output] + block * self.block(to);
-                    self.copy((source, from), (target, to), *first, self.block(to));
-                }
-            }
+            Op::Crop(first) => self.crop(layer, *first, (from, to)),
             Op::Join => self.join(layer, to),
         }
         Ok(part)
@@ -211,6 +205,15 @@ impl Maker<'_> {
         self.set(Register::LeftAddress, source as u64);
         let (buffer, length) = (target as u32, rows as u32);
         self.push(Instruction::Activate { function: Function::MaxPool, accumulator: 0, buffer, length });
+    }
+
+    /// The part of a picture that begins at a line and column.
+    fn crop(&mut self, layer: &Layer, first: [usize; 2], (from, to): (Picture, Picture)) {
+        for block in 0..self.blocks(to) {
+            let source = self.places[layer.inputs[0]] + block * self.block(from);
+            let target = self.places[layer.output] + block * self.block(to);
+            self.copy((source, from), (target, to), first, self.block(to));
+        }
     }
 
     /// Pixels of pictures one after the other: those of a sample lie together, so that each sample is copied on its own.
