@@ -565,6 +565,31 @@ fn first(ran: &Value) -> Vec<f64> {
     ran["results"][0]["first"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
 }
 
+/// `f.onnx` and `i.onnx` are asked about samples, as the model that they were made of.
+fn onnx_files_answer_as_their_model(f: &Folder) {
+    let of =
+        |file: &str| f.run(&["evaluate", file, "--data-dir=data", "--batch-size=7", "--json"]).ok().json();
+    let (whole, floats, integers) = (of("m"), of("f.onnx"), of("i.onnx"));
+    assert_eq!((&floats["accuracy"], &floats["samples"]), (&whole["accuracy"], &whole["samples"]));
+    let off = integers["accuracy"].as_f64().unwrap() - whole["accuracy"].as_f64().unwrap();
+    assert!(off.abs() < 0.1, "{integers} {whole}");
+    let said = |file: &str| f.run(&["predict", file, "m/fashion-mnist-example.png", "--json"]).ok().json();
+    let before = said("m");
+    for file in ["f.onnx", "i.onnx"] {
+        let now = said(file);
+        let off = now["probability"].as_f64().unwrap() - before["probability"].as_f64().unwrap();
+        assert!(now["class"] == before["class"] && off.abs() < 0.1, "{now} {before}");
+    }
+    f.run(&["evaluate", "f.onnx", "--data-dir=data", "--tta"]).fails(2, &["--tta", "asked once"]);
+    // Others' files know no classes and no scale, and have the channels of pictures in front.
+    let theirs = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/onnx/cnn.onnx");
+    let said =
+        f.run(&["predict", theirs, "m/fashion-mnist-example.png", "--scale=1/255", "--json"]).ok().json();
+    assert!(said["class"].is_number() || said["class"].is_string(), "{said}");
+    let two = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/onnx/attention.onnx");
+    f.run(&["predict", two, "m/fashion-mnist-example.png"]).fails(1, &["2 inputs", "systole run"]);
+}
+
 #[test]
 fn models_become_onnx_files_that_run() {
     use systole_program::files::{Format, stored, write};
@@ -616,6 +641,7 @@ fn models_become_onnx_files_that_run() {
     let has = |op: &str| ops["operators"].as_array().unwrap().iter().any(|o| o["op"] == op);
     assert!(ops["inputs"][0]["dtype"] == "i8" && has("DequantizeLinear") && has("QuantizeLinear"), "{ops}");
     f.run(&["run", "i.onnx", "--random=3", "--dim=N=2"]).ok();
+    onnx_files_answer_as_their_model(&f);
     f.run(&["export", "m", "--format=onnx", "--dynamic", "--out=d.onnx"])
         .fails(2, &["--dynamic", "--format tflite"]);
     f.run(&["quantize", "m", "--out=e.onnx", "--target=edgetpu"]).fails(2, &["Edge TPU", ".tflite"]);

@@ -281,6 +281,24 @@ fn killed_runs_end_with_the_same_bits_in_both_phases() {
 
 #[test]
 fn killed_runs_with_adapters_or_masks_end_with_the_same_bits() {
+    let f = Folder::new("tune-packed");
+    shades(&f, "two", &[("ant", 10), ("bee", 200)]);
+    f.run(&[&["train", "two", "--out=base", "--epochs=1"], &SMALL[2..]].concat()).ok();
+    let pack = [
+        "quantize",
+        "base",
+        "--activations=none",
+        "--weights=int4",
+        "--test-samples=0",
+        "--out=p.safetensors",
+    ];
+    f.run(&[&pack[..], &["--data-dir=two"]].concat()).ok();
+    let beside =
+        ["train", "two", "--from=p.safetensors", "--lora=2", "--epochs=1", "--threads=1", "--out=beside"];
+    let done = f.run(&beside).ok();
+    assert!(done.err.contains("Whole numbers in memory") && done.err.contains("/kernel"), "{}", done.err);
+    assert!(weights(&f, "beside/two.safetensors").iter().all(|(_, w)| w.dtype() == systole_ir::DType::F32));
+    f.run(&["evaluate", "beside", "--data-dir=two"]).ok();
     let lora = ["--lora=2", "--set=lora.train=[\"dense\"]", "--epochs=3", "--save-steps=1"];
     killed_runs_end_alike("tune-lora-killed", &lora);
     let masks = ["--freeze-until=conv2d", "--epochs=3", "--save-steps=1", "--set=pruning.frequency=2"];

@@ -300,9 +300,20 @@ fn onnx_seeds() -> Vec<Vec<u8>> {
         Node::new("ReduceMean", ["a"], "b").ints("axes", [-1]),
         Node::new("QuantizeLinear", ["b", "w"], "y"),
     ];
+    let gated = vec![
+        Node::new("GRU", ["x", "w", "r", "b"], "a").with("linear_before_reset", Attribute::Int(1)),
+        Node::new("LSTM", ["x", "v", "q"], "c").with("direction", Attribute::Text("reverse".into())),
+        Node::new("Concat", ["a", "c"], "y").with("axis", Attribute::Int(3)),
+    ];
     vec![
         model(&[("w", &[3, 4])], &[-1, 2, 2], dense, &[3]),
         model(&[("w", &[2, 1, 3, 3]), ("b", &[2])], &[0, 0, 1, 1, 0, 0, 1, 1], pictures, &[1, 4, 4]),
         model(&[("w", &[]), ("zero", &[1])], &[1], moved, &[2, 3]),
+        model(
+            &[("w", &[1, 3, 2]), ("r", &[1, 3, 1]), ("b", &[1, 6]), ("v", &[1, 4, 2]), ("q", &[1, 4, 1])],
+            &[1],
+            gated,
+            &[1, 2],
+        ),
     ]
 }

@@ -1,10 +1,10 @@
 //! `systole evaluate`: loss and metrics of a saved model on test data.
 
 use super::accuracy::Right;
+use super::answerer::{Answerer, answerer, is_of_operators};
 use super::common::{Common, DataArgs};
 use super::confusion::Confusion;
 use super::known::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
-use super::lite::{self, Answerer};
 use super::outcome::{Failure, Outcome, Run};
 use super::own_data::OwnData;
 use super::report::one;
@@ -27,7 +27,7 @@ use systole_nn::{Logs, Model};
 
 #[derive(Args)]
 pub(crate) struct EvaluateArgs {
-    /// A model file, or the folder of a run: its best model; or a .tflite file, whose accuracy is measured
+    /// A model file, or the folder of a run: its best model; or a .tflite or .onnx file, whose accuracy is measured
     model: String,
     /// A folder of pictures by class, a file or folder of records, or a text: all of it, or its part for testing [default:
     /// what was kept for testing in training]
@@ -61,7 +61,7 @@ pub(crate) struct EvaluateArgs {
 
 impl Run for EvaluateArgs {
     fn run(self, _: &Common, screen: &Screen) -> Outcome {
-        if lite::is_lite(&self.model) { of_lite(&self, screen) } else { run(&self, screen) }
+        if is_of_operators(&self.model) { of_operators(&self, screen) } else { run(&self, screen) }
     }
 }
 
@@ -125,16 +125,17 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     Ok(0)
 }
 
-/// The accuracy of a `.tflite` file.
-fn of_lite(args: &EvaluateArgs, screen: &Screen) -> Outcome {
+/// The accuracy of a `.tflite` or ONNX file.
+fn of_operators(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     let file = &args.model;
     no_scores(args, file)?;
     if args.tta.is_some() {
-        let e = Error::new(ErrorKind::Config, "a .tflite file is asked once about each sample").at("--tta");
+        let e =
+            Error::new(ErrorKind::Config, "a file of operators is asked once about each sample").at("--tta");
         return Err(Failure::usage(e.hint("leave it out")));
     }
-    let Answerer { model, integers } = lite::answerer(file)?;
-    let integers = integers.ok_or_else(|| Error::new(ErrorKind::Bug, "a file without operators"))?;
+    let Answerer { model, operators } = answerer(file)?;
+    let operators = operators.ok_or_else(|| Error::new(ErrorKind::Bug, "a file without operators"))?;
     let mut config = config(args, file, &model)?;
     config.data.known_tokenizer = tokenizer_of(&model)?;
     let mut data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
@@ -150,7 +151,7 @@ fn of_lite(args: &EvaluateArgs, screen: &Screen) -> Outcome {
         }
     }
     let began = Instant::now();
-    let found = Right::of(&integers, &config.test_pipeline(&data), "image").at(|| file.clone())?;
+    let found = Right::of(&operators, &config.test_pipeline(&data), "image").at(|| file.clone())?;
     let seconds = began.elapsed().as_secs_f64();
     let accuracy = found.right as f64 / found.answers.max(1) as f64;
     let places = match found.answers == found.samples {

@@ -8,17 +8,14 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use systole_int8::{Program, Settings};
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
-use systole_nn::{Architecture, InputSpec, Model as Layers, NodeInput, grouped};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+use systole_nn::grouped;
 use systole_program::files::{self, Format, Stored};
 use systole_quant::{Answers, Engine};
 use systole_tflite::{Interpreter, Model, Tensor};
 
 /// Runs whose operators `--profile` times: what else the machine does meets some of them.
 const PROFILED: usize = 10;
-
-/// Begins the names of notes that Systole keeps in a file.
-pub(crate) const NOTE: &str = "systole.";
 
 /// Whether a name is that of such a file.
 pub(crate) fn is_lite(name: &str) -> bool {
@@ -41,53 +38,6 @@ pub(crate) fn threads() -> usize {
 /// What computes such files: the CPU engine, or where `--device ref` asks for it the interpreter.
 pub(crate) fn engine() -> Engine {
     if systole_ir::knobs::BACKEND.get() == "ref" { Engine::Reference } else { Engine::Fast }
-}
-
-/// What answers questions about samples.
-pub(crate) struct Answerer {
-    /// A model of layers; of a `.tflite` file one of none, which has its notes and takes what the file takes.
-    pub model: Layers,
-    /// The file's operators.
-    pub integers: Option<Answers>,
-}
-
-/// A model file's layers, or a `.tflite` file in their place.
-pub(crate) fn answerer(name: &str) -> Result<Answerer> {
-    if !is_lite(name) {
-        return Ok(Answerer { model: Layers::load_to_predict(name)?, integers: None });
-    }
-    let integers = open(name)?;
-    let &[input] = &integers.inputs[..] else {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("{name} has {} inputs", integers.inputs.len()),
-        )
-        .hint("`systole run FILE.tflite --input IN.npz` takes any"));
-    };
-    let dims = integers.tensor(input)?.dims();
-    let Some((1, of_sample)) = dims.split_first().map(|(b, rest)| (*b, rest)) else {
-        return Err(Error::new(ErrorKind::Unsupported, format!("{name} takes {dims:?} at once"))
-            .hint("export it for one sample at a time"));
-    };
-    let ty = Some(TensorType::new(DType::F32, of_sample));
-    let mut model = Layers::new(Architecture {
-        inputs: vec![InputSpec { name: "image".into(), ty }],
-        nodes: Vec::new(),
-        output: NodeInput::Input(0),
-        more_outputs: Vec::new(),
-        networks: Vec::new(),
-    });
-    for (key, note) in &integers.notes {
-        match key.strip_prefix(NOTE) {
-            Some("class_names") => model.class_names = serde_json::from_str(note).unwrap_or_default(),
-            Some(key) => drop(model.notes.insert(key.into(), note.clone())),
-            None => {}
-        }
-    }
-    Ok(Answerer {
-        model,
-        integers: Some(Answers::new(&integers, engine(), threads()).at(|| name.to_string())?),
-    })
 }
 
 /// Rows of a batch: `x: T[B, …] → T[1, …]` each.

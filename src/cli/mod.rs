@@ -1,6 +1,7 @@
 //! The command line: arguments, dispatch, exit codes. One file for each command; `commands.rs` has their table.
 
 mod accuracy;
+mod answerer;
 mod answers;
 mod bench;
 mod chart;

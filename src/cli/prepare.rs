@@ -82,6 +82,13 @@ fn give_adapters(model: &mut Model, config: &Config, new: &[String], screen: &Sc
     };
     let kernels = model.enable_lora(options)?;
     screen.line(format!("LoRA: rank {rank}, alpha {alpha}, beside {}; {whole}", some(&kernels)));
+    let packed = model.packed_weights();
+    if !packed.is_empty() {
+        screen.line(format!(
+            "Whole numbers in memory, with a scale for each channel or block: {}",
+            some(&packed)
+        ));
+    }
     Ok(())
 }
 

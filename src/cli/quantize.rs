@@ -1,7 +1,9 @@
 //! `systole quantize`: a trained model in eight-bit integers, as `.tflite` or ONNX, and what that costs in accuracy.
 
-use super::accuracy::{Accuracy, Tests, agreeing, classes, taken};
+use super::accuracy::{Accuracy, Tests, agreeing, classes_in_floats, taken};
+use super::answerer::NOTE;
 use super::common::{Common, DataArgs};
+use super::known::check_samples;
 use super::lite;
 use super::onnx;
 use super::outcome::{Failure, Outcome, Run, check_out};
@@ -323,6 +325,7 @@ fn calibrated(
     }
     let config = args.config(layers, file)?;
     let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    check_samples(layers, &config, &data, file)?;
     // Of trained ranges they only show what the layers' noise is.
     let few = if trained.is_some() { SHOWN } else { 500 };
     let samples = args.samples.map_or(few, |n| n as usize);
@@ -331,7 +334,7 @@ fn calibrated(
         return Ok(Calibrated { options, is_trained: true, config, data, samples, ranges });
     }
     let method = args.calibrate.map_or(Method::MinMax, MethodName::method);
-    let calibration = Calibration { method, threads: lite::threads() };
+    let calibration = Calibration { method, threads: lite::threads(), engine: lite::engine() };
     let ranges = calibration.ranges(float, &samples).at(|| file.to_string())?;
     Ok(Calibrated { options: args.options(), is_trained: false, config, data, samples, ranges })
 }
@@ -480,9 +483,9 @@ fn each_alone(
     if samples.is_empty() {
         return Ok(vec![None; layers.len()]);
     }
-    let exact = classes(float, samples)?;
+    let exact = classes_in_floats(float, samples)?;
     let one = |l: &LayerReport| {
-        let found = classes(&alone(float, ranges, options, &l.layer)?, samples)?;
+        let found = classes_in_floats(&alone(float, ranges, options, &l.layer)?, samples)?;
         Ok(Some(agreeing(&found, &exact) as f64 / exact.iter().map(Vec::len).sum::<usize>().max(1) as f64))
     };
     layers.iter().map(one).collect()
@@ -491,10 +494,10 @@ fn each_alone(
 /// Writes the file with the model's notes.
 fn write(made: &mut systole_tflite::Model, layers: &Model, out: &Path) -> Result<usize> {
     for (key, note) in &layers.notes {
-        made.notes.insert(format!("{}{key}", lite::NOTE), note.clone());
+        made.notes.insert(format!("{NOTE}{key}"), note.clone());
     }
     if !layers.class_names.is_empty() {
-        made.notes.insert(format!("{}class_names", lite::NOTE), json!(layers.class_names).to_string());
+        made.notes.insert(format!("{NOTE}class_names"), json!(layers.class_names).to_string());
     }
     let bytes = match onnx::is_onnx(&out.display().to_string()) {
         true => systole_onnx::export(made)?.to_bytes(),

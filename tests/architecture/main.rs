@@ -20,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "systole-quant",
         &[
             "systole-int8",
+            "systole-onnx",
             "systole-cpu",
             "systole-compile",
             "systole-tflite",

@@ -1,6 +1,8 @@
 //! What a layer knows of its low-rank adapters: which weights have them, and how they are called.
 
+use crate::packed::{Packing, packed_paths};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The adapters of a layer: `kernel + alpha / rank · A · B`, where only A and B train.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,6 +18,9 @@ pub(crate) struct Adapters {
     /// Whether the layer's other weights train: biases, normalisations.
     #[serde(default)]
     pub(crate) others_train: bool,
+    /// Weights of the layer, by their path in it, that are whole numbers in memory and stay as they are.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) packed: BTreeMap<String, Packing>,
 }
 
 impl Adapters {
@@ -35,6 +40,11 @@ impl Adapters {
     /// Whether the weight of this path in the layer trains.
     pub(crate) fn trains(&self, path: &str) -> bool {
         is_adapter(path) || self.others_train && !self.adapts(path)
+    }
+
+    /// Whether the weight of this path in the layer is whole numbers or scales of one that is packed.
+    pub(crate) fn is_of_packed(&self, path: &str) -> bool {
+        self.packed.keys().any(|known| packed_paths(known).iter().any(|own| own == path))
     }
 
     /// What A · B is multiplied by.

@@ -284,6 +284,7 @@ impl Model {
             return Ok(Vec::new());
         }
         let (architecture, values) = self.without(&kept)?;
+        let values = values.into_iter().map(|(path, value)| (path, value.into())).collect();
         self.restructure(architecture, values)?;
         let told = |(layer, stays): (String, Vec<bool>)| RemovedChannels {
             layer,

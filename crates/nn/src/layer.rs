@@ -9,6 +9,7 @@ use crate::constraint::Constraint;
 use crate::decoding::Decoding;
 use crate::initializer::Initializer;
 use crate::nearest::unknown;
+use crate::packed::{Packing, packed_paths};
 use crate::quantizer::Quantizer;
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
@@ -109,8 +110,10 @@ impl FromStr for Precision {
 pub struct WeightSpec {
     /// `dense/kernel`.
     pub path: String,
-    /// Shape; weights are f32.
+    /// Shape.
     pub shape: Vec<usize>,
+    /// Element type: f32, but for weights that are packed.
+    pub dtype: DType,
     /// How it starts.
     pub initializer: Initializer,
     /// Whether the optimizer changes it.
@@ -151,6 +154,8 @@ pub struct Cx {
     adapters: Option<(usize, Arc<Adapters>)>,
     /// How the layer that is called is trained for eight bits, and how many parts the path has there.
     pub(crate) quantizer: Option<(usize, Arc<Quantizer>)>,
+    /// `f32[]` or one for each channel: the steps of the kernel that was asked for last, of a layer that is trained for eight bits.
+    pub(crate) weight_steps: Option<Tensor>,
     /// The number of the step, where it trains.
     step: Option<Tensor>,
 }
@@ -195,6 +200,7 @@ impl Cx {
             decoding: None,
             adapters: None,
             quantizer: None,
+            weight_steps: None,
             step: None,
         }
     }
@@ -387,13 +393,32 @@ impl Cx {
         initializer: &Initializer,
         trainable: bool,
     ) -> Tensor {
-        let stored = self.stored(name, shape, initializer, trainable);
+        let stored = match self.packing_of(name, shape) {
+            Some(packing) => self.unpacked(name, &packing),
+            None => self.stored(name, shape, initializer, trainable),
+        };
         let Some(([(_, a), (_, b)], scale)) = self.adapters_of(name, shape) else {
             return self.rounded_weight(name, stored);
         };
         let rows = a.ty().elements() / a.dim(-1).max(1);
         let product = a.reshape([rows, a.dim(-1)]).dot(&b).reshape(shape.to_vec());
         self.rounded_weight(name, stored + product * scale)
+    }
+
+    /// How a weight of the current layer is packed, if it is.
+    fn packing_of(&self, name: &str, shape: &[usize]) -> Option<Packing> {
+        let (depth, adapters) = self.adapters.as_ref().filter(|(_, own)| !own.packed.is_empty())?;
+        let inside: Vec<&str> = self.path.iter().skip(*depth).map(String::as_str).chain([name]).collect();
+        adapters.packed.get(&inside.join("/")).filter(|packing| packing.shape() == shape).cloned()
+    }
+
+    /// A weight that is whole numbers in memory, as floats.
+    #[track_caller]
+    fn unpacked(&mut self, name: &str, packing: &Packing) -> Tensor {
+        let ([numbers, scales], [of_numbers, of_scales]) = (packed_paths(name), packing.types());
+        let numbers = self.stored_as(&numbers, &of_numbers, &Initializer::Zeros, false);
+        let scales = self.stored_as(&scales, &of_scales, &Initializer::Zeros, false);
+        packing.unpacked_in_graph(&numbers, &scales)
     }
 
     /// A and B of a weight of the current layer with their names, and what their product is multiplied by.
@@ -429,12 +454,22 @@ impl Cx {
 
     #[track_caller]
     fn stored(&mut self, name: &str, shape: &[usize], initializer: &Initializer, trainable: bool) -> Tensor {
+        self.stored_as(name, &TensorType::new(DType::F32, shape), initializer, trainable)
+    }
+
+    #[track_caller]
+    fn stored_as(
+        &mut self,
+        name: &str,
+        ty: &TensorType,
+        initializer: &Initializer,
+        trainable: bool,
+    ) -> Tensor {
         let path =
             if self.path.is_empty() { name.to_string() } else { format!("{}/{name}", self.path.join("/")) };
-        let ty = TensorType::new(DType::F32, shape);
         if let Some(known) = self.weights.get(&path) {
             let known = known.clone();
-            if *known.ty() != ty {
+            if known.ty() != ty {
                 return known.fail(
                     Error::new(
                         ErrorKind::Graph,
@@ -454,13 +489,14 @@ impl Cx {
                     .hint("ask for the same weights whether training or not"),
             );
         }
-        let t = self.builder.parameter(ty, &path);
+        let t = self.builder.parameter(ty.clone(), &path);
         if let Some(fed) = &mut self.fed {
             fed.push(PieceInput::Weight(path.clone()));
         }
         let spec = WeightSpec {
             path: path.clone(),
-            shape: shape.into(),
+            shape: ty.shape.to_vec(),
+            dtype: ty.dtype,
             initializer: initializer.clone(),
             trainable,
         };

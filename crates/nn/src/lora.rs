@@ -7,12 +7,13 @@ use crate::layer::{Precision, WeightSpec};
 use crate::layers::LayerSpec;
 use crate::model::{Model, drawn_when_read, infer_specs};
 use crate::nearest::unknown;
+use crate::packed::{Held, packed_paths};
 use crate::pattern::means;
 use crate::transfer::layer_of;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_runtime::Buffer;
 
 /// Which layers get adapters, and of what size. Source: Hu et al. 2021, with Keras's words.
@@ -78,7 +79,8 @@ fn folder_of(path: &str) -> &str {
 impl Model {
     /// Freezes the model and gives kernels of the layers that are meant low-rank adapters, which alone train, with the layers of
     /// [`LoraOptions::train`]: `kernel + alpha / rank · A · B`, `lora_kernel_a: f32[…, rank]` (he_uniform), `lora_kernel_b: f32[rank, out]`
-    /// (zeros), so that outputs are at first what they were. Returns the paths of the kernels. What the optimizer had gathered is given
+    /// (zeros), so that outputs are at first what they were. Kernels that [`ModelFile::pack_weights`] packed in the file that the model
+    /// is of stay whole numbers in memory, with adapters and without ([`Model::packed_weights`]). Returns the paths of the kernels. What the optimizer had gathered is given
     /// up. [`Model::save`] writes plain kernels; backups of a run have the adapters.
     ///
     /// ```
@@ -104,6 +106,7 @@ impl Model {
         let adapted = self.adapted_by(&options)?;
         let alpha = options.alpha.unwrap_or(options.rank as f64);
         let mut architecture = (*self.architecture).clone();
+        let mut values = BTreeMap::new();
         for node in &mut architecture.nodes {
             if options.train.iter().any(|pattern| means(pattern, &node.name)) {
                 continue;
@@ -111,11 +114,44 @@ impl Model {
             let prefix = format!("{}/", node.name);
             let own = adapted.iter().filter_map(|path| path.strip_prefix(&prefix));
             let weights = Some(own.map(str::to_string).collect());
-            let own = Adapters { rank: options.rank, alpha, weights, others_train: false };
+            let held = self.packed_of(&prefix);
+            for (path, held) in &held {
+                let [numbers, scales] = packed_paths(&format!("{prefix}{path}"));
+                values.insert(numbers, held.numbers.clone().into());
+                values.insert(scales, held.scales.clone().into());
+            }
+            let packed = held.into_iter().map(|(path, held)| (path, held.packing.clone())).collect();
+            let own = Adapters { rank: options.rank, alpha, weights, others_train: false, packed };
             node.layer = node.layer.clone().with_adapters(Some(own));
         }
-        self.restructure(architecture, BTreeMap::new())?;
+        self.restructure(architecture, values)?;
         Ok(adapted)
+    }
+
+    /// Weights of a layer that a file has packed and nothing has changed since, by their path in the layer.
+    fn packed_of(&self, prefix: &str) -> Vec<(String, Arc<Held>)> {
+        let one =
+            |(path, value): (&str, &Buffer)| Some((path.strip_prefix(prefix)?.to_string(), value.origin()?));
+        self.weights().into_iter().filter_map(one).collect()
+    }
+
+    /// Paths of weights that are whole numbers in memory, beside adapters.
+    pub fn packed_weights(&self) -> Vec<String> {
+        let of = |node: &LayerNode| {
+            let own = node.layer.adapters().map(|own| own.packed.keys().cloned().collect::<Vec<_>>());
+            own.unwrap_or_default()
+                .into_iter()
+                .map(|path| format!("{}/{path}", node.name))
+                .collect::<Vec<_>>()
+        };
+        self.architecture.nodes.iter().flat_map(of).collect()
+    }
+
+    /// Whether a weight is whole numbers or scales of one that is packed.
+    pub(crate) fn is_of_packed(&self, path: &str) -> bool {
+        let (layer, rest) = path.split_once('/').unwrap_or((path, ""));
+        let node = self.architecture.nodes.iter().find(|node| node.name == layer);
+        node.and_then(|node| node.layer.adapters()).is_some_and(|own| own.is_of_packed(rest))
     }
 
     fn check_for_lora(&self) -> Result<()> {
@@ -177,7 +213,7 @@ impl Model {
     pub(crate) fn restructure(
         &mut self,
         architecture: Architecture,
-        mut values: BTreeMap<String, Literal>,
+        mut values: BTreeMap<String, Buffer>,
     ) -> Result<()> {
         let precision = self.compile_config().map_or(Precision::Float32, |c| c.precision);
         let had: BTreeMap<String, Buffer> =
@@ -186,7 +222,7 @@ impl Model {
         self.architecture = Arc::new(architecture);
         self.build_shapes(precision)?;
         self.adopt(specs, |spec, seed| {
-            let own = values.remove(&spec.path).map(Buffer::from).or_else(|| had.get(&spec.path).cloned());
+            let own = values.remove(&spec.path).or_else(|| had.get(&spec.path).cloned());
             Ok(own.unwrap_or_else(|| drawn_when_read(spec.clone(), seed)))
         })?;
         self.recompile()
@@ -205,22 +241,36 @@ impl Model {
         Architecture { nodes, ..(*self.architecture).clone() }
     }
 
-    /// Kernels with what their adapters add, by path.
-    pub(crate) fn merged_kernels(&self) -> Result<BTreeMap<String, Literal>> {
+    /// Kernels with what their adapters add, and those that are packed, by path.
+    pub(crate) fn merged_kernels(&self) -> Result<BTreeMap<String, Buffer>> {
         let mut merged = BTreeMap::new();
         for node in &self.architecture.nodes {
             let Some(own) = node.layer.adapters() else { continue };
             let prefix = format!("{}/", node.name);
-            for spec in self.specs.iter().filter(|s| !is_adapter(&s.path)) {
-                let Some(inside) = spec.path.strip_prefix(&prefix).filter(|path| own.adapts(path)) else {
-                    continue;
+            for (path, packing) in &own.packed {
+                let path = format!("{prefix}{path}");
+                let [numbers, scales] = packed_paths(&path);
+                let held = Held {
+                    packing: packing.clone(),
+                    numbers: self.weight(&numbers)?,
+                    scales: self.weight(&scales)?,
                 };
-                if own.shapes(&spec.shape).is_none() || inside.is_empty() {
+                merged.insert(path, held.buffer());
+            }
+            let kept = self.specs.iter().filter(|s| !is_adapter(&s.path) && s.dtype == DType::F32);
+            let kept: Vec<String> = kept.map(|s| s.path.clone()).chain(merged.keys().cloned()).collect();
+            for path in kept {
+                if !path.strip_prefix(&prefix).is_some_and(|inside| !inside.is_empty() && own.adapts(inside))
+                {
                     continue;
                 }
-                let [a, b] = adapter_paths(&spec.path);
-                let (w, a, b) = (self.weight(&spec.path)?, self.weight(&a)?, self.weight(&b)?);
-                merged.insert(spec.path.clone(), merge(&w, &a, &b, own.scale() as f32)?);
+                let w = merged.get(&path).map_or_else(|| self.weight(&path), Buffer::to_literal)?;
+                if own.shapes(w.shape().dims()).is_none() {
+                    continue;
+                }
+                let [a, b] = adapter_paths(&path);
+                let (a, b) = (self.weight(&a)?, self.weight(&b)?);
+                merged.insert(path, merge(&w, &a, &b, own.scale() as f32)?.into());
             }
         }
         Ok(merged)

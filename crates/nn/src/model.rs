@@ -9,6 +9,7 @@ use crate::goals::Goals;
 use crate::history::Logs;
 use crate::layer::{Cx, Precision, WeightSpec};
 use crate::layers::{LayerSpec, NestedModel};
+use crate::packed::Held;
 use crate::schedule::Schedule;
 use crate::step::{EvaluateStep, PredictStep, TrainStep, controls};
 use std::fmt::Write;
@@ -485,6 +486,19 @@ impl Model {
         Ok(())
     }
 
+    /// As [`Model::set_weight`], of another model's weight of the same type; one that is packed there stays so.
+    pub(crate) fn take_weight(&mut self, path: &str, from: &Model) -> Result<()> {
+        let theirs =
+            from.weights().into_iter().find(|(name, _)| *name == path).map(|(_, value)| value.clone());
+        let Some(packed) = theirs.filter(|value| value.origin::<Held>().is_some()) else {
+            return self.set_weight(path, from.weight(path)?);
+        };
+        let is_trained = self.state.trainable.get(path).is_some();
+        let group = if is_trained { &mut self.state.trainable } else { &mut self.state.frozen };
+        group.insert(path, packed);
+        Ok(())
+    }
+
     /// Paths and values of all weights, in the order the layers asked for them.
     pub fn weights(&self) -> Vec<(&str, &Buffer)> {
         let find = |p: &str| self.state.trainable.get(p).or_else(|| self.state.frozen.get(p));
@@ -528,6 +542,7 @@ impl Model {
                 &self.rows,
                 [self.state.trainable.values(), self.state.frozen.values()]
                     .map(|group| group.map(|b| b.ty().elements()).sum()),
+                self.weights().iter().map(|(_, b)| b.ty().bytes()).sum(),
             );
         }
         if self.architecture.inputs.iter().any(|i| i.ty.is_none()) {
@@ -539,7 +554,7 @@ impl Model {
                     let of = shapes.specs.iter().filter(|s| self.trains(s) == trains);
                     of.map(|s| s.shape.iter().product::<usize>()).sum()
                 };
-                table_of(&shapes.rows, [count(true), count(false)])
+                table_of(&shapes.rows, [count(true), count(false)], 4 * (count(true) + count(false)))
             }
             Err(e) => format!("The model has no shapes: {e}\n"),
         }
@@ -642,8 +657,8 @@ fn with_batch(sample: &TensorType, batch_size: usize) -> TensorType {
     sample.with_shape(std::iter::once(batch_size).chain(sample.shape.iter().copied()).collect::<Shape>())
 }
 
-/// The summary of layers with so many weights that train, and that do not.
-fn table_of(rows: &[SummaryRow], [trainable, frozen]: [usize; 2]) -> String {
+/// The summary of layers with so many weights that train, and that do not, of so many bytes together.
+fn table_of(rows: &[SummaryRow], [trainable, frozen]: [usize; 2], bytes: usize) -> String {
     let mut table = vec![["Layer (class)".to_string(), "Output shape".into(), "Params".into()]];
     for row in rows {
         let shape: Vec<String> =
@@ -661,7 +676,7 @@ fn table_of(rows: &[SummaryRow], [trainable, frozen]: [usize; 2]) -> String {
     }
     let _ = writeln!(out, "{}", "-".repeat(a + b + c + 4));
     let all = trainable + frozen;
-    let _ = writeln!(out, "Weights: {} ({:.2} MB)", grouped(all as u64), all as f64 * 4e-6);
+    let _ = writeln!(out, "Weights: {} ({:.2} MB)", grouped(all as u64), bytes as f64 * 1e-6);
     let (trainable, frozen) = (grouped(trainable as u64), grouped(frozen as u64));
     let _ = writeln!(out, "Trainable: {trainable}; not trainable: {frozen}");
     out
@@ -692,8 +707,8 @@ impl From<&Model> for LayerSpec {
 
 /// A weight's starting values, drawn when something first reads them.
 pub(crate) fn drawn_when_read(spec: WeightSpec, seed: u64) -> Buffer {
-    let ty = TensorType::new(DType::F32, &spec.shape[..]);
-    Buffer::lazy(ty, move || spec.initializer.make(&spec.shape, seed, &spec.path))
+    let ty = TensorType::new(spec.dtype, &spec.shape[..]);
+    Buffer::lazy(ty, move || spec.initializer.make(&spec.shape, seed, &spec.path).convert(spec.dtype))
 }
 
 /// An architecture with the types of its inputs (of one sample) filled in.

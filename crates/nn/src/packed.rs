@@ -1,10 +1,12 @@
-//! Model files whose large weights are whole numbers of eight or four bits with a scale for each channel or block: smaller files, that
-//! load as any other. What they are in memory is f32 again.
+//! Large weights as whole numbers of eight or four bits with a scale for each channel or block: in model files, which are smaller and
+//! load as any other, to f32 when something first reads them; and in memory beside adapters that train ([`Model::enable_lora`]).
 
 use crate::file::ModelFile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+use std::sync::Arc;
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, Tensor, TensorType};
+use systole_runtime::Buffer;
 
 /// Smaller weights stay floats.
 const LEAST: usize = 1024;
@@ -47,10 +49,10 @@ pub struct PackedWeight {
     pub error: f64,
 }
 
-/// How a weight lies in a file.
+/// How a weight lies in a file or in memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Packing {
+pub(crate) struct Packing {
     bits: WeightBits,
     shape: Vec<usize>,
     /// How many numbers each output is a sum of.
@@ -132,23 +134,78 @@ impl Packing {
         }
     }
 
-    /// The weight that an array of the file and its scales stand for.
-    fn unpack(&self, stored: &Literal, scales: &Literal) -> Result<Literal> {
-        let broken = |what: String| Error::new(ErrorKind::Data, what);
+    /// An error where numbers do not fit together.
+    pub(crate) fn check(&self) -> Result<()> {
         if self.inputs == 0 || self.block == 0 || !self.elements().is_multiple_of(self.inputs) {
-            return Err(broken(format!("{} inputs do not divide a weight of {:?}", self.inputs, self.shape)));
+            let what = format!("{} inputs do not divide a weight of {:?}", self.inputs, self.shape);
+            return Err(Error::new(ErrorKind::Data, what));
         }
-        let (n, expected) = (self.elements(), self.outputs() * self.blocks());
-        let (dtype, size) = match self.bits {
-            WeightBits::Int8 => (DType::I8, n),
-            WeightBits::Int4 => (DType::U8, n.div_ceil(2)),
+        Ok(())
+    }
+
+    /// The shape of the weight.
+    pub(crate) fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Types of the whole numbers and of their scales.
+    pub(crate) fn types(&self) -> [TensorType; 2] {
+        let numbers = match self.bits {
+            WeightBits::Int8 => TensorType::new(DType::I8, &self.shape[..]),
+            WeightBits::Int4 => TensorType::new(DType::U8, [self.elements().div_ceil(2)]),
         };
+        [numbers, TensorType::new(DType::F32, [self.outputs(), self.blocks()])]
+    }
+
+    /// An error where arrays are not those of the packing.
+    fn check_arrays(&self, stored: &Literal, scales: &Literal) -> Result<()> {
+        let broken = |what: String| Error::new(ErrorKind::Data, what);
+        self.check()?;
+        let [numbers, steps] = self.types();
+        let (dtype, size) = (numbers.dtype, numbers.elements());
         if stored.dtype() != dtype || stored.ty().elements() != size {
             return Err(broken(format!("it is {}, not {size} of {dtype}", stored.ty())));
         }
-        if scales.dtype() != DType::F32 || scales.ty().elements() != expected {
-            return Err(broken(format!("its scales are {}, not {expected} of f32", scales.ty())));
+        if scales.dtype() != DType::F32 || scales.ty().elements() != steps.elements() {
+            return Err(broken(format!("its scales are {}, not {} of f32", scales.ty(), steps.elements())));
         }
+        Ok(())
+    }
+
+    /// `numbers, scales → f32[shape]`: the weight in a graph.
+    pub(crate) fn unpacked_in_graph(&self, numbers: &Tensor, scales: &Tensor) -> Tensor {
+        let (n, inputs, outputs, blocks) = (self.elements(), self.inputs, self.outputs(), self.blocks());
+        let q = match self.bits {
+            WeightBits::Int8 => numbers.convert(DType::F32).reshape([n]),
+            WeightBits::Int4 => {
+                let bytes = numbers.convert(DType::I32);
+                let whole = |four: Tensor| (four.xor(&four.scalar_like(8.0)) - 8.0).convert(DType::F32);
+                let low = whole(bytes.and(&bytes.scalar_like(15.0)));
+                let high = whole(bytes.shift_right_logical(&bytes.scalar_like(4.0)));
+                let pairs = [low, high].map(|x| x.reshape([n.div_ceil(2), 1]));
+                let both = Tensor::concatenate(&[&pairs[0], &pairs[1]], 1).reshape([n.div_ceil(2) * 2]);
+                both.slice_dim(0, 0, n)
+            }
+        };
+        let wide = blocks * self.block;
+        let steps = match self.by_output {
+            true => scales
+                .broadcast_in_dim(&[outputs, blocks, self.block].into(), &[0, 1])
+                .reshape([outputs, wide])
+                .slice_dim(1, 0, inputs),
+            false => scales
+                .transpose(&[1, 0])
+                .broadcast_in_dim(&[blocks, self.block, outputs].into(), &[0, 2])
+                .reshape([wide, outputs])
+                .slice_dim(0, 0, inputs),
+        };
+        (q * steps.reshape([n])).reshape(self.shape.clone())
+    }
+
+    /// The weight that an array of the file and its scales stand for.
+    fn unpack(&self, stored: &Literal, scales: &Literal) -> Result<Literal> {
+        self.check_arrays(stored, scales)?;
+        let n = self.elements();
         let scales = scales.as_slice::<f32>()?;
         let q: Vec<i8> = match self.bits {
             WeightBits::Int8 => stored.as_slice::<i8>()?.to_vec(),
@@ -224,31 +281,65 @@ impl ModelFile {
         Ok(told)
     }
 
-    /// With packed weights as floats.
-    pub(crate) fn unpacked(mut self) -> Result<ModelFile> {
-        let Some(json) = self.metadata.remove(KEY) else { return Ok(self) };
-        let packings: BTreeMap<String, Packing> = serde_json::from_str(&json).map_err(|e| {
+    /// Without packed weights, and those: by path.
+    pub(crate) fn split_packed(mut self) -> Result<(ModelFile, BTreeMap<String, Held>)> {
+        let Some(json) = self.metadata.remove(KEY) else { return Ok((self, BTreeMap::new())) };
+        let mut packings: BTreeMap<String, Packing> = serde_json::from_str(&json).map_err(|e| {
             Error::new(ErrorKind::Data, format!("the `{KEY}` entry of the metadata is not readable"))
                 .because(e.to_string())
         })?;
-        let mut scales = BTreeMap::new();
-        let mut tensors = Vec::new();
+        let (mut tensors, mut numbers, mut scales) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         for (name, value) in self.tensors {
-            match name.strip_prefix(SCALES) {
-                Some(path) => drop(scales.insert(path.to_string(), value)),
-                None => tensors.push((name, value)),
+            let path = name.strip_prefix(WEIGHTS).filter(|path| packings.contains_key(*path));
+            match (name.strip_prefix(SCALES), path) {
+                (Some(path), _) => drop(scales.insert(path.to_string(), value)),
+                (None, Some(path)) => drop(numbers.insert(path.to_string(), value)),
+                (None, None) => tensors.push((name, value)),
             }
         }
-        for (name, value) in &mut tensors {
-            let path = name.strip_prefix(WEIGHTS).unwrap_or_default();
-            let Some(packing) = packings.get(path) else { continue };
+        let mut all = BTreeMap::new();
+        for (path, numbers) in numbers {
             let place = || format!("weight {path}");
             let lacks = || Error::new(ErrorKind::Data, "the file has no scales of it");
-            let own = scales.get(path).ok_or_else(lacks).at(place)?;
-            *value = packing.unpack(value, own).at(place)?;
+            let scales = scales.remove(&path).ok_or_else(lacks).at(place)?;
+            let Some(packing) = packings.remove(&path) else { continue };
+            packing.check_arrays(&numbers, &scales).at(place)?;
+            all.insert(path, Held { packing, numbers, scales });
         }
-        Ok(ModelFile { tensors, ..self })
+        Ok((ModelFile { tensors, ..self }, all))
     }
+}
+
+/// A weight that is packed.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) packing: Packing,
+    pub(crate) numbers: Literal,
+    pub(crate) scales: Literal,
+}
+
+impl Held {
+    /// The weight as floats: `→ f32[shape]`, made when something first reads it.
+    pub(crate) fn buffer(self) -> Buffer {
+        let ty = TensorType::new(DType::F32, self.packing.shape());
+        let of = ty.clone();
+        // The arrays were checked.
+        let make = move |held: &Held| held.floats().unwrap_or_else(|_| Literal::zeros(of.clone()));
+        Buffer::lazy_of(ty, Arc::new(self), make)
+    }
+
+    /// The weight as floats.
+    pub(crate) fn floats(&self) -> Result<Literal> {
+        self.packing.unpack(&self.numbers, &self.scales)
+    }
+}
+
+/// Ends the path of the whole numbers of a weight that is packed in memory.
+pub(crate) const NUMBERS: &str = "_numbers";
+
+/// Paths of the whole numbers and the scales of a weight that is packed in memory: `dense/kernel` has `dense/kernel_numbers`.
+pub(crate) fn packed_paths(path: &str) -> [String; 2] {
+    [NUMBERS, "_scales"].map(|what| format!("{path}{what}"))
 }
 
 fn error(w: &[f32], rounded: &Literal) -> Result<f64> {
@@ -282,7 +373,7 @@ mod tests {
             assert_eq!(file.get(&format!("scales/{path}")).unwrap().shape().dims(), scales, "{path}");
             let bytes = file.to_bytes().unwrap();
             let read = ModelFile::read(&mut &bytes[..], bytes.len() as u64).unwrap();
-            let back = read.unpacked().unwrap().get(&format!("weights/{path}")).unwrap().to_f32s();
+            let back = read.split_packed().unwrap().1[path].floats().unwrap().to_f32s();
             // Half a step at most.
             let worst = w.iter().zip(&back).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(worst <= most / 2.0 * 1.0001 && worst > 0.0, "{path} {bits:?}: {worst}");
@@ -307,7 +398,7 @@ mod tests {
         let said = odd.metadata[KEY].replace("\"inputs\":32", "\"inputs\":33");
         odd.metadata.insert(KEY.into(), said);
         for (file, part) in [(short, "not 512 of"), (bare, "no scales"), (odd, "do not divide")] {
-            let e = file.unpacked().unwrap_err().to_string();
+            let e = file.split_packed().unwrap_err().to_string();
             assert!(e.contains(part), "{part}: {e}");
         }
     }

@@ -12,6 +12,7 @@ use crate::loss::Loss;
 use crate::metric::Metric;
 use crate::model::{Model, infer_specs};
 use crate::optimizer::Optimizer;
+use crate::packed::NUMBERS;
 use crate::quantization::Quantize;
 use crate::sparsity::MASK;
 use crate::train_step::TrainStep;
@@ -21,6 +22,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_runtime::Buffer;
 
 const WEIGHTS: &str = "weights/";
 const OPTIMIZER: &str = "optimizer/";
@@ -179,8 +181,17 @@ impl Model {
             return self.file_of(&self.architecture, &BTreeMap::new(), plain);
         }
         // The optimizer's state is that of adapters, which the file has not.
-        let mut file = self.file_of(&self.plain_architecture(), &self.merged_kernels()?, |_| false)?;
-        file.tensors.retain(|(name, _)| !is_adapter(name));
+        let merged = self.merged_kernels()?;
+        let mut file = self.file_of(&self.plain_architecture(), &BTreeMap::new(), |_| false)?;
+        for (name, value) in std::mem::take(&mut file.tensors) {
+            let path = name.strip_prefix(WEIGHTS).unwrap_or(&name);
+            if is_adapter(path) || self.is_of_packed(path) && !path.ends_with(NUMBERS) {
+                continue;
+            }
+            let plain = if self.is_of_packed(path) { path.trim_end_matches(NUMBERS) } else { path };
+            let value = merged.get(plain).map_or(Ok(value), Buffer::to_literal)?;
+            file.tensors.push((format!("{WEIGHTS}{plain}"), value));
+        }
         Ok(file)
     }
 
@@ -266,15 +277,17 @@ impl Model {
 
     /// The model that a file holds.
     pub fn from_file(file: ModelFile, custom: &CustomObjects) -> Result<Model> {
-        let file = file.unpacked()?;
+        let (file, packed) = file.split_packed()?;
         let architecture: Value = parse(&file, "architecture")?;
         let training: Training = parse(&file, "training")?;
         let architecture = Architecture::from_json(&architecture, custom)?;
         let precision = training.compile.as_ref().map_or(Precision::Float32, |c| c.precision);
-        let (mut weights, mut slots) = (BTreeMap::new(), Vec::new());
+        let mut weights: BTreeMap<String, Buffer> =
+            packed.into_iter().map(|(path, held)| (path, held.buffer())).collect();
+        let mut slots = Vec::new();
         for (name, value) in file.tensors {
             if let Some(path) = name.strip_prefix(WEIGHTS) {
-                weights.insert(path.to_string(), value);
+                weights.insert(path.to_string(), value.into());
             } else if let Some(slot) = name.strip_prefix(OPTIMIZER).filter(|slot| !slot.starts_with(MASK)) {
                 // Masks are of a run that prunes: the weights have their zeros.
                 slots.push((slot.to_string(), value));
@@ -300,7 +313,7 @@ impl Model {
 
     fn adopt_file_weights(
         &mut self,
-        mut weights: BTreeMap<String, Literal>,
+        mut weights: BTreeMap<String, Buffer>,
         precision: Precision,
     ) -> Result<()> {
         self.architecture.check()?;
@@ -311,18 +324,17 @@ impl Model {
                 Error::new(ErrorKind::Data, format!("the file lacks weight {}", spec.path))
                     .because("the architecture in the file needs it")
             })?;
-            if value.shape().dims() != spec.shape || value.dtype() != systole_ir::DType::F32 {
-                return Err(Error::new(
-                    ErrorKind::Data,
-                    format!(
-                        "weight {} is {}, the architecture needs f32{:?}",
-                        spec.path,
-                        value.ty(),
-                        spec.shape
-                    ),
-                ));
+            if value.ty().shape.dims() != spec.shape || value.ty().dtype != spec.dtype {
+                let what = format!(
+                    "weight {} is {}, the architecture needs {}{:?}",
+                    spec.path,
+                    value.ty(),
+                    spec.dtype,
+                    spec.shape
+                );
+                return Err(Error::new(ErrorKind::Data, what));
             }
-            Ok(value.into())
+            Ok(value)
         })?;
         match weights.keys().next() {
             Some(extra) => Err(Error::new(
@@ -355,7 +367,7 @@ impl Model {
         let (mut weights, mut slots, mut metrics) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         for (name, value) in file.tensors {
             if let Some(path) = name.strip_prefix(WEIGHTS) {
-                weights.insert(path.to_string(), value);
+                weights.insert(path.to_string(), Buffer::from(value));
             } else if let Some(slot) = name.strip_prefix(OPTIMIZER) {
                 slots.push((slot.to_string(), value));
             } else if let Some(metric) = name.strip_prefix(METRICS) {

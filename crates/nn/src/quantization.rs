@@ -3,7 +3,7 @@
 
 use crate::activation::Activation;
 use crate::architecture::{Architecture, LayerNode, NodeInput};
-use crate::layers::{BatchNormalization, LayerSpec, ReLU};
+use crate::layers::{BatchNormalization, LayerNormalization, LayerSpec, ReLU};
 use crate::nearest::unknown;
 use crate::pattern::means;
 use crate::quantizer::{Folded, Kernel, QuantizeRanges, Quantizer, Slot, input_name};
@@ -144,6 +144,9 @@ const WEIGHTED: [&str; 6] =
 /// Layers that give some of what they read, so that a relu after them may as well come before.
 const VALUES: [&str; 6] =
     ["MaxPooling2D", "MaxPooling1D", "GlobalMaxPooling2D", "GlobalMaxPooling1D", "Flatten", "Reshape"];
+
+/// Places on the way through a layer normalisation, in their order.
+const WITHIN: [&str; 8] = ["mean", "centred", "squared", "variance", "sum", "rsqrt", "normalized", "scaled"];
 
 /// The quantiser of each node.
 fn plan(architecture: &Architecture, options: &Quantize) -> Result<Vec<Quantizer>> {
@@ -439,7 +442,13 @@ impl Plan<'_> {
     fn rounded_node(&mut self, node: usize, class: &str, inputs: &[usize]) -> Result<usize> {
         let x = inputs[0];
         Ok(match class {
-            _ if WEIGHTED.contains(&class) => self.weights(node, class)?,
+            _ if WEIGHTED.contains(&class) => {
+                // Between the two kernels of a separable convolution other values lie.
+                if class != "SeparableConv2D" {
+                    self.borrowed.push((node, "sums".into(), x));
+                }
+                self.weights(node, class)?
+            }
             _ if VALUES.contains(&class) => self.add_alike(Maker::Values, x),
             "Permute" | "ZeroPadding2D" | "ZeroPadding1D" | "Cropping2D" | "Cropping1D" => {
                 self.add_alike(Maker::Other, x)
@@ -461,6 +470,7 @@ impl Plan<'_> {
                 inputs.iter().for_each(|&x| self.join(x, y));
                 y
             }
+            "LayerNormalization" => self.layer_normalization(node)?,
             "Activation" => {
                 let activation = activation_of(self.layer(node))?;
                 self.activation(node, activation)?
@@ -514,6 +524,23 @@ impl Plan<'_> {
         };
         // A picture of one row: the operator gives it in another shape.
         Ok(if class == "Conv1D" { self.add_alike(Maker::Values, y) } else { y })
+    }
+
+    /// Operators one after the other, each with a range of its own; the last one is what the layer gives.
+    fn layer_normalization(&mut self, node: usize) -> Result<usize> {
+        let own: LayerNormalization = config(self.layer(node))?;
+        if own.axis.0 != [-1] {
+            return Err(self.unfit(node, "LayerNormalization over other axes than the last, −1,"));
+        }
+        let is_last = |place: &str| match place {
+            "normalized" => !own.scale && !own.center,
+            "scaled" => !own.scale || !own.center,
+            _ => false,
+        };
+        for place in WITHIN.into_iter().filter(|place| !is_last(place)) {
+            self.add_at(Maker::Other, node, place);
+        }
+        Ok(self.add_at(Maker::Merge, node, "output"))
     }
 
     /// An activation that is an operator of its own.
@@ -580,6 +607,8 @@ impl Plan<'_> {
             "output" => own.output = Some(slot),
             "inner" => own.inner = Some(slot),
             "parts" => own.parts = Some(slot),
+            "sums" => own.sums = Some(slot).filter(|_| own.kernels.iter().all(|k| k.folded.is_none())),
+            within if WITHIN.contains(&within) => own.within.push((within.into(), slot)),
             input => {
                 let at = own.inputs.len();
                 if let Some(k) = (0..at).find(|k| input_name(*k) == input) {

@@ -3,7 +3,7 @@
 
 use crate::activation::Activation;
 use crate::fake_quant::{
-    INT8, Levels, NARROW, fake_learned, fake_weights, in_f32, scaled_gradient, step_of_greatest,
+    INT8, Levels, NARROW, fake_learned, fake_weights, in_f32, scaled_gradient, step_of_greatest, straight,
 };
 use crate::initializer::Initializer;
 use crate::layer::Cx;
@@ -45,6 +45,12 @@ pub(crate) struct Quantizer {
     /// What it gives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) output: Option<Slot>,
+    /// Values on the way, by name: those of a layer normalisation, which is several operators.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) within: Vec<(String, Slot)>,
+    /// The range of what its kernel reads, where its bias is rounded to whole steps of the sums.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sums: Option<Slot>,
     /// The step from which a batch normalisation uses its moving statistics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) freeze_bn_delay: Option<u64>,
@@ -105,6 +111,8 @@ impl Quantizer {
             parts: None,
             inner: None,
             output: None,
+            within: Vec::new(),
+            sums: None,
             freeze_bn_delay: None,
             is_float: false,
         }
@@ -120,6 +128,7 @@ impl Quantizer {
         let inputs = self.inputs.iter().enumerate().map(|(k, slot)| (input_name(k), slot.as_ref()));
         let others = [("parts", &self.parts), ("inner", &self.inner), ("output", &self.output)];
         let others = others.into_iter().map(|(name, slot)| (name.to_string(), slot.as_ref()));
+        let others = others.chain(self.within.iter().map(|(name, slot)| (name.clone(), Some(slot))));
         let own =
             inputs.chain(others).filter(|(_, slot)| matches!(slot, Some(Slot::Range { own: true, .. })));
         own.map(|(name, _)| name).collect()
@@ -234,16 +243,84 @@ impl Cx {
         is_empty.select(x, &fake_learned(x, &step, &low, &high))
     }
 
+    /// A value on the way through the layer that is called, where it has a place there.
+    pub(crate) fn rounded_within(&mut self, name: &str, x: Tensor) -> Tensor {
+        let own = self.own_quantizer();
+        let slot =
+            own.and_then(|own| own.within.iter().find(|(known, _)| known == name).map(|(_, s)| s.clone()));
+        slot.map_or(x.clone(), |slot| self.rounded(&slot, name, &x))
+    }
+
+    /// What a root is taken of, a value on the way: never 0, of which the operator on integers makes its greatest, but one level.
+    pub(crate) fn rounded_above_zero(&mut self, name: &str, x: Tensor) -> Tensor {
+        let y = self.rounded_within(name, x);
+        let known = |end: &str| self.known_weight(&format!("{}/{name}_{end}", self.path())).cloned();
+        let level = match (known("step"), known("max")) {
+            (Some(step), _) => step,
+            (None, Some(max)) => max / (INT8.1 - INT8.0),
+            (None, None) => return y,
+        };
+        y.maximum(&level.stop_gradient().broadcast_to(y.shape()))
+    }
+
+    /// `f32[C] → f32[C]`: a constant operand of a layer that has places on the way, at levels of the range that it has at the moment.
+    pub(crate) fn rounded_constant(&self, w: Tensor) -> Tensor {
+        if self.own_quantizer().is_none_or(|own| own.within.is_empty()) {
+            return w;
+        }
+        let zero = w.scalar_like(0.0);
+        let all: Vec<usize> = (0..w.rank()).collect();
+        let seen = w.stop_gradient();
+        let (min, max) = (seen.reduce_min(&all).minimum(&zero), seen.reduce_max(&all).maximum(&zero));
+        let is_empty = max.less_equal(&min);
+        let max = is_empty.select(&(&min + 1.0), &max);
+        is_empty.select(&w, &Levels::between(&min, &max, INT8).fake(&w))
+    }
+
+    /// A bias in whole steps of the sums: those of what the kernel reads by those of the kernel.
+    fn rounded_bias(&self, own: &Quantizer, b: Tensor) -> Tensor {
+        let (Some(slot), Some(weights)) = (&own.sums, &self.weight_steps) else { return b };
+        let step = match slot {
+            Slot::Fixed { scale, .. } => Some(b.scalar_like(*scale)),
+            Slot::Range { joint, .. } => self.step_of(joint, own.ranges),
+        };
+        let Some(step) = step else { return b };
+        let weights = if weights.rank() == 0 { weights.clone() } else { weights.reshape(b.shape().to_vec()) };
+        let unit = (step.stop_gradient() * weights.stop_gradient()).broadcast_to(b.shape());
+        let is_empty = unit.less_equal(&unit.zeros_like());
+        let unit = is_empty.select(&unit.ones_like(), &unit);
+        is_empty.select(&b, &straight(&((&b / &unit).round_nearest_afz() * &unit), &b))
+    }
+
+    /// `f32[]`: the step of values whose range is found at these places together; 0 before anything was seen.
+    fn step_of(&self, joint: &[String], ranges: QuantizeRanges) -> Option<Tensor> {
+        let of = |at: &String, what: &str| self.weight_beside(&format!("{at}_{what}"));
+        if ranges == QuantizeRanges::Learned {
+            return of(joint.first()?, "step");
+        }
+        let all = joint.iter().filter_map(|at| Some([of(at, "min")?, of(at, "max")?]));
+        let [min, max] = all.reduce(|a, b| [a[0].minimum(&b[0]), a[1].maximum(&b[1])])?;
+        Some((max - min) / (INT8.1 - INT8.0))
+    }
+
     /// A weight of the layer that is called as it computes with it: rounded, where that is wanted, as it is with the batch normalisation
     /// after it folded in, which then normalises what it gave.
     pub(crate) fn rounded_weight(&mut self, name: &str, w: Tensor) -> Tensor {
         let Some(own) = self.own_quantizer() else { return w };
+        if name == "bias" {
+            return self.rounded_bias(&own, w);
+        }
         let Some(kernel) = own.kernels.iter().find(|kernel| kernel.name == name) else { return w };
         let factor = kernel.folded.as_ref().and_then(|folded| self.factor(folded, &w));
         let whole = factor.as_ref().map_or(w.clone(), |factor| &w * factor);
         let dims = from_last(&kernel.channels, w.rank());
         let rounded = match own.ranges {
-            QuantizeRanges::MovingAverage { .. } => fake_weights(&whole, &step_of_greatest(&whole, &dims)),
+            QuantizeRanges::MovingAverage { .. } => {
+                let steps = step_of_greatest(&whole, &dims);
+                let others: Vec<usize> = (0..whole.rank()).filter(|d| !dims.contains(d)).collect();
+                self.weight_steps = Some(steps.reduce_max(&others));
+                fake_weights(&whole, &steps)
+            }
             QuantizeRanges::Learned => self.in_weight_steps(name, &whole, &dims),
         };
         factor.map_or(rounded.clone(), |factor| rounded / factor)
@@ -263,6 +340,7 @@ impl Cx {
         } else {
             is_empty.select(&step.ones_like(), &step)
         };
+        self.weight_steps = Some(step.clone());
         let each = w.ty().elements() / step.ty().elements().max(1);
         let factor = step.scalar_like((each as f64 * NARROW).sqrt().recip());
         let wide = |t: &Tensor| t.broadcast_in_dim(w.shape(), dims);

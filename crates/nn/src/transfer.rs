@@ -104,7 +104,7 @@ impl Model {
             .map(|p| p.to_string())
             .collect();
         for path in &all.taken {
-            self.set_weight(path, from.weight(path)?)?;
+            self.take_weight(path, from)?;
         }
         Ok(all)
     }

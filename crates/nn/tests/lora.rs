@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use systole_data::Dataset;
 use systole_ir::{
-    DType::{F32, I32},
+    DType::{F32, I8, I32, U8},
     Error, ErrorKind, Literal, Result, TensorType,
 };
 use systole_nn::applications::Gpt2;
@@ -15,8 +15,8 @@ use systole_nn::layers::{
 use systole_nn::loss::Loss;
 use systole_nn::optimizer::{adam, sgd};
 use systole_nn::{
-    BackupAndRestore, Compile, FineTune, Fit, LoraOptions, Model, Pruning, any_input,
-    layers::global_average_pooling1d,
+    BackupAndRestore, Compile, FineTune, Fit, LoraOptions, Model, Pruning, WeightBits, any_input,
+    layers::{CustomObjects, global_average_pooling1d},
 };
 
 fn data() -> Dataset {
@@ -123,6 +123,73 @@ fn adapters_change_nothing_at_first_and_merge_into_what_they_are() {
     model.fit(&data().batch(8), quiet()).unwrap();
     assert!(plain.load_adapters(&own).unwrap_err().to_string().contains("has 4 adapters, the model 0"));
     std::fs::remove_dir_all(dir).unwrap();
+}
+
+fn wide() -> Model {
+    let layers = vec![
+        flatten(),
+        dense(48).activation("relu").name("a"),
+        dense(40).activation("tanh").name("b"),
+        dense(2).activation("softmax").name("head"),
+    ];
+    let mut model = Model::sequential(layers);
+    model.compile(Compile { optimizer: adam(0.02), seed: 4, ..Compile::default() }).unwrap();
+    model.build(&[TensorType::new(F32, [4, 4, 2])]).unwrap();
+    model
+}
+
+/// A model whose two large kernels lie packed in its file.
+fn packed(bits: WeightBits) -> Model {
+    let mut file = wide().to_file().unwrap();
+    assert_eq!(file.pack_weights(bits).unwrap().len(), 2);
+    Model::from_file(file, &CustomObjects::new()).unwrap()
+}
+
+#[test]
+fn packed_kernels_stay_whole_numbers_beside_adapters() {
+    for bits in [WeightBits::Int8, WeightBits::Int4] {
+        let mut plain = packed(bits);
+        let before = plain.predict_on_batch(&input()).unwrap();
+        let mut model = packed(bits);
+        // "a" has adapters, "b" is frozen as it is, the head trains.
+        let options = LoraOptions {
+            rank: 2,
+            layers: vec!["a".into()],
+            train: vec!["head".into()],
+            ..LoraOptions::default()
+        };
+        assert_eq!(model.enable_lora(options.clone()).unwrap(), ["a/kernel"]);
+        assert_eq!(model.packed_weights(), ["a/kernel", "b/kernel"]);
+        let numbers = model.weight("a/kernel_numbers").unwrap();
+        let expected = if bits == WeightBits::Int8 { (I8, vec![32, 48]) } else { (U8, vec![32 * 48 / 2]) };
+        assert_eq!((numbers.dtype(), numbers.shape().to_vec()), expected);
+        assert!(model.weight("a/kernel").is_err());
+        assert_eq!(furthest(&model.predict_on_batch(&input()).unwrap(), &before), 0.0, "{bits:?}");
+        model.fit(&data().batch(8), Fit { epochs: 3, ..quiet() }).unwrap();
+        assert_eq!(model.weight("a/kernel_numbers").unwrap(), numbers);
+        let trained = model.predict_on_batch(&input()).unwrap();
+        assert!(furthest(&trained, &before) > 1e-3, "it has learnt");
+        // The file has floats, with what the adapters add, where the plain model has them.
+        let file = model.to_file().unwrap();
+        let names =
+            |file: &systole_nn::ModelFile| file.tensors.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
+        let of_weights: Vec<String> =
+            names(&plain.to_file().unwrap()).into_iter().filter(|n| n.starts_with("weights/")).collect();
+        assert_eq!(names(&file), of_weights);
+        let mut saved = Model::from_file(file, &CustomObjects::new()).unwrap();
+        assert!(furthest(&trained, &saved.predict_on_batch(&input()).unwrap()) < 1e-5);
+        assert_eq!(saved.weight("b/kernel").unwrap(), plain.weight("b/kernel").unwrap());
+        // What is merged is floats; what had no adapters is packed still.
+        model.merge_lora().unwrap();
+        assert_eq!(weights(&model), weights(&saved));
+        model.enable_lora(options).unwrap();
+        assert_eq!(model.packed_weights(), ["b/kernel"]);
+        // A weight that was set anew is no longer what the file has packed.
+        let mut other = packed(bits);
+        other.set_weight("a/kernel", Literal::zeros(TensorType::new(F32, [32, 48]))).unwrap();
+        other.enable_lora(LoraOptions::default()).unwrap();
+        assert_eq!(other.packed_weights(), ["b/kernel"]);
+    }
 }
 
 #[test]
@@ -259,6 +326,23 @@ fn killed_runs_with_adapters_end_with_the_same_bits() {
 
 fn pruned() -> Model {
     compiled(Some(Pruning::polynomial_decay(0.25, 0.75, 9).begin_step(1).frequency(2)))
+}
+
+/// Adapters beside packed kernels.
+fn packed_and_adapted() -> Model {
+    let mut model = packed(WeightBits::Int4);
+    model.enable_lora(LoraOptions { rank: 2, train: vec!["head".into()], ..Default::default() }).unwrap();
+    model
+}
+
+#[test]
+fn killed_runs_beside_packed_kernels_end_with_the_same_bits() {
+    let whole = killed_runs_are_whole("packed", packed_and_adapted, false);
+    assert_eq!(whole.packed_weights(), ["a/kernel", "b/kernel"]);
+    assert_ne!(
+        whole.weight("a/lora_kernel_b").unwrap(),
+        packed_and_adapted().weight("a/lora_kernel_b").unwrap()
+    );
 }
 
 fn zeros(model: &Model) -> Vec<(String, f64)> {

@@ -201,13 +201,15 @@ fn what_has_no_form_in_eight_bits_is_told() {
         model.build(&[TensorType::new(F32, [4, 4, 2])]).unwrap();
         model.enable_quantization(&Quantize { skip, ..Quantize::default() }).map_err(|e| e.to_string())
     };
-    let norm = || vec![flatten(), layer_normalization().name("norm"), dense(2)];
-    let e = refused(norm(), &[]).unwrap_err();
-    for part in ["LayerNormalization is not trained", "layer norm", "skip = [\"norm\"]"] {
+    let slopes = || vec![flatten(), prelu().name("slopes"), dense(2)];
+    let e = refused(slopes(), &[]).unwrap_err();
+    for part in ["PReLU is not trained", "layer slopes", "skip = [\"slopes\"]"] {
         assert!(e.contains(part), "{part}: {e}");
     }
-    refused(norm(), &["norm"]).unwrap();
-    assert!(refused(norm(), &["nrom"]).unwrap_err().contains("did you mean `norm`"));
+    refused(slopes(), &["slopes"]).unwrap();
+    assert!(refused(slopes(), &["slops"]).unwrap_err().contains("did you mean `slopes`"));
+    let wide = vec![layer_normalization().axis([1, 2]), flatten(), dense(2)];
+    assert!(refused(wide, &[]).unwrap_err().contains("other axes than the last"));
     let late = vec![conv2d(2, 3).activation("relu"), batch_normalization(), flatten(), dense(2)];
     assert!(refused(late, &[]).unwrap_err().contains("BatchNormalization is not trained"));
     let e = |config: Compile| Model::sequential(network()).compile(config).unwrap_err().to_string();

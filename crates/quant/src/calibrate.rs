@@ -1,5 +1,7 @@
 //! What values tensors take on samples, and which range of them integers shall cover.
 
+use crate::ends::Engine;
+use crate::floats::{Floats, Wanted, made};
 use std::collections::BTreeMap;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_tflite::{Interpreter, Model};
@@ -26,13 +28,15 @@ pub enum Method {
 pub struct Calibration {
     /// How a range is chosen.
     pub method: Method,
-    /// Threads that run samples. The ranges are the same for any number.
+    /// Threads that run samples where the interpreter does. The ranges are the same for any number.
     pub threads: usize,
+    /// What computes the floats: the CPU engine, which takes many samples at once, or the interpreter.
+    pub engine: Engine,
 }
 
 impl Default for Calibration {
     fn default() -> Calibration {
-        Calibration { method: Method::MinMax, threads: 1 }
+        Calibration { method: Method::MinMax, threads: 1, engine: Engine::Fast }
     }
 }
 
@@ -100,7 +104,46 @@ impl Calibration {
         Ok(ranges)
     }
 
+    /// A graph whose results tell of all tensors of floats that are made, where the engine has it.
+    fn on_engine(&self, model: &Model, wanted: Wanted, samples: usize) -> Option<(Vec<usize>, Floats)> {
+        let tensors = made(model);
+        if self.engine == Engine::Reference || tensors.is_empty() {
+            return None;
+        }
+        let floats = Floats::new(model, &tensors, wanted, samples).ok()?;
+        Some((tensors, floats))
+    }
+
+    /// What the engine sees; nothing where the interpreter must tell which sample is at fault.
+    fn seen_fast(&self, model: &Model, samples: &[Vec<Literal>]) -> Option<Vec<Option<(f32, f32)>>> {
+        let (tensors, floats) = self.on_engine(model, Wanted::Ends, samples.len())?;
+        let mut all = vec![None; model.tensors.len()];
+        let mut add = |t: usize, low: f32, high: f32| {
+            let (least, greatest) = all[t].unwrap_or((f32::INFINITY, f32::NEG_INFINITY));
+            all[t] = Some((low.min(least), high.max(greatest)));
+            low.is_finite() && high.is_finite()
+        };
+        let mut is_finite = true;
+        for (i, x) in samples.iter().flat_map(|sample| model.inputs.iter().zip(sample)) {
+            for &v in x.as_slice::<f32>().unwrap_or_default() {
+                is_finite &= add(*i, v, v);
+            }
+        }
+        let ran = floats.run(samples, |_, ends| {
+            for (&t, ends) in tensors.iter().zip(ends.chunks_exact(2)) {
+                let [low, high] =
+                    [&ends[0], &ends[1]].map(|x| x.to_f32s().first().copied().unwrap_or(f32::NAN));
+                is_finite &= add(t, low, high);
+            }
+            Ok(())
+        });
+        (ran.is_ok() && is_finite).then_some(all)
+    }
+
     fn seen(&self, model: &Model, samples: &[Vec<Literal>]) -> Result<Vec<Option<(f32, f32)>>> {
+        if let Some(all) = self.seen_fast(model, samples) {
+            return Ok(all);
+        }
         let n = model.tensors.len();
         let parts = self.gather(
             model,
@@ -135,21 +178,31 @@ impl Calibration {
         seen: &[Option<(f32, f32)>],
     ) -> Result<Vec<Vec<u64>>> {
         let n = model.tensors.len();
-        let parts = self.gather(
-            model,
-            samples,
-            || vec![Vec::new(); n],
-            |all: &mut Vec<Vec<u64>>, i, x| {
-                let Some((low, high)) = seen[i].filter(|(low, high)| high > low) else { return Ok(()) };
-                all[i].resize(BINS, 0);
-                let factor = BINS as f64 / (f64::from(high) - f64::from(low));
-                for &v in x {
-                    let bin = ((f64::from(v) - f64::from(low)) * factor) as usize;
-                    all[i][bin.min(BINS - 1)] += 1;
+        let add = |all: &mut Vec<Vec<u64>>, i: usize, x: &[f32]| {
+            let Some((low, high)) = seen[i].filter(|(low, high)| high > low) else { return Ok(()) };
+            all[i].resize(BINS, 0);
+            let factor = BINS as f64 / (f64::from(high) - f64::from(low));
+            for &v in x {
+                let bin = ((f64::from(v) - f64::from(low)) * factor) as usize;
+                all[i][bin.min(BINS - 1)] += 1;
+            }
+            Ok(())
+        };
+        if let Some((tensors, floats)) = self.on_engine(model, Wanted::Values, samples.len()) {
+            let mut all = vec![Vec::new(); n];
+            for (i, x) in samples.iter().flat_map(|sample| model.inputs.iter().zip(sample)) {
+                add(&mut all, *i, x.as_slice::<f32>().unwrap_or_default())?;
+            }
+            floats.run(samples, |there, made| {
+                for (&t, y) in tensors.iter().zip(made) {
+                    let values = y.as_slice::<f32>()?;
+                    add(&mut all, t, &values[..values.len() / floats.batch() * there])?;
                 }
                 Ok(())
-            },
-        )?;
+            })?;
+            return Ok(all);
+        }
+        let parts = self.gather(model, samples, || vec![Vec::new(); n], add)?;
         let mut all = vec![Vec::new(); n];
         for (i, bins) in parts.into_iter().flat_map(|p| p.into_iter().enumerate()) {
             let sums: &mut Vec<u64> = &mut all[i];

@@ -3,8 +3,9 @@
 //! off the bias after.
 
 use crate::calibrate::is_float;
+use crate::floats::{each_sample, made};
 use systole_ir::{Error, ErrorKind, Literal, Result};
-use systole_tflite::{Activation, Interpreter, Model, Op, Operator};
+use systole_tflite::{Activation, Model, Op, Operator};
 
 /// How often neighbours are equalised: each pair changes the next one's ranges.
 const ROUNDS: usize = 10;
@@ -170,18 +171,21 @@ fn moved(
 
 /// The mean of each channel (the last dimension) of each tensor.
 fn means(model: &Model, samples: &[Literal]) -> Result<Vec<Vec<f64>>> {
-    let interpreter = Interpreter::new(model)?;
-    let mut sums: Vec<(Vec<f64>, f64)> = vec![(Vec::new(), 0.0); model.tensors.len()];
-    for sample in samples {
-        interpreter.run_with(std::slice::from_ref(sample), |i, x| {
-            let (Ok(values), Some(&channels)) = (x.as_slice::<f32>(), x.shape().dims().last()) else {
-                return;
-            };
-            let (sum, n) = &mut sums[i];
-            sum.resize(channels, 0.0);
-            values.iter().enumerate().for_each(|(at, v)| sum[at % channels] += f64::from(*v));
-            *n += (values.len() / channels.max(1)) as f64;
-        })?;
+    let (tensors, n) = (made(model), model.tensors.len());
+    let mut sums: Vec<(Vec<f64>, f64)> = vec![(Vec::new(), 0.0); n];
+    let mut add = |t: usize, values: &[f32]| {
+        let Some(&channels) = model.tensors.get(t).and_then(|t| t.dims().last()) else { return };
+        let (sum, n) = &mut sums[t];
+        sum.resize(channels, 0.0);
+        values.iter().enumerate().for_each(|(at, v)| sum[at % channels] += f64::from(*v));
+        *n += (values.len() / channels.max(1)) as f64;
+    };
+    for (&t, x) in samples.iter().flat_map(|x| model.inputs.iter().zip([x])) {
+        x.as_slice::<f32>().into_iter().for_each(|values| add(t, values));
     }
+    each_sample(model, &tensors, samples, |_, values| {
+        tensors.iter().zip(values).for_each(|(&t, values)| add(t, values));
+        Ok(())
+    })?;
     Ok(sums.into_iter().map(|(sum, n)| sum.into_iter().map(|s| s / n.max(1.0)).collect()).collect())
 }

@@ -2,10 +2,12 @@
 
 use crate::calibrate::{Ranges, layer_of};
 use crate::ends::{dequantized, quantized};
+use crate::floats::{each_sample, made};
 use crate::quantize::{Options, quantize};
 use std::collections::BTreeMap;
-use systole_ir::{DType, Literal, Result};
-use systole_tflite::{Interpreter, Model};
+use systole_int8::{Program, Settings};
+use systole_ir::{Literal, Result};
+use systole_tflite::Model;
 
 /// A layer in eight bits.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,35 +61,28 @@ pub fn report(float: &Model, int8: &Model, ranges: &Ranges, samples: &[Literal])
 
 /// Squares of what tensors hold, and of what integers are away from it, by name.
 fn noise(float: &Model, int8: &Model, samples: &[Literal]) -> Result<BTreeMap<String, (f64, f64)>> {
-    let (exact, rounded) = (Interpreter::new(float)?, Interpreter::new(int8)?);
+    let tensors = made(float);
+    let place = |o: &usize| {
+        let name = &int8.tensors.get(*o)?.name;
+        tensors.iter().position(|&t| float.tensors.get(t).is_some_and(|t| t.name == *name))
+    };
+    let outputs = int8.operators.iter().flat_map(|o| o.outputs.iter().copied());
+    let twins: Vec<(usize, usize)> = outputs.filter_map(|t| Some((place(&t)?, t))).collect();
+    let asked = Model { outputs: twins.iter().map(|(_, t)| *t).collect(), ..int8.clone() };
+    let program = Program::new(asked, &Settings::from_knobs()?)?;
+    let input = int8.tensor(int8.inputs.first().copied().unwrap_or(0))?;
     let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
-    for sample in samples {
-        let mut known: BTreeMap<&str, Vec<f32>> = BTreeMap::new();
-        exact.run_with(std::slice::from_ref(sample), |i, x| {
-            if let (DType::F32, Some(t)) = (x.dtype(), float.tensors.get(i)) {
-                known.insert(&t.name, x.to_f32s());
+    each_sample(float, &tensors, samples, |k, exact| {
+        for ((place, t), y) in twins.iter().zip(program.run(&[quantized(&samples[k], input)?])?) {
+            let tensor = int8.tensor(*t)?;
+            let sum = sums.entry(tensor.name.clone()).or_default();
+            for (a, b) in exact[*place].iter().zip(dequantized(&y, tensor)?.to_f32s()) {
+                sum.0 += f64::from(*a) * f64::from(*a);
+                sum.1 += f64::from(a - b) * f64::from(a - b);
             }
-        })?;
-        let input = int8.tensor(int8.inputs.first().copied().unwrap_or(0))?;
-        let mut failed = None;
-        rounded.run_with(&[quantized(sample, input)?], |i, x| {
-            let Some((t, exact)) = int8.tensors.get(i).and_then(|t| Some((t, known.get(t.name.as_str())?)))
-            else {
-                return;
-            };
-            match dequantized(x, t) {
-                Ok(y) => {
-                    let sum = sums.entry(t.name.clone()).or_default();
-                    for (a, b) in exact.iter().zip(y.to_f32s()) {
-                        sum.0 += f64::from(*a) * f64::from(*a);
-                        sum.1 += f64::from(a - b) * f64::from(a - b);
-                    }
-                }
-                Err(e) => failed = Some(e),
-            }
-        })?;
-        failed.map_or(Ok(()), Err)?;
-    }
+        }
+        Ok(())
+    })?;
     Ok(sums)
 }
 

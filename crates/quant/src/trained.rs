@@ -74,6 +74,11 @@ fn tensor_of(layers: &Layers, float: &Model, made: &[usize], layer: &str, place:
         "inner" => own.last().map(|(y, _)| *y),
         "parts" => own.first().map(|(y, _)| *y),
         "input" => input(0),
+        // Layer normalisation: what it normalises to has the layer's own name.
+        "normalized" => float.tensors.iter().position(|t| t.name == layer),
+        "mean" | "centred" | "squared" | "variance" | "sum" | "rsqrt" | "scaled" => {
+            float.tensors.iter().position(|t| t.name == format!("{layer}/{place}"))
+        }
         other => other.strip_prefix("input_").and_then(|k| k.parse().ok()).and_then(input),
     };
     found.ok_or_else(|| Error::new(ErrorKind::Bug, format!("no tensor stands at {place}")))

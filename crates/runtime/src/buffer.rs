@@ -20,6 +20,11 @@ pub trait DeviceData: Any + Send + Sync {
     fn ready_event(&self) -> Option<ReadyEvent> {
         None
     }
+
+    /// What the array is made of, where that is known: see [`Buffer::lazy_of`].
+    fn origin(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        None
+    }
 }
 
 /// An array on a device (or on the host, until a run brings it to one). Clones share the storage; the last owner may
@@ -52,6 +57,32 @@ impl Buffer {
     /// ```
     pub fn lazy(ty: TensorType, make: impl Fn() -> Literal + Send + Sync + 'static) -> Buffer {
         Buffer { ty, data: Arc::new(Lazy { make, made: OnceLock::new() }) }
+    }
+
+    /// As [`Buffer::lazy`], of something that stays at hand: [`Buffer::origin`].
+    ///
+    /// ```
+    /// use systole_runtime::Buffer;
+    /// use systole_ir::{DType::F32, Literal, TensorType};
+    /// use std::sync::Arc;
+    /// let x = Buffer::lazy_of(TensorType::scalar(F32), Arc::new(3i8), |q| Literal::scalar(F32, f64::from(*q)));
+    /// assert_eq!((x.to_f64()?, x.origin::<i8>().as_deref()), (3.0, Some(&3)));
+    /// assert!(x.origin::<u8>().is_none());
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    pub fn lazy_of<O: Any + Send + Sync>(
+        ty: TensorType,
+        origin: Arc<O>,
+        make: impl Fn(&O) -> Literal + Send + Sync + 'static,
+    ) -> Buffer {
+        let of = origin.clone();
+        let lazy = Lazy { make: move || make(&of), made: OnceLock::new() };
+        Buffer { ty, data: Arc::new(Derived { lazy, origin }) }
+    }
+
+    /// What the array is made of, where it was given by [`Buffer::lazy_of`] and is of this type.
+    pub fn origin<O: Any + Send + Sync>(&self) -> Option<Arc<O>> {
+        self.data.origin()?.downcast().ok()
     }
 
     /// The array where it is on the host, and on no device.
@@ -129,6 +160,26 @@ impl<F: Fn() -> Literal + Send + Sync + 'static> DeviceData for Lazy<F> {
 
     fn host(&self) -> Option<Literal> {
         Some(self.made.get_or_init(&self.make).clone())
+    }
+}
+
+/// See [`Buffer::lazy_of`].
+struct Derived<F, O> {
+    lazy: Lazy<F>,
+    origin: Arc<O>,
+}
+
+impl<F: Fn() -> Literal + Send + Sync + 'static, O: Any + Send + Sync> DeviceData for Derived<F, O> {
+    fn to_literal(&self, ty: &TensorType) -> Result<Literal> {
+        self.lazy.to_literal(ty)
+    }
+
+    fn host(&self) -> Option<Literal> {
+        self.lazy.host()
+    }
+
+    fn origin(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        Some(self.origin.clone())
     }
 }
 

@@ -154,9 +154,14 @@ impl Maker<'_> {
                     });
                 }
             }
-            Op::Add(operands, scale, output) | Op::Multiply(operands, scale, output) => {
-                let is_sum = matches!(layer.op, Op::Add(..));
-                let function = if is_sum { Function::Add } else { Function::Multiply };
+            Op::Add(operands, scale, output)
+            | Op::Subtract(operands, scale, output)
+            | Op::Multiply(operands, scale, output) => {
+                let function = match layer.op {
+                    Op::Add(..) => Function::Add,
+                    Op::Subtract(..) => Function::Subtract,
+                    _ => Function::Multiply,
+                };
                 let length = all(to);
                 self.operands(layer, *operands);
                 self.scale(scale.registers());
@@ -177,8 +182,54 @@ impl Maker<'_> {
                     length,
                 });
             }
+            Op::Crop(first) => self.crop(layer, *first, (from, to)),
+            Op::Join => self.join(layer, to),
         }
         Ok(part)
+    }
+
+    /// Copies `rows` rows: the part of a picture that begins at a line and column, as the largest of windows of one pixel.
+    fn copy(
+        &mut self,
+        (source, from): (usize, Picture),
+        (target, to): (usize, Picture),
+        first: [usize; 2],
+        rows: usize,
+    ) {
+        self.picture(&Window::of([1, 1]), from, to);
+        self.set(Register::WindowHeight, 1);
+        self.set(Register::WindowWidth, 1);
+        self.set(Register::OffsetHeight, first[0] as u64);
+        self.set(Register::OffsetWidth, first[1] as u64);
+        self.limits(Output { zero: 0, low: -128, high: 127 });
+        self.set(Register::LeftAddress, source as u64);
+        let (buffer, length) = (target as u32, rows as u32);
+        self.push(Instruction::Activate { function: Function::MaxPool, accumulator: 0, buffer, length });
+    }
+
+    /// The part of a picture that begins at a line and column.
+    fn crop(&mut self, layer: &Layer, first: [usize; 2], (from, to): (Picture, Picture)) {
+        for block in 0..self.blocks(to) {
+            let source = self.places[layer.inputs[0]] + block * self.block(from);
+            let target = self.places[layer.output] + block * self.block(to);
+            self.copy((source, from), (target, to), first, self.block(to));
+        }
+    }
+
+    /// Pixels of pictures one after the other: those of a sample lie together, so that each sample is copied on its own.
+    fn join(&mut self, layer: &Layer, to: Picture) {
+        let mut before = 0;
+        for &input in &layer.inputs {
+            let from = self.model.tensors[input];
+            let line = Picture { height: 1, width: from.pixels(), channels: from.channels };
+            for place in 0..self.blocks(to) * self.batch {
+                let (block, sample) = (place / self.batch, place % self.batch);
+                let source = self.places[input] + block * self.block(from) + sample * line.width;
+                let target = self.places[layer.output] + block * self.block(to) + sample * to.width + before;
+                self.copy((source, line), (target, line), [0, 0], line.width);
+            }
+            before += line.width;
+        }
     }
 
     fn operands(&mut self, layer: &Layer, operands: [Operand; 2]) {

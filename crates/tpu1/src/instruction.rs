@@ -47,16 +47,19 @@ pub enum Function {
     MaxPool,
     /// Their mean.
     AveragePool,
+    /// The first of two rows of the unified buffer less the second, each with its scale.
+    Subtract,
 }
 
 impl Function {
-    const ALL: [Function; 6] = [
+    const ALL: [Function; 7] = [
         Function::Normalize,
         Function::Table,
         Function::Add,
         Function::Multiply,
         Function::MaxPool,
         Function::AveragePool,
+        Function::Subtract,
     ];
 
     /// Whether it reads accumulators, and not the unified buffer.

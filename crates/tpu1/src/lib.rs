@@ -24,6 +24,7 @@ mod instruction;
 mod lite;
 pub mod model;
 pub mod paper;
+mod parts;
 mod preset;
 mod program;
 mod report;

@@ -1,8 +1,9 @@
 //! From a graph of a `.tflite` file, int8 with one scale for each tensor, to the chip's layers.
 //!
-//! Dense layers, convolutions (also of channels on their own), pooling, means over pictures, sums and products of two tensors,
-//! functions of single values, padding before a convolution and reshapes that keep the order of values. A softmax at the end
-//! is left to the host. Functions of single values become tables of what the file's interpreter says of all 256.
+//! Dense layers, convolutions (also of channels on their own), pooling, means over pictures, sums, differences and products of two
+//! tensors, functions of single values, padding before a convolution, reshapes that keep the order of values, parts of tensors and
+//! tensors side by side: so recurrent layers too, one step after the other. Parts of channels are products with a part of the
+//! identity matrix. A softmax at the end is left to the host. Functions of single values become tables of what the file's interpreter says of all 256.
 
 use crate::model::{Convolution, Layer, Model, Op, Operand, Output, Picture, Window};
 use crate::scale::Scale;
@@ -48,27 +49,27 @@ pub fn of_graph(name: &str, graph: &Graph) -> Result<(Model, usize)> {
 
 /// Where a tensor of the graph is here.
 #[derive(Clone, Copy)]
-struct Place {
-    tensor: usize,
+pub(super) struct Place {
+    pub(super) tensor: usize,
     /// Lines and columns of padding that its reader adds in front.
-    before: [usize; 2],
-    is_padded: bool,
+    pub(super) before: [usize; 2],
+    pub(super) is_padded: bool,
 }
 
-struct Work<'a> {
-    graph: &'a Graph,
-    model: Model,
-    places: BTreeMap<usize, Place>,
+pub(super) struct Work<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) model: Model,
+    pub(super) places: BTreeMap<usize, Place>,
     /// The graph's tensor that is computed in the end.
     last: usize,
 }
 
-fn unsupported(what: impl Into<String>, hint: &str) -> Error {
+pub(super) fn unsupported(what: impl Into<String>, hint: &str) -> Error {
     Error::new(ErrorKind::Unsupported, what).hint(hint)
 }
 
 /// A sample of a tensor.
-fn picture(tensor: &Tensor) -> Result<Picture> {
+pub(super) fn picture(tensor: &Tensor) -> Result<Picture> {
     if tensor.ty.dtype != DType::I8 {
         let what = format!("{} is {}, and the chip computes with 8 bits", tensor.name, tensor.ty);
         return Err(unsupported(
@@ -88,14 +89,14 @@ fn picture(tensor: &Tensor) -> Result<Picture> {
 }
 
 impl Work<'_> {
-    fn tensor(&self, operator: &Operator, n: usize) -> Result<&Tensor> {
+    pub(super) fn tensor(&self, operator: &Operator, n: usize) -> Result<&Tensor> {
         let index = operator.inputs.get(n).copied().flatten();
         self.graph.tensor(
             index.ok_or_else(|| unsupported(format!("its input {n} is left out"), "export it again"))?,
         )
     }
 
-    fn made<'b>(&'b self, operator: &Operator) -> Result<&'b Tensor> {
+    pub(super) fn made<'b>(&'b self, operator: &Operator) -> Result<&'b Tensor> {
         self.graph.tensor(operator.outputs.first().copied().unwrap_or(usize::MAX))
     }
 
@@ -112,7 +113,7 @@ impl Work<'_> {
     }
 
     /// Where an operand is that is not padded.
-    fn plain(&self, operator: &Operator, n: usize) -> Result<usize> {
+    pub(super) fn plain(&self, operator: &Operator, n: usize) -> Result<usize> {
         let place = self.place(operator, n)?;
         match place.is_padded {
             true => {
@@ -122,16 +123,27 @@ impl Work<'_> {
         }
     }
 
-    fn push(&mut self, operator: &Operator, inputs: Vec<usize>, to: Picture, op: Op) -> Result<()> {
-        let name = self.made(operator)?.name.clone();
+    /// A layer; the tensor that it makes.
+    pub(super) fn add(&mut self, name: String, inputs: Vec<usize>, to: Picture, op: Op) -> usize {
         let output = self.model.tensors.len();
         self.model.tensors.push(to);
         self.model.layers.push(Layer { name, inputs, output, op });
+        output
+    }
+
+    pub(super) fn push(
+        &mut self,
+        operator: &Operator,
+        inputs: Vec<usize>,
+        to: Picture,
+        op: Op,
+    ) -> Result<()> {
+        let output = self.add(self.made(operator)?.name.clone(), inputs, to, op);
         self.set(operator, Place { tensor: output, before: [0, 0], is_padded: false });
         Ok(())
     }
 
-    fn set(&mut self, operator: &Operator, place: Place) {
+    pub(super) fn set(&mut self, operator: &Operator, place: Place) {
         self.places.extend(operator.outputs.first().map(|&made| (made, place)));
     }
 
@@ -140,7 +152,10 @@ impl Work<'_> {
             LiteOp::Conv2D | LiteOp::DepthwiseConv2D => self.convolution(o),
             LiteOp::FullyConnected => self.dense(o),
             LiteOp::MaxPool2D | LiteOp::AveragePool2D => self.pool(o),
-            LiteOp::Add | LiteOp::Mul => self.two(o),
+            LiteOp::Add | LiteOp::Sub | LiteOp::Mul => self.two(o),
+            LiteOp::Split => self.split(o),
+            LiteOp::Slice => self.slice(o),
+            LiteOp::Concatenation => self.concatenation(o),
             LiteOp::Mean => self.mean(o),
             LiteOp::Pad => self.pad(o),
             LiteOp::Reshape | LiteOp::Squeeze | LiteOp::ExpandDims => self.reshape(o),
@@ -164,7 +179,8 @@ impl Work<'_> {
             | LiteOp::Quantize => self.function(o),
             other => Err(unsupported(
                 format!("{other} has no form on the first TPU"),
-                "dense layers, convolutions, pooling, sums, products and activations have one",
+                "dense layers, convolutions, pooling, recurrent layers, sums, products and activations have one: leave the \
+                 layer out of the model, or quantise the part before it alone",
             )),
         }
     }
@@ -291,7 +307,7 @@ impl Work<'_> {
     }
 
     fn two(&mut self, o: &Operator) -> Result<()> {
-        let sources = vec![self.plain(o, 0)?, self.plain(o, 1)?];
+        let sources = vec![self.operand(o, 0, 1)?, self.operand(o, 1, 0)?];
         let to = self.model.tensors[sources[0]];
         if self.model.tensors[sources[1]] != to {
             return Err(unsupported("operands of two shapes", "both of one shape"));
@@ -299,12 +315,14 @@ impl Work<'_> {
         let ((a, a_zero), (b, b_zero)) = (self.tensor(o, 0)?.scale()?, self.tensor(o, 1)?.scale()?);
         let (scale, output) = self.output(o)?;
         let op = match o.op {
-            LiteOp::Add => {
+            LiteOp::Add | LiteOp::Sub => {
                 let twice = 2.0 * f64::from(a.max(b));
                 let operand =
                     |scale: f32, zero| Operand { zero, scale: Scale::fixed(f64::from(scale) / twice) };
                 let last = Scale::fixed(twice / (f64::from(1 << 20) * f64::from(scale)));
-                Op::Add([operand(a, a_zero), operand(b, b_zero)], last, output)
+                let operands = [operand(a, a_zero), operand(b, b_zero)];
+                let is_sum = o.op == LiteOp::Add;
+                if is_sum { Op::Add(operands, last, output) } else { Op::Subtract(operands, last, output) }
             }
             _ => {
                 let operand = |zero| Operand { zero, scale: Scale::Real(1.0) };
@@ -323,7 +341,12 @@ impl Work<'_> {
         let source = self.plain(o, 0)?;
         let (from, to) = (self.model.tensors[source], picture(self.made(o)?)?);
         let axes = self.tensor(o, 1)?.data.as_ref().map(Literal::to_f64s).unwrap_or_default();
-        if from.pixels() == 0 || to != Picture::vector(from.channels) || axes != [1.0, 2.0] {
+        // Of a line the steps are all pixels.
+        let of_all = match self.tensor(o, 0)?.dims().len() {
+            3 => axes == [1.0],
+            _ => axes == [1.0, 2.0],
+        };
+        if from.pixels() == 0 || to != Picture::vector(from.channels) || !of_all {
             return Err(unsupported(
                 "a mean over other axes than lines and columns",
                 "global average pooling",

@@ -123,10 +123,27 @@ pub enum Op {
     },
     /// The sum of two pictures (`2²⁰ ·` each operand, scaled, then scaled together).
     Add([Operand; 2], Scale, Output),
+    /// The first less the second.
+    Subtract([Operand; 2], Scale, Output),
     /// Their product.
     Multiply([Operand; 2], Scale, Output),
     /// Each value through a table: `table[value + 128]`.
     Table(Box<[i8; 256]>),
+    /// The part of a picture that begins at this line and column.
+    Crop([usize; 2]),
+    /// Pixels of several pictures one after the other, as one line.
+    Join,
+}
+
+impl Op {
+    /// How many tensors it takes, if not any number.
+    fn operands(&self) -> Option<usize> {
+        match self {
+            Op::Add(..) | Op::Subtract(..) | Op::Multiply(..) => Some(2),
+            Op::Join => None,
+            _ => Some(1),
+        }
+    }
 }
 
 /// Bits by which operands of a sum are shifted before they are scaled.
@@ -179,7 +196,7 @@ impl Model {
         for layer in &self.layers {
             let wrong =
                 |what: String| Err(Error::new(ErrorKind::Data, what).at(format!("layer `{}`", layer.name)));
-            let wanted = if matches!(layer.op, Op::Add(..) | Op::Multiply(..)) { 2 } else { 1 };
+            let wanted = layer.op.operands().unwrap_or(layer.inputs.len()).max(1);
             if layer.inputs.len() != wanted || layer.inputs.iter().any(|i| known.get(*i) != Some(&true)) {
                 return wrong(format!(
                     "its inputs {:?} are not {wanted} tensors that are there",
@@ -216,10 +233,18 @@ impl Model {
                 Op::Add(operands, scale, output) => {
                     x(0).iter().zip(x(1)).map(|(a, b)| add(*operands, *scale, *output, *a, *b)).collect()
                 }
+                Op::Subtract(operands, scale, output) => {
+                    x(0).iter().zip(x(1)).map(|(a, b)| subtract(*operands, *scale, *output, *a, *b)).collect()
+                }
                 Op::Multiply(operands, scale, output) => {
                     x(0).iter().zip(x(1)).map(|(a, b)| multiply(*operands, *scale, *output, *a, *b)).collect()
                 }
                 Op::Table(table) => x(0).iter().map(|v| looked_up(table, *v)).collect(),
+                Op::Crop([line, column]) => {
+                    let pixels = places(to).map(|[y, x]| (y + line) * from.width + x + column);
+                    pixels.flat_map(|p| x(0)[p * from.channels..][..from.channels].iter().copied()).collect()
+                }
+                Op::Join => (0..layer.inputs.len()).flat_map(|n| x(n).iter().copied()).collect(),
             };
         }
         values.swap_remove(self.output())
@@ -247,7 +272,19 @@ fn misfit(
             let fits = input.channels == output.channels && !window.stride.contains(&0);
             if fits { None } else { told("channels") }
         }
-        Op::Add(..) | Op::Multiply(..) | Op::Table(_) => {
+        Op::Crop([line, column]) => {
+            let fits = input.channels == output.channels
+                && output.height.checked_add(*line).is_some_and(|end| end <= input.height)
+                && output.width.checked_add(*column).is_some_and(|end| end <= input.width);
+            if fits { None } else { told("the place of its part") }
+        }
+        Op::Join => {
+            let fits = |(pixels, same): (usize, bool)| pixels == output.width && same && output.height == 1;
+            let all =
+                all.fold((0, true), |(n, same), p| (n + p.pixels(), same && p.channels == output.channels));
+            if fits(all) { None } else { told("its operands") }
+        }
+        Op::Add(..) | Op::Subtract(..) | Op::Multiply(..) | Op::Table(_) => {
             if all.all(|p| p == output) {
                 None
             } else {
@@ -318,6 +355,11 @@ pub(crate) fn pooled(is_mean: bool, output: Output, values: &[i8]) -> i8 {
 pub(crate) fn add([left, right]: [Operand; 2], scale: Scale, output: Output, a: i8, b: i8) -> i8 {
     let scaled = |o: Operand, x: i8| o.scale.apply((i32::from(x) - o.zero) << ADD_SHIFT);
     output.of(scale.apply(scaled(left, a).wrapping_add(scaled(right, b))))
+}
+
+pub(crate) fn subtract([left, right]: [Operand; 2], scale: Scale, output: Output, a: i8, b: i8) -> i8 {
+    let scaled = |o: Operand, x: i8| o.scale.apply((i32::from(x) - o.zero) << ADD_SHIFT);
+    output.of(scale.apply(scaled(left, a).wrapping_sub(scaled(right, b))))
 }
 
 pub(crate) fn multiply([left, right]: [Operand; 2], scale: Scale, output: Output, a: i8, b: i8) -> i8 {

@@ -150,8 +150,8 @@ impl Preset {
         let all = Preset::all();
         let names: Vec<String> = all.iter().map(Preset::name).collect();
         all.into_iter().find(|p| p.paper.name.eq_ignore_ascii_case(short)).ok_or_else(|| {
-            Error::new(ErrorKind::Config, format!("there is no application `{name}`"))
-                .hint(format!("one of {}", names.join(", ")))
+            Error::new(ErrorKind::Config, format!("there is no application `{name}`, and no file or folder"))
+                .hint(format!("one of {}, a run, a model file or an int8 .tflite file", names.join(", ")))
         })
     }
 

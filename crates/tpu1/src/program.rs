@@ -75,11 +75,14 @@ pub(crate) fn lines_of(length: u32) -> (usize, usize) {
 fn vector_cycles(function: Function, length: usize, registers: &Registers) -> f64 {
     let size = |r: Register| registers.size(r).max(1);
     let rows = match function {
-        Function::Add | Function::Multiply => 2 * length,
+        Function::Add | Function::Subtract | Function::Multiply => 2 * length,
         Function::MaxPool | Function::AveragePool => {
             let area = |h, w| size(h).saturating_mul(size(w));
-            let pictures = length / area(Register::OutputHeight, Register::OutputWidth).max(1);
-            length.max(pictures.saturating_mul(area(Register::InputHeight, Register::InputWidth)))
+            let made = area(Register::OutputHeight, Register::OutputWidth);
+            let windows = made.saturating_mul(area(Register::WindowHeight, Register::WindowWidth));
+            // No row is read twice, and none that lies in no window.
+            let read = area(Register::InputHeight, Register::InputWidth).min(windows);
+            length.max((length / made.max(1)).saturating_mul(read))
         }
         Function::Normalize | Function::Table => length,
     };

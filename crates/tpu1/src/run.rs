@@ -2,7 +2,7 @@
 
 use crate::chip::Chip;
 use crate::instruction::{Function, Instruction, Register, Speed};
-use crate::model::{Operand, Output, add, looked_up, multiply, pooled};
+use crate::model::{Operand, Output, add, looked_up, multiply, pooled, subtract};
 use crate::program::{Program, Registers, lines_of};
 use crate::scale::Scale;
 use std::collections::VecDeque;
@@ -295,7 +295,11 @@ impl Machine<'_> {
                 ];
                 let (output, scale) = (self.output(), self.scale(Multiplier, Shift));
                 let right = self.readable(self.registers.size(RightAddress), rows)?;
-                let of = if function == Function::Add { add } else { multiply };
+                let of = match function {
+                    Function::Add => add,
+                    Function::Subtract => subtract,
+                    _ => multiply,
+                };
                 let pairs = self.buffer[left].iter().zip(&self.buffer[right]);
                 pairs.map(|(a, b)| of(operands, scale, output, *a, *b)).collect()
             }

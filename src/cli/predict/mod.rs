@@ -3,8 +3,8 @@
 mod answer;
 mod sources;
 
+use super::answerer::{self, Answerer, Operators};
 use super::common::Common;
-use super::lite::{self, Answerer};
 use super::outcome::{Failure, Outcome, Run};
 use super::run_folder;
 use super::screen::{Screen, note};
@@ -29,7 +29,7 @@ const INCOMPLETE: u8 = 1;
 
 #[derive(Args)]
 pub(crate) struct PredictArgs {
-    /// A model file, or the folder of a run: its best model; or a .tflite file
+    /// A model file, or the folder of a run: its best model; or a .tflite or .onnx file
     model: String,
     /// JPEG, PNG or BMP files of one picture, IDX files (also .gz) of many; TFRecord, CSV and NumPy files with the fields
     /// that the model learnt from; texts, for models of text; folders of such, whose pictures may lie in folders within
@@ -81,7 +81,7 @@ fn tell_of_outputs(model: &Model, screen: &Screen) {
 fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
     let form = args.out.as_deref().map(Form::of).transpose().map_err(Failure::usage)?;
     let file = run_folder::model_file(&args.model)?;
-    let Answerer { mut model, integers } = lite::answerer(&file)?;
+    let Answerer { mut model, operators } = answerer::answerer(&file)?;
     let config = with_settings(config_of(&model, &file)?, &args.sets, &file)?;
     let takes = Takes::of(&model, &file)?;
     tell_of_outputs(&model, screen);
@@ -108,7 +108,7 @@ fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
     let is_of_values = config.as_ref().is_some_and(|c| c.data.is_own()) && model.class_names.is_empty();
     let tta = test_time(args, takes, config.as_ref())?;
     let mut answering =
-        Answering { takes, scale, is_of_values, screen, told: 0, answers: Vec::new(), tta, integers };
+        Answering { takes, scale, is_of_values, screen, told: 0, answers: Vec::new(), tta, operators };
     let show = |answer: Answer, model: &Model, all: &mut Vec<Answer>| match form {
         Some(_) => all.push(answer),
         None => answer.show(screen, model, takes, args.top as usize),
@@ -159,8 +159,8 @@ struct Answering<'a> {
     screen: &'a Screen,
     told: u64,
     answers: Vec<Answer>,
-    /// What answers in place of the model's layers: a .tflite file.
-    integers: Option<systole_quant::Answers>,
+    /// What answers in place of the model's layers: a .tflite or ONNX file.
+    operators: Option<Operators>,
     /// How many changed versions of each picture are asked about, too.
     tta: Option<(u64, TestTime)>,
 }
@@ -201,8 +201,8 @@ impl Answering<'_> {
             _ => x,
         };
         let x = fit_input(model, &x)?;
-        match &self.integers {
-            Some(integers) => lite::predict_on_batch(integers, &x),
+        match &self.operators {
+            Some(operators) => operators.predict(&x),
             None => model.predict_on_batch(&x),
         }
     }

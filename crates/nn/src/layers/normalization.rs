@@ -211,15 +211,22 @@ impl Layer for LayerNormalization {
             sized("LayerNormalization", "gamma", &shape)?;
             let x32 = cast(cx, x).convert(DType::F32);
             let wide = |t: Tensor| t.broadcast_except(x.shape(), &dims);
-            let centred = &x32 - wide(x32.mean(&dims));
-            let variance = (&centred * &centred).mean(&dims);
-            let mut y = &centred * wide((variance + self.epsilon).rsqrt());
+            // Each is an operator of its own where the model becomes one of whole numbers.
+            let mean = cx.rounded_within("mean", x32.mean(&dims));
+            let centred = cx.rounded_within("centred", &x32 - wide(mean));
+            let squared = cx.rounded_within("squared", &centred * &centred);
+            let variance = cx.rounded_within("variance", squared.mean(&dims));
+            let sum = cx.rounded_above_zero("sum", variance + self.epsilon);
+            let factor = cx.rounded_within("rsqrt", sum.rsqrt());
+            let mut y = cx.rounded_within("normalized", &centred * wide(factor));
             if self.scale {
                 let gamma = cx.variable("gamma", &shape, &self.gamma_initializer, true);
-                y = y * gamma.broadcast_in_dim(x.shape(), &dims);
+                let gamma = cx.rounded_constant(gamma);
+                y = cx.rounded_within("scaled", y * gamma.broadcast_in_dim(x.shape(), &dims));
             }
             if self.center {
                 let beta = cx.variable("beta", &shape, &self.beta_initializer, true);
+                let beta = cx.rounded_constant(beta);
                 y = y + beta.broadcast_in_dim(x.shape(), &dims);
             }
             Ok(cast(cx, &y))

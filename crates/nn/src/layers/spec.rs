@@ -253,7 +253,13 @@ impl LayerSpec {
                     .hint("leave enable_lora out there"),
             );
         }
-        self.with_adapters(Some(Adapters { rank, alpha: rank as f64, weights: None, others_train: true }))
+        self.with_adapters(Some(Adapters {
+            rank,
+            alpha: rank as f64,
+            weights: None,
+            others_train: true,
+            packed: Default::default(),
+        }))
     }
 
     /// What the product of the adapters is multiplied by, over their rank: Keras's `lora_alpha`.

@@ -46,6 +46,7 @@ const TABLE: &[(&str, Rule)] = &[
     ("EyeLike", sources::eye_like),
     ("Flatten", movements::flatten),
     ("Floor", |c| unary(c, Tensor::floor)),
+    ("GRU", recurrent::gru),
     ("Gather", indexing::gather),
     ("GatherElements", indexing::gather_elements),
     ("GatherND", indexing::gather_nd),

@@ -1,0 +1,169 @@
+//! Graphs on the CPU engine in floats, many samples at once: by way of ONNX's operators, which the IR is made of. What is int8
+//! in a graph is rounded there as QuantizeLinear does it: within a step of the integers.
+
+use std::sync::Arc;
+use systole_cpu::CpuBackend;
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_onnx::{Node, Size, Sizes};
+use systole_runtime::{Arg, Backend, Buffer, CompileOptions, Executable};
+use systole_tflite::{Interpreter, Model};
+
+/// Bytes of results that one call may make.
+const MOST_BYTES: usize = 64 << 20;
+/// Samples of one call.
+const MOST_SAMPLES: usize = 64;
+
+/// What is asked about tensors.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Wanted {
+    /// All of their values.
+    Values,
+    /// The least and the greatest value of each: two results.
+    Ends,
+}
+
+/// A graph compiled for some samples at once.
+pub(crate) struct Floats {
+    executable: Arc<dyn Executable>,
+    inputs: Vec<TensorType>,
+    batch: usize,
+}
+
+impl Floats {
+    /// A graph whose results are `tensors` that its operators make, for at most `samples` at once.
+    ///
+    /// # Errors
+    /// When an operator has no counterpart in ONNX, or the graph does not compile.
+    pub fn new(model: &Model, tensors: &[usize], wanted: Wanted, samples: usize) -> Result<Floats> {
+        let asked = Model { outputs: tensors.to_vec(), ..model.clone() };
+        let mut onnx = systole_onnx::export(&asked)?;
+        let is_open = onnx.graph.inputs.iter().all(|p| {
+            let first = p.sizes.as_deref().and_then(|s| s.first());
+            matches!(first, Some(Size::Named(_)))
+        });
+        let bytes: usize = tensors.iter().map(|&t| model.tensor(t).map_or(0, |t| t.ty.bytes())).sum();
+        let room = (MOST_BYTES / bytes.max(1)).clamp(1, MOST_SAMPLES).min(samples.max(1));
+        let batch = if is_open { room } else { 1 };
+        if wanted == Wanted::Ends {
+            let mut ends = Vec::new();
+            for port in std::mem::take(&mut onnx.graph.outputs) {
+                for op in ["ReduceMin", "ReduceMax"] {
+                    let name = format!("{}/{op}", port.name);
+                    let node = Node::new(op, [port.name.as_str()], name.as_str());
+                    onnx.graph.nodes.push(node.with("keepdims", systole_onnx::Attribute::Int(0)));
+                    ends.push(systole_onnx::Port { name, ..systole_onnx::Port::default() });
+                }
+            }
+            onnx.graph.outputs = ends;
+        }
+        let named =
+            if is_open { [(systole_onnx::BATCH.to_string(), batch)].into() } else { Default::default() };
+        let graph = onnx.import(&Sizes { named, ..Sizes::default() })?.graph;
+        let inputs = graph.param_types().to_vec();
+        let executable = CpuBackend::new()?.compile(&graph, &CompileOptions::default())?;
+        Ok(Floats { executable, inputs, batch })
+    }
+
+    /// The results of all samples, batch by batch; `each` is told how many samples of a batch there are. The last ones of the
+    /// last batch may be copies.
+    ///
+    /// # Errors
+    /// When a sample does not fit, or `each` says so.
+    pub fn run(
+        &self,
+        samples: &[Vec<Literal>],
+        mut each: impl FnMut(usize, &[Literal]) -> Result<()>,
+    ) -> Result<()> {
+        for part in samples.chunks(self.batch) {
+            let mut inputs = Vec::new();
+            for (i, ty) in self.inputs.iter().enumerate() {
+                let mut bytes = Vec::with_capacity(ty.bytes());
+                for k in 0..self.batch {
+                    let x = part.get(k).or(part.last()).and_then(|sample| sample.get(i));
+                    let x =
+                        x.ok_or_else(|| Error::new(ErrorKind::Data, format!("input {i} is not given")))?;
+                    bytes.extend_from_slice(x.bytes());
+                    if x.dtype() != ty.dtype || x.ty().bytes() * self.batch != ty.bytes() {
+                        let what = format!("a sample is {}, the model takes {ty} of {}", x.ty(), self.batch);
+                        return Err(Error::new(ErrorKind::Data, what));
+                    }
+                }
+                inputs.push(Arg::Donate(Buffer::from(Literal::from_bytes(ty.clone(), &bytes)?)));
+            }
+            let made = self.executable.run(inputs)?;
+            each(part.len(), &made.iter().map(Buffer::to_literal).collect::<Result<Vec<_>>>()?)?;
+        }
+        Ok(())
+    }
+
+    /// How many samples go through at once.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+}
+
+/// What `tensors` of floats hold, sample by sample: on the CPU engine, or where that has no form for the graph by the
+/// interpreter. `each` is given the number of the sample, and the values of each tensor.
+pub(crate) fn each_sample(
+    model: &Model,
+    tensors: &[usize],
+    samples: &[Literal],
+    mut each: impl FnMut(usize, &[&[f32]]) -> Result<()>,
+) -> Result<()> {
+    let Ok(floats) = Floats::new(model, tensors, Wanted::Values, samples.len()) else {
+        let interpreter = Interpreter::new(model)?;
+        for (k, sample) in samples.iter().enumerate() {
+            let mut held = vec![Vec::new(); tensors.len()];
+            interpreter.run_with(std::slice::from_ref(sample), |t, x| {
+                tensors
+                    .iter()
+                    .zip(&mut held)
+                    .filter(|(own, _)| **own == t)
+                    .for_each(|(_, h)| *h = x.to_f32s());
+            })?;
+            each(k, &held.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+        }
+        return Ok(());
+    };
+    let given: Vec<Vec<Literal>> = samples.iter().map(|x| vec![x.clone()]).collect();
+    let mut done = 0;
+    floats.run(&given, |n, made| {
+        let values = made.iter().map(Literal::as_slice::<f32>).collect::<Result<Vec<_>>>()?;
+        for k in 0..n {
+            let own =
+                |all: &'_ [f32]| (all.len() / floats.batch()) * k..(all.len() / floats.batch()) * (k + 1);
+            let rows: Vec<&[f32]> = values.iter().map(|all| &all[own(all)]).collect();
+            each(done + k, &rows)?;
+        }
+        done += n;
+        Ok(())
+    })
+}
+
+/// Tensors of floats that operators make.
+pub(crate) fn made(model: &Model) -> Vec<usize> {
+    let all = model.operators.iter().flat_map(|o| o.outputs.iter().copied());
+    all.filter(|&t| model.tensors.get(t).is_some_and(|t| t.ty.dtype == DType::F32)).collect()
+}
+
+/// What a graph that takes and gives floats says of each sample, `f32[1, …] → f32[1, …]`, fast: on the CPU engine, many samples at
+/// once. What is int8 within is computed in floats and rounded, so that it may differ from the integers by a step.
+///
+/// # Errors
+/// When an operator has no counterpart in ONNX; when a sample does not fit.
+pub fn in_floats(model: &Model, samples: &[Literal]) -> Result<Vec<Literal>> {
+    let floats = Floats::new(model, &model.outputs, Wanted::Values, samples.len())?;
+    let samples: Vec<Vec<Literal>> = samples.iter().map(|x| vec![x.clone()]).collect();
+    let mut all = Vec::with_capacity(samples.len());
+    floats.run(&samples, |n, made| {
+        let y = made.first().ok_or_else(|| Error::new(ErrorKind::Bug, "no output"))?;
+        let dims = y.shape().dims();
+        let one: Vec<usize> = std::iter::once(1).chain(dims.iter().skip(1).copied()).collect();
+        let size = y.ty().bytes() / floats.batch().max(1);
+        for bytes in y.bytes().chunks_exact(size.max(1)).take(n) {
+            all.push(Literal::from_bytes(y.ty().with_shape(&one[..]), bytes)?.convert(DType::F32));
+        }
+        Ok(())
+    })?;
+    Ok(all)
+}
