@@ -28,6 +28,15 @@ def short(nodeid):
     return nodeid.split("/")[-1]
 
 
+def pytest_configure():
+    """A case that names all of JAX's own platforms is for every one."""
+    if LOG:
+        from jax._src import test_util
+
+        asked = test_util.test_device_matches
+        test_util.test_device_matches = lambda names: {"cpu", "gpu", "tpu"} <= set(names) or asked(names)
+
+
 def pytest_collection_modifyitems(items):
     done = cases(LOG)
     only = os.environ.get("SUITE_ONLY")
@@ -50,6 +59,8 @@ def pytest_runtest_logreport(report):
     if report.when != "call" and report.outcome == "passed":
         return
     said = ""
+    if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
+        said = str(report.longrepr[2])[:300].replace("\t", " ").replace("\n", " ")
     if report.outcome == "failed":
         text = str(report.longrepr)
         with open(LOG + ".errors", "a") as f:

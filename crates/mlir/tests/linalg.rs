@@ -129,12 +129,15 @@ fn cholesky_times_its_transpose_is_the_matrix() {
 
 #[test]
 fn what_is_not_positive_definite_has_no_root() {
-    let program = "func.func @main() -> tensor<2x2xf32> {
-        %a = stablehlo.constant dense<[[1.0, 2.0], [2.0, 1.0]]> : tensor<2x2xf32>
-        %r = stablehlo.cholesky %a, lower = true : tensor<2x2xf32>
-        return %r : tensor<2x2xf32>
+    // Indefinite, singular, and a sound one beside them.
+    let program = "func.func @main() -> tensor<3x2x2xf32> {
+        %a = stablehlo.constant dense<[[[1.0, 2.0], [2.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]], [[1.0, 1.0], [1.0, 2.0]]]> : tensor<3x2x2xf32>
+        %r = stablehlo.cholesky %a, lower = true : tensor<3x2x2xf32>
+        return %r : tensor<3x2x2xf32>
     }";
-    assert!(results(program, &[])[0][3].is_nan());
+    let made = results(program, &[]).remove(0);
+    assert!(made[..8].iter().all(|v| v.is_nan()), "{made:?}");
+    assert_eq!(made[8..], [1.0, 0.0, 1.0, 1.0]);
 }
 
 #[test]

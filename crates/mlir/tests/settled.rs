@@ -218,6 +218,50 @@ fn einsums_are_products_sums_and_orders() {
     assert!(said.contains("stablehlo.unary_einsum") && said.contains("`ab->b`"), "{said}");
 }
 
+/// The specification's own example of inference; the others by its formulas.
+#[test]
+fn batches_are_normalised_by_feature() {
+    let out = results(
+        "func.func @main() -> (tensor<2x2x2xf64>, tensor<2x2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2x2xbf16>) {
+            %x = stablehlo.constant dense<[[[1.0, 2.0], [3.0, 4.0]], [[3.0, 4.0], [1.0, 2.0]]]> : tensor<2x2x2xf64>
+            %one = stablehlo.constant dense<1.0> : tensor<2xf64>
+            %m = stablehlo.constant dense<[2.0, 3.0]> : tensor<2xf64>
+            %0 = \"stablehlo.batch_norm_inference\"(%x, %one, %one, %m, %one) {epsilon = 0.0 : f32, feature_index = 2 : i64} : (tensor<2x2x2xf64>, tensor<2xf64>, tensor<2xf64>, tensor<2xf64>, tensor<2xf64>) -> tensor<2x2x2xf64>
+            %y = stablehlo.constant dense<[[1.0, 2.0], [3.0, 6.0]]> : tensor<2x2xf32>
+            %s = stablehlo.constant dense<[2.0, 1.0]> : tensor<2xf32>
+            %o = stablehlo.constant dense<[0.5, -1.0]> : tensor<2xf32>
+            %1:3 = \"stablehlo.batch_norm_training\"(%y, %s, %o) {epsilon = 0.0 : f32, feature_index = 1 : i64} : (tensor<2x2xf32>, tensor<2xf32>, tensor<2xf32>) -> (tensor<2x2xf32>, tensor<2xf32>, tensor<2xf32>)
+            %b = stablehlo.constant dense<[[1.0, 2.0], [3.0, 6.0]]> : tensor<2x2xbf16>
+            %c = stablehlo.constant dense<[2.0, 1.0]> : tensor<2xbf16>
+            %2:3 = \"stablehlo.batch_norm_training\"(%b, %c, %c) {epsilon = 0.0 : f32, feature_index = 1 : i64} : (tensor<2x2xbf16>, tensor<2xbf16>, tensor<2xbf16>) -> (tensor<2x2xbf16>, tensor<2xbf16>, tensor<2xbf16>)
+            return %0, %1#0, %1#1, %1#2, %2#0 : tensor<2x2x2xf64>, tensor<2x2xf32>, tensor<2xf32>, tensor<2xf32>, tensor<2x2xbf16> }",
+    );
+    assert_eq!(out[0], [0.0, 0.0, 2.0, 2.0, 2.0, 2.0, 0.0, 0.0]);
+    assert_eq!(out[1], [-1.5, -2.0, 2.5, 0.0]);
+    assert_eq!((&out[2][..], &out[3][..]), (&[2.0, 4.0][..], &[1.0, 4.0][..]));
+    assert_eq!(out[4], [0.0, 0.0, 4.0, 2.0]);
+    let out = results(
+        "func.func @main() -> (tensor<3x1xf32>, tensor<1xf32>, tensor<1xf32>) {
+            %x = stablehlo.constant dense<[[0.0], [1.0], [5.0]]> : tensor<3x1xf32>
+            %s = stablehlo.constant dense<2.0> : tensor<1xf32>
+            %m = stablehlo.constant dense<2.0> : tensor<1xf32>
+            %v = stablehlo.constant dense<4.5> : tensor<1xf32>
+            %g = stablehlo.constant dense<[[1.0], [0.0], [0.0]]> : tensor<3x1xf32>
+            %0:3 = \"stablehlo.batch_norm_grad\"(%x, %s, %m, %v, %g) {epsilon = 4.5 : f32, feature_index = 1 : i64} : (tensor<3x1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<3x1xf32>) -> (tensor<3x1xf32>, tensor<1xf32>, tensor<1xf32>)
+            return %0#0, %0#1, %0#2 : tensor<3x1xf32>, tensor<1xf32>, tensor<1xf32> }",
+    );
+    // scale/3/3 · (3 g − 1 − (x − 2) · (−2)/9)
+    let expected = [2.0f64 - 4.0 / 9.0, -1.0 - 2.0 / 9.0, -1.0 + 6.0 / 9.0].map(|v| v * 2.0 / 9.0);
+    assert!(out[0].iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{:?} {expected:?}", out[0]);
+    assert!((out[1][0] + 2.0 / 3.0).abs() < 1e-6 && out[2] == [1.0], "{out:?}");
+    let (_, said) = refused(
+        "func.func @main(%x: tensor<2x3xf32>, %s: tensor<2xf32>) -> tensor<2x3xf32> {
+            %0:3 = \"stablehlo.batch_norm_training\"(%x, %s, %s) {epsilon = 0.0 : f32, feature_index = 1 : i64} : (tensor<2x3xf32>, tensor<2xf32>, tensor<2xf32>) -> (tensor<2x3xf32>, tensor<3xf32>, tensor<3xf32>)
+            return %0#0 : tensor<2x3xf32> }",
+    );
+    assert!(said.contains("stablehlo.batch_norm_training") && said.contains("3 features"), "{said}");
+}
+
 #[test]
 fn slices_are_selected_by_index_with_and_without_a_batch() {
     let out = results(

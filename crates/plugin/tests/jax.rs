@@ -92,5 +92,6 @@ scripts! {
     several_devices: 8;
     manual_computations: 8;
     memory: 1;
+    exchange: 1;
     decompositions: 1;
 }

@@ -1,6 +1,7 @@
 //! [`Module`] → [`Program`]: calls are unfolded, ops of other dialects are written out in StableHLO's own.
 
 mod attribute;
+mod batch_norm;
 mod bodies;
 mod check;
 mod chlo;

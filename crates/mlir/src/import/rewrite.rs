@@ -1,6 +1,7 @@
 //! Ops of StableHLO that the IR writes by others.
 
 use super::attribute::{sizes, text};
+use super::batch_norm;
 use super::chlo::top_k;
 use super::contract;
 use super::types::{not_there, wrong};
@@ -62,7 +63,7 @@ pub(super) fn write(
         "stablehlo.unary_einsum" => vec![contract::unary(text(op, "einsum_config"), one(0)?)?],
         "stablehlo.torch_index_select" => vec![contract::select(op, one(0)?, one(1)?)?],
         "stablehlo.custom_call" => return custom_call(op, operands, results).map(Some),
-        _ => return Ok(None),
+        _ => return batch_norm::write(op, operands),
     };
     Ok(Some(written))
 }
@@ -126,9 +127,9 @@ pub(super) fn refusal(name: &str) -> Error {
 fn custom_call(op: &Operation, operands: &[Tensor], results: &[TensorType]) -> Result<Vec<Tensor>> {
     let name = text(op, "call_target_name").unwrap_or_default();
     match name {
-        "Sharding" | "SPMDFullToShardShape" | "SPMDShardToFullShape" | "annotate_device_placement" => {
-            Ok(operands.to_vec())
-        }
+        "Sharding" | "SPMDFullToShardShape" | "SPMDShardToFullShape" | "annotate_device_placement"
+        // How an array lies inside of a program is the engine's own.
+        | "LayoutConstraint" => Ok(operands.to_vec()),
         // JAX keeps a value that nobody asks for; nothing is computed of it.
         "dce_sink" => Ok(Vec::new()),
         // The greatest of the last dimension, as many as the result has.

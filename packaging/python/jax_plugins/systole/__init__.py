@@ -22,6 +22,7 @@ def initialize():
     _keep_programs()
     _refuse_callbacks()
     _decompose()
+    _exchange()
 
 
 def _give_memory_away():
@@ -66,6 +67,98 @@ def _decompose():
 
     mlir.register_lowering(linalg.eigh_p, eigh, platform=NAME)
     mlir.register_lowering(linalg.lu_p, lu, platform=NAME)
+
+
+def _exchange():
+    """DLPack: JAX knows by its platforms' names which of them keep their arrays where NumPy and PyTorch do."""
+    from jax._src import array, dlpack
+
+    home = getattr(array, "ArrayImpl", None)
+    # JAX 0.4.30 has some of them.
+    if not all(hasattr(home, name) for name in ("__dlpack__", "__dlpack_device__", "platform")):
+        return
+    lend, told = home.__dlpack__, home.__dlpack_device__
+    if getattr(lend, "systole", False):
+        return
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        if self.platform() != NAME:
+            given = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+            return lend(self, **{name: value for name, value in given.items() if value is not None})
+        if stream is not None:
+            raise BufferError("a CPU has no streams: stream must be None")
+        if dl_device is not None and int(dl_device[0]) != CPU:
+            raise BufferError(f"the array is on the CPU, not on a device of DLPack's type {int(dl_device[0])}")
+        if len(self.sharding.device_set) > 1:
+            raise BufferError("an array on several devices cannot be given away by DLPack")
+        return _lent(self, max_version, copy)
+
+    def __dlpack_device__(self):
+        if self.platform() != NAME:
+            return told(self)
+        # An enumeration of JAX's, where it has one.
+        kind = getattr(dlpack, "DLDeviceType", None)
+        return (kind.kDLCPU if kind else CPU), 0
+
+    __dlpack__.systole = True
+    home.__dlpack__, home.__dlpack_device__ = __dlpack__, __dlpack_device__
+    # What comes in goes to the platform `cpu`, which JAX has not where `systole` alone is asked for.
+    platforms = getattr(dlpack, "_DL_DEVICE_TO_PLATFORM", None)
+    if isinstance(platforms, dict):
+        dlpack._DL_DEVICE_TO_PLATFORM = _Platforms(platforms)
+
+
+# kDLCPU and kDLBfloat.
+CPU, BFLOAT = 1, 4
+
+
+class _Platforms(dict):
+    """Names of platforms by DLPack's devices."""
+
+    def __getitem__(self, kind):
+        import jax
+
+        name, asked = super().__getitem__(kind), (jax.config.jax_platforms or "cpu").split(",")
+        return NAME if name == "cpu" and "cpu" not in asked and NAME in asked else name
+
+
+class _Memory:
+    """An array's memory, as NumPy sees it; DLPack has no word for what must not be written, before its version 1."""
+
+    def __init__(self, array):
+        self._array = array
+        self.__array_interface__ = dict(array.__array_interface__, data=(array.__array_interface__["data"][0], False))
+
+
+def _lent(x, max_version, copy):
+    """A capsule of DLPack that keeps an array alive."""
+    import ctypes
+
+    import numpy as np
+
+    array = np.asarray(x)
+    is_bfloat = array.dtype.name == "bfloat16"
+    if is_bfloat:
+        # NumPy knows no bfloat16, and gives its bits.
+        array = array.view(np.uint16)
+    array = array.copy() if copy else np.asarray(_Memory(array))
+    new = max_version is not None and tuple(max_version) >= (1, 0) and _takes_versions()
+    capsule = array.__dlpack__(max_version=tuple(max_version)) if new else array.__dlpack__()
+    if is_bfloat:
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        versioned = "dltensor_versioned" in repr(capsule)
+        # The tensor stands behind version, context, destructor and flags; its type behind the memory, the device and the rank.
+        tensor = pointer(capsule, b"dltensor_versioned" if versioned else b"dltensor") + (32 if versioned else 0)
+        ctypes.c_uint8.from_address(tensor + 20).value = BFLOAT
+    return capsule
+
+
+def _takes_versions():
+    """NumPy 2.1 and newer say in which version of DLPack they answer."""
+    import numpy as np
+
+    return tuple(int(part) for part in np.__version__.split(".")[:2]) >= (2, 1)
 
 
 def _keep_programs():

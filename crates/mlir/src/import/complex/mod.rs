@@ -96,7 +96,14 @@ pub(super) fn write(call: &Call<'_>) -> Result<Option<Vec<Given>>> {
 
 fn moves_nothing(op: &Operation) -> bool {
     let name = text(op, "call_target_name").unwrap_or_default();
-    matches!(name, "Sharding" | "SPMDFullToShardShape" | "SPMDShardToFullShape" | "annotate_device_placement")
+    matches!(
+        name,
+        "Sharding"
+            | "SPMDFullToShardShape"
+            | "SPMDShardToFullShape"
+            | "annotate_device_placement"
+            | "LayoutConstraint"
+    )
 }
 
 /// The parameters of a region's body, with the part of each: as the IR's ops take them. Those of a comparator stand in pairs.

@@ -11,10 +11,15 @@ const BLOCK: usize = 32;
 /// Blocks on a diagonal; larger matrices have larger ones.
 const MOST_BLOCKS: usize = 128;
 
-/// `a: T[K, N, N] → T[K, N, N]`: l with l · lᴴ = a, where only what lies on and below a's diagonal is read. NaN where a is
-/// not positive definite.
+/// `a: T[K, N, N] → T[K, N, N]`: l with l · lᴴ = a, where only what lies on and below a's diagonal is read. A matrix that is
+/// not positive definite becomes NaN as a whole, as XLA has it.
 pub(super) fn decomposed(a: &Number) -> Number {
-    by_halves(a, BLOCK.max(a.shape()[1].div_ceil(MOST_BLOCKS)))
+    let l = by_halves(a, BLOCK.max(a.shape()[1].div_ceil(MOST_BLOCKS)));
+    let diagonal = places(&l, 0).equal(&places(&l, 1)).select(&l.re, &l.re.scalar_like(1.0));
+    // A NaN is not greater either.
+    let has_root = diagonal.greater(&diagonal.scalar_like(0.0)).all(&[1, 2]).reshape([l.shape()[0], 1, 1]);
+    let has_root = has_root.broadcast_to(l.shape());
+    l.map(|t| has_root.select(t, &t.scalar_like(f64::NAN)))
 }
 
 fn by_halves(a: &Number, size: usize) -> Number {

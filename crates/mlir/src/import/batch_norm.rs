@@ -1,0 +1,123 @@
+//! Batch normalisation as the specification has it, by sums over all dimensions but one. torch_xla writes these ops; JAX does not.
+//!
+//! Source: the StableHLO specification, batch_norm_inference, batch_norm_training and batch_norm_grad.
+
+use super::attribute::size;
+use super::types::wrong;
+use crate::syntax::{Attribute, Operation};
+use crate::text::find;
+use systole_base::{DType, Result};
+use systole_ir::Tensor;
+
+/// `x: T[…, C, …]`, in at least f32, with what is said of each feature: `T[C]`.
+struct Features {
+    x: Tensor,
+    feature: usize,
+    epsilon: f64,
+    /// Elements of a feature.
+    count: f64,
+}
+
+/// The results of such an op; `None`: it is another.
+pub(super) fn write(op: &Operation, operands: &[Tensor]) -> Result<Option<Vec<Tensor>>> {
+    let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
+    let written = match (name, operands) {
+        ("batch_norm_inference", [x, rest @ ..]) => {
+            let f = Features::new(op, x, rest, 4)?;
+            vec![f.normalized(&rest[2], &rest[3], &rest[0], &rest[1])]
+        }
+        ("batch_norm_training", [x, rest @ ..]) => {
+            let f = Features::new(op, x, rest, 2)?;
+            let mean = f.mean(&f.x);
+            let centered = &f.x - &f.wide(&mean);
+            let variance = f.mean(&(&centered * &centered));
+            vec![f.normalized(&mean, &variance, &rest[0], &rest[1]), mean, variance]
+        }
+        ("batch_norm_grad", [x, scale, mean, variance, grad]) => {
+            let f = Features::new(op, x, &[scale.clone(), mean.clone(), variance.clone()], 3)?;
+            if grad.ty() != x.ty() {
+                return Err(wrong(format!(
+                    "{} and {}: the gradient has another type (C3)",
+                    x.ty(),
+                    grad.ty()
+                )));
+            }
+            f.gradients(scale, mean, variance, &f.in_f32(grad))
+        }
+        ("batch_norm_inference" | "batch_norm_training" | "batch_norm_grad", _) => {
+            return Err(wrong("the number of operands is another"));
+        }
+        _ => return Ok(None),
+    };
+    let own = operands.first().map(Tensor::dtype);
+    Ok(Some(written.into_iter().map(|t| own.map_or(t.clone(), |own| t.convert(own))).collect()))
+}
+
+impl Features {
+    /// `rest`: what there is for each feature, so many.
+    fn new(op: &Operation, x: &Tensor, rest: &[Tensor], count: usize) -> Result<Features> {
+        let feature = size(op, "feature_index").filter(|d| *d < x.rank());
+        let feature = feature.ok_or_else(|| wrong("`feature_index` is no dimension of the operand (C1)"))?;
+        let (whole, own) = (x.ty().elements(), x.shape()[feature]);
+        if rest.len() != count {
+            return Err(wrong(format!("{} operands beside the first, not {count}", rest.len())));
+        }
+        if let Some(t) = rest.iter().find(|t| t.shape()[..] != [own] || t.dtype() != x.dtype()) {
+            return Err(wrong(format!("{} is not one number for each of {own} features (C2, C3)", t.ty())));
+        }
+        let epsilon = match find(&op.attributes, "epsilon") {
+            Some(Attribute::Float(digits, _)) => systole_ir::text::parse_element(digits, DType::F32).ok(),
+            _ => None,
+        };
+        let epsilon = epsilon.ok_or_else(|| wrong("`epsilon` is no number"))?;
+        let features = Features {
+            x: x.clone(),
+            feature,
+            epsilon: f64::from(f32::from_bits(epsilon as u32)),
+            count: whole.checked_div(own).unwrap_or(0) as f64,
+        };
+        Ok(Features { x: features.in_f32(x), ..features })
+    }
+
+    fn in_f32(&self, t: &Tensor) -> Tensor {
+        if t.dtype() == DType::F64 { t.clone() } else { t.convert(DType::F32) }
+    }
+
+    /// `T[C] → T[…, C, …]`
+    fn wide(&self, t: &Tensor) -> Tensor {
+        self.in_f32(t).broadcast_in_dim(self.x.shape(), &[self.feature])
+    }
+
+    fn sum(&self, t: &Tensor) -> Tensor {
+        t.sum(&(0..t.rank()).filter(|d| *d != self.feature).collect::<Vec<_>>())
+    }
+
+    fn mean(&self, t: &Tensor) -> Tensor {
+        let sum = self.sum(t);
+        &sum / &sum.scalar_like(self.count)
+    }
+
+    /// √(variance + ε)
+    fn deviation(&self, variance: &Tensor) -> Tensor {
+        let variance = self.in_f32(variance);
+        (&variance + &variance.scalar_like(self.epsilon)).sqrt()
+    }
+
+    fn normalized(&self, mean: &Tensor, variance: &Tensor, scale: &Tensor, offset: &Tensor) -> Tensor {
+        let centered = &self.x - &self.wide(mean);
+        let normal = &centered / &self.wide(&self.deviation(variance));
+        &(&normal * &self.wide(scale)) + &self.wide(offset)
+    }
+
+    /// Of the operand, of scale and of offset.
+    fn gradients(&self, scale: &Tensor, mean: &Tensor, variance: &Tensor, grad: &Tensor) -> Vec<Tensor> {
+        let centered = &self.x - &self.wide(mean);
+        let deviation = self.deviation(variance);
+        let (along, offset) = (self.sum(&(grad * &centered)), self.sum(grad));
+        let slope = &along / &(&deviation * &deviation);
+        let count = grad.scalar_like(self.count);
+        let rest = &(&(grad * &count) - &self.wide(&offset)) - &(&centered * &self.wide(&slope));
+        let factor = &(&self.in_f32(scale) / &deviation) / &deviation.scalar_like(self.count);
+        vec![&self.wide(&factor) * &rest, &along / &deviation, offset]
+    }
+}
