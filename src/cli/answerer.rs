@@ -19,7 +19,7 @@ pub(crate) struct Answerer {
 
 /// The operators of a file.
 pub(crate) enum Operators {
-    Lite(Answers),
+    Lite(Box<Answers>),
     Onnx(Box<Asked>),
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn answerer(name: &str) -> Result<Answerer> {
     };
     let model = in_place_of_layers(TensorType::new(DType::F32, of_sample), &graph.notes);
     let answers = Answers::new(&graph, lite::engine(), lite::threads()).at(|| name.to_string())?;
-    Ok(Answerer { model, operators: Some(Operators::Lite(answers)) })
+    Ok(Answerer { model, operators: Some(Operators::Lite(Box::new(answers))) })
 }
 
 /// A model without layers that takes samples of a type, with the notes of a file.

@@ -6,6 +6,7 @@ use super::screen::{Screen, number_of, table};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::Path;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_mlir::import::Imported as Program;
@@ -202,13 +203,15 @@ impl Asked {
         }
         let x = x.convert(self.dtype);
         let mut runners = self.runners.borrow_mut();
-        if !runners.contains_key(&n) {
-            let sizes = Sizes { given: vec![("arg0".into(), x.shape().to_vec())], ..Sizes::default() };
-            let program = Program::of_graph(self.model.import(&sizes)?.graph);
-            runners.insert(n, Runner::new(&program, &backend("auto")?)?);
-        }
-        let bug = || Error::new(ErrorKind::Bug, "a program is gone");
-        let runner = runners.get(&n).ok_or_else(bug)?;
+        let runner = match runners.entry(n) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(place) => {
+                let sizes = Sizes { given: vec![("arg0".into(), x.shape().to_vec())], ..Sizes::default() };
+                let program = Program::of_graph(self.model.import(&sizes)?.graph);
+                place.insert(Runner::new(&program, &backend("auto")?)?)
+            }
+        };
+        let bug = || Error::new(ErrorKind::Bug, "a program has no results");
         let ran = runner.results(&runner.run(&runner.put(&[vec![x]])?)?)?;
         let y = ran.values.first().and_then(|v| v.held.first()).ok_or_else(bug)?.convert(DType::F32);
         if y.shape().first() != Some(&n) {

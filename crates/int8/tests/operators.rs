@@ -174,8 +174,9 @@ fn products_of_computed_matrices_have_the_bits_of_the_interpreter() {
                 ..Model::default()
             };
             let drawn = |dims: [usize; 4], by: usize| {
-                let at =
-                    |i: usize| if i % 7 == 0 { [-128, 127][i / 7 % 2] } else { (i * by % 256) as u8 as i8 };
+                let at = |i: usize| {
+                    if i.is_multiple_of(7) { [-128, 127][i / 7 % 2] } else { (i * by % 256) as u8 as i8 }
+                };
                 let all: Vec<i8> = (0..dims.iter().product()).map(at).collect();
                 Literal::from_slice(dims, &all).unwrap()
             };
