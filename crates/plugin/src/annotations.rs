@@ -24,6 +24,9 @@ pub(crate) struct Annotations {
     pub(crate) results: Vec<Tiles>,
     /// Arguments that callers give away.
     pub(crate) donated: Vec<bool>,
+    /// What is said of the layout of each argument, and of each result; empty: nothing.
+    pub(crate) argument_layouts: Vec<String>,
+    pub(crate) result_layouts: Vec<String>,
 }
 
 fn find<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a Attribute> {
@@ -76,12 +79,18 @@ pub(crate) fn take(module: &mut Module, devices: usize, chooses: &[bool]) -> Res
         results.push(found.filter(fits).unwrap_or(whole));
     }
     let donated = main.parameters.iter().map(gives).collect();
+    let layout = |attributes: &Attributes| match find(attributes, "mhlo.layout_mode") {
+        Some(Attribute::String(mode)) => mode.clone(),
+        _ => String::new(),
+    };
+    let argument_layouts = main.parameters.iter().map(layout).collect();
+    let result_layouts = main.results.iter().map(|(_, attributes)| layout(attributes)).collect();
     if let Some(main) = module.functions.get_mut(at) {
         let own = |attributes: &mut Attributes| attributes.retain(|(name, _)| name != "sdy.sharding");
         main.parameters.iter_mut().for_each(own);
         main.results.iter_mut().for_each(|(_, attributes)| own(attributes));
     }
-    Ok(Annotations { arguments, results, donated })
+    Ok(Annotations { arguments, results, donated, argument_layouts, result_layouts })
 }
 
 fn gives(attributes: &Attributes) -> bool {

@@ -4,6 +4,7 @@ use crate::call::{Answer, Failure, Handle, seen};
 use crate::device::{Device, Memory, Stats};
 use crate::event::Event;
 use crate::kind::Kind;
+use crate::layout::{straight, turn};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use systole_ir::{Literal, TensorType};
@@ -218,9 +219,17 @@ impl Array {
         Ok(arrays)
     }
 
-    /// Calls with the elements as callers lay them out, waited for.
+    /// Calls with the elements in memory as callers see it.
+    pub(crate) fn with_memory<R>(&self, f: impl FnOnce(&[u8]) -> Result<R, Failure>) -> Result<R, Failure> {
+        if self.kind.is_row_major() {
+            return self.with_bytes(f);
+        }
+        self.with_bytes(|bytes| f(&turn(&self.kind, bytes, &self.kind.minor_to_major)?))
+    }
+
+    /// Calls with the elements in row-major order, waited for.
     pub(crate) fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> Result<R, Failure>) -> Result<R, Failure> {
-        if let Some(pinned) = self.pinned.get().filter(|_| !self.is_gone()) {
+        if let Some(pinned) = self.pinned.get().filter(|_| self.kind.is_row_major() && !self.is_gone()) {
             return f(pinned.bytes(self.kind.bytes()));
         }
         let arrays = self.arrays()?;
@@ -243,7 +252,7 @@ impl Array {
         }
         let arrays = self.arrays()?;
         let pinned = match &arrays[..] {
-            [one] if is_plain(&self.kind, one.ty()) => {
+            [one] if self.kind.is_row_major() && is_plain(&self.kind, one.ty()) => {
                 let value = one.to_literal()?;
                 // From now on the engine reads the same memory.
                 let mut content = self.content();
@@ -253,7 +262,7 @@ impl Array {
                 Pinned::Array(value)
             }
             _ => {
-                let bytes = self.with_bytes(|bytes| Ok(bytes.to_vec()))?;
+                let bytes = self.with_memory(|bytes| Ok(bytes.to_vec()))?;
                 let word = |c: &[u8]| {
                     let mut word = [0; 8];
                     word[..c.len()].copy_from_slice(c);
@@ -409,7 +418,12 @@ pub(crate) unsafe fn destination(device: Object, memory: Object) -> Result<Objec
     }
 }
 
-/// An array of the engine with a caller's elements. The engine reads host memory as it is.
+/// An array of the engine with what a caller has in memory.
+pub(crate) fn put_memory(kind: &Kind, bytes: &[u8]) -> Result<Vec<Buffer>, Failure> {
+    if kind.is_row_major() { put(kind, bytes) } else { put(kind, &straight(kind, bytes)?) }
+}
+
+/// An array of the engine with a caller's elements, in row-major order. The engine reads host memory as it is.
 pub(crate) fn put(kind: &Kind, bytes: &[u8]) -> Result<Vec<Buffer>, Failure> {
     Ok(kind.split(bytes)?.into_iter().map(Buffer::from).collect())
 }

@@ -4,6 +4,7 @@ use crate::annotations;
 use crate::call::{Failure, seen};
 use crate::device::{Client, Device};
 use crate::kind::Kind;
+use crate::layout;
 use crate::options::Options;
 use crate::profiler::module_of;
 use crate::program::{Engine, Program};
@@ -301,12 +302,15 @@ fn other(client: &Client, options: &Options, mut module: Module) -> Result<(Plac
         (if split == wanted { Engine::Alone(program) } else { Engine::Copies(program) }, arena)
     };
     let Interface { arguments, results } = &interface;
-    let local =
-        |(face, tiles): (&Face, &Tiles)| Kind::new(face.element, &tiles.local(&face.dims)?).map(Arc::new);
+    let local = |((face, tiles), mode): ((&Face, &Tiles), &String)| {
+        layout::said(Kind::new(face.element, &tiles.local(&face.dims)?)?, mode).map(Arc::new)
+    };
+    let given = arguments.iter().zip(&annotated.arguments).zip(&annotated.argument_layouts);
+    let made = results.iter().zip(&annotated.results).zip(&annotated.result_layouts);
     let parts = Parts {
         engine,
-        arguments: arguments.iter().zip(&annotated.arguments).map(local).collect::<Result<_, _>>()?,
-        results: results.iter().zip(&annotated.results).map(local).collect::<Result<_, _>>()?,
+        arguments: given.map(local).collect::<Result<_, _>>()?,
+        results: made.map(local).collect::<Result<_, _>>()?,
         wholes: arguments.iter().map(Face::types).collect(),
         argument_tiles: annotated.arguments,
         result_tiles: annotated.results,

@@ -17,7 +17,7 @@ pub(crate) struct Kind {
     /// The number of its element type.
     pub(crate) code: i32,
     pub(crate) dims: Vec<i64>,
-    /// Row-major order, as layouts have it.
+    /// How callers see its elements in memory; the engine's arrays are in row-major order all the same.
     pub(crate) minor_to_major: Vec<i64>,
 }
 
@@ -106,6 +106,21 @@ impl Kind {
     /// Of an array of the engine.
     pub(crate) fn of_type(ty: &TensorType) -> Result<Kind, Failure> {
         Kind::new(Element::Plain(ty.dtype), &ty.shape)
+    }
+
+    /// In memory in this order of dimensions.
+    pub(crate) fn ordered(self, minor_to_major: &[i64]) -> Result<Kind, Failure> {
+        let mut seen = minor_to_major.to_vec();
+        seen.sort_unstable();
+        if !seen.into_iter().eq(0..self.dims.len() as i64) {
+            let what = format!("{minor_to_major:?} is no order of {} dimensions", self.dims.len());
+            return Err(Failure::invalid(what));
+        }
+        Ok(Kind { minor_to_major: minor_to_major.to_vec(), ..self })
+    }
+
+    pub(crate) fn is_row_major(&self) -> bool {
+        self.minor_to_major.iter().rev().copied().eq(0..self.dims.len() as i64)
     }
 
     /// Its layout as XLA writes it.

@@ -25,6 +25,7 @@ mod event;
 mod extensions;
 mod hosts;
 mod kind;
+mod layout;
 mod options;
 mod profiler;
 mod program;

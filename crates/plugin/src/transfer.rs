@@ -1,10 +1,11 @@
 //! Elements on their way: from host memory in any strides, in one piece or in several, and back.
 
-use crate::array::{Array, Content, Held, Pending, destination, put};
+use crate::array::{Array, Content, Held, Pending, destination, put, put_memory};
 use crate::call::{Answer, Failure, Handle, list, seen};
 use crate::device::Client;
 use crate::event::Event;
 use crate::kind::Kind;
+use crate::layout::{minor_to_major, ordered, room, turn};
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::Literal;
 use systole_pjrt::sys::{self, Object};
@@ -40,39 +41,6 @@ unsafe fn gather(data: *const u8, kind: &Kind, strides: &[i64]) -> Result<Vec<u8
     Ok(bytes)
 }
 
-fn room(bytes: usize) -> Result<Vec<u8>, Failure> {
-    let mut own = Vec::new();
-    let refused = |e| Failure::exhausted(format!("no memory for {bytes} bytes: {e}"));
-    own.try_reserve_exact(bytes).map_err(refused)?;
-    Ok(own)
-}
-
-/// # Safety
-/// `layout` is null or as the C API has it.
-unsafe fn minor_to_major<'a>(layout: *const sys::MemoryLayout) -> Result<Option<&'a [i64]>, Failure> {
-    // SAFETY: passed on.
-    let Some(layout) = (unsafe { layout.as_ref() }) else { return Ok(None) };
-    match layout.type_ {
-        sys::layout::TILED if layout.tiled.num_tiles == 0 => {
-            // SAFETY: the caller's list is that long.
-            Ok(Some(unsafe { list(layout.tiled.minor_to_major, layout.tiled.minor_to_major_size) }))
-        }
-        _ => Err(Failure::unimplemented("arrays in tiles, and layouts by strides")),
-    }
-}
-
-/// # Safety
-/// As [`minor_to_major`].
-unsafe fn row_major(layout: *const sys::MemoryLayout, kind: &Kind) -> Answer {
-    // SAFETY: passed on.
-    match unsafe { minor_to_major(layout)? } {
-        Some(order) if order != kind.minor_to_major => {
-            Err(Failure::unimplemented("arrays have row-major order on the device, and no other layout"))
-        }
-        _ => Ok(()),
-    }
-}
-
 impl Handle for sys::Client_BufferFromHostBuffer {
     unsafe fn handle(&mut self) -> Answer {
         // SAFETY: callers hand back what they were given.
@@ -82,7 +50,7 @@ impl Handle for sys::Client_BufferFromHostBuffer {
             unsafe { (list(self.dims, self.num_dims), list(self.byte_strides, self.num_byte_strides)) };
         let kind = Kind::of_caller(self.type_, dims)?;
         // SAFETY: null or a layout of the caller's.
-        unsafe { row_major(self.device_layout.cast(), &kind)? };
+        let kind = unsafe { ordered(self.device_layout.cast(), kind)? };
         if !strides.is_empty() && strides.len() != dims.len() {
             return Err(Failure::invalid(format!("{} strides for {} dimensions", strides.len(), dims.len())));
         }
@@ -113,15 +81,14 @@ struct To(*mut u8);
 unsafe impl Send for To {}
 
 /// Writes elements, from row-major order to the caller's, when they are there.
-fn fetch(array: &Array, order: Option<Vec<i64>>, to: To) -> Result<Event, Failure> {
+fn fetch(array: &Array, order: Vec<i64>, to: To) -> Result<Event, Failure> {
     let write = move |kind: &Kind, bytes: &[u8], to: &To| {
         let turned;
-        let bytes = match order {
-            Some(order) if order != kind.minor_to_major => {
-                turned = turn(kind, bytes, &order)?;
-                &turned[..]
-            }
-            _ => bytes,
+        let bytes = if order.iter().rev().copied().eq(0..kind.dims.len() as i64) {
+            bytes
+        } else {
+            turned = turn(kind, bytes, &order)?;
+            &turned[..]
         };
         // SAFETY: the caller's memory has room for that many bytes.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.0, bytes.len()) };
@@ -153,34 +120,6 @@ fn fetch(array: &Array, order: Option<Vec<i64>>, to: To) -> Result<Event, Failur
     Ok(done)
 }
 
-/// Row-major order → the dimensions in another order.
-fn turn(kind: &Kind, bytes: &[u8], minor_to_major: &[i64]) -> Result<Vec<u8>, Failure> {
-    let (dims, size) = (&kind.face.dims, kind.size());
-    let mut order: Vec<usize> = minor_to_major.iter().rev().map(|d| *d as usize).collect();
-    let mut seen = order.clone();
-    seen.sort_unstable();
-    if !seen.into_iter().eq(0..dims.len()) {
-        return Err(Failure::invalid(format!("{minor_to_major:?} is no order of {} dimensions", dims.len())));
-    }
-    let stride = |d: usize| dims[d + 1..].iter().product::<usize>() * size;
-    let strides: Vec<usize> = order.iter().map(|&d| stride(d)).collect();
-    order.iter_mut().for_each(|d| *d = dims[*d]);
-    let mut out = room(bytes.len())?;
-    let mut index = vec![0usize; order.len()];
-    for _ in 0..dims.iter().product::<usize>() {
-        let at: usize = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
-        out.extend_from_slice(bytes.get(at..at + size).unwrap_or_default());
-        for axis in (0..index.len()).rev() {
-            index[axis] += 1;
-            if index[axis] < order[axis] {
-                break;
-            }
-            index[axis] = 0;
-        }
-    }
-    Ok(out)
-}
-
 impl Handle for sys::Buffer_ToHostBuffer {
     unsafe fn handle(&mut self) -> Answer {
         // SAFETY: callers hand back what they were given.
@@ -194,7 +133,8 @@ impl Handle for sys::Buffer_ToHostBuffer {
             return Err(Failure::invalid(format!("{} bytes of room for {bytes}", self.dst_size)));
         }
         // SAFETY: null or a layout of the caller's.
-        let order = unsafe { minor_to_major(self.host_layout.cast())? }.map(<[i64]>::to_vec);
+        let order = unsafe { minor_to_major(self.host_layout.cast())? };
+        let order = order.unwrap_or(&array.kind.minor_to_major).to_vec();
         self.event = fetch(array, order, To(self.dst.cast()))?.object();
         Ok(())
     }
@@ -208,7 +148,7 @@ impl Handle for sys::Buffer_CopyRawToHost {
         let outside = || Failure::invalid("the bytes asked for are not the array's");
         let (at, len) = part.ok_or_else(outside)?;
         let to: *mut u8 = self.dst.cast();
-        array.with_bytes(|bytes| {
+        array.with_memory(|bytes| {
             let own = bytes.get(at..).and_then(|b| b.get(..len)).ok_or_else(outside)?;
             // SAFETY: the caller's memory has room for that many bytes.
             unsafe { std::ptr::copy_nonoverlapping(own.as_ptr(), to, len) };
@@ -227,9 +167,9 @@ impl Handle for sys::Client_CreateViewOfDeviceBuffer {
         // SAFETY: the caller's list is that long.
         let kind = Kind::of_caller(self.element_type, unsafe { list(self.dims, self.num_dims) })?;
         // SAFETY: null or a layout of the caller's.
-        unsafe { row_major(self.layout, &kind)? };
+        let kind = unsafe { ordered(self.layout, kind)? };
         // SAFETY: the caller's memory holds the array.
-        let arrays = put(&kind, unsafe { list(self.device_buffer_ptr.cast(), kind.bytes()) })?;
+        let arrays = put_memory(&kind, unsafe { list(self.device_buffer_ptr.cast(), kind.bytes()) })?;
         // SAFETY: callers hand back what they were given.
         let device = unsafe { destination(self.device, self.memory)? };
         self.buffer = Array::ready(Arc::new(kind), arrays, device)?;
@@ -247,7 +187,7 @@ impl Handle for sys::Client_CreateUninitializedBuffer {
         let dims = unsafe { list(self.shape_dims, self.shape_num_dims) };
         let kind = Kind::of_caller(self.shape_element_type, dims)?;
         // SAFETY: null or a layout of the caller's.
-        unsafe { row_major(self.shape_layout, &kind)? };
+        let kind = unsafe { ordered(self.shape_layout, kind)? };
         let arrays = kind.face.types().into_iter().map(|ty| Literal::zeros(ty).into()).collect();
         // SAFETY: callers hand back what they were given.
         let device = unsafe { destination(self.device, self.memory)? };

@@ -93,5 +93,6 @@ scripts! {
     manual_computations: 8;
     memory: 1;
     exchange: 1;
+    layouts: 1;
     decompositions: 1;
 }
