@@ -296,7 +296,7 @@ fn killed_runs_with_adapters_or_masks_end_with_the_same_bits() {
     let beside =
         ["train", "two", "--from=p.safetensors", "--lora=2", "--epochs=1", "--threads=1", "--out=beside"];
     let done = f.run(&beside).ok();
-    assert!(done.err.contains("Whole numbers in memory") && done.err.contains("/kernel"), "{}", done.err);
+    assert!(done.out.contains("Whole numbers in memory") && done.out.contains("/kernel"), "{}", done.out);
     assert!(weights(&f, "beside/two.safetensors").iter().all(|(_, w)| w.dtype() == systole_ir::DType::F32));
     f.run(&["evaluate", "beside", "--data-dir=two"]).ok();
     let lora = ["--lora=2", "--set=lora.train=[\"dense\"]", "--epochs=3", "--save-steps=1"];

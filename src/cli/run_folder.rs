@@ -107,6 +107,8 @@ impl Plan {
 /// How the file with the model of the best epoch ends, and that with the last one's.
 pub(crate) const BEST: &str = ".best.safetensors";
 pub(crate) const LAST: &str = ".safetensors";
+/// Where adapters are kept apart from the model that they are merged into: no model of its own.
+pub(crate) const ADAPTERS: &str = "adapters.safetensors";
 
 /// The model file that a name on the command line means: of a run's folder the best model, or else the last.
 ///
@@ -119,7 +121,7 @@ pub(crate) fn model_file(name: &str) -> Result<String> {
     }
     let entries = std::fs::read_dir(folder).map_err(|e| Error::io("cannot look into", folder, e))?;
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let models: Vec<String> = names.filter(|n| n.ends_with(LAST)).collect();
+    let models: Vec<String> = names.filter(|n| n.ends_with(LAST) && n != ADAPTERS).collect();
     let stem = |n: &String| n.strip_suffix(BEST).or(n.strip_suffix(LAST)).unwrap_or_default().to_string();
     let stems: BTreeSet<String> = models.iter().map(stem).collect();
     let path = |file: &String| folder.join(file).display().to_string();

@@ -455,9 +455,6 @@ pub(crate) struct Folder {
     example: PathBuf,
 }
 
-/// Where adapters are kept apart from the model that they are merged into.
-const ADAPTERS: &str = "adapters.safetensors";
-
 impl Folder {
     /// Before training, so that a folder that cannot be made costs no hours.
     pub(crate) fn make(folder: PathBuf, dataset: &str) -> Result<Folder> {
@@ -524,7 +521,7 @@ impl Folder {
             )
         })?;
         if model.has_adapters() {
-            model.save_adapters(self.folder.join(ADAPTERS))?;
+            model.save_adapters(self.folder.join(run_folder::ADAPTERS))?;
         }
         if self.leads
             && let Err(e) = self.save_example(data)
