@@ -200,3 +200,42 @@ fn variances_by_samples_are_exact_far_from_zero() {
         assert!(error(&got[0]) < 1e-5 && error(&want[0]) < 1e-5, "{got:?} {want:?} {exact}");
     }
 }
+
+/// As JAX hands constants to a loop: states that are results as they were. Their slices and transposes are made once.
+#[test]
+fn states_that_never_change_are_captured_and_moved_before_the_loop() {
+    let text = r#"module @m { func.func public @main(%x: tensor<3x4xf32>, %w: tensor<5x4xf32>) -> (tensor<3x4xf32>, tensor<3x5xf32>, tensor<i32>) {
+  %zero = "stablehlo.constant"() <{value = dense<0> : tensor<i32>}> : () -> tensor<i32>
+  %y = "stablehlo.constant"() <{value = dense<0.5> : tensor<3x5xf32>}> : () -> tensor<3x5xf32>
+  %0:4 = "stablehlo.while"(%x, %zero, %w, %y) ({
+  ^bb0(%a: tensor<3x4xf32>, %i: tensor<i32>, %b: tensor<5x4xf32>, %c: tensor<3x5xf32>):
+    %n = "stablehlo.constant"() <{value = dense<3> : tensor<i32>}> : () -> tensor<i32>
+    %t = "stablehlo.compare"(%i, %n) <{comparison_direction = #stablehlo<comparison_direction LT>, compare_type = #stablehlo<comparison_type SIGNED>}> : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    "stablehlo.return"(%t) : (tensor<i1>) -> ()
+  }, {
+  ^bb0(%a: tensor<3x4xf32>, %i: tensor<i32>, %b: tensor<5x4xf32>, %c: tensor<3x5xf32>):
+    %one = "stablehlo.constant"() <{value = dense<1> : tensor<i32>}> : () -> tensor<i32>
+    %next = "stablehlo.add"(%i, %one) : (tensor<i32>, tensor<i32>) -> tensor<i32>
+    %part = "stablehlo.slice"(%b) <{start_indices = array<i64: 0, 0>, limit_indices = array<i64: 4, 4>, strides = array<i64: 1, 1>}> : (tensor<5x4xf32>) -> tensor<4x4xf32>
+    %turned = "stablehlo.transpose"(%part) <{permutation = array<i64: 1, 0>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+    %d = "stablehlo.dot_general"(%a, %turned) <{dot_dimension_numbers = #stablehlo.dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [0]>}> : (tensor<3x4xf32>, tensor<4x4xf32>) -> tensor<3x4xf32>
+    %all = "stablehlo.dot_general"(%d, %b) <{dot_dimension_numbers = #stablehlo.dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1]>}> : (tensor<3x4xf32>, tensor<5x4xf32>) -> tensor<3x5xf32>
+    %sum = "stablehlo.add"(%all, %c) : (tensor<3x5xf32>, tensor<3x5xf32>) -> tensor<3x5xf32>
+    "stablehlo.return"(%a, %next, %b, %sum) : (tensor<3x4xf32>, tensor<i32>, tensor<5x4xf32>, tensor<3x5xf32>) -> ()
+  }) : (tensor<3x4xf32>, tensor<i32>, tensor<5x4xf32>, tensor<3x5xf32>) -> (tensor<3x4xf32>, tensor<i32>, tensor<5x4xf32>, tensor<3x5xf32>)
+  return %0#0, %0#3, %0#1 : tensor<3x4xf32>, tensor<3x5xf32>, tensor<i32>
+} }"#;
+    let graph = systole_ir::text::parse(text).unwrap_or_else(|e| panic!("{e}"));
+    let numbers = |shape: [usize; 2]| {
+        let all: Vec<f32> = (0..shape[0] * shape[1]).map(|i| i as f32 * 0.25 - 2.0).collect();
+        Literal::from_slice(shape, &all).unwrap()
+    };
+    check(&graph, &[numbers([3, 4]), numbers([5, 4])], "a loop of constants");
+    let after = optimize(&graph).unwrap().0;
+    let node = after.nodes.iter().find(|n| matches!(n.op, Op::While(_))).expect("a loop");
+    let Op::While(w) = &node.op else { unreachable!() };
+    // x, w and what is moved of it; the counter and the sum are states.
+    assert_eq!((w.captures, node.inputs.len()), (3, 5));
+    let moving = |op: &Op| matches!(op, Op::Slice(_) | Op::Transpose(_));
+    assert_eq!((count(&w.body, moving), count(&after, |op| matches!(op, Op::Slice(_)))), (0, 1));
+}

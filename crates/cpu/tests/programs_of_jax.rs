@@ -210,6 +210,11 @@ fn the_first_of_sorted_lines_are_those_of_the_sort() {
             let one = format!("{}return %s1 : tensor<{out}xi32>", slice(1, limits, "i32", out));
             check(&sort_along(dim, comparator, &one), &[x.clone(), places.clone()]);
         }
+        // Lines of another shape are other lines.
+        let reshaped = "%r = \"stablehlo.reshape\"(%0#1) : (tensor<4x600xi32>) -> tensor<600x4xi32>\n\
+             %s = \"stablehlo.slice\"(%r) <{start_indices = array<i64: 0, 0>, limit_indices = array<i64: 600, 1>, strides = array<i64: 1, 1>}> : (tensor<600x4xi32>) -> tensor<600x1xi32>\n\
+             return %s : tensor<600x1xi32>";
+        check(&sort_along(1, comparator, reshaped), &[x.clone(), places.clone()]);
         // What is read elsewhere too is sorted whole.
         let whole = format!(
             "{}return %s0, %0#1 : tensor<4x8xf32>, tensor<4x600xi32>",

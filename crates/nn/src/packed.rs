@@ -5,7 +5,7 @@ use crate::file::ModelFile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, Tensor, TensorType};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, Tensor, TensorType, bug};
 use systole_runtime::Buffer;
 
 /// Smaller weights stay floats.
@@ -322,9 +322,10 @@ impl Held {
     /// The weight as floats: `→ f32[shape]`, made when something first reads it.
     pub(crate) fn buffer(self) -> Buffer {
         let ty = TensorType::new(DType::F32, self.packing.shape());
-        let of = ty.clone();
-        // The arrays were checked.
-        let make = move |held: &Held| held.floats().unwrap_or_else(|_| Literal::zeros(of.clone()));
+        let make = |held: &Held| match held.floats() {
+            Ok(floats) => floats,
+            Err(e) => bug!("arrays that were checked cannot be unpacked: {e}"),
+        };
         Buffer::lazy_of(ty, Arc::new(self), make)
     }
 

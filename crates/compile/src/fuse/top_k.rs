@@ -27,7 +27,7 @@ fn slices_of(steps: &Steps<'_>, at: usize) -> Option<(usize, Vec<(usize, usize)>
             return None;
         }
         for reader in steps.readers(slot) {
-            let k = first_of_lines(steps.step(reader)?, step)?;
+            let k = first_of_lines(steps.step(reader)?, step, x)?;
             if *count.get_or_insert(k) != k {
                 return None;
             }
@@ -37,15 +37,19 @@ fn slices_of(steps: &Steps<'_>, at: usize) -> Option<(usize, Vec<(usize, usize)>
     Some((count?, found))
 }
 
-/// The k of a slice that takes the first k elements of each sorted line, and all lines.
-fn first_of_lines(slice: &Step, sort: &Step) -> Option<usize> {
+/// The k of a slice that takes the first k elements of each sorted line of result `x`, and all lines.
+fn first_of_lines(slice: &Step, sort: &Step, x: usize) -> Option<usize> {
     let (Kernel::Op { op: Op::Slice(s), bias: false }, Kernel::Op { op: Op::Sort(by), .. }) =
         (&slice.kernel, &sort.kernel)
     else {
         return None;
     };
     let (from, to) = (slice.input_types.first()?, slice.output_types.first()?);
-    let whole = (0..from.rank()).all(|d| d == by.dim || s.limit[d] - s.start[d] == from.shape[d]);
-    let fits = whole && s.start.iter().all(|&i| i == 0) && s.strides.iter().all(|&i| i == 1);
+    let whole = (0..from.rank()).all(|d| d == by.dim || s.limit[d] == from.shape[d]);
+    // A reshape is no step: the slice may be of other lines.
+    let fits = *from == sort.output_types[x]
+        && whole
+        && s.start.iter().all(|&i| i == 0)
+        && s.strides.iter().all(|&i| i == 1);
     (fits && from.rank() == to.rank()).then(|| to.shape[by.dim])
 }

@@ -1,9 +1,10 @@
-//! What a loop moves anew in every trip though it never changes: slices, transposes, reversals and conversions of what the
-//! loop captures are made once, before it. No number changes by it.
+//! What never changes in a loop. States that every trip hands on as they are become captures, which are not copied; that is how
+//! other systems hand constants to a loop. Slices, transposes, reversals and conversions of captures are made once, before
+//! the loop. No number changes by it.
 
 use super::rewrite::{Rewriter, Values, rebuild};
 use smallvec::{SmallVec, smallvec};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use systole_ir::op::{Parameter, While};
 use systole_ir::{Graph, Node, Op, TensorType, ValueId};
@@ -12,9 +13,18 @@ use systole_ir::{Graph, Node, Op, TensorType, ValueId};
 pub fn run(graph: &Graph) -> Graph {
     rebuild(graph, |g, _, node, inputs| {
         let Op::While(w) = &node.op else { return None };
-        let found = invariants(&w.body, w.captures);
-        (!found.is_empty()).then(|| hoisted(g, w, &found, inputs, node))
+        let kept = unchanged(w);
+        let moved = moved(&w.body, |p| p < w.captures || kept.contains(&p));
+        // A loop of such states alone never ends, or never begins.
+        let fits = kept.len() + w.captures < inputs.len() && (!kept.is_empty() || !moved.is_empty());
+        fits.then(|| rewritten(g, w, &kept, &moved, inputs, node))
     })
+}
+
+/// Parameters of the states that are handed on as they are.
+fn unchanged(w: &While) -> Vec<usize> {
+    let states = w.captures..w.body.params.len();
+    states.filter(|&p| w.body.results.get(p - w.captures) == Some(&w.body.params[p])).collect()
 }
 
 /// Whether the op only moves or converts elements, and so costs a copy.
@@ -23,11 +33,11 @@ fn moves(op: &Op) -> bool {
 }
 
 /// Values of a body that are moved captures, are read by what changes, and are no larger than what they are made of.
-fn invariants(body: &Graph, captures: usize) -> Vec<ValueId> {
+fn moved(body: &Graph, is_capture: impl Fn(usize) -> bool) -> Vec<ValueId> {
     let mut same = vec![false; body.nodes.len()];
     for (i, node) in body.nodes.iter().enumerate() {
         same[i] = match &node.op {
-            Op::Parameter(p) => p.index < captures,
+            Op::Parameter(p) => is_capture(p.index),
             Op::Reshape(_) => same[node.inputs[0].index()],
             op => moves(op) && node.inputs.iter().all(|v| same[v.index()]),
         };
@@ -49,23 +59,41 @@ fn invariants(body: &Graph, captures: usize) -> Vec<ValueId> {
     found
 }
 
-/// The loop with these values as captures of their own.
-fn hoisted(g: &mut Rewriter, w: &While, found: &[ValueId], inputs: &[ValueId], node: &Node) -> Values {
-    let made: Vec<ValueId> = found.iter().map(|&v| outside(g, &w.body, v, inputs)).collect();
-    let types: Vec<TensorType> = made.iter().map(|&v| g.ty(v).clone()).collect();
-    let places: HashMap<ValueId, usize> =
-        found.iter().enumerate().map(|(i, &v)| (v, w.captures + i)).collect();
-    let (captures, states) = inputs.split_at(w.captures);
-    let all: Vec<ValueId> = captures.iter().chain(&made).chain(states).copied().collect();
+/// The loop with the states `kept` and the values `moved` as captures.
+fn rewritten(
+    g: &mut Rewriter,
+    w: &While,
+    kept: &[usize],
+    moved: &[ValueId],
+    inputs: &[ValueId],
+    node: &Node,
+) -> Values {
+    let made: Vec<ValueId> = moved.iter().map(|&v| outside(g, &w.body, v, inputs)).collect();
+    let captures: Vec<usize> = (0..w.captures).chain(kept.iter().copied()).collect();
+    let states: Vec<usize> = (w.captures..inputs.len()).filter(|p| !kept.contains(p)).collect();
+    let given = |all: &[usize]| all.iter().map(|&p| inputs[p]).collect::<Vec<_>>();
+    let operands = [given(&captures), made.clone(), given(&states)].concat();
+    // What each parameter stands for: in the condition, nothing reads what is moved.
+    let of = |body: &Graph, inside: bool| {
+        let old = |p: &usize| (body.ty(body.params[*p]).clone(), Some(body.params[*p]));
+        let new = made.iter().zip(moved).map(|(&v, &from)| (g.ty(v).clone(), inside.then_some(from)));
+        captures.iter().map(old).chain(new).chain(states.iter().map(old)).collect::<Vec<_>>()
+    };
+    let results = states.iter().map(|p| w.body.results[p - w.captures]).collect::<Vec<_>>();
+    let (cond, body) = (of(&w.cond, false), of(&w.body, true));
     let new = While {
-        captures: w.captures + found.len(),
-        cond: Arc::new(with_captures(&w.cond, w.captures, &types, &HashMap::new())),
-        body: Arc::new(with_captures(&w.body, w.captures, &types, &places)),
+        captures: captures.len() + made.len(),
+        cond: Arc::new(with_parameters(&w.cond, &cond, &w.cond.results)),
+        body: Arc::new(with_parameters(&w.body, &body, &results)),
         recorded: None,
         ..w.clone()
     };
-    let first = g.push(new, &all, node);
-    (0..node.outs.len()).map(|k| ValueId { node: first.node, out: k as u32 }).collect()
+    let first = g.push(new, &operands, node);
+    let result = |p: usize| match states.iter().position(|&state| state == p) {
+        Some(k) => ValueId { node: first.node, out: k as u32 },
+        None => inputs[p],
+    };
+    (w.captures..inputs.len()).map(result).collect()
 }
 
 /// A value of the body, made of what is captured.
@@ -78,52 +106,35 @@ fn outside(g: &mut Rewriter, body: &Graph, v: ValueId, inputs: &[ValueId]) -> Va
     g.push(Op::clone(&node.op), &given, &Node { scope: 0, ..node.clone() })
 }
 
-/// A body with more parameters behind those of its captures, which stand for the values at `places`.
-fn with_captures(
-    body: &Graph,
-    captures: usize,
-    types: &[TensorType],
-    places: &HashMap<ValueId, usize>,
-) -> Graph {
-    let count = body.params.len();
-    let mut nodes: Vec<Node> = Vec::with_capacity(body.nodes.len() + types.len());
-    let parameter = |index: usize, ty: &TensorType| Node {
+/// A body with other parameters, each in place of a value that it had, and other results.
+fn with_parameters(body: &Graph, parameters: &[(TensorType, Option<ValueId>)], results: &[ValueId]) -> Graph {
+    let parameter = |(index, (ty, _)): (usize, &(TensorType, Option<ValueId>))| Node {
         op: Parameter { index, ty: ty.clone() }.into(),
         inputs: smallvec![],
         outs: smallvec![ty.clone()],
         loc: None,
         scope: 0,
     };
-    let old = |v: &ValueId| body.ty(*v).clone();
-    let kept = body.params[..captures].iter().map(old);
-    let all = kept.chain(types.iter().cloned()).chain(body.params[captures..].iter().map(old));
-    nodes.extend(all.enumerate().map(|(i, ty)| parameter(i, &ty)));
-    let mut map: HashMap<ValueId, ValueId> = HashMap::new();
-    for (i, &v) in body.params.iter().enumerate() {
-        let at = if i < captures { i } else { i + types.len() };
-        map.insert(v, ValueId::new(at, 0));
-    }
+    let mut nodes: Vec<Node> = parameters.iter().enumerate().map(parameter).collect();
+    let places = parameters.iter().enumerate().filter_map(|(i, (_, v))| Some(((*v)?, ValueId::new(i, 0))));
+    let mut map: HashMap<ValueId, ValueId> = places.collect();
+    let replaced: HashSet<ValueId> = map.keys().copied().collect();
     for (i, node) in body.nodes.iter().enumerate() {
-        if matches!(node.op, Op::Parameter(_)) {
+        // Of one result, as all that is replaced has.
+        if replaced.contains(&ValueId::new(i, 0)) {
             continue;
         }
-        let inputs = node.inputs.iter().map(|v| map[v]).collect();
         for out in 0..node.outs.len() {
-            let v = ValueId::new(i, out);
-            let place = places.get(&v).map_or(ValueId::new(nodes.len(), out), |&p| ValueId::new(p, 0));
-            map.insert(v, place);
+            map.insert(ValueId::new(i, out), ValueId::new(nodes.len(), out));
         }
-        nodes.push(Node { inputs, ..node.clone() });
+        nodes.push(Node { inputs: node.inputs.iter().map(|v| map[v]).collect(), ..node.clone() });
     }
-    let names = (0..types.len()).map(|i| format!("moved{i}"));
-    let mut param_names: Vec<String> = body.param_names.clone();
-    param_names.splice(captures.min(param_names.len())..captures.min(param_names.len()), names);
-    Graph {
+    super::prune::run(&Graph {
         name: body.name.clone(),
-        params: (0..count + types.len()).map(|i| ValueId::new(i, 0)).collect(),
-        param_names,
-        results: body.results.iter().map(|v| map[v]).collect(),
+        params: (0..parameters.len()).map(|i| ValueId::new(i, 0)).collect(),
+        param_names: (0..parameters.len()).map(|i| format!("v{i}")).collect(),
+        results: results.iter().map(|v| map[v]).collect(),
         scopes: body.scopes.clone(),
         nodes,
-    }
+    })
 }

@@ -70,7 +70,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "loops", doc: "sums of all trips of a loop after it", run: super::loops::run, exact: true },
     Pass {
         name: "invariants",
-        doc: "what a loop moves anew in every trip before it",
+        doc: "states of a loop that never change as captures, and what it moves of them before it",
         run: super::invariants::run,
         exact: true,
     },

@@ -5,6 +5,7 @@
 
 use super::form::{Context, Form};
 use crate::site::Site;
+use systole_base::bug;
 use systole_cpu::Team;
 use systole_cpu::int8::{Output, Product, Scale, Unit, in_chunks};
 use systole_tflite::{Field, quantize_multiplier};
@@ -56,8 +57,7 @@ impl BatchMatmul {
     /// One product on this thread.
     fn one(&self, a: &[i8], b: &[i8], y: &mut [i8]) {
         let Some(product) = self.product(&self.columns(b)) else {
-            // Its numbers are at most those for which one was made when the form was chosen.
-            return;
+            bug!("a product whose numbers are at most those that it was chosen for cannot be made")
         };
         let team = Team::new(1);
         if self.terms == 1 {
