@@ -13,9 +13,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use systole::devices::find_plugin;
-use systole::ir::{DType, GraphBuilder, Literal, TensorType};
-use systole::pjrt::{Client, Input, Platform, Plugin, Value as OptionValue, program_text};
-use systole::runtime::DeviceData;
+use systole::ir::{DType, GraphBuilder, Literal, Scalar, TensorType};
+use systole::pjrt::{Client, Input, PjrtBackend, Platform, Plugin, Value as OptionValue, program_text};
+use systole::runtime::{Arg, Backend, Buffer, CompileOptions, DeviceData};
 
 fn plugin(test: &str) -> Option<PathBuf> {
     let found = find_plugin(Platform::Xla, None).plugin().map(|place| place.path.clone());
@@ -185,6 +185,10 @@ fn more_devices_are_asked_for() {
     // What fails before a plugin is loaded has nothing to do with what it would have written.
     let before = r.run(&["evaluate", "none.safetensors", "--device=xla"]).fails(1, &["none.safetensors"]);
     assert!(!before.err.contains("warnings"), "{}", before.err);
+    // Options of `--devices` are for what they name.
+    r.folder.write("p.mlir", "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {\n  %y = stablehlo.add %x, %x : tensor<2xf32>\n  return %y : tensor<2xf32>\n}\n");
+    let checked = r.run(&["check", "p.mlir", "--devices=xla,cpu", "--plugin-option=cpu_device_count=2"]).ok();
+    assert!(checked.out.contains("xla and cpu agree"), "{}", checked.out);
     let shown = r.run(&["devices", "--json"]).ok().json();
     assert_eq!(shown[0]["xla_plugin"], r.plugin.display().to_string(), "{shown}");
 }
@@ -196,6 +200,10 @@ fn options_without_a_plugin_are_refused() {
     usage(&["train", "glyphs", "--plugin-option=a=1"], &["--plugin-option a=1", "--device"]);
     usage(&["train", "glyphs", "--device=cpu", "--plugin-option=a=1"], &["cpu is behind no plugin"]);
     usage(&["train", "glyphs", "--device=xla", "--plugin-option=a"], &["KEY=VALUE"]);
+    usage(
+        &["check", "p.mlir", "--devices=cpu,ref", "--plugin-option=a=1"],
+        &["cpu and ref are behind no plugin"],
+    );
     usage(&["setup", "xla-cpu", "--version=0.0.1"], &["hash", "--version"]);
     // Without the variables by which one is found.
     let mut bare = f.command(&["train", "glyphs", "--device=xla", "--epochs=1", "--steps-per-epoch=1"]);
@@ -283,4 +291,36 @@ fn donation_keeps_memory_flat_over_a_thousand_steps() {
     let grown = resident().saturating_sub(before);
     assert!(grown < 64 * N, "{} MiB more after 1,000 steps with arrays of 4 MiB", grown >> 20);
     assert!(x.to_literal(&ty).unwrap().to_f32s().iter().all(|v| *v == 1000.0));
+}
+
+/// What is given to every run, as weights of a loaded model are, is copied to the device once; what comes after it is another.
+#[test]
+fn arrays_of_the_host_that_are_given_again_are_those_that_they_are() {
+    let Some(file) = plugin("arrays_of_the_host_that_are_given_again_are_those_that_they_are") else {
+        return;
+    };
+    let plugin = Plugin::load(&file).unwrap();
+    let client = Client::open(&plugin, &[("cpu_device_count", OptionValue::Int(1))]).unwrap();
+    let backend = PjrtBackend::new("xla", client);
+    let g = GraphBuilder::new("sum");
+    let ty = TensorType::new(DType::F32, [1 << 18]);
+    let (w, x) = (g.parameter(ty.clone(), "w"), g.parameter(ty.clone(), "x"));
+    // Both may be written to, as a step's arguments are.
+    let options = CompileOptions { donated: vec![0, 1], ..CompileOptions::default() };
+    let program = backend.compile(&g.finish(&[&w + &x]).unwrap(), &options).unwrap();
+    let splat = |v: f64| Buffer::from(Literal::splat(ty.clone(), Scalar::Float(v)));
+    for weight in [1.0, 2.0, 3.0] {
+        // Freed after three runs: the next may lie where this one lay.
+        let w = splat(weight);
+        for step in 0..3 {
+            let x = splat(10.0 * f64::from(step));
+            let y = program.run(vec![Arg::Donate(w.clone()), Arg::Donate(x)]).unwrap().remove(0);
+            let y = y.to_literal().unwrap().to_f32s();
+            assert!(
+                y.iter().all(|v| f64::from(*v) == weight + 10.0 * f64::from(step)),
+                "{weight}, {step}: {}",
+                y[0]
+            );
+        }
+    }
 }

@@ -110,6 +110,10 @@ pub(crate) fn quietly<T>(f: impl FnOnce() -> T) -> T {
 }
 
 impl Run for CheckArgs {
+    fn own_devices(&self) -> Option<&str> {
+        self.pair.devices.as_deref()
+    }
+
     fn run(self, common: &Common, screen: &Screen) -> Outcome {
         let program = self.pair.inputs.open(&self.program)?;
         let pair = self.pair.open(common)?;

@@ -32,6 +32,12 @@ macro_rules! commands {
                 }
             }
 
+            fn own_devices(&self) -> Option<&str> {
+                match self {
+                    $(Command::$name(args) => args.own_devices(),)*
+                }
+            }
+
             fn writes_its_own_trace(&self) -> bool {
                 match self {
                     $(Command::$name(args) => args.writes_its_own_trace(),)*

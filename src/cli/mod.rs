@@ -120,7 +120,7 @@ pub fn main() -> ExitCode {
         suggest::with_suggestion(e, command(), &args).exit()
     });
     root::set(command);
-    plugins::quieten(&cli.common);
+    plugins::quieten(&cli.common, cli.command.own_devices());
     let shows_warnings = plugins::shows_warnings(&cli.common);
     let screen = Screen::new(cli.common.json, cli.common.quiet, cli.common.verbose > 0);
     // A panic has printed its message; it must not end in an undocumented exit code.
@@ -137,7 +137,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli, screen: &Screen) -> Outcome {
-    start(&cli.common)?;
+    start(&cli.common, cli.command.own_devices())?;
     let flame = cli.common.flame.clone();
     let traced = cli.common.trace.as_ref().filter(|_| !cli.command.writes_its_own_trace());
     if let Some(path) = traced {
@@ -152,7 +152,7 @@ fn run(cli: Cli, screen: &Screen) -> Outcome {
     Ok(code)
 }
 
-fn start(common: &Common) -> Result<(), Failure> {
+fn start(common: &Common, own_devices: Option<&str>) -> Result<(), Failure> {
     for knob in [variables::LOG, variables::THREADS, variables::GRACE, variables::PARANOID] {
         knob.number().map_err(Failure::usage)?;
     }
@@ -169,7 +169,7 @@ fn start(common: &Common) -> Result<(), Failure> {
             variables::override_value(variables::PJRT_PLUGIN, plugin);
         }
     }
-    plugins::set_options(common).map_err(Failure::usage)?;
+    plugins::set_options(common, own_devices).map_err(Failure::usage)?;
     if let Some(what) = common.profile {
         variables::override_value(variables::PROFILE, what.name());
     }

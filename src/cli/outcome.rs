@@ -16,6 +16,11 @@ pub(crate) trait Run {
         false
     }
 
+    /// Devices that its own options name, beside `--device`, with commas between them.
+    fn own_devices(&self) -> Option<&str> {
+        None
+    }
+
     /// Whether `--trace` is written by the command, and not by this process for its own threads.
     fn writes_its_own_trace(&self) -> bool {
         self.starts_children()

@@ -16,20 +16,26 @@ const ERRORS: &str = "2";
 /// The level of our own log from which on plugins write what they like.
 const SHOWN_FROM: usize = 2;
 
-/// The device that was asked for, without a plugin's file.
-fn device(common: &Common) -> String {
-    let name = common.device.clone().unwrap_or_else(|| knobs::BACKEND.get());
-    name.split(':').next().unwrap_or_default().to_string()
+/// The devices that were asked for, without a plugin's file: those of the command's own options, else that of `--device`.
+fn devices(common: &Common, own: Option<&str>) -> Vec<String> {
+    let usual = || common.device.clone().unwrap_or_else(|| knobs::BACKEND.get());
+    let named = own.map_or_else(usual, str::to_string);
+    let bare = |name: &str| name.trim().split(':').next().unwrap_or_default().to_string();
+    named.split(',').map(bare).collect()
 }
 
 /// Passes the options on, after those of the environment.
-pub(crate) fn set_options(common: &Common) -> Result<()> {
+pub(crate) fn set_options(common: &Common, own: Option<&str>) -> Result<()> {
     let Some(first) = common.plugin_options.first() else { return Ok(()) };
-    let device = device(common);
-    if !BEHIND_PLUGINS.contains(&device.as_str()) {
+    let devices = devices(common, own);
+    if !devices.iter().any(|d| BEHIND_PLUGINS.contains(&d.as_str())) {
+        let device = devices.join(" and ");
         let what = match device.as_str() {
             "auto" => "the option is for a plugin, and no device behind one is named".into(),
-            _ => format!("{device} is behind no plugin that takes options"),
+            _ => match devices.len() {
+                1 => format!("{device} is behind no plugin that takes options"),
+                _ => format!("{device} are behind no plugin that takes options"),
+            },
         };
         let e = Error::new(ErrorKind::Config, what);
         return Err(e
@@ -46,8 +52,9 @@ pub(crate) fn set_options(common: &Common) -> Result<()> {
 
 /// Starts this program again with XLA's warnings off, where a plugin will be loaded and the user has not said how much it
 /// may write: XLA reads that while it is loaded, and a running program cannot safely change its environment.
-pub(crate) fn quieten(common: &Common) {
-    if env::var_os(XLA_LEVEL).is_some() || shows_warnings(common) || !will_load(&device(common)) {
+pub(crate) fn quieten(common: &Common, own: Option<&str>) {
+    let loads = || devices(common, own).iter().any(|device| will_load(device));
+    if env::var_os(XLA_LEVEL).is_some() || shows_warnings(common) || !loads() {
         return;
     }
     let Ok(program) = env::current_exe() else { return };

@@ -35,6 +35,10 @@ pub(crate) struct ShrinkArgs {
 const SEEDS: u64 = 4;
 
 impl Run for ShrinkArgs {
+    fn own_devices(&self) -> Option<&str> {
+        self.pair.devices.as_deref()
+    }
+
     fn run(self, common: &Common, screen: &Screen) -> Outcome {
         let program = self.pair.inputs.open(&self.program)?;
         let pair = self.pair.open(common)?;

@@ -5,15 +5,16 @@ use crate::options::of_gpus;
 use crate::profile::Watch;
 use crate::program::{located_text, program_text, spread_text};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 use systole_ir::{
     Graph, GraphBuilder, Literal, Mesh, Result, ResultExt, Shape, Sharding, Spread, TensorType, cost, interp,
 };
 use systole_runtime::{
-    Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Hosts, Pieces, Report,
-    pieces::split,
+    Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId, DeviceInfo, Executable, Hosts, Pieces,
+    Report, pieces::split,
 };
 
 /// A client's devices. Programs run on the first that is this process's, and those that are split on the first of their
@@ -151,9 +152,10 @@ impl Backend for PjrtBackend {
         graph.verify()?;
         let place = || format!("compiling {} for {}", named(&options.label), self.name);
         let watch = Watch::of(&options.label);
+        let said = self.client.as_it_is_right(graph).at(place)?;
         let text = match &watch {
-            Some(watch) => located_text(graph, watch.module(), &options.donated, None),
-            None => program_text(graph, &options.donated),
+            Some(watch) => located_text(&said, watch.module(), &options.donated, None),
+            None => program_text(&said, &options.donated),
         };
         let loaded = self.client.compile(&text, self.client.local().start).at(place)?;
         let report = report(graph, start, &loaded);
@@ -163,6 +165,7 @@ impl Backend for PjrtBackend {
             client: self.client.clone(),
             loaded,
             watch,
+            copies: Mutex::default(),
             params,
             results,
             report,
@@ -195,12 +198,47 @@ fn report(graph: &Graph, began: Instant, loaded: &Loaded) -> Report {
     Report { compile_ms, flops: cost::cost(graph).flops, peak_bytes, ..Report::default() }
 }
 
+/// Where an argument is for a run.
+enum AtDevice {
+    Itself,
+    /// For this run alone.
+    Copy(Array),
+    Kept(Arc<Array>),
+}
+
+/// Copies of arrays of the host that more than one run was given, as weights of a model that was loaded are, by where
+/// the array lies there. They go when it goes.
+#[derive(Default)]
+struct Copies(HashMap<usize, (Weak<dyn DeviceData>, Option<Arc<Array>>)>);
+
+impl Copies {
+    /// The second run that is given an array has it copied to stay. Dead entries must be gone: others may lie there now.
+    fn of(&mut self, buffer: &Buffer, copy: impl Fn() -> Result<Array>) -> Result<AtDevice> {
+        let of = buffer.storage();
+        match self.0.entry(of.as_ptr().cast::<()>().addr()) {
+            Entry::Vacant(new) => {
+                new.insert((of, None));
+                copy().map(AtDevice::Copy)
+            }
+            Entry::Occupied(mut known) => {
+                let (_, array) = known.get_mut();
+                let array = match array {
+                    Some(array) => array.clone(),
+                    None => array.insert(Arc::new(copy()?)).clone(),
+                };
+                Ok(AtDevice::Kept(array))
+            }
+        }
+    }
+}
+
 /// A graph compiled for one device.
 struct Program {
     graph: Arc<Graph>,
     client: Client,
     loaded: Loaded,
     watch: Option<Watch>,
+    copies: Mutex<Copies>,
     params: Vec<TensorType>,
     results: Vec<TensorType>,
     report: Report,
@@ -208,10 +246,15 @@ struct Program {
 
 impl Program {
     /// The array at this client: the argument itself, or a copy of it.
-    fn at_device(&self, buffer: &Buffer) -> Result<Option<Array>> {
-        match buffer.data::<Array>() {
-            Some(array) if array.belongs_to(&self.client) => Ok(None),
-            _ => self.client.put(&buffer.to_literal()?, self.client.local().start).map(Some),
+    fn at_device(&self, arg: &Arg<'_>, copies: &mut Copies) -> Result<AtDevice> {
+        let buffer = arg.buffer();
+        if buffer.data::<Array>().is_some_and(|array| array.belongs_to(&self.client)) {
+            return Ok(AtDevice::Itself);
+        }
+        let copy = || self.client.put(&buffer.to_literal()?, self.client.local().start);
+        match matches!(arg, Arg::Donate(_)) && buffer.is_unique() {
+            true => copy().map(AtDevice::Copy),
+            false => copies.of(buffer, copy),
         }
     }
 }
@@ -224,11 +267,15 @@ impl Executable for Program {
     fn run(&self, args: Vec<Arg<'_>>) -> Result<Vec<Buffer>> {
         let types: Vec<&TensorType> = args.iter().map(|a| a.buffer().ty()).collect();
         interp::check_args(&self.graph, &types)?;
-        let copies = args.iter().map(|a| self.at_device(a.buffer())).collect::<Result<Vec<_>>>()?;
-        let inputs = args.iter().zip(&copies).map(|(arg, copy)| match (copy, arg) {
+        let mut kept = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.0.retain(|_, (of, _)| of.strong_count() > 0);
+        let places = args.iter().map(|a| self.at_device(a, &mut kept)).collect::<Result<Vec<_>>>()?;
+        drop(kept);
+        let inputs = args.iter().zip(&places).map(|(arg, place)| match place {
             // A copy is ours to give away.
-            (Some(copy), _) => Input::Donated(copy),
-            (None, arg) => {
+            AtDevice::Copy(copy) => Input::Donated(copy),
+            AtDevice::Kept(copy) => Input::Kept(copy),
+            AtDevice::Itself => {
                 let Some(array) = arg.buffer().data::<Array>() else {
                     systole_ir::bug!("an argument without a copy is at the device")
                 };
@@ -280,9 +327,10 @@ impl Split {
         let results = types.into_iter().zip(&spread.results);
         let results =
             results.map(|(ty, s)| Ok((s.local(&mesh, &ty)?, ty, s.clone()))).collect::<Result<_>>()?;
+        let said = client.as_it_is_right(graph)?;
         let text = match &watch {
-            Some(watch) => located_text(graph, watch.module(), donated, Some(spread)),
-            None => spread_text(graph, donated, spread),
+            Some(watch) => located_text(&said, watch.module(), donated, Some(spread)),
+            None => spread_text(&said, donated, spread),
         };
         let loaded = client.compile_parts(&text, mesh.devices())?;
         let report = report(graph, start, &loaded);

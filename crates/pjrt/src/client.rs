@@ -4,16 +4,18 @@
 //! the work is done; what fails later is an error of the next run, or of reading a result.
 
 use crate::cache::{CompileCache, build};
+use crate::mended::mended;
 use crate::options::{Placement, deterministic_flags, of_gpus};
 use crate::plugin::{Named, Plugin, Value, program, slice, text};
 use crate::profile;
 use crate::sys::{self, Args, Object};
 use crate::topology::{Compiled, describe};
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-use systole_ir::{Error, ErrorKind, Literal, Result, TensorType, knobs};
+use systole_ir::{Error, ErrorKind, Graph, Literal, Result, TensorType, knobs};
 use systole_runtime::{DeviceData, ReadyEvent, STEPS_IN_FLIGHT};
 
 /// Options for the number of devices, of plugins that make as many as they are asked for; by the plugin's platform.
@@ -207,6 +209,11 @@ impl Client {
             return Err(Error::new(ErrorKind::Config, what).hint("choose a smaller mesh"));
         }
         self.compile_for(text, &ids)
+    }
+
+    /// The graph as this platform's compiler gets it right.
+    pub(crate) fn as_it_is_right<'g>(&self, graph: &'g Graph) -> Result<Cow<'g, Graph>> {
+        if of_gpus(&self.platform()?.0) { mended(graph) } else { Ok(Cow::Borrowed(graph)) }
     }
 
     /// One part of the program for each of these devices.

@@ -15,6 +15,7 @@ mod compiler_process;
 mod discover;
 mod located;
 mod machine;
+mod mended;
 mod options;
 mod plugin;
 mod profile;

@@ -3,7 +3,7 @@
 use crate::ReadyEvent;
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use systole_ir::{DType, Literal, Result, TensorType};
 
 /// A backend's storage of one array.
@@ -122,6 +122,11 @@ impl Buffer {
     /// True when no clone shares the storage: then it may be donated.
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.data) == 1
+    }
+
+    /// Which storage it is, without keeping it: the same as long as somebody has the array.
+    pub fn storage(&self) -> Weak<dyn DeviceData> {
+        Arc::downgrade(&self.data)
     }
 
     /// The storage, when it is of type `T`.

@@ -1,0 +1,211 @@
+//! Programs said so that XLA's compiler for GPUs gets them right: what it computes wrongly is written otherwise, with the same
+//! meaning. Seen with `jax-cuda13-pjrt` 0.11.2 on an H100 (docs/results/gpu.md).
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use systole_ir::op::{Binary, Case, Convert, Op, Scatter, While};
+use systole_ir::{DType, Graph, GraphBuilder, Literal, Node, Result, Tensor, TensorType, ValueId};
+
+/// The graph, its bodies of loops and branches included, with
+/// - scatters whose updates outside the operand stay outside also where places are counted in one number, as
+///   `xla_gpu_deterministic_ops` does: there `[0, 7]` of `[4, 5]` is a place in the next row,
+/// - sums of truth values as `or`: they wrapped around,
+/// - products of `i8` in `i32` whose sizes no tensor core takes from converted factors: they were twice too large, or did not compile.
+pub(crate) fn mended(graph: &Graph) -> Result<Cow<'_, Graph>> {
+    if !graph.nodes.iter().any(needs) {
+        return Ok(Cow::Borrowed(graph));
+    }
+    let mut new = Graph { nodes: Vec::with_capacity(graph.nodes.len()), ..graph.clone() };
+    let mut at: Vec<usize> = Vec::with_capacity(graph.nodes.len());
+    let moved = |v: &ValueId, at: &[usize]| ValueId::new(at[v.index()], v.out as usize);
+    for node in &graph.nodes {
+        let mut node = Node { inputs: node.inputs.iter().map(|v| moved(v, &at)).collect(), ..node.clone() };
+        mend(&mut node, &mut new)?;
+        at.push(new.nodes.len());
+        new.nodes.push(node);
+    }
+    new.params = graph.params.iter().map(|v| moved(v, &at)).collect();
+    new.results = graph.results.iter().map(|v| moved(v, &at)).collect();
+    Ok(Cow::Owned(new))
+}
+
+fn needs(node: &Node) -> bool {
+    match &node.op {
+        Op::Scatter(op) => may_leak(op),
+        Op::Binary(Binary::Add) => node.outs[0].dtype == DType::Bool,
+        Op::DotGeneral(op) => op.element_type == DType::I32,
+        Op::While(While { cond, body, .. }) => [cond, body].iter().any(|g| g.nodes.iter().any(needs)),
+        Op::Case(Case { branches }) => branches.iter().any(|g| g.nodes.iter().any(needs)),
+        _ => false,
+    }
+}
+
+/// Whether a place outside could be counted as one inside. Where the outermost dimension alone is indexed, it cannot.
+fn may_leak(op: &Scatter) -> bool {
+    op.scatter_dims_to_operand_dims[..] != [0] || !op.input_batching_dims.is_empty()
+}
+
+fn mend(node: &mut Node, new: &mut Graph) -> Result<()> {
+    let whole = |g: &mut Arc<Graph>| -> Result<()> {
+        if let Cow::Owned(other) = mended(g)? {
+            *g = Arc::new(other);
+        }
+        Ok(())
+    };
+    match &mut node.op {
+        Op::Scatter(op) if may_leak(op) => {
+            let half = node.inputs.len() / 2;
+            let [operand, updates] = [0, half + 1].map(|i| new.ty(node.inputs[i]).clone());
+            let indices = new.ty(node.inputs[half]).clone();
+            let guard = outside_stays_outside(op, [&operand, &indices, &updates])?;
+            node.inputs[half] = splice(&guard, node.inputs[half], node.scope, new);
+        }
+        Op::Binary(op @ Binary::Add) if node.outs[0].dtype == DType::Bool => *op = Binary::Or,
+        Op::DotGeneral(op) if op.element_type == DType::I32 => {
+            for i in 0..2 {
+                let ty = new.ty(node.inputs[i]).clone();
+                if ty.dtype == DType::I8 && is_odd(new, &node.inputs) {
+                    let outs = [ty.with_dtype(DType::I32)].into_iter().collect();
+                    let inputs = [node.inputs[i]].into_iter().collect();
+                    let op = Convert { to: DType::I32 }.into();
+                    node.inputs[i] = ValueId::new(new.nodes.len(), 0);
+                    new.nodes.push(Node { op, inputs, outs, loc: node.loc, scope: node.scope });
+                }
+            }
+        }
+        Op::While(op) => [&mut op.cond, &mut op.body].into_iter().try_for_each(whole)?,
+        Op::Case(op) => op.branches.iter_mut().try_for_each(whole)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Whether a size is no multiple of four, which is what tensor cores take bytes by.
+fn is_odd(new: &Graph, inputs: &[ValueId]) -> bool {
+    inputs.iter().any(|v| new.ty(*v).shape.iter().any(|n| !n.is_multiple_of(4)))
+}
+
+/// Appends a graph of one parameter and one result.
+fn splice(part: &Graph, argument: ValueId, scope: u32, new: &mut Graph) -> ValueId {
+    let mut at = Vec::with_capacity(part.nodes.len());
+    let place = |v: &ValueId, at: &[ValueId]| {
+        ValueId::new(at[v.index()].index(), (at[v.index()].out + v.out) as usize)
+    };
+    for node in &part.nodes {
+        at.push(if matches!(node.op, Op::Parameter(_)) {
+            argument
+        } else {
+            let inputs = node.inputs.iter().map(|v| place(v, &at)).collect();
+            new.nodes.push(Node { inputs, scope, ..node.clone() });
+            ValueId::new(new.nodes.len() - 1, 0)
+        });
+    }
+    place(&part.results[0], &at)
+}
+
+/// `indices → indices`: vectors by which a window is not wholly inside the operand become the operand's sizes, beyond every place.
+fn outside_stays_outside(op: &Scatter, [operand, indices, updates]: [&TensorType; 3]) -> Result<Arc<Graph>> {
+    let g = GraphBuilder::new("guard");
+    let given = g.parameter(indices.clone(), "indices");
+    // Unsigned ones from 2⁶³ on are outside as negative ones are.
+    let x = given.convert(if indices.dtype == DType::I32 { DType::I32 } else { DType::I64 });
+    let kept = |dim: &usize| !op.inserted_window_dims.contains(dim) && !op.input_batching_dims.contains(dim);
+    let windows: Vec<usize> = (0..operand.rank()).filter(kept).collect();
+    let window = |dim: usize| {
+        let k = windows.iter().position(|w| *w == dim);
+        k.map_or(1, |k| updates.shape[op.update_window_dims[k]])
+    };
+    let dims = &op.scatter_dims_to_operand_dims;
+    let sizes = dims.iter().map(|&d| operand.shape[d] as i64).collect::<Vec<_>>();
+    let last = dims.iter().map(|&d| operand.shape[d] as i64 - window(d) as i64).collect::<Vec<_>>();
+    let along = |values: &[i64]| -> Result<Tensor> {
+        let vector = g.constant(Literal::from_slice([values.len()], values)?).convert(x.dtype());
+        Ok(match op.index_vector_dim == indices.rank() {
+            // One index each, without a dimension of its own.
+            true => vector.reshape([]).broadcast_in_dim(&x.shape().clone(), &[]),
+            false => vector.broadcast_in_dim(&x.shape().clone(), &[op.index_vector_dim]),
+        })
+    };
+    let is_off = x.less(&x.zeros_like()).or(&x.greater(&along(&last)?));
+    let is_off = match op.index_vector_dim == indices.rank() {
+        true => is_off,
+        false => {
+            let others: Vec<usize> = (0..indices.rank()).filter(|d| *d != op.index_vector_dim).collect();
+            is_off.any(&[op.index_vector_dim]).broadcast_in_dim(&x.shape().clone(), &others)
+        }
+    };
+    g.finish(&[is_off.select(&along(&sizes)?, &x)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_ir::interp;
+    use systole_ir::op::{Binary, Monoid, TABLE};
+
+    #[test]
+    fn what_is_mended_computes_the_same() {
+        let mut changed = 0;
+        let samples =
+            TABLE.iter().filter(|entry| ["scatter", "dot_general", "while", "case"].contains(&entry.name));
+        for sample in samples.flat_map(|entry| (entry.samples)()) {
+            let other = mended(&sample.graph).unwrap();
+            changed += usize::from(matches!(other, Cow::Owned(_)));
+            other.verify().unwrap_or_else(|e| panic!("{}: {e}", sample.label));
+            for seed in 0..3 {
+                let args = sample.arguments(seed);
+                let args: Vec<&Literal> = args.iter().collect();
+                let [was, is] = [&sample.graph, &*other].map(|g| interp::run(g, &args).unwrap());
+                assert_eq!(was, is, "{}", sample.label);
+            }
+        }
+        assert!(changed > 20, "{changed}");
+    }
+
+    #[test]
+    fn no_vector_of_indices_that_is_outside_counts_as_a_place_inside() {
+        let g = GraphBuilder::new("main");
+        let x = g.parameter(TensorType::new(DType::F32, [4, 5]), "x");
+        let at = g.parameter(TensorType::new(DType::I32, [6, 2]), "at");
+        let u = g.parameter(TensorType::new(DType::F32, [6]), "u");
+        let op = Scatter {
+            update_window_dims: Default::default(),
+            inserted_window_dims: [0, 1].into_iter().collect(),
+            input_batching_dims: Default::default(),
+            scatter_indices_batching_dims: Default::default(),
+            scatter_dims_to_operand_dims: [0, 1].into_iter().collect(),
+            index_vector_dim: 1,
+            indices_are_sorted: false,
+            unique_indices: false,
+            body: Monoid::Add.body(DType::F32),
+        };
+        let graph = g.finish(&[x.scatter(&at, &u, op)]).unwrap();
+        let other = mended(&graph).unwrap();
+        let scatter = other.nodes.iter().find(|n| matches!(n.op, Op::Scatter(_))).unwrap();
+        let seen = Graph { results: vec![scatter.inputs[1]], ..other.clone().into_owned() };
+        let given = [0, 7, -1, 2, 3, 4, 4, 0, 3, -1, i32::MIN, i32::MAX];
+        let args = [
+            Literal::zeros(x.ty().clone()),
+            Literal::from_slice([6, 2], &given).unwrap(),
+            Literal::zeros(u.ty().clone()),
+        ];
+        let got = interp::run(&seen, &args.iter().collect::<Vec<_>>()).unwrap();
+        assert_eq!(got[0].to_f64s(), [4., 5., 4., 5., 3., 4., 4., 5., 4., 5., 4., 5.]);
+    }
+
+    #[test]
+    fn truth_values_are_not_added_but_joined_in_branches_too() {
+        let ty = TensorType::new(DType::Bool, [2]);
+        let g = GraphBuilder::new("branch");
+        let a = g.parameter(ty.clone(), "a");
+        let branch = g.finish(&[&a + &a]).unwrap();
+        let g = GraphBuilder::new("main");
+        let [a, at] =
+            [(ty, "a"), (TensorType::scalar(DType::I32), "at")].map(|(ty, name)| g.parameter(ty, name));
+        let branches = vec![branch.clone(), branch];
+        let graph = g.finish(&g.emit(Case { branches }, &[&a, &at])).unwrap();
+        let other = mended(&graph).unwrap();
+        let Op::Case(case) = &other.nodes.last().unwrap().op else { panic!("{other:?}") };
+        assert!(case.branches.iter().all(|b| matches!(b.nodes.last().unwrap().op, Op::Binary(Binary::Or))));
+    }
+}
