@@ -2,7 +2,7 @@
 
 use systole_compile::{Options, PASSES, optimize, schedule};
 use systole_ir::DType::*;
-use systole_ir::op::{Convolution, TABLE};
+use systole_ir::op::{Binary, Convolution, TABLE};
 use systole_ir::{Graph, GraphBuilder, Literal, Op, Scalar, Tensor, TensorType, grad, interp};
 
 /// Same bits, but for which NaN a NaN is.
@@ -238,4 +238,26 @@ fn states_that_never_change_are_captured_and_moved_before_the_loop() {
     assert_eq!((w.captures, node.inputs.len()), (3, 5));
     let moving = |op: &Op| matches!(op, Op::Slice(_) | Op::Transpose(_));
     assert_eq!((count(&w.body, moving), count(&after, |op| matches!(op, Op::Slice(_)))), (0, 1));
+}
+
+#[test]
+fn entries_that_only_gain_dimensions_and_places_counted_from_the_end() {
+    let (before, after) = optimized(|g| {
+        let stack = g.parameter(TensorType::new(F32, [4, 2, 3]), "stack");
+        let x = g.parameter(TensorType::new(F32, [2, 3]), "x");
+        let i = g.parameter(TensorType::scalar(I32), "i");
+        let entry = x.broadcast_in_dim(&[1, 2, 3].into(), &[1, 2]);
+        let place = (g.scalar(I32, 4.0) - &i) - g.scalar(I32, 1.0);
+        let zero = g.scalar(I32, 0.0);
+        vec![stack.dynamic_update_slice(&entry, &[&place, &zero, &zero])]
+    });
+    let numbers = |n: usize| (0..n).map(|k| k as f32).collect::<Vec<f32>>();
+    let args = [
+        Literal::from_slice([4, 2, 3], &numbers(24)).unwrap(),
+        Literal::from_slice([2, 3], &numbers(6)).unwrap(),
+        Literal::from_slice([], &[2i32]).unwrap(),
+    ];
+    check(&before, &args, "entry");
+    assert_eq!(count(&after, |op| matches!(op, Op::BroadcastInDim(_))), 0);
+    assert_eq!(count(&after, |op| *op == Op::Binary(Binary::Subtract)), 1);
 }

@@ -329,6 +329,17 @@ mod tests {
     }
 
     #[test]
+    fn parts_that_have_nothing_else_in_common_are_made_by_one_program() {
+        let s = steps(|x| {
+            let other = x.reverse(&[1]);
+            vec![Tensor::concatenate(&[&x.tanh(), &other.exp(), &(x * &other)], 1)]
+        });
+        assert_eq!(names(&s).len(), 2, "{s}");
+        let [_, Step { kernel: Kernel::StridedMap(p), .. }] = &s.steps[..] else { panic!("{s}") };
+        assert_eq!(p.stores.len(), 3, "{s}");
+    }
+
+    #[test]
     fn what_others_read_or_make_is_joined_by_a_step_of_its_own() {
         let shared = steps(|x| {
             let y = x.tanh();

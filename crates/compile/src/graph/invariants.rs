@@ -11,10 +11,19 @@ use systole_ir::{Graph, Node, Op, TensorType, ValueId};
 
 /// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
+    with(graph, |w, kept| moved(&w.body, |p| p < w.captures || kept.contains(&p)))
+}
+
+/// Makes states captures and moves nothing: where bodies are not simplified yet, what is moved may be of no use.
+pub fn captures(graph: &Graph) -> Graph {
+    with(graph, |_, _| Vec::new())
+}
+
+fn with(graph: &Graph, moved: impl Fn(&While, &[usize]) -> Vec<ValueId>) -> Graph {
     rebuild(graph, |g, _, node, inputs| {
         let Op::While(w) = &node.op else { return None };
         let kept = unchanged(w);
-        let moved = moved(&w.body, |p| p < w.captures || kept.contains(&p));
+        let moved = moved(w, &kept);
         // A loop of such states alone never ends, or never begins.
         let fits = kept.len() + w.captures < inputs.len() && (!kept.is_empty() || !moved.is_empty());
         fits.then(|| rewritten(g, w, &kept, &moved, inputs, node))

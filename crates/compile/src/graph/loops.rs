@@ -10,8 +10,8 @@
 use super::rewrite::{Rewriter, Values, rebuild};
 use std::collections::HashMap;
 use systole_ir::op::{
-    Binary, BroadcastInDim, Constant, DotGeneral, DynamicUpdateSlice, Monoid, Parameter, Reduce, Reshape,
-    While,
+    Binary, BroadcastInDim, Compare, Constant, Direction, DotGeneral, DynamicUpdateSlice, Monoid, Parameter,
+    Reduce, Reshape, While,
 };
 use systole_ir::{DType, Dims, Graph, Literal, Node, Op, TensorType, ValueId};
 
@@ -19,16 +19,39 @@ use systole_ir::{DType, Dims, Graph, Literal, Node, Op, TensorType, ValueId};
 pub fn run(graph: &Graph) -> Graph {
     rebuild(graph, |g, _, node, inputs| {
         let Op::While(w) = &node.op else { return None };
-        w.trip_count.filter(|&n| n > 0)?;
+        if w.trip_count.is_none() {
+            bound(w)?;
+        }
         // The body is in its traced form; the patterns below match simplified graphs.
         let (body, _) = super::pass::optimize(&w.body).ok()?;
         let w = While { body: body.into(), recorded: None, ..w.clone() };
-        let sums = Trips::of(&w, |k| is_zero(&|v| g.node(v), inputs[w.captures + k])).sums();
-        Some(match sums.is_empty() {
+        let from_zero = |k: usize| is_zero(&|v| g.node(v), inputs[w.captures + k]);
+        let trip_count = w.trip_count.or_else(|| counted(&w, from_zero)).filter(|&n| n > 0)?;
+        let (is_ours, w) = (w.trip_count.is_some(), While { trip_count: Some(trip_count), ..w });
+        let moving = Moving { w: &w, sums: Trips::of(&w, from_zero).sums(), node };
+        // Loops of others may have any number of trips: what they store for a sum is bounded by what they have anyway.
+        let held: usize = inputs.iter().map(|&v| g.ty(v).bytes()).sum();
+        Some(match moving.sums.is_empty() || (!is_ours && moving.stored() > held) {
             true => all_results(g.push(w, inputs, node), node.outs.len()),
-            false => Moving { w: &w, sums, node }.run(g, inputs),
+            false => moving.run(g, inputs),
         })
     })
+}
+
+/// The number in `state < number`, where that is what a loop goes on by, and the state's place.
+fn bound(w: &While) -> Option<(usize, usize)> {
+    let test = w.cond.node(*w.cond.results.first()?);
+    let Op::Compare(Compare { direction: Direction::Lt, .. }) = test.op else { return None };
+    let Op::Constant(c) = &w.cond.node(test.inputs[1]).op else { return None };
+    let number = usize::try_from(c.value.get(0).as_i64()).ok()?;
+    let k = w.cond.params[w.captures..].iter().position(|p| *p == test.inputs[0])?;
+    Some((number, k))
+}
+
+/// How often a loop runs whose condition says so: a counter from zero by one, below a number.
+fn counted(w: &While, from_zero: impl Fn(usize) -> bool) -> Option<usize> {
+    let (number, k) = bound(w)?;
+    Trips::of(w, from_zero).counters.contains(&w.body.params[w.captures + k]).then_some(number)
 }
 
 /// For each state of a loop, whether its initial value is never read, because the iterations overwrite every entry
@@ -270,6 +293,13 @@ impl Moving<'_> {
             }
         }
         all
+    }
+
+    /// Bytes of the arrays in which values are stored.
+    fn stored(&self) -> usize {
+        let count = self.w.trip_count.unwrap_or(0);
+        let each = |a: &Aside| self.w.body.ty(a.value).bytes().saturating_mul(count);
+        self.aside().iter().map(each).fold(0, usize::saturating_add)
     }
 
     /// Whether a state remains a state of the new loop.
@@ -520,6 +550,47 @@ mod tests {
             step.inputs.is_empty() && step.output_types.iter().any(|t| t.shape.first() == Some(&STEPS))
         };
         assert!(!s.steps.iter().any(zeros), "{s}");
+    }
+
+    /// The graph as another framework writes it: nothing but the condition says how often a loop runs.
+    fn uncounted(graph: &Graph) -> Graph {
+        let mut graph = graph.clone();
+        for node in &mut graph.nodes {
+            if let Op::While(w) = &mut node.op {
+                (w.trip_count, w.recorded) = (None, None);
+            }
+        }
+        graph
+    }
+
+    #[test]
+    fn loops_that_count_by_themselves_are_seen_through() {
+        let [ours, theirs] =
+            [recurrent().as_ref().clone(), uncounted(&recurrent())].map(|g| crate::optimize(&g).unwrap().0);
+        assert_eq!(products(&theirs), 1);
+        let trips = |g: &Graph| loops(g).iter().map(|(_, w)| w.trip_count).collect::<Vec<_>>();
+        assert_eq!(trips(&theirs), [Some(STEPS), Some(STEPS)]);
+        assert_eq!(ours.nodes.len(), theirs.nodes.len());
+    }
+
+    #[test]
+    fn no_more_is_stored_for_a_sum_than_a_loop_of_others_has() {
+        // Each of 100 trips sums 1,000 products: of numbers that the loop is given for each, or of the same ones each time.
+        let moved = |numbers: &[usize]| {
+            let g = GraphBuilder::new("main");
+            let x = g.parameter(TensorType::new(F32, [1000]), "x");
+            let start = g.full(&TensorType::scalar(F32), 0.0);
+            let each = g.parameter(TensorType::new(F32, numbers), "each");
+            let (sum, _) = flow::scan(&[&start], &[&each], |carry, t| {
+                let t = if t[0].rank() == 0 { t[0].broadcast_in_dim(x.shape(), &[]) } else { t[0].clone() };
+                (vec![&carry[0] + (&x * t).sum_all()], vec![])
+            });
+            let (after, _) = crate::optimize(&uncounted(&g.finish(&sum).unwrap())).unwrap();
+            let body = crate::graph::prune::run(&loops(&after)[0].1.body);
+            !body.nodes.iter().any(|n| matches!(n.op, Op::Reduce(_)))
+        };
+        assert!(moved(&[100, 1000]));
+        assert!(!moved(&[100]));
     }
 
     #[test]

@@ -67,10 +67,16 @@ pub const PASSES: &[Pass] = &[
         run: super::sort_keys::run,
         exact: true,
     },
+    Pass {
+        name: "captures",
+        doc: "states of a loop that never change as captures",
+        run: super::invariants::captures,
+        exact: true,
+    },
     Pass { name: "loops", doc: "sums of all trips of a loop after it", run: super::loops::run, exact: true },
     Pass {
         name: "invariants",
-        doc: "states of a loop that never change as captures, and what it moves of them before it",
+        doc: "what a loop moves of its captures before it",
         run: super::invariants::run,
         exact: true,
     },

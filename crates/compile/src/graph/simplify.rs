@@ -4,6 +4,7 @@
 //! (it turns −0 into +0), while `x − 0.0` and `x · 1` become `x`.
 
 mod convolution;
+mod outer;
 
 use super::rewrite::{Rewriter, Values, rebuild};
 use smallvec::{SmallVec, smallvec};
@@ -23,10 +24,10 @@ pub fn run(graph: &Graph) -> Graph {
         let value = fold_constants(g, node, inputs)
             .or_else(|| map_before_broadcast(g, node, inputs))
             .or_else(|| match &node.op {
-                Op::Binary(op) => binary(g, *op, inputs),
+                Op::Binary(op) => binary(g, *op, inputs).or_else(|| from_constant(g, *op, node, inputs)),
                 Op::Unary(op) => unary(g, *op, inputs),
                 Op::Select(_) => select(g, inputs),
-                Op::DotGeneral(op) => dot(g, op, node, inputs),
+                Op::DotGeneral(op) => outer::run(g, op, node, inputs).or_else(|| dot(g, op, node, inputs)),
                 Op::Convolution(op) => convolution::run(g, op, node, inputs),
                 op => moves(g, op, node, inputs),
             });
@@ -142,6 +143,21 @@ fn binary(g: &mut Rewriter, op: Binary, inputs: &[ValueId]) -> Option<ValueId> {
     }
 }
 
+/// `(c − x) − d` of whole numbers, where c and d are constants, is `(c − d) − x`: how JAX counts backwards.
+fn from_constant(g: &mut Rewriter, op: Binary, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
+    let is_difference = |g: &Rewriter, v: ValueId| g.node(v).op == Op::Binary(Binary::Subtract);
+    let ty = &node.outs[0];
+    if op != Binary::Subtract || !ty.dtype.is_int() || ty.rank() > 0 || !is_difference(g, inputs[0]) {
+        return None;
+    }
+    let (c, x) = (g.node(inputs[0]).inputs[0], g.node(inputs[0]).inputs[1]);
+    let (c, d) = (constant(g, c)?.clone(), constant(g, inputs[1])?.clone());
+    let rule = Op::Binary(Binary::Subtract);
+    let value = rule.rule().eval(&mut EvalCx::default(), &[&c, &d], &node.outs).ok()?.into_iter().next()?;
+    let from = g.push(Constant { value }, &[], node);
+    Some(g.push(Binary::Subtract, &[from, x], node))
+}
+
 fn unary(g: &mut Rewriter, op: Unary, inputs: &[ValueId]) -> Option<ValueId> {
     let inner = g.node(inputs[0]);
     match (op, &inner.op) {
@@ -191,6 +207,13 @@ fn moves(g: &mut Rewriter, op: &Op, node: &Node, inputs: &[ValueId]) -> Option<V
         (Op::Convert(c), Op::Convert(_), Some(y)) if widens(g.ty(y).dtype, g.ty(x).dtype) => {
             if g.ty(y).dtype == c.to { Some(y) } else { exact_convert(g, y, x, c, node) }
         }
+        // The value of a broadcast that adds dimensions of size 1 alone is where it is.
+        (Op::DynamicUpdateSlice(d), ..) => {
+            let entry = unit_broadcast(g, inputs[1], node)?;
+            let inputs: SmallVec<[ValueId; 5]> =
+                inputs.iter().enumerate().map(|(i, &v)| if i == 1 { entry } else { v }).collect();
+            Some(g.push(*d, &inputs, node))
+        }
         (Op::Reshape(_), Op::Reshape(_), Some(y)) if *g.ty(y) == node.outs[0] => Some(y),
         (Op::Reshape(r), Op::Reshape(_), Some(y)) => Some(g.push(r.clone(), &[y], node)),
         (Op::Reshape(r), Op::BroadcastInDim(_), Some(y)) if g.ty(y).rank() == 0 => {
@@ -211,6 +234,14 @@ fn moves(g: &mut Rewriter, op: &Op, node: &Node, inputs: &[ValueId]) -> Option<V
         }
         _ => None,
     }
+}
+
+/// A broadcast to the same number of elements in the same order, as a reshape.
+fn unit_broadcast(g: &mut Rewriter, v: ValueId, node: &Node) -> Option<ValueId> {
+    let Op::BroadcastInDim(b) = &g.node(v).op else { return None };
+    let (x, shape) = (g.node(v).inputs[0], b.shape.clone());
+    let is_moved = b.dims.is_sorted() && g.ty(x).elements() == g.ty(v).elements() && g.ty(x).rank() > 0;
+    is_moved.then(|| g.push(Reshape { shape }, &[x], node))
 }
 
 /// `convert(convert(y))` through a type that holds every value of `y` becomes one conversion, where the result is the

@@ -69,6 +69,7 @@ impl<'g> Fusion<'g> {
         fusion.find_biases();
         fusion.find_sums();
         fusion.find_groups();
+        fusion.join_parts();
         fusion.find_prologues();
         fusion
     }
@@ -257,6 +258,32 @@ impl<'g> Fusion<'g> {
                 }
                 if self.may_join(self.group[p], n) {
                     self.join(self.group[p], n);
+                }
+            }
+        }
+    }
+
+    /// Groups that make the parts of one `concatenate` become one, which then writes them where they belong
+    /// ([`crate::fuse`]).
+    fn join_parts(&mut self) {
+        let graph = self.graph;
+        for (c, node) in graph.nodes.iter().enumerate() {
+            let Op::Concatenate(_) = &node.op else { continue };
+            let parts: Vec<usize> = node.inputs.iter().map(|v| v.index()).collect();
+            let own = |&p: &usize| {
+                self.role[p] == Role::Map
+                    && !self.is_result[p]
+                    && self.users[p] == [c]
+                    && graph.nodes[p].outs == graph.nodes[parts[0]].outs
+            };
+            if !parts.iter().all(own) {
+                continue;
+            }
+            for &p in &parts[1..] {
+                let [a, b] = [parts[0], p].map(|part| (self.position(part), self.group[part]));
+                let (early, late) = if a.0 < b.0 { (a, b) } else { (b, a) };
+                if early.1 != late.1 && self.may_join(early.1, late.0) {
+                    self.join(early.1, late.0);
                 }
             }
         }

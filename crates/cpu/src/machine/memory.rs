@@ -22,17 +22,16 @@ const HUGE: usize = 2 << 20;
 impl Memory {
     /// Allocates `bytes` zero bytes.
     pub fn new(bytes: usize) -> Result<Memory> {
-        let (memory, is_zero) = Memory::of(bytes)?;
-        if !is_zero {
-            // SAFETY: the allocation has that many bytes.
-            unsafe { memory.ptr.write_bytes(0, memory.layout.size()) };
-        }
+        let memory = Memory::of(bytes)?;
+        // SAFETY: the allocation has that many bytes.
+        unsafe { memory.ptr.write_bytes(0, memory.layout.size()) };
         Ok(memory)
     }
 
-    /// `bytes` bytes that are about to be written from end to end: until then they are whatever was there before.
+    /// `bytes` bytes that are about to be written from end to end: until then they are whatever was there before. Pages that the
+    /// system gives anew are made by the threads that write them, side by side.
     pub fn unfilled(bytes: usize) -> Result<Memory> {
-        let memory = Memory::of(bytes)?.0;
+        let memory = Memory::of(bytes)?;
         if cfg!(debug_assertions) {
             // SAFETY: the allocation has that many bytes. NaN for floats: what is left unwritten shows in tests.
             unsafe { memory.ptr.write_bytes(0xff, memory.layout.size()) };
@@ -40,8 +39,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Memory, and whether it is zero.
-    fn of(bytes: usize) -> Result<(Memory, bool)> {
+    fn of(bytes: usize) -> Result<Memory> {
         // The last page is rounded up to a huge one if most of it is used.
         let huge = bytes.saturating_add(HUGE / 2) / HUGE * HUGE;
         let align = if huge > 0 { HUGE } else { systole_compile::ALIGN };
@@ -50,12 +48,12 @@ impl Memory {
         if huge > 0
             && let Some(ptr) = kept().take(layout)
         {
-            return Ok((Memory { ptr, bytes, layout }, false));
+            return Ok(Memory { ptr, bytes, layout });
         }
         // SAFETY: the size is not zero.
         let mut ptr = unsafe { alloc(layout) };
         if ptr.is_null() {
-            kept().clear();
+            kept().shrink(0);
             // SAFETY: as above.
             ptr = unsafe { alloc(layout) };
         }
@@ -65,10 +63,9 @@ impl Memory {
         // Before the first write, which fixes the page size.
         if huge > 0 {
             advise_huge(ptr, layout.size());
+            kept().used += layout.size();
         }
-        // SAFETY: the allocation has that many bytes.
-        unsafe { ptr.write_bytes(0, layout.size()) };
-        Ok((Memory { ptr, bytes, layout }, true))
+        Ok(Memory { ptr, bytes, layout })
     }
 
     /// The first byte.
@@ -90,24 +87,31 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.layout.align() != HUGE || !kept().keep(self.ptr, self.layout) {
+        match self.layout.align() {
+            HUGE => kept().keep(self.ptr, self.layout),
             // SAFETY: allocated with this layout and freed once.
-            unsafe { dealloc(self.ptr, self.layout) };
+            _ => unsafe { dealloc(self.ptr, self.layout) },
         }
     }
 }
 
-/// Bytes of freed memory that are kept for the next array of the same size: the system gives each page anew at a cost that
-/// is that of a few passes over it.
-const MOST_KEPT: usize = 64 << 20;
+/// Bytes of freed memory that are kept in any case for the next array of the same size: the system gives each page anew at a
+/// cost that is that of a few passes over it. As many bytes as are in use are kept too: a step whose arguments stay,
+/// as those of other frameworks do, needs the memory of all its results again in the next one, and had it before.
+const ALWAYS_KEPT: usize = 64 << 20;
+
+/// From so many bytes on, kept memory goes before new memory is taken from a machine that has little left.
+const SMALL: usize = 256 << 20;
 
 /// Freed memory that is kept: where it begins, and its layout.
 struct Kept {
     all: Vec<(usize, Layout)>,
     bytes: usize,
+    /// Bytes in use, of the sizes that are kept.
+    used: usize,
 }
 
-static KEPT: Mutex<Kept> = Mutex::new(Kept { all: Vec::new(), bytes: 0 });
+static KEPT: Mutex<Kept> = Mutex::new(Kept { all: Vec::new(), bytes: 0, used: 0 });
 
 fn kept() -> std::sync::MutexGuard<'static, Kept> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
@@ -116,33 +120,39 @@ fn kept() -> std::sync::MutexGuard<'static, Kept> {
 impl Kept {
     /// The memory that was freed last of those of a layout.
     fn take(&mut self, layout: Layout) -> Option<*mut u8> {
-        let at = self.all.iter().rposition(|(_, l)| *l == layout)?;
+        let Some(at) = self.all.iter().rposition(|(_, l)| *l == layout) else {
+            if self.bytes > SMALL && free().is_some_and(|free| free < layout.size().saturating_add(SMALL)) {
+                self.shrink(0);
+            }
+            return None;
+        };
         self.bytes -= layout.size();
+        self.used += layout.size();
         Some(self.all.remove(at).0 as *mut u8)
     }
 
-    /// Keeps memory; `false` where it is too large. What was freed longest ago goes first.
-    fn keep(&mut self, ptr: *mut u8, layout: Layout) -> bool {
-        if layout.size() > MOST_KEPT / 2 {
-            return false;
-        }
-        while self.bytes + layout.size() > MOST_KEPT {
-            let (ptr, layout) = self.all.remove(0);
-            self.bytes -= layout.size();
+    /// Keeps memory that was in use. What was freed longest ago goes first where there is too much.
+    fn keep(&mut self, ptr: *mut u8, layout: Layout) {
+        self.all.push((ptr as usize, layout));
+        self.bytes += layout.size();
+        self.used -= layout.size();
+        self.shrink(self.used.max(ALWAYS_KEPT));
+    }
+
+    /// Gives memory back until so many bytes at most are kept.
+    fn shrink(&mut self, most: usize) {
+        let mut left = self.bytes;
+        let goes = self.all.iter().take_while(|(_, layout)| {
+            let is_over = left > most;
+            left -= if is_over { layout.size() } else { 0 };
+            is_over
+        });
+        let goes = goes.count();
+        for (ptr, layout) in self.all.drain(..goes) {
             // SAFETY: `Memory` of this layout was dropped, and nothing else refers to it.
             unsafe { dealloc(ptr as *mut u8, layout) };
         }
-        self.all.push((ptr as usize, layout));
-        self.bytes += layout.size();
-        true
-    }
-
-    fn clear(&mut self) {
-        for (ptr, layout) in self.all.drain(..) {
-            // SAFETY: as in `keep`.
-            unsafe { dealloc(ptr as *mut u8, layout) };
-        }
-        self.bytes = 0;
+        self.bytes = left;
     }
 }
 
@@ -170,6 +180,11 @@ fn out_of_memory(bytes: usize) -> Error {
 /// Bytes that this process may still use: the machine's available memory, or the rest of its cgroup's limit if that is
 /// less. `None` if the system does not report it.
 pub fn available() -> Option<usize> {
+    Some(free()?.saturating_add(kept().bytes))
+}
+
+/// As [`available`], without what this process keeps of freed memory.
+fn free() -> Option<usize> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find(|l| l.starts_with("MemAvailable:"))?;
     let machine = line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)?;
@@ -181,11 +196,12 @@ pub fn available() -> Option<usize> {
     Some(group.map_or(machine, |g| g.min(machine)))
 }
 
-/// Resident memory of this process in bytes; `None` if the system does not report it.
+/// Resident memory of this process in bytes, without what it keeps of freed memory; `None` if the system does not report it.
 pub(crate) fn resident() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+    let all = line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)?;
+    Some(all.saturating_sub(kept().bytes))
 }
 
 #[cfg(test)]
@@ -209,9 +225,20 @@ mod tests {
             all.iter().for_each(|m| unsafe { m.ptr().write_bytes(round, m.len()) });
         }
         assert!(Memory::new(6 << 20).unwrap().bytes().iter().all(|&b| b == 0));
-        let large: Vec<Memory> = (0..8).map(|_| Memory::unfilled(20 << 20).unwrap()).collect();
-        drop(large);
-        let kept = kept();
-        assert!(kept.bytes <= MOST_KEPT && kept.bytes == kept.all.iter().map(|(_, l)| l.size()).sum());
+        let all = |n: usize| (0..n).map(|_| Memory::unfilled(20 << 20).unwrap()).collect::<Vec<_>>();
+        let first = all(8);
+        let second = all(8);
+        drop(first);
+        let bounds = |kept: &Kept| {
+            assert!(kept.bytes <= ALWAYS_KEPT.max(kept.used), "{} kept, {} used", kept.bytes, kept.used);
+            assert_eq!(kept.bytes, kept.all.iter().map(|(_, l)| l.size()).sum::<usize>());
+            kept.bytes
+        };
+        // As many as are in use; other tests use and free some.
+        assert!(bounds(&kept()) >= 7 * (20 << 20));
+        drop(second);
+        bounds(&kept());
+        kept().shrink(0);
+        assert_eq!(kept().all.iter().filter(|(_, l)| l.size() == 20 << 20).count(), 0);
     }
 }
