@@ -7,8 +7,8 @@ use systole_ir::op::{Binary, Case, Convert, Op, Scatter, While};
 use systole_ir::{DType, Graph, GraphBuilder, Literal, Node, Result, Tensor, TensorType, ValueId};
 
 /// The graph, its bodies of loops and branches included, with
-/// - scatters whose updates outside the operand stay outside also where places are counted in one number, as
-///   `xla_gpu_deterministic_ops` does: there `[0, 7]` of `[4, 5]` is a place in the next row,
+/// - scatters whose updates outside the operand go to places beside it, which are cut off again: `xla_gpu_deterministic_ops` counts
+///   places in one number, and what is outside one dimension became a place in the next row,
 /// - sums of truth values as `or`: they wrapped around,
 /// - products of `i8` in `i32` whose sizes no tensor core takes from converted factors: they were twice too large, or did not compile.
 pub(crate) fn mended(graph: &Graph) -> Result<Cow<'_, Graph>> {
@@ -16,13 +16,12 @@ pub(crate) fn mended(graph: &Graph) -> Result<Cow<'_, Graph>> {
         return Ok(Cow::Borrowed(graph));
     }
     let mut new = Graph { nodes: Vec::with_capacity(graph.nodes.len()), ..graph.clone() };
-    let mut at: Vec<usize> = Vec::with_capacity(graph.nodes.len());
-    let moved = |v: &ValueId, at: &[usize]| ValueId::new(at[v.index()], v.out as usize);
+    // Where the results of each node are.
+    let mut at: Vec<Vec<ValueId>> = Vec::with_capacity(graph.nodes.len());
+    let moved = |v: &ValueId, at: &[Vec<ValueId>]| at[v.index()][v.out as usize];
     for node in &graph.nodes {
-        let mut node = Node { inputs: node.inputs.iter().map(|v| moved(v, &at)).collect(), ..node.clone() };
-        mend(&mut node, &mut new)?;
-        at.push(new.nodes.len());
-        new.nodes.push(node);
+        let inputs = node.inputs.iter().map(|v| moved(v, &at)).collect();
+        at.push(mend(Node { inputs, ..node.clone() }, &mut new)?);
     }
     new.params = graph.params.iter().map(|v| moved(v, &at)).collect();
     new.results = graph.results.iter().map(|v| moved(v, &at)).collect();
@@ -45,7 +44,8 @@ fn may_leak(op: &Scatter) -> bool {
     op.scatter_dims_to_operand_dims[..] != [0] || !op.input_batching_dims.is_empty()
 }
 
-fn mend(node: &mut Node, new: &mut Graph) -> Result<()> {
+/// Appends the node, or what is said in its place. Its results.
+fn mend(mut node: Node, new: &mut Graph) -> Result<Vec<ValueId>> {
     let whole = |g: &mut Arc<Graph>| -> Result<()> {
         if let Cow::Owned(other) = mended(g)? {
             *g = Arc::new(other);
@@ -53,13 +53,7 @@ fn mend(node: &mut Node, new: &mut Graph) -> Result<()> {
         Ok(())
     };
     match &mut node.op {
-        Op::Scatter(op) if may_leak(op) => {
-            let half = node.inputs.len() / 2;
-            let [operand, updates] = [0, half + 1].map(|i| new.ty(node.inputs[i]).clone());
-            let indices = new.ty(node.inputs[half]).clone();
-            let guard = outside_stays_outside(op, [&operand, &indices, &updates])?;
-            node.inputs[half] = splice(&guard, node.inputs[half], node.scope, new);
-        }
+        Op::Scatter(op) if may_leak(op) => return scatter(&op.clone(), node, new),
         Op::Binary(op @ Binary::Add) if node.outs[0].dtype == DType::Bool => *op = Binary::Or,
         Op::DotGeneral(op) if op.element_type == DType::I32 => {
             for i in 0..2 {
@@ -77,7 +71,53 @@ fn mend(node: &mut Node, new: &mut Graph) -> Result<()> {
         Op::Case(op) => op.branches.iter_mut().try_for_each(whole)?,
         _ => {}
     }
-    Ok(())
+    Ok(push(node, new))
+}
+
+fn push(node: Node, new: &mut Graph) -> Vec<ValueId> {
+    let (at, outs) = (new.nodes.len(), node.outs.len());
+    new.nodes.push(node);
+    (0..outs).map(|k| ValueId::new(at, k)).collect()
+}
+
+/// The scatter into operands that have a place more: room for one window beside them, in the first dimension that is indexed.
+fn scatter(op: &Scatter, mut node: Node, new: &mut Graph) -> Result<Vec<ValueId>> {
+    let (half, scope, outs) = (node.inputs.len() / 2, node.scope, node.outs.clone());
+    let indices = new.ty(node.inputs[half]).clone();
+    let windows = windows(op, &outs[0], new.ty(node.inputs[half + 1]));
+    let beside = op.scatter_dims_to_operand_dims[0];
+    for k in 0..half {
+        let g = GraphBuilder::new("longer");
+        let x = g.parameter(outs[k].clone(), "x");
+        let mut room = outs[k].shape.to_vec();
+        room[beside] = windows[0];
+        let room = g.full(&outs[k].with_shape(room), 0.0);
+        let longer = g.finish(&[Tensor::concatenate(&[&x, &room], beside)])?;
+        node.inputs[k] = splice(&longer, node.inputs[k], scope, new);
+        node.outs[k] = new.ty(node.inputs[k]).clone();
+    }
+    let guard = beside_where_outside(op, [&outs[0], &indices], &windows)?;
+    node.inputs[half] = splice(&guard, node.inputs[half], scope, new);
+    let longer: Vec<TensorType> = node.outs.to_vec();
+    let results = push(node, new);
+    let cut = |((v, from), to): ((ValueId, &TensorType), &TensorType)| -> Result<ValueId> {
+        let g = GraphBuilder::new("cut");
+        let x = g.parameter(from.clone(), "x");
+        let cut = g.finish(&[x.slice_dim(beside, 0, to.shape[beside])])?;
+        Ok(splice(&cut, v, scope, new))
+    };
+    results.into_iter().zip(&longer).zip(&outs).map(cut).collect()
+}
+
+/// Sizes of an update's window in the dimensions that are indexed.
+fn windows(op: &Scatter, operand: &TensorType, updates: &TensorType) -> Vec<usize> {
+    let kept = |dim: &usize| !op.inserted_window_dims.contains(dim) && !op.input_batching_dims.contains(dim);
+    let all: Vec<usize> = (0..operand.rank()).filter(kept).collect();
+    let window = |dim: &usize| {
+        let k = all.iter().position(|w| w == dim);
+        k.map_or(1, |k| updates.shape[op.update_window_dims[k]])
+    };
+    op.scatter_dims_to_operand_dims.iter().map(window).collect()
 }
 
 /// Whether a size is no multiple of four, which is what tensor cores take bytes by.
@@ -103,21 +143,21 @@ fn splice(part: &Graph, argument: ValueId, scope: u32, new: &mut Graph) -> Value
     place(&part.results[0], &at)
 }
 
-/// `indices → indices`: vectors by which a window is not wholly inside the operand become the operand's sizes, beyond every place.
-fn outside_stays_outside(op: &Scatter, [operand, indices, updates]: [&TensorType; 3]) -> Result<Arc<Graph>> {
+/// `indices → indices`: vectors by which a window is not wholly inside the operand become that of the place beside it.
+fn beside_where_outside(
+    op: &Scatter,
+    [operand, indices]: [&TensorType; 2],
+    windows: &[usize],
+) -> Result<Arc<Graph>> {
     let g = GraphBuilder::new("guard");
     let given = g.parameter(indices.clone(), "indices");
     // Unsigned ones from 2⁶³ on are outside as negative ones are.
     let x = given.convert(if indices.dtype == DType::I32 { DType::I32 } else { DType::I64 });
-    let kept = |dim: &usize| !op.inserted_window_dims.contains(dim) && !op.input_batching_dims.contains(dim);
-    let windows: Vec<usize> = (0..operand.rank()).filter(kept).collect();
-    let window = |dim: usize| {
-        let k = windows.iter().position(|w| *w == dim);
-        k.map_or(1, |k| updates.shape[op.update_window_dims[k]])
-    };
     let dims = &op.scatter_dims_to_operand_dims;
-    let sizes = dims.iter().map(|&d| operand.shape[d] as i64).collect::<Vec<_>>();
-    let last = dims.iter().map(|&d| operand.shape[d] as i64 - window(d) as i64).collect::<Vec<_>>();
+    let last: Vec<i64> =
+        dims.iter().zip(windows).map(|(&d, &w)| operand.shape[d] as i64 - w as i64).collect();
+    let mut beside = vec![0; dims.len()];
+    beside[0] = operand.shape[dims[0]] as i64;
     let along = |values: &[i64]| -> Result<Tensor> {
         let vector = g.constant(Literal::from_slice([values.len()], values)?).convert(x.dtype());
         Ok(match op.index_vector_dim == indices.rank() {
@@ -134,7 +174,7 @@ fn outside_stays_outside(op: &Scatter, [operand, indices, updates]: [&TensorType
             is_off.any(&[op.index_vector_dim]).broadcast_in_dim(&x.shape().clone(), &others)
         }
     };
-    g.finish(&[is_off.select(&along(&sizes)?, &x)])
+    g.finish(&[is_off.select(&along(&beside)?, &x)])
 }
 
 #[cfg(test)]
@@ -163,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn no_vector_of_indices_that_is_outside_counts_as_a_place_inside() {
+    fn no_place_is_outside_the_operand_that_is_written() {
         let g = GraphBuilder::new("main");
         let x = g.parameter(TensorType::new(DType::F32, [4, 5]), "x");
         let at = g.parameter(TensorType::new(DType::I32, [6, 2]), "at");
@@ -182,6 +222,7 @@ mod tests {
         let graph = g.finish(&[x.scatter(&at, &u, op)]).unwrap();
         let other = mended(&graph).unwrap();
         let scatter = other.nodes.iter().find(|n| matches!(n.op, Op::Scatter(_))).unwrap();
+        assert_eq!(scatter.outs[0].shape[..], [5, 5]);
         let seen = Graph { results: vec![scatter.inputs[1]], ..other.clone().into_owned() };
         let given = [0, 7, -1, 2, 3, 4, 4, 0, 3, -1, i32::MIN, i32::MAX];
         let args = [
@@ -190,7 +231,7 @@ mod tests {
             Literal::zeros(u.ty().clone()),
         ];
         let got = interp::run(&seen, &args.iter().collect::<Vec<_>>()).unwrap();
-        assert_eq!(got[0].to_f64s(), [4., 5., 4., 5., 3., 4., 4., 5., 4., 5., 4., 5.]);
+        assert_eq!(got[0].to_f64s(), [4., 0., 4., 0., 3., 4., 4., 0., 4., 0., 4., 0.]);
     }
 
     #[test]
