@@ -209,7 +209,13 @@ enum AtDevice {
 /// Copies of arrays of the host that more than one run was given, as weights of a model that was loaded are, by where
 /// the array lies there. They go when it goes.
 #[derive(Default)]
-struct Copies(HashMap<usize, (Weak<dyn DeviceData>, Option<Arc<Array>>)>);
+struct Copies(HashMap<usize, Known>);
+
+/// An array of the host that a run was given, and its copy from the second run on.
+struct Known {
+    of: Weak<dyn DeviceData>,
+    copy: Option<Arc<Array>>,
+}
 
 impl Copies {
     /// The second run that is given an array has it copied to stay. Dead entries must be gone: others may lie there now.
@@ -217,16 +223,15 @@ impl Copies {
         let of = buffer.storage();
         match self.0.entry(of.as_ptr().cast::<()>().addr()) {
             Entry::Vacant(new) => {
-                new.insert((of, None));
+                new.insert(Known { of, copy: None });
                 copy().map(AtDevice::Copy)
             }
             Entry::Occupied(mut known) => {
-                let (_, array) = known.get_mut();
-                let array = match array {
+                let kept = &mut known.get_mut().copy;
+                Ok(AtDevice::Kept(match kept {
                     Some(array) => array.clone(),
-                    None => array.insert(Arc::new(copy()?)).clone(),
-                };
-                Ok(AtDevice::Kept(array))
+                    None => kept.insert(Arc::new(copy()?)).clone(),
+                }))
             }
         }
     }
@@ -268,7 +273,7 @@ impl Executable for Program {
         let types: Vec<&TensorType> = args.iter().map(|a| a.buffer().ty()).collect();
         interp::check_args(&self.graph, &types)?;
         let mut kept = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.0.retain(|_, (of, _)| of.strong_count() > 0);
+        kept.0.retain(|_, known| known.of.strong_count() > 0);
         let places = args.iter().map(|a| self.at_device(a, &mut kept)).collect::<Result<Vec<_>>>()?;
         drop(kept);
         let inputs = args.iter().zip(&places).map(|(arg, place)| match place {
