@@ -57,6 +57,8 @@ const TASKS: usize = 16;
 /// Where each task packs its own B columns: fewest columns of a task, and the divisor of the number of tasks.
 const OWN_COLUMNS: usize = 64;
 const OWN_TASKS: usize = 8;
+/// Bytes of B that are in every L2 at a product's end, with what else is there.
+const SMALL_B: usize = 512 << 10;
 /// Approximate nanoseconds for one core to pack an element.
 const PACK_NS: f64 = 0.25;
 
@@ -480,7 +482,10 @@ impl<T: Element> Blocked<T> {
         let row_tasks =
             if self.a.direct || part.left_ready { 0 } else { part.panels.len().div_ceil(PANELS_PER_TASK) };
         let no_right = self.b.direct || self.plan.by_columns || at.kept || part.right_ready;
-        let column_tasks = if no_right { 0 } else { part.columns.len().div_ceil(self.shape.group) };
+        // As many tasks as there are columns for, where there are few: one thread would else pack all.
+        let apart = part.blocks.len() * part.columns.len().div_ceil(self.shape.group) >= OWN_TASKS;
+        let group = if apart { self.shape.group } else { self.shape.columns };
+        let column_tasks = if no_right { 0 } else { part.columns.len().div_ceil(group) };
         let per_block = row_tasks + column_tasks;
         if per_block == 0 {
             return;
@@ -493,14 +498,14 @@ impl<T: Element> Blocked<T> {
                 // SAFETY: each task writes its own panels of packed A.
                 unsafe { self.pack_left(at, part, block, panels) };
             } else {
-                let first = part.columns.start + (task - row_tasks) * self.shape.group;
-                let columns = first..(first + self.shape.group).min(part.columns.end);
+                let first = part.columns.start + (task - row_tasks) * group;
+                let columns = first..(first + group).min(part.columns.end);
                 // SAFETY: each task writes its own columns of packed B.
                 unsafe { self.pack_right(at, part, block, columns) };
             }
         };
         let k_steps = self.k_start(part.blocks.end) - self.k_start(part.blocks.start);
-        let lanes = row_tasks * PANELS_PER_TASK * self.shape.rows() + column_tasks * self.shape.group;
+        let lanes = row_tasks * PANELS_PER_TASK * self.shape.rows() + column_tasks * group;
         cx.team.run_with(part.blocks.len() * per_block, (lanes * k_steps) as f64 * PACK_NS, cx.flush, &body);
     }
 
@@ -575,29 +580,46 @@ impl<T: Element> Blocked<T> {
         self.plan.by_columns && !self.b.direct && !at.kept
     }
 
+    /// How a part's tiles are shared out: tasks along rows, tasks along columns, and columns of a task.
+    fn grid(&self, part: &Chunk) -> (usize, usize, usize) {
+        let (n, splits, group) = (part.columns.len(), self.plan.splits, self.group());
+        // Few rows: each core's L2 gets its own part of B.
+        if self.plan.by_columns {
+            return (1, self.own_tasks(n), group);
+        }
+        let buffered = self.sums_in_scratch() && part.blocks.len().div_ceil(splits) > 1;
+        let rows = part.panels.len() * self.height;
+        let fewest = if buffered { rows.div_ceil(self.shape.task_rows) } else { 1 };
+        let row_tasks =
+            (TASKS / n.div_ceil(group).max(1)).max(fewest).clamp(1, part.panels.len().div_ceil(2));
+        // Few tasks are of unequal size: panels of rows cannot be shared out evenly.
+        let is_few = |width: usize| row_tasks * n.div_ceil(width) * splits < OWN_TASKS;
+        let mut width = group;
+        while is_few(width) && width > self.shape.columns && !self.hands_over {
+            width = (width / 2).next_multiple_of(self.shape.columns);
+        }
+        (row_tasks, n.div_ceil(width).max(1), width)
+    }
+
     /// Computes a part's tiles.
     unsafe fn tiles(&self, cx: &Cx<'_>, at: &At<'_>, part: &Chunk) {
-        let (splits, group) = (self.plan.splits, self.group());
-        // Few rows: each core's L2 gets its own part of B.
-        let own = self.plan.by_columns;
-        let (row_tasks, column_tasks) = if own {
-            (1, self.own_tasks(part.columns.len()))
-        } else {
-            let column_tasks = part.columns.len().div_ceil(group).max(1);
-            let buffered = self.sums_in_scratch() && part.blocks.len().div_ceil(splits) > 1;
-            let rows = part.panels.len() * self.height;
-            let fewest = if buffered { rows.div_ceil(self.shape.task_rows) } else { 1 };
-            let row_tasks = (TASKS / column_tasks).max(fewest).clamp(1, part.panels.len().div_ceil(2));
-            (row_tasks, column_tasks)
-        };
+        let (splits, n, own) = (self.plan.splits, part.columns.len(), self.plan.by_columns);
+        let (row_tasks, column_tasks, width) = self.grid(part);
+        let rows = self.row(part.panels.end) - self.row(part.panels.start);
+        let k_steps = self.k_start(part.blocks.end) - self.k_start(part.blocks.start);
+        // What is next to a product, such as element-wise work, is shared out by rows: so is one whose B is in each L2 anyway.
+        let by_rows = n * k_steps * size_of::<T>() <= SMALL_B;
         let body = |task: usize| {
             let (split, task) = (task % splits, task / splits);
-            let (j, i) = (task / row_tasks, task % row_tasks);
+            let (j, i) = match by_rows {
+                true => (task % column_tasks, task / column_tasks),
+                false => (task / row_tasks, task % row_tasks),
+            };
             let panels = even(part.panels.len(), row_tasks, i);
             let columns = if own {
-                even_by(self.shape.columns, part.columns.len(), column_tasks, j)
+                even_by(self.shape.columns, n, column_tasks, j)
             } else {
-                j * group..((j + 1) * group).min(part.columns.len())
+                j * width..((j + 1) * width).min(n)
             };
             let job = Job {
                 panels: part.panels.start + panels.start..part.panels.start + panels.end,
@@ -608,10 +630,7 @@ impl<T: Element> Blocked<T> {
             // SAFETY: tasks write disjoint rows and columns of C, or of their split's sums.
             unsafe { self.job(at, part, &job) };
         };
-        let rows = self.row(part.panels.end) - self.row(part.panels.start);
-        let k_steps = self.k_start(part.blocks.end) - self.k_start(part.blocks.start);
-        let work = self.work(rows, part.columns.len(), k_steps);
-        cx.team.run_with(splits * column_tasks * row_tasks, work, cx.flush, &body);
+        cx.team.run_with(splits * column_tasks * row_tasks, self.work(rows, n, k_steps), cx.flush, &body);
     }
 
     /// Where a job's sums go after the last K block of a part: C, or scratch.
