@@ -3,7 +3,7 @@
 use systole_compile::{Options, PASSES, optimize, schedule};
 use systole_ir::DType::*;
 use systole_ir::op::{Binary, Convolution, TABLE};
-use systole_ir::{Graph, GraphBuilder, Literal, Op, Scalar, Tensor, TensorType, grad, interp};
+use systole_ir::{Graph, GraphBuilder, Literal, Op, Scalar, Tensor, TensorType, flow, grad, interp};
 
 /// Same bits, but for which NaN a NaN is.
 fn same(a: &Literal, b: &Literal) -> bool {
@@ -260,4 +260,32 @@ fn entries_that_only_gain_dimensions_and_places_counted_from_the_end() {
     check(&before, &args, "entry");
     assert_eq!(count(&after, |op| matches!(op, Op::BroadcastInDim(_))), 0);
     assert_eq!(count(&after, |op| *op == Op::Binary(Binary::Subtract)), 1);
+}
+
+#[test]
+fn entries_that_are_cheap_functions_of_others_are_not_kept() {
+    let trips = 4;
+    let (before, after) = optimized(|g| {
+        let xs = g.parameter(TensorType::new(F32, [trips, 2, 3]), "xs");
+        let start = g.full(&TensorType::new(F32, [2, 3]), 0.5);
+        let (_, kept) = flow::scan(&[&start], &[&xs], |carry, x| {
+            let y = (&carry[0] + &x[0]).tanh();
+            let slope = &y * (1.0 - &y);
+            let far = y.exp();
+            (vec![y.clone()], vec![slope, y, far])
+        });
+        let (last, all) = flow::scan(&[&start], &[&kept[0], &kept[1], &kept[2]], |carry, k| {
+            let next = &carry[0] * &k[0] + &k[1] * &k[2];
+            (vec![next.clone()], vec![next])
+        });
+        [last, all].concat()
+    });
+    let states = |graph: &Graph| {
+        let each = |n: &systole_ir::Node| if let Op::While(w) = &n.op { w.body.results.len() - 1 } else { 0 };
+        graph.nodes.iter().map(each).collect::<Vec<_>>().into_iter().filter(|n| *n > 0).collect::<Vec<_>>()
+    };
+    // The carry, and what is kept: y and its exponential.
+    assert_eq!((states(&before), states(&after)), (vec![4, 2], vec![3, 2]), "{after:?}");
+    let numbers: Vec<f32> = (0..24).map(|k| (k as f32 * 0.37).sin()).collect();
+    check(&before, &[Literal::from_slice([trips, 2, 3], &numbers).unwrap()], "derived entries");
 }

@@ -116,7 +116,11 @@ fn outside(g: &mut Rewriter, body: &Graph, v: ValueId, inputs: &[ValueId]) -> Va
 }
 
 /// A body with other parameters, each in place of a value that it had, and other results.
-fn with_parameters(body: &Graph, parameters: &[(TensorType, Option<ValueId>)], results: &[ValueId]) -> Graph {
+pub(super) fn with_parameters(
+    body: &Graph,
+    parameters: &[(TensorType, Option<ValueId>)],
+    results: &[ValueId],
+) -> Graph {
     let parameter = |(index, (ty, _)): (usize, &(TensorType, Option<ValueId>))| Node {
         op: Parameter { index, ty: ty.clone() }.into(),
         inputs: smallvec![],

@@ -57,7 +57,7 @@ fn counted(w: &While, from_zero: impl Fn(usize) -> bool) -> Option<usize> {
 /// For each state of a loop, whether its initial value is never read, because the iterations overwrite every entry
 /// before anything reads one.
 pub fn blank_states(graph: &Graph, node: &Node, w: &While) -> Vec<bool> {
-    let trips = Trips::of(w, |k| is_zero(&|v| graph.node(v), node.inputs[w.captures + k]));
+    let trips = Trips::of_node(graph, node, w);
     (0..w.body.results.len()).map(|k| trips.is_filled(k)).collect()
 }
 
@@ -107,7 +107,7 @@ struct Sum {
 }
 
 /// A loop, with the parameters of its body that count iterations from 0.
-struct Trips<'w> {
+pub(super) struct Trips<'w> {
     w: &'w While,
     body: &'w Graph,
     count: usize,
@@ -118,6 +118,23 @@ struct Trips<'w> {
 }
 
 impl<'w> Trips<'w> {
+    /// Those of a loop of a graph.
+    pub(super) fn of_node(graph: &Graph, node: &Node, w: &'w While) -> Trips<'w> {
+        Trips::of(w, |k| is_zero(&|v| graph.node(v), node.inputs[w.captures + k]))
+    }
+
+    /// Of a stacked state that each iteration only writes its own entry of: the value of that, without the dimension of
+    /// iterations, and its index.
+    pub(super) fn entry(&self, k: usize) -> Option<(ValueId, ValueId)> {
+        let made = self.body.node(self.body.results[k]);
+        if !self.is_filled(k) {
+            return None;
+        }
+        let (block, stack) = (self.body.node(made.inputs[1]), &made.outs[0]);
+        let value = *block.inputs.first().filter(|_| matches!(block.op, Op::Reshape(_)))?;
+        (self.body.ty(value).shape[..] == stack.shape[1..]).then_some((value, made.inputs[2]))
+    }
+
     fn of(w: &'w While, from_zero: impl Fn(usize) -> bool) -> Trips<'w> {
         let body = &*w.body;
         let is_one = |v: ValueId| matches!(&body.node(v).op, Op::Constant(c) if c.value.get(0).as_i64() == 1);

@@ -4,6 +4,7 @@ mod arg_max;
 mod batch_variance;
 pub mod cheap;
 mod cse;
+mod derived;
 mod folds;
 mod invariants;
 mod linear;

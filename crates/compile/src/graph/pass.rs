@@ -81,6 +81,12 @@ pub const PASSES: &[Pass] = &[
         exact: true,
     },
     Pass {
+        name: "derived",
+        doc: "what a loop keeps and is a cheap function of what else it keeps is computed where it is read",
+        run: super::derived::run,
+        exact: true,
+    },
+    Pass {
         name: "linear",
         doc: "sums of linear combinations by sums that exist",
         run: super::linear::run,
