@@ -287,12 +287,13 @@ pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen
     let file = run_folder::model_file(model)?;
     let layers = Model::load_to_predict(&file)?;
     let float = lower(&layers).at(|| file.clone())?;
+    let is_float = matches!(kind, Kind::Float);
     let mut made = match kind {
         Kind::Int8 => return int8(&layers, &float, &file, args, out, screen),
         Kind::Dynamic => dynamic(&float)?,
         Kind::Float => float,
     };
-    let bytes = write(&mut made, &layers, out)?;
+    let bytes = write(&mut made, &layers, is_float, out)?;
     let object = told(out, &made, bytes, None, screen);
     if screen.json {
         screen.object(&object);
@@ -370,7 +371,7 @@ fn int8(
     if args.correct_bias {
         made = correct_bias(float, &made, &samples)?;
     }
-    let bytes = write(&mut made, layers, out)?;
+    let bytes = write(&mut made, layers, false, out)?;
     let has_classes = !data.class_names.is_empty() || data.language.is_some();
     let tests = match args.test_samples.unwrap_or(1000) as usize {
         most if most > 0 && has_classes => {
@@ -491,17 +492,20 @@ fn each_alone(
     layers.iter().map(one).collect()
 }
 
-/// Writes the file with the model's notes.
-fn write(made: &mut systole_tflite::Model, layers: &Model, out: &Path) -> Result<usize> {
+/// Writes the file with the model's notes. Of floats ONNX is written from the layers: recurrent ones are operators there.
+fn write(made: &mut systole_tflite::Model, layers: &Model, is_float: bool, out: &Path) -> Result<usize> {
     for (key, note) in &layers.notes {
         made.notes.insert(format!("{NOTE}{key}"), note.clone());
     }
     if !layers.class_names.is_empty() {
         made.notes.insert(format!("{NOTE}class_names"), json!(layers.class_names).to_string());
     }
-    let bytes = match onnx::is_onnx(&out.display().to_string()) {
-        true => systole_onnx::export(made)?.to_bytes(),
-        false => made.to_bytes()?,
+    let bytes = match (onnx::is_onnx(&out.display().to_string()), is_float) {
+        (true, true) => {
+            systole_onnx::Model { notes: made.notes.clone(), ..systole_quant::onnx(layers)? }.to_bytes()
+        }
+        (true, false) => systole_onnx::export(made)?.to_bytes(),
+        (false, _) => made.to_bytes()?,
     };
     write_atomically(&Disk, out, &[&bytes])?;
     Ok(bytes.len())

@@ -10,6 +10,7 @@ use crate::decoding::Decoding;
 use crate::initializer::Initializer;
 use crate::nearest::unknown;
 use crate::packed::{Packing, packed_paths};
+use crate::fixed_point::Made;
 use crate::quantizer::Quantizer;
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
@@ -154,8 +155,13 @@ pub struct Cx {
     adapters: Option<(usize, Arc<Adapters>)>,
     /// How the layer that is called is trained for eight bits, and how many parts the path has there.
     pub(crate) quantizer: Option<(usize, Arc<Quantizer>)>,
-    /// `f32[]` or one for each channel: the steps of the kernel that was asked for last, of a layer that is trained for eight bits.
-    pub(crate) weight_steps: Option<Tensor>,
+    /// `f32[]` or one for each channel: the steps of the kernel that was asked for last, of a layer that is trained for eight bits; and
+    /// whether it is a matrix.
+    pub(crate) weight_steps: Option<(Tensor, bool)>,
+    /// `f32[]`: the steps that values are whole numbers of, of a model that is trained for eight bits.
+    pub(crate) levels: Vec<(ValueId, Tensor)>,
+    /// How values that are not rounded yet are made of whole numbers there.
+    pub(crate) made: Vec<(ValueId, Made)>,
     /// The number of the step, where it trains.
     step: Option<Tensor>,
 }
@@ -201,6 +207,8 @@ impl Cx {
             adapters: None,
             quantizer: None,
             weight_steps: None,
+            levels: Vec::new(),
+            made: Vec::new(),
             step: None,
         }
     }

@@ -27,7 +27,7 @@ pub struct Trained {
 /// of: names the layer.
 pub fn trained(layers: &Layers) -> Result<Option<Trained>> {
     let Some(found) = layers.trained_ranges()? else { return Ok(None) };
-    let (float, made) = lowered(layers)?;
+    let (float, made, _) = lowered(layers)?;
     let names: Vec<&str> =
         float.operators.iter().filter_map(|o| Some(layer_of(name(&float, *o.outputs.first()?)))).collect();
     let skip = found.floats.iter().filter(|layer| names.contains(&layer.as_str())).cloned().collect();

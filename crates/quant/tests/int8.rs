@@ -226,6 +226,17 @@ fn networks() -> Vec<Net> {
             ],
             &[5, 4],
         ),
+        Net::chain(
+            "both ways",
+            vec![
+                bidirectional(gru(3).return_sequences(true)).merge_mode("sum"),
+                bidirectional(lstm(4).return_sequences(true)),
+                bidirectional(simple_rnn(3).return_sequences(true)).merge_mode("mul"),
+                bidirectional(gru(4).reset_after(false)).merge_mode("ave"),
+                dense(3).activation("softmax"),
+            ],
+            &[5, 4],
+        ),
         Net::graph("attention", &[&[6, 8], &[4, 5]], |x| {
             let y = multi_head_attention(2, 4).on(&[&x[0], &x[1]]);
             let sum = add().on(&[&x[0], &y]);
@@ -409,6 +420,10 @@ fn recurrent_layers_on_the_first_tpu_have_the_bits_of_the_interpreter() {
         chain("gru", vec![gru(4).return_sequences(true), dense(3).activation("relu"), flatten(), dense(2)]),
         chain("gru of the state", vec![gru(4).reset_after(false), dense(2)]),
         chain("simple", vec![simple_rnn(6).return_sequences(true), global_average_pooling1d()]),
+        chain("both ways", vec![bidirectional(lstm(3)), dense(3)]),
+        chain("summed", vec![bidirectional(gru(3).return_sequences(true)).merge_mode("sum"), dense(2)]),
+        chain("multiplied", vec![bidirectional(simple_rnn(4)).merge_mode("mul"), dense(2)]),
+        chain("mean", vec![bidirectional(gru(2).reset_after(false)).merge_mode("ave"), dense(2)]),
         Net::graph("side by side", &[&[4, 3]], |x| {
             let (a, b) = (x[0].apply(lstm(3)), x[0].apply(gru(2).go_backwards(true)));
             concatenate(-1).on(&[&a, &b]).apply(dense(2))
@@ -738,6 +753,25 @@ fn normalising() -> Vec<Net> {
         Net::chain("with relu", vec![dense(16).activation("relu"), layer_normalization(), relu()], &[12]),
         Net::chain("without gamma", vec![dense(9), layer_normalization().scale(false)], &[12]),
         Net::chain("a line", vec![conv1d(8, 3), layer_normalization().center(false), dense(3)], &[9, 4]),
+        Net::chain(
+            "mlp normalised",
+            vec![
+                dense(16).activation("relu"),
+                layer_normalization(),
+                dense(12).activation("leaky_relu"),
+                layer_normalization(),
+                dense(4),
+            ],
+            &[12],
+        ),
+        // The form of a transformer block, with a dense layer over the steps in the place of attention.
+        Net::graph("block", &[&[6, 8]], |x| {
+            let mixed = x[0].apply(layer_normalization()).apply(permute([2, 1])).apply(dense(6));
+            let x = add().on(&[&x[0], &mixed.apply(permute([2, 1]))]);
+            let inner = x.apply(layer_normalization()).apply(dense(12).activation("gelu"));
+            let x = add().on(&[&x, &inner.apply(dense(8))]).apply(layer_normalization());
+            x.apply(global_average_pooling1d()).apply(dense(3))
+        }),
     ]
 }
 
@@ -748,14 +782,11 @@ fn layer_normalisations_are_trained_as_the_file_has_them() {
     for quantize in [Quantize::default(), learned] {
         for net in normalising() {
             let mut net = trained_net(net, &quantize);
-            let apart: Vec<f32> = (0..8).flat_map(|sample| levels_apart(&mut net, sample)).collect();
+            let apart: Vec<f32> = (0..12).flat_map(|sample| levels_apart(&mut net, sample)).collect();
             let most = apart.iter().copied().fold(0.0, f32::max);
             let mean = apart.iter().sum::<f32>() / apart.len() as f32;
             println!("{} {:?}: {most} levels at most, {mean} in the mean", net.name, quantize.ranges);
-            // A root that falls to the neighbouring level moves large values by two: it is multiplied with them and rounded again.
-            // Of learned steps, which may be coarse, one level of the variance can be many of the root.
-            let is_learned = quantize.ranges == QuantizeRanges::Learned;
-            if mean > 1.0 || !is_learned && most > 2.01 {
+            if most > 1.01 {
                 wrong.push(format!("{} {:?}: {most} levels, {mean}", net.name, quantize.ranges));
             }
         }
@@ -779,8 +810,9 @@ fn int8_files_say_what_was_trained_to_within_a_level() {
             let most = apart.iter().copied().fold(0.0, f32::max);
             let mean = apart.iter().sum::<f32>() / apart.len() as f32;
             println!("{} {:?}: {most} levels at most, {mean} in the mean", net.name, quantize.ranges);
-            // Biases are rounded in the file alone, so that a value may fall to the neighbouring level, which what comes after
-            // multiplies: by how much depends on how coarse the levels are, which learned steps decide themselves.
+            // What a batch normalisation is folded into is rounded in the file alone, so that a value may fall to the neighbouring
+            // level, which what comes after multiplies: by how much depends on how coarse the levels are, which learned steps decide
+            // themselves.
             let is_learned = quantize.ranges == QuantizeRanges::Learned;
             if is_one && most > 1.01 || !is_one && !is_learned && mean > 1.0 {
                 wrong.push(format!("{} {:?}: {most} levels, {mean}", net.name, quantize.ranges));
