@@ -150,12 +150,11 @@ impl Runner {
 
     /// Where the time of a run goes, if `--profile` asks for it: the ten operators that take most of it, or all.
     fn profile(&self, inputs: &[Literal]) -> Result<Option<String>> {
-        let (Runner::Fast(program), asked) = (self, systole_ir::knobs::PROFILE.get()) else {
-            return Ok(None);
-        };
-        if asked.is_empty() {
+        let Runner::Fast(program) = self else { return Ok(None) };
+        if !systole_runtime::event::wanted(2) {
             return Ok(None);
         }
+        let asked = systole_ir::knobs::PROFILE.get();
         let mut times = vec![Duration::MAX; program.model().operators.len()];
         for _ in 0..PROFILED {
             let (_, own) = program.run_timed(&[inputs])?;

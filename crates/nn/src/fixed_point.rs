@@ -32,6 +32,8 @@ pub(crate) enum Rounding {
     Twice,
     /// The same, of the sum of so many numbers that is divided by their number.
     TwiceInMean(usize),
+    /// Of the stored integers, not of steps from 0, to the nearest, halves away from zero: means of windows.
+    OfCodes,
 }
 
 /// Whole numbers: `numbers: f32[…]` of `unit: T[]`, or of one for each of the last dimension. The operator computes with units of f64, or
@@ -64,7 +66,10 @@ impl Made {
     /// Whether it is known of each value by itself, wherever that moves within its channel.
     pub(crate) fn is_of_units(&self) -> bool {
         let is_known = |term: &Term| term.numbers.is_none();
-        self.terms.iter().all(is_known) && self.value.is_none() && self.below.is_none() && self.beyond.is_none()
+        self.terms.iter().all(is_known)
+            && self.value.is_none()
+            && self.below.is_none()
+            && self.beyond.is_none()
     }
 
     /// The same, of all channels.
@@ -72,9 +77,16 @@ impl Made {
         self.is_of_units() && self.terms.iter().all(|term| term.unit.rank() == 0)
     }
 
-    /// `x: f32[…], step: f32[] → f32[…]`: the whole steps that the operator makes of `x`, which may lie beyond the ends.
-    pub(crate) fn steps(&self, x: &Tensor, step: &Tensor) -> Tensor {
-        let (x, step) = (x.stop_gradient(), step.stop_gradient());
+    /// `x: f32[…] → f32[…]`: the whole steps that the operator makes of `x`, which may lie beyond the ends.
+    pub(crate) fn steps(&self, x: &Tensor, scale: &Scale) -> Tensor {
+        let (x, step) = (x.stop_gradient(), scale.step.stop_gradient());
+        if self.rounding == Rounding::OfCodes {
+            let zero = scale.zero_point.stop_gradient();
+            let codes = &x / &step + &zero;
+            // A mean of up to 2,000 is a half, or farther from one than this.
+            let codes = &codes + codes.sign() * 2e-4;
+            return codes.round_nearest_afz() - zero;
+        }
         let nearest = || (&x / &step).round_nearest_afz();
         let mut steps = if self.terms.is_empty() { nearest() } else { self.exact(&x, &step) };
         if let Some(below) = &self.below {

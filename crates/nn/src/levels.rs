@@ -63,8 +63,7 @@ impl Cx {
     /// `y = a + b`, or `a − b`.
     pub(crate) fn made_as_sum(&mut self, y: &Tensor, [a, b]: [&Tensor; 2], is_difference: bool) {
         let (Some((a, of_a)), Some((b, of_b))) = (self.numbers(a), self.numbers(b)) else { return };
-        let term =
-            |numbers: Tensor, unit: Tensor| Term { numbers: Some(numbers), unit: unit.convert(F64) };
+        let term = |numbers: Tensor, unit: Tensor| Term { numbers: Some(numbers), unit: unit.convert(F64) };
         let terms = vec![term(a, of_a), term(if is_difference { -b } else { b }, of_b)];
         let value = Some(y.clone());
         self.is_made(y, Made { value, ..Made::of(terms, Rounding::Once) });
@@ -88,6 +87,13 @@ impl Cx {
         self.is_made(y, Made { value, ..Made::of(terms, Rounding::Twice) });
     }
 
+    /// `y` is a product of matrices.
+    pub(crate) fn made_as_matmul(&mut self, y: &Tensor, [a, b]: [&Tensor; 2]) {
+        let (Some(a), Some(b)) = (self.step_of_value(a), self.step_of_value(b)) else { return };
+        let unit = (a * b).convert(F64);
+        self.is_made(y, Made::of(vec![Term { numbers: None, unit }], Rounding::Twice));
+    }
+
     /// `y` is the mean of `x` over `dims`.
     pub(crate) fn made_as_mean(&mut self, y: &Tensor, x: &Tensor, dims: &[usize]) {
         let Some((numbers, step)) = self.numbers(x).filter(|_| self.mask_of(x).is_none()) else { return };
@@ -101,7 +107,8 @@ impl Cx {
     pub(crate) fn made_as_leaky(&mut self, y: &Tensor, x: &Tensor, slope: f64) {
         let Some((numbers, step)) = self.numbers(x) else { return };
         let above = Some(numbers.maximum(&numbers.scalar_like(0.0)));
-        let of = |numbers: Option<Tensor>, unit: Tensor| Made::of(vec![Term { numbers, unit }], Rounding::Twice);
+        let of =
+            |numbers: Option<Tensor>, unit: Tensor| Made::of(vec![Term { numbers, unit }], Rounding::Twice);
         let below = (slope != 0.0).then(|| Box::new(of(Some(numbers), &step * slope)));
         self.is_made(y, Made { below, ..of(above, step) });
     }
@@ -114,13 +121,13 @@ impl Cx {
         }
     }
 
-    /// `y` is what the layer that is called makes of its kernel.
-    pub(crate) fn made_of_weights(&mut self, y: &Tensor) {
-        let Some(unit) = self.unit_of_sums() else { return };
+    /// `y` is `factor` times what the layer that is called makes of its kernel.
+    pub(crate) fn made_of_weights(&mut self, y: &Tensor, factor: f64) {
+        let Some(unit) = self.unit_of_sums().map(|unit| unit * factor) else { return };
         let fits = unit.rank() == 0 || y.rank() > 0 && unit.shape().dims() == &y.shape()[y.rank() - 1..];
         if fits && y.dtype() == F32 {
-            let is_matrix = self.weight_steps.as_ref().is_some_and(|(_, is_matrix)| *is_matrix);
-            let rounding = if is_matrix { Rounding::Once } else { Rounding::Twice };
+            let is_dense = self.weight_steps.as_ref().is_some_and(|(_, is_dense)| *is_dense);
+            let rounding = if is_dense { Rounding::Once } else { Rounding::Twice };
             self.is_made(y, Made::of(vec![Term { numbers: None, unit }], rounding));
         }
     }
@@ -133,6 +140,9 @@ impl Cx {
             ("Multiply", [a, b]) => self.made_as_product(y, [a, b]),
             ("GlobalAveragePooling1D" | "GlobalAveragePooling2D", [x]) => {
                 self.made_as_mean(y, x, &(1..x.rank().max(2) - 1).collect::<Vec<_>>());
+            }
+            ("AveragePooling1D" | "AveragePooling2D", [_]) => {
+                self.is_made(y, Made::of(Vec::new(), Rounding::OfCodes));
             }
             ("ReLU" | "Activation", [x]) => {
                 // One that is folded into what comes before: others read what is rounded already.
@@ -148,7 +158,7 @@ impl Cx {
                 None => self.same_levels(y, x),
             },
             _ if self.has_inner() => {}
-            _ => self.made_of_weights(y),
+            _ => self.made_of_weights(y, 1.0),
         }
     }
 }

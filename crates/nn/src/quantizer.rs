@@ -9,6 +9,7 @@ use crate::fixed_point::{Made, Scale};
 use crate::initializer::Initializer;
 use crate::layer::Cx;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use systole_ir::{DType, Literal, Tensor};
 
@@ -58,6 +59,25 @@ pub(crate) struct Quantizer {
     /// Whether the layer stays in floats.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_float: bool,
+    /// Those of layers within it, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) layers: BTreeMap<String, Quantizer>,
+}
+
+/// The quantiser of the layer that is called: how many parts the path has there, and at the layer of the model that it is within.
+#[derive(Clone)]
+pub(crate) struct QuantizerAt {
+    pub(crate) depth: usize,
+    pub(crate) of_node: usize,
+    pub(crate) own: Arc<Quantizer>,
+}
+
+impl QuantizerAt {
+    /// That of a layer within, at a path of so many parts.
+    pub(crate) fn within(&self, name: &str, depth: usize) -> Option<QuantizerAt> {
+        let own = self.own.layers.get(name).filter(|_| self.depth + 1 == depth)?;
+        Some(QuantizerAt { depth, own: Arc::new(own.clone()), ..*self })
+    }
 }
 
 /// A weight that is rounded.
@@ -116,7 +136,25 @@ impl Quantizer {
             sums: None,
             freeze_bn_delay: None,
             is_float: false,
+            layers: BTreeMap::new(),
         }
+    }
+
+    /// That of a layer within it, by its path: `self_attention/query`.
+    pub(crate) fn within_mut(&mut self, path: &str) -> &mut Quantizer {
+        let ranges = self.ranges;
+        path.split('/').fold(self, |own, name| {
+            own.layers.entry(name.to_string()).or_insert_with(|| Quantizer::new(ranges))
+        })
+    }
+
+    /// Its weights that are rounded and those of layers within it, by path.
+    pub(crate) fn all_kernels(&self) -> Vec<String> {
+        let own = self.kernels.iter().map(|kernel| kernel.name.clone());
+        let inner = self.layers.iter().flat_map(|(name, inner)| {
+            inner.all_kernels().into_iter().map(move |kernel| format!("{name}/{kernel}"))
+        });
+        own.chain(inner).collect()
     }
 
     /// Whether it says nothing.
@@ -132,7 +170,10 @@ impl Quantizer {
         let others = others.chain(self.within.iter().map(|(name, slot)| (name.clone(), Some(slot))));
         let own =
             inputs.chain(others).filter(|(_, slot)| matches!(slot, Some(Slot::Range { own: true, .. })));
-        own.map(|(name, _)| name).collect()
+        let inner = self.layers.iter().flat_map(|(layer, inner)| {
+            inner.own_ranges().into_iter().map(move |place| format!("{layer}/{place}"))
+        });
+        own.map(|(name, _)| name).chain(inner).collect()
     }
 
     /// What the layer reads, as it reads it.
@@ -159,8 +200,37 @@ pub(crate) fn input_name(k: usize) -> String {
 impl Cx {
     /// The quantiser of the layer that is called, where it is that layer's own place.
     fn own_quantizer(&self) -> Option<Arc<Quantizer>> {
-        let (depth, own) = self.quantizer.as_ref()?;
-        (*depth == self.depth()).then(|| own.clone())
+        self.quantizer.as_ref().filter(|at| at.depth == self.depth()).map(|at| at.own.clone())
+    }
+
+    /// Whether values within the layer that is called are rounded, of one that is made of others.
+    pub(crate) fn has_rounded_layers(&self) -> bool {
+        self.own_quantizer().is_some_and(|own| !own.layers.is_empty())
+    }
+
+    /// Whether the layer that is called is within another one: those have dense layers alone.
+    fn is_within(&self) -> bool {
+        self.quantizer.as_ref().is_some_and(|at| at.depth > at.of_node)
+    }
+
+    /// What a layer within another gives, as others read it.
+    pub(crate) fn given(&mut self, class: &str, inputs: &[Tensor], y: Tensor) -> Tensor {
+        let Some(own) = self.own_quantizer() else { return y };
+        self.hand_on_levels(class, inputs, &y);
+        own.give(self, &y)
+    }
+
+    /// The same of what a kernel gives times a factor, which the file has in the kernel.
+    pub(crate) fn given_scaled(&mut self, y: Tensor, factor: f64) -> Tensor {
+        let Some(own) = self.own_quantizer() else { return y };
+        let y = y * factor;
+        self.made_of_weights(&y, factor);
+        own.give(self, &y)
+    }
+
+    /// Scores as weights, by an operator with levels of its own.
+    pub(crate) fn rounded_softmax(&mut self, scores: &Tensor) -> Tensor {
+        self.rounded(&Slot::SIGMOID, "weights", &scores.softmax())
     }
 
     /// A weight of a layer beside the one that is called.
@@ -176,10 +246,10 @@ impl Cx {
         let y = in_f32(x, |x| {
             let (y, own_step) = match (slot, own.ranges) {
                 (Slot::Fixed { scale, zero_point }, _) => {
-                    let step = x.scalar_like(*scale);
-                    let known = made.map(|made| made.steps(x, &step));
-                    let levels = Levels::of(step.clone(), x.scalar_like(*zero_point), INT8);
-                    (levels.fake(x, known.as_ref()), Some(step))
+                    let own = Scale { step: x.scalar_like(*scale), zero_point: x.scalar_like(*zero_point) };
+                    let known = made.map(|made| made.steps(x, &own));
+                    let levels = Levels::of(own.step.clone(), own.zero_point, INT8);
+                    (levels.fake(x, known.as_ref()), Some(own.step))
                 }
                 (Slot::Range { own, joint }, QuantizeRanges::MovingAverage { ema_decay }) => {
                     self.in_range(x, name, (*own, joint), (ema_decay, made))
@@ -230,7 +300,7 @@ impl Cx {
         let is_empty = max.less_equal(&min);
         let max = is_empty.select(&(&min + 1.0), &max);
         let scale = Scale::of_range(&min, &max);
-        let known = made.map(|made| made.steps(x, &scale.step));
+        let known = made.map(|made| made.steps(x, &scale));
         let levels = Levels::of(scale.step.clone(), scale.zero_point, INT8);
         (is_empty.select(x, &levels.fake(x, known.as_ref())), Some(scale.step))
     }
@@ -270,12 +340,12 @@ impl Cx {
         let factor = (&high * features as f64).rsqrt();
         let is_empty = step.less_equal(&step.zeros_like());
         let step = is_empty.select(&step.ones_like(), &step);
-        let in_file = Scale::of_range(&(&low * &step), &(&high * &step)).step;
+        let in_file = Scale::of_range(&(&low * &step), &(&high * &step));
         let known = made.map(|made| made.steps(x, &in_file));
         let [step, low, high] =
             [&scaled_gradient(&step, &factor), &low, &high].map(|t| t.broadcast_to(x.shape()));
         let y = fake_learned(x, &step, [&low, &high], known.as_ref());
-        (is_empty.select(x, &y), Some(in_file))
+        (is_empty.select(x, &y), Some(in_file.step))
     }
 
     /// A value on the way through the layer that is called, where it has a place there.
@@ -370,7 +440,7 @@ impl Cx {
             QuantizeRanges::MovingAverage { .. } => {
                 let steps = step_of_greatest(&whole, &dims);
                 let others: Vec<usize> = (0..whole.rank()).filter(|d| !dims.contains(d)).collect();
-                self.weight_steps = Some((steps.reduce_max(&others), whole.rank() == 2));
+                self.weight_steps = Some((steps.reduce_max(&others), whole.rank() == 2 || self.is_within()));
                 fake_weights(&whole, &steps)
             }
             QuantizeRanges::Learned => self.in_weight_steps(name, &whole, &dims),
@@ -392,7 +462,7 @@ impl Cx {
         } else {
             is_empty.select(&step.ones_like(), &step)
         };
-        self.weight_steps = Some((step.clone(), w.rank() == 2));
+        self.weight_steps = Some((step.clone(), w.rank() == 2 || self.is_within()));
         let each = w.ty().elements() / step.ty().elements().max(1);
         let factor = step.scalar_like((each as f64 * NARROW).sqrt().recip());
         let wide = |t: &Tensor| t.broadcast_in_dim(w.shape(), dims);
@@ -417,7 +487,7 @@ impl Cx {
     pub(crate) fn rounded_activation(&mut self, activation: Activation, x: &Tensor) -> Option<Tensor> {
         let own = self.own_quantizer()?;
         if own.inner.is_some() {
-            self.made_of_weights(x);
+            self.made_of_weights(x, 1.0);
         }
         let x = own.inner.as_ref().map_or_else(|| x.clone(), |slot| self.rounded(slot, "inner", x));
         let y = match activation {

@@ -61,7 +61,11 @@ impl Machine {
         let count = count.filter(|n| size.is_none() && (1..=8).contains(n)).ok_or_else(|| {
             Error::new(ErrorKind::Config, format!("`{name}` is no machine of GPUs"))
                 .because("GPUs of one machine are supported, and not yet those of several")
-                .hint(format!("1 to 8 of them, as {0} or {1}*{0}", gpu.name, size.filter(is_a_few).unwrap_or("8")))
+                .hint(format!(
+                    "1 to 8 of them, as {0} or {1}*{0}",
+                    gpu.name,
+                    size.filter(is_a_few).unwrap_or("8")
+                ))
         })?;
         Ok(Machine::Gpus(gpu.clone(), count))
     }

@@ -727,6 +727,10 @@ fn levels_apart(net: &mut Net, sample: u64) -> Vec<f32> {
     y.iter().zip(&expected).map(|(a, b)| (a - b).abs() / step).collect()
 }
 
+fn has_batch_normalization(net: &Net) -> bool {
+    net.layers.architecture().nodes.iter().any(|node| node.layer.class_name() == "BatchNormalization")
+}
+
 /// Each layer with weights by itself, with what is folded into it.
 fn single_products() -> Vec<Net> {
     let picture: &[usize] = &[7, 6, 3];
@@ -742,6 +746,8 @@ fn single_products() -> Vec<Net> {
         normalised("depthwise normalised", depthwise_conv2d(3).padding("same")),
         Net::chain("conv2d_transpose", vec![conv2d_transpose(4, 3)], picture),
         Net::chain("conv1d", vec![conv1d(6, 3).activation("relu")], &[9, 4]),
+        Net::chain("means", vec![conv2d(5, 3).padding("same"), average_pooling2d(2)], picture),
+        Net::chain("means of nine", vec![average_pooling2d(3).strides(2).padding("same")], picture),
     ]
 }
 
@@ -764,6 +770,21 @@ fn normalising() -> Vec<Net> {
             ],
             &[12],
         ),
+        Net::chain("block of heads", vec![transformer_block(12, 2), dense(3)], &[6, 8]),
+        Net::chain(
+            "block normalised first",
+            vec![
+                transformer_block(12, 2).activation("gelu").normalize_first(true),
+                layer_normalization(),
+                global_average_pooling1d(),
+                dense(3),
+            ],
+            &[6, 8],
+        ),
+        Net::graph("heads", &[&[5, 8]], |x| {
+            let y = multi_head_attention(2, 3).on(&[&x[0], &x[0]]);
+            add().on(&[&x[0], &y]).apply(layer_normalization()).apply(dense(4))
+        }),
         // The form of a transformer block, with a dense layer over the steps in the place of attention.
         Net::graph("block", &[&[6, 8]], |x| {
             let mixed = x[0].apply(layer_normalization()).apply(permute([2, 1])).apply(dense(6));
@@ -811,10 +832,9 @@ fn int8_files_say_what_was_trained_to_within_a_level() {
             let mean = apart.iter().sum::<f32>() / apart.len() as f32;
             println!("{} {:?}: {most} levels at most, {mean} in the mean", net.name, quantize.ranges);
             // What a batch normalisation is folded into is rounded in the file alone, so that a value may fall to the neighbouring
-            // level, which what comes after multiplies: by how much depends on how coarse the levels are, which learned steps decide
-            // themselves.
-            let is_learned = quantize.ranges == QuantizeRanges::Learned;
-            if is_one && most > 1.01 || !is_one && !is_learned && mean > 1.0 {
+            // level, which what comes after multiplies.
+            let is_exact = is_one || !has_batch_normalization(&net);
+            if most > 1.01 && is_exact || mean > 1.0 {
                 wrong.push(format!("{} {:?}: {most} levels, {mean}", net.name, quantize.ranges));
             }
         }

@@ -252,8 +252,11 @@ impl Own<'_> {
         let places: Vec<usize> = self.order.iter().flat_map(|gate| gate * h..(gate + 1) * h).collect();
         let turned = |w: &[f32]| {
             let rows = w.len() / all.max(1);
-            let values: Vec<f32> =
-                places.iter().flat_map(|at| (0..rows).map(move |row| row * all + at)).map(|at| w[at]).collect();
+            let values: Vec<f32> = places
+                .iter()
+                .flat_map(|at| (0..rows).map(move |row| row * all + at))
+                .map(|at| w[at])
+                .collect();
             Literal::from_slice([1, all, rows], &values)
         };
         let half = |from: usize| places.iter().map(move |at| bias.get(from + at).copied().unwrap_or(0.0));
