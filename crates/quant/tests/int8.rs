@@ -785,14 +785,6 @@ fn normalising() -> Vec<Net> {
             let y = multi_head_attention(2, 3).on(&[&x[0], &x[0]]);
             add().on(&[&x[0], &y]).apply(layer_normalization()).apply(dense(4))
         }),
-        // The form of a transformer block, with a dense layer over the steps in the place of attention.
-        Net::graph("block", &[&[6, 8]], |x| {
-            let mixed = x[0].apply(layer_normalization()).apply(permute([2, 1])).apply(dense(6));
-            let x = add().on(&[&x[0], &mixed.apply(permute([2, 1]))]);
-            let inner = x.apply(layer_normalization()).apply(dense(12).activation("gelu"));
-            let x = add().on(&[&x, &inner.apply(dense(8))]).apply(layer_normalization());
-            x.apply(global_average_pooling1d()).apply(dense(3))
-        }),
     ]
 }
 
