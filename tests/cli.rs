@@ -522,7 +522,8 @@ fn models_become_int8_files_that_run_and_predict() {
     );
     let ops = f.run(&["summary", "m.tflite", "--json"]).ok().json();
     assert_eq!((&ops["operators"][0]["op"], &ops["inputs"][0]["dtype"]), (&"CONV_2D".into(), &"i8".into()));
-    f.run(&["run", "m.tflite", "--random=3", "--output=out.npz"]).ok();
+    let plain = f.run(&["run", "m.tflite", "--random=3", "--output=out.npz"]).ok().out;
+    assert_eq!(plain.lines().count(), 1, "{plain}");
     let on = |device: &str| {
         f.run(&["run", "m.tflite", "--random=3", "--repeat=2", "--device", device, "--json"]).ok().json()
     };

@@ -550,7 +550,7 @@ fn files_fit_the_schemas_of_others() {
 }
 
 /// What is refused, and what is said of it.
-const MISTAKES: [(&str, &[&str]); 37] = [
+const MISTAKES: [(&str, &[&str]); 39] = [
     ("aws mlp --slice v5e-8", &["there is no place `aws`", "tpu-vm, gke"]),
     ("tpu-vm nothing --slice v5e-8", &["nothing", "where: MODEL"]),
     ("tpu-vm mlp --slice v5e-7", &["no TPU slice `v5e-7`", "v5litepod-8", "where: --slice"]),
@@ -586,6 +586,8 @@ const MISTAKES: [(&str, &[&str]); 37] = [
         &["no spot slices of several machines"],
     ),
     ("vertex mlp --slice v5e-16 --num-slices 2 --bucket gs://my-runs --image x", &["has one slice"]),
+    ("slurm mlp --slice h100-4", &["`h100-4` is no TPU slice", "write 4*h100"]),
+    ("ray mlp --slice 8xA100", &["write 8*a100"]),
     ("slurm mlp --slice v5e-8", &["SLURM is for GPUs and processors here", "8*h100", "16*cpu"]),
     (
         "slurm mlp --slice 8*h100 --nodes 2",

@@ -12,7 +12,7 @@ use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::grouped;
 use systole_program::files::{self, Format, Stored};
 use systole_quant::{Answers, Engine};
-use systole_tflite::{Interpreter, Model, Tensor};
+use systole_tflite::{Field, Interpreter, Model, Op, Tensor};
 
 /// Runs whose operators `--profile` times: what else the machine does meets some of them.
 const PROFILED: usize = 10;
@@ -150,12 +150,11 @@ impl Runner {
 
     /// Where the time of a run goes, if `--profile` asks for it: the ten operators that take most of it, or all.
     fn profile(&self, inputs: &[Literal]) -> Result<Option<String>> {
-        let (Runner::Fast(program), asked) = (self, systole_ir::knobs::PROFILE.get()) else {
-            return Ok(None);
-        };
-        if asked.is_empty() {
+        let Runner::Fast(program) = self else { return Ok(None) };
+        if !systole_runtime::event::wanted(2) {
             return Ok(None);
         }
+        let asked = systole_ir::knobs::PROFILE.get();
         let mut times = vec![Duration::MAX; program.model().operators.len()];
         for _ in 0..PROFILED {
             let (_, own) = program.run_timed(&[inputs])?;
@@ -255,7 +254,8 @@ pub(crate) fn run(
 fn inputs(model: &Model, args: &InputArgs) -> Result<Vec<Literal>> {
     let wanted = model.inputs.iter().map(|&i| model.tensor(i)).collect::<Result<Vec<_>>>()?;
     if let Some(seed) = args.random {
-        return wanted.iter().map(|t| drawn(t, seed)).collect();
+        let one = |(t, &i): (&&Tensor, &usize)| drawn(t, rows_chosen_by(model, i), seed);
+        return wanted.iter().zip(&model.inputs).map(one).collect();
     }
     let Some(path) = &args.input else {
         let list: Vec<String> =
@@ -289,17 +289,81 @@ fn literal(stored: &Stored, t: &Tensor) -> Result<Literal> {
     Literal::from_bytes(t.ty.clone(), &stored.bytes)
 }
 
-/// Floats from −1 to 1, any bytes.
-fn drawn(t: &Tensor, seed: u64) -> Result<Literal> {
+/// How many rows the smallest table has in which the numbers of a tensor choose rows; none where they choose nothing.
+fn rows_chosen_by(model: &Model, tensor: usize) -> Option<usize> {
+    let mut same = vec![tensor];
+    let mut rows: Option<usize> = None;
+    for o in &model.operators {
+        let reads = |at: usize| o.inputs.get(at).copied().flatten().is_some_and(|t| same.contains(&t));
+        match o.op {
+            Op::Reshape | Op::Squeeze | Op::ExpandDims if reads(0) => same.extend(&o.outputs),
+            Op::Gather if reads(1) => {
+                let table = o.inputs.first().copied().flatten().and_then(|t| model.tensor(t).ok());
+                let dims = table.map_or(&[][..], Tensor::dims);
+                let axis = o.int(Field::Axis);
+                let axis = if axis < 0 { axis + dims.len() as i64 } else { axis };
+                let n = usize::try_from(axis).ok().and_then(|axis| dims.get(axis).copied());
+                rows = rows.into_iter().chain(n).min();
+            }
+            _ => {}
+        }
+    }
+    rows
+}
+
+/// Floats from −1 to 1, numbers of `rows` where they choose such, otherwise any bytes.
+fn drawn(t: &Tensor, rows: Option<usize>, seed: u64) -> Result<Literal> {
     let mut stream = systole_base::rng::Stream::new(seed, systole_base::rng::hash_name(&t.name), 0);
     let n = t.ty.elements();
     match t.ty.dtype {
         DType::F32 => {
             Literal::from_slice(t.dims(), &(0..n).map(|_| stream.range(-1.0, 1.0)).collect::<Vec<_>>())
         }
+        dtype if dtype.is_int() && rows.is_some() => {
+            let rows = rows.unwrap_or(1).max(1) as u64;
+            let one = |_| Literal::scalar(dtype, stream.below(rows) as f64).bytes().to_vec();
+            Literal::from_bytes(t.ty.clone(), &(0..n).flat_map(one).collect::<Vec<u8>>())
+        }
         _ => {
             let bytes: Vec<u8> = (0..t.ty.bytes()).map(|_| stream.next_u64() as u8).collect();
             Literal::from_bytes(t.ty.clone(), &bytes)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_tflite::Operator;
+
+    #[test]
+    fn numbers_that_choose_rows_are_drawn_among_them() {
+        let of = |name: &str, dims: &[usize], dtype| Tensor::new(name, dims, dtype);
+        let table = |rows: usize| {
+            let data = Literal::from_slice([rows, 2], &vec![0.0f32; rows * 2]).unwrap();
+            Tensor::constant("table", data)
+        };
+        let tensors = vec![
+            of("tokens", &[1, 40], DType::I32),
+            of("flat", &[40], DType::I32),
+            table(7),
+            of("vectors", &[40, 2], DType::F32),
+            of("free", &[4], DType::I32),
+            table(3),
+            of("narrow", &[1, 40, 2], DType::F32),
+        ];
+        let mut model = Model {
+            tensors,
+            operators: vec![Operator::new(Op::Reshape, [0], [1]), Operator::new(Op::Gather, [2, 1], [3])],
+            inputs: vec![0, 4],
+            outputs: vec![3],
+            ..Model::default()
+        };
+        assert_eq!((rows_chosen_by(&model, 0), rows_chosen_by(&model, 4)), (Some(7), None));
+        let drawn = drawn(&model.tensors[0], Some(7), 1).unwrap();
+        let seen: std::collections::BTreeSet<i64> = (0..40).map(|i| drawn.get(i).as_i64()).collect();
+        assert!(seen.iter().all(|k| (0..7).contains(k)) && seen.len() > 4, "{seen:?}");
+        model.operators.push(Operator::new(Op::Gather, [5, 0], [6]));
+        assert_eq!(rows_chosen_by(&model, 0), Some(3));
     }
 }

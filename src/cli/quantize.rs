@@ -287,13 +287,14 @@ pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen
     let file = run_folder::model_file(model)?;
     let layers = Model::load_to_predict(&file)?;
     let float = lower(&layers).at(|| file.clone())?;
+    let is_float = matches!(kind, Kind::Float);
     let mut made = match kind {
         Kind::Int8 => return int8(&layers, &float, &file, args, out, screen),
         Kind::Dynamic => dynamic(&float)?,
         Kind::Float => float,
     };
-    let bytes = write(&mut made, &layers, out)?;
-    let object = told(out, &made, bytes, None, screen);
+    let written = write(&mut made, &layers, is_float, out)?;
+    let object = told(out, &made, &written, None, screen);
     if screen.json {
         screen.object(&object);
     }
@@ -370,7 +371,7 @@ fn int8(
     if args.correct_bias {
         made = correct_bias(float, &made, &samples)?;
     }
-    let bytes = write(&mut made, layers, out)?;
+    let written = write(&mut made, layers, false, out)?;
     let has_classes = !data.class_names.is_empty() || data.language.is_some();
     let tests = match args.test_samples.unwrap_or(1000) as usize {
         most if most > 0 && has_classes => {
@@ -386,7 +387,7 @@ fn int8(
         screen.line(layer_table(&layers, &alone).trim_end());
     }
     let seen = if is_trained { 0 } else { samples.len() };
-    let mut object = told(out, &made, bytes, Some((seen, accuracy)), screen);
+    let mut object = told(out, &made, &written, Some((seen, accuracy)), screen);
     object["trained_ranges"] = json!(is_trained);
     object["layers"] = layers.iter().zip(&alone).map(layer_json).collect();
     if args.target.is_some() {
@@ -491,33 +492,44 @@ fn each_alone(
     layers.iter().map(one).collect()
 }
 
-/// Writes the file with the model's notes.
-fn write(made: &mut systole_tflite::Model, layers: &Model, out: &Path) -> Result<usize> {
+/// What a file has.
+struct Written {
+    bytes: usize,
+    operators: usize,
+}
+
+/// Writes the file with the model's notes. Of floats ONNX is written from the layers: recurrent ones are operators there.
+fn write(made: &mut systole_tflite::Model, layers: &Model, is_float: bool, out: &Path) -> Result<Written> {
     for (key, note) in &layers.notes {
         made.notes.insert(format!("{NOTE}{key}"), note.clone());
     }
     if !layers.class_names.is_empty() {
         made.notes.insert(format!("{NOTE}class_names"), json!(layers.class_names).to_string());
     }
-    let bytes = match onnx::is_onnx(&out.display().to_string()) {
-        true => systole_onnx::export(made)?.to_bytes(),
-        false => made.to_bytes()?,
+    let is_onnx = onnx::is_onnx(&out.display().to_string());
+    let (bytes, operators) = match (is_onnx, is_float) {
+        (false, _) => (made.to_bytes()?, made.operators.len()),
+        (true, is_float) => {
+            let file = if is_float { systole_quant::onnx(layers)? } else { systole_onnx::export(made)? };
+            let file = systole_onnx::Model { notes: made.notes.clone(), ..file };
+            (file.to_bytes(), file.graph.nodes.len())
+        }
     };
     write_atomically(&Disk, out, &[&bytes])?;
-    Ok(bytes.len())
+    Ok(Written { bytes: bytes.len(), operators })
 }
 
 fn told(
     out: &Path,
     made: &systole_tflite::Model,
-    bytes: usize,
+    written: &Written,
     found: Option<(usize, Option<Accuracy>)>,
     screen: &Screen,
 ) -> serde_json::Value {
     let calibrated = found.as_ref().map(|(samples, _)| *samples);
     let accuracy = found.and_then(|(_, accuracy)| accuracy);
     let object = json!({
-        "file": out, "bytes": bytes, "operators": made.operators.len(), "constant_bytes": made.constant_bytes(),
+        "file": out, "bytes": written.bytes, "operators": written.operators, "constant_bytes": made.constant_bytes(),
         "calibration_samples": calibrated,
         "accuracy": accuracy.as_ref().map(|a| json!({
             "samples": a.samples, "float": a.share(a.float), "int8": a.share(a.int8), "agree": a.share(a.agree),
@@ -543,12 +555,12 @@ fn told(
         }
         None => {}
     }
-    let size = counted(bytes as u64, "byte");
+    let size = counted(written.bytes as u64, "byte");
     let weights = grouped(made.constant_bytes() as u64);
     screen.line(format!(
         "{}: {}, {size}, {weights} of them constants",
         out.display(),
-        counted(made.operators.len() as u64, "operator")
+        counted(written.operators as u64, "operator")
     ));
     object
 }

@@ -39,7 +39,7 @@ pub fn fake_quant_with_min_max_vars(
     let outer = |end: &Tensor, given: &Tensor| straight(end, given);
     let held = inputs.greater(&high).select(&wide(&outer(&high, max), inputs), inputs);
     let held = inputs.less(&low).select(&wide(&outer(&low, min), inputs), &held);
-    straight(&levels.rounded(inputs), &held)
+    straight(&levels.rounded(inputs, None), &held)
 }
 
 /// The value of one tensor with the gradient of another.
@@ -79,21 +79,21 @@ impl Levels {
         [self.ends.0, self.ends.1].map(|end| (-&self.zero_point + end) * &self.scale)
     }
 
-    /// The nearest level of each value.
-    fn rounded(&self, x: &Tensor) -> Tensor {
+    /// The nearest level of each value, or the one that is known as whole steps from 0.
+    fn rounded(&self, x: &Tensor, known: Option<&Tensor>) -> Tensor {
         let [low, high] = [self.ends.0, self.ends.1].map(|end| -&self.zero_point + end);
-        let q = (x / wide(&self.scale, x)).round_nearest_afz();
+        let q = known.cloned().unwrap_or_else(|| (x / wide(&self.scale, x)).round_nearest_afz());
         let q = q.less(&low).select(&wide(&low, x), &q);
         let q = q.greater(&high).select(&wide(&high, x), &q);
         q * wide(&self.scale, x)
     }
 
-    /// `x: f32[…] → f32[…]`: the nearest levels; gradients pass within the range.
-    pub(crate) fn fake(&self, x: &Tensor) -> Tensor {
+    /// `x: f32[…], known: f32[…] → f32[…]`: the nearest levels, or the known ones; gradients pass within the range.
+    pub(crate) fn fake(&self, x: &Tensor, known: Option<&Tensor>) -> Tensor {
         let [low, high] = self.ends();
         let held = x.greater(&high).select(&wide(&high.stop_gradient(), x), x);
         let held = x.less(&low).select(&wide(&low.stop_gradient(), x), &held);
-        straight(&self.rounded(x), &held)
+        straight(&self.rounded(x, known), &held)
     }
 }
 
@@ -112,13 +112,19 @@ pub(crate) fn step_of_greatest(w: &Tensor, channels: &[usize]) -> Tensor {
 }
 
 /// `x: f32[…], step: f32[…] → f32[…]`: learned step size quantisation to whole steps from `low` to `high` (`f32[…]`, or scalars of its
-/// shape). The gradient of the step is that of the paper: `round(x / s) − x / s` within the range, `low` and `high` outside of it;
+/// shape), the nearest or the `known` ones. The gradient of the step is that of the paper: `round(x / s) − x / s` within the range, `low` and `high` outside of it;
 /// [`scaled_gradient`] multiplies it. Source: Esser et al. 2020, "Learned Step Size Quantization", equations 1 to 3.
-pub(crate) fn fake_learned(x: &Tensor, step: &Tensor, low: &Tensor, high: &Tensor) -> Tensor {
+pub(crate) fn fake_learned(
+    x: &Tensor,
+    step: &Tensor,
+    [low, high]: [&Tensor; 2],
+    known: Option<&Tensor>,
+) -> Tensor {
     let r = x / step;
     let held = r.greater(high).select(&high.stop_gradient(), &r);
     let held = r.less(low).select(&low.stop_gradient(), &held);
-    straight(&held.round_nearest_afz(), &held) * step
+    let steps = known.map_or_else(|| held.round_nearest_afz(), |known| known.maximum(low).minimum(high));
+    straight(&steps, &held) * step
 }
 
 /// The same value, whose gradient counts `factor` times: the paper's g = 1 / √(N · Qp), so that steps change as slowly as weights.

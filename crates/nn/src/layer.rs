@@ -7,10 +7,11 @@ use crate::activation::Activation;
 use crate::adapter::{Adapters, adapter_paths, is_adapter};
 use crate::constraint::Constraint;
 use crate::decoding::Decoding;
+use crate::fixed_point::Made;
 use crate::initializer::Initializer;
 use crate::nearest::unknown;
 use crate::packed::{Packing, packed_paths};
-use crate::quantizer::Quantizer;
+use crate::quantizer::{Quantizer, QuantizerAt};
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use std::str::FromStr;
@@ -152,10 +153,15 @@ pub struct Cx {
     decoding: Option<Decoding>,
     /// The adapters of the layer that is called, and how many parts of the path stand before it.
     adapters: Option<(usize, Arc<Adapters>)>,
-    /// How the layer that is called is trained for eight bits, and how many parts the path has there.
-    pub(crate) quantizer: Option<(usize, Arc<Quantizer>)>,
-    /// `f32[]` or one for each channel: the steps of the kernel that was asked for last, of a layer that is trained for eight bits.
-    pub(crate) weight_steps: Option<Tensor>,
+    /// How the layer that is called is trained for eight bits.
+    pub(crate) quantizer: Option<QuantizerAt>,
+    /// `f32[]` or one for each channel: the steps of the kernel that was asked for last, of a layer that is trained for eight bits; and
+    /// whether that is a dense layer.
+    pub(crate) weight_steps: Option<(Tensor, bool)>,
+    /// `f32[]`: the steps that values are whole numbers of, of a model that is trained for eight bits.
+    pub(crate) levels: Vec<(ValueId, Tensor)>,
+    /// How values that are not rounded yet are made of whole numbers there.
+    pub(crate) made: Vec<(ValueId, Made)>,
     /// The number of the step, where it trains.
     step: Option<Tensor>,
 }
@@ -201,6 +207,8 @@ impl Cx {
             adapters: None,
             quantizer: None,
             weight_steps: None,
+            levels: Vec::new(),
+            made: Vec::new(),
             step: None,
         }
     }
@@ -321,13 +329,14 @@ impl Cx {
 
     /// The path of a weight of a layer that stands beside the one with a quantiser.
     pub(crate) fn beside(&self, path: &str) -> String {
-        let depth = self.quantizer.as_ref().map_or(0, |(depth, _)| depth.saturating_sub(1));
+        let depth = self.quantizer.as_ref().map_or(0, |at| at.of_node.saturating_sub(1));
         self.path.iter().take(depth).map(String::as_str).chain([path]).collect::<Vec<_>>().join("/")
     }
 
     /// Runs `f` for a layer with a quantiser, or as before where it has none of its own.
     pub(crate) fn with_quantizer<R>(&mut self, own: &Arc<Quantizer>, f: impl FnOnce(&mut Cx) -> R) -> R {
-        let before = self.quantizer.replace((self.path.len(), own.clone()));
+        let depth = self.path.len();
+        let before = self.quantizer.replace(QuantizerAt { depth, of_node: depth, own: own.clone() });
         let result = f(self);
         self.quantizer = before;
         result
@@ -371,8 +380,13 @@ impl Cx {
     /// Runs `f` with `name` appended to the path of weights and graph nodes.
     pub fn scope<R>(&mut self, name: &str, f: impl FnOnce(&mut Cx) -> R) -> R {
         self.path.push(name.to_string());
+        let before = self.quantizer.clone();
+        if let Some(inner) = before.as_ref().and_then(|at| at.within(name, self.path.len())) {
+            self.quantizer = Some(inner);
+        }
         let builder = self.builder.clone();
         let result = builder.scope(name, || f(self));
+        self.quantizer = before;
         self.path.pop();
         result
     }

@@ -75,8 +75,10 @@ impl LayerChain {
         };
         nodes[self.start..].iter().zip(next).all(|(first, node)| {
             let (a, b) = (&first.layer, &node.layer);
+            // Ranges of layers that are trained for eight bits are weights that a step changes.
             let alike = (a.class_name(), a.is_trainable(), a.is_remat())
-                == (b.class_name(), b.is_trainable(), b.is_remat());
+                == (b.class_name(), b.is_trainable(), b.is_remat())
+                && a.quantizer().is_none();
             alike && first.inputs.iter().map(moved).eq(node.inputs.iter().copied())
         })
     }

@@ -5,11 +5,13 @@ use crate::activation::Activation;
 use crate::fake_quant::{
     INT8, Levels, NARROW, fake_learned, fake_weights, in_f32, scaled_gradient, step_of_greatest, straight,
 };
+use crate::fixed_point::{Made, Scale};
 use crate::initializer::Initializer;
 use crate::layer::Cx;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use systole_ir::{Literal, Tensor};
+use systole_ir::{DType, Literal, Tensor};
 
 /// How ranges of what layers give are found while a model trains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -57,6 +59,25 @@ pub(crate) struct Quantizer {
     /// Whether the layer stays in floats.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_float: bool,
+    /// Those of layers within it, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) layers: BTreeMap<String, Quantizer>,
+}
+
+/// The quantiser of the layer that is called: how many parts the path has there, and at the layer of the model that it is within.
+#[derive(Clone)]
+pub(crate) struct QuantizerAt {
+    pub(crate) depth: usize,
+    pub(crate) of_node: usize,
+    pub(crate) own: Arc<Quantizer>,
+}
+
+impl QuantizerAt {
+    /// That of a layer within, at a path of so many parts.
+    pub(crate) fn within(&self, name: &str, depth: usize) -> Option<QuantizerAt> {
+        let own = self.own.layers.get(name).filter(|_| self.depth + 1 == depth)?;
+        Some(QuantizerAt { depth, own: Arc::new(own.clone()), ..*self })
+    }
 }
 
 /// A weight that is rounded.
@@ -115,7 +136,25 @@ impl Quantizer {
             sums: None,
             freeze_bn_delay: None,
             is_float: false,
+            layers: BTreeMap::new(),
         }
+    }
+
+    /// That of a layer within it, by its path: `self_attention/query`.
+    pub(crate) fn within_mut(&mut self, path: &str) -> &mut Quantizer {
+        let ranges = self.ranges;
+        path.split('/').fold(self, |own, name| {
+            own.layers.entry(name.to_string()).or_insert_with(|| Quantizer::new(ranges))
+        })
+    }
+
+    /// Its weights that are rounded and those of layers within it, by path.
+    pub(crate) fn all_kernels(&self) -> Vec<String> {
+        let own = self.kernels.iter().map(|kernel| kernel.name.clone());
+        let inner = self.layers.iter().flat_map(|(name, inner)| {
+            inner.all_kernels().into_iter().map(move |kernel| format!("{name}/{kernel}"))
+        });
+        own.chain(inner).collect()
     }
 
     /// Whether it says nothing.
@@ -131,7 +170,10 @@ impl Quantizer {
         let others = others.chain(self.within.iter().map(|(name, slot)| (name.clone(), Some(slot))));
         let own =
             inputs.chain(others).filter(|(_, slot)| matches!(slot, Some(Slot::Range { own: true, .. })));
-        own.map(|(name, _)| name).collect()
+        let inner = self.layers.iter().flat_map(|(layer, inner)| {
+            inner.own_ranges().into_iter().map(move |place| format!("{layer}/{place}"))
+        });
+        own.map(|(name, _)| name).chain(inner).collect()
     }
 
     /// What the layer reads, as it reads it.
@@ -158,8 +200,37 @@ pub(crate) fn input_name(k: usize) -> String {
 impl Cx {
     /// The quantiser of the layer that is called, where it is that layer's own place.
     fn own_quantizer(&self) -> Option<Arc<Quantizer>> {
-        let (depth, own) = self.quantizer.as_ref()?;
-        (*depth == self.depth()).then(|| own.clone())
+        self.quantizer.as_ref().filter(|at| at.depth == self.depth()).map(|at| at.own.clone())
+    }
+
+    /// Whether values within the layer that is called are rounded, of one that is made of others.
+    pub(crate) fn has_rounded_layers(&self) -> bool {
+        self.own_quantizer().is_some_and(|own| !own.layers.is_empty())
+    }
+
+    /// Whether the layer that is called is within another one: those have dense layers alone.
+    fn is_within(&self) -> bool {
+        self.quantizer.as_ref().is_some_and(|at| at.depth > at.of_node)
+    }
+
+    /// What a layer within another gives, as others read it.
+    pub(crate) fn given(&mut self, class: &str, inputs: &[Tensor], y: Tensor) -> Tensor {
+        let Some(own) = self.own_quantizer() else { return y };
+        self.hand_on_levels(class, inputs, &y);
+        own.give(self, &y)
+    }
+
+    /// The same of what a kernel gives times a factor, which the file has in the kernel.
+    pub(crate) fn given_scaled(&mut self, y: Tensor, factor: f64) -> Tensor {
+        let Some(own) = self.own_quantizer() else { return y };
+        let y = y * factor;
+        self.made_of_weights(&y, factor);
+        own.give(self, &y)
+    }
+
+    /// Scores as weights, by an operator with levels of its own.
+    pub(crate) fn rounded_softmax(&mut self, scores: &Tensor) -> Tensor {
+        self.rounded(&Slot::SIGMOID, "weights", &scores.softmax())
     }
 
     /// A weight of a layer beside the one that is called.
@@ -170,21 +241,41 @@ impl Cx {
     /// `x: T[…] → T[…]`: values at the levels of a place of the layer that is called.
     fn rounded(&mut self, slot: &Slot, name: &str, x: &Tensor) -> Tensor {
         let Some(own) = self.own_quantizer() else { return x.clone() };
-        let y = in_f32(x, |x| match (slot, own.ranges) {
-            (Slot::Fixed { scale, zero_point }, _) => {
-                Levels::of(x.scalar_like(*scale), x.scalar_like(*zero_point), INT8).fake(x)
-            }
-            (Slot::Range { own, joint }, QuantizeRanges::MovingAverage { ema_decay }) => {
-                self.in_range(x, name, (*own, joint), ema_decay)
-            }
-            (Slot::Range { own, joint }, QuantizeRanges::Learned) => self.in_steps(x, name, (*own, joint)),
+        let made = self.made_of(x);
+        let mut step = None;
+        let y = in_f32(x, |x| {
+            let (y, own_step) = match (slot, own.ranges) {
+                (Slot::Fixed { scale, zero_point }, _) => {
+                    let own = Scale { step: x.scalar_like(*scale), zero_point: x.scalar_like(*zero_point) };
+                    let known = made.map(|made| made.steps(x, &own));
+                    let levels = Levels::of(own.step.clone(), own.zero_point, INT8);
+                    (levels.fake(x, known.as_ref()), Some(own.step))
+                }
+                (Slot::Range { own, joint }, QuantizeRanges::MovingAverage { ema_decay }) => {
+                    self.in_range(x, name, (*own, joint), (ema_decay, made))
+                }
+                (Slot::Range { own, joint }, QuantizeRanges::Learned) => {
+                    self.in_steps(x, name, (*own, joint), made)
+                }
+            };
+            step = own_step;
+            y
         });
         self.stands_for(&y, x);
+        if let Some(step) = step.filter(|_| y.dtype() == DType::F32) {
+            self.has_step(&y, &step);
+        }
         y
     }
 
-    /// By ranges that follow the values.
-    fn in_range(&mut self, x: &Tensor, name: &str, (own, joint): (bool, &[String]), decay: f64) -> Tensor {
+    /// By ranges that follow the values; and the step.
+    fn in_range(
+        &mut self,
+        x: &Tensor,
+        name: &str,
+        (own, joint): (bool, &[String]),
+        (decay, made): (f64, Option<Made>),
+    ) -> (Tensor, Option<Tensor>) {
         let mut ranges: Vec<[Tensor; 2]> = Vec::new();
         if own {
             let names = ["min", "max"].map(|end| format!("{name}_{end}"));
@@ -204,15 +295,24 @@ impl Cx {
         });
         ranges.extend(others.collect::<Vec<_>>());
         let all = ranges.into_iter().reduce(|a, b| [a[0].minimum(&b[0]), a[1].maximum(&b[1])]);
-        let Some([min, max]) = all else { return x.clone() };
+        let Some([min, max]) = all else { return (x.clone(), None) };
         // What was never seen has no range.
         let is_empty = max.less_equal(&min);
         let max = is_empty.select(&(&min + 1.0), &max);
-        is_empty.select(x, &Levels::between(&min, &max, INT8).fake(x))
+        let scale = Scale::of_range(&min, &max);
+        let known = made.map(|made| made.steps(x, &scale));
+        let levels = Levels::of(scale.step.clone(), scale.zero_point, INT8);
+        (is_empty.select(x, &levels.fake(x, known.as_ref())), Some(scale.step))
     }
 
-    /// By a step that trains.
-    fn in_steps(&mut self, x: &Tensor, name: &str, (own, joint): (bool, &[String])) -> Tensor {
+    /// By a step that trains; and as the file has it.
+    fn in_steps(
+        &mut self,
+        x: &Tensor,
+        name: &str,
+        (own, joint): (bool, &[String]),
+        made: Option<Made>,
+    ) -> (Tensor, Option<Tensor>) {
         let (step, zero) = if own {
             let names = ["step", "zero_point"].map(|what| format!("{name}_{what}"));
             let step = self.variable(&names[0], &[], &Initializer::Zeros, true);
@@ -230,7 +330,9 @@ impl Cx {
         } else {
             let at = joint.first().map_or("", String::as_str);
             let known = |what: &str| self.weight_beside(&format!("{at}_{what}"));
-            let (Some(step), Some(zero)) = (known("step"), known("zero_point")) else { return x.clone() };
+            let (Some(step), Some(zero)) = (known("step"), known("zero_point")) else {
+                return (x.clone(), None);
+            };
             (step, zero)
         };
         let [low, high] = [INT8.0, INT8.1].map(|end| -&zero + end);
@@ -238,9 +340,12 @@ impl Cx {
         let factor = (&high * features as f64).rsqrt();
         let is_empty = step.less_equal(&step.zeros_like());
         let step = is_empty.select(&step.ones_like(), &step);
+        let in_file = Scale::of_range(&(&low * &step), &(&high * &step));
+        let known = made.map(|made| made.steps(x, &in_file));
         let [step, low, high] =
             [&scaled_gradient(&step, &factor), &low, &high].map(|t| t.broadcast_to(x.shape()));
-        is_empty.select(x, &fake_learned(x, &step, &low, &high))
+        let y = fake_learned(x, &step, [&low, &high], known.as_ref());
+        (is_empty.select(x, &y), Some(in_file.step))
     }
 
     /// A value on the way through the layer that is called, where it has a place there.
@@ -251,20 +356,17 @@ impl Cx {
         slot.map_or(x.clone(), |slot| self.rounded(&slot, name, &x))
     }
 
-    /// What a root is taken of, a value on the way: never 0, of which the operator on integers makes its greatest, but one level.
-    pub(crate) fn rounded_above_zero(&mut self, name: &str, x: Tensor) -> Tensor {
-        let y = self.rounded_within(name, x);
-        let known = |end: &str| self.known_weight(&format!("{}/{name}_{end}", self.path())).cloned();
-        let level = match (known("step"), known("max")) {
-            (Some(step), _) => step,
-            (None, Some(max)) => max / (INT8.1 - INT8.0),
-            (None, None) => return y,
-        };
-        y.maximum(&level.stop_gradient().broadcast_to(y.shape()))
+    /// `x: f32[…] → f32[…]`: the reciprocal of the root of values on the way. Of 0 the operator on integers makes its greatest level; here the
+    /// root is then of one level.
+    pub(crate) fn root_within(&mut self, name: &str, x: &Tensor) -> Tensor {
+        let Some(step) = self.step_of_value(x) else { return self.rounded_within(name, x.rsqrt()) };
+        let root = x.maximum(&step.broadcast_to(x.shape())).rsqrt();
+        self.made_as_root(&root, x);
+        self.rounded_within(name, root)
     }
 
     /// `f32[C] → f32[C]`: a constant operand of a layer that has places on the way, at levels of the range that it has at the moment.
-    pub(crate) fn rounded_constant(&self, w: Tensor) -> Tensor {
+    pub(crate) fn rounded_constant(&mut self, w: Tensor) -> Tensor {
         if self.own_quantizer().is_none_or(|own| own.within.is_empty()) {
             return w;
         }
@@ -273,34 +375,54 @@ impl Cx {
         let seen = w.stop_gradient();
         let (min, max) = (seen.reduce_min(&all).minimum(&zero), seen.reduce_max(&all).maximum(&zero));
         let is_empty = max.less_equal(&min);
-        let max = is_empty.select(&(&min + 1.0), &max);
-        is_empty.select(&w, &Levels::between(&min, &max, INT8).fake(&w))
+        let max = is_empty.select(&(&min + 255.0), &max);
+        let scale = Scale::of_range(&min, &max);
+        let levels = Levels::of(scale.step.clone(), scale.zero_point, INT8);
+        let y = is_empty.select(&w, &levels.fake(&w, None));
+        self.has_step(&y, &scale.step);
+        y
+    }
+
+    /// `f64[]` or one for each channel: what a layer with a kernel sums up whole numbers of.
+    pub(crate) fn unit_of_sums(&self) -> Option<Tensor> {
+        let own = self.own_quantizer()?;
+        let (slot, (weights, _)) = (own.sums.as_ref()?, self.weight_steps.as_ref()?);
+        let step = match slot {
+            Slot::Fixed { scale, .. } => weights.scalar_like(*scale),
+            Slot::Range { joint, .. } => self.step_of(joint, own.ranges)?,
+        };
+        let steps = weights.ty().elements();
+        let weights = if weights.rank() == 0 { weights.clone() } else { weights.reshape([steps]) };
+        Some(step.stop_gradient().convert(DType::F64) * weights.stop_gradient().convert(DType::F64))
+    }
+
+    /// Whether the layer that is called has an activation that is an operator of its own.
+    pub(crate) fn has_inner(&self) -> bool {
+        self.own_quantizer().is_some_and(|own| own.inner.is_some())
     }
 
     /// A bias in whole steps of the sums: those of what the kernel reads by those of the kernel.
-    fn rounded_bias(&self, own: &Quantizer, b: Tensor) -> Tensor {
-        let (Some(slot), Some(weights)) = (&own.sums, &self.weight_steps) else { return b };
-        let step = match slot {
-            Slot::Fixed { scale, .. } => Some(b.scalar_like(*scale)),
-            Slot::Range { joint, .. } => self.step_of(joint, own.ranges),
-        };
-        let Some(step) = step else { return b };
-        let weights = if weights.rank() == 0 { weights.clone() } else { weights.reshape(b.shape().to_vec()) };
-        let unit = (step.stop_gradient() * weights.stop_gradient()).broadcast_to(b.shape());
+    fn rounded_bias(&self, b: Tensor) -> Tensor {
+        let Some(unit) = self.unit_of_sums() else { return b };
+        let unit = unit.broadcast_to(b.shape());
         let is_empty = unit.less_equal(&unit.zeros_like());
         let unit = is_empty.select(&unit.ones_like(), &unit);
-        is_empty.select(&b, &straight(&((&b / &unit).round_nearest_afz() * &unit), &b))
+        let whole = (b.stop_gradient().convert(DType::F64) / &unit).round_nearest_afz();
+        is_empty.select(&b, &straight(&(whole * unit).convert(DType::F32), &b))
     }
 
     /// `f32[]`: the step of values whose range is found at these places together; 0 before anything was seen.
     fn step_of(&self, joint: &[String], ranges: QuantizeRanges) -> Option<Tensor> {
         let of = |at: &String, what: &str| self.weight_beside(&format!("{at}_{what}"));
         if ranges == QuantizeRanges::Learned {
-            return of(joint.first()?, "step");
+            let at = joint.first()?;
+            let (step, zero) = (of(at, "step")?, of(at, "zero_point")?);
+            let [low, high] = [INT8.0, INT8.1].map(|end| (-&zero + end) * &step);
+            return Some(Scale::of_range(&low, &high).step);
         }
         let all = joint.iter().filter_map(|at| Some([of(at, "min")?, of(at, "max")?]));
         let [min, max] = all.reduce(|a, b| [a[0].minimum(&b[0]), a[1].maximum(&b[1])])?;
-        Some((max - min) / (INT8.1 - INT8.0))
+        Some(Scale::of_range(&min, &max).step)
     }
 
     /// A weight of the layer that is called as it computes with it: rounded, where that is wanted, as it is with the batch normalisation
@@ -308,7 +430,7 @@ impl Cx {
     pub(crate) fn rounded_weight(&mut self, name: &str, w: Tensor) -> Tensor {
         let Some(own) = self.own_quantizer() else { return w };
         if name == "bias" {
-            return self.rounded_bias(&own, w);
+            return self.rounded_bias(w);
         }
         let Some(kernel) = own.kernels.iter().find(|kernel| kernel.name == name) else { return w };
         let factor = kernel.folded.as_ref().and_then(|folded| self.factor(folded, &w));
@@ -318,7 +440,7 @@ impl Cx {
             QuantizeRanges::MovingAverage { .. } => {
                 let steps = step_of_greatest(&whole, &dims);
                 let others: Vec<usize> = (0..whole.rank()).filter(|d| !dims.contains(d)).collect();
-                self.weight_steps = Some(steps.reduce_max(&others));
+                self.weight_steps = Some((steps.reduce_max(&others), whole.rank() == 2 || self.is_within()));
                 fake_weights(&whole, &steps)
             }
             QuantizeRanges::Learned => self.in_weight_steps(name, &whole, &dims),
@@ -340,12 +462,12 @@ impl Cx {
         } else {
             is_empty.select(&step.ones_like(), &step)
         };
-        self.weight_steps = Some(step.clone());
+        self.weight_steps = Some((step.clone(), w.rank() == 2 || self.is_within()));
         let each = w.ty().elements() / step.ty().elements().max(1);
         let factor = step.scalar_like((each as f64 * NARROW).sqrt().recip());
         let wide = |t: &Tensor| t.broadcast_in_dim(w.shape(), dims);
         let ends = [-NARROW, NARROW].map(|end| w.builder().full(w.ty(), end));
-        let y = fake_learned(w, &wide(&scaled_gradient(&step, &factor)), &ends[0], &ends[1]);
+        let y = fake_learned(w, &wide(&scaled_gradient(&step, &factor)), [&ends[0], &ends[1]], None);
         if self.training() { y } else { wide(&is_empty).select(w, &y) }
     }
 
@@ -364,11 +486,27 @@ impl Cx {
     /// What an activation reads and gives, where the layer that is called has places inside.
     pub(crate) fn rounded_activation(&mut self, activation: Activation, x: &Tensor) -> Option<Tensor> {
         let own = self.own_quantizer()?;
+        if own.inner.is_some() {
+            self.made_of_weights(x, 1.0);
+        }
         let x = own.inner.as_ref().map_or_else(|| x.clone(), |slot| self.rounded(slot, "inner", x));
         let y = match activation {
             // Two operators: the gate has levels of its own.
-            Activation::Silu => &x * self.rounded(&Slot::SIGMOID, "gate", &x.logistic()),
-            other => other.apply(&x),
+            Activation::Silu => {
+                let gate = self.rounded(&Slot::SIGMOID, "gate", &x.logistic());
+                let y = &x * &gate;
+                self.made_as_product(&y, [&x, &gate]);
+                y
+            }
+            other => {
+                let y = other.apply(&x);
+                match other {
+                    Activation::Relu => self.made_as_leaky(&y, &x, 0.0),
+                    Activation::LeakyRelu { negative_slope } => self.made_as_leaky(&y, &x, negative_slope),
+                    _ => {}
+                }
+                y
+            }
         };
         if activation.has_logits() {
             self.has_logits(&y, &x);

@@ -14,7 +14,7 @@ pub struct TrainedRange {
     /// The layer's name.
     pub layer: String,
     /// `output`; `inner`: before an activation that is an operator of its own; `parts`: between the kernels of a separable convolution;
-    /// `input`, `input_1`, …: what it reads.
+    /// `input`, `input_1`, …: what it reads. Within layers of several, by path: `self_attention/query/output`.
     pub place: String,
     /// The least and the greatest value.
     pub range: (f32, f32),
@@ -149,12 +149,12 @@ impl Model {
                 let range = self.range_of(&node.name, &place, own)?;
                 all.places.push(TrainedRange { layer: node.name.clone(), place, range });
             }
-            for kernel in own.kernels.iter().filter(|_| own.ranges == QuantizeRanges::Learned) {
-                let steps = self.weight(&format!("{}/{}_step", node.name, kernel.name))?.to_f32s();
+            for kernel in own.all_kernels().into_iter().filter(|_| own.ranges == QuantizeRanges::Learned) {
+                let steps = self.weight(&format!("{}/{kernel}_step", node.name))?.to_f32s();
                 if steps.iter().any(|s| *s <= 0.0) {
                     return Err(untrained(&node.name));
                 }
-                all.steps.insert((node.name.clone(), kernel.name.clone()), steps);
+                all.steps.insert((node.name.clone(), kernel), steps);
             }
         }
         Ok(Some(all))

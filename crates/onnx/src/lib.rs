@@ -32,7 +32,7 @@ mod read;
 mod wire;
 mod write;
 
-pub use export::{BATCH, IR_VERSION, OPSET, export};
+pub use export::{BATCH, IR_VERSION, OPSET, Recurrent, RecurrentKind, export, export_with_loops};
 pub use import::{Imported, Sizes, operators};
 pub use model::{Attribute, Graph, Model, Node, Port, Size};
 pub use read::Beside;

@@ -22,6 +22,11 @@ fn gpus(tables: &Tables) -> Vec<&str> {
     tables.gpus.iter().map(|g| g.name.as_str()).collect()
 }
 
+/// Whether so many are in one machine.
+fn is_a_few(n: &&str) -> bool {
+    n.parse::<usize>().is_ok_and(|n| (1..=8).contains(&n))
+}
+
 /// The nearest GPUs are those with the longest common beginning.
 fn unknown(name: &str, family: &str, tables: &Tables) -> Error {
     let family = family.trim_start_matches(|c: char| c.is_ascii_digit() || c == 'x');
@@ -56,7 +61,11 @@ impl Machine {
         let count = count.filter(|n| size.is_none() && (1..=8).contains(n)).ok_or_else(|| {
             Error::new(ErrorKind::Config, format!("`{name}` is no machine of GPUs"))
                 .because("GPUs of one machine are supported, and not yet those of several")
-                .hint(format!("1 to 8 of them, as {0} or 8*{0}", gpu.name))
+                .hint(format!(
+                    "1 to 8 of them, as {0} or {1}*{0}",
+                    gpu.name,
+                    size.filter(is_a_few).unwrap_or("8")
+                ))
         })?;
         Ok(Machine::Gpus(gpu.clone(), count))
     }

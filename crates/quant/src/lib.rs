@@ -39,7 +39,7 @@ pub use edgetpu::{CACHE, Mapping, Placed, edgetpu};
 pub use ends::{Answers, Engine, answers, dequantized, quantized};
 pub use equalize::{correct_bias, equalize};
 pub use floats::in_floats;
-pub use lower::lower;
+pub use lower::{lower, onnx};
 pub use quantize::{Options, quantize};
 pub use report::{LayerReport, alone, report};
 pub use trained::{Trained, trained};

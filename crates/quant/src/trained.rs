@@ -27,7 +27,7 @@ pub struct Trained {
 /// of: names the layer.
 pub fn trained(layers: &Layers) -> Result<Option<Trained>> {
     let Some(found) = layers.trained_ranges()? else { return Ok(None) };
-    let (float, made) = lowered(layers)?;
+    let (float, made, _) = lowered(layers)?;
     let names: Vec<&str> =
         float.operators.iter().filter_map(|o| Some(layer_of(name(&float, *o.outputs.first()?)))).collect();
     let skip = found.floats.iter().filter(|layer| names.contains(&layer.as_str())).cloned().collect();
@@ -75,22 +75,58 @@ fn tensor_of(layers: &Layers, float: &Model, made: &[usize], layer: &str, place:
         "parts" => own.first().map(|(y, _)| *y),
         "input" => input(0),
         // Layer normalisation: what it normalises to has the layer's own name.
-        "normalized" => float.tensors.iter().position(|t| t.name == layer),
-        "mean" | "centred" | "squared" | "variance" | "sum" | "rsqrt" | "scaled" => {
-            float.tensors.iter().position(|t| t.name == format!("{layer}/{place}"))
-        }
+        "normalized" => named(float, layer),
+        "mean" | "centred" | "squared" | "variance" | "sum" | "rsqrt" | "scaled" | "scores" | "heads"
+        | "self_attention_sum" | "feedforward_sum" => named(float, &format!("{layer}/{place}")),
+        within if within.contains('/') => within_layer(float, layer, within),
         other => other.strip_prefix("input_").and_then(|k| k.parse().ok()).and_then(input),
     };
     found.ok_or_else(|| Error::new(ErrorKind::Bug, format!("no tensor stands at {place}")))
 }
 
+fn named(float: &Model, name: &str) -> Option<usize> {
+    float.tensors.iter().position(|t| t.name == name)
+}
+
+/// The tensor at a place of a layer within another: `self_attention/query/output`.
+fn within_layer(float: &Model, layer: &str, place: &str) -> Option<usize> {
+    let (path, what) = place.rsplit_once('/')?;
+    let own = format!("{layer}/{path}");
+    match what {
+        "inner" | "normalized" => named(float, &own),
+        "output" if path.ends_with("_layer_norm") => named(float, &format!("{own}/shifted")),
+        // An activation that is an operator of its own.
+        "output" if path == "feedforward_intermediate_dense" => {
+            let inside = format!("{layer}/inside");
+            let is_it = |name: &str| {
+                name.strip_prefix(&inside).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            float.tensors.iter().position(|t| is_it(&t.name)).or_else(|| named(float, &own))
+        }
+        // What heads gather is brought together under the attention's own name.
+        "output" => named(float, own.strip_suffix("/attention_output").unwrap_or(&own)),
+        _ => named(float, &format!("{own}/{what}")),
+    }
+}
+
 /// Trained steps by the tensors of their weights.
 fn steps_of(float: &Model, found: &TrainedRanges) -> Result<BTreeMap<usize, Vec<f32>>> {
     let one = |((layer, weight), steps): (&(String, String), &Vec<f32>)| {
+        let missing = || Error::new(ErrorKind::Bug, format!("no operator has {layer}/{weight}"));
+        if let Some((path, _)) = weight.rsplit_once('/') {
+            let own = format!("{layer}/{path}");
+            let y =
+                named(float, own.strip_suffix("/attention_output").unwrap_or(&own)).ok_or_else(missing)?;
+            let w = weighted(float, layer).into_iter().find(|(made, _)| *made == y).ok_or_else(missing)?.1;
+            // The file has what scores are divided by in the kernel of the queries.
+            let heads = named(float, &format!("{own}/heads")).filter(|_| path.ends_with("query"));
+            let width = heads.and_then(|heads| float.tensors[heads].dims().last().copied());
+            let factor = width.map_or(1.0, |width| (1.0 / (width as f64).sqrt()) as f32);
+            return Ok((w, steps.iter().map(|step| step * factor).collect()));
+        }
         let own = weighted(float, layer);
         let at = if weight == "depthwise_kernel" { own.first() } else { own.last() };
-        let at = at.ok_or_else(|| Error::new(ErrorKind::Bug, format!("no operator has {layer}/{weight}")))?;
-        Ok((at.1, steps.clone()))
+        Ok((at.ok_or_else(missing)?.1, steps.clone()))
     };
     found.steps.iter().map(one).collect()
 }

@@ -27,9 +27,13 @@ impl Work<'_> {
     pub(super) fn operand(&mut self, o: &Operator, n: usize, other: usize) -> Result<usize> {
         let tensor = self.tensor(o, n)?;
         let Some(data) = &tensor.data else { return self.plain(o, n) };
-        let (values, name) = (data.as_slice::<i8>()?.to_vec(), tensor.name.clone());
+        let (mut values, name) = (data.as_slice::<i8>()?.to_vec(), tensor.name.clone());
         let source = self.plain(o, other)?;
         let from = self.model.tensors[source];
+        // One for all.
+        if let &[value] = &values[..] {
+            values = vec![value; from.channels];
+        }
         if values.len() != from.channels {
             let what =
                 format!("its constant operand has {} values for {} channels", values.len(), from.channels);

@@ -163,10 +163,24 @@ fn named(name: &str, tables: &Tables) -> Result<Chips> {
         })?;
         return Ok(Chips::Gpu { kind, count });
     }
+    if let Some(meant) = gpus_meant(name, tables) {
+        let e = Error::new(ErrorKind::Config, format!("`{name}` is no TPU slice"));
+        return Err(e.because("GPUs are written with a star").hint(format!("write {meant}")));
+    }
     let slice = Slice::of(name, tables)?;
     let facts = Facts::of(&slice.generation).ok_or_else(|| {
         let what = format!("what clouds call machines with {} is not known here", slice.generation);
         Error::new(ErrorKind::Config, what).hint("take a slice of v2 to v6e or tpu7x: systole chips")
     })?;
     Ok(Chips::Tpu(slice, facts))
+}
+
+/// GPUs that are written as slices are, or as elsewhere, as they are written here: `h100-8` and `8xh100` are `8*h100`.
+fn gpus_meant(name: &str, tables: &Tables) -> Option<String> {
+    let lower = name.trim().to_lowercase();
+    let is_gpu = |kind: &str| tables.gpu(kind).is_some() || SMALL.contains(&kind);
+    let parts = ['-', ':', 'x'].into_iter().filter_map(|mark| lower.split_once(mark));
+    let (count, kind) = parts.flat_map(|(a, b)| [(b, a), (a, b)]).find(|(_, kind)| is_gpu(kind.trim()))?;
+    let count = count.trim().parse().ok().filter(|n| (1..=16).contains(n)).unwrap_or(8);
+    Some(format!("{count}*{}", kind.trim()))
 }

@@ -116,7 +116,11 @@ impl Layer for LeakyReLU {
     }
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x).leaky_relu(self.negative_slope)))
+        one_input(self, cx, inputs, |cx, x| {
+            let y = cast(cx, x).leaky_relu(self.negative_slope);
+            cx.made_as_leaky(&y, x, self.negative_slope);
+            Ok(y)
+        })
     }
 
     fn config(&self) -> Value {

@@ -1,7 +1,7 @@
 //! Attention: each place of a sequence gathers from the places that fit what it asks for.
 
 use super::built_in::*;
-use super::dropout::check_rate;
+use super::dropout::{Dropout, check_rate};
 use super::masked_attention;
 use super::sample::*;
 use super::spec::LayerSpec;
@@ -117,6 +117,9 @@ impl MultiHeadAttention {
     }
 
     fn attend(&self, cx: &mut Cx, query: &Tensor, value: &Tensor, key: &Tensor) -> Result<Tensor> {
+        if cx.has_rounded_layers() {
+            return self.attend_rounded(cx, [query, key, value]);
+        }
         let fold = FoldedAxes::of(self.attention_axes.as_ref(), query)?;
         let [q, v, k] = [query, value, key].map(|x| fold.apply(&cast(cx, x)));
         let (q, v, k) = (q?, v?, k?);
@@ -153,6 +156,28 @@ impl MultiHeadAttention {
         };
         let heads = attention.of(&q, &k, &v, random.as_ref());
         Ok(fold.undo(&self.join(cx, &heads, features)?))
+    }
+
+    /// As the operators on integers do, each with levels of its own.
+    fn attend_rounded(&self, cx: &mut Cx, [query, key, value]: [&Tensor; 3]) -> Result<Tensor> {
+        if [query, key, value].iter().any(|x| x.rank() != 3 || cx.mask_of(x).is_some()) {
+            return Err(unfit("MultiHeadAttention", "sequences [B, S, D] without masks", query.ty())
+                .because("it is trained for eight bits")
+                .hint("leave it in floats: skip it in quantize"));
+        }
+        let features = self.output_shape.unwrap_or(query.dim(2));
+        let q = self.project(cx, "query", query, self.key_dim)?;
+        let k = self.project(cx, "key", key, self.key_dim)?;
+        let v = self.project(cx, "value", value, self.value_dim())?;
+        let scores = q.dot_general(&k, &[0, 2], &[0, 2], &[3], &[3]);
+        cx.made_as_matmul(&scores, [&q, &k]);
+        let scores = cx.rounded_within("scores", scores);
+        let weights = cx.rounded_softmax(&scores);
+        let weights = Dropout { rate: self.dropout, ..Default::default() }.call(cx, &[weights]);
+        let heads = weights.dot_general(&v, &[0, 1], &[0, 2], &[3], &[1]);
+        cx.made_as_matmul(&heads, [&weights, &v]);
+        let heads = cx.rounded_within("heads", heads);
+        self.join(cx, &heads.transpose(&[0, 2, 1, 3]), features)
     }
 
     /// `q: T[B, S, N, K], k: T[B, S, N, K], v: T[B, S, N, V] → T[B, S, N, V]`: what S places gather from themselves and from all
@@ -196,7 +221,13 @@ impl MultiHeadAttention {
                 let bias = weight(cx, "MultiHeadAttention", "bias", &[heads, width], &self.bias_initializer)?;
                 y = y + bias.reshape([heads * width]);
             }
-            Ok(y.reshape([x.dim(0), x.dim(1), heads, width]))
+            y = match name {
+                "query" => cx.given_scaled(y, 1.0 / (self.key_dim as f64).sqrt()),
+                _ => cx.given("Dense", std::slice::from_ref(x), y),
+            };
+            let by_head = y.reshape([x.dim(0), x.dim(1), heads, width]);
+            cx.same_levels(&by_head, &y);
+            Ok(by_head)
         })
     }
 
@@ -211,7 +242,7 @@ impl MultiHeadAttention {
             if self.use_bias {
                 y = y + weight(cx, "MultiHeadAttention", "bias", &[features], &self.bias_initializer)?;
             }
-            Ok(y)
+            Ok(cx.given("Dense", &[flat], y))
         })
     }
 }

@@ -69,6 +69,21 @@ impl Bidirectional {
         }
         Ok([forward.clone(), backward])
     }
+
+    /// The layer forwards and the one backwards, with their names in the paths of weights.
+    pub fn ways(&self) -> Result<[(String, LayerSpec); 2]> {
+        let [forward, backward] = self.both()?;
+        let own = |spec: &LayerSpec, way: &str| {
+            let name = Wrapped::name(spec);
+            format!("{way}_{}", name.strip_prefix(&format!("{way}_")).unwrap_or(&name))
+        };
+        // As in Keras, one that was given keeps its name.
+        let back_name = match self.backward_layer == Wrapped::default() {
+            true => own(&backward, "backward"),
+            false => Wrapped::name(&backward),
+        };
+        Ok([(own(&forward, "forward"), forward), (back_name, backward)])
+    }
 }
 
 impl Arguments for Bidirectional {
@@ -93,25 +108,16 @@ impl Layer for Bidirectional {
                 return Err(unfit("Bidirectional", needs, x.ty())
                     .hint("put reshape([steps, features]) or an embedding before it"));
             }
-            let [forward, backward] = self.both()?;
             // As in Keras: the ways meet at 0 where a mask leaves steps out.
             let zeroed = |spec: LayerSpec| {
                 let sequences = spec.layer().config()["return_sequences"] == Value::Bool(true);
                 spec.zero_output_for_mask(sequences)
             };
-            let [forward, backward] = [zeroed(forward), zeroed(backward)];
-            let own = |spec: &LayerSpec, way: &str| {
-                let name = Wrapped::name(spec);
-                format!("{way}_{}", name.strip_prefix(&format!("{way}_")).unwrap_or(&name))
+            let mut run = |(name, spec): (String, LayerSpec)| {
+                cx.scope(&name, |cx| zeroed(spec).call(cx, std::slice::from_ref(x)))
             };
-            // As in Keras, one that was given keeps its name.
-            let back_name = match self.backward_layer == Wrapped::default() {
-                true => own(&backward, "backward"),
-                false => Wrapped::name(&backward),
-            };
-            let mut run =
-                |name: &str, spec: &LayerSpec| cx.scope(name, |cx| spec.call(cx, std::slice::from_ref(x)));
-            let (there, back) = (run(&own(&forward, "forward"), &forward), run(&back_name, &backward));
+            let [forward, backward] = self.ways()?;
+            let (there, back) = (run(forward), run(backward));
             let back = if back.rank() == 3 { back.reverse(&[1]) } else { back };
             if self.merge_mode != MergeMode::Concat && there.shape() != back.shape() {
                 return Err(wrong(

@@ -210,24 +210,25 @@ impl Layer for LayerNormalization {
             let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
             sized("LayerNormalization", "gamma", &shape)?;
             let x32 = cast(cx, x).convert(DType::F32);
-            let wide = |t: Tensor| t.broadcast_except(x.shape(), &dims);
-            // Each is an operator of its own where the model becomes one of whole numbers.
-            let mean = cx.rounded_within("mean", x32.mean(&dims));
-            let centred = cx.rounded_within("centred", &x32 - wide(mean));
-            let squared = cx.rounded_within("squared", &centred * &centred);
-            let variance = cx.rounded_within("variance", squared.mean(&dims));
-            let sum = cx.rounded_above_zero("sum", variance + self.epsilon);
-            let factor = cx.rounded_within("rsqrt", sum.rsqrt());
-            let mut y = cx.rounded_within("normalized", &centred * wide(factor));
+            let mut way = Way { cx, dims, shape: x.shape().clone() };
+            let mean = way.mean("mean", &x32);
+            let mean = way.wide(&mean);
+            let centred = way.sum("centred", [&x32, &mean], true);
+            let squared = way.product("squared", [&centred, &centred]);
+            let variance = way.mean("variance", &squared);
+            let sum = &variance + self.epsilon;
+            way.cx.made_with_constant(&sum, &variance, self.epsilon);
+            let sum = way.cx.rounded_within("sum", sum);
+            let factor = way.cx.root_within("rsqrt", &sum);
+            let factor = way.wide(&factor);
+            let mut y = way.product("normalized", [&centred, &factor]);
             if self.scale {
-                let gamma = cx.variable("gamma", &shape, &self.gamma_initializer, true);
-                let gamma = cx.rounded_constant(gamma);
-                y = cx.rounded_within("scaled", y * gamma.broadcast_in_dim(x.shape(), &dims));
+                let gamma = way.constant("gamma", &shape, &self.gamma_initializer);
+                y = way.product("scaled", [&y, &gamma]);
             }
             if self.center {
-                let beta = cx.variable("beta", &shape, &self.beta_initializer, true);
-                let beta = cx.rounded_constant(beta);
-                y = y + beta.broadcast_in_dim(x.shape(), &dims);
+                let beta = way.constant("beta", &shape, &self.beta_initializer);
+                y = way.sum("output", [&y, &beta], false);
             }
             Ok(cast(cx, &y))
         })
@@ -235,6 +236,47 @@ impl Layer for LayerNormalization {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+}
+
+/// The operators of a layer normalisation: each is one of its own where the model becomes one of whole numbers, and is rounded there.
+struct Way<'a> {
+    cx: &'a mut Cx,
+    dims: Vec<usize>,
+    shape: Shape,
+}
+
+impl Way<'_> {
+    fn mean(&mut self, place: &str, x: &Tensor) -> Tensor {
+        let mean = x.mean(&self.dims);
+        self.cx.made_as_mean(&mean, x, &self.dims);
+        self.cx.rounded_within(place, mean)
+    }
+
+    fn wide(&mut self, t: &Tensor) -> Tensor {
+        let y = t.broadcast_except(&self.shape, &self.dims);
+        self.cx.same_levels(&y, t);
+        y
+    }
+
+    fn sum(&mut self, place: &str, [a, b]: [&Tensor; 2], is_difference: bool) -> Tensor {
+        let y = if is_difference { a - b } else { a + b };
+        self.cx.made_as_sum(&y, [a, b], is_difference);
+        self.cx.rounded_within(place, y)
+    }
+
+    fn product(&mut self, place: &str, [a, b]: [&Tensor; 2]) -> Tensor {
+        let y = a * b;
+        self.cx.made_as_product(&y, [a, b]);
+        self.cx.rounded_within(place, y)
+    }
+
+    fn constant(&mut self, name: &str, shape: &[usize], start: &Initializer) -> Tensor {
+        let w = self.cx.variable(name, shape, start, true);
+        let w = self.cx.rounded_constant(w);
+        let y = w.broadcast_in_dim(&self.shape, &self.dims);
+        self.cx.same_levels(&y, &w);
+        y
     }
 }
 

@@ -292,10 +292,17 @@ impl LayerSpec {
 
     /// As [`LayerSpec::call_kind`], at the levels of eight bits where the layer is trained for those.
     fn call_rounded(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        let Some(own) = &self.quantizer else { return self.call_kind(cx, inputs) };
+        let Some(own) = &self.quantizer else {
+            let y = self.call_kind(cx, inputs);
+            if cx.has_levels() {
+                cx.hand_on_levels(self.class_name(), inputs, &y);
+            }
+            return y;
+        };
         cx.with_quantizer(own, |cx| {
             let inputs = own.read(cx, inputs);
             let y = self.call_kind(cx, &inputs);
+            cx.hand_on_levels(self.class_name(), &inputs, &y);
             own.give(cx, &y)
         })
     }

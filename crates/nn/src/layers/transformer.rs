@@ -127,11 +127,18 @@ impl TransformerBlock {
         inner: impl FnOnce(&mut Cx, &Tensor) -> Tensor,
     ) -> Tensor {
         let norm = LayerNormalization { epsilon: self.layer_norm_epsilon, ..Default::default() };
-        let normalize =
-            |cx: &mut Cx, x: &Tensor| cx.scope(norm_name, |cx| norm.call(cx, std::slice::from_ref(x)));
+        let normalize = |cx: &mut Cx, x: &Tensor| {
+            cx.scope(norm_name, |cx| {
+                let y = norm.call(cx, std::slice::from_ref(x));
+                cx.given("LayerNormalization", std::slice::from_ref(x), y)
+            })
+        };
         let entering = if self.normalize_first { normalize(cx, x) } else { x.clone() };
         let y = inner(cx, &entering);
-        let sum = x + Dropout { rate: self.dropout, ..Default::default() }.call(cx, &[y]);
+        let y = Dropout { rate: self.dropout, ..Default::default() }.call(cx, &[y]);
+        let sum = x + &y;
+        cx.made_as_sum(&sum, [x, &y], false);
+        let sum = cx.rounded_within(&norm_name.replace("layer_norm", "sum"), sum);
         if self.normalize_first { sum } else { normalize(cx, &sum) }
     }
 
@@ -158,8 +165,14 @@ impl TransformerBlock {
         };
         let inside = dense(self.intermediate_dim, self.activation);
         let outside = dense(x.dim(2), Activation::Linear);
-        let y = cx.scope(PARTS[2], |cx| inside.call(cx, std::slice::from_ref(x)));
-        cx.scope(PARTS[3], |cx| outside.call(cx, &[y]))
+        let mut run = |name: &str, layer: &Dense, x: &Tensor| {
+            cx.scope(name, |cx| {
+                let y = layer.call(cx, std::slice::from_ref(x));
+                cx.given("Dense", std::slice::from_ref(x), y)
+            })
+        };
+        let y = run(PARTS[2], &inside, x);
+        run(PARTS[3], &outside, &y)
     }
 }
 

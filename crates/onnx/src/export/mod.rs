@@ -3,7 +3,10 @@
 
 mod emit;
 mod operators;
+mod recurrent;
 mod windows;
+
+pub use recurrent::{Recurrent, RecurrentKind};
 
 use crate::model::{Model, Port, Size};
 use emit::{Emit, Order, is_quantized, operand_of};
@@ -41,6 +44,14 @@ pub const BATCH: &str = "N";
 /// # Ok::<(), systole_base::Error>(())
 /// ```
 pub fn export(lite: &Lite) -> Result<Model> {
+    export_with_loops(lite, &[])
+}
+
+/// As [`export`] of a graph on floats of which some operators together are a recurrent layer: these become one operator of ONNX.
+///
+/// # Errors
+/// As of [`export`].
+pub fn export_with_loops(lite: &Lite, loops: &[Recurrent]) -> Result<Model> {
     lite.check()?;
     let open = lite.operators.iter().all(|o| is_by_sample(lite, o)) && ends_are_by_sample(lite);
     let mut e = Emit::new(lite);
@@ -48,6 +59,12 @@ pub fn export(lite: &Lite) -> Result<Model> {
         e.given(t)?;
     }
     for (n, o) in lite.operators.iter().enumerate() {
+        if let Some(of) = loops.iter().find(|of| of.operators.contains(&n)) {
+            if n == of.operators.start {
+                recurrent::recurrent(&mut e, of).at(|| lite.place(n))?;
+            }
+            continue;
+        }
         let made = match (o.op, &o.outputs[..]) {
             (Op::Split, _) => operators::split(&mut e, o),
             (_, &[y]) => operator(&mut e, o, y, open),

@@ -4,6 +4,7 @@ use crate::builder::Builder;
 use serde_json::Value;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::{LayerNode, Model as Layers};
+use systole_onnx::Recurrent;
 
 /// A layer that becomes operators.
 pub(crate) struct Call<'a> {
@@ -14,12 +15,19 @@ pub(crate) struct Call<'a> {
     pub inputs: Vec<usize>,
     /// Shape of its output, the batch of 1 included.
     pub output: Vec<usize>,
+    /// The layer within it that is meant: its name and its arguments.
+    pub inner: Option<(String, Value)>,
+    /// Recurrent layers so far, as operators of steps.
+    pub loops: &'a mut Vec<Recurrent>,
 }
 
 impl Call<'_> {
     /// Its arguments, as its struct.
     pub fn arguments<T: serde::de::DeserializeOwned>(&self) -> Result<T> {
-        let config: Value = self.node.layer.layer().config();
+        let config: Value = match &self.inner {
+            Some((_, config)) => config.clone(),
+            None => self.node.layer.layer().config(),
+        };
         serde_json::from_value(config).map_err(|e| {
             let what = format!("the arguments of {} cannot be read", self.node.layer.class_name());
             Error::new(ErrorKind::Bug, what).because(e.to_string())
@@ -36,12 +44,15 @@ impl Call<'_> {
     }
 
     pub fn name(&self) -> String {
-        self.node.name.clone()
+        match &self.inner {
+            Some((inner, _)) => format!("{}/{inner}", self.node.name),
+            None => self.node.name.clone(),
+        }
     }
 
     /// One of its weights.
     pub fn weight(&self, name: &str) -> Result<Literal> {
-        let value = self.layers.weight(&format!("{}/{name}", self.node.name))?;
+        let value = self.layers.weight(&format!("{}/{name}", self.name()))?;
         if value.to_f32s().iter().any(|v| !v.is_finite()) {
             return Err(Error::new(ErrorKind::Numeric, format!("its {name} has NaN or infinite values"))
                 .hint("load an earlier checkpoint, or train again with a smaller learning rate"));

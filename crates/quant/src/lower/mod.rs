@@ -17,6 +17,7 @@ use crate::builder::Builder;
 use call::Call;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
 use systole_nn::{Model as Layers, NodeInput};
+use systole_onnx::{Model as Onnx, Recurrent};
 use systole_tflite::{Model, Tensor};
 
 /// The operators of a built model, on floats: `f32[1, …] → f32[1, …]`. Batch normalisation and activations are folded into
@@ -25,11 +26,31 @@ use systole_tflite::{Model, Tensor};
 /// # Errors
 /// When the model is not built, or a layer has no operators; names the layer.
 pub fn lower(layers: &Layers) -> Result<Model> {
-    lowered(layers).map(|(model, _)| model)
+    lowered(layers).map(|(model, ..)| model)
 }
 
-/// As [`lower`], with the tensor that each layer gives.
-pub(crate) fn lowered(layers: &Layers) -> Result<(Model, Vec<usize>)> {
+/// A built model as ONNX, on floats: as [`lower`] and [`systole_onnx::export`], but that LSTM and GRU are one operator each where ONNX has
+/// one that computes the same, and not one step after the other.
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::gru, Model};
+/// let mut model = Model::sequential([gru(3)]);
+/// model.build(&[TensorType::new(F32, [5, 2])])?;
+/// let onnx = systole_quant::onnx(&model)?;
+/// assert!(onnx.graph.nodes.iter().any(|node| node.op == "GRU"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+///
+/// # Errors
+/// As of both.
+pub fn onnx(layers: &Layers) -> Result<Onnx> {
+    let (model, _, loops) = lowered(layers)?;
+    systole_onnx::export_with_loops(&model, &loops)
+}
+
+/// As [`lower`], with the tensor that each layer gives, and which operators are a recurrent layer.
+pub(crate) fn lowered(layers: &Layers) -> Result<(Model, Vec<usize>, Vec<Recurrent>)> {
     let architecture = layers.architecture();
     if !layers.is_built() {
         return Err(Error::new(ErrorKind::Config, "the model has no shapes yet")
@@ -48,7 +69,7 @@ pub(crate) fn lowered(layers: &Layers) -> Result<(Model, Vec<usize>)> {
         let of = architecture.nodes.iter().flat_map(|n| &n.inputs).filter(|s| **s == source).count();
         of + usize::from(architecture.output == source)
     };
-    let mut made: Vec<usize> = Vec::new();
+    let (mut made, mut loops): (Vec<usize>, Vec<Recurrent>) = (Vec::new(), Vec::new());
     for (i, node) in architecture.nodes.iter().enumerate() {
         let of = |s: &NodeInput| match s {
             NodeInput::Input(i) => inputs[*i],
@@ -57,7 +78,8 @@ pub(crate) fn lowered(layers: &Layers) -> Result<(Model, Vec<usize>)> {
         let shape = layers.summary_rows().get(i).map(|r| r.output_shape.dims().to_vec()).unwrap_or_default();
         let output = std::iter::once(1).chain(shape).collect();
         let feeds = node.inputs.iter().map(of).collect();
-        let mut call = Call { b: &mut b, layers, node, inputs: feeds, output };
+        let loops = &mut loops;
+        let mut call = Call { b: &mut b, layers, node, inputs: feeds, output, inner: None, loops };
         let y = operators(&mut call).at(|| format!("layer {}", node.name))?;
         // A layer that adds nothing hands on what it reads, which has all of both's readers.
         let is_new = !node.inputs.iter().any(|s| of(s) == y);
@@ -71,7 +93,7 @@ pub(crate) fn lowered(layers: &Layers) -> Result<(Model, Vec<usize>)> {
     };
     b.model.outputs = vec![output];
     b.model.check()?;
-    Ok((b.model, made))
+    Ok((b.model, made, loops))
 }
 
 /// What a layer makes of its inputs.
@@ -109,6 +131,7 @@ fn operators(call: &mut Call) -> Result<usize> {
         "SimpleRNN" => recurrent::simple(call),
         "LSTM" => recurrent::lstm(call),
         "GRU" => recurrent::gru(call),
+        "Bidirectional" => recurrent::both_ways(call),
         "Identity"
         | "StochasticDepth"
         | "Dropout"

@@ -4,7 +4,8 @@ use super::activations::activate;
 use super::call::Call;
 use super::products::{parts, product, sum, times};
 use systole_ir::{Error, ErrorKind, Literal, Result};
-use systole_nn::layers;
+use systole_nn::{Activation, layers};
+use systole_onnx::{Recurrent, RecurrentKind};
 use systole_tflite::{Field, Op, Operator};
 
 /// More steps make more operators than anybody waits for.
@@ -19,11 +20,19 @@ struct Step<'a> {
     state: Option<usize>,
 }
 
-/// `x: f32[1, S, K] → f32[1, units]` or `f32[1, S, units]`: `step` gives the next state.
+/// In which order steps are taken, and which states are given.
+#[derive(Clone, Copy)]
+struct Way {
+    backwards: bool,
+    sequences: bool,
+}
+
+/// `x: f32[1, S, K] → f32[1, units]` or `f32[1, S, units]`: `step` gives the next state. What a layer that goes backwards gives stands in
+/// its own order; within Bidirectional in that of the input.
 fn over(
     call: &mut Call,
     (kernel, bias): (&[f32], &[f32]),
-    (backwards, sequences): (bool, bool),
+    Way { backwards, sequences }: Way,
     mut step: impl FnMut(&mut Call, Step) -> Result<usize>,
 ) -> Result<usize> {
     let (name, x) = (call.name(), call.input());
@@ -49,11 +58,15 @@ fn over(
             all.push(call.b.reshape(&format!("{own}/output"), next, vec![1, 1, dims[1]])?);
         }
     }
+    if backwards && call.inner.is_some() {
+        all.reverse();
+    }
     match (all.as_slice(), state) {
         ([], Some(last)) => Ok(last),
         ([one], _) => Ok(*one),
         _ => {
-            let output = call.output.clone();
+            let units = state.and_then(|last| call.b.dims(last).get(1).copied()).unwrap_or(0);
+            let output = vec![1, steps, units];
             let operator = Operator::new(Op::Concatenation, all, []).with(Field::Axis, 1.0);
             Ok(call.b.push(&name, output, operator))
         }
@@ -74,10 +87,11 @@ fn with_state(call: &mut Call, s: &Step, kernel: &[f32], bias: &[f32]) -> Result
 
 pub(super) fn simple(call: &mut Call) -> Result<usize> {
     let a: layers::SimpleRNN = call.arguments()?;
+    let way = Way { backwards: a.go_backwards, sequences: a.return_sequences };
     let (kernel, recurrent) = (floats(call.weight("kernel")?), floats(call.weight("recurrent_kernel")?));
     let bias = call.bias(a.use_bias, a.units)?;
     let zeros = vec![0.0; a.units];
-    over(call, (&kernel, &bias), (a.go_backwards, a.return_sequences), |call, s| {
+    over(call, (&kernel, &bias), way, |call, s| {
         let z = with_state(call, &s, &recurrent, &zeros)?;
         activate(call.b, s.name, z, a.activation)
     })
@@ -85,11 +99,13 @@ pub(super) fn simple(call: &mut Call) -> Result<usize> {
 
 pub(super) fn lstm(call: &mut Call) -> Result<usize> {
     let a: layers::LSTM = call.arguments()?;
+    let way = Way { backwards: a.go_backwards, sequences: a.return_sequences };
     let (kernel, recurrent) = (floats(call.weight("kernel")?), floats(call.weight("recurrent_kernel")?));
     let bias = call.bias(a.use_bias, 4 * a.units)?;
     let zeros = vec![0.0; 4 * a.units];
     let mut memory = None;
-    over(call, (&kernel, &bias), (a.go_backwards, a.return_sequences), |call, s| {
+    let (first, x) = (call.b.model.operators.len(), call.input());
+    let y = over(call, (&kernel, &bias), way, |call, s| {
         let z = with_state(call, &s, &recurrent, &zeros)?;
         let gates = parts(call.b, &format!("{}/gates", s.name), z, 1, 4)?;
         let named = |what: &str| format!("{}/{what}", s.name);
@@ -106,11 +122,20 @@ pub(super) fn lstm(call: &mut Call) -> Result<usize> {
         memory = Some(now);
         let shown = activate(call.b, &named("shown"), now, a.activation)?;
         Ok(times(call.b, s.name, output, shown))
-    })
+    })?;
+    if is_usual(a.recurrent_activation, a.activation) {
+        // There the output gate is the second.
+        let order = [0, 3, 1, 2];
+        let own = Own { kind: RecurrentKind::Lstm, units: a.units, order: &order, zeros_after: true };
+        let loop_ = own.recurrent(call, (first, x, y), way, [&kernel, &recurrent, &bias])?;
+        call.loops.push(loop_);
+    }
+    Ok(y)
 }
 
 pub(super) fn gru(call: &mut Call) -> Result<usize> {
     let a: layers::GRU = call.arguments()?;
+    let way = Way { backwards: a.go_backwards, sequences: a.return_sequences };
     let (units, all) = (a.units, 3 * a.units);
     let (kernel, recurrent) = (floats(call.weight("kernel")?), floats(call.weight("recurrent_kernel")?));
     let both = if a.use_bias { floats(call.weight("bias")?) } else { vec![0.0; 2 * all] };
@@ -118,7 +143,8 @@ pub(super) fn gru(call: &mut Call) -> Result<usize> {
     let of_gates = columns(&recurrent, all, 0, 2 * units);
     let of_candidate = columns(&recurrent, all, 2 * units, all);
     let (update_of, candidate_of) = (a.recurrent_activation, a.activation);
-    over(call, (&kernel, &bias), (a.go_backwards, a.return_sequences), |call, s| {
+    let (first, from) = (call.b.model.operators.len(), call.input());
+    let y = over(call, (&kernel, &bias), way, |call, s| {
         let named = |what: &str| format!("{}/{what}", s.name);
         let x = parts(call.b, &named("inputs"), s.x, 1, 3)?;
         // What the state brings to the gates and the candidate.
@@ -156,7 +182,97 @@ pub(super) fn gru(call: &mut Call) -> Result<usize> {
         let z = share.map_or(x[2], |y| sum(call.b, &named("candidate_sum"), x[2], y));
         let candidate = activate(call.b, &named("candidate"), z, candidate_of)?;
         mixed(call, &s, update, candidate)
-    })
+    })?;
+    if is_usual(a.recurrent_activation, a.activation) {
+        let kind = RecurrentKind::Gru { linear_before_reset: a.reset_after };
+        let has_both = both.len() == 2 * all;
+        let own = Own { kind, units, order: &[0, 1, 2], zeros_after: !has_both };
+        let loop_ = own.recurrent(call, (first, from, y), way, [&kernel, &recurrent, &both])?;
+        call.loops.push(loop_);
+    }
+    Ok(y)
+}
+
+/// A recurrent layer and its like from the last step to the first, joined.
+pub(super) fn both_ways(call: &mut Call) -> Result<usize> {
+    let a: layers::Bidirectional = call.arguments()?;
+    let mut made = Vec::new();
+    for (name, spec) in a.ways()? {
+        call.inner = Some((name, spec.layer().config()));
+        made.push(match spec.class_name() {
+            "LSTM" => lstm(call)?,
+            "GRU" => gru(call)?,
+            _ => simple(call)?,
+        });
+    }
+    call.inner = None;
+    let (name, dims) = (call.name(), call.output.clone());
+    let op = match a.merge_mode {
+        layers::MergeMode::Concat => {
+            let last = dims.len().saturating_sub(1) as f64;
+            let operator = Operator::new(Op::Concatenation, made, []).with(Field::Axis, last);
+            return Ok(call.b.push(&name, dims, operator));
+        }
+        layers::MergeMode::Mul => Op::Mul,
+        layers::MergeMode::Sum | layers::MergeMode::Ave => Op::Add,
+    };
+    let y = call.b.apply(&name, op, &made, dims.clone());
+    if a.merge_mode != layers::MergeMode::Ave {
+        return Ok(y);
+    }
+    let half = call.b.floats(format!("{name}/share"), [1], &[0.5])?;
+    Ok(call.b.apply(&format!("{name}/mean"), Op::Mul, &[y, half], dims))
+}
+
+/// The activations that ONNX's operators have where none are named.
+fn is_usual(gates: Activation, states: Activation) -> bool {
+    (gates, states) == (Activation::Sigmoid, Activation::Tanh)
+}
+
+/// A layer's weights as ONNX's operator has them.
+struct Own<'a> {
+    kind: RecurrentKind,
+    units: usize,
+    /// Where each of its gates stands here.
+    order: &'a [usize],
+    /// Whether the states' products have no bias of their own.
+    zeros_after: bool,
+}
+
+impl Own<'_> {
+    /// `kernel: [K, gates · H], recurrent: [H, gates · H] → [1, gates · H, K], [1, gates · H, H]`
+    fn recurrent(
+        &self,
+        call: &Call,
+        (first, input, output): (usize, usize, usize),
+        way: Way,
+        [kernel, recurrent, bias]: [&[f32]; 3],
+    ) -> Result<Recurrent> {
+        let (h, all) = (self.units, self.order.len() * self.units);
+        let places: Vec<usize> = self.order.iter().flat_map(|gate| gate * h..(gate + 1) * h).collect();
+        let turned = |w: &[f32]| {
+            let rows = w.len() / all.max(1);
+            let values: Vec<f32> = places
+                .iter()
+                .flat_map(|at| (0..rows).map(move |row| row * all + at))
+                .map(|at| w[at])
+                .collect();
+            Literal::from_slice([1, all, rows], &values)
+        };
+        let half = |from: usize| places.iter().map(move |at| bias.get(from + at).copied().unwrap_or(0.0));
+        let of_states: Vec<f32> = if self.zeros_after { vec![0.0; all] } else { half(all).collect() };
+        let both: Vec<f32> = half(0).chain(of_states).collect();
+        Ok(Recurrent {
+            operators: first..call.b.model.operators.len(),
+            input,
+            output,
+            kind: self.kind,
+            backwards: way.backwards,
+            sequences: way.sequences,
+            in_own_order: call.inner.is_none(),
+            weights: [turned(kernel)?, turned(recurrent)?, Literal::from_slice([1, 2 * all], &both)?],
+        })
+    }
 }
 
 /// `update · state + (1 − update) · candidate`, as `candidate + update · (state − candidate)`.

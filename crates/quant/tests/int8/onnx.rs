@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use systole_ir::{DType, Literal};
 use systole_onnx::{Model as Onnx, Sizes};
-use systole_quant::lower;
+use systole_quant::{lower, onnx};
 use systole_tflite::{Interpreter, Model, Op, Operator};
 
 /// A model, what it is given and what it says of it: one array for each input, samples side by side.
@@ -26,7 +26,10 @@ fn stacked(parts: &[&Literal]) -> Literal {
 }
 
 fn case(name: &str, model: &Model, samples: &[Vec<Literal>]) -> Case {
-    let onnx = systole_onnx::export(model).unwrap_or_else(|e| panic!("{name}: {e}"));
+    case_of(name, model, systole_onnx::export(model).unwrap_or_else(|e| panic!("{name}: {e}")), samples)
+}
+
+fn case_of(name: &str, model: &Model, onnx: Onnx, samples: &[Vec<Literal>]) -> Case {
     assert!(onnx.graph.inputs[0].to_string().contains("[N"), "{name} takes {}", onnx.graph.inputs[0]);
     let interpreter = Interpreter::new(model).unwrap();
     let answers: Vec<Literal> = samples.iter().map(|x| interpreter.run(x).unwrap().remove(0)).collect();
@@ -43,9 +46,17 @@ fn case(name: &str, model: &Model, samples: &[Vec<Literal>]) -> Case {
 fn cases() -> Vec<Case> {
     let float = |net: &Net| {
         let graph = lower(&net.layers).ok()?;
-        Some(case(&net.name, &graph, &[net.sample(0), net.sample(1), net.sample(2)]))
+        let samples = [net.sample(0), net.sample(1), net.sample(2)];
+        let plain = case(&net.name, &graph, &samples);
+        // Recurrent layers also as operators of their own.
+        let onnx = onnx(&net.layers).unwrap_or_else(|e| panic!("{}: {e}", net.name));
+        let with_loops = (onnx != plain.onnx)
+            .then(|| case_of(&format!("{} with loops", net.name), &graph, onnx, &samples));
+        Some([plain].into_iter().chain(with_loops))
     };
-    let mut all: Vec<Case> = single_layers().iter().chain(&networks()).filter_map(float).collect();
+    let mut all: Vec<Case> = single_layers().iter().chain(&networks()).filter_map(float).flatten().collect();
+    let nodes = |op: &str| all.iter().flat_map(|c| &c.onnx.graph.nodes).filter(|node| node.op == op).count();
+    assert!(nodes("LSTM") >= 6 && nodes("GRU") >= 6, "{} and {}", nodes("LSTM"), nodes("GRU"));
     let turned = |x: &Literal| {
         let bytes: Vec<u8> = x.bytes().iter().map(|b| b.wrapping_add(37)).collect();
         Literal::from_bytes(x.ty().clone(), &bytes).unwrap()

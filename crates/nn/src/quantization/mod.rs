@@ -1,6 +1,8 @@
 //! Training for eight bits: what is asked for, and which layers of a structure get which places to round at. The places are those of the
 //! operators that the crate `quant` writes: batch normalisation and relus are folded into what comes before them here as there.
 
+mod attention;
+
 use crate::activation::Activation;
 use crate::architecture::{Architecture, LayerNode, NodeInput};
 use crate::layers::{BatchNormalization, LayerNormalization, LayerSpec, ReLU};
@@ -107,6 +109,8 @@ impl Architecture {
 /// What makes a tensor of the int8 graph.
 #[derive(Clone, Copy, PartialEq)]
 enum Maker {
+    /// A matrix within a layer of several.
+    Inner,
     /// A convolution or dense layer, of the node; `takes_relu`, where relus are folded into it.
     Weights {
         node: usize,
@@ -326,7 +330,8 @@ impl Plan<'_> {
             "Activation" if activation_of(self.layer(node))? == Activation::Silu => (Maker::Merge, None),
             // They end with a sum or a product.
             "Add" | "Subtract" | "Multiply" | "Average" | "BatchNormalization" | "LayerNormalization"
-            | "Rescaling" => (Maker::Merge, None),
+            | "Rescaling" | "TransformerBlock" => (Maker::Merge, None),
+            "MultiHeadAttention" => (Maker::Inner, None),
             _ if VALUES.contains(&class) => (Maker::Values, Some(inputs[0])),
             _ => (Maker::Other, None),
         };
@@ -423,7 +428,8 @@ impl Plan<'_> {
             at = before;
         }
         let value = &self.values[at];
-        let takes = matches!(value.maker, Maker::Weights { takes_relu: true, .. } | Maker::Merge);
+        let takes =
+            matches!(value.maker, Maker::Weights { takes_relu: true, .. } | Maker::Merge | Maker::Inner);
         if !takes || value.readers > 1 || !value.is_free {
             return Ok(None);
         }
@@ -471,6 +477,8 @@ impl Plan<'_> {
                 y
             }
             "LayerNormalization" => self.layer_normalization(node)?,
+            "MultiHeadAttention" => self.multi_head_attention(node, inputs)?,
+            "TransformerBlock" => self.transformer_block(node, x)?,
             "Activation" => {
                 let activation = activation_of(self.layer(node))?;
                 self.activation(node, activation)?
@@ -603,18 +611,19 @@ impl Plan<'_> {
 
     fn put(&mut self, node: usize, place: &str, slot: Slot) {
         let own = &mut self.quantizers[node];
+        let (own, place) = match place.rsplit_once('/') {
+            Some((path, place)) => (own.within_mut(path), place),
+            None => (own, place),
+        };
         match place {
             "output" => own.output = Some(slot),
             "inner" => own.inner = Some(slot),
             "parts" => own.parts = Some(slot),
             "sums" => own.sums = Some(slot).filter(|_| own.kernels.iter().all(|k| k.folded.is_none())),
-            within if WITHIN.contains(&within) => own.within.push((within.into(), slot)),
-            input => {
-                let at = own.inputs.len();
-                if let Some(k) = (0..at).find(|k| input_name(*k) == input) {
-                    own.inputs[k] = Some(slot);
-                }
-            }
+            other => match (0..own.inputs.len()).find(|k| input_name(*k) == other) {
+                Some(k) => own.inputs[k] = Some(slot),
+                None => own.within.push((other.into(), slot)),
+            },
         }
     }
 }

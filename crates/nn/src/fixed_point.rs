@@ -1,0 +1,183 @@
+//! The arithmetic of operators on int8 in graphs of floats: which level a result gets, to the last one. Whole numbers and their sums are
+//! exact in f32; what they are multiplied with is cut into parts whose products are exact too. No layer and no state is known here.
+//!
+//! Source: gemmlowp's multiplication by a quantised multiplier, which rounds twice, as LiteRT's reference kernels use it.
+
+use systole_ir::DType::{F32, F64, I32};
+use systole_ir::Tensor;
+
+/// Step and zero point of int8 for a range, as the file has them: `f32[]` each.
+pub(crate) struct Scale {
+    pub(crate) step: Tensor,
+    pub(crate) zero_point: Tensor,
+}
+
+impl Scale {
+    /// `low: f32[] ≤ 0, high: f32[] ≥ 0`, not both 0: in f64, as the crate `quant` computes them.
+    pub(crate) fn of_range(low: &Tensor, high: &Tensor) -> Scale {
+        let [low, high] = [low, high].map(|end| end.stop_gradient().convert(F64));
+        let step = (&high - &low) / 255.0;
+        let zero = (-(&low / &step) - 128.0).round_nearest_afz();
+        let zero = zero.clamp(&zero.scalar_like(-128.0), &zero.scalar_like(127.0));
+        Scale { step: step.convert(F32), zero_point: zero.convert(F32) }
+    }
+}
+
+/// How an operator brings a sum to steps of its result.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Rounding {
+    /// To the nearest, halves away from zero.
+    Once,
+    /// To some bits below the point first, halves up.
+    Twice,
+    /// The same, of the sum of so many numbers that is divided by their number.
+    TwiceInMean(usize),
+    /// Of the stored integers, not of steps from 0, to the nearest, halves away from zero: means of windows.
+    OfCodes,
+}
+
+/// Whole numbers: `numbers: f32[…]` of `unit: T[]`, or of one for each of the last dimension. The operator computes with units of f64, or
+/// of f32.
+#[derive(Clone)]
+pub(crate) struct Term {
+    /// None: the value itself in units.
+    pub(crate) numbers: Option<Tensor>,
+    pub(crate) unit: Tensor,
+}
+
+/// What makes a value that is not rounded yet: the sum of its terms.
+#[derive(Clone)]
+pub(crate) struct Made {
+    pub(crate) terms: Vec<Term>,
+    pub(crate) rounding: Rounding,
+    /// The value in floats; where it is another one now, an activation has changed it.
+    pub(crate) value: Option<Tensor>,
+    /// What makes values below 0, where another rule does.
+    pub(crate) below: Option<Box<Made>>,
+    /// `bool[…]`: where the result is beyond all levels.
+    pub(crate) beyond: Option<Tensor>,
+}
+
+impl Made {
+    pub(crate) fn of(terms: Vec<Term>, rounding: Rounding) -> Made {
+        Made { terms, rounding, value: None, below: None, beyond: None }
+    }
+
+    /// Whether it is known of each value by itself, wherever that moves within its channel.
+    pub(crate) fn is_of_units(&self) -> bool {
+        let is_known = |term: &Term| term.numbers.is_none();
+        self.terms.iter().all(is_known)
+            && self.value.is_none()
+            && self.below.is_none()
+            && self.beyond.is_none()
+    }
+
+    /// The same, of all channels.
+    pub(crate) fn is_of_one_unit(&self) -> bool {
+        self.is_of_units() && self.terms.iter().all(|term| term.unit.rank() == 0)
+    }
+
+    /// `x: f32[…] → f32[…]`: the whole steps that the operator makes of `x`, which may lie beyond the ends.
+    pub(crate) fn steps(&self, x: &Tensor, scale: &Scale) -> Tensor {
+        let (x, step) = (x.stop_gradient(), scale.step.stop_gradient());
+        if self.rounding == Rounding::OfCodes {
+            let zero = scale.zero_point.stop_gradient();
+            let codes = &x / &step + &zero;
+            // A mean of up to 2,000 is a half, or farther from one than this.
+            let codes = &codes + codes.sign() * 2e-4;
+            return codes.round_nearest_afz() - zero;
+        }
+        let nearest = || (&x / &step).round_nearest_afz();
+        let mut steps = if self.terms.is_empty() { nearest() } else { self.exact(&x, &step) };
+        if let Some(below) = &self.below {
+            steps = x.less(&x.zeros_like()).select(&below.exact(&x, &step), &steps);
+        }
+        if let Some(value) = &self.value {
+            steps = x.equal(&value.stop_gradient()).select(&steps, &nearest());
+        }
+        match &self.beyond {
+            Some(beyond) => beyond.select(&steps.builder().full(steps.ty(), 1e4), &steps),
+            None => steps,
+        }
+    }
+
+    fn exact(&self, x: &Tensor, step: &Tensor) -> Tensor {
+        let mut kept = None;
+        let mut whole: Option<Tensor> = None;
+        let mut rest: Option<Tensor> = None;
+        let add = |sum: &mut Option<Tensor>, more: Tensor| {
+            *sum = Some(sum.take().map_or(more.clone(), |sum| sum + more));
+        };
+        for term in &self.terms {
+            let ratio = (&term.unit / &step.convert(term.unit.dtype())).convert(F64);
+            let mut factor = match self.rounding {
+                Rounding::TwiceInMean(n) => &ratio / (n as f64),
+                _ => ratio.clone(),
+            };
+            if self.rounding != Rounding::Once {
+                let bits = first_bits(&ratio, self.rounding);
+                factor = factor * bits.convert(F64);
+                kept = Some(bits);
+            }
+            let unit = || (x / &term.unit.convert(F32)).round_nearest_afz();
+            let numbers = term.numbers.as_ref().map_or_else(unit, Tensor::stop_gradient);
+            for (part, more) in products(&numbers, &factor) {
+                add(&mut whole, part);
+                add(&mut rest, more);
+            }
+        }
+        let (Some(whole), Some(rest)) = (whole, rest) else { return x.clone() };
+        match kept {
+            Some(kept) => ((whole + (rest + 0.5).floor()) / kept).round_nearest_afz(),
+            None => nearest_of(&whole, &rest),
+        }
+    }
+}
+
+/// `d: f64[…] → f32[…]`: two to the power of the bits below the point that the first of two roundings keeps.
+fn first_bits(d: &Tensor, rounding: Rounding) -> Tensor {
+    // The exponent of d as a fraction from ½ to 1; bits beyond 15 change nothing.
+    let number = |t: &Tensor, v: i32| t.scalar_like(f64::from(v));
+    let bits = d.convert(F32).bitcast_convert(I32);
+    let shift = bits.shift_right_logical(&number(&bits, 23));
+    let shift = &shift - &number(&shift, 126);
+    let right = match rounding {
+        Rounding::TwiceInMean(n) => {
+            let up = number(&shift, n.max(1).ilog2() as i32);
+            let room = &shift + &number(&shift, 31);
+            up.minimum(&room).maximum(&number(&shift, 0)) - &shift
+        }
+        _ => -&shift,
+    };
+    let right = right.maximum(&number(&right, 0)).minimum(&number(&right, 15));
+    let power = &right + &number(&right, 127);
+    power.shift_left(&number(&power, 23)).bitcast_convert(F32)
+}
+
+/// `n: f32[…]` whole, `d: f64[…] → [(f32[…], f32[…])]`: parts of n · d as whole numbers and what remains.
+fn products(n: &Tensor, d: &Tensor) -> Vec<(Tensor, Tensor)> {
+    // Twelve bits by twelve are exact.
+    let high = d.convert(F32).reduce_precision(8, 11);
+    let low = (d - high.convert(F64)).convert(F32);
+    let upper = (n * (1.0 / 4096.0)).floor() * 4096.0;
+    let lower = n - &upper;
+    let parts = [upper * &high, lower * high, n * low];
+    parts
+        .into_iter()
+        .map(|p| {
+            let below = p.floor();
+            let rest = p - &below;
+            (below, rest)
+        })
+        .collect()
+}
+
+/// `whole: f32[…], rest: f32[…] ≥ 0 → f32[…]`: their sum to the nearest, halves away from zero.
+fn nearest_of(whole: &Tensor, rest: &Tensor) -> Tensor {
+    let carry = rest.floor();
+    let (whole, rest) = (whole + &carry, rest - &carry);
+    let (half, one) = (rest.scalar_like(0.5), rest.ones_like());
+    let up = rest.greater_equal(&half).select(&one, &rest.zeros_like());
+    let down = rest.equal(&half).and(&whole.less(&whole.zeros_like()));
+    &whole + down.select(&rest.zeros_like(), &up)
+}
