@@ -15,9 +15,9 @@ pub struct QuantizeSection {
     /// How ranges are found: `MovingAverage` of each batch's least and greatest, or `Learned` steps (LSQ).
     #[serde(default = "moving_average", rename = "type")]
     pub ranges: String,
-    /// How much of itself a moving average keeps in a step.
-    #[serde(default = "ema_decay")]
-    pub ema_decay: f64,
+    /// How much of itself a moving average keeps in a step. Default: 0.999, less in the first thousands
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema_decay: Option<f64>,
     /// Whether convolutions have a step for each output channel, rather than one.
     #[serde(default = "yes")]
     pub per_channel: bool,
@@ -31,10 +31,6 @@ pub struct QuantizeSection {
 
 fn moving_average() -> String {
     RANGES[0].into()
-}
-
-fn ema_decay() -> f64 {
-    0.999
 }
 
 fn yes() -> bool {

@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use systole_ir::{DType, Literal, Tensor};
 
+/// How much of itself a moving average keeps in a step, after the first thousands: TF-MOT's.
+const MOST_KEPT: f64 = 0.999;
+
 /// How ranges of what layers give are found while a model trains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,8 +23,11 @@ pub enum QuantizeRanges {
     /// The least and the greatest of each batch, followed slowly: TF-MOT's `MovingAverageQuantize`. The first batch sets them. Weights
     /// have the range that they have at the moment.
     MovingAverage {
-        /// How much of the old range a step keeps.
-        ema_decay: f64,
+        /// How much of the old range a step keeps. `None`: `min(0.999, (1 + n) / (10 + n))` in step n, as TensorFlow's
+        /// `ExponentialMovingAverage` with `num_updates`: values of the first steps, which weights soon leave behind, are not
+        /// kept for a thousand.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ema_decay: Option<f64>,
     },
     /// Steps are trained, of weights too: LSQ, Esser et al. 2020.
     Learned,
@@ -274,13 +280,16 @@ impl Cx {
         x: &Tensor,
         name: &str,
         (own, joint): (bool, &[String]),
-        (decay, made): (f64, Option<Made>),
+        (decay, made): (Option<f64>, Option<Made>),
     ) -> (Tensor, Option<Tensor>) {
         let mut ranges: Vec<[Tensor; 2]> = Vec::new();
         if own {
             let names = ["min", "max"].map(|end| format!("{name}_{end}"));
             let [min, max] = names.clone().map(|name| self.variable(&name, &[], &Initializer::Zeros, false));
-            let found = if self.training() { followed(x, [&min, &max], decay) } else { [min, max] };
+            let found = match self.training() {
+                true => followed(x, [&min, &max], &self.kept_and_new(x, decay)),
+                false => [min, max],
+            };
             for (name, value) in names.iter().zip(&found) {
                 if self.training() {
                     self.update(name, value.clone());
@@ -303,6 +312,20 @@ impl Cx {
         let known = made.map(|made| made.steps(x, &scale));
         let levels = Levels::of(scale.step.clone(), scale.zero_point, INT8);
         (is_empty.select(x, &levels.fake(x, known.as_ref())), Some(scale.step))
+    }
+
+    /// `→ (f32[], f32[])`: how much of an average stays in this step, and how much of what is seen comes to it.
+    fn kept_and_new(&self, x: &Tensor, decay: Option<f64>) -> [Tensor; 2] {
+        let most = decay.unwrap_or(MOST_KEPT);
+        match self.step().filter(|_| decay.is_none()) {
+            None => [most, 1.0 - most].map(|part| x.scalar_like(part)),
+            Some(step) => {
+                let n = step.convert(DType::F32);
+                let kept = ((&n + 1.0) / (&n + 10.0)).minimum(&n.scalar_like(most));
+                let new = 1.0 - &kept;
+                [kept, new]
+            }
+        }
     }
 
     /// By a step that trains; and as the file has it.
@@ -535,13 +558,13 @@ fn from_last(dims: &[usize], rank: usize) -> Vec<usize> {
 }
 
 /// A range after a batch: 0 is always in it, the first one sets it.
-fn followed(x: &Tensor, [min, max]: [&Tensor; 2], decay: f64) -> [Tensor; 2] {
+fn followed(x: &Tensor, [min, max]: [&Tensor; 2], [kept, new]: &[Tensor; 2]) -> [Tensor; 2] {
     let all: Vec<usize> = (0..x.rank()).collect();
     let x = x.stop_gradient();
     let zero = min.zeros_like();
     let seen = [x.reduce_min(&all).minimum(&zero), x.reduce_max(&all).maximum(&zero)];
     let is_empty = max.less_equal(min);
-    let follow = |old: &Tensor, seen: &Tensor| is_empty.select(seen, &(old * decay + seen * (1.0 - decay)));
+    let follow = |old: &Tensor, seen: &Tensor| is_empty.select(seen, &(old * kept + seen * new));
     [follow(min, &seen[0]), follow(max, &seen[1])]
 }
 

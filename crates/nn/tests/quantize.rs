@@ -64,11 +64,35 @@ fn value(model: &Model, path: &str) -> f32 {
     model.weight(path).unwrap_or_else(|e| panic!("{e}")).to_f32s()[0]
 }
 
+/// Without a number of its own an average leaves what the first steps saw behind: step n keeps (1 + n) / (10 + n) of it.
+#[test]
+fn ranges_of_short_runs_are_those_of_their_last_steps() {
+    let mut model = Model::sequential([flatten(), dense(1)]);
+    let (optimizer, loss) = (sgd(0.0), mean_squared_error());
+    model
+        .compile(Compile { optimizer, loss, quantize: Some(Quantize::default()), ..Compile::default() })
+        .unwrap();
+    let mut follow = |most: f32| {
+        let x = Literal::from_slice([2, 2], &[0.0, most, 0.0, 0.0]).unwrap();
+        let label = Literal::from_slice([2], &[0f32, 1.0]).unwrap();
+        model
+            .fit(&Dataset::from_tensor_slices([("x", x), ("label", label)]).unwrap().batch(2), quiet())
+            .unwrap();
+        value(&model, "flatten/input_max")
+    };
+    let seen = [follow(100.0), follow(1.0), follow(1.0)];
+    let second = 100.0 * (2.0 / 11.0) + 9.0 / 11.0;
+    let third = second * (3.0 / 12.0) + 9.0 / 12.0;
+    for (seen, expected) in seen.iter().zip([100.0, second, third]) {
+        assert!((seen - expected).abs() < 1e-4, "{seen} {expected}");
+    }
+}
+
 #[test]
 fn ranges_follow_the_batches_as_in_tf_mot() {
     let mut model = Model::sequential([flatten(), dense(1)]);
     let quantize =
-        Quantize { ranges: QuantizeRanges::MovingAverage { ema_decay: 0.75 }, ..Default::default() };
+        Quantize { ranges: QuantizeRanges::MovingAverage { ema_decay: Some(0.75) }, ..Default::default() };
     let (optimizer, loss) = (sgd(0.0), mean_squared_error());
     model.compile(Compile { optimizer, loss, quantize: Some(quantize), ..Compile::default() }).unwrap();
     let batch = |x: [f32; 4]| {
@@ -214,7 +238,10 @@ fn what_has_no_form_in_eight_bits_is_told() {
     assert!(refused(late, &[]).unwrap_err().contains("BatchNormalization is not trained"));
     let e = |config: Compile| Model::sequential(network()).compile(config).unwrap_err().to_string();
     let quantize = |ema_decay: f64| {
-        Some(Quantize { ranges: QuantizeRanges::MovingAverage { ema_decay }, ..Quantize::default() })
+        Some(Quantize {
+            ranges: QuantizeRanges::MovingAverage { ema_decay: Some(ema_decay) },
+            ..Quantize::default()
+        })
     };
     assert!(e(Compile { quantize: quantize(1.0), ..Compile::default() }).contains("ema_decay is 1"));
     let precision = "mixed_bfloat16".parse().unwrap();

@@ -40,7 +40,7 @@ use systole_ir::{Error, ErrorKind, Result, ResultExt};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quantize {
-    /// How ranges are found. Default: moving averages that keep 0.999 of themselves in a step.
+    /// How ranges are found. Default: moving averages, `ema_decay: None`.
     pub ranges: QuantizeRanges,
     /// Whether convolutions have a step for each channel. Default: true.
     pub per_channel: bool,
@@ -52,7 +52,7 @@ pub struct Quantize {
 
 impl Default for Quantize {
     fn default() -> Quantize {
-        let ranges = QuantizeRanges::MovingAverage { ema_decay: 0.999 };
+        let ranges = QuantizeRanges::MovingAverage { ema_decay: None };
         Quantize { ranges, per_channel: true, freeze_bn_delay: None, skip: Vec::new() }
     }
 }
@@ -61,11 +61,15 @@ impl Quantize {
     /// The first argument that makes no sense, what is wrong with it, and what to try.
     pub fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
         match self.ranges {
-            QuantizeRanges::MovingAverage { ema_decay } if !(0.0..1.0).contains(&ema_decay) => Some((
-                "ema_decay",
-                format!("ema_decay is {ema_decay}"),
-                "give a number from 0 to below 1: 0.999 in TF-MOT",
-            )),
+            QuantizeRanges::MovingAverage { ema_decay: Some(ema_decay) }
+                if !(0.0..1.0).contains(&ema_decay) =>
+            {
+                Some((
+                    "ema_decay",
+                    format!("ema_decay is {ema_decay}"),
+                    "give a number from 0 to below 1: 0.999 in TF-MOT",
+                ))
+            }
             _ => None,
         }
     }
