@@ -11,7 +11,7 @@
     int8_accuracy.py text-pytorch gpt.safetensors input.txt               dense layers in int8, static and dynamic; all else in floats
     int8_accuracy.py text-keras gpt.safetensors input.txt                 dense layers and embeddings in int8
 
-Pictures are multiplied by --scale and brought to --size by bilinear interpolation. "int8" of an answer counts the layers that compute in
+Pictures are brought to --size by bilinear interpolation to whole numbers, and multiplied by --scale. "int8" of an answer counts the layers that compute in
 eight bits, "float" those with weights that do not. Text: one token for each character of input.txt, in order; the last tenth is for tests.
 """
 
@@ -90,9 +90,10 @@ def classes(model, images, args):
 
     answers = []
     for i in range(0, len(images), 500):
-        x = images[i : i + 500].astype(np.float32) * args.scale
+        x = images[i : i + 500].astype(np.float32)
         if args.size:
-            x = tf.image.resize(x, [args.size, args.size], antialias=False).numpy()
+            x = np.rint(tf.image.resize(x, [args.size, args.size], antialias=False).numpy())
+        x = x * args.scale
         answers.append(np.asarray(model(x, training=False)).argmax(-1))
     return np.concatenate(answers)
 
@@ -109,7 +110,7 @@ def unpack(model, out):
         if not hasattr(model, "add"):  # not Sequential
             inputs = [t._keras_history.operation.name for t in layer._inbound_nodes[0].input_tensors]
         config = layer.get_config()
-        keep = ("strides", "padding", "epsilon", "activation", "pool_size", "groups", "scale", "offset", "max_value", "target_shape")
+        keep = ("strides", "padding", "epsilon", "activation", "pool_size", "groups", "scale", "offset", "max_value", "keepdims")
         layers.append([layer.name, kind, inputs, {k: config[k] for k in keep if k in config}])
         previous = layer.name
     weights = {f"{l.name}/{i}": np.asarray(w) for l in model.layers for i, w in enumerate(l.get_weights())}
@@ -173,7 +174,8 @@ def made(kind, config, own):
 
     class Mean(nn.Module):
         def forward(self, x):
-            return x.mean([2, 3])
+            y = x.mean([2, 3], keepdim=True)  # without, torch.ao's kernel refuses channels last
+            return y if config["keepdims"] else y.flatten(1)
 
     class Greatest(nn.Module):
         def forward(self, x):
@@ -268,9 +270,10 @@ def counted(model):
 def prepared(images, args):
     import torch
 
-    x = torch.from_numpy(images.astype(np.float32)).permute(0, 3, 1, 2) * args.scale
+    x = torch.from_numpy(images.astype(np.float32)).permute(0, 3, 1, 2)
     if args.size:
-        x = torch.nn.functional.interpolate(x, size=(args.size, args.size), mode="bilinear", align_corners=False)
+        x = torch.nn.functional.interpolate(x, size=(args.size, args.size), mode="bilinear", align_corners=False).round()
+    x = x * args.scale
     return x.contiguous(memory_format=torch.channels_last)
 
 
