@@ -3,13 +3,14 @@
 use crate::forms::{Context, Form, choose};
 use crate::plan::{Home, Plan, Segment, Uses};
 use crate::site::Site;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_cpu::int8::Unit;
 use systole_cpu::{Level, Team};
-use systole_tflite::{Interpreter, Model, Op};
+use systole_tflite::{Interpreter, Model, Op, Operator};
 
 /// What a program is compiled for.
 #[derive(Clone)]
@@ -39,7 +40,7 @@ impl Settings {
 
 /// How an operator is computed.
 enum Way {
-    /// Its result is the operand in another shape.
+    /// Its result is the operand in another shape, or with a border that its reader knows of.
     Alias,
     /// Each output by a kernel of the engine.
     Forms(Vec<Box<dyn Form>>),
@@ -80,15 +81,21 @@ impl Program {
         model.check()?;
         let mut root: Vec<usize> = (0..model.tensors.len()).collect();
         let (mut steps, mut ways) = (Vec::new(), Vec::new());
+        // Convolutions that read a picture without the border that an operator before makes around it.
+        let mut bordered: HashMap<usize, Vec<Box<dyn Form>>> = HashMap::new();
         for (n, operator) in model.operators.iter().enumerate() {
-            let site = Site { model: &model, operator, unit: settings.unit };
-            let way = match (alias(&site), choose(&site)) {
-                (Some((x, y)), _) => {
-                    root[y] = root[x];
-                    Way::Alias
-                }
-                (None, Some(forms)) => Way::Forms(forms),
-                (None, None) => Way::Interpreter,
+            let site = Site { model: &model, operator, unit: settings.unit, inside: None };
+            let way = if let Some(forms) = bordered.remove(&n) {
+                Way::Forms(forms)
+            } else if let Some((x, y)) = alias(&site) {
+                root[y] = root[x];
+                Way::Alias
+            } else if let Some(([x, y], reader, forms)) = border(&site) {
+                root[y] = root[x];
+                bordered.insert(reader, forms);
+                Way::Alias
+            } else {
+                choose(&site).map_or(Way::Interpreter, Way::Forms)
             };
             ways.push(match &way {
                 Way::Alias => ("alias", true),
@@ -223,6 +230,22 @@ fn alias(site: &Site) -> Option<(usize, usize)> {
     let (x, y) = (site.input(0)?, site.output()?);
     let holds = x.data.is_none() && x.ty.dtype == y.ty.dtype && x.ty.elements() == y.ty.elements();
     holds.then_some((site.operand(0)?, *site.operator.outputs.first()?))
+}
+
+/// Operand and result of an operator that makes a border, and the number and the forms of the convolution that alone reads that: it
+/// reads the picture instead.
+fn border(site: &Site) -> Option<([usize; 2], usize, Vec<Box<dyn Form>>)> {
+    let (x, inside) = site.padded()?;
+    let y = *site.operator.outputs.first()?;
+    let reads = |o: &Operator| o.inputs.iter().filter(|x| **x == Some(y)).count();
+    let mut readers = site.model.operators.iter().enumerate().filter(|(_, o)| reads(o) > 0);
+    let (reader, operator) = readers.next()?;
+    let is_alone = readers.next().is_none() && reads(operator) == 1 && !site.model.outputs.contains(&y);
+    let is_window = matches!(operator.op, Op::Conv2D | Op::DepthwiseConv2D) && operator.inputs[0] == Some(y);
+    if !is_alone || !is_window {
+        return None;
+    }
+    Some(([x, y], reader, choose(&Site { operator, inside: Some(inside), ..*site })?))
 }
 
 /// What a step reads, constants left out, and makes.

@@ -2,7 +2,7 @@
 
 use systole_base::{DType, Element};
 use systole_cpu::int8::{Along, Unit};
-use systole_tflite::{Field, Model, Operator, Slide, Tensor, activation_range};
+use systole_tflite::{Field, Model, Op, Operator, Slide, Tensor, activation_range};
 
 /// An operator, and what multiplies bytes.
 #[derive(Clone, Copy)]
@@ -10,6 +10,17 @@ pub(crate) struct Site<'a> {
     pub model: &'a Model,
     pub operator: &'a Operator,
     pub unit: Unit,
+    /// The picture that the first operand has a border around, where it is read in place of that.
+    pub inside: Option<Inside>,
+}
+
+/// A picture within a border of its zero point.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Inside {
+    /// Lines and columns before it.
+    pub before: [usize; 2],
+    /// Its lines and columns.
+    pub size: [usize; 2],
 }
 
 impl<'a> Site<'a> {
@@ -70,6 +81,21 @@ impl<'a> Site<'a> {
         usize::try_from(from_start).ok().filter(|a| *a < rank)
     }
 
+    /// The tensor that a PAD of lines and columns is of, and where it lies in what that makes.
+    pub fn padded(&self) -> Option<(usize, Inside)> {
+        let (x, y, pads) = (self.bytes(0)?, self.output()?, self.constant::<i32>(1)?);
+        let (&[b, h, w, c], &[b_y, h_y, w_y, c_y]) = (x.dims(), y.dims()) else { return None };
+        let &[0, 0, top, bottom, left, right, 0, 0] = pads else { return None };
+        let [top, bottom, left, right] = [top, bottom, left, right].map(|n| usize::try_from(n).ok());
+        let (before, after) = ([top?, left?], [bottom?, right?]);
+        let fits = self.operator.op == Op::Pad
+            && y.ty.dtype == DType::I8
+            && x.scale().ok()? == y.scale().ok()?
+            && [b, c] == [b_y, c_y]
+            && [before[0] + h + after[0], before[1] + w + after[1]] == [h_y, w_y];
+        fits.then_some((self.operand(0)?, Inside { before, size: [h, w] }))
+    }
+
     /// How windows move over lines and columns.
     pub fn slides(&self, size: [usize; 2], window: [usize; 2], dilated: bool) -> Option<[Along; 2]> {
         let same = match self.operator.int(Field::Padding) {
@@ -82,14 +108,12 @@ impl<'a> Site<'a> {
         let dilations = [dilation(Field::DilationH)?, dilation(Field::DilationW)?];
         let one = |d: usize| {
             let s = Slide::new(size[d], window[d], strides[d], dilations[d], same).ok()?;
-            Some(Along {
-                size: s.size,
-                window: s.window,
-                stride: s.stride,
-                dilation: s.dilation,
-                before: s.before,
-                positions: s.positions,
-            })
+            let (size, before) = match self.inside {
+                Some(inside) => (inside.size[d], s.before + inside.before[d]),
+                None => (s.size, s.before),
+            };
+            let (window, stride, dilation) = (s.window, s.stride, s.dilation);
+            Some(Along { size, window, stride, dilation, before, positions: s.positions })
         };
         Some([one(0)?, one(1)?])
     }

@@ -152,6 +152,71 @@ fn graphs_have_the_bits_of_the_interpreter() {
     assert!(program.run_all(&[]).unwrap().is_empty());
 }
 
+/// Borders that convolutions read around a picture without their being made; and one that has another reader.
+#[test]
+fn borders_have_the_bits_of_the_interpreter() {
+    let q = Quantization::per_tensor(0.05, -7);
+    let t = |name: &str, shape: &[usize]| Tensor::new(name, shape, DType::I8).quantized(q.clone());
+    let bytes = |n: usize| (0..n).map(|i| (i * 37 % 251) as u8 as i8).map(|v| v.max(-127)).collect::<Vec<i8>>();
+    let constant = |shape: &[usize]| {
+        let data = Literal::from_slice(shape, &bytes(shape.iter().product())).unwrap();
+        Tensor::constant("w", data).quantized(Quantization::per_tensor(0.003, 0))
+    };
+    let pads = |v: [i32; 8]| Tensor::constant("pads", Literal::from_slice([4, 2], &v).unwrap());
+    let window = |op, inputs: [usize; 2], output: usize, stride: i32| {
+        let stride = f64::from(stride);
+        let made = Operator::new(op, inputs, [output]).with(Field::StrideH, stride).with(Field::StrideW, stride);
+        made.with(Field::Padding, 1.0).with(Field::DepthMultiplier, 1.0)
+    };
+    let model = |outputs: Vec<usize>| Model {
+        tensors: vec![
+            t("x", &[1, 9, 8, 32]),
+            pads([0, 0, 1, 1, 0, 2, 0, 0]),
+            t("wide", &[1, 11, 10, 32]),
+            constant(&[1, 3, 3, 32]),
+            t("depthwise", &[1, 5, 4, 32]),
+            pads([0, 0, 0, 1, 3, 1, 0, 0]),
+            t("wider", &[1, 6, 8, 32]),
+            constant(&[5, 3, 3, 32]),
+            t("conv", &[1, 4, 6, 5]),
+        ],
+        operators: vec![
+            Operator::new(Op::Pad, [0, 1], [2]),
+            window(Op::DepthwiseConv2D, [2, 3], 4, 2),
+            Operator::new(Op::Pad, [4, 5], [6]),
+            window(Op::Conv2D, [6, 7], 8, 1),
+        ],
+        inputs: vec![0],
+        outputs,
+        ..Model::default()
+    };
+    for (outputs, ways) in [
+        (vec![8], ["alias", "depthwise", "alias", "product"]),
+        (vec![8, 6], ["alias", "depthwise", "moves", "product"]),
+    ] {
+        let model = model(outputs);
+        let samples: Vec<Literal> = (0..3)
+            .map(|n| {
+                let mut x = bytes(9 * 8 * 32);
+                x.rotate_left(n * 13);
+                Literal::from_slice([1, 9, 8, 32], &x).unwrap()
+            })
+            .collect();
+        let interpreter = Interpreter::new(&model).unwrap();
+        let expected: Vec<_> =
+            samples.iter().map(|x| bytes_of(&interpreter.run(std::slice::from_ref(x)).unwrap())).collect();
+        for unit in Unit::all() {
+            for threads in [1, 2] {
+                let program = Program::new(model.clone(), &settings(unit, threads)).unwrap();
+                assert_eq!(program.forms().collect::<Vec<_>>(), ways);
+                let each: Vec<&[Literal]> = samples.iter().map(std::slice::from_ref).collect();
+                let made: Vec<_> = program.run_all(&each).unwrap().iter().map(|y| bytes_of(y)).collect();
+                assert!(made == expected, "{unit:?}, {threads} threads");
+            }
+        }
+    }
+}
+
 /// Distances from a zero point that take nine bits; values at both ends of a byte.
 #[test]
 fn products_of_computed_matrices_have_the_bits_of_the_interpreter() {

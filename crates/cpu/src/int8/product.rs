@@ -5,7 +5,7 @@
 //! from a copy of the picture with a border, whose pixels follow each other as rows do.
 
 use crate::int8::chunks::Shared;
-use crate::int8::output::{Output, ends, starts};
+use crate::int8::output::{Output, ends, fast_ends, starts};
 use crate::int8::packed::Packed;
 use crate::int8::staging::{Picture, SLACK, widen};
 use crate::int8::unit::{Kind, Unit};
@@ -55,7 +55,12 @@ pub struct Product {
 impl Product {
     /// `x: i8[M, K]`, `w: i8[N, K] → i8[M, N]`. `None`: a number could leave 32 bits, or sizes do not fit.
     pub fn dense(unit: Unit, w: &[i8], k: usize, input_zero: i32, output: &Output) -> Option<Product> {
-        Product::new(unit, w, k, input_zero, output, Source::Rows)
+        Product::new(unit, w, k, input_zero, output, Source::Rows, true)
+    }
+
+    /// As [`Product::dense`], made sooner and a little slower: for weights that are multiplied once.
+    pub fn dense_once(unit: Unit, w: &[i8], k: usize, input_zero: i32, output: &Output) -> Option<Product> {
+        Product::new(unit, w, k, input_zero, output, Source::Rows, false)
     }
 
     /// `x: i8[B, H, W, C]`, `w: i8[N, h, w, C] → i8[B, H', W', N]`; `along`: lines and columns.
@@ -80,10 +85,18 @@ impl Product {
         } else {
             Source::Windows(picture)
         };
-        Product::new(unit, w, k, input_zero, output, from)
+        Product::new(unit, w, k, input_zero, output, from, true)
     }
 
-    fn new(unit: Unit, w: &[i8], k: usize, zero: i32, output: &Output, from: Source) -> Option<Product> {
+    fn new(
+        unit: Unit,
+        w: &[i8],
+        k: usize,
+        zero: i32,
+        output: &Output,
+        from: Source,
+        is_kept: bool,
+    ) -> Option<Product> {
         if k == 0 || w.is_empty() || !w.len().is_multiple_of(k) {
             return None;
         }
@@ -93,7 +106,10 @@ impl Product {
             return None;
         }
         let (start, bounds) = starts(output, n, zero, |i| Box::new(w[i * k..(i + 1) * k].iter().copied()))?;
-        let ends = ends(output, &start, &bounds)?;
+        let ends = match is_kept {
+            true => fast_ends(unit, output, &start, &bounds)?,
+            false => ends(output, &start, &bounds)?,
+        };
         let packed = Packed::new(unit.form(), w, n, k);
         let steps = match from {
             Source::Rows | Source::Windows(_) => (0..packed.steps).map(|s| s * STEP).collect(),

@@ -201,6 +201,56 @@ fn channels_on_their_own_and_poolings_have_the_sums_of_the_definition() {
 }
 
 #[test]
+fn depthwise_windows_have_the_sums_of_the_definition() {
+    let mut stream = Stream::new(11, 1, 0);
+    let three = |size, stride, before, after| along(size, 3, stride, 1, before, after);
+    let cases = [
+        // A row of results with its neighbour, and an odd one at the end; channels that fill a block, parts of one, several.
+        ([three(6, 1, 1, 1), three(9, 1, 1, 1)], 64),
+        ([three(7, 1, 1, 1), three(5, 1, 1, 1)], 130),
+        ([three(3, 1, 0, 0), three(11, 1, 0, 0)], 32),
+        ([three(5, 1, 1, 0), three(7, 1, 0, 1)], 16),
+        ([three(1, 1, 1, 1), three(1, 1, 1, 1)], 32),
+        // Strides and dilations.
+        ([three(9, 2, 0, 1), three(8, 2, 0, 1)], 64),
+        ([three(7, 2, 1, 1), three(9, 3, 1, 1)], 33),
+        ([along(9, 3, 1, 2, 2, 2), along(11, 3, 1, 3, 3, 3)], 48),
+        ([along(8, 2, 1, 1, 0, 1), along(7, 3, 1, 2, 2, 2)], 32),
+        // Windows of more lines than a vector has, of one line, of one column, and a border wider than the picture.
+        ([along(9, 5, 1, 1, 2, 2), along(8, 5, 1, 1, 2, 2)], 16),
+        ([along(11, 7, 2, 1, 3, 3), along(9, 7, 2, 1, 3, 3)], 66),
+        ([along(4, 1, 1, 1, 0, 0), along(13, 5, 1, 1, 4, 0)], 7),
+        ([along(9, 4, 1, 1, 1, 2), along(5, 1, 1, 1, 0, 0)], 65),
+        ([along(2, 3, 1, 1, 2, 3), along(2, 3, 1, 1, 5, 4)], 3),
+    ];
+    for (n, (along, channels)) in cases.into_iter().enumerate() {
+        let [rows, line] = along;
+        let (x, taps) = (bytes(&mut stream, 2 * rows.size * line.size * channels), rows.window * line.window);
+        let w = bytes(&mut stream, taps * channels);
+        let zero = [-128, 127, 5][n % 3];
+        let bias: Vec<i32> = (0..channels).map(|_| stream.below(4001) as i32 - 2000).collect();
+        let (low, y_zero) = [(-128, -128), (-128, 9), (-90, -7)][n % 3];
+        let scale = scale(&mut stream, channels, n % 4 != 0);
+        let output = Output { bias: Some(&bias), scale, zero: y_zero, low, high: 127 };
+        let expected = windows(&x, along, channels, channels, |c, at| {
+            let product = |t: usize| {
+                let x = at(t / line.window, t % line.window, c).map_or(0, |x| i32::from(x) - zero);
+                x * i32::from(w[t * channels + c])
+            };
+            end(&output, c, (0..taps).map(product).sum::<i32>() + bias[c])
+        });
+        for unit in units() {
+            let layer = Depthwise::new(unit, &w, along, channels, zero, &output).unwrap();
+            for threads in [1, 3] {
+                let mut y = vec![0; expected.len()];
+                layer.run(&Team::new(threads), &x, &mut y);
+                assert!(y == expected, "{unit:?}, case {n}, {threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
 fn sums_and_tables_are_taken_element_by_element() {
     let mut stream = Stream::new(8, 1, 0);
     let (a, b) = (bytes(&mut stream, 3001), bytes(&mut stream, 3001));

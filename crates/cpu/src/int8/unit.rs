@@ -81,6 +81,20 @@ impl Unit {
         self.level
     }
 
+    /// Whether its vectors round each result as it is asked to.
+    pub(super) fn rounds_downwards(self) -> bool {
+        self.level == Level::Avx512
+    }
+
+    /// Whether its vectors multiply bytes, 64 at a time.
+    pub(super) fn has_quads(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        let there = is_x86_feature_detected!("avx512vnni");
+        #[cfg(not(target_arch = "x86_64"))]
+        let there = false;
+        self.level == Level::Avx512 && self.form() != Form::Pairs && there
+    }
+
     /// How it takes operands.
     pub(super) fn form(self) -> Form {
         match self.kind {

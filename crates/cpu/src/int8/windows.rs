@@ -1,10 +1,12 @@
 //! Convolutions of each channel on its own, and poolings.
 
-use crate::int8::chunks::in_chunks;
-use crate::int8::output::{Output, ends, starts};
+use crate::int8::chunks::{Shared, in_chunks};
+use crate::int8::output::{Output, fast_ends, starts};
 use crate::int8::unit::Unit;
+use crate::kernel::with_scratch;
 use crate::machine::team::Team;
 use crate::simd::int8::COLUMNS;
+use crate::simd::int8::depthwise::{BLOCK, DepthRows, GROUP, channel, depth_rows, scratch};
 use crate::simd::int8::ends::Ends;
 use crate::simd::int8::windows::{DepthRow, Fold, MOST_TAPS, PoolRow, depth_row, pool_row};
 
@@ -16,9 +18,17 @@ pub struct Depthwise {
     rows: Along,
     columns: Along,
     channels: usize,
-    weights: Vec<i32>,
-    outside: Vec<i8>,
+    zero: i8,
+    kernel: Kernel,
     ends: Ends,
+}
+
+/// How it is computed.
+enum Kernel {
+    /// One place of a window after the other: integers of 16 bits.
+    Places(Vec<i32>),
+    /// Four lines at once, for one row of results and for two.
+    Quads { pixels: usize, one: Vec<i32>, two: Option<Vec<i32>> },
 }
 
 impl Depthwise {
@@ -39,55 +49,147 @@ impl Depthwise {
         let of =
             |c: usize| Box::new(w.iter().copied().skip(c).step_by(channels)) as Box<dyn Iterator<Item = i8>>;
         let (start, bounds) = starts(output, channels, input_zero, of)?;
-        let ends = ends(output, &start, &bounds)?;
-        let padded = channels.next_multiple_of(COLUMNS);
-        let mut weights = vec![0; taps * padded];
-        for (tap, w) in w.chunks_exact(channels).enumerate() {
+        let ends = fast_ends(unit, output, &start, &bounds)?;
+        let zero = i8::try_from(input_zero).ok()?;
+        let made = Depthwise { unit, rows, columns, channels, zero, kernel: Kernel::Places(Vec::new()), ends };
+        Some(if unit.has_quads() { made.with_quads(w) } else { made.with_places(w) })
+    }
+
+    /// With weights as [`DepthRow`] takes them.
+    fn with_places(mut self, w: &[i8]) -> Depthwise {
+        let padded = self.channels.next_multiple_of(COLUMNS);
+        let mut weights = vec![0; self.rows.window * self.columns.window * padded];
+        for (tap, w) in w.chunks_exact(self.channels).enumerate() {
             for (to, w) in weights[tap * padded..].iter_mut().zip(w) {
                 *to = i32::from(i16::from(*w) as u16);
             }
         }
-        let outside = vec![i8::try_from(input_zero).ok()?; channels];
-        Some(Depthwise { unit, rows, columns, channels, weights, outside, ends })
+        self.kernel = Kernel::Places(weights);
+        self
+    }
+
+    /// With weights as [`DepthRows`] takes them.
+    fn with_quads(mut self, w: &[i8]) -> Depthwise {
+        let (c, rows) = (self.channels, self.rows);
+        let pixels = if self.columns.stride == 1 && [16, 32].contains(&c) { BLOCK / c } else { 1 };
+        let places = c.div_ceil(BLOCK) * BLOCK;
+        let own = |at: usize| at / BLOCK * BLOCK + channel(at % BLOCK);
+        let order: Vec<usize> = (0..places).map(own).map(|o| if pixels > 1 { o % c } else { o }).collect();
+        self.ends = self.ends.in_order(&order);
+        // Bytes are 128 more than they are.
+        for (bias, c) in self.ends.bias.iter_mut().zip(&order).filter(|(_, c)| **c < self.channels) {
+            let sum: i32 = w.iter().skip(*c).step_by(self.channels).map(|w| i32::from(*w)).sum();
+            *bias = bias.wrapping_sub(sum * 128);
+        }
+        let one = self.quads(w, &order, 1);
+        let has_two = rows.window < GROUP && rows.stride == 1 && rows.dilation == 1 && rows.positions > 1;
+        let two = has_two.then(|| self.quads(w, &order, 2));
+        self.kernel = Kernel::Quads { pixels, one, two };
+        self
+    }
+
+    /// Weights for so many rows of results: the second row begins a line further down.
+    fn quads(&self, w: &[i8], order: &[usize], results: usize) -> Vec<i32> {
+        let (places, groups) = (self.columns.window, self.rows.window.div_ceil(GROUP));
+        let mut all = Vec::with_capacity(order.len() * results * places * groups);
+        let tap = |ky: Option<usize>, kx: usize, c: usize| match ky.filter(|ky| *ky < self.rows.window) {
+            Some(ky) if c < self.channels => w[(ky * places + kx) * self.channels + c] as u8,
+            _ => 0,
+        };
+        for block in order.chunks_exact(BLOCK) {
+            for (row, kx) in (0..results).flat_map(|row| (0..places).map(move |kx| (row, kx))) {
+                for group in 0..groups {
+                    let word = |c: &usize| {
+                        let of = |n: usize| tap((group * GROUP + n).checked_sub(row), kx, *c);
+                        i32::from_le_bytes(std::array::from_fn(of))
+                    };
+                    all.extend(block.iter().map(word));
+                }
+            }
+        }
+        all
     }
 
     /// Computes all pictures of `x`; `y` has room for the result.
     pub fn run(&self, team: &Team, x: &[i8], y: &mut [i8]) {
         let (c, rows, columns) = (self.channels, self.rows, self.columns);
-        let line = columns.size * c;
-        let images = x.len() / (rows.size * line);
+        let images = x.len() / (rows.size * columns.size * c);
         assert_eq!(
             y.len(),
             images * rows.positions * columns.positions * c,
             "the result of {images} pictures"
         );
+        match &self.kernel {
+            Kernel::Places(weights) => self.run_places(team, x, y, weights),
+            Kernel::Quads { pixels, one, two } => self.run_quads(team, x, y, *pixels, [Some(one), two.as_ref()]),
+        }
+    }
+
+    fn run_places(&self, team: &Team, x: &[i8], y: &mut [i8], weights: &[i32]) {
+        let (c, rows, columns) = (self.channels, self.rows, self.columns);
+        let line = columns.size * c;
         let kernel = depth_row(self.unit.level());
-        let taps = rows.window * columns.window;
-        in_chunks(
-            team,
-            y,
-            columns.positions * c,
-            (images * taps) as f64 * (rows.positions * line) as f64 / 8.0,
-            |at, y| {
-                let (image, oy) = (at / rows.positions, at % rows.positions);
-                let x = &x[image * rows.size * line..(image + 1) * rows.size * line];
-                let row =
-                    |ky: usize| rows.place(oy, ky).map_or(std::ptr::null(), |py| x[py * line..].as_ptr());
-                let lines: Vec<*const i8> = (0..rows.window).map(row).collect();
-                let args = DepthRow {
-                    rows: &lines,
+        let outside = vec![self.zero; c];
+        let work = (x.len() * rows.positions * rows.window * columns.window) as f64;
+        in_chunks(team, y, columns.positions * c, work / (8 * rows.size) as f64, |at, y| {
+            let (image, oy) = (at / rows.positions, at % rows.positions);
+            let x = &x[image * rows.size * line..(image + 1) * rows.size * line];
+            let row = |ky: usize| rows.place(oy, ky).map_or(std::ptr::null(), |py| x[py * line..].as_ptr());
+            let lines: Vec<*const i8> = (0..rows.window).map(row).collect();
+            let args = DepthRow {
+                rows: &lines,
+                columns,
+                channels: c,
+                outside: outside.as_ptr(),
+                weights: weights.as_ptr(),
+                padded: c.next_multiple_of(COLUMNS),
+                ends: &self.ends,
+                to: y.as_mut_ptr(),
+            };
+            // SAFETY: rows are whole lines of the picture; weights and ends have whole panels of channels.
+            unsafe { kernel(&args) };
+        });
+    }
+
+    /// A task is a row of results, or two where there are weights for two.
+    fn run_quads(&self, team: &Team, x: &[i8], y: &mut [i8], pixels: usize, weights: [Option<&Vec<i32>>; 2]) {
+        let (c, rows, columns) = (self.channels, self.rows, self.columns);
+        let (line, result) = (columns.size * c, columns.positions * c);
+        let each = if weights[1].is_some() { 2 } else { 1 };
+        let (images, tasks) = (x.len() / (rows.size * line), rows.positions.div_ceil(each));
+        let groups = rows.window.div_ceil(GROUP);
+        let work = (y.len() * groups * columns.window) as f64 / 12.0;
+        let y = Shared(y.as_mut_ptr());
+        team.run(images * tasks, work, &|task| {
+            let (image, oy) = (task / tasks, task % tasks * each);
+            let x = &x[image * rows.size * line..(image + 1) * rows.size * line];
+            let results = each.min(rows.positions - oy);
+            let met = rows.window + results - 1;
+            let at = |ky: usize| {
+                let place = rows.place(oy, ky).filter(|_| ky < met);
+                place.map_or(std::ptr::null(), |py| x[py * line..].as_ptr())
+            };
+            let lines: Vec<*const i8> = (0..groups * GROUP).map(at).collect();
+            let first = y.at((image * rows.positions + oy) * result);
+            let second = if results > 1 { first.wrapping_add(result) } else { std::ptr::null_mut() };
+            let Some(weights) = weights[results - 1] else { return };
+            with_scratch(scratch(&columns, groups), |scratch| {
+                let args = DepthRows {
+                    lines: &lines,
                     columns,
                     channels: c,
-                    outside: self.outside.as_ptr(),
-                    weights: self.weights.as_ptr(),
-                    padded: c.next_multiple_of(COLUMNS),
+                    pixels,
+                    outside: (self.zero as u8) ^ 0x80,
+                    weights: weights.as_ptr(),
                     ends: &self.ends,
-                    to: y.as_mut_ptr(),
+                    to: [first, second],
+                    scratch,
                 };
-                // SAFETY: rows are whole lines of the picture; weights and ends have whole panels of channels.
-                unsafe { kernel(&args) };
-            },
-        );
+                // SAFETY: lines are whole ones of the picture; tasks have rows of results of their own, which are whole; the unit's
+                // machine has the instructions.
+                unsafe { depth_rows(&args) };
+            });
+        });
     }
 }
 
@@ -135,7 +237,7 @@ impl Pool {
                 let places = i32::try_from(places).ok().filter(|p| *p < 1 << 22)?;
                 let start = zero.checked_mul(-places).filter(|_| (-128..=127).contains(zero))?;
                 let bound = 256 * i64::from(places);
-                How::Sum(Box::new(ends(output, &[start; 16], &[bound; 16])?))
+                How::Sum(Box::new(fast_ends(unit, output, &[start; 16], &[bound; 16])?))
             }
         };
         (channels > 0 && rows.dilation == 1 && columns.dilation == 1).then_some(Pool {

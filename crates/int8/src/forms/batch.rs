@@ -29,7 +29,7 @@ impl BatchMatmul {
     fn product(&self, w: &[i8]) -> Option<Product> {
         let scale = Scale::Fixed(vec![self.scale]);
         let output = Output { bias: None, scale, zero: self.zero, low: -128, high: 127 };
-        Product::dense(self.unit, w, self.terms * self.k, self.zeros[0], &output)
+        Product::dense_once(self.unit, w, self.terms * self.k, self.zeros[0], &output)
     }
 
     /// `b` as rows of distances from its zero point, each row once for every term.

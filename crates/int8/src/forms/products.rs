@@ -50,6 +50,7 @@ fn output<'a>(site: &Site<'a>, x: &Tensor, w: &Tensor, channels: usize, y: &Tens
 pub(super) fn convolution(site: &Site) -> Option<Box<dyn Form>> {
     let (x, w) = (site.bytes(0)?, site.input(1)?);
     let (&[b, h, width, c], &[o, kh, kw, own]) = (x.dims(), w.dims()) else { return None };
+    // `slides` knows of borders.
     let along = site.slides([h, width], [kh, kw], true)?;
     let y = site.byte_output(&[b, along[0].positions, along[1].positions, o])?;
     if own != c {

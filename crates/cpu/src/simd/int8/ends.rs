@@ -1,6 +1,7 @@
 //! What becomes of sums of 32 bits: bytes under the scale of the result, as `.tflite` rounds them.
 
-use crate::simd::int8::lanes::Lanes;
+use crate::simd::int8::lanes::{BELOW_HALF, Lanes};
+use crate::simd::int8::near::Near;
 use crate::simd::int8::{Block, COLUMNS, Sums};
 
 /// How a sum is scaled.
@@ -26,20 +27,52 @@ pub enum Scaled {
     Factor(Vec<f64>),
 }
 
+impl Scaled {
+    /// What becomes of a sum of a column, before its bounds: the definition.
+    pub fn exact(&self, column: usize, sum: i64, zero: i32) -> i64 {
+        match self {
+            Scaled::Fixed { left, multiplier, right, .. } => {
+                let product = (sum << left[column]) * i64::from(multiplier[column]);
+                let (x, right) = ((product + (1 << 30)) >> 31, right[column]);
+                let away = if right > 0 && x < 0 { -1 } else { 0 };
+                ((x + ((1 << right) >> 1) + away) >> right) + i64::from(zero)
+            }
+            Scaled::Factor(f) => {
+                let y = sum as f64 * f[column];
+                (y + BELOW_HALF.copysign(y)) as i64 + i64::from(zero)
+            }
+        }
+    }
+
+    /// What sums of a column are multiplied with, before all rounding.
+    pub fn slope(&self, column: usize) -> f64 {
+        match self {
+            Scaled::Fixed { left, multiplier, right, .. } => {
+                f64::from(multiplier[column]) * 2f64.powi(left[column] - right[column] - 31)
+            }
+            Scaled::Factor(f) => f[column],
+        }
+    }
+}
+
 /// For each column, in whole panels. What wraps around has been ruled out.
 #[derive(Clone, Debug)]
 pub struct Ends {
     /// What sums begin with.
     pub bias: Vec<i32>,
     pub scaled: Scaled,
+    /// What gives the same in fewer instructions, if such was found: `bias` is shifted then, and nothing else counts.
+    pub near: Option<Near>,
     /// Zero point of the result, and its least and greatest value.
     pub zero: i32,
     pub low: i32,
     pub high: i32,
 }
 
-/// The numbers of sixteen columns.
+/// The numbers of sixteen columns. With `is_near` those of [`Near`]: `high`, `low`, `start`, `below` and `limit`, in the order of fields.
 pub struct Sixteen<L> {
+    is_near: bool,
+    is_signed: bool,
     left: L,
     multiplier: L,
     right: L,
@@ -55,6 +88,27 @@ pub struct Sixteen<L> {
 }
 
 impl Ends {
+    /// The same of other columns: those at each place of `order`; where that is no column, of none.
+    pub fn in_order(&self, order: &[usize]) -> Ends {
+        fn of<T: Copy + Default>(all: &[T], order: &[usize]) -> Vec<T> {
+            order.iter().map(|at| all.get(*at).copied().unwrap_or_default()).collect()
+        }
+        let scaled = match self.scaled.clone() {
+            Scaled::Factor(f) => Scaled::Factor(of(&f, order)),
+            Scaled::Fixed { left, multiplier, right, half, some, is_shifted, is_bounded, has_zero } => {
+                let [left, multiplier, right, half, some] =
+                    [left, multiplier, right, half, some].map(|all| of(&all, order));
+                Scaled::Fixed { left, multiplier, right, half, some, is_shifted, is_bounded, has_zero }
+            }
+        };
+        Ends {
+            bias: of(&self.bias, order),
+            scaled,
+            near: self.near.as_ref().map(|near| near.in_order(|all| of(all, order), |all| of(all, order))),
+            ..*self
+        }
+    }
+
     /// Those of columns `at` to `at + 16`.
     ///
     /// # Safety
@@ -63,6 +117,37 @@ impl Ends {
     pub unsafe fn sixteen<L: Lanes>(&self, at: usize) -> Sixteen<L> {
         let nothing = L::splat(0);
         let (zero, low, high) = (L::splat(self.zero), L::splat(self.low), L::splat(self.high));
+        let plain = Sixteen {
+            is_near: false,
+            is_signed: false,
+            left: nothing,
+            multiplier: nothing,
+            right: nothing,
+            half: nothing,
+            some: nothing,
+            is_shifted: false,
+            is_bounded: false,
+            has_zero: false,
+            factor: std::ptr::null(),
+            zero,
+            low,
+            high,
+        };
+        if let Some(near) = &self.near {
+            // SAFETY: by the caller's promise all have these columns.
+            unsafe {
+                return Sixteen {
+                    is_near: true,
+                    is_signed: near.is_signed,
+                    left: L::load(near.high.as_ptr().add(at).cast()),
+                    multiplier: L::load(near.low.as_ptr().add(at).cast()),
+                    right: L::load(near.start.as_ptr().add(at).cast()),
+                    half: L::load(near.below.as_ptr().add(at).cast()),
+                    some: L::load(near.limit.as_ptr().add(at)),
+                    ..plain
+                };
+            }
+        }
         match &self.scaled {
             Scaled::Fixed { left, multiplier, right, half, some, is_shifted, is_bounded, has_zero } => {
                 // SAFETY: by the caller's promise all have these columns.
@@ -76,28 +161,12 @@ impl Ends {
                         is_shifted: *is_shifted,
                         is_bounded: *is_bounded,
                         has_zero: *has_zero,
-                        factor: std::ptr::null(),
-                        zero,
-                        low,
-                        high,
+                        ..plain
                     }
                 }
             }
-            Scaled::Factor(f) => Sixteen {
-                left: nothing,
-                multiplier: nothing,
-                right: nothing,
-                half: nothing,
-                some: nothing,
-                is_shifted: false,
-                is_bounded: false,
-                has_zero: false,
-                // SAFETY: as above.
-                factor: unsafe { f.as_ptr().add(at) },
-                zero,
-                low,
-                high,
-            },
+            // SAFETY: as above.
+            Scaled::Factor(f) => Sixteen { factor: unsafe { f.as_ptr().add(at) }, ..plain },
         }
     }
 }
@@ -105,7 +174,12 @@ impl Ends {
 impl<L: Lanes> Sixteen<L> {
     /// Sixteen sums under the scale of the result, before its bounds.
     #[inline(always)]
-    fn unbounded(&self, sums: L) -> L {
+    pub fn unbounded(&self, sums: L) -> L {
+        if self.is_near {
+            let start =
+                if self.is_signed { sums.choose(self.some, self.half, self.right) } else { self.right };
+            return sums.near(self.left, self.multiplier, start);
+        }
         let y = if self.factor.is_null() {
             let x = if self.is_shifted { sums.shifted_left(self.left) } else { sums };
             let x = x.high(self.multiplier);

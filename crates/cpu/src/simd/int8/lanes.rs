@@ -29,6 +29,28 @@ pub trait Lanes: Copy + 'static {
     fn divided_down(self, by: Self, half: Self) -> Self;
     /// `x · f`, rounded half away from zero, for sixteen `f`. The results are integers of 32 bits.
     unsafe fn scaled(self, f: *const f64) -> Self;
+    /// `⌊x · high + (x · low + start)⌋`, where the last three are bits of floats, the inner sum is rounded to f32 and the outer one
+    /// downwards. The results are integers of 32 bits.
+    #[inline(always)]
+    fn near(self, high: Self, low: Self, start: Self) -> Self {
+        let (x, [high, low, start]) = (lanes(self), [high, low, start].map(lanes));
+        let one = |i: usize| {
+            let [high, low, start] = [high[i], low[i], start[i]].map(|bits| f32::from_bits(bits as u32));
+            let x = f64::from(x[i] as f32);
+            let inner = (x * f64::from(low) + f64::from(start)) as f32;
+            (x * f64::from(high) + f64::from(inner)).floor() as i32
+        };
+        // SAFETY: sixteen lanes.
+        unsafe { Self::load(std::array::from_fn::<i32, 16, _>(one).as_ptr()) }
+    }
+    /// `below` where x is less than `limit`, else `other`.
+    #[inline(always)]
+    fn choose(self, limit: Self, below: Self, other: Self) -> Self {
+        let (x, [limit, below, other]) = (lanes(self), [limit, below, other].map(lanes));
+        let one = |i: usize| if x[i] < limit[i] { below[i] } else { other[i] };
+        // SAFETY: sixteen lanes.
+        unsafe { Self::load(std::array::from_fn::<i32, 16, _>(one).as_ptr()) }
+    }
     /// `(x ± n / 2) / n`, rounded towards zero, of magnitudes below 2²⁴: a mean, rounded.
     fn mean_of(self, n: i32) -> Self;
     /// Stores the first `n` as bytes, which they fit.
@@ -45,8 +67,17 @@ pub trait Lanes: Copy + 'static {
     }
 }
 
+/// All lanes.
+#[inline(always)]
+fn lanes<L: Lanes>(x: L) -> Plain {
+    let mut all = [0; 16];
+    // SAFETY: sixteen lanes.
+    unsafe { x.store(all.as_mut_ptr()) };
+    all
+}
+
 /// The greatest number below one half: with it a sum that is cut is rounded half away from zero.
-const BELOW_HALF: f64 = 0.5 - f64::EPSILON / 4.0;
+pub const BELOW_HALF: f64 = 0.5 - f64::EPSILON / 4.0;
 
 /// Any machine.
 pub type Plain = [i32; 16];
@@ -462,6 +493,22 @@ impl Lanes for __m512i {
             let high = eight_scaled(_mm512_extracti64x4_epi64::<1>(self), f.add(8));
             _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
         }
+    }
+    #[inline(always)]
+    fn near(self, high: __m512i, low: __m512i, start: __m512i) -> __m512i {
+        const DOWN: i32 = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+        // SAFETY: as above.
+        unsafe {
+            let x = _mm512_cvtepi32_ps(self);
+            let inner = _mm512_fmadd_ps(x, _mm512_castsi512_ps(low), _mm512_castsi512_ps(start));
+            let y = _mm512_fmadd_round_ps::<DOWN>(x, _mm512_castsi512_ps(high), inner);
+            _mm512_cvt_roundps_epi32::<DOWN>(y)
+        }
+    }
+    #[inline(always)]
+    fn choose(self, limit: __m512i, below: __m512i, other: __m512i) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_mask_mov_epi32(other, _mm512_cmplt_epi32_mask(self, limit), below) }
     }
     #[inline(always)]
     fn mean_of(self, n: i32) -> __m512i {

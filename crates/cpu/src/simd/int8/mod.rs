@@ -5,9 +5,11 @@
 //! bytes, or two integers of 16 bits where there is no instruction for bytes ([`Form`]). Panels hold a word of all their
 //! columns, then the next. All sums wrap around at 32 bits, so their order does not matter.
 
+pub mod depthwise;
 pub mod dots;
 pub mod ends;
 pub mod lanes;
+pub mod near;
 pub mod sums;
 pub mod windows;
 
