@@ -3,8 +3,8 @@
 //! the same; an LSTM keeps 7 arrays instead of 12.
 
 use super::invariants::with_parameters;
-use super::loops::Trips;
 use super::rewrite::{Rewriter, Values, rebuild};
+use super::trips::Trips;
 use std::collections::HashMap;
 use std::sync::Arc;
 use systole_ir::op::{Binary, Reshape, Unary, While};

@@ -20,6 +20,7 @@ mod simplify;
 pub mod slices;
 mod sort_keys;
 pub mod transpose_weights;
+mod trips;
 mod window_sums;
 
 pub use pass::{PASSES, Pass, PassStat, optimize, optimize_until, optimize_with};
