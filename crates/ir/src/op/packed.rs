@@ -148,7 +148,8 @@ mod tests {
                 for block in [2, 3, 6] {
                     let (outputs, inputs) = (4, 6);
                     let shape = if by_output { [outputs, inputs] } else { [inputs, outputs] };
-                    let how = Unpack { is_halves, shape: shape[..].into(), inputs, by_output, block, by_block };
+                    let how =
+                        Unpack { is_halves, shape: shape[..].into(), inputs, by_output, block, by_block };
                     let g = GraphBuilder::new("main");
                     let [numbers, scales] = how.types().map(|ty| g.parameter(ty, "x"));
                     let graph = g.finish(&[how.node(&numbers, &scales)]).unwrap();
