@@ -9,6 +9,7 @@ use common::*;
 use std::sync::Arc;
 use systole_cpu::CpuBackend;
 use systole_ir::op::DotGeneral;
+use systole_ir::packed::Unpack;
 use systole_ir::rng::Stream;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, TensorType};
 
@@ -195,6 +196,168 @@ fn any_number_of_threads_gives_the_same_bits() {
                 let first = run(&backends[0], &graph, &args);
                 for other in &backends[1..] {
                     assert!(first == run(other, &graph, &args), "{level:?}, {case:?}");
+                }
+            }
+        }
+    }
+}
+
+/// A product with a matrix of whole numbers, read as it lies, as one with its floats.
+#[derive(Clone, Copy, Debug)]
+struct Packed {
+    rows: usize,
+    inputs: usize,
+    outputs: usize,
+    is_halves: bool,
+    by_output: bool,
+    by_block: bool,
+    block: usize,
+    bias: bool,
+}
+
+impl Packed {
+    fn how(&self) -> Unpack {
+        let shape = if self.by_output { [self.outputs, self.inputs] } else { [self.inputs, self.outputs] };
+        Unpack {
+            is_halves: self.is_halves,
+            shape: shape[..].into(),
+            inputs: self.inputs,
+            by_output: self.by_output,
+            block: self.block,
+            by_block: self.by_block,
+        }
+    }
+
+    /// `x, numbers, scales, bias → y`, or of the floats `x, w, bias → y`.
+    fn graph(&self, of_floats: bool) -> Arc<Graph> {
+        let g = GraphBuilder::new("packed");
+        let x = g.parameter(TensorType::new(DType::F32, [1, self.rows, self.inputs]), "x");
+        let w = match of_floats {
+            true => g.parameter(TensorType::new(DType::F32, &self.how().shape[..]), "w"),
+            false => {
+                let [numbers, scales] = self.how().types().map(|ty| g.parameter(ty, "w"));
+                self.how().node(&numbers, &scales)
+            }
+        };
+        let mut y = x.dot_general(&w, &[], &[], &[2], &[if self.by_output { 1 } else { 0 }]);
+        if self.bias {
+            y = y + g.parameter(TensorType::new(DType::F32, [self.outputs]), "bias");
+        }
+        g.finish(&[y]).unwrap()
+    }
+
+    /// x, numbers, scales and bias; and the floats.
+    fn draw(&self, s: &mut Stream) -> (Vec<Literal>, Literal) {
+        let mut floats = |n: usize| -> Vec<f32> { (0..n).map(|_| s.range(-1.0, 1.0)).collect() };
+        let of = |shape: &[usize], v: &[f32]| Literal::from_slice(shape, v).unwrap();
+        let [numbers, scales] = self.how().types();
+        let x = of(&[1, self.rows, self.inputs], &floats(self.rows * self.inputs));
+        let steps = floats(scales.elements());
+        let bias = floats(self.outputs);
+        let n = self.inputs * self.outputs;
+        let most = if self.is_halves { 8 } else { 128 };
+        let whole: Vec<i8> = (0..n).map(|_| (s.below(2 * most) as i64 - most as i64) as i8).collect();
+        let held = match self.is_halves {
+            false => Literal::from_slice(&numbers.shape.dims()[..], &whole).unwrap(),
+            true => {
+                let byte = |p: &[i8]| (p[0] as u8 & 15) | (p.get(1).map_or(5, |q| *q as u8) & 15) << 4;
+                let bytes: Vec<u8> = whole.chunks(2).map(byte).collect();
+                Literal::from_slice([bytes.len()], &bytes).unwrap()
+            }
+        };
+        let (outputs, blocks) = (self.outputs, self.inputs.div_ceil(self.block));
+        let weight = |at: usize| {
+            let (input, output) = match self.by_output {
+                true => (at % self.inputs, at / self.inputs),
+                false => (at / outputs, at % outputs),
+            };
+            let block = input / self.block;
+            let at_scale = if self.by_block { block * outputs + output } else { output * blocks + block };
+            f32::from(whole[at]) * steps[at_scale]
+        };
+        let w: Vec<f32> = (0..n).map(weight).collect();
+        let mut all = vec![x, held, of(scales.shape.dims(), &steps)];
+        if self.bias {
+            all.push(of(&[outputs], &bias));
+        }
+        (all, of(&self.how().shape, &w))
+    }
+}
+
+impl Packed {
+    /// Sums of the products of floats, in f64.
+    fn sums(&self, args: &[Literal]) -> Literal {
+        let all: Vec<Vec<f32>> = args.iter().map(|a| a.to_f32s()).collect();
+        let at = |row: usize, output: usize| {
+            let weight = |k: usize| match self.by_output {
+                true => all[1][output * self.inputs + k],
+                false => all[1][k * self.outputs + output],
+            };
+            let sum: f64 = (0..self.inputs)
+                .map(|k| f64::from(all[0][row * self.inputs + k]) * f64::from(weight(k)))
+                .sum();
+            (sum + all.get(2).map_or(0.0, |bias| f64::from(bias[output]))) as f32
+        };
+        let y: Vec<f32> = (0..self.rows)
+            .flat_map(|r| (0..self.outputs).map(move |o| (r, o)))
+            .map(|(r, o)| at(r, o))
+            .collect();
+        Literal::from_slice([1, self.rows, self.outputs], &y).unwrap()
+    }
+}
+
+/// Where the floats would be multiplied by the kernel for few rows, the same bits; else within the error of sums.
+#[test]
+fn whole_numbers_are_multiplied_as_their_floats() {
+    let case = |rows, [inputs, outputs]: [usize; 2], block| Packed {
+        rows,
+        inputs,
+        outputs,
+        is_halves: false,
+        by_output: false,
+        by_block: false,
+        block,
+        bias: rows % 2 == 1,
+    };
+    let sizes = [
+        case(1, [768, 96], 768),
+        case(1, [300, 130], 128),
+        case(3, [131, 64], 128),
+        case(8, [257, 100], 128),
+        case(1, [130, 4100], 128),
+        case(2, [66, 77], 66),
+        case(1, [70, 64], 24),
+        // Small ones, and more rows than are read in place.
+        case(1, [5, 6], 2),
+        case(4, [64, 33], 64),
+        case(9, [70, 66], 70),
+        case(40, [129, 65], 128),
+    ];
+    let mut s = Stream::new(9, 1, 0);
+    for size in sizes {
+        for (is_halves, by_output, by_block) in (0..8).map(|i| (i & 1 == 1, i & 2 == 2, i & 4 == 4)) {
+            let case = Packed { is_halves, by_output, by_block, ..size };
+            let (args, floats) = case.draw(&mut s);
+            let (packed, plain) = (case.graph(false), case.graph(true));
+            let of_floats: Vec<Literal> =
+                [&args[0], &floats].into_iter().chain(args.get(3)).cloned().collect();
+            let want = case.sums(&of_floats);
+            if case.inputs < 66 {
+                assert!(oracle(&packed, &args) == oracle(&plain, &of_floats), "{case:?}");
+            }
+            for level in levels() {
+                let threads = 1 + case.inputs % 2;
+                let made = run(&backend(level, threads), &packed, &args);
+                // Sums of terms that are as large as the result.
+                let (ulps, at) = distance(&made[0], &want, true);
+                let most = 8.0 + case.inputs as f64 / 8.0;
+                assert!(ulps <= most, "{case:?} on {level:?}: {ulps} ulps at {at}");
+                let lies_in_rows = (!is_halves
+                    || (if by_output { case.inputs } else { case.outputs }) % 2 == 0)
+                    && (case.block >= case.inputs || case.block.is_multiple_of(32));
+                if case.rows > 8 || case.inputs > 64 && case.outputs >= 64 && lies_in_rows {
+                    let same = run(&backend(level, threads), &plain, &of_floats);
+                    assert!(made == same, "{case:?} on {level:?}: other bits than of the floats");
                 }
             }
         }

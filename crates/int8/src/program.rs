@@ -38,12 +38,15 @@ impl Settings {
     }
 }
 
+/// Kernels of an operator, one for each output.
+type Forms = Vec<Box<dyn Form>>;
+
 /// How an operator is computed.
 enum Way {
     /// Its result is the operand in another shape, or with a border that its reader knows of.
     Alias,
     /// Each output by a kernel of the engine.
-    Forms(Vec<Box<dyn Form>>),
+    Forms(Forms),
     /// By the interpreter's kernel.
     Interpreter,
 }
@@ -82,7 +85,7 @@ impl Program {
         let mut root: Vec<usize> = (0..model.tensors.len()).collect();
         let (mut steps, mut ways) = (Vec::new(), Vec::new());
         // Convolutions that read a picture without the border that an operator before makes around it.
-        let mut bordered: HashMap<usize, Vec<Box<dyn Form>>> = HashMap::new();
+        let mut bordered: HashMap<usize, Forms> = HashMap::new();
         for (n, operator) in model.operators.iter().enumerate() {
             let site = Site { model: &model, operator, unit: settings.unit, inside: None };
             let way = if let Some(forms) = bordered.remove(&n) {
@@ -234,7 +237,7 @@ fn alias(site: &Site) -> Option<(usize, usize)> {
 
 /// Operand and result of an operator that makes a border, and the number and the forms of the convolution that alone reads that: it
 /// reads the picture instead.
-fn border(site: &Site) -> Option<([usize; 2], usize, Vec<Box<dyn Form>>)> {
+fn border(site: &Site) -> Option<([usize; 2], usize, Forms)> {
     let (x, inside) = site.padded()?;
     let y = *site.operator.outputs.first()?;
     let reads = |o: &Operator| o.inputs.iter().filter(|x| **x == Some(y)).count();

@@ -157,7 +157,8 @@ fn graphs_have_the_bits_of_the_interpreter() {
 fn borders_have_the_bits_of_the_interpreter() {
     let q = Quantization::per_tensor(0.05, -7);
     let t = |name: &str, shape: &[usize]| Tensor::new(name, shape, DType::I8).quantized(q.clone());
-    let bytes = |n: usize| (0..n).map(|i| (i * 37 % 251) as u8 as i8).map(|v| v.max(-127)).collect::<Vec<i8>>();
+    let bytes =
+        |n: usize| (0..n).map(|i| (i * 37 % 251) as u8 as i8).map(|v| v.max(-127)).collect::<Vec<i8>>();
     let constant = |shape: &[usize]| {
         let data = Literal::from_slice(shape, &bytes(shape.iter().product())).unwrap();
         Tensor::constant("w", data).quantized(Quantization::per_tensor(0.003, 0))
@@ -165,7 +166,8 @@ fn borders_have_the_bits_of_the_interpreter() {
     let pads = |v: [i32; 8]| Tensor::constant("pads", Literal::from_slice([4, 2], &v).unwrap());
     let window = |op, inputs: [usize; 2], output: usize, stride: i32| {
         let stride = f64::from(stride);
-        let made = Operator::new(op, inputs, [output]).with(Field::StrideH, stride).with(Field::StrideW, stride);
+        let made =
+            Operator::new(op, inputs, [output]).with(Field::StrideH, stride).with(Field::StrideW, stride);
         made.with(Field::Padding, 1.0).with(Field::DepthMultiplier, 1.0)
     };
     let model = |outputs: Vec<usize>| Model {

@@ -1,12 +1,15 @@
 //! A language model that goes on with a text token by token, and computes for each new token that token's share alone: attention
 //! keeps keys and values of the tokens before, recurrent layers their states.
 
+use crate::adapter::Adapters;
 use crate::architecture::Architecture;
 use crate::decoding::Decoding;
 use crate::layer::{Cx, Precision};
 use crate::layers::LayerSpec;
 use crate::model::Model;
+use crate::packed::packed_paths;
 use crate::step::{Traced, union};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, GraphBuilder, Literal, Result, ResultExt, Tensor, TensorType};
 use systole_runtime::{Backend, Buffer, Params, backend, jit};
@@ -92,18 +95,22 @@ impl Model {
 
 impl Decoder {
     fn of(model: &Model) -> Result<Decoder> {
-        let architecture = &model.architecture;
         let (context, vocabulary) = sizes(model)?;
-        check_layers(architecture)?;
+        check_layers(&model.architecture)?;
         let (backend, precision) = match &model.compiled {
             Some(c) => (c.backend.clone(), c.config.precision),
             None => (backend("auto")?, Precision::Float32),
         };
         let room = LEAST_ROOM.min(context);
+        let parts = match precision {
+            Precision::Float32 => with_packed(model)?,
+            _ => (model.architecture.clone(), model.state.trainable.clone(), model.state.frozen.clone()),
+        };
+        let (architecture, trainable, frozen) = &parts;
         Ok(Decoder {
             step: step_of(architecture, &backend, precision, room),
-            trainable: model.state.trainable.clone(),
-            frozen: model.state.frozen.clone(),
+            trainable: trainable.clone(),
+            frozen: frozen.clone(),
             kept: zeros(kept_types(architecture, precision, room)?),
             architecture: architecture.clone(),
             backend,
@@ -210,6 +217,42 @@ impl Decoder {
         self.position += piece.len();
         Ok(scores.to_literal()?.to_f32s())
     }
+}
+
+/// The model with weights that its file has packed as they are there: whole numbers, which products of a token read.
+fn with_packed(model: &Model) -> Result<(Arc<Architecture>, Params<Buffer>, Params<Buffer>)> {
+    let (trainable, frozen) = (&model.state.trainable, &model.state.frozen);
+    let mut architecture = (*model.architecture).clone();
+    let (mut gone, mut made) = (Vec::new(), Vec::new());
+    for node in &mut architecture.nodes {
+        // Of its table a token needs a row, which is cheaper to read than to unpack.
+        if node.layer.adapters().is_some() || node.layer.class_name() == "PositionEmbedding" {
+            continue;
+        }
+        let prefix = format!("{}/", node.name);
+        let mut packed = BTreeMap::new();
+        for (path, held) in model.packed_of(&prefix) {
+            let held = held.for_products().at(|| format!("weight {prefix}{path}"))?;
+            let [numbers, scales] = packed_paths(&format!("{prefix}{path}"));
+            gone.push(format!("{prefix}{path}"));
+            made.extend([(numbers, Buffer::from(held.numbers)), (scales, Buffer::from(held.scales))]);
+            packed.insert(path, held.packing);
+        }
+        if !packed.is_empty() {
+            let none =
+                Adapters { rank: 1, alpha: 1.0, weights: Some(Vec::new()), others_train: false, packed };
+            node.layer = node.layer.clone().with_adapters(Some(none));
+        }
+    }
+    if gone.is_empty() {
+        return Ok((model.architecture.clone(), trainable.clone(), frozen.clone()));
+    }
+    let left = |all: &Params<Buffer>| -> Vec<(String, Buffer)> {
+        let kept = all.iter().filter(|(path, _)| !gone.iter().any(|g| g == path));
+        kept.map(|(path, value)| (path.to_string(), value.clone())).collect()
+    };
+    let frozen = left(frozen).into_iter().chain(made).collect();
+    Ok((Arc::new(architecture), left(trainable).into_iter().collect(), frozen))
 }
 
 /// A call of the model that has room for so many places.

@@ -432,7 +432,25 @@ impl Cx {
         let ([numbers, scales], [of_numbers, of_scales]) = (packed_paths(name), packing.types());
         let numbers = self.stored_as(&numbers, &of_numbers, &Initializer::Zeros, false);
         let scales = self.stored_as(&scales, &of_scales, &Initializer::Zeros, false);
-        packing.unpacked_in_graph(&numbers, &scales)
+        match self.decoding {
+            // Products of one token read the numbers themselves.
+            Some(_) => packing.unpacked_in_products(&numbers, &scales),
+            None => packing.unpacked_in_graph(&numbers, &scales),
+        }
+    }
+
+    /// `ids: I[…] → f32[…, D]`: rows of a table of the current layer that is whole numbers in memory; `None`: it is not, or has adapters.
+    #[track_caller]
+    pub(crate) fn packed_rows(&mut self, name: &str, shape: &[usize], ids: &Tensor) -> Option<Tensor> {
+        self.decoding.as_ref()?;
+        let packing = self.packing_of(name, shape)?;
+        if self.adapters_of(name, shape).is_some() {
+            return None;
+        }
+        let ([numbers, scales], [of_numbers, of_scales]) = (packed_paths(name), packing.types());
+        let numbers = self.stored_as(&numbers, &of_numbers, &Initializer::Zeros, false);
+        let scales = self.stored_as(&scales, &of_scales, &Initializer::Zeros, false);
+        packing.rows_in_graph(&numbers, &scales, ids)
     }
 
     /// A and B of a weight of the current layer with their names, and what their product is multiplied by.

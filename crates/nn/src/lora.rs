@@ -129,7 +129,7 @@ impl Model {
     }
 
     /// Weights of a layer that a file has packed and nothing has changed since, by their path in the layer.
-    fn packed_of(&self, prefix: &str) -> Vec<(String, Arc<Held>)> {
+    pub(crate) fn packed_of(&self, prefix: &str) -> Vec<(String, Arc<Held>)> {
         let one =
             |(path, value): (&str, &Buffer)| Some((path.strip_prefix(prefix)?.to_string(), value.origin()?));
         self.weights().into_iter().filter_map(one).collect()

@@ -5,6 +5,7 @@ use crate::file::ModelFile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use systole_ir::packed::Unpack;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, Tensor, TensorType, bug};
 use systole_runtime::Buffer;
 
@@ -61,6 +62,9 @@ pub(crate) struct Packing {
     by_output: bool,
     /// Inputs that share a scale.
     block: usize,
+    /// Whether scales are `[blocks, outputs]`; in files they are `[outputs, blocks]`.
+    #[serde(skip)]
+    by_block: bool,
 }
 
 impl Packing {
@@ -83,7 +87,7 @@ impl Packing {
         };
         let inputs = inputs.filter(|n| *n > 0)?;
         let block = if bits == WeightBits::Int4 { BLOCK } else { inputs };
-        Some(Packing { bits, shape, inputs, by_output, block })
+        Some(Packing { bits, shape, inputs, by_output, block, by_block: false })
     }
 
     fn elements(&self) -> usize {
@@ -150,11 +154,19 @@ impl Packing {
 
     /// Types of the whole numbers and of their scales.
     pub(crate) fn types(&self) -> [TensorType; 2] {
-        let numbers = match self.bits {
-            WeightBits::Int8 => TensorType::new(DType::I8, &self.shape[..]),
-            WeightBits::Int4 => TensorType::new(DType::U8, [self.elements().div_ceil(2)]),
-        };
-        [numbers, TensorType::new(DType::F32, [self.outputs(), self.blocks()])]
+        self.layout().types()
+    }
+
+    /// How it lies in memory.
+    pub(crate) fn layout(&self) -> Unpack {
+        Unpack {
+            is_halves: self.bits == WeightBits::Int4,
+            shape: self.shape[..].into(),
+            inputs: self.inputs,
+            by_output: self.by_output,
+            block: self.block,
+            by_block: self.by_block,
+        }
     }
 
     /// An error where arrays are not those of the packing.
@@ -174,32 +186,29 @@ impl Packing {
 
     /// `numbers, scales → f32[shape]`: the weight in a graph.
     pub(crate) fn unpacked_in_graph(&self, numbers: &Tensor, scales: &Tensor) -> Tensor {
-        let (n, inputs, outputs, blocks) = (self.elements(), self.inputs, self.outputs(), self.blocks());
-        let q = match self.bits {
-            WeightBits::Int8 => numbers.convert(DType::F32).reshape([n]),
-            WeightBits::Int4 => {
-                let bytes = numbers.convert(DType::I32);
-                let whole = |four: Tensor| (four.xor(&four.scalar_like(8.0)) - 8.0).convert(DType::F32);
-                let low = whole(bytes.and(&bytes.scalar_like(15.0)));
-                let high = whole(bytes.shift_right_logical(&bytes.scalar_like(4.0)));
-                let pairs = [low, high].map(|x| x.reshape([n.div_ceil(2), 1]));
-                let both = Tensor::concatenate(&[&pairs[0], &pairs[1]], 1).reshape([n.div_ceil(2) * 2]);
-                both.slice_dim(0, 0, n)
-            }
-        };
-        let wide = blocks * self.block;
-        let steps = match self.by_output {
-            true => scales
-                .broadcast_in_dim(&[outputs, blocks, self.block].into(), &[0, 1])
-                .reshape([outputs, wide])
-                .slice_dim(1, 0, inputs),
-            false => scales
-                .transpose(&[1, 0])
-                .broadcast_in_dim(&[blocks, self.block, outputs].into(), &[0, 2])
-                .reshape([wide, outputs])
-                .slice_dim(0, 0, inputs),
-        };
-        (q * steps.reshape([n])).reshape(self.shape.clone())
+        self.layout().expand(numbers, scales)
+    }
+
+    /// The same as one node, from which products of few rows read the numbers themselves.
+    pub(crate) fn unpacked_in_products(&self, numbers: &Tensor, scales: &Tensor) -> Tensor {
+        self.layout().node(numbers, scales)
+    }
+
+    /// `numbers, scales, ids: I[…] → f32[…, inputs]`: rows of a table of vectors; `None` where it is none, or rows have parts of bytes.
+    pub(crate) fn rows_in_graph(&self, numbers: &Tensor, scales: &Tensor, ids: &Tensor) -> Option<Tensor> {
+        let own = self.layout();
+        if !own.by_output || own.is_halves && !own.inputs.is_multiple_of(2) {
+            return None;
+        }
+        let (count, outputs, each) = (ids.ty().elements(), own.outputs(), own.inputs);
+        let bytes = if own.is_halves { each / 2 } else { each };
+        let ids_in_line = ids.reshape([count]);
+        let some = numbers.reshape([outputs, bytes]).take(&ids_in_line);
+        let shape = [count, each];
+        let of = Unpack { shape: shape[..].into(), ..own };
+        let [numbers, _] = of.types();
+        let rows = of.expand(&some.reshape(numbers.shape), &scales.take(&ids_in_line));
+        Some(rows.reshape([ids.shape().dims(), &[each]].concat()))
     }
 
     /// The weight that an array of the file and its scales stand for.
@@ -327,6 +336,20 @@ impl Held {
             Err(e) => bug!("arrays that were checked cannot be unpacked: {e}"),
         };
         Buffer::lazy_of(ty, Arc::new(self), make)
+    }
+
+    /// With scales in the order in which products read them.
+    pub(crate) fn for_products(&self) -> Result<Held> {
+        let mut made = self.clone();
+        let (outputs, blocks) = (self.packing.outputs(), self.packing.blocks());
+        if !self.packing.by_output && blocks > 1 {
+            let scales = self.scales.as_slice::<f32>()?;
+            let turned: Vec<f32> =
+                (0..blocks * outputs).map(|i| scales[i % outputs * blocks + i / outputs]).collect();
+            made.packing.by_block = true;
+            made.scales = Literal::from_slice([blocks, outputs], &turned)?;
+        }
+        Ok(made)
     }
 
     /// The weight as floats.

@@ -6,7 +6,7 @@ use systole_ir::{DType, Literal, TensorType};
 use systole_nn::applications::by_name;
 use systole_nn::layers::*;
 use systole_nn::optimizer::sgd;
-use systole_nn::{Compile, Generation, Model, Precision, Sampling};
+use systole_nn::{Compile, Generation, Model, Precision, Sampling, WeightBits};
 
 const CONTEXT: usize = 80;
 const TOKENS: usize = 29;
@@ -179,4 +179,29 @@ fn models_that_look_ahead_are_refused_by_name() {
     assert!(e.contains("over") && e.contains("BatchNormalization"), "{e}");
     let e = refused(Model::sequential([dense(9)]), TensorType::new(DType::F32, [4]));
     assert!(e.contains("no language model") && e.contains("f32[4]"), "{e}");
+}
+
+/// A file with packed weights, and the same weights as floats: whole numbers are read as they lie, and give the floats' scores.
+#[test]
+fn packed_weights_give_the_scores_of_their_floats() {
+    let arguments = json!({"vocabulary_size": 96, "num_layers": 2, "num_heads": 2, "hidden_dim": 130, "intermediate_dim": 256,
+                           "max_sequence_length": CONTEXT});
+    let gpt2 = || Model::new(by_name("gpt2", arguments.as_object().unwrap()).unwrap());
+    let recurrent = || Model::sequential([embedding(96, 70), lstm(66).return_sequences(true), dense(96)]);
+    for (name, model) in [("gpt2", gpt2()), ("recurrent", recurrent())] {
+        let model = drawn(model);
+        for bits in [WeightBits::Int8, WeightBits::Int4] {
+            let mut file = model.to_file().unwrap();
+            file.pack_weights(bits).unwrap();
+            let packed = Model::from_file(file, &CustomObjects::new()).unwrap();
+            let floats = Model::from_file(packed.to_file().unwrap(), &CustomObjects::new()).unwrap();
+            let (mut one, mut other) = (packed.decoder().unwrap(), floats.decoder().unwrap());
+            for piece in [&[3u32, 17, 95][..], &[1], &[7, 7, 7, 7, 8, 9, 10, 11, 50]] {
+                let (got, expected) = (one.feed(piece).unwrap(), other.feed(piece).unwrap());
+                let far = distance(&got, &expected, false);
+                assert!(far <= 1e-5, "{name} in {bits:?}, {} tokens: {far}", piece.len());
+                assert!(distance(&got, &vec![0.0; got.len()], false) > 0.1);
+            }
+        }
+    }
 }

@@ -7,6 +7,7 @@ mod batch_statistics;
 mod concat_in_place;
 mod excess_precision;
 mod multi_reduce;
+mod packed;
 mod pooling;
 mod product_epilogue;
 mod rows;
@@ -88,6 +89,7 @@ pub const RULES: &[Rule] = &[
         "mean and variance of a convolution's result, gathered where it is computed",
         batch_statistics::of_convolutions,
     ),
+    on_steps("packed_products", "products of few rows by matrices of whole numbers", packed::products),
     on_steps("top_k", "sorts of which the first elements of each line are read", top_k::of_sorts),
     rule("multi_reduce", "folds of one kind over the same data read it once", |s, _| multi_reduce::join(s)),
     rule("excess_precision", "maps of narrow floats round only what they store", |s, options| {

@@ -1,11 +1,13 @@
-//! Kernels of ops with nested graphs: loops, branches, and attention that was outlined as a branch.
+//! Kernels of ops with nested graphs: loops, branches, and what was outlined as a branch: attention, matrices of whole
+//! numbers.
 
 use crate::compiler::Compiler;
 use crate::graph::optimize_with;
 use crate::options::Options;
-use crate::program::Kernel;
+use crate::program::{Kernel, Packed};
 use systole_ir::attention::AttentionMatch;
 use systole_ir::op::Case;
+use systole_ir::packed::Unpack;
 use systole_ir::{DType, Graph, Op, Result};
 
 /// The kernel of a node that becomes a step of its own. `blank`: for each state of a loop, whether its initial value is
@@ -38,12 +40,20 @@ pub fn kernel_of(
             Kernel::While { captures: w.captures, starts, cond, body: Box::new(body) }
         }
         Op::Case(c) if let Some(found) = attention_of(c) => Kernel::Attention(found),
+        Op::Case(c) if let Some(found) = matrix_of(c) => Kernel::Packed(found),
         Op::Case(c) => {
             let branches = c.branches.iter().map(|b| compile(b, &alone));
             Kernel::Case { branches: branches.collect::<Result<_>>()? }
         }
         op => Kernel::Op { op: op.clone(), bias },
     })
+}
+
+/// The matrix of whole numbers that a single-branch `case` makes floats of.
+fn matrix_of(c: &Case) -> Option<Packed> {
+    let [branch] = &c.branches[..] else { return None };
+    let (unpack, at) = Unpack::of(branch)?;
+    (unpack.elements() > 0).then_some(Packed { unpack, at, product: None })
 }
 
 /// The attention computation that a single-branch `case` consists of, if a kernel for its element types exists.

@@ -9,6 +9,7 @@ use super::check::{self, Checked};
 use super::map::Map;
 use super::moments::Moments;
 use super::nested::{Blocks, Rows};
+use super::packed::Packed;
 use super::pooling::{Pool, Unpool, UnpooledGradient};
 use super::product_epilogue::ProductEpilogue;
 use super::storage::{ResultPlan, Slot, Storage, View};
@@ -131,6 +132,8 @@ pub enum Kernel {
     Moments(Moments),
     /// The first elements of sorted lines.
     TopK(TopK),
+    /// A matrix of whole numbers, or a product with it.
+    Packed(Packed),
     /// `(captures…, initial states…) → states…`: runs `body` while `cond`.
     While {
         /// The number of leading inputs that are loop-invariant.
@@ -177,6 +180,7 @@ impl Kernel {
             Kernel::UnpooledGradient(g) => g.name(),
             Kernel::Moments(m) => m.name(),
             Kernel::TopK(_) => "top_k".into(),
+            Kernel::Packed(p) => p.name(),
             Kernel::While { .. } => "while".into(),
             Kernel::Case { .. } => "case".into(),
         }
@@ -200,7 +204,8 @@ impl Kernel {
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
             | Kernel::Moments(_)
-            | Kernel::TopK(_) => Vec::new(),
+            | Kernel::TopK(_)
+            | Kernel::Packed(_) => Vec::new(),
         }
     }
 
@@ -220,6 +225,7 @@ impl Kernel {
             | Kernel::UnpooledGradient(_)
             | Kernel::Moments(_)
             | Kernel::TopK(_)
+            | Kernel::Packed(_)
             | Kernel::While { .. }
             | Kernel::Case { .. } => None,
         }
@@ -248,6 +254,7 @@ impl Step {
             Kernel::UnpooledGradient(g) => g.check(ins, outs),
             Kernel::Moments(m) => m.check(ins, outs),
             Kernel::TopK(t) => t.check(ins, outs),
+            Kernel::Packed(p) => p.check(ins, outs),
             // The verifier checks these with their bodies.
             Kernel::Blocks(_) | Kernel::While { .. } | Kernel::Case { .. } => Ok(()),
         }
@@ -271,6 +278,7 @@ impl Step {
             | Kernel::UnpooledGradient(_)
             | Kernel::Moments(_)
             | Kernel::TopK(_)
+            | Kernel::Packed(_)
             | Kernel::While { .. }
             | Kernel::Case { .. } => None,
         }
@@ -304,6 +312,7 @@ impl Step {
             | Kernel::UnpooledGradient(_)
             | Kernel::Moments(_)
             | Kernel::TopK(_)
+            | Kernel::Packed(_)
             | Kernel::Case { .. } => false,
         }
     }
@@ -334,7 +343,8 @@ impl Step {
             | Kernel::Unpool(_)
             | Kernel::UnpooledGradient(_)
             | Kernel::Moments(_)
-            | Kernel::TopK(_) => read + written,
+            | Kernel::TopK(_)
+            | Kernel::Packed(_) => read + written,
             // Bodies may read and write their arrays several times; this is the least.
             Kernel::Blocks(_) | Kernel::While { .. } | Kernel::Case { .. } => read + written,
         }
@@ -344,6 +354,7 @@ impl Step {
     pub fn is_product(&self) -> bool {
         match &self.kernel {
             Kernel::Op { op, .. } => matches!(op, Op::DotGeneral(_) | Op::Convolution(_)),
+            Kernel::Packed(p) => p.product.is_some(),
             kernel => matches!(kernel, Kernel::Moments(_) | Kernel::Pool(_) | Kernel::ProductEpilogue(_)),
         }
     }
@@ -382,6 +393,7 @@ pub fn right_operand(step: &Step) -> Option<(Slot, [usize; 2])> {
         | Kernel::UnpooledGradient(_)
         | Kernel::Moments(_)
         | Kernel::TopK(_)
+        | Kernel::Packed(_)
         | Kernel::While { .. }
         | Kernel::Case { .. } => return None,
     };

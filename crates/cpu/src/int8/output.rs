@@ -1,9 +1,10 @@
 //! What becomes of sums, as callers say it, and what must hold for it.
 
-use crate::simd::int8::COLUMNS;
 use crate::int8::unit::Unit;
-use crate::simd::int8::ends::{Ends, Scaled};
+use crate::simd::int8::COLUMNS;
+use crate::simd::int8::ends::Ends;
 use crate::simd::int8::near::Near;
+use crate::simd::int8::scaled::Scaled;
 
 /// What becomes of the sums of a layer: a bias, a scale, a zero point and bounds.
 #[derive(Clone, Debug)]
@@ -96,7 +97,7 @@ pub(super) fn ends(output: &Output, start: &[i32], bounds: &[i64]) -> Option<End
 pub(super) fn fast_ends(unit: Unit, output: &Output, start: &[i32], bounds: &[i64]) -> Option<Ends> {
     let mut ends = ends(output, start, bounds)?;
     if unit.rounds_downwards() {
-        ends.near = Near::of(&ends.scaled, bounds, [ends.zero, ends.low, ends.high]);
+        ends.near = Near::of(&ends.scaled, bounds, [ends.zero, ends.low, ends.high], ends.bias.len());
         let shifts = ends.near.iter().flat_map(|near| &near.shift);
         ends.bias.iter_mut().zip(shifts).for_each(|(b, shift)| *b -= shift);
     }

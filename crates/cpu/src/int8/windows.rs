@@ -51,7 +51,8 @@ impl Depthwise {
         let (start, bounds) = starts(output, channels, input_zero, of)?;
         let ends = fast_ends(unit, output, &start, &bounds)?;
         let zero = i8::try_from(input_zero).ok()?;
-        let made = Depthwise { unit, rows, columns, channels, zero, kernel: Kernel::Places(Vec::new()), ends };
+        let made =
+            Depthwise { unit, rows, columns, channels, zero, kernel: Kernel::Places(Vec::new()), ends };
         Some(if unit.has_quads() { made.with_quads(w) } else { made.with_places(w) })
     }
 
@@ -121,7 +122,9 @@ impl Depthwise {
         );
         match &self.kernel {
             Kernel::Places(weights) => self.run_places(team, x, y, weights),
-            Kernel::Quads { pixels, one, two } => self.run_quads(team, x, y, *pixels, [Some(one), two.as_ref()]),
+            Kernel::Quads { pixels, one, two } => {
+                self.run_quads(team, x, y, *pixels, [Some(one), two.as_ref()])
+            }
         }
     }
 

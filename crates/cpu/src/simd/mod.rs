@@ -9,6 +9,7 @@ pub mod halves;
 pub mod int8;
 pub mod jit;
 pub mod level;
+pub mod lift;
 pub mod loops;
 pub mod math;
 pub mod narrow_bias;

@@ -22,6 +22,7 @@ pub mod gather;
 mod known;
 mod methods;
 mod monoid;
+pub mod packed;
 mod read;
 pub mod reduce;
 pub mod rng;

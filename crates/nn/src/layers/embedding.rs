@@ -58,9 +58,12 @@ impl Layer for Embedding {
             }
             let shape = [self.input_dim, self.output_dim];
             sized("Embedding", "embeddings", &shape)?;
-            let table = cx.variable("embeddings", &shape, &self.embeddings_initializer, true);
+            let rows = match cx.packed_rows("embeddings", &shape, x) {
+                Some(rows) => rows,
+                None => cx.variable("embeddings", &shape, &self.embeddings_initializer, true).take(x),
+            };
             // Rows are cast after the look-up: the table may be far larger than a batch.
-            let y = cast(cx, &table.take(x));
+            let y = cast(cx, &rows);
             if self.mask_zero {
                 cx.set_mask(&y, &x.not_equal(&x.zeros_like()));
             }

@@ -17,18 +17,18 @@ const MAX_M: usize = 8;
 const MIN_K: usize = 65;
 const MIN_N: usize = 64;
 /// Rows of the right operand that are read side by side.
-const ROWS: usize = 4;
+pub(super) const ROWS: usize = 4;
 /// Columns whose sums are kept at a time, in L1.
-const COLUMNS: usize = 4096;
+pub(super) const COLUMNS: usize = 4096;
 /// Elements of the right operand that one task reads, and most parts of K.
 const TASK: usize = 1 << 17;
 const PARTS: usize = 16;
 /// Columns of a task of inner products.
-const DOTS: usize = 64;
+pub(super) const DOTS: usize = 64;
 /// Prefetch distance along a row of inner products, in elements.
-const AHEAD: usize = 512;
+pub(super) const AHEAD: usize = 512;
 /// Lanes of the widest vector.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// Arguments of a microkernel.
 struct VectorArgs {
@@ -125,19 +125,26 @@ unsafe fn along_k<V: Vector<T = f32>, const M: usize>(s: &VectorArgs) {
                 }
             }
             for m in 0..M {
-                let mut lanes = [0f32; LANES];
-                sums[m][0].add(sums[m][1]).store(lanes.as_mut_ptr());
-                let mut left = V::LANES;
-                while left > 1 {
-                    left /= 2;
-                    for i in 0..left {
-                        lanes[i] += lanes[i + left];
-                    }
-                }
-                *s.c.add(m * s.c_row + n) = lanes[0];
+                *s.c.add(m * s.c_row + n) = finish_dots(sums[m]);
             }
         }
     }
+}
+
+/// The sum of all lanes of two vectors.
+#[inline(always)]
+pub(super) unsafe fn finish_dots<V: Vector<T = f32>>(sums: [V; 2]) -> f32 {
+    let mut lanes = [0f32; LANES];
+    // SAFETY: the level is available.
+    unsafe { sums[0].add(sums[1]).store(lanes.as_mut_ptr()) };
+    let mut left = V::LANES;
+    while left > 1 {
+        left /= 2;
+        for i in 0..left {
+            lanes[i] += lanes[i + left];
+        }
+    }
+    lanes[0]
 }
 
 /// A microkernel for any number of rows up to [`MAX_M`].
@@ -181,17 +188,17 @@ fn kernel(level: Level, k_contiguous: bool) -> VectorFn {
 
 /// A product of few rows in f32.
 pub struct Gemv {
-    m: usize,
-    n: usize,
-    k: usize,
+    pub(super) m: usize,
+    pub(super) n: usize,
+    pub(super) k: usize,
     a_row: usize,
     a_k: usize,
     /// Elements between rows of B, or between its columns where K is contiguous.
-    b_step: usize,
-    k_contiguous: bool,
+    pub(super) b_step: usize,
+    pub(super) k_contiguous: bool,
     /// Parts of K that have sums of their own.
-    parts: usize,
-    epilogue: Epilogue,
+    pub(super) parts: usize,
+    pub(super) epilogue: Epilogue,
     run: VectorFn,
 }
 
@@ -243,6 +250,21 @@ impl Gemv {
         (self.m * self.k).next_multiple_of(LANES)
     }
 
+    /// Copies A densely into the scratch: A, and where sums of parts belong.
+    ///
+    /// # Safety
+    /// The operands are those of the product, and the scratch is.
+    pub(super) unsafe fn copy_left(&self, io: &Io<'_>) -> (Ptr, Ptr) {
+        let (a, copy) = (io.inputs[0].cast::<f32>(), Ptr(io.scratch).elem::<f32>(0));
+        for m in 0..self.m {
+            for k in 0..self.k {
+                // SAFETY: A has M rows and K columns with these strides, scratch `left()` elements for its copy.
+                unsafe { *copy.add(m * self.k + k) = *a.add(m * self.a_row + k * self.a_k) };
+            }
+        }
+        (Ptr(io.scratch), Ptr(Ptr(io.scratch).at(self.left() * 4)))
+    }
+
     /// One task: some columns, and one part of K.
     unsafe fn task(&self, task: usize, a: *const f32, b: Ptr, sums: Ptr) {
         let width = if self.k_contiguous { DOTS } else { COLUMNS };
@@ -265,7 +287,7 @@ impl Gemv {
     }
 
     /// Adds the parts in order, then bias and previous contents.
-    unsafe fn finish(&self, sums: *const f32, bias: *const f32, c: *mut f32) {
+    pub(super) unsafe fn finish(&self, sums: *const f32, bias: *const f32, c: *mut f32) {
         let size = self.m * self.n;
         for i in 0..size {
             // SAFETY: there are sums of all parts, and `n` elements of the bias where there is one.
@@ -293,15 +315,9 @@ impl Kernel for Gemv {
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let (a, b) = (io.inputs[0].cast::<f32>(), Ptr::of(io.inputs[1]));
-        let copy = Ptr(io.scratch).elem::<f32>(0);
-        for m in 0..self.m {
-            for k in 0..self.k {
-                // SAFETY: A has M rows and K columns with these strides, scratch `left()` elements for its copy.
-                unsafe { *copy.add(m * self.k + k) = *a.add(m * self.a_row + k * self.a_k) };
-            }
-        }
-        let (left, sums) = (Ptr(io.scratch), Ptr(Ptr(io.scratch).at(self.left() * 4)));
+        let b = Ptr::of(io.inputs[1]);
+        // SAFETY: by the caller's promise.
+        let (left, sums) = unsafe { self.copy_left(io) };
         let width = if self.k_contiguous { DOTS } else { COLUMNS };
         let body = |task: usize| {
             // SAFETY: tasks have disjoint columns or parts, and sums of their own.

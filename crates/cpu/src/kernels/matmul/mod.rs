@@ -9,6 +9,7 @@ mod element_types;
 mod few_columns;
 mod gemv;
 mod integers;
+mod packed;
 mod product;
 pub mod product_epilogue;
 mod rows_in_place;
@@ -29,7 +30,7 @@ use systole_ir::{DType, Op};
 const WIDE: &[Level] = &[Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
 
 /// The families of this folder.
-pub const FAMILIES: &[&Family] = &[&FAMILY, &product_epilogue::FAMILY];
+pub const FAMILIES: &[&Family] = &[&FAMILY, &product_epilogue::FAMILY, &packed::FAMILY];
 
 /// GEMM, with its candidates by priority.
 pub static FAMILY: Family = Family {

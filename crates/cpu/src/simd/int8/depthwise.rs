@@ -165,11 +165,8 @@ unsafe fn results<const ROWS: usize, const THREE: bool>(
                 }
             }
             let at = ox * d.channels + block * BLOCK;
-            let left = if d.pixels > 1 {
-                (columns.positions - ox) * d.channels
-            } else {
-                d.channels - block * BLOCK
-            };
+            let left =
+                if d.pixels > 1 { (columns.positions - ox) * d.channels } else { d.channels - block * BLOCK };
             for (sums, to) in sums.iter().zip(d.to) {
                 let one = _mm512_packs_epi32(ends[0].unbounded(sums[0]), ends[1].unbounded(sums[1]));
                 let two = _mm512_packs_epi32(ends[2].unbounded(sums[2]), ends[3].unbounded(sums[3]));

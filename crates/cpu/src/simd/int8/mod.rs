@@ -10,6 +10,7 @@ pub mod dots;
 pub mod ends;
 pub mod lanes;
 pub mod near;
+pub mod scaled;
 pub mod sums;
 pub mod windows;
 

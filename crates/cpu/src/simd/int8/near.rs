@@ -1,7 +1,6 @@
 //! What becomes of sums, in fewer instructions: one line in f32 for each column, found where it gives the same bytes for all sums.
 
-use crate::simd::int8::COLUMNS;
-use crate::simd::int8::ends::Scaled;
+use crate::simd::int8::scaled::Scaled;
 
 /// `⌊(x − shift) · (high + low) + start⌋`, bounded, is the result of a sum x. The inner product with `low` is rounded to f32, the outer one
 /// downwards, so that whole numbers are met exactly.
@@ -29,8 +28,9 @@ struct Line {
 }
 
 impl Near {
-    /// The one that gives the same bytes for all sums of magnitudes up to `bounds`, if such is found.
-    pub fn of(scaled: &Scaled, bounds: &[i64], ends: [i32; 3]) -> Option<Near> {
+    /// The one that gives the same bytes for all sums of magnitudes up to `bounds`, if such is found, in lists of `whole` columns; `ends`: zero
+    /// point and bounds of results.
+    pub fn of(scaled: &Scaled, bounds: &[i64], ends: [i32; 3], whole: usize) -> Option<Near> {
         let column = |(column, bound): (usize, &i64)| Column::of(scaled, column, *bound, ends);
         let columns: Vec<Column> = bounds.iter().enumerate().map(column).collect::<Option<_>>()?;
         let lines = |is_signed| columns.iter().map(|c| c.line(is_signed)).collect::<Option<Vec<Line>>>();
@@ -38,7 +38,7 @@ impl Near {
             Some(all) => (false, all),
             None => (true, lines(true)?),
         };
-        all.resize(bounds.len().next_multiple_of(COLUMNS), Line::default());
+        all.resize(whole, Line::default());
         Some(Near {
             shift: all.iter().map(|line| line.shift as i32).collect(),
             high: all.iter().map(|line| line.high).collect(),
@@ -66,13 +66,23 @@ impl Near {
     }
 }
 
-/// What is known of a column: sums in order, and their results. Between two of them the result is that of both, or only grows.
+/// What is known of a column: sums in order. Between two of them the result is that of both, or only grows.
 struct Column {
-    points: Vec<(i64, i64)>,
+    points: Vec<Point>,
     slope: f64,
     shift: i64,
+    /// The slope as two floats.
+    high: f32,
+    low: f32,
     /// The least and the greatest result, beyond which nothing is asked.
     bounds: [i64; 2],
+}
+
+/// A sum, its result, and how far the line rises to it from its start.
+struct Point {
+    sum: i64,
+    y: i64,
+    rise: f64,
 }
 
 /// Sums that f32 has exactly.
@@ -92,48 +102,53 @@ impl Column {
         for v in least + 1..=most {
             let guess = ((v - i64::from(zero)) as f64 - 0.5) / slope;
             let mut sum = (guess.ceil() as i64).clamp(1 - bound, bound);
-            while y(sum - 1) >= v {
+            let (mut before, mut at) = (y(sum - 1), y(sum));
+            while before >= v {
                 sum -= 1;
+                (before, at) = (y(sum - 1), before);
             }
-            while y(sum) < v {
+            while at < v {
                 sum += 1;
+                (before, at) = (at, y(sum));
             }
             // Steep ones leave results out.
-            points.extend([(sum - 1, y(sum - 1)), (sum, y(sum))]);
+            points.extend([(sum - 1, before), (sum, at)]);
         }
         points.extend([(-1, y(-1)), (0, y(0)), (bound, most)]);
+        points.retain(|(sum, _)| sum.abs() <= bound);
         let (slope, shift) = match least == most {
             true => (0.0, 0),
+            // What is left of the start is less than a step.
             false => (slope, ((-0.5 - f64::from(zero)) / slope).round() as i64),
         };
-        let fits = (bound + shift.abs()) < (1 << 31) - 512 && (bound + shift.abs()) as f64 * slope < 2f64.powi(30);
-        fits.then_some(Column { points, slope, shift, bounds })
+        let farthest = bound + shift.abs();
+        if farthest >= (1 << 31) - 512 || farthest as f64 * slope >= 2f64.powi(30) {
+            return None;
+        }
+        let high = slope as f32;
+        let low = (slope - f64::from(high)) as f32;
+        let rise = |sum: i64| {
+            let x = (sum - shift) as f64;
+            x * f64::from(high) + x * f64::from(low)
+        };
+        let points = points.into_iter().map(|(sum, y)| Point { sum, y, rise: rise(sum) }).collect();
+        Some(Column { points, slope, shift, high, low, bounds })
     }
 
     /// The line through all points, with one start for all of them or two by the sign of sums.
     fn line(&self, is_signed: bool) -> Option<Line> {
-        let high = self.slope as f32;
-        let low = (self.slope - f64::from(high)) as f32;
-        let mut line = Line { shift: self.shift, high, low, ..Line::default() };
-        let all = self.start(&line, |_| true);
+        let mut line = Line { shift: self.shift, high: self.high, low: self.low, ..Line::default() };
         (line.start, line.below) = match is_signed {
-            false => (all?, all?),
-            true => (self.start(&line, |sum| sum >= 0)?, self.start(&line, |sum| sum < 0)?),
+            false => self.start(|_| true).map(|start| (start, start))?,
+            true => (self.start(|sum| sum >= 0)?, self.start(|sum| sum < 0)?),
         };
         self.holds(&line).then_some(line)
     }
 
-    /// Rises above the start.
-    fn rise(&self, line: &Line, sum: i64) -> f64 {
-        let x = (sum - self.shift) as f64;
-        x * f64::from(line.high) + x * f64::from(line.low)
-    }
-
     /// The middle of all starts that give the results of those sums.
-    fn start(&self, line: &Line, of: impl Fn(i64) -> bool) -> Option<f32> {
+    fn start(&self, of: impl Fn(i64) -> bool) -> Option<f32> {
         let (mut least, mut most) = (f64::MIN, f64::MAX);
-        for (sum, y) in self.points.iter().filter(|(sum, _)| of(*sum)) {
-            let rise = self.rise(line, *sum);
+        for Point { y, rise, .. } in self.points.iter().filter(|p| of(p.sum)) {
             if *y > self.bounds[0] {
                 least = least.max(*y as f64 - rise);
             }
@@ -152,9 +167,9 @@ impl Column {
 
     /// Whether all points lie on their side of whole numbers, by more than what roundings can move them.
     fn holds(&self, line: &Line) -> bool {
-        self.points.iter().all(|(sum, y)| {
+        self.points.iter().all(|Point { sum, y, rise }| {
             let start = f64::from(if *sum < 0 { line.below } else { line.start });
-            let at = self.rise(line, *sum) + start;
+            let at = rise + start;
             let x = (sum - self.shift).abs();
             let inner = x as f64 * f64::from(line.low).abs() + start.abs();
             let rounded = if x < EXACT { 0.0 } else { x as f64 * self.slope };
@@ -195,7 +210,7 @@ mod tests {
 
     /// All sums up to a bound, by the definition and by the line.
     fn check(scaled: &Scaled, bound: i64, ends: [i32; 3], name: &str) {
-        let near = Near::of(scaled, &[bound], ends).unwrap_or_else(|| panic!("{name} has no line"));
+        let near = Near::of(scaled, &[bound], ends, 1).unwrap_or_else(|| panic!("{name} has no line"));
         let mut kinds = vec![by_line::<Plain> as fn(&Near, i64) -> Plain];
         #[cfg(target_arch = "x86_64")]
         if crate::Level::Avx512.is_available() {
@@ -237,7 +252,7 @@ mod tests {
             let bound = (200.0 / factor) as i64;
             check(&Scaled::Factor(vec![factor]), bound, [3, -128, 127], &format!("{factor}"));
         }
-        assert!(Near::of(&Scaled::Factor(vec![-0.5]), &[1000], [0, -128, 127]).is_none());
-        assert!(Near::of(&fixed(1 << 30, 0, 19), &[1 << 29], [0, -128, 127]).is_none());
+        assert!(Near::of(&Scaled::Factor(vec![-0.5]), &[1000], [0, -128, 127], 1).is_none());
+        assert!(Near::of(&fixed(1 << 30, 0, 19), &[1 << 29], [0, -128, 127], 1).is_none());
     }
 }
