@@ -258,7 +258,7 @@ impl Packed {
         let most = if self.is_halves { 8 } else { 128 };
         let whole: Vec<i8> = (0..n).map(|_| (s.below(2 * most) as i64 - most as i64) as i8).collect();
         let held = match self.is_halves {
-            false => Literal::from_slice(&numbers.shape.dims()[..], &whole).unwrap(),
+            false => Literal::from_slice(numbers.shape.dims(), &whole).unwrap(),
             true => {
                 let byte = |p: &[i8]| (p[0] as u8 & 15) | (p.get(1).map_or(5, |q| *q as u8) & 15) << 4;
                 let bytes: Vec<u8> = whole.chunks(2).map(byte).collect();
