@@ -65,6 +65,33 @@ fn fused() -> impl Iterator<Item = Case> {
     })
 }
 
+/// Products with matrices of whole numbers: few rows, many, and a small matrix.
+fn packed() -> impl Iterator<Item = Case> {
+    [(2, 96), (12, 96), (2, 20)].into_iter().map(|(rows, side)| {
+        let how = systole_ir::packed::Unpack {
+            is_halves: false,
+            shape: [side, side][..].into(),
+            inputs: side,
+            by_output: false,
+            block: side,
+            by_block: false,
+        };
+        let g = systole_ir::GraphBuilder::new("packed");
+        let x = g.parameter(TensorType::new(DType::F32, [rows, side]), "x");
+        let [numbers, scales] = how.types().map(|ty| g.parameter(ty, "w"));
+        let w = how.node(&numbers, &scales);
+        let graph = g.finish(&[x.dot_general(&w, &[], &[], &[1], &[0])]).unwrap();
+        let draw = |ty: &TensorType| {
+            let all: Vec<f32> = (0..ty.elements()).map(|i| ((i * 37) % 19) as f32 - 9.0).collect();
+            Literal::from_slice(ty.shape.dims(), &all).unwrap().convert(ty.dtype)
+        };
+        let args: Vec<Literal> = graph.param_types().iter().map(draw).collect();
+        let want = oracle(&graph, &args);
+        let near = Box::new(|got: &Literal, want: &Literal| relative(got, want) <= 1e-5);
+        Case { name: "packed".into(), graph, args, want, options: CompileOptions::default(), near }
+    })
+}
+
 /// As the tests of whole programs have it: sums in f32, or as many roundings to a narrow type as there are ops. Where
 /// narrow results are pooled, a rounding may move a maximum to a neighbour, and with it what the gradient reads.
 fn tolerance(graph: &Graph) -> f64 {
@@ -131,7 +158,7 @@ impl Seen {
 fn every_candidate_on_every_program_that_it_accepts() {
     let names = kernel_names();
     let mut seen = Seen::default();
-    for case in samples().chain(fused()) {
+    for case in samples().chain(fused()).chain(packed()) {
         for level in levels() {
             seen.check(&case, level, &names);
         }
