@@ -2,7 +2,7 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::sync::{Mutex, PoisonError};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, knobs};
 
 /// Owned, initially zero bytes. Aligned to cache lines; from 1 MiB on to huge pages.
 pub struct Memory {
@@ -136,7 +136,11 @@ impl Kept {
         self.all.push((ptr as usize, layout));
         self.bytes += layout.size();
         self.used -= layout.size();
-        self.shrink(self.used.max(ALWAYS_KEPT));
+        if self.bytes > ALWAYS_KEPT {
+            // A limit is for all that the process has.
+            let is_limited = knobs::MEMORY_LIMIT.get_bytes().is_ok_and(|limit| limit.is_some());
+            self.shrink(if is_limited { ALWAYS_KEPT } else { self.used.max(ALWAYS_KEPT) });
+        }
     }
 
     /// Gives memory back until so many bytes at most are kept.
@@ -240,5 +244,13 @@ mod tests {
         bounds(&kept());
         kept().shrink(0);
         assert_eq!(kept().all.iter().filter(|(_, l)| l.size() == 20 << 20).count(), 0);
+        // What a limit is for has no memory beside it.
+        let [first, second] = [all(8), all(8)];
+        knobs::override_value(knobs::MEMORY_LIMIT, "1024GiB");
+        drop(first);
+        let limited = kept().bytes;
+        knobs::override_value(knobs::MEMORY_LIMIT, "");
+        assert!(limited <= ALWAYS_KEPT, "{limited}");
+        drop(second);
     }
 }
