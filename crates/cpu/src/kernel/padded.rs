@@ -32,32 +32,19 @@ impl Padded {
             let strides = (1..=n).map(|d| own[d]).collect();
             return Some(Padded { copy: None, elements: 0, size: bytes, image: own[0], strides });
         }
-        let mut sizes: SmallVec<[usize; 3]> = SmallVec::new();
-        let mut dims: Vec<Dim> = vec![Dim { size: batch, src: own[0] as isize, dst: 0 }];
-        let (mut src_at, mut dst_at, mut places) = (0isize, SmallVec::<[isize; 3]>::new(), Vec::new());
-        for i in 0..n {
-            let (size, step) = (x.shape[i + 1] as i64, dilation[i] as i64);
-            let [low, high] = padding[i];
-            let padded = (size - 1) * step + 1 + low + high;
-            let first = if low < 0 { (-low + step - 1) / step } else { 0 };
-            let end = ((padded - low + step - 1).div_euclid(step)).min(size);
-            sizes.push(usize::try_from(padded).ok()?);
-            places.push((usize::try_from((end - first).max(0)).ok()?, step as isize));
-            src_at += first as isize * own[i + 1] as isize;
-            dst_at.push((low + first * step) as isize);
-        }
-        let mut strides: SmallVec<[usize; 3]> = SmallVec::from_elem(channels, n);
-        for i in (0..n.saturating_sub(1)).rev() {
-            strides[i] = strides[i + 1] * sizes[i + 1];
-        }
-        let image = sizes.iter().product::<usize>() * channels;
-        dims[0].dst = image as isize;
-        for i in 0..n {
-            let (size, step) = places[i];
-            dims.push(Dim { size, src: own[i + 1] as isize, dst: strides[i] as isize * step });
+        let places: SmallVec<[Place; 3]> =
+            (0..n).map(|i| Place::of(x.shape[i + 1], padding[i], dilation[i])).collect::<Option<_>>()?;
+        let strides = strides_of(&places, channels);
+        let image = places.iter().map(|p| p.padded).product::<usize>() * channels;
+        let mut dims: Vec<Dim> = vec![Dim { size: batch, src: own[0] as isize, dst: image as isize }];
+        let (mut src_at, mut at) = (0, 0);
+        for (i, place) in places.iter().enumerate() {
+            let dst = (strides[i] * dilation[i]) as isize;
+            dims.push(Dim { size: place.count, src: own[i + 1] as isize, dst });
+            src_at += place.first as isize * own[i + 1] as isize;
+            at += place.at * strides[i] as isize;
         }
         dims.push(Dim { size: channels, src: 1, dst: 1 });
-        let at = dst_at.iter().zip(&strides).map(|(&p, &s)| p * s as isize).sum();
         let copy = Some(BoxCopy::new(bytes, &dims, src_at, at));
         Some(Padded { copy, elements: batch * image, size: bytes, image, strides })
     }
@@ -78,6 +65,42 @@ impl Padded {
         }
         scratch.cast_const().cast()
     }
+}
+
+/// Where the elements of one dimension lie in the padded one.
+pub struct Place {
+    /// Elements of the padded dimension.
+    pub padded: usize,
+    /// The first element that is not cropped, and how many.
+    pub first: usize,
+    pub count: usize,
+    /// Where the first one goes.
+    pub at: isize,
+}
+
+impl Place {
+    /// `None`: it crops more than there is.
+    pub fn of(size: usize, [low, high]: [i64; 2], dilation: usize) -> Option<Place> {
+        let (size, step) = (size as i64, dilation as i64);
+        let padded = (size - 1) * step + 1 + low + high;
+        let first = if low < 0 { (-low + step - 1) / step } else { 0 };
+        let end = ((padded - low + step - 1).div_euclid(step)).min(size);
+        Some(Place {
+            padded: usize::try_from(padded).ok()?,
+            first: first as usize,
+            count: usize::try_from((end - first).max(0)).ok()?,
+            at: (low + first * step) as isize,
+        })
+    }
+}
+
+/// Strides of the padded dimensions, row-major before the channels.
+pub fn strides_of(places: &[Place], channels: usize) -> SmallVec<[usize; 3]> {
+    let mut strides: SmallVec<[usize; 3]> = SmallVec::from_elem(channels, places.len());
+    for i in (0..places.len().saturating_sub(1)).rev() {
+        strides[i] = strides[i + 1] * places[i + 1].padded;
+    }
+    strides
 }
 
 /// Element offsets of all index combinations of dimensions `(size, stride)`, in row-major order.

@@ -19,6 +19,7 @@ mod depthwise;
 mod direct;
 mod direct_gradient;
 mod general;
+mod images;
 mod microkernel;
 mod operands;
 mod phases;
@@ -139,7 +140,6 @@ pub static FAMILY: Family = Family {
                 made(direct_gradient::KernelGradient::new(c, types, p.target))
             },
         },
-        crate::kernels::via_f32::CANDIDATE,
         Candidate {
             name: "depthwise",
             why: "one filter for each channel: element-wise multiply-adds of rows",
@@ -158,6 +158,7 @@ pub static FAMILY: Family = Family {
                 made(depthwise::KernelGradient::new(c, types, p.target.level.vectors()))
             },
         },
+        crate::kernels::via_f32::CANDIDATE,
         Candidate {
             name: "general",
             why: "any other attributes: plain loops, in parallel",

@@ -6,7 +6,7 @@ use crate::kernel::{Cx, Io, Kernel};
 use crate::kernels::conv::amx::Forward;
 use crate::kernels::conv::amx_gradient::KernelGradient;
 use crate::kernels::conv::general::General;
-use crate::kernels::conv::{amx_images, amx_images_gradient};
+use crate::kernels::conv::{amx_images, amx_images_gradient, depthwise};
 use crate::machine::memory::Memory;
 use crate::machine::team::Team;
 use crate::simd::amx;
@@ -248,4 +248,53 @@ fn tile_registers_keep_to_the_letter_where_they_must() {
             assert!(KernelGradient::with(&amx::EMULATED.spread, c, types, exact).is_err());
         }
     }
+}
+
+/// One filter for each channel: few images and many, whole vectors of channels and parts of one, with borders, without,
+/// and cropped; in f32 and narrow.
+#[test]
+fn depthwise_kernels_give_the_sums_of_plain_loops() {
+    let shapes: &[(&[usize], [usize; 2], [usize; 2], [[i64; 2]; 2], usize)] = &[
+        (&[9, 7, 6, 16], [3, 3], [1, 1], [[1, 1], [1, 1]], 1),
+        (&[8, 9, 11, 40], [3, 3], [2, 2], [[0, 1], [0, 1]], 1),
+        (&[35, 5, 4, 37], [2, 3], [1, 2], [[1, 0], [2, 1]], 1),
+        (&[10, 9, 8, 24], [3, 2], [1, 1], [[-1, 2], [0, -2]], 2),
+        (&[10, 4, 5, 19], [1, 1], [1, 1], [[0, 0], [0, 0]], 1),
+        (&[10, 6, 5, 8], [2, 2], [1, 1], [[-1, 0], [0, 0]], 1),
+        (&[3, 20, 9, 33], [5, 5], [1, 1], [[2, 2], [2, 2]], 1),
+    ];
+    let levels = [Level::Portable, Level::Avx2, Level::Avx512];
+    let mut met = [0, 0];
+    for (seed, &(x, k, strides, padding, dilation)) in shapes.iter().enumerate() {
+        let (channels, mut s) = (x[3], Stream::new(seed as u64, 5, 6));
+        let x_type = TensorType::new(DType::BF16, x);
+        let op = Convolution::channels_last(&strides, &padding, &[dilation; 2], channels, x_type.dtype);
+        for (c, types) in cases(x, &[k[0], k[1], 1, channels], &op) {
+            let (a, b) = (whole_numbers(&types[0], &mut s), whole_numbers(&types[1], &mut s));
+            let want = sums(&(c.clone(), types.clone()), &a, &b);
+            for (dtype, level) in [DType::F32, DType::BF16].into_iter().flat_map(|d| levels.map(|l| (d, l))) {
+                let [x, k, y] = &types.clone().map(|t| t.with_dtype(dtype));
+                let forward = depthwise::Forward::new(&c, false, [x, k, y], level)
+                    .map(|k| Box::new(k) as Box<dyn Kernel>);
+                let gradient = depthwise::KernelGradient::new(&c, [x, k, y], level)
+                    .map(|k| Box::new(k) as Box<dyn Kernel>);
+                let (kernel, which) = match (forward, gradient) {
+                    (Ok(kernel), _) => (kernel, 0),
+                    (_, Ok(kernel)) => (kernel, 1),
+                    (Err(_), _) => {
+                        assert!(dtype == DType::BF16 && x.shape[0] < 8, "{seed}, {dtype}");
+                        continue;
+                    }
+                };
+                met[which] += 1;
+                let round = |&x: &f32| if dtype == DType::BF16 { bf16::from_f32(x).to_f32() } else { x };
+                let want: Vec<f32> = want.iter().map(round).collect();
+                if level.is_available() {
+                    let got = run(&*kernel, 1 + seed % 3, &[&literal(x, &a), &literal(k, &b)], &[y]);
+                    assert_eq!(numbers(dtype, &got[0]), want, "{seed}, {dtype}, {level:?}");
+                }
+            }
+        }
+    }
+    assert!(met[0] > 60 && met[1] > 30, "{met:?}");
 }
