@@ -1,4 +1,4 @@
-//! Element by element: tables of all values, and sums of two tensors.
+//! Element by element: tables of all values, and sums of two tensors of one shape.
 
 use crate::int8::chunks::in_chunks;
 use crate::int8::unit::Unit;
@@ -18,25 +18,6 @@ pub fn table(team: &Team, entries: &[i8; 256], x: &[i8], y: &mut [i8]) {
     in_chunks(team, y, PART, work, |n, y| {
         for (y, x) in y.iter_mut().zip(&x[n * PART..]) {
             *y = entries[byte(*x)];
-        }
-    });
-}
-
-/// `y[i] = entries[256 · (a[i] + 128) + b + 128]`, where `b` is `b[(i / inner) % b.len()]`.
-pub fn table_of_pairs(team: &Team, entries: &[i8; 65536], a: &[i8], b: &[i8], inner: usize, y: &mut [i8]) {
-    let (work, inner) = (a.len() as f64, inner.max(1));
-    if b.is_empty() {
-        return;
-    }
-    in_chunks(team, y, PART, work, |n, y| {
-        let first = n * PART;
-        let (mut at, mut left) = (first / inner % b.len(), inner - first % inner);
-        for (y, a) in y.iter_mut().zip(&a[first..]) {
-            *y = entries[byte(*a) << 8 | byte(b[at])];
-            left -= 1;
-            if left == 0 {
-                (left, at) = (inner, if at + 1 == b.len() { 0 } else { at + 1 });
-            }
         }
     });
 }

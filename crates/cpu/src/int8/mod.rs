@@ -20,6 +20,7 @@ mod chunks;
 mod elements;
 mod output;
 mod packed;
+mod pairs;
 mod product;
 mod staging;
 #[cfg(test)]
@@ -28,8 +29,9 @@ mod unit;
 mod windows;
 
 pub use chunks::in_chunks;
-pub use elements::{Addition, table, table_of_pairs};
+pub use elements::{Addition, table};
 pub use output::{Output, Scale};
+pub use pairs::{Likely, Pairs};
 pub use product::Product;
 pub use unit::Unit;
 pub use windows::{Along, Depthwise, Pool, Pooling};

@@ -8,12 +8,12 @@ use crate::int8::chunks::Shared;
 use crate::int8::output::{Output, ends, fast_ends, starts};
 use crate::int8::packed::Packed;
 use crate::int8::staging::{Picture, SLACK, widen};
-use crate::int8::unit::{Kind, Unit};
+use crate::int8::unit::Unit;
 use crate::int8::windows::Along;
 use crate::kernel::with_scratch;
 use crate::machine::team::{self, Team};
 use crate::simd::int8::ends::Ends;
-use crate::simd::int8::sums::{RowSums, row_sums};
+use crate::simd::int8::sums::RowSums;
 use crate::simd::int8::{Block, COLUMNS, Form, ROWS, STEP};
 use std::ops::Range;
 
@@ -27,6 +27,8 @@ const MOST_K: usize = 1 << 19;
 const MOST_PADDED: usize = 1 << 26;
 /// Bytes of a picture that is copied with a border, at most.
 const MOST_PICTURE: usize = 1 << 26;
+/// Columns of a thread, at least, where many rows are shared by columns: threads write to the same lines of few.
+const APART: usize = 128;
 /// Blocks of a call: they stay in L1.
 const BLOCKS: usize = 32;
 
@@ -173,10 +175,6 @@ impl Product {
 /// Whether a picture with its border is worth more than windows gathered: gathering costs as much as products with so many
 /// columns, the border as many more rows.
 fn in_place(unit: Unit, p: &Picture, n: usize) -> bool {
-    let gathering = match unit.kind {
-        Kind::Tiles(_) => 32,
-        Kind::Vectors(..) => 4,
-    };
     let small = |a: &Along| (a.window - 1).checked_mul(a.dilation).is_some_and(|more| more <= a.size);
     if p.size() > MOST_PICTURE || ![p.rows, p.columns].iter().all(small) {
         return false;
@@ -186,7 +184,7 @@ fn in_place(unit: Unit, p: &Picture, n: usize) -> bool {
         && p.channels.is_multiple_of(STEP)
         && p.rows.stride == 1
         && p.columns.stride == 1
-        && (line - p.columns.positions) * n < gathering * p.columns.positions
+        && (line - p.columns.positions) * n < unit.gathering() * p.columns.positions
 }
 
 /// Up to [`ROWS`] rows that are ready to be multiplied.
@@ -195,8 +193,17 @@ struct Ready {
     a_row: usize,
     corrections: [i32; ROWS],
     rows: usize,
-    /// Which row of the result each is.
-    to: [Option<usize>; ROWS],
+    /// Where each row of the result begins; null: it is none.
+    to: [*mut i8; ROWS],
+}
+
+/// How the work of a product is shared out.
+struct Shares {
+    /// Rows of a task, and parts of the columns.
+    per_task: usize,
+    groups: usize,
+    /// Of the thread that has most: rows times columns.
+    time: usize,
 }
 
 /// One run of a product.
@@ -222,18 +229,10 @@ impl Work<'_> {
         let p = self.product;
         // Within another loop this one runs on one thread.
         let threads = if team::inside() { 1 } else { team.threads() };
-        let (panels, tiles) = (p.n.div_ceil(COLUMNS), self.rows.div_ceil(ROWS));
-        let most = (STAGED / p.packed.pitch() / ROWS).clamp(1, MOST_ROWS / ROWS);
-        // Parts of the rows, as many for each thread; rows that are staged would be so for each part of the columns.
-        let mut parts = tiles.div_ceil(most);
-        if self.images == 1 && (parts > 1 || p.stages()) {
-            parts = parts.next_multiple_of(threads).min(tiles);
-        }
-        let per_task = tiles.div_ceil(parts.max(1)).max(1) * ROWS;
+        let panels = p.n.div_ceil(COLUMNS);
+        let Shares { per_task, groups, .. } = self.shares(threads);
         let parts = self.rows.div_ceil(per_task);
         let tasks = self.images * parts;
-        // Fewer parts than threads are shared by columns.
-        let groups = threads.div_ceil(tasks.max(1)).clamp(1, panels);
         // Few rows take as long as it takes to read the weights.
         let weights = p.n as f64 * p.k as f64;
         let time = ((self.images * self.rows) as f64 * weights / 400.0).max(weights / 40.0);
@@ -245,6 +244,46 @@ impl Work<'_> {
             let own = panels * group / groups..panels * (group + 1) / groups;
             self.task(image, from, rows, own);
         });
+    }
+
+    /// The way to share the work that is done first: by rows alone, or by columns, too; in whole blocks of rows where parts of
+    /// them gain little.
+    fn shares(&self, threads: usize) -> Shares {
+        let p = self.product;
+        let groups = threads.clamp(1, p.n.div_ceil(COLUMNS));
+        let least = p.unit.least_rows();
+        let sooner = |a: Shares, b: Shares| if 33 * b.time < 32 * a.time { b } else { a };
+        let of =
+            |groups| sooner(self.shares_of(threads, groups, ROWS), self.shares_of(threads, groups, least));
+        let (by_rows, by_columns) = (of(1), of(groups));
+        if self.rows <= self.most_rows() {
+            // Each thread reads a part of the weights.
+            sooner(by_columns, by_rows)
+        } else if p.n / groups >= APART {
+            sooner(by_rows, by_columns)
+        } else {
+            by_rows
+        }
+    }
+
+    /// Rows of a task, at most.
+    fn most_rows(&self) -> usize {
+        (STAGED / self.product.packed.pitch() / ROWS).clamp(1, MOST_ROWS / ROWS) * ROWS
+    }
+
+    /// Shares of so many groups of columns and of multiples of `each` rows, and how long they take.
+    fn shares_of(&self, threads: usize, groups: usize, each: usize) -> Shares {
+        let p = self.product;
+        let panels = p.n.div_ceil(COLUMNS);
+        // As many tasks for each thread, where pictures are not shared out as they are.
+        let mut parts = self.rows.div_ceil(self.most_rows());
+        if self.images == 1 && groups == 1 {
+            parts = parts.next_multiple_of(threads);
+        }
+        let per_task = self.rows.div_ceil(parts.max(1)).next_multiple_of(each).max(each);
+        let tasks = self.images * self.rows.div_ceil(per_task) * groups;
+        let columns = panels.div_ceil(groups) * COLUMNS + if p.stages() { p.unit.gathering() } else { 0 };
+        Shares { per_task, groups, time: tasks.div_ceil(threads) * per_task * columns }
     }
 
     fn task(&self, image: usize, from: usize, rows: usize, panels: Range<usize>) {
@@ -272,7 +311,6 @@ impl Work<'_> {
 
     fn block<'b>(&'b self, panel: usize, r: &'b Ready) -> Block<'b> {
         let p = self.product;
-        let to = |row: usize| self.y.at(row * p.n + panel * COLUMNS);
         Block {
             a: r.a,
             a_row: r.a_row,
@@ -284,7 +322,7 @@ impl Work<'_> {
             first: panel * COLUMNS,
             columns: COLUMNS.min(p.n - panel * COLUMNS),
             rows: r.rows,
-            to: r.to.map(|row| row.map_or(std::ptr::null_mut(), to)),
+            to: &r.to,
         }
     }
 
@@ -295,12 +333,13 @@ impl Work<'_> {
     unsafe fn ready(&self, image: usize, first: usize, rows: usize, to: *mut u8, spare: *mut u8) -> Ready {
         let p = self.product;
         let (pitch, k) = (p.packed.pitch(), p.k);
+        let to_row = |row: Option<usize>| row.map_or(std::ptr::null_mut(), |row| self.y.at(row * p.n));
         let mut ready = Ready {
             a: to,
             a_row: pitch,
             corrections: [0; ROWS],
             rows,
-            to: std::array::from_fn(|i| (i < rows).then_some(first + i)),
+            to: std::array::from_fn(|i| to_row((i < rows).then_some(first + i))),
         };
         match &p.from {
             Source::Bordered(picture) => {
@@ -310,7 +349,7 @@ impl Work<'_> {
                 let (w, own) = (picture.columns.positions, image * picture.positions());
                 ready.to = std::array::from_fn(|i| {
                     let (oy, ox) = ((first + i) / line, (first + i) % line);
-                    (i < rows && ox < w).then_some(own + oy * w + ox)
+                    to_row((i < rows && ox < w).then_some(own + oy * w + ox))
                 });
             }
             Source::Rows if p.unit.form() != Form::Pairs && self.reaches(first, rows) => {
@@ -343,7 +382,7 @@ impl Work<'_> {
                 to: ready.corrections.as_mut_ptr(),
             };
             // SAFETY: the rows can be read to the end of their steps.
-            unsafe { row_sums(p.unit.level())(&sums) };
+            unsafe { p.unit.row_sums()(&sums) };
         }
         ready
     }

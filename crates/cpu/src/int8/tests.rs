@@ -315,8 +315,68 @@ fn sums_and_tables_are_taken_element_by_element() {
     let mut y = vec![0; a.len()];
     table(&team, entries[..256].try_into().unwrap(), &a, &mut y);
     assert!(y.iter().zip(&a).all(|(y, a)| *y == entries[at(*a)]));
-    table_of_pairs(&team, entries[..].try_into().unwrap(), &a, &b[..10], 3, &mut y);
-    assert!(y.iter().zip(&a).enumerate().all(|(i, (y, a))| *y == entries[at(*a) * 256 + at(b[i / 3 % 10])]));
+}
+
+/// What a function says of all pairs, in the order of the table.
+fn of_all(f: impl Fn(i32, i32) -> i32) -> Box<[i8; 65536]> {
+    let all = (-128..128).flat_map(|a| (-128..128).map(move |b| (a, b)));
+    let all: Vec<i8> = all.map(|(a, b)| f(a, b).clamp(-128, 127) as i8).collect();
+    all.into_boxed_slice().try_into().unwrap()
+}
+
+#[test]
+fn functions_of_pairs_are_those_of_their_tables() {
+    let team = Team::new(2);
+    let scaled = |x: i32, by: (i32, i32)| multiply_by_quantized_multiplier(x, by.0, by.1);
+    let (m, wide) = ((1_518_500_250, -6), (1_234_567_890, -9));
+    let functions: [(&str, Box<[i8; 65536]>, Likely, bool); 8] = [
+        ("least", of_all(i32::min), Likely::Least, true),
+        ("greatest", of_all(i32::max), Likely::Greatest, true),
+        (
+            "sum",
+            of_all(|a, b| (f64::from(3 * a - 5 * b) / 7.3 + 2.6).floor() as i32),
+            Likely::Sum([3.0 / 7.3, -5.0 / 7.3]),
+            true,
+        ),
+        (
+            "product",
+            of_all(|a, b| scaled((a + 3) * (b - 128), m) - 4),
+            Likely::Product([-3, 128], m, -4),
+            true,
+        ),
+        (
+            "square",
+            of_all(|a, b| scaled((a - 11) * (b - 11), wide) - 128),
+            Likely::Product([11, 11], wide, -128),
+            true,
+        ),
+        // What is said to be likely is not believed.
+        ("no least", of_all(|a, b| if (a, b) == (7, -9) { 0 } else { a.min(b) }), Likely::Least, false),
+        ("no product", of_all(|a, b| a * b / 100), Likely::Product([1, 0], m, 0), false),
+        ("other", of_all(|a, b| a ^ b), Likely::Other, false),
+    ];
+    let mut s = Stream::new(7, 8, 9);
+    let [a, b] = [0, 1].map(|_| bytes(&mut s, 40_007));
+    let at = |q: i8| (i32::from(q) + 128) as usize;
+    for unit in units() {
+        for (name, entries, likely, is_formula) in &functions {
+            let pairs = Pairs::new(unit, entries.clone(), *likely);
+            let by_line = matches!(likely, Likely::Product(..)) && !unit.rounds_downwards();
+            assert_eq!(pairs.is_formula(), *is_formula && !by_line, "{name} on {unit:?}");
+            // Repeated lists, elements that stand for many, few of both; parts begin in the middle of each.
+            for (others, inner) in
+                [(40_007, 1), (1000, 1), (1, 1), (3, 1), (57, 33), (10, 3), (5, 40_000), (1, 17)]
+            {
+                let mut y = vec![0; a.len()];
+                pairs.run(&team, &a, &b[..others], inner, &mut y);
+                let right = |(i, y): (usize, &i8)| *y == entries[at(a[i]) * 256 + at(b[i / inner % others])];
+                assert!(
+                    y.iter().enumerate().all(right),
+                    "{name} on {unit:?}, {others} others, each for {inner}"
+                );
+            }
+        }
+    }
 }
 
 #[test]

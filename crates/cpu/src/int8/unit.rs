@@ -1,7 +1,10 @@
 //! The instructions that multiply bytes.
 
 use crate::simd::amx::bytes::Bytes;
-use crate::simd::int8::{Block, Form, dots};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::int8::sums::row_sums_of_quads;
+use crate::simd::int8::sums::{RowSums, row_sums};
+use crate::simd::int8::{Block, Form, ROWS, dots};
 use crate::simd::level::Level;
 
 /// What multiplies bytes: an instruction set.
@@ -93,6 +96,31 @@ impl Unit {
         #[cfg(not(target_arch = "x86_64"))]
         let there = false;
         self.level == Level::Avx512 && self.form() != Form::Pairs && there
+    }
+
+    /// The least number of rows that it multiplies at full speed.
+    pub(super) fn least_rows(self) -> usize {
+        match self.kind {
+            Kind::Tiles(_) => ROWS,
+            Kind::Vectors(..) => 4,
+        }
+    }
+
+    /// What gathering a row costs, in columns of products.
+    pub(super) fn gathering(self) -> usize {
+        match self.kind {
+            Kind::Tiles(_) => 32,
+            Kind::Vectors(..) => 12,
+        }
+    }
+
+    /// What sums up rows.
+    pub(super) fn row_sums(self) -> unsafe fn(&RowSums<'_>) {
+        #[cfg(target_arch = "x86_64")]
+        if self.has_quads() {
+            return row_sums_of_quads;
+        }
+        row_sums(self.level())
     }
 
     /// How it takes operands.

@@ -4,8 +4,8 @@ use super::form::{Context, Form};
 use crate::probe::{Probe, all_bytes, probe};
 use crate::site::Site;
 use systole_base::DType;
-use systole_cpu::int8::{Addition, Unit, in_chunks, table as by_table, table_of_pairs};
-use systole_tflite::{Op, sum_multipliers};
+use systole_cpu::int8::{Addition, Likely, Pairs, Unit, in_chunks, table as by_table};
+use systole_tflite::{Op, quantize_multiplier, sum_multipliers};
 
 /// Elements of a part that a thread takes.
 const PART: usize = 1 << 14;
@@ -114,8 +114,8 @@ impl Form for Sum {
 }
 
 /// A function of two values; one operand has the result's shape, the other is repeated.
-struct Pairs {
-    entries: Box<[i8; 65536]>,
+struct Both {
+    pairs: Pairs,
     /// Which operand has the result's shape.
     full: usize,
     /// Elements of the result for each of the other operand, and of that of a sample.
@@ -124,9 +124,9 @@ struct Pairs {
     is_constant: bool,
 }
 
-impl Form for Pairs {
+impl Form for Both {
     fn name(&self) -> &'static str {
-        "table of pairs"
+        if self.pairs.is_formula() { "formula of pairs" } else { "table of pairs" }
     }
 
     fn run(&self, cx: &Context, y: &mut [u8]) {
@@ -134,11 +134,11 @@ impl Form for Pairs {
         let y: &mut [i8] = bytemuck::cast_slice_mut(y);
         let own = y.len() / cx.samples.max(1);
         if self.is_constant || own == self.inner * self.other {
-            return table_of_pairs(cx.team, &self.entries, a, b, self.inner, y);
+            return self.pairs.run(cx.team, a, b, self.inner, y);
         }
         let samples = a.chunks_exact(own.max(1)).zip(b.chunks_exact(self.other.max(1)));
         for ((a, b), y) in samples.zip(y.chunks_exact_mut(own.max(1))) {
-            table_of_pairs(cx.team, &self.entries, a, b, self.inner, y);
+            self.pairs.run(cx.team, a, b, self.inner, y);
         }
     }
 }
@@ -183,7 +183,24 @@ pub(super) fn both(site: &Site) -> Option<Box<dyn Form>> {
     let made = probe(site, vec![value(0)?, value(1)?], Some(&[256, 256]), None)?;
     let entries = made.first()?.as_slice::<i8>().ok()?.to_vec().into_boxed_slice().try_into().ok()?;
     let is_constant = other.data.is_some();
-    Some(Box::new(Pairs { entries, full, inner, other: other.ty.elements(), is_constant }))
+    let pairs = Pairs::new(site.unit, entries, likely(site, full).unwrap_or(Likely::Other));
+    Some(Box::new(Both { pairs, full, inner, other: other.ty.elements(), is_constant }))
+}
+
+/// What the function may be, of the operand `full` and the other one.
+fn likely(site: &Site, full: usize) -> Option<Likely> {
+    let [(sa, za), (sb, zb)] = [site.input(full)?.scale().ok()?, site.input(1 - full)?.scale().ok()?];
+    let (scale, zero) = site.output()?.scale().ok()?;
+    let slope = |of: f32| f64::from(of) / f64::from(scale);
+    let sign = |operand: usize| if operand == 0 { 1.0 } else { -1.0 };
+    Some(match site.operator.op {
+        Op::Minimum => Likely::Least,
+        Op::Maximum => Likely::Greatest,
+        Op::Add => Likely::Sum([slope(sa), slope(sb)]),
+        Op::Sub => Likely::Sum([sign(full) * slope(sa), sign(1 - full) * slope(sb)]),
+        Op::Mul => Likely::Product([za, zb], quantize_multiplier(f64::from(sa * sb / scale)), zero),
+        _ => return None,
+    })
 }
 
 /// A sum or difference of two tensors of one shape, where none is constant.

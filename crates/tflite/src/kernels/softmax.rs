@@ -87,15 +87,33 @@ impl IntegerSoftmax {
             y.iter_mut().zip(x).for_each(|(y, &q)| *y = end(self.exps[below(q)]));
             return;
         }
-        let mut table = [-128i8; 256];
-        for (to, e) in table.iter_mut().zip(&self.exps) {
-            *to = end(*e);
-            if *to == -128 {
-                break;
-            }
-        }
+        let table = falling(|below| end(self.exps[below]));
         y.iter_mut().zip(x).for_each(|(y, &q)| *y = table[below(q)]);
     }
+}
+
+/// All results of a function that never rises, down to −128: ends of what is alike are searched for.
+fn falling(of: impl Fn(usize) -> i8) -> [i8; 256] {
+    let mut table = [-128; 256];
+    let (mut at, mut y) = (0, of(0));
+    while y > -128 {
+        let is_alike = |at: usize| at < 256 && of(at) == y;
+        let (mut last, mut step) = (at, 1);
+        while is_alike(last + step) {
+            last += step;
+            step *= 2;
+        }
+        // The one that differs was looked at where nothing was alike.
+        step /= 2;
+        while step > 0 {
+            last += if is_alike(last + step) { step } else { 0 };
+            step /= 2;
+        }
+        table[at..=last].fill(y);
+        at = last + 1;
+        y = if at < 256 { of(at) } else { -128 };
+    }
+    table
 }
 
 /// `x: f32[…, N] → f32[…, N]`: rows of length 1.
@@ -113,4 +131,27 @@ pub(super) fn l2_normalization(call: &Call) -> Result<Vec<Literal>> {
         row.iter().map(|v| v / length).collect::<Vec<f32>>()
     };
     call.made(&rows.flat_map(row).collect::<Vec<f32>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_what_falls_are_what_each_value_says() {
+        // In steps of one, in long ones, to −128 at once, never there, and mixed.
+        let functions: [&dyn Fn(usize) -> i32; 7] = [
+            &|at| 127 - at as i32,
+            &|at| 100 - at as i32 / 50,
+            &|_| -128,
+            &|_| 5,
+            &|at| if at < 3 { 127 } else { 126 - 2 * at as i32 },
+            &|at| if at == 0 { 127 } else { -127 },
+            &|at| (200.0 * (-(at as f64) / 17.0).exp()) as i32 - 128,
+        ];
+        for (n, f) in functions.iter().enumerate() {
+            let of = |at: usize| f(at).clamp(-128, 127) as i8;
+            assert_eq!(falling(of), std::array::from_fn(of), "function {n}");
+        }
+    }
 }

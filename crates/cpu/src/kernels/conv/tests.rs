@@ -254,14 +254,16 @@ fn tile_registers_keep_to_the_letter_where_they_must() {
 /// and cropped; in f32 and narrow.
 #[test]
 fn depthwise_kernels_give_the_sums_of_plain_loops() {
-    let shapes: &[(&[usize], [usize; 2], [usize; 2], [[i64; 2]; 2], usize)] = &[
-        (&[9, 7, 6, 16], [3, 3], [1, 1], [[1, 1], [1, 1]], 1),
-        (&[8, 9, 11, 40], [3, 3], [2, 2], [[0, 1], [0, 1]], 1),
-        (&[35, 5, 4, 37], [2, 3], [1, 2], [[1, 0], [2, 1]], 1),
-        (&[10, 9, 8, 24], [3, 2], [1, 1], [[-1, 2], [0, -2]], 2),
-        (&[10, 4, 5, 19], [1, 1], [1, 1], [[0, 0], [0, 0]], 1),
-        (&[10, 6, 5, 8], [2, 2], [1, 1], [[-1, 0], [0, 0]], 1),
-        (&[3, 20, 9, 33], [5, 5], [1, 1], [[2, 2], [2, 2]], 1),
+    // Input, window, strides, padding, dilation.
+    type Depthwise = ([usize; 4], [usize; 2], [usize; 2], [[i64; 2]; 2], usize);
+    let shapes: &[Depthwise] = &[
+        ([9, 7, 6, 16], [3, 3], [1, 1], [[1, 1], [1, 1]], 1),
+        ([8, 9, 11, 40], [3, 3], [2, 2], [[0, 1], [0, 1]], 1),
+        ([35, 5, 4, 37], [2, 3], [1, 2], [[1, 0], [2, 1]], 1),
+        ([10, 9, 8, 24], [3, 2], [1, 1], [[-1, 2], [0, -2]], 2),
+        ([10, 4, 5, 19], [1, 1], [1, 1], [[0, 0], [0, 0]], 1),
+        ([10, 6, 5, 8], [2, 2], [1, 1], [[-1, 0], [0, 0]], 1),
+        ([3, 20, 9, 33], [5, 5], [1, 1], [[2, 2], [2, 2]], 1),
     ];
     let levels = [Level::Portable, Level::Avx2, Level::Avx512];
     let mut met = [0, 0];
@@ -269,7 +271,7 @@ fn depthwise_kernels_give_the_sums_of_plain_loops() {
         let (channels, mut s) = (x[3], Stream::new(seed as u64, 5, 6));
         let x_type = TensorType::new(DType::BF16, x);
         let op = Convolution::channels_last(&strides, &padding, &[dilation; 2], channels, x_type.dtype);
-        for (c, types) in cases(x, &[k[0], k[1], 1, channels], &op) {
+        for (c, types) in cases(&x, &[k[0], k[1], 1, channels], &op) {
             let (a, b) = (whole_numbers(&types[0], &mut s), whole_numbers(&types[1], &mut s));
             let want = sums(&(c.clone(), types.clone()), &a, &b);
             for (dtype, level) in [DType::F32, DType::BF16].into_iter().flat_map(|d| levels.map(|l| (d, l))) {

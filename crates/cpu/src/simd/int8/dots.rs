@@ -8,6 +8,9 @@ use crate::simd::int8::{Block, COLUMNS, Sums, WORDS};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
+/// Words of a row that are multiplied one after the other.
+const TOGETHER: usize = 4;
+
 /// Vectors of sums, and the instruction that adds products of words to them.
 trait Dot: 'static {
     /// Integers of 32 bits.
@@ -38,25 +41,47 @@ unsafe fn rows<D: Dot, const R: usize, const N: usize>(t: &Block<'_>, row: usize
         let (mut b, a) = (t.b.cast::<i32>(), t.a.add(row * t.a_row));
         let mut left = t.words;
         for step in t.steps {
-            let a = a.add(*step);
-            for word in 0..left.min(WORDS) {
-                let mut panel = [D::splat(0); N];
-                for (n, v) in panel.iter_mut().enumerate() {
-                    *v = D::load(b.add(n * lanes));
-                }
-                for (r, sums) in all.iter_mut().enumerate() {
-                    let x = D::splat(a.add(r * t.a_row + 4 * word).cast::<i32>().read_unaligned());
-                    for (sum, b) in sums.iter_mut().zip(panel) {
-                        *sum = D::dot(*sum, b, x);
-                    }
-                }
-                b = b.add(COLUMNS);
+            let mut a = a.add(*step);
+            let now = left.min(WORDS);
+            // Few words without a branch between them, their places known.
+            for _ in 0..now / TOGETHER {
+                words::<D, R, N, TOGETHER>(&mut all, a, t.a_row, b);
+                (a, b) = (a.add(4 * TOGETHER), b.add(COLUMNS * TOGETHER));
+            }
+            for _ in 0..now % TOGETHER {
+                words::<D, R, N, 1>(&mut all, a, t.a_row, b);
+                (a, b) = (a.add(4), b.add(COLUMNS));
             }
             left = left.saturating_sub(WORDS);
         }
         for (r, own) in all.iter().enumerate() {
             for (n, v) in own.iter().enumerate() {
                 D::store(*v, sums.row_mut(row + r).add(n * lanes));
+            }
+        }
+    }
+}
+
+/// Adds the products of `K` words.
+#[inline(always)]
+unsafe fn words<D: Dot, const R: usize, const N: usize, const K: usize>(
+    all: &mut [[D::V; N]; R],
+    a: *const u8,
+    a_row: usize,
+    b: *const i32,
+) {
+    for word in 0..K {
+        // SAFETY: the caller has so many words of the rows and of the panel.
+        unsafe {
+            let mut panel = [D::splat(0); N];
+            for (n, v) in panel.iter_mut().enumerate() {
+                *v = D::load(b.add(word * COLUMNS + n * (COLUMNS / N)));
+            }
+            for (r, sums) in all.iter_mut().enumerate() {
+                let x = D::splat(a.add(r * a_row + 4 * word).cast::<i32>().read_unaligned());
+                for (sum, b) in sums.iter_mut().zip(panel) {
+                    *sum = D::dot(*sum, b, x);
+                }
             }
         }
     }

@@ -172,7 +172,7 @@ pub unsafe fn finish<L: Lanes>(block: &Block<'_>, sums: &Sums, from: usize, to: 
                 let y = block.to[row];
                 if !y.is_null() {
                     let x = L::load(sums.row(row).add(at));
-                    ends.of(x).narrow(y.add(at), block.columns - at);
+                    ends.of(x).narrow(y.add(block.first + at), block.columns - at);
                 }
             }
         }
@@ -193,7 +193,7 @@ unsafe fn finish_whole<L: Lanes>(block: &Block<'_>, sums: &Sums, from: usize, to
             if !y.is_null() {
                 let x = sums.row(row);
                 let (one, two) = (left.unbounded(L::load(x)), right.unbounded(L::load(x.add(16))));
-                L::narrow_two(one, two, low, high, y);
+                L::narrow_two(one, two, low, high, y.add(block.first));
             }
         }
     }

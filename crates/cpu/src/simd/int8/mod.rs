@@ -10,6 +10,7 @@ pub mod dots;
 pub mod ends;
 pub mod lanes;
 pub mod near;
+pub mod pairs;
 pub mod scaled;
 pub mod sums;
 pub mod windows;
@@ -55,8 +56,8 @@ pub struct Block<'a> {
     pub first: usize,
     pub columns: usize,
     pub rows: usize,
-    /// Where the panel's columns of each row go; null: nowhere.
-    pub to: [*mut i8; ROWS],
+    /// Where the first column of all of each row goes; null: the row goes nowhere.
+    pub to: &'a [*mut i8; ROWS],
 }
 
 /// A buffer of sums.

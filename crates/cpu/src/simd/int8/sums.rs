@@ -73,8 +73,12 @@ impl Linear {
         let whole = 2f64.powi(20) * real(how.factor);
         let sign = if how.is_difference { -1.0 } else { 1.0 };
         let slopes = [real(how.factors[0]) * whole, sign * real(how.factors[1]) * whole];
+        Linear::fit(slopes, &how.all(), [how.low, how.high])
+    }
+
+    /// The one of about these slopes that gives what is `exact` for all pairs in order, between the bounds, if such is found.
+    pub fn fit(slopes: [f64; 2], exact: &[i64], bounds: [i32; 2]) -> Option<Linear> {
         let most = slopes.iter().map(|s| s.abs()).sum::<f64>() * 128.0;
-        let exact = how.all();
         // The finest steps whose sums have 32 bits, and coarser ones: those before them are refused at once.
         let finest = (31.0 - most.max(1.0).log2()).floor().clamp(8.0, 28.0) as i32;
         let near = [0, 1, -1, 2, -2, 3, -3];
@@ -82,20 +86,20 @@ impl Linear {
         let all = (8.max(finest - 3)..=finest).rev().flat_map(|shift| steps.clone().map(move |s| (shift, s)));
         all.into_iter().find_map(|(shift, step)| {
             let weight = |i: usize| (slopes[i] * 2f64.powi(shift)).round() as i32 + step[i];
-            Linear::through(how, &exact, [weight(0), weight(1)], shift)
+            Linear::through(bounds, exact, [weight(0), weight(1)], shift)
         })
     }
 
     /// One with these weights, whose constant lies in the middle of those that give what is exact.
-    fn through(how: &Addition, exact: &[i64], weights: [i32; 2], shift: i32) -> Option<Linear> {
+    fn through([low, high]: [i32; 2], exact: &[i64], weights: [i32; 2], shift: i32) -> Option<Linear> {
         let (mut least, mut most) = (i64::MIN / 2, i64::MAX / 2);
         for (a, row) in (-128..128).zip(exact.chunks_exact(256)) {
             for (b, y) in (-128..128).zip(row) {
                 let own = a * i64::from(weights[0]) + b * i64::from(weights[1]);
-                if *y > how.low.into() {
+                if *y > low.into() {
                     least = least.max((y << shift) - own);
                 }
-                if *y < how.high.into() {
+                if *y < high.into() {
                     most = most.min(((y + 1) << shift) - 1 - own);
                 }
             }
@@ -218,3 +222,30 @@ instances!(
     /// Sums of rows.
     row_sums(RowSums<'_>) = sum
 );
+
+/// As [`row_sums`], 64 bytes at a time.
+///
+/// # Safety
+/// The rows have these bytes, and the machine has AVX-512 VNNI.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512vnni,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]
+pub unsafe fn row_sums_of_quads(r: &RowSums<'_>) {
+    use std::arch::x86_64::*;
+    let ones = _mm512_set1_epi8(1);
+    for row in 0..r.rows {
+        let (mut left, mut all) = (r.bytes, _mm512_setzero_si512());
+        for step in r.steps {
+            let n = left.min(crate::simd::int8::STEP);
+            // SAFETY: by the caller's promise; the mask keeps from reading more.
+            let x = unsafe {
+                let from = r.a.add(row * r.a_row + step).cast::<i8>();
+                _mm512_maskz_loadu_epi8(u64::MAX.checked_shr(64 - n as u32).unwrap_or(0), from)
+            };
+            all = _mm512_dpbusd_epi32(all, ones, x);
+            left -= n;
+        }
+        let sum = _mm512_reduce_add_epi32(all).wrapping_mul(-128);
+        // SAFETY: the result has these rows.
+        unsafe { r.to.add(row).write(sum) };
+    }
+}
