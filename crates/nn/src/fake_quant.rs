@@ -79,6 +79,12 @@ impl Levels {
         [self.ends.0, self.ends.1].map(|end| (-&self.zero_point + end) * &self.scale)
     }
 
+    /// The lowest one, to the bit that rounding has.
+    pub(crate) fn lowest(&self) -> Tensor {
+        let [low, _] = self.ends();
+        low.stop_gradient()
+    }
+
     /// The nearest level of each value, or the one that is known as whole steps from 0.
     fn rounded(&self, x: &Tensor, known: Option<&Tensor>) -> Tensor {
         let [low, high] = [self.ends.0, self.ends.1].map(|end| -&self.zero_point + end);

@@ -144,6 +144,10 @@ impl Cx {
             ("AveragePooling1D" | "AveragePooling2D", [_]) => {
                 self.is_made(y, Made::of(Vec::new(), Rounding::OfCodes));
             }
+            ("Embedding" | "ReversibleEmbedding", [x]) if x.dtype().is_int() => {
+                // A table of integers: each row is rounded by itself.
+                self.is_made(y, Made::of(Vec::new(), Rounding::Once));
+            }
             ("ReLU" | "Activation", [x]) => {
                 // One that is folded into what comes before: others read what is rounded already.
                 if let Some(made) = self.made_of(x) {

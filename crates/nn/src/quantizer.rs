@@ -33,6 +33,12 @@ pub enum QuantizeRanges {
     Learned,
 }
 
+/// How far below the least score what a causal mask hides is: as the crate `quant` has it.
+const BELOW: f64 = 8.0;
+
+/// What hides a score before any range is known.
+const HIDDEN: f64 = -1e9;
+
 /// A layer's part in training for eight bits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -53,6 +59,12 @@ pub(crate) struct Quantizer {
     /// What it gives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) output: Option<Slot>,
+    /// What it gives for tokens: rows of a table. Kernels, inputs and output are then those of its calls on floats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rows: Option<Slot>,
+    /// Whether it gives a constant, which has the range of its values.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_constant: bool,
     /// Values on the way, by name: those of a layer normalisation, which is several operators.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) within: Vec<(String, Slot)>,
@@ -138,6 +150,8 @@ impl Quantizer {
             parts: None,
             inner: None,
             output: None,
+            rows: None,
+            is_constant: false,
             within: Vec::new(),
             sums: None,
             freeze_bn_delay: None,
@@ -171,7 +185,8 @@ impl Quantizer {
     /// Places that have a range of their own, by name.
     pub(crate) fn own_ranges(&self) -> Vec<String> {
         let inputs = self.inputs.iter().enumerate().map(|(k, slot)| (input_name(k), slot.as_ref()));
-        let others = [("parts", &self.parts), ("inner", &self.inner), ("output", &self.output)];
+        let others =
+            [("parts", &self.parts), ("inner", &self.inner), ("output", &self.output), ("rows", &self.rows)];
         let others = others.into_iter().map(|(name, slot)| (name.to_string(), slot.as_ref()));
         let others = others.chain(self.within.iter().map(|(name, slot)| (name.clone(), Some(slot))));
         let own =
@@ -194,7 +209,21 @@ impl Quantizer {
 
     /// What the layer gives, as others read it.
     pub(crate) fn give(&self, cx: &mut Cx, y: &Tensor) -> Tensor {
-        self.output.as_ref().map_or_else(|| y.clone(), |slot| cx.rounded(slot, "output", y))
+        match (&self.output, &self.rows) {
+            (Some(slot), _) => cx.rounded(slot, "output", y),
+            (None, Some(slot)) => cx.rounded(slot, "rows", y),
+            (None, None) => y.clone(),
+        }
+    }
+
+    /// What a call on these inputs has of it, where that is not all: tokens are looked up, in a table whose rows are rounded as what
+    /// the layer gives, floats are multiplied with one of weights.
+    pub(crate) fn of_call(&self, inputs: &[Tensor]) -> Option<Quantizer> {
+        let rows = self.rows.clone()?;
+        Some(match inputs.iter().all(|x| x.dtype().is_int()) {
+            true => Quantizer { rows: Some(rows), ..Quantizer::new(self.ranges) },
+            false => Quantizer { rows: None, ..self.clone() },
+        })
     }
 }
 
@@ -246,6 +275,11 @@ impl Cx {
 
     /// `x: T[…] → T[…]`: values at the levels of a place of the layer that is called.
     fn rounded(&mut self, slot: &Slot, name: &str, x: &Tensor) -> Tensor {
+        self.rounded_where(slot, name, x, None)
+    }
+
+    /// `x: T[…], seen: bool[…] → T[…]`: the same; what is not seen is at the lowest level.
+    fn rounded_where(&mut self, slot: &Slot, name: &str, x: &Tensor, seen: Option<&Tensor>) -> Tensor {
         let Some(own) = self.own_quantizer() else { return x.clone() };
         let made = self.made_of(x);
         let mut step = None;
@@ -258,7 +292,11 @@ impl Cx {
                     (levels.fake(x, known.as_ref()), Some(own.step))
                 }
                 (Slot::Range { own, joint }, QuantizeRanges::MovingAverage { ema_decay }) => {
-                    self.in_range(x, name, (*own, joint), (ema_decay, made))
+                    self.in_range(x, name, (*own, joint), (ema_decay, made), seen)
+                }
+                // A step that trains would not keep what is hidden below all scores.
+                (Slot::Range { own, joint }, QuantizeRanges::Learned) if seen.is_some() => {
+                    self.in_range(x, name, (*own, joint), (None, made), seen)
                 }
                 (Slot::Range { own, joint }, QuantizeRanges::Learned) => {
                     self.in_steps(x, name, (*own, joint), made)
@@ -281,37 +319,56 @@ impl Cx {
         name: &str,
         (own, joint): (bool, &[String]),
         (decay, made): (Option<f64>, Option<Made>),
+        seen: Option<&Tensor>,
     ) -> (Tensor, Option<Tensor>) {
         let mut ranges: Vec<[Tensor; 2]> = Vec::new();
         if own {
-            let names = ["min", "max"].map(|end| format!("{name}_{end}"));
-            let [min, max] = names.clone().map(|name| self.variable(&name, &[], &Initializer::Zeros, false));
-            let found = match self.training() {
-                true => followed(x, [&min, &max], &self.kept_and_new(x, decay)),
-                false => [min, max],
-            };
-            for (name, value) in names.iter().zip(&found) {
-                if self.training() {
-                    self.update(name, value.clone());
-                    // Others that share the range see it as it is now.
-                    self.replace_own(name, value);
-                }
-            }
-            ranges.push(found);
+            ranges.push(self.own_range(x, name, decay, seen));
         }
         let others = joint.iter().filter_map(|at| {
             Some([self.weight_beside(&format!("{at}_min"))?, self.weight_beside(&format!("{at}_max"))?])
         });
         ranges.extend(others.collect::<Vec<_>>());
+        let hide = |y: &Tensor, hidden: &Tensor| match seen {
+            Some(seen) => seen.select(y, &hidden.broadcast_to(y.shape())),
+            None => y.clone(),
+        };
         let all = ranges.into_iter().reduce(|a, b| [a[0].minimum(&b[0]), a[1].maximum(&b[1])]);
-        let Some([min, max]) = all else { return (x.clone(), None) };
+        let Some([min, max]) = all else { return (hide(x, &x.scalar_like(HIDDEN)), None) };
         // What was never seen has no range.
         let is_empty = max.less_equal(&min);
         let max = is_empty.select(&(&min + 1.0), &max);
         let scale = Scale::of_range(&min, &max);
         let known = made.map(|made| made.steps(x, &scale));
         let levels = Levels::of(scale.step.clone(), scale.zero_point, INT8);
-        (is_empty.select(x, &levels.fake(x, known.as_ref())), Some(scale.step))
+        let lowest = is_empty.select(&min.scalar_like(HIDDEN), &levels.lowest());
+        let y = is_empty.select(x, &levels.fake(x, known.as_ref()));
+        (hide(&y, &lowest), Some(scale.step))
+    }
+
+    /// The range at a place of the layer that is called, after this batch where it trains.
+    fn own_range(
+        &mut self,
+        x: &Tensor,
+        name: &str,
+        decay: Option<f64>,
+        seen: Option<&Tensor>,
+    ) -> [Tensor; 2] {
+        let names = ["min", "max"].map(|end| format!("{name}_{end}"));
+        let [min, max] = names.clone().map(|name| self.variable(&name, &[], &Initializer::Zeros, false));
+        if !self.training() {
+            return [min, max];
+        }
+        let found = match seen {
+            None => followed(x, [&min, &max], &self.kept_and_new(x, decay)),
+            Some(seen) => followed(&with_hidden(x, seen), [&min, &max], &self.kept_and_new(x, decay)),
+        };
+        for (name, value) in names.iter().zip(&found) {
+            self.update(name, value.clone());
+            // Others that share the range see it as it is now.
+            self.replace_own(name, value);
+        }
+        found
     }
 
     /// `→ (f32[], f32[])`: how much of an average stays in this step, and how much of what is seen comes to it.
@@ -373,10 +430,15 @@ impl Cx {
 
     /// A value on the way through the layer that is called, where it has a place there.
     pub(crate) fn rounded_within(&mut self, name: &str, x: Tensor) -> Tensor {
+        self.rounded_scores(name, x, None)
+    }
+
+    /// `scores: T[B, N, S, T], seen: bool[B, N, S, T] → T[B, N, S, T]`: the same of scores, where each is seen or as little as there is.
+    pub(crate) fn rounded_scores(&mut self, name: &str, scores: Tensor, seen: Option<&Tensor>) -> Tensor {
         let own = self.own_quantizer();
         let slot =
             own.and_then(|own| own.within.iter().find(|(known, _)| known == name).map(|(_, s)| s.clone()));
-        slot.map_or(x.clone(), |slot| self.rounded(&slot, name, &x))
+        slot.map_or(scores.clone(), |slot| self.rounded_where(&slot, name, &scores, seen))
     }
 
     /// `x: f32[…] → f32[…]`: the reciprocal of the root of values on the way. Of 0 the operator on integers makes its greatest level; here the
@@ -388,9 +450,10 @@ impl Cx {
         self.rounded_within(name, root)
     }
 
-    /// `f32[C] → f32[C]`: a constant operand of a layer that has places on the way, at levels of the range that it has at the moment.
+    /// `f32[…] → f32[…]`: a constant operand of a layer that has places on the way, or a constant that is all that it gives, at levels of
+    /// the range that it has at the moment.
     pub(crate) fn rounded_constant(&mut self, w: Tensor) -> Tensor {
-        if self.own_quantizer().is_none_or(|own| own.within.is_empty()) {
+        if self.own_quantizer().is_none_or(|own| own.within.is_empty() && !own.is_constant) {
             return w;
         }
         let zero = w.scalar_like(0.0);
@@ -566,6 +629,14 @@ fn followed(x: &Tensor, [min, max]: [&Tensor; 2], [kept, new]: &[Tensor; 2]) -> 
     let is_empty = max.less_equal(min);
     let follow = |old: &Tensor, seen: &Tensor| is_empty.select(seen, &(old * kept + seen * new));
     [follow(min, &seen[0]), follow(max, &seen[1])]
+}
+
+/// `x: f32[…], seen: bool[…] → f32[…]`: values whose range is that of those that are seen and of what lies below them and hides others.
+fn with_hidden(x: &Tensor, seen: &Tensor) -> Tensor {
+    let all: Vec<usize> = (0..x.rank()).collect();
+    let x = x.stop_gradient();
+    let least = seen.select(&x, &x.zeros_like()).reduce_min(&all) - BELOW;
+    seen.select(&x, &least.broadcast_to(x.shape()))
 }
 
 /// A step and its zero point, as they are or begun by the first batch: values of both signs lie around 0, others above it.

@@ -13,8 +13,9 @@ use systole_ir::{Error, ErrorKind, Result};
 pub struct TrainedRange {
     /// The layer's name.
     pub layer: String,
-    /// `output`; `inner`: before an activation that is an operator of its own; `parts`: between the kernels of a separable convolution;
-    /// `input`, `input_1`, …: what it reads. Within layers of several, by path: `self_attention/query/output`.
+    /// `output`; `rows`: what a table gives for tokens; `inner`: before an activation that is an operator of its own; `parts`: between the
+    /// kernels of a separable convolution; `input`, `input_1`, …: what it reads. Within layers of several, by path:
+    /// `self_attention/query/output`.
     pub place: String,
     /// The least and the greatest value.
     pub range: (f32, f32),
@@ -137,12 +138,16 @@ impl Model {
             floats: Vec::new(),
             per_channel: true,
         };
-        for node in &self.architecture().nodes {
-            let Some(own) = node.layer.quantizer() else { continue };
+        let nodes = &self.architecture().nodes;
+        for (i, node) in nodes.iter().enumerate() {
+            // A layer that is used twice has its ranges once.
+            let is_known = nodes[..i].iter().any(|before| before.name == node.name);
+            let Some(own) = node.layer.quantizer().filter(|_| !is_known) else { continue };
             if own.is_float {
                 all.floats.push(node.name.clone());
             }
-            if own.kernels.iter().any(|k| k.channels.is_empty()) && node.layer.class_name() != "Dense" {
+            let has_one_step = ["Dense", "ReversibleEmbedding"].contains(&node.layer.class_name());
+            if own.kernels.iter().any(|k| k.channels.is_empty()) && !has_one_step {
                 all.per_channel = false;
             }
             for place in own.own_ranges() {
@@ -151,8 +156,8 @@ impl Model {
             }
             for kernel in own.all_kernels().into_iter().filter(|_| own.ranges == QuantizeRanges::Learned) {
                 let steps = self.weight(&format!("{}/{kernel}_step", node.name))?.to_f32s();
-                if steps.iter().any(|s| *s <= 0.0) {
-                    return Err(untrained(&node.name));
+                if let Some(step) = steps.iter().find(|step| **step <= 0.0) {
+                    return Err(no_step(&node.name, &kernel, *step));
                 }
                 all.steps.insert((node.name.clone(), kernel), steps);
             }
@@ -164,15 +169,32 @@ impl Model {
         let scalar = |what: &str| -> Result<f32> {
             Ok(self.weight(&format!("{layer}/{place}_{what}"))?.to_f32s().first().copied().unwrap_or(0.0))
         };
+        // Scores of which a mask hides some have no step that trains.
+        let follows = self.weight(&format!("{layer}/{place}_min")).is_ok();
         let (low, high) = match own.ranges {
             QuantizeRanges::MovingAverage { .. } => (scalar("min")?, scalar("max")?),
+            QuantizeRanges::Learned if follows => (scalar("min")?, scalar("max")?),
             QuantizeRanges::Learned => {
                 let (step, zero) = (scalar("step")?, scalar("zero_point")?);
+                if step < 0.0 {
+                    return Err(no_step(layer, place, step));
+                }
                 ((-128.0 - zero) * step, (127.0 - zero) * step)
             }
         };
         if low < high { Ok((low, high)) } else { Err(untrained(layer)) }
     }
+}
+
+/// Of a step that training has brought to 0 or below, or that never began.
+fn no_step(layer: &str, place: &str, step: f32) -> Error {
+    if step == 0.0 {
+        return untrained(layer);
+    }
+    Error::new(ErrorKind::Numeric, format!("its trained step of {place} is {step:e}, which is none"))
+        .at(format!("layer {layer}"))
+        .because("the last update took more from it than it was")
+        .hint("train with a smaller learning_rate: Adam moves small steps as much as large weights")
 }
 
 fn untrained(layer: &str) -> Error {

@@ -1,12 +1,16 @@
 //! Generating token by token gives what computing each text anew would: the same scores, and so the same tokens.
 
 use serde_json::json;
+use systole_data::Dataset;
 use systole_ir::rng::{Stream, hash_name};
 use systole_ir::{DType, Literal, TensorType};
 use systole_nn::applications::by_name;
 use systole_nn::layers::*;
+use systole_nn::loss::mean_squared_error;
 use systole_nn::optimizer::sgd;
-use systole_nn::{Compile, Generation, Model, Precision, Sampling, WeightBits};
+use systole_nn::{
+    Compile, Fit, Generation, Model, Precision, Quantize, QuantizeRanges, Sampling, WeightBits,
+};
 
 const CONTEXT: usize = 80;
 const TOKENS: usize = 29;
@@ -202,6 +206,35 @@ fn packed_weights_give_the_scores_of_their_floats() {
                 assert!(far <= 1e-5, "{name} in {bits:?}, {} tokens: {far}", piece.len());
                 assert!(distance(&got, &vec![0.0; got.len()], false) > 0.1);
             }
+        }
+    }
+}
+
+/// As far as rounding lets it: how many places there are to look at changes sums of a softmax a little, and so a level here and there.
+#[test]
+fn models_trained_for_eight_bits_generate_in_eight_bits() {
+    let mut model = drawn(gpt2());
+    let learned = QuantizeRanges::Learned;
+    for ranges in [Quantize::default().ranges, learned] {
+        let quantize = Some(Quantize { ranges, ..Quantize::default() });
+        let compile =
+            Compile { optimizer: sgd(1e-4), loss: mean_squared_error(), quantize, ..Compile::default() };
+        model.compile(compile).unwrap();
+        let tokens: Vec<i32> = prompt(8 * CONTEXT).iter().map(|t| *t as i32).collect();
+        let x = Literal::from_slice([8, CONTEXT], &tokens).unwrap();
+        let label = Literal::from_slice([8, CONTEXT, TOKENS], &vec![0f32; 8 * CONTEXT * TOKENS]).unwrap();
+        let data = Dataset::from_tensor_slices([("tokens", x), ("label", label)]).unwrap().batch(4);
+        model.fit(&data, Fit { epochs: 2, verbose: 0, ..Fit::default() }).unwrap();
+        let tokens = prompt(CONTEXT);
+        let expected = anew(&mut model, &tokens);
+        let mut decoder = model.decoder().unwrap();
+        let mut at = 0;
+        for length in [50, 24, 1, 5] {
+            let scores = decoder.feed(&tokens[at..at + length]).unwrap();
+            at += length;
+            let far = distance(&scores, &expected[at - 1], false);
+            assert!(far < 0.1, "{ranges:?}, after {at} tokens: {far}");
+            assert!(distance(&scores, &vec![0.0; scores.len()], false) > 0.1);
         }
     }
 }

@@ -6,13 +6,14 @@ mod keras;
 use keras::{Fixture, name, relative_l2};
 use std::path::{Path, PathBuf};
 use systole_data::Dataset;
-use systole_ir::{DType::F32, Error, ErrorKind, Literal, Result, Tensor, TensorType, grad};
+use systole_ir::{DType::F32, DType::I32, Error, ErrorKind, Literal, Result, Tensor, TensorType, grad};
 use systole_nn::callback::{Callback, FitCx};
 use systole_nn::layers::*;
 use systole_nn::loss::mean_squared_error;
 use systole_nn::optimizer::{adam, sgd};
 use systole_nn::{
     BackupAndRestore, Compile, Fit, Model, Quantize, QuantizeRanges, fake_quant_with_min_max_vars, input,
+    input_of,
 };
 use systole_runtime::{Buffer, backend, jit};
 
@@ -246,6 +247,88 @@ fn what_has_no_form_in_eight_bits_is_told() {
     assert!(e(Compile { quantize: quantize(1.0), ..Compile::default() }).contains("ema_decay is 1"));
     let precision = "mixed_bfloat16".parse().unwrap();
     assert!(e(Compile { quantize: quantize(0.9), precision, ..Compile::default() }).contains("float32"));
+}
+
+/// Tokens in and scores out by one table, and a block that looks back.
+fn language() -> Model {
+    let tokens = input_of("tokens", I32, [6]);
+    let table = reversible_embedding(7, 8).name("table");
+    let vectors = tokens.apply(table.clone());
+    let x = add().name("sum").on(&[&vectors, &vectors.apply(position_embedding(9).name("places"))]);
+    let x = x.apply(transformer_block(12, 2).normalize_first(true).use_causal_mask(true).name("block"));
+    Model::functional(&[tokens], &x.apply(table)).unwrap()
+}
+
+#[test]
+fn tables_of_tokens_and_scores_are_one_layer_with_two_places() {
+    for ranges in [Quantize::default().ranges, QuantizeRanges::Learned] {
+        let mut model = language();
+        let quantize = Some(Quantize { ranges, ..Quantize::default() });
+        let config =
+            Compile { optimizer: sgd(0.01), loss: mean_squared_error(), quantize, ..Compile::default() };
+        model.compile(config).unwrap();
+        let x: Vec<i32> = (0..16 * 6).map(|i| i * i % 7).collect();
+        let x = Literal::from_slice([16, 6], &x).unwrap();
+        let label = Literal::from_slice([16, 6, 7], &vec![0.5f32; 16 * 6 * 7]).unwrap();
+        let data = Dataset::from_tensor_slices([("tokens", x), ("label", label)]).unwrap().batch(4);
+        model.fit(&data, Fit { epochs: 3, ..quiet() }).unwrap();
+        let found = model.trained_ranges().unwrap().unwrap();
+        let places: Vec<&str> =
+            found.places.iter().filter(|p| p.layer == "table").map(|p| p.place.as_str()).collect();
+        assert_eq!(places, ["output", "rows"], "{ranges:?}");
+        assert!(found.per_channel && found.floats.is_empty());
+        let steps = found.steps.contains_key(&("table".into(), "embeddings".into()));
+        assert_eq!(steps, ranges == QuantizeRanges::Learned);
+        // What is hidden lies 8 below the least score, whatever other steps do.
+        let scores = found.places.iter().find(|p| p.place == "self_attention/scores").unwrap();
+        assert!(scores.range.0 <= -8.0, "{ranges:?}: {:?}", scores.range);
+        // What comes later changes nothing.
+        let mut of = |last: i32| {
+            let x = Literal::from_slice([1, 6], &[3, 1, 4, 1, 5, last]).unwrap();
+            model.predict_on_batch(&x).unwrap().to_f32s()
+        };
+        let (a, b) = (of(2), of(6));
+        assert_eq!(a[..5 * 7], b[..5 * 7], "{ranges:?}");
+        assert_ne!(a[5 * 7..], b[5 * 7..]);
+        let file = model.to_file().unwrap();
+        let mut again = Model::from_file(file, &CustomObjects::new()).unwrap();
+        let x = Literal::from_slice([1, 6], &[3, 1, 4, 1, 5, 6]).unwrap();
+        assert_eq!(again.predict_on_batch(&x).unwrap().to_f32s(), b);
+        model.strip_quantization().unwrap();
+        assert!(weights(&model).iter().all(|(path, _)| !path.ends_with("_max") && !path.ends_with("_step")));
+    }
+}
+
+#[test]
+fn layers_that_are_used_twice_for_the_same_are_told() {
+    let refused = |model: Model, skip: &[&str]| {
+        let mut model = model;
+        let skip = skip.iter().map(|s| s.to_string()).collect();
+        let input = model.architecture().inputs[0].ty.clone().unwrap();
+        model.build(&[input]).unwrap();
+        model.enable_quantization(&Quantize { skip, ..Quantize::default() }).map_err(|e| e.to_string())
+    };
+    for skip in [&[][..], &["table"], &["places"], &["sum"], &["block"]] {
+        refused(language(), skip).unwrap_or_else(|e| panic!("{skip:?}: {e}"));
+    }
+    let x = input("x", [4]);
+    let layer = dense(4).name("both");
+    let twice = Model::functional(std::slice::from_ref(&x), &x.apply(layer.clone()).apply(layer)).unwrap();
+    assert!(refused(twice, &[]).unwrap_err().contains("layer both is used twice"));
+    let (a, b) = (input_of("a", I32, [4]), input_of("b", I32, [4]));
+    let table = reversible_embedding(7, 8).name("table");
+    let sum = add().on(&[&a.apply(table.clone()), &b.apply(table)]);
+    let mut twice = Model::functional(&[a, b], &sum).unwrap();
+    twice.build(&[TensorType::new(I32, [4]), TensorType::new(I32, [4])]).unwrap();
+    let e = twice.enable_quantization(&Quantize::default()).unwrap_err().to_string();
+    assert!(e.contains("layer table is used twice"), "{e}");
+    let x = input("x", [4, 8]);
+    let places = x.apply(position_embedding(4)).apply(dense(3));
+    let e = refused(Model::functional(std::slice::from_ref(&x), &places).unwrap(), &[]).unwrap_err();
+    assert!(e.contains("Dense of what a PositionEmbedding gives"), "{e}");
+    let capped = x.apply(reversible_embedding(7, 8).logit_soft_cap(3.0));
+    let e = refused(Model::functional(&[x], &capped).unwrap(), &[]).unwrap_err();
+    assert!(e.contains("logit_soft_cap"), "{e}");
 }
 
 #[test]

@@ -101,12 +101,16 @@ fn joint(model: &Model, ranges: &Ranges, groups: &Groups) -> Result<Vec<Option<(
     let masked = masked(model);
     for i in 0..model.tensors.len() {
         let root = groups.root(i);
-        // What is hidden is no value: it lies a little below all that are seen.
-        if masked[i] {
+        // What is hidden is no value: it lies a little below all that are seen. Ranges that were trained have that already.
+        let is_trained = |y: usize| {
+            masked[y] && ranges.seen.get(y).copied().flatten().is_some_and(|(low, _)| low > MASKED / 2.0)
+        };
+        if masked[i] && !is_trained(i) {
             continue;
         }
         let Some((mut low, high)) = own_range(model, ranges, i)? else { continue };
-        if (0..masked.len()).any(|y| masked[y] && groups.root(y) == root) {
+        let hidden: Vec<usize> = (0..masked.len()).filter(|&y| masked[y] && groups.root(y) == root).collect();
+        if !hidden.is_empty() && !hidden.into_iter().any(is_trained) {
             low -= BELOW;
         }
         let (l, h) = joint[root].unwrap_or((low, high));

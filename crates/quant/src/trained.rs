@@ -7,7 +7,7 @@ use crate::scales::spread;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_nn::{Model as Layers, NodeInput, TrainedRanges};
-use systole_tflite::{Model, Op};
+use systole_tflite::{Model, Op, Operator};
 
 /// A model that was trained for eight bits: its graph of floats, its ranges, and how it is quantised.
 #[derive(Clone, Debug)]
@@ -60,7 +60,17 @@ fn weighted(model: &Model, layer: &str) -> Vec<(usize, usize)> {
 /// The tensor at a place of a layer.
 fn tensor_of(layers: &Layers, float: &Model, made: &[usize], layer: &str, place: &str) -> Result<usize> {
     let nodes = &layers.architecture().nodes;
-    let node = nodes.iter().position(|node| node.name == layer);
+    // A table that is used both ways is two nodes.
+    let is_rows = |i: usize| {
+        let looks_up =
+            |o: &Operator| o.op == Op::Gather && made.get(i).is_some_and(|y| o.outputs.contains(y));
+        float.operators.iter().any(looks_up)
+    };
+    let mut own = (0..nodes.len()).filter(|&i| nodes[i].name == layer);
+    let node = match place {
+        "rows" => own.find(|&i| is_rows(i)),
+        _ => own.find(|&i| !is_rows(i)),
+    };
     let input = |k: usize| {
         let source = nodes.get(node?)?.inputs.get(k)?;
         match source {
@@ -70,18 +80,24 @@ fn tensor_of(layers: &Layers, float: &Model, made: &[usize], layer: &str, place:
     };
     let own = weighted(float, layer);
     let found = match place {
-        "output" => node.and_then(|i| made.get(i).copied()),
+        "output" | "rows" => node.and_then(|i| made.get(i).copied()),
         "inner" => own.last().map(|(y, _)| *y),
         "parts" => own.first().map(|(y, _)| *y),
         "input" => input(0),
         // Layer normalisation: what it normalises to has the layer's own name.
         "normalized" => named(float, layer),
-        "mean" | "centred" | "squared" | "variance" | "sum" | "rsqrt" | "scaled" | "scores" | "heads"
+        "scores" => scores(float, layer),
+        "mean" | "centred" | "squared" | "variance" | "sum" | "rsqrt" | "scaled" | "heads"
         | "self_attention_sum" | "feedforward_sum" => named(float, &format!("{layer}/{place}")),
         within if within.contains('/') => within_layer(float, layer, within),
         other => other.strip_prefix("input_").and_then(|k| k.parse().ok()).and_then(input),
     };
     found.ok_or_else(|| Error::new(ErrorKind::Bug, format!("no tensor stands at {place}")))
+}
+
+/// The scores of an attention, where a mask hides some what is left of them.
+fn scores(float: &Model, attention: &str) -> Option<usize> {
+    named(float, &format!("{attention}/masked")).or_else(|| named(float, &format!("{attention}/scores")))
 }
 
 fn named(float: &Model, name: &str) -> Option<usize> {
@@ -94,6 +110,7 @@ fn within_layer(float: &Model, layer: &str, place: &str) -> Option<usize> {
     let own = format!("{layer}/{path}");
     match what {
         "inner" | "normalized" => named(float, &own),
+        "scores" => scores(float, &own),
         "output" if path.ends_with("_layer_norm") => named(float, &format!("{own}/shifted")),
         // An activation that is an operator of its own.
         "output" if path == "feedforward_intermediate_dense" => {

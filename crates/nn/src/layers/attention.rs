@@ -167,11 +167,22 @@ impl MultiHeadAttention {
         }
         let features = self.output_shape.unwrap_or(query.dim(2));
         let q = self.project(cx, "query", query, self.key_dim)?;
-        let k = self.project(cx, "key", key, self.key_dim)?;
-        let v = self.project(cx, "value", value, self.value_dim())?;
+        let mut k = self.project(cx, "key", key, self.key_dim)?;
+        let mut v = self.project(cx, "value", value, self.value_dim())?;
+        let mut first = None;
+        if cx.decoding().is_some() {
+            let is_of_itself = query.id() == value.id() && query.id() == key.id();
+            first = Some(self.place_to_go_on(cx, is_of_itself)?);
+            for (name, new) in [("key", &mut k), ("value", &mut v)] {
+                let all = with_kept(cx, name, new)?;
+                cx.same_levels(&all, new);
+                *new = all;
+            }
+        }
         let scores = q.dot_general(&k, &[0, 2], &[0, 2], &[3], &[3]);
         cx.made_as_matmul(&scores, [&q, &k]);
-        let scores = cx.rounded_within("scores", scores);
+        let seen = self.use_causal_mask.then(|| looking_back(&scores, first.as_ref()));
+        let scores = cx.rounded_scores("scores", scores, seen.as_ref());
         let weights = cx.rounded_softmax(&scores);
         let weights = Dropout { rate: self.dropout, ..Default::default() }.call(cx, &[weights]);
         let heads = weights.dot_general(&v, &[0, 1], &[0, 2], &[3], &[1]);
@@ -180,31 +191,27 @@ impl MultiHeadAttention {
         self.join(cx, &heads.transpose(&[0, 2, 1, 3]), features)
     }
 
-    /// `q: T[B, S, N, K], k: T[B, S, N, K], v: T[B, S, N, V] → T[B, S, N, V]`: what S places gather from themselves and from all
-    /// places of the calls before, whose keys and values were kept.
-    fn attend_to_kept(&self, cx: &mut Cx, [q, k, v]: [&Tensor; 3], is_of_itself: bool) -> Result<Tensor> {
-        let Some((first, context)) = cx.decoding().map(|d| (d.position(), d.context())) else {
-            return Err(Error::new(ErrorKind::Bug, "no call is gone on from"));
-        };
+    /// `→ i32[]`: how many places the calls before had.
+    fn place_to_go_on(&self, cx: &Cx, is_of_itself: bool) -> Result<Tensor> {
         if !(self.use_causal_mask && is_of_itself) {
             return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
                 .because("this attention looks at places that come later, or at another sequence")
                 .hint("train a model whose attention has use_causal_mask = true, and one input"));
         }
-        let zero = first.zeros_like();
-        let mut all = |name: &str, new: &Tensor| {
-            let shape = [new.dim(0), context, new.dim(2), new.dim(3)];
-            let old = cx.kept(name, new.dtype(), &shape).unwrap_or_else(|| new.clone());
-            let now = old.dynamic_update_slice(new, &[&zero, &first, &zero, &zero]);
-            cx.keep(name, &now);
-            now
-        };
-        let (k, v) = (all("key", k), all("value", v));
+        cx.decoding()
+            .map(|decoding| decoding.position())
+            .ok_or_else(|| Error::new(ErrorKind::Bug, "no call is gone on from"))
+    }
+
+    /// `q: T[B, S, N, K], k: T[B, S, N, K], v: T[B, S, N, V] → T[B, S, N, V]`: what S places gather from themselves and from all
+    /// places of the calls before, whose keys and values were kept.
+    fn attend_to_kept(&self, cx: &mut Cx, [q, k, v]: [&Tensor; 3], is_of_itself: bool) -> Result<Tensor> {
+        let first = self.place_to_go_on(cx, is_of_itself)?;
+        let (k, v) = (with_kept(cx, "key", k)?, with_kept(cx, "value", v)?);
         let scores = (q * (1.0 / (self.key_dim as f64).sqrt())).dot_general(&k, &[0, 2], &[0, 2], &[3], &[3]);
         let scores = scores.convert(DType::F32);
-        let place = |dim| scores.builder().iota(scores.ty().with_dtype(DType::I32), dim);
         let hidden = scores.builder().full(scores.ty(), HIDDEN);
-        let seen = (place(2) + first).greater_equal(&place(3)).select(&scores, &hidden);
+        let seen = looking_back(&scores, Some(&first)).select(&scores, &hidden);
         let weights = seen.softmax().convert(q.dtype());
         Ok(weights.dot_general(&v, &[0, 1], &[0, 2], &[3], &[1]).transpose(&[0, 2, 1, 3]))
     }
@@ -245,6 +252,27 @@ impl MultiHeadAttention {
             Ok(cx.given("Dense", &[flat], y))
         })
     }
+}
+
+/// `new: T[B, S, N, K] → T[B, context, N, K]`: with what was kept under this name by the calls before, and kept for those that come.
+fn with_kept(cx: &mut Cx, name: &str, new: &Tensor) -> Result<Tensor> {
+    let Some((first, context)) = cx.decoding().map(|d| (d.position(), d.context())) else {
+        return Err(Error::new(ErrorKind::Bug, "no call is gone on from"));
+    };
+    let shape = [new.dim(0), context, new.dim(2), new.dim(3)];
+    let old = cx.kept(name, new.dtype(), &shape).unwrap_or_else(|| new.clone());
+    let zero = first.zeros_like();
+    let now = old.dynamic_update_slice(new, &[&zero, &first, &zero, &zero]);
+    cx.keep(name, &now);
+    Ok(now)
+}
+
+/// `scores: T[B, N, S, T] → bool[B, N, S, T]`: whether a place sees another, itself or one before it; `first: i32[]` is the number of the
+/// first of the S.
+fn looking_back(scores: &Tensor, first: Option<&Tensor>) -> Tensor {
+    let place = |dim| scores.builder().iota(scores.ty().with_dtype(DType::I32), dim);
+    let own = first.map_or_else(|| place(2), |first| place(2) + first);
+    own.greater_equal(&place(3))
 }
 
 /// Brings inputs of any rank to `[batch, places, features]` and the output back: the places are those of the attention

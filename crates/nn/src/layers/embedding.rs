@@ -120,14 +120,21 @@ impl Layer for PositionEmbedding {
             let (places, features) = (x.dim(-2), x.dim(-1));
             let shape = [self.sequence_length, features];
             let table = weight(cx, "PositionEmbedding", "embeddings", &shape, &self.initializer)?;
+            let used = match cx.decoding() {
+                Some(_) => table,
+                None => table.slice_dim(0, 0, places),
+            };
+            let used = cx.rounded_constant(used);
             let rows = match cx.decoding() {
                 Some(decoding) => {
                     let from = decoding.position();
-                    table.dynamic_slice(&[&from, &from.zeros_like()], &[places, features])
+                    used.dynamic_slice(&[&from, &from.zeros_like()], &[places, features])
                 }
-                None => table.slice_dim(0, 0, places),
+                None => used.clone(),
             };
-            Ok(rows.broadcast_in_dim(x.shape(), &[rank - 2, rank - 1]))
+            let y = rows.broadcast_in_dim(x.shape(), &[rank - 2, rank - 1]);
+            cx.same_levels(&y, &used);
+            Ok(y)
         })
     }
 

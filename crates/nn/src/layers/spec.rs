@@ -299,6 +299,7 @@ impl LayerSpec {
             }
             return y;
         };
+        let own = &own.of_call(inputs).map_or_else(|| own.clone(), Arc::new);
         cx.with_quantizer(own, |cx| {
             let inputs = own.read(cx, inputs);
             let y = self.call_kind(cx, &inputs);

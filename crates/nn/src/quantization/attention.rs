@@ -9,8 +9,8 @@ use systole_ir::Result;
 impl Plan<'_> {
     pub(super) fn multi_head_attention(&mut self, node: usize, inputs: &[usize]) -> Result<usize> {
         let own: MultiHeadAttention = config(self.layer(node))?;
-        if own.use_causal_mask || own.attention_axes.is_some() {
-            return Err(self.unfit(node, "MultiHeadAttention with a causal mask or axes of its own"));
+        if own.attention_axes.is_some() {
+            return Err(self.unfit(node, "MultiHeadAttention with axes of its own"));
         }
         let (query, value) = (inputs[0], inputs.get(1).copied().unwrap_or(inputs[0]));
         let key = inputs.get(2).copied().unwrap_or(value);
@@ -39,9 +39,6 @@ impl Plan<'_> {
 
     pub(super) fn transformer_block(&mut self, node: usize, x: usize) -> Result<usize> {
         let own: TransformerBlock = config(self.layer(node))?;
-        if own.use_causal_mask {
-            return Err(self.unfit(node, "TransformerBlock with a causal mask"));
-        }
         let first = own.normalize_first;
         let sum = |part: &str, is_end: bool| {
             if first && is_end { "output".to_string() } else { format!("{part}_sum") }

@@ -2,6 +2,7 @@
 //! operators that the crate `quant` writes: batch normalisation and relus are folded into what comes before them here as there.
 
 mod attention;
+mod tables;
 
 use crate::activation::Activation;
 use crate::architecture::{Architecture, LayerNode, NodeInput};
@@ -124,6 +125,8 @@ enum Maker {
     Merge,
     /// The greatest of windows, or another shape: relus pass through.
     Values,
+    /// Nothing: it is known before the model is given anything.
+    Constant,
     Other,
 }
 
@@ -202,13 +205,15 @@ fn check_structure(architecture: &Architecture, options: &Quantize) -> Result<()
             &names,
         ));
     }
-    match names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
-        Some((_, name)) => refuse(
-            format!("layer {name} is used twice, and has one set of ranges"),
-            "give its uses layers of their own, or leave quantize out",
-        ),
-        None => Ok(()),
-    }
+    // Tables are used for tokens and for floats; which of both it is, the plan sees.
+    let is_table = |i: usize| architecture.nodes[i].layer.class_name() == "ReversibleEmbedding";
+    let again = |(i, name): &(usize, &&str)| names[..*i].contains(*name) && !is_table(*i);
+    names.iter().enumerate().find(again).map_or(Ok(()), |(_, name)| Err(used_twice(name)))
+}
+
+fn used_twice(name: &str) -> Error {
+    let what = format!("layer {name} is used twice, and has one set of ranges");
+    Error::new(ErrorKind::Unsupported, what).hint("give its uses layers of their own, or leave quantize out")
 }
 
 impl Architecture {
@@ -310,6 +315,9 @@ impl Plan<'_> {
         if let Some(y) = self.folded(node, class, x)? {
             return Ok(y);
         }
+        if class == "PositionEmbedding" {
+            return Ok(self.position_embedding(node));
+        }
         if self.stays_in_floats(node) {
             self.quantizers[node].is_float = true;
             return self.float_node(node, class, &inputs);
@@ -350,6 +358,9 @@ impl Plan<'_> {
 
     /// A value of floats is rounded by who reads it; the first one has its range.
     fn read(&mut self, node: usize, k: usize, x: usize) {
+        if self.reads_tokens(node, x) {
+            return;
+        }
         let value = &mut self.values[x];
         if !value.is_float {
             return;
@@ -407,6 +418,9 @@ impl Plan<'_> {
             return Err(self.unfit(node, "a second batch normalisation"));
         }
         let class = self.layer(before).class_name();
+        if class == "ReversibleEmbedding" {
+            return Err(self.unfit(node, "BatchNormalization behind a ReversibleEmbedding"));
+        }
         let layer = self.architecture.nodes[node].name.clone();
         let channels = channels_of(class, &kernel.name);
         if let Some(kernel) = self.quantizers[before].kernels.last_mut() {
@@ -451,6 +465,10 @@ impl Plan<'_> {
     /// What the node gives in eight bits.
     fn rounded_node(&mut self, node: usize, class: &str, inputs: &[usize]) -> Result<usize> {
         let x = inputs[0];
+        let is_constant = |x: &usize| self.values[*x].maker == Maker::Constant;
+        if inputs.iter().any(is_constant) && !["Add", "Subtract", "Multiply"].contains(&class) {
+            return Err(self.unfit(node, &format!("{class} of what a PositionEmbedding gives")));
+        }
         Ok(match class {
             _ if WEIGHTED.contains(&class) => {
                 // Between the two kernels of a separable convolution other values lie.
@@ -483,6 +501,8 @@ impl Plan<'_> {
             "LayerNormalization" => self.layer_normalization(node)?,
             "MultiHeadAttention" => self.multi_head_attention(node, inputs)?,
             "TransformerBlock" => self.transformer_block(node, x)?,
+            "Embedding" => self.embedding(node)?,
+            "ReversibleEmbedding" => self.reversible_embedding(node, x)?,
             "Activation" => {
                 let activation = activation_of(self.layer(node))?;
                 self.activation(node, activation)?
@@ -582,6 +602,7 @@ impl Plan<'_> {
             let slot = self.slot(x, true);
             self.put(node, &place, slot);
         }
+        self.share();
         self.quantizers
     }
 
@@ -621,6 +642,7 @@ impl Plan<'_> {
         };
         match place {
             "output" => own.output = Some(slot),
+            "rows" => own.rows = Some(slot),
             "inner" => own.inner = Some(slot),
             "parts" => own.parts = Some(slot),
             "sums" => own.sums = Some(slot).filter(|_| own.kernels.iter().all(|k| k.folded.is_none())),

@@ -45,7 +45,10 @@ pub(super) fn reversible(call: &mut Call) -> Result<usize> {
             columns.flat_map(|d| table.iter().skip(d).step_by(a.output_dim).copied()).collect()
         }
     };
-    let (name, x) = (call.name(), call.input());
+    // Beside the rows that the same layer may give for tokens.
+    let is_taken = call.b.model.tensors.iter().any(|t| t.name == call.name());
+    let name = if is_taken { format!("{}/scores", call.name()) } else { call.name() };
+    let x = call.input();
     product(call.b, &name, x, &kernel, &vec![0.0; a.input_dim])
 }
 
