@@ -67,6 +67,27 @@ fn identities_go_and_what_is_not_exact_stays() {
     check(&before, &[x], "identities");
 }
 
+/// Files hold constants of one value whole: they are numbers to kernels, not arrays that are read.
+#[test]
+fn constants_of_one_value_are_numbers() {
+    let ty = TensorType::new(F32, [40, 50]);
+    let mut values = vec![2.5; 2000];
+    let mut whole = |last: f32| {
+        values[1999] = last;
+        Literal::from_slice([40, 50], &values).unwrap()
+    };
+    let (one, many) = (whole(2.5), whole(-0.0));
+    let (before, after) = optimized(|g| {
+        let x = g.parameter(ty.clone(), "x");
+        let [one, many] = [&one, &many].map(|c| g.constant(c.clone()));
+        vec![&x * &one + &one, &x * &many, one]
+    });
+    let is_array = |op: &Op| matches!(op, Op::Constant(c) if c.value.ty().elements() > 1);
+    assert_eq!((count(&before, is_array), count(&after, is_array)), (2, 1));
+    let x: Vec<f32> = (0..2000).map(|i| i as f32 / 7.0 - 100.0).collect();
+    check(&before, &[Literal::from_slice([40, 50], &x).unwrap()], "constants");
+}
+
 #[test]
 fn transposes_around_products_vanish() {
     let (_, after) = optimized(|g| {

@@ -12,7 +12,7 @@ use systole_ir::interp::EvalCx;
 use systole_ir::op::{
     Binary, BroadcastInDim, Constant, Convert, DotGeneral, Lowering, Reshape, Slice, Transpose, Unary,
 };
-use systole_ir::{DType, Dims, Graph, Literal, Node, Op, Scalar, ValueId};
+use systole_ir::{DType, Dims, Graph, Literal, Node, Op, Scalar, TensorType, ValueId};
 
 /// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
@@ -29,6 +29,7 @@ pub fn run(graph: &Graph) -> Graph {
                 Op::Select(_) => select(g, inputs),
                 Op::DotGeneral(op) => outer::run(g, op, node, inputs).or_else(|| dot(g, op, node, inputs)),
                 Op::Convolution(op) => convolution::run(g, op, node, inputs),
+                Op::Constant(c) => one_for_all(g, c, node),
                 op => moves(g, op, node, inputs),
             });
         value.map(|v| smallvec![v])
@@ -58,6 +59,19 @@ fn fold_constants(g: &mut Rewriter, node: &Node, inputs: &[ValueId]) -> Option<V
     let refs: Vec<&Literal> = args.iter().collect();
     let value = node.op.rule().eval(&mut EvalCx::default(), &refs, &node.outs).ok()?.into_iter().next()?;
     Some(g.push(Constant { value }, &[], node))
+}
+
+/// A constant of one value, as files hold many, becomes its broadcast: no kernel reads it from memory then.
+fn one_for_all(g: &mut Rewriter, c: &Constant, node: &Node) -> Option<ValueId> {
+    let ty = c.value.ty();
+    if ty.elements() <= FOLD_LIMIT || !c.value.is_splat() {
+        return None;
+    }
+    let one = &c.value.bytes()[..ty.dtype.size()];
+    let value = Literal::from_bytes(TensorType::scalar(ty.dtype), one).ok()?;
+    let shape = ty.shape.clone();
+    let one = g.push(Constant { value }, &[], node);
+    Some(g.push(BroadcastInDim { dims: Dims::new(), shape }, &[one], node))
 }
 
 fn constant(g: &Rewriter, v: ValueId) -> Option<&Literal> {

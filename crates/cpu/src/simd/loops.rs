@@ -337,17 +337,39 @@ macro_rules! relations {
 }
 relations!(IsEq, ==; IsNe, !=; IsGe, >=; IsGt, >; IsLe, <=; IsLt, <;);
 
+/// Bits of an element.
+trait Bits: Copy {
+    /// All of them where the predicate holds, else none.
+    fn all_if(p: u8) -> Self;
+    fn choose(self, a: Self, b: Self) -> Self;
+}
+macro_rules! bits {
+    ($($t:ty),*) => { $(
+        impl Bits for $t {
+            #[inline(always)]
+            fn all_if(p: u8) -> $t {
+                <$t>::from(p != 0).wrapping_neg()
+            }
+            #[inline(always)]
+            fn choose(self, a: $t, b: $t) -> $t {
+                (a & self) | (b & !self)
+            }
+        }
+    )* };
+}
+bits!(u8, u16, u32, u64);
+
 /// `pred ? a : b`; the predicate is the first operand.
 struct SelectLoop<T>(PhantomData<T>);
-impl<T: Copy> Tile for SelectLoop<T> {
+impl<T: Bits> Tile for SelectLoop<T> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, p: *const u8, a: *const u8, b: *const u8, n: usize) {
         // SAFETY: by the promises of `Tile::run`.
         let (d, p, a, b) =
             unsafe { (lanes_mut::<T>(dst, n), lanes::<u8>(p, n), lanes::<T>(a, n), lanes::<T>(b, n)) };
         for (((d, p), a), b) in d.iter_mut().zip(p).zip(a).zip(b) {
-            // An `if` would compile to a branch around the loads, which is not vectorised.
-            *d = std::hint::select_unpredictable(*p != 0, *a, *b);
+            // By bits: an `if` would be a branch, and a conditional move is not vectorised.
+            *d = T::all_if(*p).choose(*a, *b);
         }
     }
 }
