@@ -54,7 +54,10 @@ state)
         echo state=running
     else
         # It may have ended between the two looks; else the machine was started anew.
-        sleep 1
+        for ((i = 0; i < 20; i++)); do
+            [[ ! -e systole.code ]] || break
+            sleep 0.1
+        done
         echo "state=$(cat systole.code 2>/dev/null || echo lost)"
     fi
     ;;
