@@ -11,6 +11,7 @@ use crate::layer::Cx;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use systole_ir::attention::HIDDEN;
 use systole_ir::{DType, Literal, Tensor};
 
 /// How much of itself a moving average keeps in a step, after the first thousands: TF-MOT's.
@@ -35,9 +36,6 @@ pub enum QuantizeRanges {
 
 /// How far below the least score what a causal mask hides is: as the crate `quant` has it.
 const BELOW: f64 = 8.0;
-
-/// What hides a score before any range is known.
-const HIDDEN: f64 = -1e9;
 
 /// A layer's part in training for eight bits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,6 +3,7 @@
 use crate::int8::chunks::in_chunks;
 use crate::int8::unit::Unit;
 use crate::machine::team::Team;
+use crate::simd::int8::pairs::{Formula, Pairs, pairs};
 use crate::simd::int8::sums::{self, Both, Factor, Linear};
 
 /// Elements of a part that a thread takes.
@@ -54,11 +55,25 @@ impl Addition {
     /// `a: i8[N], b: i8[N] → y: i8[N]`.
     pub fn run(&self, unit: Unit, team: &Team, a: &[i8], b: &[i8], y: &mut [i8]) {
         assert!(a.len() == y.len() && b.len() == y.len(), "{} and {} → {}", a.len(), b.len(), y.len());
-        let kernel = sums::addition(unit.level());
+        let [low, high] = [self.0.low, self.0.high].map(|end| end as i8);
+        let formula = self.1.map(Formula::Linear);
         in_chunks(team, y, PART, a.len() as f64 * 0.3, |n, y| {
-            let x = [&a[n * PART..], &b[n * PART..]].map(<[i8]>::as_ptr);
+            let (x, n, to) = ([&a[n * PART..], &b[n * PART..]].map(<[i8]>::as_ptr), y.len(), y.as_mut_ptr());
             // SAFETY: a unit's level is the machine's; the operands are as long as the result.
-            unsafe { kernel(&Both { how: &self.0, linear: self.1, x, n: y.len(), to: y.as_mut_ptr() }) };
+            unsafe {
+                match &formula {
+                    Some(how) => pairs(unit.level())(&Pairs {
+                        how,
+                        bounds: [low, high],
+                        x: x[0],
+                        y: x[1],
+                        is_one: false,
+                        n,
+                        to,
+                    }),
+                    None => sums::addition(unit.level())(&Both { how: &self.0, x, n, to }),
+                }
+            }
         });
     }
 }

@@ -85,7 +85,6 @@ impl Pairs {
         let all: [i8; 256] = std::array::from_fn(|i| (i as i32 - 128) as i8);
         let mut y = [0; 256];
         self.entries.as_chunks::<256>().0.iter().zip(&all).all(|(row, a)| {
-            // The other way round: the operand of a line is one for all.
             self.call(formula, &[*a; 256], &all, &mut y);
             y == *row
         })

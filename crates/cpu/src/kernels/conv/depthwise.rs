@@ -175,19 +175,7 @@ const MOST_PARTS: usize = 32;
 /// Pixels of one call.
 const PIXELS: usize = 64;
 
-/// Refuses what neither kernel takes.
-fn check(c: &Convolution, types: [&TensorType; 3]) -> std::result::Result<(), Refusal> {
-    let known =
-        |t: &&TensorType| matches!(t.dtype, DType::F32 | DType::BF16 | DType::F16) && t.elements() > 0;
-    if !types.iter().all(known) {
-        return Err("its elements are not f32, bf16 or f16, or there are none".into());
-    }
-    if c.reversal.iter().any(|&r| r) {
-        return Err("its kernel is reversed".into());
-    }
-    Ok(())
-}
-
+const REVERSED: &str = "its kernel is reversed";
 const CROPS: &str = "its padding crops more than there is";
 
 /// Offsets in the padded input along its spatial dimensions.
@@ -202,7 +190,9 @@ impl Forward {
         types: [&TensorType; 3],
         level: Level,
     ) -> std::result::Result<Forward, Refusal> {
-        check(c, types)?;
+        if c.reversal.iter().any(|&r| r) {
+            return Err(REVERSED.into());
+        }
         let ([x, k, y], d, n) = (types, &c.dims, c.dims.input_spatial.len());
         let (batch, channels) = (x.shape[0], x.shape[x.rank() - 1]);
         let fits = c.feature_groups == channels
@@ -330,7 +320,9 @@ impl KernelGradient {
         types: [&TensorType; 3],
         level: Level,
     ) -> std::result::Result<KernelGradient, Refusal> {
-        check(c, types)?;
+        if c.reversal.iter().any(|&r| r) {
+            return Err(REVERSED.into());
+        }
         let ([x, k, y], d, n) = (types, &c.dims, c.dims.input_spatial.len());
         let (batch, channels) = (x.shape[0], x.shape[x.rank() - 1]);
         let fits = c.batch_groups == channels

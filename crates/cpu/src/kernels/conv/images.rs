@@ -15,8 +15,8 @@ pub struct Images {
     own: usize,
     size: usize,
     widen: Option<TileFn>,
-    /// Elements of a padded image, and their strides along each spatial dimension.
-    pub elements: usize,
+    /// Elements of a padded image, and how far apart they are along each spatial dimension.
+    elements: usize,
     pub strides: SmallVec<[usize; 3]>,
 }
 

@@ -145,7 +145,7 @@ pub static FAMILY: Family = Family {
             why: "one filter for each channel: element-wise multiply-adds of rows",
             levels: EVERY,
             accepts: |p| {
-                let Layer { c, bias, types } = layer(p)?;
+                let Layer { c, bias, types } = floats(p)?;
                 made(depthwise::Forward::new(c, bias, types, p.target.level.vectors()))
             },
         },
@@ -154,7 +154,7 @@ pub static FAMILY: Family = Family {
             why: "gradient with respect to such filters",
             levels: EVERY,
             accepts: |p| {
-                let Layer { c, types, .. } = without_bias(layer(p)?)?;
+                let Layer { c, types, .. } = without_bias(floats(p)?)?;
                 made(depthwise::KernelGradient::new(c, types, p.target.level.vectors()))
             },
         },

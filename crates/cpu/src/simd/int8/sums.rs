@@ -116,7 +116,6 @@ impl Linear {
 /// `n` elements of each.
 pub struct Both<'a> {
     pub how: &'a Addition,
-    pub linear: Option<Linear>,
     pub x: [*const i8; 2],
     pub n: usize,
     pub to: *mut i8,
@@ -133,11 +132,6 @@ unsafe fn scaled<L: Lanes>(b: &Both<'_>, i: usize, at: usize) -> L {
 #[inline(always)]
 unsafe fn add<L: Lanes>(b: &Both<'_>) {
     let how = b.how;
-    if let Some(linear) = b.linear {
-        // SAFETY: by the caller's promise.
-        unsafe { add_linear::<L>(b, linear) };
-        return;
-    }
     for at in (0..b.n).step_by(16) {
         let n = b.n - at;
         // SAFETY: by the caller's promise.
@@ -149,35 +143,6 @@ unsafe fn add<L: Lanes>(b: &Both<'_>) {
         }
     }
 }
-/// As [`add`].
-#[inline(always)]
-unsafe fn add_linear<L: Lanes>(b: &Both<'_>, by: Linear) {
-    let (low, high) = (b.how.low as i8, b.how.high as i8);
-    let (one, two) = (L::splat(by.weights[0]), L::splat(by.weights[1]));
-    let constant = L::splat(by.constant);
-    let whole = b.n / 32 * 32;
-    // SAFETY: by the caller's promise.
-    unsafe {
-        for at in (0..whole).step_by(32) {
-            let left = linear(b, at, one, two, constant).shifted_right(by.shift);
-            let right = linear(b, at + 16, one, two, constant).shifted_right(by.shift);
-            L::narrow_two(left, right, low, high, b.to.add(at));
-        }
-        let (low, high) = (L::splat(low.into()), L::splat(high.into()));
-        for at in (whole..b.n).step_by(16) {
-            let y = linear(b, at, one, two, constant).shifted_right(by.shift);
-            y.max(low).min(high).narrow(b.to.add(at), b.n - at);
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn linear<L: Lanes>(b: &Both<'_>, at: usize, one: L, two: L, constant: L) -> L {
-    // SAFETY: by the caller's promise.
-    let (x, y) = unsafe { (L::widen(b.x[0].add(at), b.n - at), L::widen(b.x[1].add(at), b.n - at)) };
-    x.times(one).add(y.times(two)).add(constant)
-}
-
 instances!(
     /// Additions.
     addition(Both<'_>) = add
