@@ -5,7 +5,7 @@
 //! the cluster: `JOBSET-REPLICATEDJOB-JOB-POD.JOBSET`. JobSet itself sets no variables: a manifest takes them from its annotations, as
 //! `systole cloud gke` does.
 
-use super::surroundings::{PORT, Part, Variables};
+use super::scheduler_env::{PORT, Part, Variables};
 use systole_config::LaunchConfig;
 use systole_ir::{Error, ErrorKind, Result};
 
@@ -32,7 +32,7 @@ const SLICES_ADDRESS: &str = "MEGASCALE_COORDINATOR_ADDRESS";
 ///
 /// # Errors
 /// When a variable is missing, or is no number where it must be one.
-pub(super) fn of_pod(config: &LaunchConfig, variable: Variables<'_>) -> Result<Part> {
+pub(crate) fn of_pod(config: &LaunchConfig, variable: Variables<'_>) -> Result<Part> {
     let pod = Pod { variable };
     pod.first_number(&[POD, PROCESS[0], PROCESS[1]])?.ok_or_else(no_pod)?;
     let hosts = pod.hosts();

@@ -1,14 +1,14 @@
 //! One of the processes of a launch: on this machine a child, on another one what an agent there has started.
 
 use super::agent::{self, KILL, Order, SIGNALLED};
+use super::log_merge::Label;
 use super::signals::{FORWARDED, apart, killed, send};
-use super::told::Label;
-use crate::render::screen::quoted;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use systole_base::shell_quoted as quoted;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
 /// What ssh ends with where it does not reach a machine.
@@ -18,10 +18,10 @@ const NO_PROGRAM: [i32; 2] = [126, 127];
 /// How long an agent has to end what it started; then the way to it is cut.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub(super) struct Process {
-    pub(super) label: Label,
+pub(crate) struct Process {
+    pub(crate) label: Label,
     /// Which of the machines it is on.
-    pub(super) machine: usize,
+    pub(crate) machine: usize,
     /// The name of that machine, where it is another one.
     name: Option<String>,
     child: Child,
@@ -37,7 +37,7 @@ struct Agent {
 }
 
 /// How a process ended.
-pub(super) enum End {
+pub(crate) enum End {
     /// By itself, with this code.
     Code(i32),
     /// It was killed, or cannot be reached: how.
@@ -50,7 +50,7 @@ fn failed(e: std::io::Error) -> Error {
 
 impl Process {
     /// One on this machine. `gets_signals`: whether those that are sent to this process reach it, too.
-    pub(super) fn here(
+    pub(crate) fn here(
         mut command: Command,
         label: Label,
         machine: usize,
@@ -65,7 +65,7 @@ impl Process {
     }
 
     /// One on another machine, where `program` lies.
-    pub(super) fn there(
+    pub(crate) fn there(
         order: &Order,
         program: &Path,
         name: &str,
@@ -96,22 +96,22 @@ impl Process {
     }
 
     /// `process 1`, or `process 1 on node2`.
-    pub(super) fn named(&self) -> String {
+    pub(crate) fn named(&self) -> String {
         let on = self.name.as_ref().map_or_else(String::new, |name| format!(" on {name}"));
         format!("process {}{on}", self.label.index)
     }
 
     /// The number of the child here.
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    pub(super) fn streams(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
+    pub(crate) fn streams(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
         (self.child.stdout.take(), self.child.stderr.take())
     }
 
     /// Looks whether it has ended.
-    pub(super) fn look(&mut self) -> Result<()> {
+    pub(crate) fn look(&mut self) -> Result<()> {
         if self.ended.is_none() {
             let e =
                 |e: std::io::Error| Error::new(ErrorKind::Io, "cannot ask a process").because(e.to_string());
@@ -120,12 +120,12 @@ impl Process {
         Ok(())
     }
 
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.ended.is_some()
     }
 
     /// How it ended, if it has.
-    pub(super) fn end(&self) -> Option<End> {
+    pub(crate) fn end(&self) -> Option<End> {
         let status = self.ended?;
         let way = || knobs::SSH.get().split_whitespace().next().map_or_else(String::new, String::from);
         Some(match (killed(status), status.code().unwrap_or(1), &self.name) {
@@ -148,7 +148,7 @@ impl Process {
     ///
     /// # Errors
     /// When it ended so.
-    pub(super) fn check_program(&self) -> Result<()> {
+    pub(crate) fn check_program(&self) -> Result<()> {
         match (&self.name, self.end()) {
             (Some(name), Some(End::Code(code))) if NO_PROGRAM.contains(&code) => {
                 let e =
@@ -160,7 +160,7 @@ impl Process {
     }
 
     /// Sends a signal, where it has not ended.
-    pub(super) fn tell(&mut self, signal: i32) {
+    pub(crate) fn tell(&mut self, signal: i32) {
         let word = FORWARDED.iter().find(|(known, _)| *known == signal).map(|(_, word)| *word);
         match (&mut self.agent, word) {
             _ if self.ended.is_some() => {}
@@ -171,7 +171,7 @@ impl Process {
     }
 
     /// Ends it at once.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if self.ended.is_some() {
             return;
         }

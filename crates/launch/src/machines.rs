@@ -10,15 +10,15 @@ const MOST: u32 = 1024;
 
 /// Where processes are started. Those of one machine are lost together.
 #[derive(Debug, PartialEq)]
-pub(super) struct Machine {
+pub(crate) struct Machine {
     /// `None`: this one.
-    pub(super) name: Option<String>,
+    pub(crate) name: Option<String>,
     /// How many processes it takes.
-    pub(super) slots: u32,
+    pub(crate) slots: u32,
     /// How often a process of it was the first that died.
-    pub(super) deaths: u32,
+    pub(crate) deaths: u32,
     /// Whether it is left out.
-    pub(super) is_out: bool,
+    pub(crate) is_out: bool,
 }
 
 impl Machine {
@@ -27,11 +27,19 @@ impl Machine {
     }
 }
 
+/// Checks the hosts file.
+///
+/// # Errors
+/// If it cannot be read, or a line makes no sense.
+pub fn check_hosts(config: &LaunchConfig) -> Result<()> {
+    machines(config).map(drop)
+}
+
 /// The machines that the options name: on this one each process counts as one.
 ///
 /// # Errors
 /// When the file cannot be read, or a line makes no sense.
-pub(super) fn machines(config: &LaunchConfig) -> Result<Vec<Machine>> {
+pub(crate) fn machines(config: &LaunchConfig) -> Result<Vec<Machine>> {
     match (&config.hosts, config.place) {
         (Some(path), LaunchPlace::Hosts) => {
             let text = std::fs::read_to_string(path)
@@ -84,7 +92,7 @@ fn slots_of(word: &str) -> Result<u32> {
 
 /// The processes of a round, as the machine of each: all that are left, or where `batch` must divide as many machines as its devices
 /// divide for; the others stay in reserve. `None`: no number of them, of `least` processes at least, divides it.
-pub(super) fn chosen(
+pub(crate) fn chosen(
     machines: &[Machine],
     least: u32,
     devices: u32,

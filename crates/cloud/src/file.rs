@@ -1,15 +1,17 @@
 //! A file that is written: its name, its text, what it is for.
 
 /// A file to write.
-pub(super) struct File {
+pub struct File {
+    /// Name in the directory.
     pub name: String,
     /// What it is for, in a few words.
     pub what: &'static str,
+    /// Its content.
     pub text: String,
 }
 
 impl File {
-    pub fn new(name: &str, what: &'static str, text: String) -> File {
+    pub(crate) fn new(name: &str, what: &'static str, text: String) -> File {
         File { name: name.into(), what, text }
     }
 

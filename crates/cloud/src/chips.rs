@@ -1,7 +1,7 @@
 //! What a run is to have: a TPU slice, GPUs of one machine, or machines with processors.
 
-use super::args::CloudArgs;
 use super::facts::Facts;
+use crate::Options;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_plan::{Slice, Tables};
 
@@ -24,7 +24,7 @@ impl Chips {
     ///
     /// # Errors
     /// When there are no such chips, or slices or machines that cannot be joined.
-    pub fn of(args: &CloudArgs, tables: &Tables) -> Result<Chips> {
+    pub fn of(args: &Options, tables: &Tables) -> Result<Chips> {
         let chips = named(&args.slice, tables).map_err(|e| e.at("--slice"))?;
         let chips = chips.on(args.nodes.map_or(1, usize::from))?;
         let Some(n) = args.num_slices.map(usize::from) else {

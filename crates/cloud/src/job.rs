@@ -1,25 +1,23 @@
 //! What is to be run: the model, on which chips, where, and what it costs.
 
-use super::args::CloudArgs;
 use super::chips::Chips;
 use super::facts::Facts;
 use super::file::File;
 use super::region::Region;
 use super::words;
-use crate::args::outcome::Failure;
-use crate::models::target::Target;
+use crate::Options;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_plan::{Bill, Slice, Tables, bill, dollars};
 
 /// A training on chips somewhere.
-pub(super) struct Job {
-    pub name: String,
-    pub chips: Chips,
-    pub region: Region,
-    pub spot: bool,
-    pub bucket: Option<String>,
-    pub image: Option<String>,
-    pub max_hours: u32,
+pub struct Job {
+    pub(crate) name: String,
+    pub(crate) chips: Chips,
+    pub(crate) region: Region,
+    pub(crate) spot: bool,
+    pub(crate) bucket: Option<String>,
+    pub(crate) image: Option<String>,
+    pub(crate) max_hours: u32,
     bill: Option<Bill>,
     /// A preset, or the name of the TOML file beside the others.
     model: String,
@@ -29,35 +27,52 @@ pub(super) struct Job {
 
 impl Job {
     /// # Errors
-    /// When an argument makes no sense, the model is none, or its batch does not divide over the devices.
-    pub fn of(args: &CloudArgs, tables: &Tables) -> Result<Job, Failure> {
-        let usage = |e: Error| Failure::usage(e);
-        let chips = Chips::of(args, tables).map_err(usage)?;
-        let region = Region::of(args, &chips, tables).map_err(usage)?;
-        let model = Model::of(&args.model).map_err(|e| Failure::usage(e.at("MODEL")))?;
-        words::check(&args.args, &model.name).map_err(usage)?;
-        words::check_batch(&args.args, model.batch, &chips).map_err(usage)?;
+    /// If an option makes no sense, or the model's batch does not divide over the devices.
+    pub fn new(options: &Options, model: Model, tables: &Tables) -> Result<Job> {
+        let chips = Chips::of(options, tables)?;
+        let region = Region::of(options, &chips, tables)?;
+        words::check_batch(&options.args, model.batch, &chips)?;
         let place = Some(region.region.as_str()).filter(|region| !region.is_empty());
         Ok(Job {
-            name: words::name(args.name.as_deref(), &model.name).map_err(usage)?,
-            spot: args.spot,
-            bucket: args.bucket.as_deref().map(words::bucket).transpose().map_err(usage)?,
-            image: args.image.clone(),
-            max_hours: args.max_hours,
+            name: words::name(options.name.as_deref(), &model.name)?,
+            spot: options.spot,
+            bucket: options.bucket.as_deref().map(words::bucket).transpose()?,
+            image: options.image.clone(),
+            max_hours: options.max_hours,
             bill: place.and_then(|region| bill(tables, chips.kind(), chips.count(), Some(region), None, "")),
             chips,
             region,
             model: model.name,
             toml: model.toml,
-            args: args.args.clone(),
+            args: options.args.clone(),
         })
+    }
+
+    /// The chips as `plan` names them, in full: `2*v5litepod-16`, `8*h100`.
+    pub fn title(&self) -> String {
+        self.chips.title()
+    }
+
+    /// Number of machines.
+    pub fn machines(&self) -> usize {
+        self.chips.machines()
+    }
+
+    /// `4 machines of 4 chips`, if there are several.
+    pub fn parts(&self) -> Option<String> {
+        self.chips.parts()
+    }
+
+    /// Region and zone; empty where the place has none.
+    pub fn region(&self) -> (&str, &str) {
+        (&self.region.region, &self.region.zone)
     }
 
     /// The slice, for places that have no other chips.
     ///
     /// # Errors
     /// When GPUs are asked for.
-    pub fn tpu(&self, place: &str) -> Result<(&Slice, &'static Facts)> {
+    pub(crate) fn tpu(&self, place: &str) -> Result<(&Slice, &'static Facts)> {
         match &self.chips {
             Chips::Tpu(slice, facts) => Ok((slice, facts)),
             Chips::Gpu { .. } | Chips::Cpu { .. } => {
@@ -72,7 +87,7 @@ impl Job {
     ///
     /// # Errors
     /// When none is named.
-    pub fn needs_bucket(&self, why: &str) -> Result<&str> {
+    pub(crate) fn needs_bucket(&self, why: &str) -> Result<&str> {
         let missing = || {
             let e = Error::new(ErrorKind::Config, "the run needs a bucket").because(why).at("--bucket");
             e.hint("make one with `gcloud storage buckets create gs://NAME`, then --bucket gs://NAME")
@@ -84,7 +99,7 @@ impl Job {
     ///
     /// # Errors
     /// When none is named.
-    pub fn needs_image(&self) -> Result<&str> {
+    pub(crate) fn needs_image(&self) -> Result<&str> {
         let missing = || {
             let e = Error::new(ErrorKind::Config, "the job needs a container image with the program");
             e.at("--image").hint("docs/guide/cloud.md has the Dockerfile; name the address that you push it to: --image ADDRESS")
@@ -118,12 +133,12 @@ impl Job {
     }
 
     /// What is trained, as a word of the command: a preset, or the TOML file's name.
-    pub fn model(&self) -> &str {
+    pub(crate) fn model(&self) -> &str {
         &self.model
     }
 
     /// The arguments of the program on each machine.
-    pub fn command(&self, model: &str, out: &str) -> Vec<String> {
+    pub(crate) fn command(&self, model: &str, out: &str) -> Vec<String> {
         let device = match &self.chips {
             Chips::Tpu(..) => Some("tpu"),
             Chips::Gpu { .. } => Some("cuda"),
@@ -137,14 +152,14 @@ impl Job {
     }
 
     /// Those that neither the place nor the model gives.
-    pub fn arguments(&self) -> Vec<String> {
+    pub(crate) fn arguments(&self) -> Vec<String> {
         let is_split = self.chips.devices() > 1 && !words::names(&self.args, &["--strategy", "--mesh"]);
         let strategy = is_split.then(|| "--strategy=data_parallel".into());
         strategy.into_iter().chain(self.args.iter().cloned()).collect()
     }
 
     /// What scripts and manifests begin with, as comments. `cost`: what is to be said of it.
-    pub fn heading(&self, what: &str, cost: &str) -> String {
+    pub(crate) fn heading(&self, what: &str, cost: &str) -> String {
         let toml = self.toml.as_ref().map_or_else(String::new, |_| format!(", with {}", self.model));
         let parts = self.chips.parts().map_or_else(String::new, |parts| format!(" ({parts})"));
         let zone = match self.region.zone.as_str() {
@@ -163,34 +178,17 @@ impl Job {
     }
 
     /// The text of the TOML file.
-    pub fn toml(&self) -> Option<&str> {
+    pub(crate) fn toml(&self) -> Option<&str> {
         self.toml.as_deref()
     }
 }
 
 /// What is trained.
-struct Model {
-    name: String,
-    toml: Option<String>,
-    /// Samples in a step, where the configuration says it.
-    batch: Option<usize>,
-}
-
-impl Model {
-    fn of(name: &str) -> Result<Model> {
-        let target = Target::of(name)?;
-        let batch = target.config()?.map(|config| config.fit.batch_size);
-        match target {
-            Target::Preset(preset) => Ok(Model { name: preset.into(), toml: None, batch }),
-            Target::Toml(path) => {
-                let text = std::fs::read_to_string(&path).map_err(|e| Error::io("cannot read", &path, e))?;
-                Ok(Model { name: words::file_name(&path), toml: Some(text), batch })
-            }
-            Target::Model(_) | Target::Folder(_) => {
-                let what = format!("`{name}` is neither a preset nor a TOML file");
-                let hint = "write the run into a TOML file first: systole init PRESET --out run.toml, or `systole train … --print-config`";
-                Err(Error::new(ErrorKind::Config, what).hint(hint))
-            }
-        }
-    }
+pub struct Model {
+    /// A preset, or the name of the TOML file next to the others.
+    pub name: String,
+    /// The text of that file.
+    pub toml: Option<String>,
+    /// Samples in a step, where the configuration sets it.
+    pub batch: Option<usize>,
 }

@@ -1,7 +1,6 @@
 //! Words of the command line: what must hold of them before machines are paid for.
 
 use super::chips::Chips;
-use crate::args::root;
 use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
 
@@ -22,24 +21,16 @@ fn value<'a>(words: &'a [String], option: &str) -> Option<&'a str> {
     words[at].split_once('=').map(|(_, value)| value).or_else(|| words.get(at + 1).map(String::as_str))
 }
 
-/// What follows `--` must be arguments of `systole train`: there it would be told on a machine that costs money.
+/// Rejects arguments that the place gives.
 ///
 /// # Errors
-/// When it is none.
-pub(super) fn check(words: &[String], model: &str) -> Result<()> {
-    if let Some(option) = GIVEN.iter().find(|option| names(words, &[option])) {
-        let e =
-            Error::new(ErrorKind::Config, format!("{option} is given by the place")).at("arguments after --");
-        return Err(e.hint(format!("leave {option} out; --name names the run")));
-    }
-    let line = ["systole", "train", model].into_iter().map(String::from).chain(words.iter().cloned());
-    match root::command().try_get_matches_from(line) {
-        Ok(_) => Ok(()),
-        Err(e) => {
-            let told = e.to_string();
-            let first = told.lines().next().unwrap_or_default().trim_start_matches("error: ").to_string();
-            let e = Error::new(ErrorKind::Config, first).at("arguments after --");
-            Err(e.hint("they are those of `systole train`: systole help train"))
+/// If there is one.
+pub fn check_given(words: &[String]) -> Result<()> {
+    match GIVEN.iter().find(|option| names(words, &[option])) {
+        None => Ok(()),
+        Some(option) => {
+            let e = Error::new(ErrorKind::Config, format!("{option} is given by the place"));
+            Err(e.at("arguments after --").hint(format!("leave {option} out; --name names the run")))
         }
     }
 }
@@ -63,7 +54,7 @@ pub(super) fn check_batch(words: &[String], configured: Option<usize>, chips: &C
 }
 
 /// The name of a file beside the others: keys of Kubernetes take letters, digits and `-_.` alone.
-pub(super) fn file_name(path: &str) -> String {
+pub fn file_name(path: &str) -> String {
     let name =
         Path::new(path).file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect()

@@ -1,6 +1,6 @@
 //! Shell scripts: settings, made here, before a body that is the same for all.
 
-use crate::render::screen::quoted;
+use systole_base::shell_quoted as quoted;
 
 /// A script: a heading of comments, settings, the body.
 pub(super) fn script(heading: &str, settings: &[(&str, String)], body: &str) -> String {

@@ -1,28 +1,27 @@
 //! What processes say, merged: on the terminal those that are to be shown, in the log all of them.
 
-use super::args::Shown;
-use crate::args::clock::now;
-use crate::render::screen::{Screen, note};
+use crate::Output;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use systole_base::clock::now;
 use systole_ir::{Error, Result};
 
 /// Lines that are kept until the folder of the run is there.
 const MOST_WAITING: usize = 10_000;
 
 /// Where lines go.
-pub(super) struct Told<'a> {
-    screen: &'a Screen,
+pub(crate) struct MergedLog<'a> {
+    output: &'a dyn Output,
     shown: Option<Vec<u32>>,
     log: Mutex<Log>,
 }
 
 /// A process's number, and what stands before its lines.
-pub(super) struct Label {
-    pub(super) index: u32,
-    pub(super) text: String,
+pub(crate) struct Label {
+    pub(crate) index: u32,
+    pub(crate) text: String,
 }
 
 #[derive(Default)]
@@ -33,17 +32,17 @@ struct Log {
     waiting: Vec<String>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> MergedLog<'a> {
     /// `log`: where all is written; `folder`: else there, with this name, once it is there.
     ///
     /// # Errors
     /// When the log cannot be written.
-    pub(super) fn new(
-        screen: &'a Screen,
-        shown: Option<&Shown>,
+    pub(crate) fn new(
+        output: &'a dyn Output,
+        shown: Option<&[u32]>,
         log: Option<&Path>,
         in_folder: Option<PathBuf>,
-    ) -> Result<Told<'a>> {
+    ) -> Result<MergedLog<'a>> {
         let log = match log {
             Some(path) => {
                 let hint = "choose another file with --log";
@@ -52,35 +51,35 @@ impl<'a> Told<'a> {
             }
             None => Log { path: in_folder, ..Log::default() },
         };
-        Ok(Told { screen, shown: shown.map(|shown| shown.0.clone()), log: Mutex::new(log) })
+        Ok(MergedLog { output, shown: shown.map(<[u32]>::to_vec), log: Mutex::new(log) })
     }
 
     /// A line of the launch itself.
-    pub(super) fn launch(&self, text: &str) {
+    pub(crate) fn launch(&self, text: &str) {
         let line = format!("[launch] {text}");
         self.write(&line);
-        note(&line);
+        self.output.note(&line);
     }
 
     /// One that `--quiet` leaves to the log.
-    pub(super) fn detail(&self, text: &str) {
-        match self.screen.quiet {
+    pub(crate) fn detail(&self, text: &str) {
+        match self.output.is_quiet() {
             true => self.write(&format!("[launch] {text}")),
             false => self.launch(text),
         }
     }
 
     /// A line that a process wrote to its standard output.
-    pub(super) fn result(&self, label: &Label, line: &str) {
+    pub(crate) fn result(&self, label: &Label, line: &str) {
         let line = format!("[{}] {line}", label.text);
         self.write(&line);
         if self.shows(label) {
-            self.screen.line(line);
+            self.output.line(&line);
         }
     }
 
     /// All that a process writes to its standard error.
-    pub(super) fn errors(&self, label: &Label, stream: Option<impl Read>, mut each: impl FnMut(&str)) {
+    pub(crate) fn errors(&self, label: &Label, stream: Option<impl Read>, mut each: impl FnMut(&str)) {
         let mut is_error = false;
         lines(stream, |text| {
             each(text);
@@ -89,13 +88,13 @@ impl<'a> Told<'a> {
             let line = format!("[{}] {text}", label.text);
             self.write(&line);
             if self.shows(label) || is_error {
-                note(&line);
+                self.output.note(&line);
             }
         });
     }
 
     /// Where the log is, if there is one by now.
-    pub(super) fn log_file(&self) -> Option<PathBuf> {
+    pub(crate) fn log_file(&self) -> Option<PathBuf> {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.path.clone().filter(|_| log.file.is_some())
     }
@@ -105,12 +104,12 @@ impl<'a> Told<'a> {
     }
 
     /// Into the log, alone: the object that a process hands over, too.
-    pub(super) fn write(&self, line: &str) {
+    pub(crate) fn write(&self, line: &str) {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(e) = log.write(line) {
             let path = log.path.take().unwrap_or_default();
             *log = Log::default();
-            note(&format!("[launch] the log ends here: cannot write {}: {e}", path.display()));
+            self.output.note(&format!("[launch] the log ends here: cannot write {}: {e}", path.display()));
         }
     }
 }
@@ -141,7 +140,7 @@ fn opened(path: &Path) -> std::io::Result<File> {
 }
 
 /// Hands each line on as it comes.
-pub(super) fn lines(stream: Option<impl Read>, mut each: impl FnMut(&str)) {
+pub(crate) fn lines(stream: Option<impl Read>, mut each: impl FnMut(&str)) {
     let Some(stream) = stream else { return };
     let mut reader = BufReader::new(stream);
     let mut bytes = Vec::new();

@@ -1,7 +1,7 @@
 //! Regions and zones: where the chips are, as far as is known.
 
-use super::args::CloudArgs;
 use super::chips::Chips;
+use crate::Options;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::suggestion;
 use systole_plan::{Tables, regions};
@@ -18,7 +18,7 @@ impl Region {
     ///
     /// # Errors
     /// When the region does not have the chips, as far as is known, or the zone is not in it.
-    pub fn of(args: &CloudArgs, chips: &Chips, tables: &Tables) -> Result<Region> {
+    pub fn of(args: &Options, chips: &Chips, tables: &Tables) -> Result<Region> {
         let priced = regions(tables, chips.kind());
         match chips {
             Chips::Tpu(slice, facts) => of_tpu(args, chips, facts.zones_of(slice.chips), &priced),
@@ -28,7 +28,7 @@ impl Region {
 }
 
 /// Clouds with GPUs are many: a region is one that a price is known for.
-fn of_gpu(args: &CloudArgs, chips: &Chips, priced: &[&str]) -> Result<Region> {
+fn of_gpu(args: &Options, chips: &Chips, priced: &[&str]) -> Result<Region> {
     let region = match &args.region {
         Some(region) if !priced.contains(&region.as_str()) => {
             let e =
@@ -45,7 +45,7 @@ fn of_gpu(args: &CloudArgs, chips: &Chips, priced: &[&str]) -> Result<Region> {
     Ok(Region { region, zone: String::new() })
 }
 
-fn of_tpu(args: &CloudArgs, chips: &Chips, zones: &[&str], priced: &[&str]) -> Result<Region> {
+fn of_tpu(args: &Options, chips: &Chips, zones: &[&str], priced: &[&str]) -> Result<Region> {
     if let Some(zone) = &args.zone {
         let region = region_of(zone);
         if region.is_empty() || args.region.as_deref().is_some_and(|asked| asked != region) {

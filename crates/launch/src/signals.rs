@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Signals that are forwarded, by the names that an agent is told them by.
-pub(super) const FORWARDED: [(i32, &str); 2] = [(SIGINT, "INT"), (SIGTERM, "TERM")];
+pub(crate) const FORWARDED: [(i32, &str); 2] = [(SIGINT, "INT"), (SIGTERM, "TERM")];
 
 /// Signals to this process that are to be forwarded.
-pub(super) struct Signals([(i32, Arc<AtomicBool>); 2]);
+pub(crate) struct Signals([(i32, Arc<AtomicBool>); 2]);
 
 impl Signals {
-    pub(super) fn install() -> Result<Signals> {
+    pub(crate) fn install() -> Result<Signals> {
         let signals = FORWARDED.map(|(signal, _)| (signal, Arc::default()));
         for (signal, flag) in &signals {
             flag::register(*signal, Arc::clone(flag))
@@ -24,13 +24,13 @@ impl Signals {
     }
 
     /// The one that has come.
-    pub(super) fn take(&self) -> Option<i32> {
+    pub(crate) fn take(&self) -> Option<i32> {
         self.0.iter().find(|(_, flag)| flag.swap(false, Ordering::SeqCst)).map(|(signal, _)| *signal)
     }
 }
 
 /// Sends a signal to a process that has not been waited for.
-pub(super) fn send(child: &Child, signal: i32) {
+pub(crate) fn send(child: &Child, signal: i32) {
     #[cfg(unix)]
     {
         use rustix::process::{Pid, Signal, kill_process};
@@ -43,7 +43,7 @@ pub(super) fn send(child: &Child, signal: i32) {
 }
 
 /// The signal that ended a process.
-pub(super) fn killed(status: ExitStatus) -> Option<i32> {
+pub(crate) fn killed(status: ExitStatus) -> Option<i32> {
     #[cfg(unix)]
     return std::os::unix::process::ExitStatusExt::signal(&status);
     #[cfg(not(unix))]
@@ -51,7 +51,7 @@ pub(super) fn killed(status: ExitStatus) -> Option<i32> {
 }
 
 /// A terminal's Ctrl-C is for this process, which forwards it once.
-pub(super) fn apart(command: &mut std::process::Command) {
+pub(crate) fn apart(command: &mut std::process::Command) {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, 0);
     #[cfg(not(unix))]

@@ -11,7 +11,7 @@ const POLL: Duration = Duration::from_millis(20);
 const NOTICE: Duration = Duration::from_secs(2);
 
 /// How all of them ended.
-pub(super) enum Ended {
+pub(crate) enum Ended {
     /// By themselves, with this code.
     With(u8),
     /// One was lost: its machine, and how.
@@ -19,7 +19,7 @@ pub(super) enum Ended {
 }
 
 /// What happened until all had ended.
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// The signal that was forwarded.
     asked: Option<i32>,
     /// The first that was lost; the others may have been killed from here.
@@ -28,7 +28,7 @@ pub(super) struct Seen {
 
 /// Waits until all have ended: where one is killed the others are, too, once they had time to say so. `forwards`: whether signals to
 /// this process are sent on.
-pub(super) fn watch(processes: &mut [Process], signals: &Signals, forwards: bool) -> Result<Seen> {
+pub(crate) fn watch(processes: &mut [Process], signals: &Signals, forwards: bool) -> Result<Seen> {
     let mut seen = Seen { asked: None, lost: None };
     let mut ends: Option<Instant> = None;
     loop {
@@ -68,7 +68,7 @@ impl Seen {
     ///
     /// # Errors
     /// When a machine has no such program.
-    pub(super) fn judged(self, processes: &[Process], partner: bool) -> Result<Ended> {
+    pub(crate) fn judged(self, processes: &[Process], partner: bool) -> Result<Ended> {
         processes.iter().try_for_each(Process::check_program)?;
         let codes = processes.iter().filter_map(|process| match process.end() {
             Some(End::Code(code)) => Some(code),

@@ -10,12 +10,12 @@ fn seconds() -> u64 {
 }
 
 /// Today as `YYYY-MM-DD`.
-pub(crate) fn today() -> String {
+pub fn today() -> String {
     date(seconds())
 }
 
 /// Now as `YYYY-MM-DD HH:MM:SS`.
-pub(crate) fn now() -> String {
+pub fn now() -> String {
     let all = seconds();
     let of_day = all % DAY;
     format!("{} {:02}:{:02}:{:02}", date(all), of_day / 3600, of_day / 60 % 60, of_day % 60)

@@ -1,14 +1,15 @@
 //! The places: what each is, which options it has no use for, and what makes its files. A new place is a file and a row here.
 
-use super::args::CloudArgs;
 use super::file::File;
 use super::job::Job;
 use super::{gke, notebook, ray, slurm, tpu_vm, vertex};
+use crate::Options;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::suggestion;
 
 /// A place with TPUs or GPUs.
-pub(super) struct Place {
+pub struct Place {
+    /// Name on the command line.
     pub name: &'static str,
     /// What it is, in a few words.
     pub about: &'static str,
@@ -123,7 +124,7 @@ impl Place {
     ///
     /// # Errors
     /// When there is one.
-    pub fn check(&self, args: &CloudArgs) -> Result<()> {
+    pub fn check(&self, args: &Options) -> Result<()> {
         let given = |option: &str| match option {
             "--spot" => args.spot,
             "--region" => args.region.is_some(),

@@ -3,8 +3,8 @@
 use super::chips::Chips;
 use super::file::File;
 use super::job::Job;
-use crate::render::screen::quoted;
 use serde_json::{Value, json};
+use systole_base::shell_quoted as quoted;
 use systole_ir::{Error, ErrorKind, Result};
 
 /// A place of notebooks.

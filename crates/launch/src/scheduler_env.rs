@@ -7,24 +7,24 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_pjrt::TpuClusterResolver;
 
 /// Where process 0 listens, if nothing says it: JAX's port.
-pub(super) const PORT: u16 = 8476;
+pub(crate) const PORT: u16 = 8476;
 /// The ports of jobs of SLURM: the last of all, one of them by the job's number, as JAX has it.
 const JOB_PORTS: u32 = 4096;
 
 /// One of a run's processes.
 #[derive(Debug, PartialEq)]
-pub(super) struct Part {
-    pub(super) index: u32,
-    pub(super) count: u32,
+pub(crate) struct Part {
+    pub(crate) index: u32,
+    pub(crate) count: u32,
     /// Where process 0 listens, `HOST:PORT`.
-    pub(super) address: String,
+    pub(crate) address: String,
 }
 
 /// The part of this process; `None` where a launch starts all of them. `tpu`: the name of the TPU that it shall be.
 ///
 /// # Errors
 /// When the surroundings are others, or do not say enough.
-pub(super) fn part(config: &LaunchConfig, tpu: &str) -> Result<Option<Part>> {
+pub(crate) fn part(config: &LaunchConfig, tpu: &str) -> Result<Option<Part>> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let part = match config.place {
         LaunchPlace::ThisMachine | LaunchPlace::Hosts => return Ok(None),
@@ -41,7 +41,7 @@ pub(super) fn part(config: &LaunchConfig, tpu: &str) -> Result<Option<Part>> {
 }
 
 /// What a variable is set to.
-pub(super) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn of_slurm(config: &LaunchConfig, variable: Variables<'_>) -> Result<Part> {
     let wrong = |what: &str| {
