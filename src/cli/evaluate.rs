@@ -21,7 +21,7 @@ use serde_json::{Map, json};
 use std::path::Path;
 use std::time::Instant;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
-use systole_nn::biggan::BigGan;
+use systole_nn::applications::biggan::BigGan;
 use systole_nn::loss::Loss;
 use systole_nn::{Logs, Model};
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_ir::knobs;
-use systole_nn::biggan::SampleGrid;
+use systole_nn::applications::biggan::SampleGrid;
 use systole_nn::{BestEpoch, History, Logs, Model, RunPlace, Validation};
 use systole_runtime::backend;
 

@@ -5,7 +5,7 @@ use super::file::File;
 use super::job::Job;
 use super::{gke, notebook, ray, slurm, tpu_vm, vertex};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::suggestion;
+use systole_nn::did_you_mean::suggestion;
 
 /// A place with TPUs or GPUs.
 pub(super) struct Place {

@@ -9,7 +9,7 @@ use serde_json::json;
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
 use systole_data::disk::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::suggestion;
+use systole_nn::did_you_mean::suggestion;
 
 /// Starts after deaths that are proposed.
 const RESTARTS: u32 = 3;
