@@ -5,7 +5,7 @@ use super::job::Job;
 use super::{gke, notebook, ray, slurm, tpu_vm, vertex};
 use crate::Options;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::suggestion;
+use systole_nn::did_you_mean::suggestion;
 
 /// A place with TPUs or GPUs.
 pub struct Place {

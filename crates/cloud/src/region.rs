@@ -3,7 +3,7 @@
 use super::chips::Chips;
 use crate::Options;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::suggestion;
+use systole_nn::did_you_mean::suggestion;
 use systole_plan::{Tables, regions};
 
 /// Where a run is: both are empty where nobody asks.

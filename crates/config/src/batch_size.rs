@@ -7,7 +7,7 @@ use std::sync::Arc;
 use systole_dist::Strategy;
 use systole_ir::knobs;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::{BatchSizeFinder, Compile, Model, needed_by_step, told_bytes};
+use systole_nn::{BatchSizeFinder, Compile, Model, format_bytes, needed_by_step};
 use systole_runtime::{Backend, Executable, backend};
 
 /// What stands for `auto` until the batch is chosen.
@@ -46,14 +46,14 @@ impl Config {
         let (unit, memory) = (plan.devices, plan.memory as u64);
         let found = BatchSizeFinder::default().search(unit, memory, |batch| plan.needs(batch)).map_err(at)?;
         let (batch, needed) = (found.batch_size, found.needed as f64);
-        let memory = told_bytes(plan.memory as f64);
+        let memory = format_bytes(plan.memory as f64);
         self.fit.batch_size = batch;
         let why =
             if found.is_most { "larger ones are not chosen" } else { "twice as many samples would not fit" };
         let (by, whose) = (plan.by(), plan.whose);
         self.fit.batch_reason = Some(format!(
             "Batch: {batch} samples, by {by}: a step needs {} of the {memory} that {whose}; {why}",
-            told_bytes(needed)
+            format_bytes(needed)
         ));
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::elsewhere;
 use systole_ir::{Error, ErrorKind};
-use systole_nn::{in_plain_words, suggestion};
+use systole_nn::did_you_mean::{plain_serde_error, suggestion};
 use toml::de::{DeTable, DeValue};
 
 /// A key (`layers.0.filters`) and what is wrong with it.
@@ -55,7 +55,7 @@ pub(super) fn from_serde(message: &str) -> Error {
             unknown("there is no", name, known)
         }
         _ => {
-            let (what, hint) = in_plain_words(message);
+            let (what, hint) = plain_serde_error(message);
             let error = Error::new(ErrorKind::Config, what);
             match hint {
                 Some(hint) => error.hint(hint),

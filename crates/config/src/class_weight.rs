@@ -5,7 +5,8 @@ use super::blame::Wrong;
 use std::collections::BTreeMap;
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::{LABEL_FIELDS, suggestion};
+use systole_nn::LABEL_FIELDS;
+use systole_nn::did_you_mean::suggestion;
 use toml::Value;
 
 const PATH: &str = "fit.class_weight";

@@ -1,7 +1,7 @@
 //! What to try for a key that its table does not have: what another system calls so, the table where it stands, or the
 //! argument that does what it was to do.
 
-use systole_nn::{similar, suggestion, synonym};
+use systole_nn::did_you_mean::{similar, suggestion, synonym};
 
 /// The tables and what may be set there without naming an optimizer's or a layer's class. The first is the whole.
 const TABLES: [(&str, &[&str]); 6] = [

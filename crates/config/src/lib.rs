@@ -45,7 +45,7 @@ use systole_data::Tuning;
 use systole_datasets::{RecordOptions, Tokenizer};
 use systole_dist::Strategy;
 use systole_ir::{DType, Error, ErrorKind, Result, knobs};
-use systole_nn::biggan::BigGan;
+use systole_nn::applications::biggan::BigGan;
 use systole_nn::callback::{Callback, Place, class_of};
 use systole_nn::{Compile, Limit, Precision, ValCheckInterval, max_time, optimizer};
 use systole_runtime::backend;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use systole_config::{LaunchConfig, LaunchPlace};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::suggestion;
+use systole_nn::did_you_mean::suggestion;
 
 /// More processes than this are a mistake.
 const MOST: u32 = 1024;

@@ -109,5 +109,5 @@ pub(crate) fn check_device(common: &Common) -> Result<()> {
     }
     let told: Vec<&str> = ["auto"].into_iter().chain(known.into_iter().filter(|n| *n != "null")).collect();
     let e = Error::new(ErrorKind::Config, format!("there is no device `{name}`"));
-    Err(e.at(format!("--device {device}")).hint(systole_nn::suggestion(name, &told)))
+    Err(e.at(format!("--device {device}")).hint(systole_nn::did_you_mean::suggestion(name, &told)))
 }

@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 use std::error::Error as _;
 use systole_config::home_of;
-use systole_nn::{similar, synonym};
+use systole_nn::did_you_mean::{similar, synonym};
 
 /// Commands and options, and what other programs call them, beside what holds for keys and layers too.
 const SYNONYMS: [(&str, &str); 41] = [

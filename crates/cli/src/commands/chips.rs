@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::suggestion;
+use systole_nn::did_you_mean::suggestion;
 use systole_plan::{Chip, Compared, Price};
 
 #[derive(Args)]

@@ -9,8 +9,9 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::Model;
 use systole_nn::callback::grows;
-use systole_nn::{Model, suggestion};
+use systole_nn::did_you_mean::suggestion;
 
 /// Columns of a curve.
 const COLUMNS: usize = 24;

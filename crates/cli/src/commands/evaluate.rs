@@ -20,7 +20,7 @@ use std::path::Path;
 use std::time::Instant;
 use systole_config::{Config, Data, Draft, fraction};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
-use systole_nn::biggan::BigGan;
+use systole_nn::applications::biggan::BigGan;
 use systole_nn::loss::Loss;
 use systole_nn::{Logs, Model};
 use systole_progress::progress::called;

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use systole_config::{Config, Draft, PRESETS};
 use systole_data::input::{absolute, entries, is_file, is_remote};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::{Model, similar, suggestion};
+use systole_nn::Model;
+use systole_nn::did_you_mean::{similar, suggestion};
 
 /// A name on the command line, told apart.
 pub(crate) enum Target {

@@ -11,7 +11,7 @@ use std::time::Instant;
 use systole_config::{CompileSection, Config};
 use systole_datasets::TrainingData;
 use systole_ir::knobs;
-use systole_nn::biggan::SampleGrid;
+use systole_nn::applications::biggan::SampleGrid;
 use systole_nn::{BestEpoch, History, Logs, Model, RunPlace, Validation};
 use systole_progress::progress::called;
 use systole_runtime::backend;

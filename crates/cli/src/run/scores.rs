@@ -12,7 +12,7 @@ use systole_data::Dataset;
 use systole_datasets::TrainingData;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::Model;
-use systole_nn::biggan::{BigGan, FeatureNetwork, Features, frechet_distance, inception_score};
+use systole_nn::applications::biggan::{BigGan, FeatureNetwork, Features, frechet_distance, inception_score};
 
 /// Pictures of each kind, unless said otherwise.
 const PICTURES: usize = 10_000;

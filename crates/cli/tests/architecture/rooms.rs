@@ -232,14 +232,12 @@ fn read_module(src: &Path, path: &Path, module: Module, files: &mut BTreeMap<Mod
     let is_root = matches!(path.file_name().and_then(|n| n.to_str()), Some("lib.rs" | "main.rs" | "mod.rs"));
     let folder =
         if is_root { path.parent().expect("a folder").to_path_buf() } else { path.with_extension("") };
-    for line in code.split([';', '}', '{']) {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let Some(at) = words.iter().position(|w| *w == "mod") else { continue };
-        let Some(name) = words.get(at + 1) else { continue };
-        for file in [folder.join(format!("{name}.rs")), folder.join(name).join("mod.rs")] {
-            if src.join(&file).exists() && at + 2 == words.len() {
+    for inner in declared(&code) {
+        let at: PathBuf = inner.iter().collect();
+        for file in [folder.join(&at).with_extension("rs"), folder.join(&at).join("mod.rs")] {
+            if src.join(&file).exists() {
                 let mut child: Module = if module == ["main"] { vec![] } else { module.clone() };
-                child.push(name.to_string());
+                child.extend(inner.iter().cloned());
                 read_module(src, &file, child, files);
             }
         }
@@ -250,6 +248,25 @@ fn read_module(src: &Path, path: &Path, module: Module, files: &mut BTreeMap<Mod
     let place =
         if !is_root && src.join(&folder).is_dir() { folder.join("mod.rs") } else { path.to_path_buf() };
     files.entry(module).or_insert(File { path: place, code, exports });
+}
+
+/// The modules that a file declares, those inside of `mod folder { … }` too.
+fn declared(code: &str) -> Vec<Module> {
+    let (mut found, mut around) = (Vec::new(), Vec::new());
+    for line in code.split_inclusive([';', '}', '{']) {
+        let words: Vec<&str> = line[..line.len() - 1].split_whitespace().collect();
+        let name = match words[..] {
+            [.., "mod", name] => Some(name.to_string()),
+            _ => None,
+        };
+        match (line.chars().next_back(), name) {
+            (Some('{'), name) => around.push(name),
+            (Some('}'), _) => drop(around.pop()),
+            (_, Some(name)) => found.push(around.iter().flatten().cloned().chain([name]).collect()),
+            _ => {}
+        }
+    }
+    found
 }
 
 /// What a file re-exports, as paths from the crate's root.
@@ -497,4 +514,6 @@ fn circles_are_found_where_there_are_some() {
         "let a = \"crate::x\"; // crate::y\n#[cfg(test)]\nmod t { use crate::z; }\nfn f<'a>() { '{' }",
     ));
     assert!(paths(&code).is_empty() && code.contains("fn f<'a>()"), "{code}");
+    let nested = declared("mod a; table! { mod b { X in mod c; } } pub mod d;");
+    assert_eq!(nested, [vec!["a"], vec!["b", "c"], vec!["d"]]);
 }

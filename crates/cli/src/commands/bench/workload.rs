@@ -4,7 +4,8 @@ use crate::models::target::{is_path, missing};
 use std::path::Path;
 use systole_config::{Draft, PRESETS};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::{Precision, suggestion};
+use systole_nn::Precision;
+use systole_nn::did_you_mean::suggestion;
 
 /// One measurement.
 #[derive(Clone, Debug, PartialEq)]

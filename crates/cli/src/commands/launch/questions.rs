@@ -9,7 +9,7 @@ use systole_config::{LaunchConfig, LaunchPlace};
 use systole_data::disk::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_launch::check_hosts;
-use systole_nn::suggestion;
+use systole_nn::did_you_mean::suggestion;
 
 /// Starts after deaths that are proposed.
 const RESTARTS: u32 = 3;

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 use systole_config::{Config, Draft, PRESETS};
 use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType};
-use systole_nn::{Model, Precision, counted, suggestion};
+use systole_nn::did_you_mean::suggestion;
+use systole_nn::{Model, Precision, counted};
 use systole_plan::{Estimate, Machine, Work, duration};
 use systole_runtime::Roles;
 

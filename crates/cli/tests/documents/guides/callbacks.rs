@@ -5,8 +5,8 @@ use super::table::{code, table};
 
 #[test]
 fn the_training_guide_lists_the_arguments_of_compile_and_fit() {
-    let fit = arguments(&Source::read("crates/nn/src/fit.rs"), "Fit");
-    let compile = arguments(&Source::read("crates/nn/src/compile.rs"), "Compile");
+    let fit = arguments(&Source::read("crates/nn/src/train/fit.rs"), "Fit");
+    let compile = arguments(&Source::read("crates/nn/src/model/compile.rs"), "Compile");
     super::same_parts("training-loops", &[("compile", compile), ("fit", fit)]);
 }
 
@@ -18,7 +18,10 @@ fn the_callbacks_guide_lists_every_callback_with_its_settings() {
     let rows =
         callbacks.clone().map(|(source, name)| [code(name), made(source, name), described(source, name)]);
     let all = table(["callback", "made by", "what it does"], rows);
-    let files = [("KeepBest", "crates/nn/src/best.rs"), ("BackupAndRestore", "crates/nn/src/backup.rs")];
+    let files = [
+        ("KeepBest", "crates/nn/src/checkpoint/best.rs"),
+        ("BackupAndRestore", "crates/nn/src/checkpoint/backup.rs"),
+    ];
     callbacks.for_each(|(source, name)| settings.extend(settings_of(source, name)));
     let source = &Source::read("crates/nn/src/callback/common.rs");
     let mut kept = Vec::new();

@@ -11,8 +11,8 @@ use systole::config::{
     PruningSection, QuantizeSection, StrategySection, augmentations,
 };
 use systole::datasets::RecordOptions;
+use systole_nn::applications::biggan::BigGan;
 use systole_nn::applications::{APPLICATIONS, TABLE};
-use systole_nn::biggan::BigGan;
 use systole_nn::callback::{CALLBACK_NAMES, defaults_of};
 use systole_nn::layers::{BuiltIn, LAYER_NAMES};
 use systole_nn::loss::{self, Loss};
@@ -31,7 +31,7 @@ fn the_configuration_guide_lists_every_key() {
     let pruning = Source::read("crates/config/src/pruning.rs");
     let lr_find = Source::read("crates/config/src/lr_find.rs");
     let quantize = Source::read("crates/config/src/quantize.rs");
-    let biggan = Source::read("crates/nn/src/biggan/options.rs");
+    let biggan = Source::read("crates/nn/src/applications/biggan/options.rs");
     let records = Source::read("crates/datasets/src/record_options.rs");
     let columns = Source::read("crates/datasets/src/columns.rs");
     let whole = "[data]\ndataset = \"glyphs\"\n[optimizer]\n[compile]\nloss = \"?\"\n[fit]\nepochs = 1\nbatch_size = 1";
@@ -254,7 +254,7 @@ fn callbacks() -> String {
 }
 
 fn schedules() -> String {
-    let source = Source::read("crates/nn/src/schedule.rs");
+    let source = Source::read("crates/nn/src/optimizer/schedule.rs");
     let unknown =
         serde_json::from_value::<Schedule>(json!({"class_name": "?"})).expect_err("no such schedule");
     let rows =
@@ -318,7 +318,7 @@ where
 
 /// The names of activations, each with its description.
 pub fn activation_names() -> Vec<(String, Item)> {
-    let items = Source::read("crates/nn/src/activation.rs").items(&["pub enum Activation {"]);
+    let items = Source::read("crates/nn/src/layer/activation.rs").items(&["pub enum Activation {"]);
     let unknown = serde_json::from_value::<Activation>(json!("?")).expect_err("no such activation");
     let find = |name: String| {
         let item = items.iter().find(|i| snake(&i.name) == name);
@@ -344,7 +344,7 @@ fn in_words(config: Option<&Value>) -> String {
 
 /// The classes of initializers that have a name, with their descriptions.
 pub fn initializer_names() -> Vec<(String, Item)> {
-    let items = Source::read("crates/nn/src/initializer.rs").items(&["pub enum Initializer {"]);
+    let items = Source::read("crates/nn/src/layer/initializer.rs").items(&["pub enum Initializer {"]);
     let unknown =
         serde_json::from_value::<Initializer>(json!({"class_name": "?"})).expect_err("no such initializer");
     let classes =

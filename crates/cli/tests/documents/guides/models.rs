@@ -157,7 +157,7 @@ fn optimizers() -> String {
 }
 
 fn schedules() -> String {
-    let items = Source::read("crates/nn/src/schedule.rs").items(&["pub enum Schedule {"]);
+    let items = Source::read("crates/nn/src/optimizer/schedule.rs").items(&["pub enum Schedule {"]);
     let unknown =
         serde_json::from_value::<Schedule>(json!({"class_name": "?"})).expect_err("no such schedule");
     let rows = listed(&unknown.to_string()).into_iter().map(|class| {

@@ -28,13 +28,17 @@ impl Source {
         Source { file: file.into(), lines }
     }
 
-    /// All files of a folder.
+    /// All files of a folder and of those in it.
     pub fn folder(dir: &str) -> Vec<Source> {
         let entries = fs::read_dir(Path::new(crate::ROOT).join(dir)).expect("a folder");
         let names = entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into_owned());
-        let mut names: Vec<String> = names.filter(|n| n.ends_with(".rs")).collect();
+        let mut names: Vec<String> = names.collect();
         names.sort();
-        names.iter().map(|n| Source::read(&format!("{dir}/{n}"))).collect()
+        let inside = |name: &String| match name.ends_with(".rs") {
+            true => vec![Source::read(&format!("{dir}/{name}"))],
+            false => Source::folder(&format!("{dir}/{name}")),
+        };
+        names.iter().flat_map(inside).collect()
     }
 
     /// The first line that begins with `head`, indentation left out.
