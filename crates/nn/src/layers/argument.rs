@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use std::fmt;
 use std::str::FromStr;
-use systole_ir::{Error, Result};
+use systole_ir::{Error, Result, bug};
 
 /// Height and width: `3` stands for `(3, 3)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -398,5 +398,5 @@ pub(super) fn one_line(e: &Error) -> String {
 /// A layer's arguments for model files.
 pub(super) fn config_of(layer: &impl Serialize) -> Value {
     // Only a map with keys that are not text fails, which no layer has.
-    serde_json::to_value(layer).unwrap_or(Value::Null)
+    serde_json::to_value(layer).unwrap_or_else(|e| bug!("arguments do not serialise: {e}"))
 }
