@@ -1,8 +1,8 @@
 //! BERT, an encoder of text: post-norm transformer blocks in which each place sees all others.
 
 use super::common::*;
-use crate::architecture::{Architecture, Symbol, any_input};
 use crate::layers::*;
+use crate::model::architecture::{Architecture, Symbol, any_input};
 use crate::{Activation, Initializer};
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};

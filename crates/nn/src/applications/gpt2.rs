@@ -1,8 +1,8 @@
 //! GPT-2, a language model of pre-norm transformer blocks, as KerasHub has it.
 
 use super::common::*;
-use crate::architecture::{Architecture, any_input};
 use crate::layers::*;
+use crate::model::architecture::{Architecture, any_input};
 use crate::{Activation, Initializer};
 use serde::{Deserialize, Serialize};
 use systole_ir::Result;

@@ -1,9 +1,9 @@
 //! What callbacks are: the hooks of `fit`, what they see, and what backups keep of them.
 
-use crate::batch::Batch;
-use crate::history::Logs;
+use crate::callback::progress::{ProgressEvent, report};
 use crate::model::Model;
-use crate::progress::{ProgressEvent, report};
+use crate::model::batch::Batch;
+use crate::model::history::Logs;
 use serde_json::Value;
 use std::time::Duration;
 use systole_ir::{Error, ErrorKind, Literal, Result};

@@ -2,7 +2,7 @@
 
 use super::common::{Callback, FitCx};
 use super::configured::Configured;
-use crate::history::Logs;
+use crate::model::history::Logs;
 use crate::optimizer::Optimizer;
 use serde::{Deserialize, Serialize};
 use systole_ir::Result;

@@ -6,6 +6,8 @@ mod configured;
 mod kept;
 mod lambda_callback;
 mod learning_rate_scheduler;
+pub(crate) mod limits;
+pub mod progress;
 mod read;
 mod save_last;
 mod template;

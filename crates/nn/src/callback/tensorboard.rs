@@ -5,7 +5,7 @@
 
 use super::common::{Callback, CallbackState, Delay, FitCx};
 use super::configured::{Checked, Configured, Place, checked};
-use crate::architecture::{Architecture, InputSpec, LayerNode, NodeInput};
+use crate::model::architecture::{Architecture, InputSpec, LayerNode, NodeInput};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 use std::collections::BTreeMap;

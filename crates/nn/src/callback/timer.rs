@@ -2,7 +2,7 @@
 
 use super::common::{Callback, CallbackState, FitCx, duration};
 use super::configured::{Checked, Configured, checked};
-use crate::limits::time;
+use crate::callback::limits::time;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Types of layer arguments that accept several spellings: `3` or `(3, 3)`, `"relu"` or a value.
 
-use crate::activation::Activation;
-use crate::initializer::Initializer;
-use crate::nearest::unknown;
+use crate::did_you_mean::unknown;
+use crate::layer::activation::Activation;
+use crate::layer::initializer::Initializer;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;

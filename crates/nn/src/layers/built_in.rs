@@ -1,9 +1,9 @@
 //! What built-in layers have in common: arguments by name, checks of inputs, casts, and the words of their errors.
 
 pub(super) use super::argument::{self, Axes, Each, Padding, Pair, Sizes, config_of};
-pub(super) use crate::initializer::Initializer;
+use crate::did_you_mean::{unknown_argument, with_reason};
+pub(super) use crate::layer::initializer::Initializer;
 pub(super) use crate::layer::{Cx, Layer};
-use crate::nearest::{unknown_argument, with_reason};
 use serde::Serializer;
 use serde::de::DeserializeOwned;
 use serde::ser::SerializeStruct;

@@ -1,8 +1,8 @@
 //! Weights and outputs with penalties, weights with constraints: what layers do with their regularizers.
 
 use super::built_in::*;
-use crate::constraint::Constraint;
-use crate::regularizer::Regularizer;
+use crate::layer::constraint::Constraint;
+use crate::layer::regularizer::Regularizer;
 
 /// A weight with what is added to the loss for it, and where each step of the optimizer is brought back to.
 pub(super) fn ruled_weight(

@@ -5,8 +5,8 @@
 
 use super::built_in::*;
 use super::masks;
-use crate::adapter::{Adapters, is_adapter, takes_adapters};
-use crate::quantizer::Quantizer;
+use crate::layer::adapter::{Adapters, is_adapter, takes_adapters};
+use crate::layer::quantizer::Quantizer;
 use crate::setters::setters;
 use serde_json::json;
 use std::panic::Location;

@@ -7,7 +7,7 @@ mod formulas;
 mod sequences;
 
 pub use crate::custom::{CustomLoss, UserLoss};
-use crate::nearest::unknown;
+use crate::did_you_mean::unknown;
 pub use constructors::*;
 use formulas::{binary_from_logits, binary_from_probabilities, clipped, smoothed, sparse_crossentropy};
 use serde::{Deserialize, Deserializer, Serialize};

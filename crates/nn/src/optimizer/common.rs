@@ -2,8 +2,8 @@
 
 use super::rule::OptimizerKind;
 use super::swa::Swa;
-use crate::nearest::with_reason;
-use crate::schedule::Schedule;
+use crate::did_you_mean::with_reason;
+use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -9,6 +9,7 @@ mod groups;
 mod loss_scale;
 mod read;
 mod rule;
+pub mod schedule;
 mod swa;
 mod update;
 mod values;

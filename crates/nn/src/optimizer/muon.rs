@@ -3,7 +3,7 @@
 use super::adam::Adam;
 use super::common::Optimizer;
 use super::rule::{Coefficient, OptimizerKind, Rule, Slots};
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
 

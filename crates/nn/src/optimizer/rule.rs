@@ -1,6 +1,6 @@
 //! [`Rule`]: what is an optimizer's own, by which a gradient becomes a change.
 
-use crate::nearest::{unknown_argument, with_reason};
+use crate::did_you_mean::{unknown_argument, with_reason};
 use serde::de::DeserializeOwned;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};

@@ -1,7 +1,7 @@
 //! What changes from step to step without compiling anew: learning rates, momentum, how much a mean takes up.
 
 use super::common::Optimizer;
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType, bug};
 
 /// A value that follows a schedule: its name, and what it is at a step.

@@ -3,8 +3,9 @@
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, TensorType};
+use systole_nn::did_you_mean::nearest;
 use systole_nn::layers::{BuiltIn, LAYER_NAMES, LayerSpec};
-use systole_nn::{Architecture, Symbol, nearest};
+use systole_nn::{Architecture, Symbol};
 
 /// Layers of a model, at most: a slipped digit would take all memory before anything could be said.
 const MOST: usize = 3000;
