@@ -3,7 +3,7 @@
 use super::rms_normalization::unit;
 use crate::layer::WeightSpec;
 use crate::layers::built_in::*;
-use crate::layers::conv::conv2d::conv2d;
+use crate::layers::conv::convolution::conv2d;
 use crate::layers::core::dense::dense;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
