@@ -65,7 +65,7 @@ type Im2colFn = unsafe fn(usize, &Im2colArgs);
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use crate::kernels::conv_pool::im2col::{AT_A_TIME, Im2colArgs};
+    use crate::kernels::conv_pool::gradient::im2col::{AT_A_TIME, Im2colArgs};
     use std::arch::x86_64::*;
     use std::mem::MaybeUninit;
 

@@ -129,7 +129,7 @@ unsafe impl Compare for Portable32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use crate::kernels::conv_pool::microkernel::{Compare, Sums};
+    use crate::kernels::conv_pool::forward::microkernel::{Compare, Sums};
     use crate::simd::halves::Format;
     use crate::simd::vector::x86::{HalfPairs16, V8x32, V16x32};
     use std::arch::x86_64::*;

@@ -2,17 +2,17 @@
 //!
 //! The rows of an A tile are neighbouring pixels of a line of the result. Their channels lie at a constant distance,
 //! so for each tap the tile is loaded from the image itself, or from a strip that was copied with explicit zeros.
-//! Phases and strips are those of the other kernels ([`crate::kernels::conv::phases`]).
+//! Phases and strips are those of the other kernels ([`crate::kernels::conv::staging::phases`]).
 
 use crate::kernel::Ptr;
 use crate::kernel::convolution::is_forward;
 use crate::kernel::{Cx, with_scratch};
-use crate::kernels::conv::amx_filter::{CHUNK, Filter, KernelLayout, Taps, tiles};
-use crate::kernels::conv::batch_statistics::BatchStatistics;
-use crate::kernels::conv::operands::{Arrays, NO_LAYER};
-use crate::kernels::conv::phases::{AxisPhase, axis, choices};
+use crate::kernels::conv::amx::filter::{CHUNK, Filter, KernelLayout, Taps, tiles};
+use crate::kernels::conv::staging::phases::{AxisPhase, axis, choices};
 use crate::kernels::conv::staging::{Axis, Prefetch, Staging, Strip};
 use crate::kernels::conv::strips::Strips;
+use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
+use crate::kernels::conv::strips::operands::{Arrays, NO_LAYER};
 use crate::select::Refusal;
 use crate::simd::amx;
 use crate::simd::amx::spread::{COLUMNS, Operands, Rows, STATISTICS, Spread, Windows};

@@ -3,10 +3,10 @@
 
 use crate::kernel::convolution::is_forward;
 use crate::kernel::{Cx, Io, Kernel};
-use crate::kernels::conv::amx::Forward;
-use crate::kernels::conv::amx_gradient::KernelGradient;
+use crate::kernels::conv::amx::forward::Forward;
+use crate::kernels::conv::amx::gradient::KernelGradient;
 use crate::kernels::conv::general::General;
-use crate::kernels::conv::{amx_images, amx_images_gradient, depthwise};
+use crate::kernels::conv::{amx_images, depthwise};
 use crate::machine::memory::Memory;
 use crate::machine::team::Team;
 use crate::simd::amx;
@@ -119,7 +119,7 @@ fn check(case: &Case, seed: u64, what: &str) {
                 let (t, spread) = (target(level), &unit.spread);
                 if !is_forward(c) {
                     let lines = KernelGradient::with(spread, c, types, t).expect("fits");
-                    let images = amx_images_gradient::KernelGradient::with(spread, c, types, t);
+                    let images = amx_images::KernelGradient::with(spread, c, types, t);
                     same(&lines, &[&la, &lb], &want);
                     same(&images.expect("fits"), &[&la, &lb], &want);
                 } else {

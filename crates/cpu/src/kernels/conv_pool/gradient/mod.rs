@@ -11,6 +11,9 @@
 //! of some images at a time, so that it stays in cache and never is an array. [`Im2col`] replaces tables by im2col
 //! patches, with fewer look-ups, and computes such products in registers.
 
+mod im2col;
+mod zeros;
+
 use crate::kernel::convert::convert;
 use crate::kernel::few_rows::FewRows;
 use crate::kernel::padded::{Padded, offsets};
@@ -19,8 +22,8 @@ use crate::kernel::product::roles;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel, Ptr};
 use crate::kernels::conv_pool::finite::Magnitude;
-use crate::kernels::conv_pool::im2col::{Gradients, Im2col, LANES};
-use crate::kernels::conv_pool::zeros::ZeroProducts;
+use crate::kernels::conv_pool::gradient::im2col::{Gradients, Im2col, LANES};
+use crate::kernels::conv_pool::gradient::zeros::ZeroProducts;
 use crate::select::{Problem, Refusal};
 use crate::simd::halves::{BF16, F16, F32, Format, Halves};
 use crate::simd::level::{Isa, Level, Tile, TileFn};

@@ -9,7 +9,7 @@
 //! last row or column, for which the products of one row or column of the tile vanish: 5×5 taps take 49
 //! multiplications, the definition 100. All parts are summed in the transformed tile, as channels are.
 
-use crate::kernels::conv_pool::microkernel::{
+use crate::kernels::conv_pool::forward::microkernel::{
     Compare, Kind, STORED, STORED_F16, Stored, WIDE, Windows, finish, finish_finite,
 };
 use crate::simd::halves::F16;

@@ -4,12 +4,14 @@
 //! filter a convolution with batch groups. All three are sums of element-wise products of rows of channels. Layouts
 //! are channels-last, and each channel has exactly one filter.
 
+mod images;
+
 use crate::kernel::Cx;
 use crate::kernel::convolution::is_channels_last;
 use crate::kernel::padded::{Padded, offsets};
 use crate::kernel::partial_sums::{Finish, sum_parts};
 use crate::kernel::{Io, Kernel, Ptr};
-use crate::kernels::conv::images::Images;
+use crate::kernels::conv::depthwise::images::Images;
 use crate::select::Refusal;
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{narrow, widen};

@@ -1,18 +1,18 @@
 //! Gradient w.r.t. the filter by tile registers, for small images: `x: bf16[B, …, C], dy: bf16[B, …', F] → dkernel:
 //! [taps, C, F]`.
 //!
-//! K runs over images, in pairs, at one pixel after the other: lines of pixels ([`super::amx_gradient`]) have zeros
+//! K runs over images, in pairs, at one pixel after the other: lines of pixels ([`crate::kernels::conv::amx::gradient`]) have zeros
 //! between them, which are as many as the pixels where images are small. For each tap only the pixels count at which it
 //! lies inside the input. Rows of A tiles are channels, columns of B tiles features.
 
 use crate::kernel::convolution::is_kernel_gradient;
 use crate::kernel::partial_sums::PartialSums;
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::kernels::conv::amx_filter::{CHUNK, tiles};
-use crate::kernels::conv::amx_gradient;
-use crate::kernels::conv::operands::NO_GRADIENT;
-use crate::kernels::conv::phases::{gradient_axes, gradient_taps};
+use crate::kernels::conv::amx::filter::{CHUNK, tiles};
+use crate::kernels::conv::amx::gradient;
+use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
 use crate::kernels::conv::staging::{Axis, FEWEST_TASKS, Strip, group};
+use crate::kernels::conv::strips::operands::NO_GRADIENT;
 use crate::select::Refusal;
 use crate::simd::amx;
 use crate::simd::amx::spread::{COLUMNS, Operands, Spread, Sums};
@@ -100,7 +100,7 @@ impl KernelGradient {
         target: Target,
     ) -> std::result::Result<KernelGradient, Refusal> {
         let unit = amx::kernels_of(target.level).ok_or("the machine has no tile registers")?;
-        let lines = amx_gradient::KernelGradient::with(&unit.spread, c, types, target)?;
+        let lines = gradient::KernelGradient::with(&unit.spread, c, types, target)?;
         let images = KernelGradient::with(&unit.spread, c, types, target)?;
         match images.products() * 100 <= lines.products() * FEWER {
             true => Ok(images),

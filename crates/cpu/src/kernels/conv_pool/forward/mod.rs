@@ -4,15 +4,18 @@
 //! by Winograd. Others are pooled from a row of pixels in scratch that fits L1. Where a product with few columns
 //! follows, it is summed row by row for some images, while their maxima are in L2.
 
+mod microkernel;
+mod winograd;
+
 use crate::kernel::convert::convert;
 use crate::kernel::convolution::has_unit_steps;
 use crate::kernel::inner_products::InnerProducts;
 use crate::kernel::padded::{Padded, offsets};
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::kernels::conv_pool::finite::{Bounds, Magnitude, MagnitudeOfBf16};
-use crate::kernels::conv_pool::microkernel::{Stored, Windows, WindowsShape, windows_shape};
+use crate::kernels::conv_pool::forward::microkernel::{Stored, Windows, WindowsShape, windows_shape};
+use crate::kernels::conv_pool::forward::winograd::Winograd;
 use crate::kernels::conv_pool::pooled::{Maxima, PooledConvolution};
-use crate::kernels::conv_pool::winograd::Winograd;
 use crate::machine::team::inside;
 use crate::select::Refusal;
 use crate::simd::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right, packed_len};

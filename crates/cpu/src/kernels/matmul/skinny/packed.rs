@@ -5,7 +5,7 @@
 
 use crate::kernel::product::{Epilogue, roles};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::kernels::matmul::gemv::{AHEAD, COLUMNS, DOTS, Gemv, LANES, ROWS, finish_dots};
+use crate::kernels::matmul::skinny::gemv::{AHEAD, COLUMNS, DOTS, Gemv, LANES, ROWS, finish_dots};
 use crate::select::{Candidate, EVERY, Family, Problem, Refusal};
 use crate::simd::level::Level;
 use crate::simd::lift::Lift;

@@ -1,8 +1,8 @@
 //! Element types of the blocked GEMM: the microkernel, the packing and the epilogue of each.
 
 use crate::kernel::Kernel;
+use crate::kernels::matmul::blocked::integers::Integers;
 use crate::kernels::matmul::blocked::{Abilities, Blocked, Rounding, Types};
-use crate::kernels::matmul::integers::Integers;
 use crate::kernels::matmul::product::Product;
 use crate::select::Answer;
 use crate::simd::amx;

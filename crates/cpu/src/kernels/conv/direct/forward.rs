@@ -2,20 +2,20 @@
 //!
 //! An implicit GEMM for each strip of pixels: `[pixels, taps · C] · [taps · C, F]` with the packed filter. The
 //! gradient w.r.t. the input is such a convolution of `dy`. Where the layer has strides its input is dilated, and it
-//! falls into phases without dilation ([`crate::kernels::conv::phases`]), so no inserted zero is multiplied.
+//! falls into phases without dilation ([`crate::kernels::conv::staging::phases`]), so no inserted zero is multiplied.
 //!
 //! At the level with VDPBF16PS, two bf16 channels are one element: a word of 32 bits that nothing here looks into.
 
 use crate::kernel::Ptr;
 use crate::kernel::convolution::is_forward;
 use crate::kernel::{Cx, with_scratch};
-use crate::kernels::conv::batch_statistics::BatchStatistics;
 use crate::kernels::conv::microkernel::{Across, KC, Out, Panel, UNROLL, panels};
-use crate::kernels::conv::operands::{Arrays, NO_LAYER, Stored, is_paired};
-use crate::kernels::conv::phases::{AxisPhase, axis, choices};
+use crate::kernels::conv::staging::phases::{AxisPhase, axis, choices};
+use crate::kernels::conv::staging::weights::Weights;
 use crate::kernels::conv::staging::{Axis, FEWEST_TASKS, Prefetch, Staging, Strip, group, runs};
 use crate::kernels::conv::strips::Strips;
-use crate::kernels::conv::weights::Weights;
+use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
+use crate::kernels::conv::strips::operands::{Arrays, NO_LAYER, Stored, is_paired};
 use crate::select::Refusal;
 use crate::simd::level::{Level, Target, TileFn};
 use crate::simd::ranges::pieces;

@@ -19,6 +19,9 @@
 //! Determinism: an element is accumulated over K in order within a K block, then block by block, and splits of K are
 //! added in a fixed tree. Its value depends on the shapes and the microkernel, not on the number of threads.
 
+pub mod element_types;
+mod integers;
+
 use crate::kernel::copy::{BoxCopy, Dim};
 use crate::kernel::product::{Epilogue, Roles, count, joint_stride, offsets};
 use crate::kernel::{Cx, with_scratch};

@@ -1,19 +1,19 @@
 //! Forward convolution and gradient w.r.t. the input by tile registers, for small images: `x: bf16[B, …, C], kernel →
 //! y: [B, …', F]`.
 //!
-//! The rows of an A tile are the same pixel of up to sixteen images, where lines of pixels ([`super::amx`]) would leave
+//! The rows of an A tile are the same pixel of up to sixteen images, where lines of pixels ([`crate::kernels::conv::amx`]) would leave
 //! most rows empty. Strips are staged with images innermost. All rows of a tile meet the same taps, so those that lie
 //! in the padding are left out, and no zeros are staged for them.
 
 use crate::kernel::convolution::is_forward;
 use crate::kernel::{Cx, Ptr, with_scratch};
 use crate::kernels::conv::amx;
-use crate::kernels::conv::amx_filter::{CHUNK, Filter, KernelLayout, Taps, tiles};
-use crate::kernels::conv::batch_statistics::BatchStatistics;
-use crate::kernels::conv::operands::{Arrays, NO_LAYER};
-use crate::kernels::conv::phases::{AxisPhase, choices};
+use crate::kernels::conv::amx::filter::{CHUNK, Filter, KernelLayout, Taps, tiles};
+use crate::kernels::conv::staging::phases::{AxisPhase, choices};
 use crate::kernels::conv::staging::{Axis, Prefetch, Strip};
 use crate::kernels::conv::strips::Strips;
+use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
+use crate::kernels::conv::strips::operands::{Arrays, NO_LAYER};
 use crate::select::Refusal;
 use crate::simd::amx::spread::{COLUMNS, Operands, Rows, STATISTICS, Spread, Windows};
 use crate::simd::amx::{LANES, LINE, kernels_of};
@@ -329,7 +329,7 @@ impl Forward {
         if !known {
             return Err("operands are not bf16, or the result is neither bf16 nor f32".into());
         }
-        let axes = amx::axes(c, x, k, y);
+        let axes = amx::forward::axes(c, x, k, y);
         let staged = Staged::new(x, &axes).ok_or("a line of so many images does not stay in L2")?;
         let layout = KernelLayout::new(c, k);
         let features = y.shape[y.rank() - 1];
