@@ -1,4 +1,4 @@
-//! The sums of [`ConvPoolGradient`](super::gradient::ConvPoolGradient) by im2col patches in vector registers.
+//! The sums of [`ConvPoolGradient`](crate::kernels::conv_pool::gradient::ConvPoolGradient) by im2col patches in vector registers.
 //!
 //! An image is copied to one patch for each window: all input elements that the taps read for any argmax. Lanes are
 //! filters. For a tap, a lane needs the patch element at (offset of its argmax) + (offset of the tap): a load of 8

@@ -2,7 +2,7 @@
 //! then the first place that has it. Where a line has a NaN, the first NaN is the extreme. This is the body that JAX writes
 //! for `argmax` and `argmin`.
 
-use super::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{Rewriter, Values, rebuild};
 use smallvec::smallvec;
 use systole_ir::op::{
     Binary, BroadcastInDim, Compare, CompareType, Constant, Direction, Monoid, Reduce, Select,

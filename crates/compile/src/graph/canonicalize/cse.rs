@@ -3,7 +3,7 @@
 //! Every op is a pure function; random bits too depend on their state operand alone. So equality of op and operands
 //! suffices.
 
-use super::rewrite::{Values, rebuild};
+use crate::graph::rewrite::{Values, rebuild};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::{Graph, Op, ValueId};

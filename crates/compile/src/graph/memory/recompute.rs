@@ -6,7 +6,7 @@
 //! less traffic.
 
 use super::cheap::is_one_instruction;
-use super::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{Rewriter, Values, rebuild};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use systole_ir::op::{Binary, Lowering};
 use systole_ir::{Graph, Node, Op, ValueId};

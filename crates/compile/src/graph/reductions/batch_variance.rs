@@ -6,12 +6,11 @@
 //! `Σ (x − m)² = Σᵢ (Σₚ (xᵢₚ − mᵢ)² + P · (mᵢ − m)²)`
 //! (Chan, Golub and LeVeque 1979). It is as accurate as the means, which are rounded to the element type.
 
-use super::linear::one_value;
-use super::rewrite::{Rewriter, rebuild};
+use crate::graph::rewrite::{Nodes, Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::{HashMap, HashSet};
-use systole_ir::op::{Binary, BroadcastInDim, Constant, Monoid, Reduce};
-use systole_ir::{DType, Dims, Graph, Literal, Node, Op, TensorType, ValueId};
+use systole_ir::op::{Binary, BroadcastInDim, Monoid, Reduce};
+use systole_ir::{DType, Dims, Graph, Node, Op, ValueId};
 
 /// Entry point of the pass.
 pub fn run(graph: &Graph) -> Graph {
@@ -43,9 +42,8 @@ fn squares(g: &mut Rewriter, x: ValueId, each: ValueId, mean: ValueId, like: &No
         g.push(BroadcastInDim { dims: dims.into(), shape }, &[v], like)
     };
     let scaled = |g: &mut Rewriter, v: ValueId, by: f64| {
-        let value = Literal::scalar(g.ty(v).dtype, by);
-        let by = g.push(Constant { value }, &[], like);
-        let by = broadcast(g, by, v, &[]);
+        let ty = g.ty(v).clone();
+        let by = g.full(&ty, by, like);
         g.push(Binary::Multiply, &[v, by], like)
     };
     let squared_distance = |g: &mut Rewriter, a: ValueId, b: ValueId| {
@@ -74,7 +72,7 @@ fn over_samples(g: &mut Rewriter, x: ValueId, like: &Node) -> ValueId {
 
 fn sum(g: &mut Rewriter, x: ValueId, dims: Dims, like: &Node) -> ValueId {
     let dtype = g.ty(x).dtype;
-    let zero = g.push(Constant { value: Literal::zeros(TensorType::scalar(dtype)) }, &[], like);
+    let zero = g.scalar(dtype, 0.0, like);
     g.push(Reduce { dims, body: Monoid::Add.body(dtype) }, &[x, zero], like)
 }
 
@@ -110,7 +108,7 @@ fn squares_around_mean(graph: &Graph, i: usize) -> Option<usize> {
     let mean = graph.node(graph.node(broadcast).inputs[0]);
     let &[s, share] = &mean.inputs[..] else { return None };
     let count = graph.ty(x).elements() as f64 / graph.ty(s).elements() as f64;
-    let is_share = |v| one_value(graph, v).is_some_and(|share| (share * count - 1.0).abs() < 1e-6);
+    let is_share = |v| graph.splat(v).is_some_and(|share| (share * count - 1.0).abs() < 1e-6);
     (fits
         && mean.op == Op::Binary(Binary::Multiply)
         && is_share(share)

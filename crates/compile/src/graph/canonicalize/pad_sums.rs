@@ -5,7 +5,7 @@
 //! a scatter-add of rows onto zeros. Where this is added to another array, the rows are scattered onto that array
 //! instead.
 
-use super::rewrite::{Rewriter, rebuild};
+use crate::graph::rewrite::{Nodes, Rewriter, rebuild};
 use smallvec::smallvec;
 use systole_ir::op::{Binary, Concatenate, Monoid};
 use systole_ir::{Graph, Op, ValueId};
@@ -57,15 +57,7 @@ fn scattered_onto(g: &mut Rewriter, v: ValueId, x: ValueId) -> Option<ValueId> {
     let Op::Scatter(s) = &node.op else { return None };
     let &[zeros, indices, updates] = &node.inputs[..] else { return None };
     let adds = Monoid::of(&s.body) == Some(Monoid::Add) && g.ty(v).dtype.is_float();
-    (adds && is_zero(g, zeros)).then(|| g.push(s.clone(), &[x, indices, updates], &node))
-}
-
-fn is_zero(g: &Rewriter, v: ValueId) -> bool {
-    match &g.node(v).op {
-        Op::BroadcastInDim(_) => is_zero(g, g.node(v).inputs[0]),
-        Op::Constant(c) => c.value.is_splat() && c.value.get(0).as_f64() == 0.0,
-        _ => false,
-    }
+    (adds && g.is_zero(zeros)).then(|| g.push(s.clone(), &[x, indices, updates], &node))
 }
 
 /// Appends the pieces of a sum; `None` where it has other terms.
@@ -74,7 +66,7 @@ fn collect(g: &Rewriter, v: ValueId, pieces: &mut Vec<Piece>) -> Option<()> {
     match &node.op {
         Op::Binary(Binary::Add) => node.inputs.iter().try_for_each(|&x| collect(g, x, pieces)),
         Op::Pad(p) if pieces.len() < MAX_PIECES => {
-            let zero = is_zero(g, node.inputs[1]);
+            let zero = g.is_zero(node.inputs[1]);
             let dims = 0..p.low.len();
             let padded: Vec<usize> = dims.filter(|&d| p.low[d] != 0 || p.high[d] != 0).collect();
             let plain = p.interior.iter().all(|&i| i == 0) && p.low.iter().chain(&p.high).all(|&n| n >= 0);

@@ -5,11 +5,11 @@
 //! the last reduction over the whole batch. `Σ (x − mean(x))` becomes 0: its computed value would be rounding error
 //! only.
 
-use super::rewrite::{Rewriter, rebuild};
+use crate::graph::rewrite::{Nodes, Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::{HashMap, HashSet};
-use systole_ir::op::{Binary, BroadcastInDim, Constant, Monoid, Unary};
-use systole_ir::{DType, Dims, Graph, Literal, Node, Op, TensorType, ValueId};
+use systole_ir::op::{Binary, BroadcastInDim, Monoid, Unary};
+use systole_ir::{DType, Dims, Graph, Node, Op, ValueId};
 
 /// Maximum number of terms into which a sum is split.
 const MAX_TERMS: usize = 4;
@@ -37,7 +37,7 @@ pub fn run(graph: &Graph) -> Graph {
             *sums.entry((value, op.dims.clone())).or_insert_with(make)
         };
         if is_around_mean(graph, old, &op.dims) {
-            return Some(smallvec![zeros(g, node)]);
+            return Some(smallvec![g.full(&node.outs[0], 0.0, node)]);
         }
         if !is_known || !linear {
             return Some(smallvec![sum(g, inputs[0])]);
@@ -60,16 +60,8 @@ pub fn run(graph: &Graph) -> Graph {
                 (Some(before), true) => g.push(Binary::Subtract, &[before, y], node),
             });
         }
-        Some(smallvec![total.unwrap_or_else(|| zeros(g, node))])
+        Some(smallvec![total.unwrap_or_else(|| g.full(&node.outs[0], 0.0, node))])
     })
-}
-
-/// Zeros of the type of `like`.
-fn zeros(g: &mut Rewriter, like: &Node) -> ValueId {
-    let ty = &like.outs[0];
-    let value = Literal::zeros(TensorType::scalar(ty.dtype));
-    let zero = g.push(Constant { value }, &[], like);
-    g.push(BroadcastInDim { dims: Dims::new(), shape: ty.shape.clone() }, &[zero], like)
 }
 
 /// Whether a value is `x − broadcast(mean(x))`, with the mean over the dimensions `folded`.
@@ -85,16 +77,7 @@ fn is_around_mean(graph: &Graph, value: ValueId, folded: &[usize]) -> bool {
     node.op == Op::Binary(Binary::Subtract)
         && repeated.dims.iter().copied().eq(kept)
         && folds_x(graph.node(sum))
-        && one_value(graph, share).is_some_and(|share| (share * count - 1.0).abs() < 1e-6)
-}
-
-/// The scalar that all elements of a value equal, if it is a constant or a broadcast of one.
-pub fn one_value(graph: &Graph, v: ValueId) -> Option<f64> {
-    match &graph.node(v).op {
-        Op::Constant(c) if c.value.ty().elements() > 0 && c.value.is_splat() => Some(c.value.get(0).as_f64()),
-        Op::BroadcastInDim(_) => one_value(graph, graph.node(v).inputs[0]),
-        _ => None,
-    }
+        && graph.splat(share).is_some_and(|share| (share * count - 1.0).abs() < 1e-6)
 }
 
 /// Operand and dimensions of a plain sum of f32 or f64, whose additions may be reassociated.

@@ -9,14 +9,13 @@
 //! By the definition the convolution's result is rounded before it is summed; after the rewrite it is not rounded at
 //! all.
 
-use super::rewrite::{Rewriter, rebuild};
+use crate::graph::rewrite::{Nodes, Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::HashMap;
 use systole_ir::op::{
-    Binary, BroadcastInDim, Constant, ConvDims, Convert, Convolution, Monoid, Pad, Reduce, ReduceWindow,
-    Window,
+    Binary, BroadcastInDim, ConvDims, Convert, Convolution, Monoid, Pad, Reduce, ReduceWindow, Window,
 };
-use systole_ir::{DType, Dims, Graph, Literal, Node, Op, TensorType, ValueId};
+use systole_ir::{DType, Dims, Graph, Node, Op, TensorType, ValueId};
 
 /// Maximum number of channels of narrow floats for which the rewrite pays. It computes in f32; with more channels a
 /// convolution in the narrow type is faster on machines with instructions for it.
@@ -194,7 +193,7 @@ impl Pooled {
 
 /// Moves a division of a rewritten convolution to its window sums and bias.
 fn divided(g: &mut Rewriter, known: &mut Known, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
-    let (pooled, by) = (known.pooled.get(&inputs[0])?.clone(), splat(g, inputs[1])?);
+    let (pooled, by) = (known.pooled.get(&inputs[0])?.clone(), g.splat(inputs[1])?);
     let summed = quotient(g, known, pooled.summed, by, node);
     let bias = pooled.bias.map(|b| scaled(g, b, 1.0 / by, node));
     Some(Pooled { summed, bias, ..pooled }.push(g, node))
@@ -204,16 +203,7 @@ fn divided(g: &mut Rewriter, known: &mut Known, node: &Node, inputs: &[ValueId])
 fn dividend(g: &Rewriter, v: ValueId) -> Option<(ValueId, f64)> {
     let node = g.node(v);
     let Op::Binary(Binary::Divide) = &node.op else { return None };
-    Some((node.inputs[0], splat(g, node.inputs[1])?))
-}
-
-/// The number that all elements of a value equal.
-fn splat(g: &Rewriter, v: ValueId) -> Option<f64> {
-    match &g.node(v).op {
-        Op::Constant(c) if c.value.ty().elements() > 0 && c.value.is_splat() => Some(c.value.get(0).as_f64()),
-        Op::BroadcastInDim(_) => splat(g, g.node(v).inputs[0]),
-        _ => None,
-    }
+    Some((node.inputs[0], g.splat(node.inputs[1])?))
 }
 
 fn quotient(g: &mut Rewriter, known: &mut Known, v: ValueId, by: f64, node: &Node) -> ValueId {
@@ -270,7 +260,7 @@ fn bias_gradient(
 ) -> Option<ValueId> {
     let &[spread, init] = inputs else { return None };
     let (dy, windows) = spread_over_windows(g, known.unrounded(g, spread))?;
-    let is_sum = r.dims[..] == [0, 1, 2] && Monoid::of(&r.body) == Some(Monoid::Add) && is_zero(g, init);
+    let is_sum = r.dims[..] == [0, 1, 2] && Monoid::of(&r.body) == Some(Monoid::Add) && g.is_zero(init);
     if !is_sum {
         return None;
     }
@@ -298,7 +288,7 @@ fn summed_windows(g: &Rewriter, op: &ReduceWindow, inputs: &[ValueId]) -> Option
         && g.ty(x).dtype == DType::F32
         && g.ty(x).elements() > 0
         && Monoid::of(&op.body) == Some(Monoid::Add)
-        && is_zero(g, init)
+        && g.is_zero(init)
         && [&w.base_dilations, &w.window_dilations].iter().all(|d| d.iter().all(|&d| d == 1))
         && w.padding.iter().all(|p| *p == [0, 0])
         && [0, 3].iter().all(|&d| w.dimensions[d] == 1 && w.strides[d] == 1)
@@ -320,7 +310,7 @@ fn spread_over_windows(g: &Rewriter, v: ValueId) -> Option<(ValueId, Windows)> {
     let fits = windows.strides == [1, 1]
         && (0..4).all(inside)
         && [0, 3].iter().all(|&d| interior[d] == 0 && high[d] == 0)
-        && is_zero(g, padded.inputs[1])
+        && g.is_zero(padded.inputs[1])
         && g.ty(dy).elements() > 0;
     let strides = [interior[1] + 1, interior[2] + 1];
     fits.then_some((dy, Windows { strides, ..windows }))
@@ -345,7 +335,7 @@ fn sums_of(
         window_dilations: along(dilation),
         ..Window::new(&along(size), &[1; 4], &[[0, 0], padding[0], padding[1], [0, 0]])
     };
-    let zero = g.push(Constant { value: Literal::zeros(TensorType::scalar(dtype)) }, &[], node);
+    let zero = g.scalar(dtype, 0.0, node);
     let sums = g.push(ReduceWindow { window, body: Monoid::Add.body(dtype) }, &[x, zero], node);
     known.sums.insert((x, size, dilation, padding), sums);
     sums
@@ -364,11 +354,6 @@ fn scaled(g: &mut Rewriter, v: ValueId, factor: f64, node: &Node) -> ValueId {
         return v;
     }
     let ty = g.ty(v).clone();
-    let factor = g.push(Constant { value: Literal::scalar(ty.dtype, factor) }, &[], node);
-    let factor = g.push(BroadcastInDim { dims: Dims::new(), shape: ty.shape }, &[factor], node);
+    let factor = g.full(&ty, factor, node);
     g.push(Binary::Multiply, &[v, factor], node)
-}
-
-fn is_zero(g: &Rewriter, v: ValueId) -> bool {
-    matches!(&g.node(v).op, Op::Constant(c) if c.value.ty().rank() == 0 && c.value.get(0).as_f64() == 0.0)
 }

@@ -1,7 +1,7 @@
 //! Sorts by one function of either element: the function of all elements at once, as one more operand, and a comparator
 //! that compares its values. JAX's comparators make −0 and 0, and all NaN, the same first.
 
-use super::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{Rewriter, Values, rebuild};
 use smallvec::smallvec;
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -7,26 +7,25 @@
 //! An operand is not stored again where a stacked array of its values exists already: as a capture of which it is an
 //! entry, or as a stacked state that records the values of a state which starts as zero.
 
-use super::rewrite::{Rewriter, Values, rebuild};
-use super::trips::{Order, Trips, is_zero};
+use super::trips::{Order, Trips};
+use crate::graph::rewrite::{Nodes, Rewriter, Values, rebuild};
 use std::collections::HashMap;
 use systole_ir::op::{
-    Binary, BroadcastInDim, Compare, Constant, Direction, DotGeneral, DynamicUpdateSlice, Monoid, Parameter,
-    Reduce, Reshape, While,
+    Binary, Compare, Direction, DotGeneral, DynamicUpdateSlice, Monoid, Parameter, Reduce, Reshape, While,
 };
-use systole_ir::{DType, Dims, Graph, Literal, Node, Op, TensorType, ValueId};
+use systole_ir::{DType, Dims, Graph, Node, Op, TensorType, ValueId};
 
-/// Entry point of the pass.
-pub fn run(graph: &Graph) -> Graph {
+/// Entry point of the pass. `optimize` runs all exact passes.
+pub fn run(graph: &Graph, optimize: fn(&Graph) -> Option<Graph>) -> Graph {
     rebuild(graph, |g, _, node, inputs| {
         let Op::While(w) = &node.op else { return None };
         if w.trip_count.is_none() {
             bound(w)?;
         }
         // The body is in its traced form; the patterns below match simplified graphs.
-        let (body, _) = super::pass::optimize(&w.body).ok()?;
+        let body = optimize(&w.body)?;
         let w = While { body: body.into(), recorded: None, ..w.clone() };
-        let from_zero = |k: usize| is_zero(&|v| g.node(v), inputs[w.captures + k]);
+        let from_zero = |k: usize| g.is_zero(inputs[w.captures + k]);
         let trip_count = w.trip_count.or_else(|| counted(&w, from_zero)).filter(|&n| n > 0)?;
         let (is_ours, w) = (w.trip_count.is_some(), While { trip_count: Some(trip_count), ..w });
         let moving = Moving { w: &w, sums: Trips::of(&w, from_zero).sums(), node };
@@ -114,7 +113,7 @@ impl Trips<'_> {
         let operands = match &node.op {
             Op::DotGeneral(_) => &node.inputs[..],
             Op::Reduce(r) if node.inputs.len() == 2 && Monoid::of(&r.body) == Some(Monoid::Add) => {
-                is_zero(&|v| self.body.node(v), node.inputs[1]).then_some(&node.inputs[..1])?
+                self.body.is_zero(node.inputs[1]).then_some(&node.inputs[..1])?
             }
             _ => return None,
         };
@@ -233,7 +232,7 @@ impl Moving<'_> {
         let stacks: Vec<TensorType> = aside.iter().map(|a| stacked(w.body.ty(a.value), count)).collect();
         let mut operands: Vec<ValueId> = inputs[..nc].to_vec();
         operands.extend(inputs[nc..].iter().enumerate().filter(|&(k, _)| self.stays(k)).map(|(_, &v)| v));
-        operands.extend(stacks.iter().map(|ty| zeros(g, ty, self.node)));
+        operands.extend(stacks.iter().map(|ty| g.full(ty, 0.0, self.node)));
         let op = While {
             cond: self.with_new_params(&w.cond, &w.cond.results, &stacks, |_, _, results| results).into(),
             body: self.body(&aside, &stacks).into(),
@@ -282,14 +281,13 @@ impl Moving<'_> {
                 g.push(op, stacks, self.node)
             }
             Op::Reduce(r) => {
-                let zero = Literal::scalar(g.ty(stacks[0]).dtype, 0.0);
-                let zero = g.push(Constant { value: zero }, &[], self.node);
+                let zero = g.scalar(g.ty(stacks[0]).dtype, 0.0, self.node);
                 let op = Reduce { dims: with_trips(&r.dims), body: r.body.clone() };
                 g.push(op, &[stacks[0], zero], self.node)
             }
             other => systole_ir::bug!("{} is no sum", other.name()),
         };
-        if is_zero(&|v| g.node(v), before) { total } else { g.push(Binary::Add, &[before, total], self.node) }
+        if g.is_zero(before) { total } else { g.push(Binary::Add, &[before, total], self.node) }
     }
 
     /// The body without the sums; it stores their operands instead.
@@ -302,9 +300,7 @@ impl Moving<'_> {
         self.with_new_params(body, &results, stacks, |r, map, mut results| {
             let first = self.w.captures + results.len();
             let like = &body.nodes[counter.index()];
-            let scalar = |r: &mut Rewriter, value: f64| {
-                r.push(Constant { value: Literal::scalar(DType::I32, value) }, &[], like)
-            };
+            let scalar = |r: &mut Rewriter, value: f64| r.scalar(DType::I32, value, like);
             let zero = scalar(r, 0.0);
             for (k, a) in aside.iter().enumerate() {
                 let ty = body.ty(a.value);
@@ -384,16 +380,11 @@ fn stacked(ty: &TensorType, trips: usize) -> TensorType {
     ty.with_shape([&[trips], ty.shape.dims()].concat())
 }
 
-fn zeros(g: &mut Rewriter, ty: &TensorType, like: &Node) -> ValueId {
-    let zero = g.push(Constant { value: Literal::scalar(ty.dtype, 0.0) }, &[], like);
-    g.push(BroadcastInDim { dims: Dims::new(), shape: ty.shape.clone() }, &[zero], like)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use systole_ir::{DType::F32, GraphBuilder, Tensor, flow, grad, interp};
+    use systole_ir::{DType::F32, GraphBuilder, Literal, Tensor, flow, grad, interp};
 
     const STEPS: usize = 5;
 
@@ -431,7 +422,7 @@ mod tests {
         after.verify().unwrap();
         // The forward loop has its one dot. The backward loop recomputes that and has the one for the state's gradient;
         // the one for the weight gradient has no reader in the loop any more.
-        let inside = |w: &While| products(&crate::graph::prune::run(&w.body));
+        let inside = |w: &While| products(&crate::graph::canonicalize::prune::run(&w.body));
         let inside: Vec<usize> = loops(&after).iter().map(|(_, w)| inside(w)).collect();
         assert_eq!(inside, [1, 2], "{after:?}");
         assert_eq!(products(&after), 1);
@@ -504,7 +495,7 @@ mod tests {
                 (vec![&carry[0] + (&x * t).sum_all()], vec![])
             });
             let (after, _) = crate::optimize(&uncounted(&g.finish(&sum).unwrap())).unwrap();
-            let body = crate::graph::prune::run(&loops(&after)[0].1.body);
+            let body = crate::graph::canonicalize::prune::run(&loops(&after)[0].1.body);
             !body.nodes.iter().any(|n| matches!(n.op, Op::Reduce(_)))
         };
         assert!(moved(&[100, 1000]));

@@ -1,10 +1,10 @@
 //! Whole numbers that are known to be small are computed in 32 bits. JAX numbers the elements of an array in 64 bits and takes
 //! the halves, for its random numbers; vectors of 32 bits are twice as long, and the upper half is zero.
 
-use super::rewrite::{Rewriter, rebuild};
+use crate::graph::rewrite::{Rewriter, rebuild};
 use smallvec::smallvec;
-use systole_ir::op::{Binary, BroadcastInDim, Constant, Iota};
-use systole_ir::{DType, Graph, Literal, Node, Op, ValueId};
+use systole_ir::op::{Binary, Constant, Iota};
+use systole_ir::{DType, Graph, Node, Op, ValueId};
 
 /// What is known of the first result of a node: unsigned numbers below 2³².
 #[derive(Clone, Copy)]
@@ -28,7 +28,7 @@ pub fn run(graph: &Graph) -> Graph {
             }
             // What is shifted out altogether.
             Op::Binary(Binary::ShiftRightLogical) if own.is_some_and(|k| k.most == 0) => {
-                Some(smallvec![zeros(g, node)])
+                Some(smallvec![g.full(&node.outs[0], 0.0, node)])
             }
             _ => None,
         }
@@ -80,10 +80,4 @@ fn in_32_bits(g: &mut Rewriter, v: ValueId, like: &Node) -> Option<ValueId> {
         }
         _ => None,
     }
-}
-
-fn zeros(g: &mut Rewriter, node: &Node) -> ValueId {
-    let ty = &node.outs[0];
-    let zero = g.push(Constant { value: Literal::scalar(ty.dtype, 0.0) }, &[], node);
-    g.push(BroadcastInDim { dims: Default::default(), shape: ty.shape.clone() }, &[zero], node)
 }

@@ -3,8 +3,8 @@
 //! the same; an LSTM keeps 7 arrays instead of 12.
 
 use super::invariants::with_parameters;
-use super::rewrite::{Rewriter, Values, rebuild};
 use super::trips::Trips;
+use crate::graph::rewrite::{Rewriter, Values, rebuild};
 use std::collections::HashMap;
 use std::sync::Arc;
 use systole_ir::op::{Binary, Reshape, Unary, While};
@@ -188,7 +188,7 @@ fn computing(g: &mut Rewriter, w: &While, all: &[Read<'_>], node: &Node, inputs:
         let value = copied(b, &read.maker, read.derived.value, &values, reshape);
         Some([value].into_iter().collect())
     });
-    let body = super::cse::run(&body);
+    let body = crate::graph::canonicalize::cse::run(&body);
     // The captures that are gone have no reader any more.
     let keeps = |p: usize| !is_gone(p);
     let old = |p: usize| (body.ty(body.params[p]).clone(), Some(body.params[p]));

@@ -1,16 +1,8 @@
 //! What the trips of a counted loop do with its states: which count them, which are stacks that each trip writes an entry of.
 
+use crate::graph::rewrite::Nodes;
 use systole_ir::op::{Binary, DynamicUpdateSlice, While};
 use systole_ir::{DType, Graph, Node, Op, TensorType, ValueId};
-
-/// Whether a value is a constant zero or a broadcast of one.
-pub(super) fn is_zero<'g>(node: &dyn Fn(ValueId) -> &'g Node, v: ValueId) -> bool {
-    match &node(v).op {
-        Op::BroadcastInDim(_) => is_zero(node, node(v).inputs[0]),
-        Op::Constant(c) => c.value.is_splat() && c.value.get(0).as_f64() == 0.0,
-        _ => false,
-    }
-}
 
 /// The order in which iterations visit the entries of a stacked array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +25,7 @@ pub(super) struct Trips<'w> {
 impl<'w> Trips<'w> {
     /// Those of a loop of a graph.
     pub(super) fn of_node(graph: &Graph, node: &Node, w: &'w While) -> Trips<'w> {
-        Trips::of(w, |k| is_zero(&|v| graph.node(v), node.inputs[w.captures + k]))
+        Trips::of(w, |k| graph.is_zero(node.inputs[w.captures + k]))
     }
 
     /// Of a stacked state that each iteration only writes its own entry of: the value of that, without the dimension of

@@ -5,7 +5,7 @@
 //! element-wise programs (see `lower/groups.rs`), so that no array is needed for them, and the computation fuses with
 //! the users of each slice.
 
-use super::rewrite::{Rewriter, rebuild};
+use crate::graph::rewrite::{Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::HashMap;
 use systole_ir::op::{BroadcastInDim, Constant, Lowering, Slice};
@@ -41,7 +41,7 @@ pub fn run(graph: &Graph) -> Graph {
         let x = node.inputs[0].index();
         cutting.cut[x].then(|| smallvec![cutting.part(g, x, &(s.start.clone(), s.limit.clone()))])
     });
-    super::prune::run(&new)
+    crate::graph::canonicalize::prune::run(&new)
 }
 
 /// The element-wise nodes to compute slice by slice: only slices of them are used, and these have no more elements in

@@ -4,7 +4,7 @@
 //! Vectors then run along the many features in all three GEMMs of a training step, with no idle SIMD lanes: `y = h·W`,
 //! `dh = dy·Wᵀ`, and `dWᵀ = dyᵀ·h`, which is transposed back. W is transposed once, for all of its readers.
 
-use super::rewrite::{Rewriter, rebuild};
+use crate::graph::rewrite::{Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::HashMap;
 use systole_ir::op::{DotGeneral, Transpose};

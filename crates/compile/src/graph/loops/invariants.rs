@@ -2,7 +2,7 @@
 //! other systems hand constants to a loop. Slices, transposes, reversals and conversions of captures are made once, before
 //! the loop. No number changes by it.
 
-use super::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{Rewriter, Values, rebuild};
 use smallvec::{SmallVec, smallvec};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -142,7 +142,7 @@ pub(super) fn with_parameters(
         }
         nodes.push(Node { inputs: node.inputs.iter().map(|v| map[v]).collect(), ..node.clone() });
     }
-    super::prune::run(&Graph {
+    crate::graph::canonicalize::prune::run(&Graph {
         name: body.name.clone(),
         params: (0..parameters.len()).map(|i| ValueId::new(i, 0)).collect(),
         param_names: (0..parameters.len()).map(|i| format!("v{i}")).collect(),

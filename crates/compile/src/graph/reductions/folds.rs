@@ -2,7 +2,7 @@
 //! halves: each turn folds neighbours, all pairs at once. The order of elements stays; they are grouped as a tree, as the
 //! specification of `reduce` allows.
 
-use super::rewrite::{Rewriter, Values, rebuild};
+use crate::graph::rewrite::{Rewriter, Values, rebuild};
 use smallvec::SmallVec;
 use systole_ir::op::BroadcastInDim;
 use systole_ir::op::{Lowering, Monoid, Reduce, Reshape, Slice, Transpose};
