@@ -123,7 +123,7 @@ impl Cutting<'_> {
         }
         let node = &self.graph.nodes[i];
         let operands: Vec<(ValueId, ValueId)> =
-            node.inputs.iter().copied().zip(self.inputs.get(&i).cloned().unwrap_or_default()).collect();
+            node.inputs.iter().copied().zip(self.inputs[&i].iter().copied()).collect();
         let mut inputs = Vec::with_capacity(operands.len());
         for (old, new) in operands {
             inputs.push(match self.graph.ty(old).rank() {
