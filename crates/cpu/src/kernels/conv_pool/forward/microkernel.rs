@@ -4,6 +4,7 @@
 //! Lanes are filters. A microkernel computes `G` windows of `N` vectors of filters: 4 · G · N accumulators.
 
 use crate::simd::halves::{self, Format, Halves};
+use crate::simd::inlined::inlined;
 use crate::simd::level::Level;
 use crate::simd::vector::{Portable32, Vector};
 use std::mem::MaybeUninit;
@@ -71,41 +72,21 @@ unsafe impl<V: Compare> Sums for V {
 // SAFETY: no instructions beyond the baseline.
 unsafe impl Compare for Portable32 {
     type Mask = [bool; 4];
-    #[inline(always)]
-    unsafe fn sub(self, b: Self) -> Self {
-        Portable32(std::array::from_fn(|i| self.0[i] - b.0[i]))
-    }
-    #[inline(always)]
-    unsafe fn mul(self, b: Self) -> Self {
-        Portable32(std::array::from_fn(|i| self.0[i] * b.0[i]))
-    }
-    #[inline(always)]
-    unsafe fn ge(self, b: Self) -> [bool; 4] {
-        std::array::from_fn(|i| self.0[i] >= b.0[i])
-    }
-    #[inline(always)]
-    unsafe fn gt(self, b: Self) -> [bool; 4] {
-        std::array::from_fn(|i| self.0[i] > b.0[i])
+    inlined! {
+        unsafe fn sub(self, b: Self) -> Self = Portable32(std::array::from_fn(|i| self.0[i] - b.0[i]));
+        unsafe fn mul(self, b: Self) -> Self = Portable32(std::array::from_fn(|i| self.0[i] * b.0[i]));
+        unsafe fn ge(self, b: Self) -> [bool; 4] = std::array::from_fn(|i| self.0[i] >= b.0[i]);
+        unsafe fn gt(self, b: Self) -> [bool; 4] = std::array::from_fn(|i| self.0[i] > b.0[i]);
     }
     #[inline(always)]
     unsafe fn unordered(self, b: Self) -> [bool; 4] {
         std::array::from_fn(|i| self.0[i].is_nan() | b.0[i].is_nan())
     }
-    #[inline(always)]
-    unsafe fn none() -> [bool; 4] {
-        [false; 4]
-    }
-    #[inline(always)]
-    unsafe fn any(a: [bool; 4], b: [bool; 4]) -> bool {
-        a != [false; 4] || b != [false; 4]
-    }
-    #[inline(always)]
-    unsafe fn not(a: [bool; 4]) -> [bool; 4] {
-        a.map(|a| !a)
-    }
-    #[inline(always)]
-    unsafe fn and(a: [bool; 4], b: [bool; 4]) -> [bool; 4] {
-        std::array::from_fn(|i| a[i] & b[i])
+    inlined! {
+        unsafe fn none() -> [bool; 4] = [false; 4];
+        unsafe fn any(a: [bool; 4], b: [bool; 4]) -> bool = a != [false; 4] || b != [false; 4];
+        unsafe fn not(a: [bool; 4]) -> [bool; 4] = a.map(|a| !a);
+        unsafe fn and(a: [bool; 4], b: [bool; 4]) -> [bool; 4] = std::array::from_fn(|i| a[i] & b[i]);
     }
     #[inline(always)]
     unsafe fn pick(mask: [bool; 4], a: [bool; 4], b: [bool; 4]) -> [bool; 4] {
@@ -131,6 +112,7 @@ unsafe impl Compare for Portable32 {
 mod x86 {
     use crate::kernels::conv_pool::forward::microkernel::{Compare, Sums};
     use crate::simd::halves::Format;
+    use crate::simd::inlined::inlined;
     use crate::simd::vector::x86::{HalfPairs16, V8x32, V16x32};
     use std::arch::x86_64::*;
     use systole_compile::DEAD;
@@ -138,50 +120,17 @@ mod x86 {
     // SAFETY: callers use it only at levels with these instructions.
     unsafe impl Compare for V16x32 {
         type Mask = __mmask16;
-        #[inline(always)]
-        unsafe fn sub(self, b: Self) -> Self {
-            // SAFETY: the level is available.
-            V16x32(unsafe { _mm512_sub_ps(self.0, b.0) })
-        }
-        #[inline(always)]
-        unsafe fn mul(self, b: Self) -> Self {
-            // SAFETY: the level is available.
-            V16x32(unsafe { _mm512_mul_ps(self.0, b.0) })
-        }
-        #[inline(always)]
-        unsafe fn ge(self, b: Self) -> __mmask16 {
-            // SAFETY: the level is available.
-            unsafe { _mm512_cmp_ps_mask::<_CMP_GE_OQ>(self.0, b.0) }
-        }
-        #[inline(always)]
-        unsafe fn gt(self, b: Self) -> __mmask16 {
-            // SAFETY: the level is available.
-            unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, b.0) }
-        }
-        #[inline(always)]
-        unsafe fn unordered(self, b: Self) -> __mmask16 {
-            // SAFETY: the level is available.
-            unsafe { _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, b.0) }
-        }
-        #[inline(always)]
-        unsafe fn none() -> __mmask16 {
-            0
-        }
-        #[inline(always)]
-        unsafe fn any(a: __mmask16, b: __mmask16) -> bool {
-            a | b != 0
-        }
-        #[inline(always)]
-        unsafe fn not(a: __mmask16) -> __mmask16 {
-            !a
-        }
-        #[inline(always)]
-        unsafe fn and(a: __mmask16, b: __mmask16) -> __mmask16 {
-            a & b
-        }
-        #[inline(always)]
-        unsafe fn pick(mask: __mmask16, a: __mmask16, b: __mmask16) -> __mmask16 {
-            mask & a | !mask & b
+        inlined! {
+            unsafe fn sub(self, b: Self) -> Self = V16x32(_mm512_sub_ps(self.0, b.0));
+            unsafe fn mul(self, b: Self) -> Self = V16x32(_mm512_mul_ps(self.0, b.0));
+            unsafe fn ge(self, b: Self) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(self.0, b.0);
+            unsafe fn gt(self, b: Self) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, b.0);
+            unsafe fn unordered(self, b: Self) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, b.0);
+            unsafe fn none() -> __mmask16 = 0;
+            unsafe fn any(a: __mmask16, b: __mmask16) -> bool = a | b != 0;
+            unsafe fn not(a: __mmask16) -> __mmask16 = !a;
+            unsafe fn and(a: __mmask16, b: __mmask16) -> __mmask16 = a & b;
+            unsafe fn pick(mask: __mmask16, a: __mmask16, b: __mmask16) -> __mmask16 = mask & a | !mask & b;
         }
         #[inline(always)]
         unsafe fn choose(mask: __mmask16, a: Self, b: Self) -> Self {
@@ -221,55 +170,17 @@ mod x86 {
     // SAFETY: as for `V16x32`.
     unsafe impl Compare for V8x32 {
         type Mask = __m256;
-        #[inline(always)]
-        unsafe fn sub(self, b: Self) -> Self {
-            // SAFETY: the level is available.
-            V8x32(unsafe { _mm256_sub_ps(self.0, b.0) })
-        }
-        #[inline(always)]
-        unsafe fn mul(self, b: Self) -> Self {
-            // SAFETY: the level is available.
-            V8x32(unsafe { _mm256_mul_ps(self.0, b.0) })
-        }
-        #[inline(always)]
-        unsafe fn ge(self, b: Self) -> __m256 {
-            // SAFETY: the level is available.
-            unsafe { _mm256_cmp_ps::<_CMP_GE_OQ>(self.0, b.0) }
-        }
-        #[inline(always)]
-        unsafe fn gt(self, b: Self) -> __m256 {
-            // SAFETY: the level is available.
-            unsafe { _mm256_cmp_ps::<_CMP_GT_OQ>(self.0, b.0) }
-        }
-        #[inline(always)]
-        unsafe fn unordered(self, b: Self) -> __m256 {
-            // SAFETY: the level is available.
-            unsafe { _mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, b.0) }
-        }
-        #[inline(always)]
-        unsafe fn none() -> __m256 {
-            // SAFETY: the level is available.
-            unsafe { _mm256_setzero_ps() }
-        }
-        #[inline(always)]
-        unsafe fn any(a: __m256, b: __m256) -> bool {
-            // SAFETY: the level is available.
-            unsafe { _mm256_movemask_ps(_mm256_or_ps(a, b)) != 0 }
-        }
-        #[inline(always)]
-        unsafe fn not(a: __m256) -> __m256 {
-            // SAFETY: the level is available.
-            unsafe { _mm256_xor_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(-1))) }
-        }
-        #[inline(always)]
-        unsafe fn and(a: __m256, b: __m256) -> __m256 {
-            // SAFETY: the level is available.
-            unsafe { _mm256_and_ps(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn pick(mask: __m256, a: __m256, b: __m256) -> __m256 {
-            // SAFETY: the level is available.
-            unsafe { _mm256_blendv_ps(b, a, mask) }
+        inlined! {
+            unsafe fn sub(self, b: Self) -> Self = V8x32(_mm256_sub_ps(self.0, b.0));
+            unsafe fn mul(self, b: Self) -> Self = V8x32(_mm256_mul_ps(self.0, b.0));
+            unsafe fn ge(self, b: Self) -> __m256 = _mm256_cmp_ps::<_CMP_GE_OQ>(self.0, b.0);
+            unsafe fn gt(self, b: Self) -> __m256 = _mm256_cmp_ps::<_CMP_GT_OQ>(self.0, b.0);
+            unsafe fn unordered(self, b: Self) -> __m256 = _mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, b.0);
+            unsafe fn none() -> __m256 = _mm256_setzero_ps();
+            unsafe fn any(a: __m256, b: __m256) -> bool = _mm256_movemask_ps(_mm256_or_ps(a, b)) != 0;
+            unsafe fn not(a: __m256) -> __m256 = _mm256_xor_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(-1)));
+            unsafe fn and(a: __m256, b: __m256) -> __m256 = _mm256_and_ps(a, b);
+            unsafe fn pick(mask: __m256, a: __m256, b: __m256) -> __m256 = _mm256_blendv_ps(b, a, mask);
         }
         #[inline(always)]
         unsafe fn choose(mask: __m256, a: Self, b: Self) -> Self {
