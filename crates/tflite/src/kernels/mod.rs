@@ -1,18 +1,18 @@
 //! What operators compute, one file for each family. Shapes and types come from files of strangers: each kernel checks
 //! what it reads.
 
+mod binary;
 mod call;
 mod conv;
 mod convert;
 mod dense;
-mod element_wise;
 mod movement;
 mod pick;
 mod pool;
 mod reduce;
 mod resize;
 mod softmax;
-mod table;
+mod unary;
 mod window;
 
 use crate::op::Op;
@@ -32,9 +32,9 @@ pub(crate) fn compute(call: &Call) -> Result<Vec<Literal>> {
         BatchMatmul => dense::batch_matmul(call),
         AveragePool2D => pool::average(call),
         MaxPool2D => pool::max(call),
-        Add | Sub | Mul | Div | Maximum | Minimum | SquaredDifference | Prelu => element_wise::binary(call),
-        Relu | ReluN1To1 | Relu6 | LeakyRelu | HardSwish => table::clamped(call),
-        Logistic | Tanh | Elu | Exp | Gelu | Sqrt | Rsqrt | Neg => table::function(call),
+        Add | Sub | Mul | Div | Maximum | Minimum | SquaredDifference | Prelu => binary::binary(call),
+        Relu | ReluN1To1 | Relu6 | LeakyRelu | HardSwish => unary::clamped(call),
+        Logistic | Tanh | Elu | Exp | Gelu | Sqrt | Rsqrt | Neg => unary::function(call),
         Softmax => softmax::softmax(call),
         L2Normalization => softmax::l2_normalization(call),
         Mean | Sum | ReduceMax => reduce::reduce(call),

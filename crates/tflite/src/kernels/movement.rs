@@ -1,7 +1,7 @@
 //! Elements that move whole: no arithmetic, any element type.
 
+use super::binary::sources;
 use super::call::{Arg, Call};
-use super::element_wise::sources;
 use crate::model::broken;
 use crate::op::{Field, Op};
 use systole_base::{DType, Literal, Result};
@@ -119,7 +119,7 @@ pub(super) fn transpose(call: &Call) -> Result<Vec<Literal>> {
 /// `x: T[…]` repeated to a shape.
 pub(super) fn broadcast_to(call: &Call) -> Result<Vec<Literal>> {
     let (x, dims) = (call.input(0)?, call.output()?.dims());
-    if super::element_wise::common_shape(x.dims(), dims)? != dims || call.operator.op != Op::BroadcastTo {
+    if super::binary::common_shape(x.dims(), dims)? != dims || call.operator.op != Op::BroadcastTo {
         return Err(broken(format!("{} does not become {dims:?}", x.tensor.ty)));
     }
     picked(call, &x, &sources(x.dims(), dims))

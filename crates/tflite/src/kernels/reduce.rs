@@ -22,7 +22,7 @@ pub(super) fn reduce(call: &Call) -> Result<Vec<Literal>> {
     if n == 0 || n > i32::MAX as usize {
         return Err(broken(format!("a reduction of {n} elements")));
     }
-    let targets = super::element_wise::sources(&kept, x.dims());
+    let targets = super::binary::sources(&kept, x.dims());
     let op = call.operator.op;
     match x.dtype() {
         DType::I8 if op == Op::ReduceMax => {
