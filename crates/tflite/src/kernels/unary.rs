@@ -17,6 +17,7 @@ operators! {
     Tanh "TANH" 28; options 0 []; versions 1 2; Fixed(1.0 / 128.0, 0); |call| function(call, f32::tanh)
     Exp "EXP" 47; options 33 []; versions 1 2; Free; |call| function(call, f32::exp)
     Neg "NEG" 59; options 42 []; versions 1 2; NoInt8; |call| function(call, |x| -x)
+    Log "LOG" 73; options 0 []; versions 1 2; Free; |call| function(call, f32::ln)
     Sqrt "SQRT" 75; options 0 []; versions 1 2; Free; |call| function(call, f32::sqrt)
     Rsqrt "RSQRT" 76; options 0 []; versions 1 2; Free; |call| function(call, |x| 1.0 / x.sqrt())
     LeakyRelu "LEAKY_RELU" 98; options 75 [0 Alpha]; versions 1 2; Free; leaky_relu
