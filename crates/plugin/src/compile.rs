@@ -1,15 +1,14 @@
 //! Code → a program: text as Systole prints it or as others do, and bytecode, on one or several devices.
 
-use crate::annotations;
-use crate::call::{Answer, Failure, Handle, list, seen};
+use crate::call::{Answer, Failure, Handle, handle, list, seen};
 use crate::device::{Client, Device};
 use crate::kind::Kind;
-use crate::layout;
 use crate::options::Options;
 use crate::profiler::module_of;
 use crate::program::{Engine, Loaded, Program};
 use crate::source::{Source, Written, parse};
 use crate::told::{Facts, Told};
+use crate::{annotations, layout};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use systole_dist::{SimulatedMesh, Team, partition};
@@ -256,12 +255,10 @@ fn other(client: &Client, options: &Options, mut module: Module) -> Result<(Plac
     Ok((place, parts))
 }
 
-impl Handle for sys::Client_Compile {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let client: &Client = unsafe { seen(self.client)? };
+handle! {
+    Client_Compile: |args, client: Client| client => {
         // SAFETY: the caller's program.
-        let program = unsafe { self.program.as_ref() }.ok_or_else(|| Failure::invalid("no program"))?;
+        let program = unsafe { args.program.as_ref() }.ok_or_else(|| Failure::invalid("no program"))?;
         // SAFETY: code and format have the lengths that stand beside them.
         let (code, format) = unsafe {
             (list(program.code.cast_const(), program.code_size), list(program.format, program.format_size))
@@ -271,26 +268,19 @@ impl Handle for sys::Client_Compile {
             return Err(Failure::unimplemented(format!("programs must be StableHLO text, not `{format}`")));
         }
         // SAFETY: the options have the length that stands beside them.
-        let options = unsafe { list(self.compile_options, self.compile_options_size) };
+        let options = unsafe { list(args.compile_options, args.compile_options_size) };
         let program = compile(client, Source { code: code.into(), options: options.into() })?;
-        self.executable = Loaded::object(&Arc::new(program));
-        Ok(())
+        args.executable = Loaded::object(&Arc::new(program));
     }
-}
-
-impl Handle for sys::Executable_DeserializeAndLoad {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let client: &Client = unsafe { seen(self.client)? };
+    Executable_DeserializeAndLoad: |args, client: Client| client => {
         // SAFETY: the caller's bytes are that many.
-        let given = unsafe { list(self.serialized_executable, self.serialized_executable_size) };
+        let given = unsafe { list(args.serialized_executable, args.serialized_executable_size) };
         let mut source = Source::read(given)?;
-        if !self.overridden_serialized_compile_options.is_null() {
-            let len = self.overridden_serialized_compile_options_size;
+        if !args.overridden_serialized_compile_options.is_null() {
+            let len = args.overridden_serialized_compile_options_size;
             // SAFETY: the options have the length that stands beside them.
-            source.options = unsafe { list(self.overridden_serialized_compile_options, len) }.into();
+            source.options = unsafe { list(args.overridden_serialized_compile_options, len) }.into();
         }
-        self.loaded_executable = Loaded::object(&Arc::new(compile(client, source)?));
-        Ok(())
+        args.loaded_executable = Loaded::object(&Arc::new(compile(client, source)?));
     }
 }

@@ -3,13 +3,14 @@
 //! A serialized program is its code with what it was compiled for: to load it is to compile it again. It is of use to
 //! callers that keep what was compiled.
 
-use crate::call::{Answer, Failure, Handle, chars, seen};
+use crate::call::{Answer, Failure, Handle, chars, destroy, handle, seen};
 use crate::device::free_bytes;
 use crate::event::Pace;
 use crate::kind::Kind;
 use crate::queue::Queue;
 use crate::source::{Source, plain};
 use crate::told::Told;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use systole_dist::SimulatedMesh;
@@ -78,6 +79,14 @@ unsafe impl Send for Program {}
 // SAFETY: as above.
 unsafe impl Sync for Program {}
 
+impl Deref for Loaded {
+    type Target = Arc<Program>;
+
+    fn deref(&self) -> &Arc<Program> {
+        &self.program
+    }
+}
+
 impl Loaded {
     /// For callers, who give it back.
     pub(crate) fn object(program: &Arc<Program>) -> Object {
@@ -88,20 +97,6 @@ impl Loaded {
     pub(crate) fn is_deleted(&self) -> bool {
         self.is_deleted.load(Ordering::Relaxed)
     }
-}
-
-macro_rules! handle {
-    ($($name:ident: |$args:ident, $program:ident| $from:ident => $body:block)*) => {
-        $(impl Handle for sys::$name {
-            unsafe fn handle(&mut self) -> Answer {
-                let $args = self;
-                // SAFETY: callers hand back what they were given.
-                let $program: &Arc<Program> = unsafe { &seen::<Loaded>($args.$from)?.program };
-                $body
-                Ok(())
-            }
-        })*
-    };
 }
 
 fn varint(mut v: u64, out: &mut Vec<u8>) {
@@ -120,46 +115,46 @@ fn give(bytes: Vec<u8>) -> (sys::Chars, usize, Object, Option<sys::Deleter>) {
 }
 
 handle! {
-    LoadedExecutable_GetExecutable: |args, program| loaded_executable => {
+    LoadedExecutable_Delete: |args, program: Loaded| executable => {
+        program.is_deleted.store(true, Ordering::Relaxed);
+    }
+    LoadedExecutable_IsDeleted: |args, program: Loaded| executable => { args.is_deleted = program.is_deleted(); }
+    LoadedExecutable_GetExecutable: |args, program: Loaded| loaded_executable => {
         args.executable = Loaded::object(program);
     }
-    LoadedExecutable_AddressableDevices: |args, program| executable => {
+    LoadedExecutable_AddressableDevices: |args, program: Loaded| executable => {
         args.addressable_devices = program.devices.as_ptr();
         args.num_addressable_devices = program.devices.len();
     }
-    LoadedExecutable_AddressableDeviceLogicalIds: |args, program| executable => {
+    LoadedExecutable_AddressableDeviceLogicalIds: |args, program: Loaded| executable => {
         args.addressable_device_logical_ids = program.told.logical_ids.as_ptr().cast_mut();
         args.num_addressable_device_logical_ids = program.told.logical_ids.len();
     }
-    LoadedExecutable_GetDeviceAssignment: |args, program| executable => {
+    LoadedExecutable_GetDeviceAssignment: |args, program: Loaded| executable => {
         (args.serialized_bytes, args.serialized_bytes_size, args.serialized_device_assignment,
          args.serialized_device_assignment_deleter) = give(program.assignment());
     }
-    LoadedExecutable_Fingerprint: |args, program| executable => {
+    LoadedExecutable_Fingerprint: |args, program: Loaded| executable => {
         (args.executable_fingerprint, args.executable_fingerprint_size) = chars(&program.told.fingerprint);
     }
-    Executable_Fingerprint: |args, program| executable => {
+    Executable_Fingerprint: |args, program: Loaded| executable => {
         (args.executable_fingerprint, args.executable_fingerprint_size) = chars(&program.told.fingerprint);
     }
-    Executable_Name: |args, program| executable => {
+    Executable_Name: |args, program: Loaded| executable => {
         (args.executable_name, args.executable_name_size) = chars(&program.name);
     }
-    Executable_NumReplicas: |args, program| executable => {
-        args.num_replicas = program.replicas;
-    }
-    Executable_NumPartitions: |args, program| executable => {
+    Executable_NumReplicas: |args, program: Loaded| executable => { args.num_replicas = program.replicas; }
+    Executable_NumPartitions: |args, program: Loaded| executable => {
         args.num_partitions = program.partitions;
     }
-    Executable_NumOutputs: |args, program| executable => {
-        args.num_outputs = program.results.len();
-    }
-    Executable_SizeOfGeneratedCodeInBytes: |args, program| executable => {
+    Executable_NumOutputs: |args, program: Loaded| executable => { args.num_outputs = program.results.len(); }
+    Executable_SizeOfGeneratedCodeInBytes: |args, program: Loaded| executable => {
         args.size_in_bytes = program.source.code.len() as i64;
     }
-    Executable_GetCostAnalysis: |args, program| executable => {
+    Executable_GetCostAnalysis: |args, program: Loaded| executable => {
         (args.properties, args.num_properties) = (program.told.costs.as_ptr(), program.told.costs.len());
     }
-    Executable_GetCompiledMemoryStats: |args, program| executable => {
+    Executable_GetCompiledMemoryStats: |args, program: Loaded| executable => {
         let told = &program.told;
         args.argument_size_in_bytes = told.argument_bytes as i64;
         args.output_size_in_bytes = told.result_bytes as i64;
@@ -170,30 +165,30 @@ handle! {
         args.total_size_in_bytes = args.peak_memory_in_bytes;
         args.total_allocation_bytes = args.peak_memory_in_bytes;
     }
-    Executable_OutputMemoryKinds: |args, program| executable => {
+    Executable_OutputMemoryKinds: |args, program: Loaded| executable => {
         let kinds = &program.told.result_memories;
         args.num_outputs = kinds.len();
         (args.memory_kinds, args.memory_kind_sizes) = (kinds.starts(), kinds.sizes());
     }
-    Executable_ParameterMemoryKinds: |args, program| executable => {
+    Executable_ParameterMemoryKinds: |args, program: Loaded| executable => {
         let kinds = &program.told.argument_memories;
         args.num_parameters = kinds.len();
         (args.memory_kinds, args.memory_kind_sizes) = (kinds.starts(), kinds.sizes());
     }
-    Executable_OutputElementTypes: |args, program| executable => {
+    Executable_OutputElementTypes: |args, program: Loaded| executable => {
         let types = &program.told.result_types;
         (args.output_types, args.num_output_types) = (types.as_ptr(), types.len());
     }
-    Executable_OutputDimensions: |args, program| executable => {
+    Executable_OutputDimensions: |args, program: Loaded| executable => {
         let told = &program.told;
         args.num_outputs = told.result_ranks.len();
         (args.dims, args.dim_sizes) = (told.result_dims.as_ptr(), told.result_ranks.as_ptr());
     }
-    Executable_GetCompileOptions: |args, program| executable => {
+    Executable_GetCompileOptions: |args, program: Loaded| executable => {
         (args.serialized_bytes, args.serialized_bytes_size, args.serialized_compile_options,
          args.serialized_compile_options_deleter) = give(program.source.options.clone());
     }
-    Executable_Serialize: |args, program| executable => {
+    Executable_Serialize: |args, program: Loaded| executable => {
         (args.serialized_bytes, args.serialized_bytes_size, args.serialized_executable,
          args.serialized_executable_deleter) = give(program.source.to_bytes());
     }
@@ -249,43 +244,7 @@ impl Handle for sys::Executable_OptimizedProgram {
     }
 }
 
-impl Handle for sys::LoadedExecutable_Delete {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        unsafe { seen::<Loaded>(self.executable)? }.is_deleted.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-impl Handle for sys::LoadedExecutable_IsDeleted {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        self.is_deleted = unsafe { seen::<Loaded>(self.executable)? }.is_deleted();
-        Ok(())
-    }
-}
-
-/// # Safety
-/// `object` is null or was made by [`Loaded::object`], and is given back once.
-unsafe fn destroy(object: Object) {
-    if !object.is_null() {
-        // SAFETY: passed on.
-        drop(unsafe { Box::from_raw(object.cast::<Loaded>()) });
-    }
-}
-
-impl Handle for sys::LoadedExecutable_Destroy {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers give back what they were given.
-        unsafe { destroy(self.executable) };
-        Ok(())
-    }
-}
-
-impl Handle for sys::Executable_Destroy {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers give back what they were given.
-        unsafe { destroy(self.executable) };
-        Ok(())
-    }
+destroy! {
+    LoadedExecutable_Destroy: Loaded, executable;
+    Executable_Destroy: Loaded, executable;
 }

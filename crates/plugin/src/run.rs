@@ -1,7 +1,7 @@
 //! Runs: arrays in, arrays out. Programs with little work run on the caller's thread; others go on after the call.
 
 use crate::array::{Array, Content, Held, Pending, Whole};
-use crate::call::{Answer, Failure, Handle, list, seen};
+use crate::call::{Answer, Failure, Handle, destroy, list, seen};
 use crate::event::Event;
 use crate::program::{Engine, Loaded, Program};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -365,12 +365,6 @@ impl Handle for sys::ExecuteContext_Create {
     }
 }
 
-impl Handle for sys::ExecuteContext_Destroy {
-    unsafe fn handle(&mut self) -> Answer {
-        if !self.context.is_null() {
-            // SAFETY: made by `ExecuteContext_Create`, and given back once.
-            drop(unsafe { Box::from_raw(self.context.cast::<u64>()) });
-        }
-        Ok(())
-    }
+destroy! {
+    ExecuteContext_Destroy: u64, context;
 }

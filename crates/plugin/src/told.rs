@@ -3,8 +3,7 @@
 use crate::device::MEMORY_KIND;
 use crate::kind::Kind;
 use std::sync::Arc;
-use systole_ir::Graph;
-use systole_ir::cost;
+use systole_ir::{Graph, cost};
 use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys::{self, Args, Chars, LogicalIds, Object, named};
 

@@ -12,8 +12,7 @@ mod bf16_pairs;
 #[cfg(test)]
 mod tests;
 
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::kernels::attention::bf16_pairs::Pairs;
 use crate::select::{AMX, Answer, Candidate, EVERY, Family, Problem, Refusal};
 use crate::simd::gemm::{Left, Shape, Tile as Product, shape_f32};

@@ -6,9 +6,8 @@
 //! assigns the index vectors to ranges of the result, which threads share. Other scatters run on one thread. Indices
 //! out of bounds are dropped.
 
-use crate::kernel::Cx;
 use crate::kernel::copy::Dim;
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::simd::cells::{Cell, Fold, ForFold, Last, for_fold};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use smallvec::SmallVec;

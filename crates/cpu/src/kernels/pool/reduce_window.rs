@@ -5,9 +5,8 @@
 //! share the strips of all rows. Each window is reduced in the interpreter's order, except in cumulative reductions
 //! from the end.
 
-use crate::kernel::Cx;
 use crate::kernel::copy::fill;
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::select::{Answer, Problem, Refusal};
 use crate::simd::cells::{Add, Bf16, Cell, F16, Fold, ForFold, for_fold};
 use crate::simd::level::{Isa, Level, Tile, TileFn};

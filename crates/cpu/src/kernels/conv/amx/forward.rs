@@ -4,9 +4,8 @@
 //! so for each tap the tile is loaded from the image itself, or from a strip that was copied with explicit zeros.
 //! Phases and strips are those of the other kernels ([`crate::kernels::conv::staging::phases`]).
 
-use crate::kernel::Ptr;
 use crate::kernel::convolution::is_forward;
-use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Cx, Ptr, with_scratch};
 use crate::kernels::conv::amx::filter::{CHUNK, Filter, KernelLayout, Taps, tiles};
 use crate::kernels::conv::staging::phases::{AxisPhase, axis, choices};
 use crate::kernels::conv::staging::{Axis, Prefetch, Staging, Strip};

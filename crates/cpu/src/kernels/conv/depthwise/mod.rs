@@ -6,11 +6,10 @@
 
 mod images;
 
-use crate::kernel::Cx;
 use crate::kernel::convolution::is_channels_last;
 use crate::kernel::padded::{Padded, offsets};
 use crate::kernel::partial_sums::{Finish, sum_parts};
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::kernels::conv::depthwise::images::Images;
 use crate::select::Refusal;
 use crate::simd::level::{Level, TileFn};

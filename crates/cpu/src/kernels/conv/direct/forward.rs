@@ -6,9 +6,8 @@
 //!
 //! At the level with VDPBF16PS, two bf16 channels are one element: a word of 32 bits that nothing here looks into.
 
-use crate::kernel::Ptr;
 use crate::kernel::convolution::is_forward;
-use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Cx, Ptr, with_scratch};
 use crate::kernels::conv::microkernel::{Across, KC, Out, Panel, UNROLL, panels};
 use crate::kernels::conv::staging::phases::{AxisPhase, axis, choices};
 use crate::kernels::conv::staging::weights::Weights;

@@ -4,10 +4,9 @@
 //! Each task transforms the input of one strip of tiles. Then, for a few panels of features at a time, it computes
 //! the 16 GEMMs and transforms their results back while these are in cache.
 
-use crate::kernel::Ptr;
 use crate::kernel::convolution::{has_unit_steps, is_forward};
 use crate::kernel::padded::offsets;
-use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Cx, Ptr, with_scratch};
 use crate::kernels::conv::microkernel::{Across, KC, Out, Panel, UNROLL, panels};
 use crate::kernels::conv::staging::weights::Weights;
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip, group};

@@ -8,8 +8,7 @@
 
 use crate::kernel::convolution::{has_unit_steps, is_kernel_gradient};
 use crate::kernel::partial_sums::PartialSums;
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel};
+use crate::kernel::{Cx, Io, Kernel, with_scratch};
 use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, UNROLL, panels};
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip};
 use crate::kernels::conv::strips::operands::NO_GRADIENT;

@@ -3,8 +3,7 @@
 //! Padding is multiplied as zeros, which must give zeros: operands whose sums might not be finite go to [`Forward`],
 //! the kernel for vectors. Accumulators begin with the bias, so that each result is rounded once, after bias and pooling.
 
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::kernels::conv_pool::finite::{Bounds, MagnitudeOfBf16};
 use crate::kernels::conv_pool::forward::Forward;
 use crate::kernels::conv_pool::pooled::{NO_PRODUCT, PooledConvolution};

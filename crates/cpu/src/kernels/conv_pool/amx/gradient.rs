@@ -7,8 +7,7 @@
 use crate::kernel::few_rows::FewRows;
 use crate::kernel::padded::offsets;
 use crate::kernel::partial_sums::{Finish, sum_parts};
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::kernels::conv_pool::finite::MagnitudeOfBf16;
 use crate::kernels::conv_pool::gradient::{ConvPoolGradient, Method, fused_gradient, product_of};
 use crate::select::{Problem, Refusal};
