@@ -78,6 +78,18 @@ pub struct Candidate {
     pub accepts: fn(&Problem<'_>) -> Answer,
 }
 
+impl Candidate {
+    /// A row of a family's table.
+    pub const fn new(
+        name: &'static str,
+        levels: &'static [Level],
+        why: &'static str,
+        accepts: fn(&Problem<'_>) -> Answer,
+    ) -> Candidate {
+        Candidate { name, why, levels, accepts }
+    }
+}
+
 /// Answer of a candidate.
 pub type Answer = std::result::Result<Box<dyn Kernel>, Refusal>;
 

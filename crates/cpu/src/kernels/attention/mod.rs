@@ -794,22 +794,16 @@ pub static FAMILY: Family = Family {
     name: "attention",
     doc: "multi-head attention or its gradient, without an array of all scores",
     takes: |step| matches!(step.kernel, systole_compile::Kernel::Attention(_)),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate { name: "amx", why: "bf16 by tile registers", levels: AMX, accepts: by_pairs },
-        Candidate {
-            name: "bf16_pairs",
-            why: "bf16 by the instruction that multiplies pairs (AVX512_BF16)",
-            levels: &[Level::Avx512Bf16],
-            accepts: by_pairs,
-        },
-        Candidate {
-            name: "f32",
-            why: "takes every attention that is recognised, in f32",
-            levels: EVERY,
-            accepts: |p| {
+        Candidate::new("amx", AMX, "bf16 by tile registers", by_pairs),
+        Candidate::new("bf16_pairs", &[Level::Avx512Bf16], "bf16 by the instruction that multiplies pairs \
+             (AVX512_BF16)",
+            by_pairs),
+        Candidate::new("f32", EVERY, "takes every attention that is recognised, in f32",
+            |p| {
                 Ok(Box::new(AttentionKernel::with(found(p)?, p.step, p.target.level.vectors(), None)))
-            },
-        },
+            }),
     ],
 };
 

@@ -20,21 +20,15 @@ pub static FAMILY: Family = Family {
     name: "product_epilogue",
     doc: "a GEMM and the element-wise program that alone reads its result",
     takes: |step| matches!(step.kernel, StepKernel::ProductEpilogue(_)),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate {
-            name: "panel_by_panel",
-            why: "the GEMM result is never stored. N of at least 32 and K of at most 256: with a longer K \
-                  only few columns fit L2, and the program would run on short pieces of rows",
-            levels: EVERY,
-            accepts: |p| PanelByPanel::bind(plan(p)?, p),
-        },
-        Candidate {
-            name: "whole",
-            why: "the GEMM result is stored, then read by the program: takes every product with an \
-                  epilogue",
-            levels: EVERY,
-            accepts: |p| Ok(Box::new(Whole::new(plan(p)?, p)?)),
-        },
+        Candidate::new("panel_by_panel", EVERY, "the GEMM result is never stored. N of at least 32 and K of \
+             at most 256: with a longer K only few columns fit L2, and the program would run on short pieces \
+             of rows",
+            |p| PanelByPanel::bind(plan(p)?, p)),
+        Candidate::new("whole", EVERY, "the GEMM result is stored, then read by the program: takes every \
+             product with an epilogue",
+            |p| Ok(Box::new(Whole::new(plan(p)?, p)?))),
     ],
 };
 

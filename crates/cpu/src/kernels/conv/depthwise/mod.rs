@@ -12,7 +12,7 @@ use crate::kernel::partial_sums::{Finish, sum_parts};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::kernels::conv::depthwise::images::Images;
 use crate::select::Refusal;
-use crate::simd::level::{Level, TileFn};
+use crate::simd::level::{Level, Target, TileFn};
 use crate::simd::loops::{narrow, widen};
 use crate::simd::vector::{Portable32, Vector};
 use systole_ir::op::Convolution;
@@ -189,8 +189,9 @@ impl Forward {
         c: &Convolution,
         bias: bool,
         types: [&TensorType; 3],
-        level: Level,
+        target: Target,
     ) -> std::result::Result<Forward, Refusal> {
+        let level = target.level.vectors();
         if c.reversal.iter().any(|&r| r) {
             return Err(REVERSED.into());
         }
@@ -319,8 +320,9 @@ impl KernelGradient {
     pub fn new(
         c: &Convolution,
         types: [&TensorType; 3],
-        level: Level,
+        target: Target,
     ) -> std::result::Result<KernelGradient, Refusal> {
+        let level = target.level.vectors();
         if c.reversal.iter().any(|&r| r) {
             return Err(REVERSED.into());
         }

@@ -16,7 +16,7 @@ use crate::kernels::conv::strips::Strips;
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
 use crate::kernels::conv::strips::operands::{Arrays, NO_LAYER, Stored, is_paired};
 use crate::select::Refusal;
-use crate::simd::level::{Level, Target, TileFn};
+use crate::simd::level::{Target, TileFn};
 use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -163,10 +163,10 @@ impl Forward {
 
     /// Adds two results: for each image and feature the sum, and the sum of squared deviations from the mean. Only
     /// for convolutions without input dilation.
-    pub fn with_statistics(mut self, level: Level) -> Forward {
+    pub fn with_statistics(mut self, target: Target) -> Forward {
         let strips = self.staging.strips_of_image();
         let parts = strips.map(|s| self.phases[0].pixels(1, s.row, s.rows)).collect();
-        self.statistics = Some(BatchStatistics::new(self.features, parts, level));
+        self.statistics = Some(BatchStatistics::new(self.features, parts, target.level.vectors()));
         self
     }
 

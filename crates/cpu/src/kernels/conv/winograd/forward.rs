@@ -155,10 +155,10 @@ impl Forward {
     }
 
     /// Adds two results: for each image and feature the sum, and the sum of squared deviations from the mean.
-    pub fn with_statistics(mut self, level: Level) -> Forward {
+    pub fn with_statistics(mut self, target: Target) -> Forward {
         let rows = |s: Strip| self.rows(s.row, s.rows) * self.width;
         let parts = self.staging.strips_of_image().map(rows).collect();
-        self.statistics = Some(BatchStatistics::new(self.features, parts, level));
+        self.statistics = Some(BatchStatistics::new(self.features, parts, target.level.vectors()));
         self
     }
 

@@ -22,35 +22,25 @@ pub static FAMILY: Family = Family {
     name: "packed",
     doc: "matrices of whole numbers with scales: products of few rows, and all of one as floats",
     takes: |step| matches!(step.kernel, Plan::Packed(_)),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate {
-            name: "gemv",
-            why: "K of at least 65, N of at least 64: the numbers are read once and in place, a quarter or an eighth of the bytes of \
-                  floats",
-            levels: EVERY,
-            accepts: |p| {
+        Candidate::new("gemv", EVERY, "K of at least 65, N of at least 64: the numbers are read once and in \
+             place, a quarter or an eighth of the bytes of floats",
+            |p| {
                 let (packed, product) = product_of(p)?;
                 Ok(Box::new(Rows::accept(packed, product, p)?))
-            },
-        },
-        Candidate {
-            name: "floats",
-            why: "all numbers as floats, for products of many rows",
-            levels: EVERY,
-            accepts: |p| match &p.step.kernel {
+            }),
+        Candidate::new("floats", EVERY, "all numbers as floats, for products of many rows",
+            |p| match &p.step.kernel {
                 Plan::Packed(packed) if packed.product.is_none() => Ok(Box::new(Floats::new(packed, p))),
                 _ => Err("it is a product".into()),
-            },
-        },
-        Candidate {
-            name: "one_by_one",
-            why: "small matrices, and such whose numbers do not lie in rows: in plain loops",
-            levels: EVERY,
-            accepts: |p| {
+            }),
+        Candidate::new("one_by_one", EVERY, "small matrices, and such whose numbers do not lie in rows: in \
+             plain loops",
+            |p| {
                 let (packed, product) = product_of(p)?;
                 Ok(Box::new(OneByOne::accept(packed, product, p)?))
-            },
-        },
+            }),
     ],
 };
 
