@@ -1,12 +1,12 @@
-//! Code → a program: text as Systole prints it or as others do, and bytecode, on one or several devices.
+//! Code → a program: text as Systole prints it or as others do, and bytecode, on one or several devices; and back to code.
 
-use crate::call::{Answer, Failure, Handle, handle, list, seen};
+use crate::call::{Answer, Failure, Handle, chars, handle, list, seen};
 use crate::device::{Client, Device};
 use crate::kind::Kind;
 use crate::options::Options;
 use crate::profiler::module_of;
 use crate::program::{Engine, Loaded, Program};
-use crate::source::{Source, Written, parse};
+use crate::serialized::Source;
 use crate::told::{Facts, Told};
 use crate::{annotations, layout};
 use std::ops::Range;
@@ -17,13 +17,52 @@ use systole_ir::rng::fnv1a;
 use systole_ir::{Graph, TensorType, cost, text};
 use systole_mlir::import;
 use systole_mlir::interface::{Face, Interface};
-use systole_mlir::syntax::Module;
+use systole_mlir::syntax::{Attribute, Function, Module};
 use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys::{self, Object};
+use systole_pjrt::with_layers;
 use systole_runtime::{Backend, CompileOptions};
+
+/// How MLIR bytecode begins.
+const BYTECODE: &[u8] = b"ML\xefR";
 
 /// Programs of more work than this run on a thread of their own, so that the caller goes on meanwhile.
 const LITTLE_WORK: f64 = 4e6;
+
+/// A program as it came.
+enum Written {
+    /// Systole's own text: what each device has is said by its mesh.
+    Own(Box<text::Program>),
+    Other(Box<Module>),
+}
+
+/// Reads text or bytecode.
+fn parse(code: &[u8]) -> Result<Written, Failure> {
+    if code.starts_with(BYTECODE) {
+        return Ok(Written::Other(Box::new(systole_bytecode::parse(code)?)));
+    }
+    let text = std::str::from_utf8(code).map_err(|_| {
+        Failure::invalid("the program is neither StableHLO text nor bytecode (a portable artifact)")
+    })?;
+    if text.starts_with("ML\u{ef}R") {
+        return Err(Failure::invalid("the program is bytecode that was taken for text"));
+    }
+    match text::parse_program(text) {
+        Ok(mut program) => {
+            program.graph = Arc::new(with_layers(Arc::unwrap_or_clone(program.graph), text));
+            Ok(Written::Own(Box::new(program)))
+        }
+        // All in the generic form is meant as text of ours.
+        Err(e) if is_ours(text) => Err(e.into()),
+        Err(_) => Ok(Written::Other(Box::new(systole_mlir::text::parse(text)?))),
+    }
+}
+
+/// Whether a text that does not read was meant as one of ours: it is in the generic form, or none at all.
+fn is_ours(text: &str) -> bool {
+    let generic = text.contains("\"stablehlo.") && !text.contains(" stablehlo.");
+    generic || !text.contains("func")
+}
 
 /// Which parts of a program this process's devices run.
 fn own_parts(assigned: &[Object]) -> Result<Range<usize>, Failure> {
@@ -138,6 +177,35 @@ fn compile(client: &Client, source: Source) -> Result<Program, Failure> {
         arena: parts.arena,
         told,
     })
+}
+
+/// A program with Shardy's ops as StableHLO without them, as each device runs it, and one of several devices with what
+/// JAX until 0.8 reads of how arguments and results lie; `None` where the source has neither.
+fn plain(code: &[u8], arguments: &[Tiles], results: &[Tiles]) -> Option<Vec<u8>> {
+    let Ok(Written::Other(mut module)) = parse(code) else { return None };
+    let is_shardys = |f: &Function| f.body.operations.iter().any(|op| op.name.starts_with("sdy."));
+    let texts = |all: &[Tiles]| all.iter().map(Tiles::to_text).collect::<Vec<_>>();
+    let outs = match texts(results).as_slice() {
+        [one] => one.clone(),
+        all => format!("{{{}}}", all.join(", ")),
+    };
+    const INS: &str = "mhlo.spmd_parameters_shardings";
+    const OUTS: &str = "mhlo.spmd_output_sharding";
+    if module.functions.iter().any(is_shardys) {
+        annotations::take(&mut module, 1, &[]).ok()?;
+        let import::Imported { program, .. } = import::program(&module).ok()?;
+        let own = text::print_program(&program.graph, &[], None);
+        let head = "module @main ";
+        let ins = texts(arguments).iter().map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", ");
+        let told = format!("attributes {{{INS} = [{ins}], {OUTS} = \"{outs}\"}}");
+        return Some(format!("{head}{told} {}", own.strip_prefix(head)?).into());
+    }
+    if results.iter().chain(arguments).all(|t| t.devices() == 1) {
+        return None;
+    }
+    let ins = texts(arguments).into_iter().map(Attribute::String).collect();
+    module.attributes.extend([(INS.into(), Attribute::List(ins)), (OUTS.into(), Attribute::String(outs))]);
+    Some(systole_mlir::text::write(&module).into_bytes())
 }
 
 /// Loops whose number of trips is not known.
@@ -282,5 +350,32 @@ handle! {
             source.options = unsafe { list(args.overridden_serialized_compile_options, len) }.into();
         }
         args.loaded_executable = Loaded::object(&Arc::new(compile(client, source)?));
+    }
+}
+
+impl Handle for sys::Executable_OptimizedProgram {
+    /// The program as it came, or one that needs no Shardy to be read. Callers ask twice: how long it is, then for the
+    /// bytes.
+    unsafe fn handle(&mut self) -> Answer {
+        const FORMAT: &str = "mlir";
+        // SAFETY: callers hand back what they were given.
+        let program = &unsafe { seen::<Loaded>(self.executable)? }.program;
+        // SAFETY: the caller's structure, which is to be filled.
+        let given = unsafe { self.program.as_mut() }.ok_or_else(|| Failure::invalid("no program"))?;
+        let code = program
+            .plain
+            .get_or_init(|| plain(&program.source.code, &program.argument_tiles, &program.result_tiles));
+        let code = code.as_deref().unwrap_or(&program.source.code);
+        (given.format, given.format_size) = chars(FORMAT);
+        if !given.code.is_null() {
+            if given.code_size < code.len() {
+                let what = format!("{} bytes of room for {}", given.code_size, code.len());
+                return Err(Failure::invalid(what));
+            }
+            // SAFETY: the caller's memory has room for that many bytes.
+            unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), given.code, code.len()) };
+        }
+        given.code_size = code.len();
+        Ok(())
     }
 }

@@ -3,12 +3,12 @@
 //! A serialized program is its code with what it was compiled for: to load it is to compile it again. It is of use to
 //! callers that keep what was compiled.
 
-use crate::call::{Answer, Failure, Handle, chars, destroy, handle, seen};
+use crate::call::{Answer, Handle, chars, destroy, handle, seen};
 use crate::device::free_bytes;
 use crate::event::Pace;
 use crate::kind::Kind;
 use crate::queue::Queue;
-use crate::source::{Source, plain};
+use crate::serialized::Source;
 use crate::told::Told;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -214,33 +214,6 @@ impl Program {
             bytes.extend(own);
         }
         bytes
-    }
-}
-
-impl Handle for sys::Executable_OptimizedProgram {
-    /// The program as it came, or one that needs no Shardy to be read. Callers ask twice: how long it is, then for the
-    /// bytes.
-    unsafe fn handle(&mut self) -> Answer {
-        const FORMAT: &str = "mlir";
-        // SAFETY: callers hand back what they were given.
-        let program = &unsafe { seen::<Loaded>(self.executable)? }.program;
-        // SAFETY: the caller's structure, which is to be filled.
-        let given = unsafe { self.program.as_mut() }.ok_or_else(|| Failure::invalid("no program"))?;
-        let code = program
-            .plain
-            .get_or_init(|| plain(&program.source.code, &program.argument_tiles, &program.result_tiles));
-        let code = code.as_deref().unwrap_or(&program.source.code);
-        (given.format, given.format_size) = chars(FORMAT);
-        if !given.code.is_null() {
-            if given.code_size < code.len() {
-                let what = format!("{} bytes of room for {}", given.code_size, code.len());
-                return Err(Failure::invalid(what));
-            }
-            // SAFETY: the caller's memory has room for that many bytes.
-            unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), given.code, code.len()) };
-        }
-        given.code_size = code.len();
-        Ok(())
     }
 }
 
