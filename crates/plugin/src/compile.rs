@@ -5,7 +5,7 @@ use crate::device::{Client, Device};
 use crate::kind::Kind;
 use crate::options::Options;
 use crate::profiler::module_of;
-use crate::program::{Engine, Loaded, Program};
+use crate::program::{Engine, Loaded, Program, Signature};
 use crate::serialized::Source;
 use crate::told::{Facts, Told};
 use crate::{annotations, layout};
@@ -115,16 +115,7 @@ impl Place {
 struct Parts {
     engine: Engine,
     graph: Arc<Graph>,
-    /// Of one device.
-    arguments: Vec<Arc<Kind>>,
-    results: Vec<Arc<Kind>>,
-    argument_tiles: Vec<Tiles>,
-    result_tiles: Vec<Tiles>,
-    /// Results of which each device makes a term of its own.
-    terms: Vec<bool>,
-    /// Of all devices together.
-    wholes: Vec<Vec<TensorType>>,
-    donated: Vec<bool>,
+    signature: Signature,
     arena: usize,
     is_foreign: bool,
 }
@@ -143,11 +134,7 @@ fn compile(client: &Client, source: Source) -> Result<Program, Failure> {
     key.extend_from_slice(&source.options);
     let told = Told::new(Facts {
         fingerprint: format!("{:016x}", fnv1a(&key)),
-        arguments: &parts.arguments,
-        results: &parts.results,
-        argument_tiles: &parts.argument_tiles,
-        result_tiles: &parts.result_tiles,
-        donated: &parts.donated,
+        signature: &parts.signature,
         graph: &parts.graph,
         replicas: options.replicas,
         partitions: options.partitions,
@@ -157,19 +144,13 @@ fn compile(client: &Client, source: Source) -> Result<Program, Failure> {
         name: parts.graph.name.clone(),
         module: module_of(&source.code),
         engine: parts.engine,
-        donated: parts.donated,
         replicas: options.replicas,
         partitions: options.partitions,
         devices,
         ids: Arc::new(place.ids),
-        result_arrays: parts.results.iter().map(|k| k.face.types().len()).collect(),
+        result_arrays: parts.signature.results.iter().map(|k| k.face.types().len()).collect(),
         queue: Arc::downgrade(&client.queue),
-        arguments: parts.arguments,
-        results: parts.results,
-        argument_tiles: parts.argument_tiles,
-        result_tiles: parts.result_tiles,
-        terms: parts.terms,
-        wholes: parts.wholes,
+        signature: parts.signature,
         source,
         plain: OnceLock::new(),
         pace: client.pace.clone(),
@@ -181,7 +162,8 @@ fn compile(client: &Client, source: Source) -> Result<Program, Failure> {
 
 /// A program with Shardy's ops as StableHLO without them, as each device runs it, and one of several devices with what
 /// JAX until 0.8 reads of how arguments and results lie; `None` where the source has neither.
-fn plain(code: &[u8], arguments: &[Tiles], results: &[Tiles]) -> Option<Vec<u8>> {
+fn plain(code: &[u8], signature: &Signature) -> Option<Vec<u8>> {
+    let Signature { argument_tiles: arguments, result_tiles: results, .. } = signature;
     let Ok(Written::Other(mut module)) = parse(code) else { return None };
     let is_shardys = |f: &Function| f.body.operations.iter().any(|op| op.name.starts_with("sdy."));
     let texts = |all: &[Tiles]| all.iter().map(Tiles::to_text).collect::<Vec<_>>();
@@ -253,8 +235,7 @@ fn own(client: &Client, options: &Options, program: text::Program) -> Result<(Pl
     };
     let whole = |types: &[TensorType]| types.iter().map(|t| Tiles::replicated(t.rank(), wanted)).collect();
     let (params, made) = (graph.param_types(), graph.result_types());
-    let parts = Parts {
-        engine,
+    let signature = Signature {
         arguments: kinds(&params)?,
         results: kinds(&made)?,
         argument_tiles: whole(&params),
@@ -262,11 +243,8 @@ fn own(client: &Client, options: &Options, program: text::Program) -> Result<(Pl
         terms: Vec::new(),
         wholes: params.iter().map(|t| vec![t.clone()]).collect(),
         donated: (0..params.len()).map(|i| given.contains(&i)).collect(),
-        graph,
-        arena,
-        is_foreign: false,
     };
-    Ok((place, parts))
+    Ok((place, Parts { engine, graph, signature, arena, is_foreign: false }))
 }
 
 /// A program of another system.
@@ -307,8 +285,7 @@ fn other(client: &Client, options: &Options, mut module: Module) -> Result<(Plac
     };
     let given = arguments.iter().zip(&annotated.arguments).zip(&annotated.argument_layouts);
     let made = results.iter().zip(&annotated.results).zip(&annotated.result_layouts);
-    let parts = Parts {
-        engine,
+    let signature = Signature {
         arguments: given.map(local).collect::<Result<_, _>>()?,
         results: made.map(local).collect::<Result<_, _>>()?,
         wholes: arguments.iter().map(Face::types).collect(),
@@ -316,11 +293,8 @@ fn other(client: &Client, options: &Options, mut module: Module) -> Result<(Plac
         result_tiles: annotated.results,
         terms,
         donated: annotated.donated,
-        graph,
-        arena,
-        is_foreign: true,
     };
-    Ok((place, parts))
+    Ok((place, Parts { engine, graph, signature, arena, is_foreign: true }))
 }
 
 handle! {
@@ -362,9 +336,7 @@ impl Handle for sys::Executable_OptimizedProgram {
         let program = &unsafe { seen::<Loaded>(self.executable)? }.program;
         // SAFETY: the caller's structure, which is to be filled.
         let given = unsafe { self.program.as_mut() }.ok_or_else(|| Failure::invalid("no program"))?;
-        let code = program
-            .plain
-            .get_or_init(|| plain(&program.source.code, &program.argument_tiles, &program.result_tiles));
+        let code = program.plain.get_or_init(|| plain(&program.source.code, &program.signature));
         let code = code.as_deref().unwrap_or(&program.source.code);
         (given.format, given.format_size) = chars(FORMAT);
         if !given.code.is_null() {

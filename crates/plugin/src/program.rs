@@ -31,25 +31,15 @@ pub(crate) struct Program {
     /// What profiles call it.
     pub(crate) module: Arc<str>,
     pub(crate) engine: Engine,
-    /// Arguments that are given away.
-    pub(crate) donated: Vec<bool>,
+    pub(crate) signature: Signature,
     pub(crate) replicas: usize,
     pub(crate) partitions: usize,
     /// Devices of this process.
     pub(crate) devices: Vec<Object>,
     /// Those of all processes.
     pub(crate) ids: Arc<Vec<i32>>,
-    /// Of one device.
-    pub(crate) arguments: Vec<Arc<Kind>>,
-    pub(crate) results: Vec<Arc<Kind>>,
     /// How many arrays hold each result.
     pub(crate) result_arrays: Vec<usize>,
-    pub(crate) argument_tiles: Vec<Tiles>,
-    pub(crate) result_tiles: Vec<Tiles>,
-    /// Results of which each device makes a term of its own.
-    pub(crate) terms: Vec<bool>,
-    /// The arrays that hold each argument of all devices together.
-    pub(crate) wholes: Vec<Vec<TensorType>>,
     pub(crate) source: Source,
     /// For those who cannot read the source, made when they ask.
     pub(crate) plain: OnceLock<Option<Vec<u8>>>,
@@ -60,6 +50,21 @@ pub(crate) struct Program {
     pub(crate) is_long: bool,
     pub(crate) arena: usize,
     pub(crate) told: Told,
+}
+
+/// Arguments and results of a program.
+pub(crate) struct Signature {
+    /// Of one device.
+    pub(crate) arguments: Vec<Arc<Kind>>,
+    pub(crate) results: Vec<Arc<Kind>>,
+    pub(crate) argument_tiles: Vec<Tiles>,
+    pub(crate) result_tiles: Vec<Tiles>,
+    /// Results of which each device makes a term of its own.
+    pub(crate) terms: Vec<bool>,
+    /// The arrays that hold each argument of all devices together.
+    pub(crate) wholes: Vec<Vec<TensorType>>,
+    /// Arguments that are given away.
+    pub(crate) donated: Vec<bool>,
 }
 
 /// How a program runs on its devices.
@@ -147,7 +152,7 @@ handle! {
     Executable_NumPartitions: |args, program: Loaded| executable => {
         args.num_partitions = program.partitions;
     }
-    Executable_NumOutputs: |args, program: Loaded| executable => { args.num_outputs = program.results.len(); }
+    Executable_NumOutputs: |args, program: Loaded| executable => { args.num_outputs = program.signature.results.len(); }
     Executable_SizeOfGeneratedCodeInBytes: |args, program: Loaded| executable => {
         args.size_in_bytes = program.source.code.len() as i64;
     }
