@@ -2,10 +2,10 @@
 
 use crate::call::{Answer, Failure, Handle, chars, handle, list, seen};
 use crate::device::{Client, Device};
-use crate::kind::Kind;
+use crate::kind::{Kind, Signature};
 use crate::options::Options;
 use crate::profiler::module_of;
-use crate::program::{Engine, Loaded, Program, Signature};
+use crate::program::{Engine, Loaded, Program};
 use crate::serialized::Source;
 use crate::told::{Facts, Told};
 use crate::{annotations, layout};

@@ -6,7 +6,7 @@
 use crate::call::{Answer, Handle, chars, destroy, handle, seen};
 use crate::device::free_bytes;
 use crate::event::Pace;
-use crate::kind::Kind;
+use crate::kind::Signature;
 use crate::queue::Queue;
 use crate::serialized::Source;
 use crate::told::Told;
@@ -14,8 +14,6 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use systole_dist::SimulatedMesh;
-use systole_ir::TensorType;
-use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys::{self, Object};
 use systole_runtime::Executable;
 
@@ -50,21 +48,6 @@ pub(crate) struct Program {
     pub(crate) is_long: bool,
     pub(crate) arena: usize,
     pub(crate) told: Told,
-}
-
-/// Arguments and results of a program.
-pub(crate) struct Signature {
-    /// Of one device.
-    pub(crate) arguments: Vec<Arc<Kind>>,
-    pub(crate) results: Vec<Arc<Kind>>,
-    pub(crate) argument_tiles: Vec<Tiles>,
-    pub(crate) result_tiles: Vec<Tiles>,
-    /// Results of which each device makes a term of its own.
-    pub(crate) terms: Vec<bool>,
-    /// The arrays that hold each argument of all devices together.
-    pub(crate) wholes: Vec<Vec<TensorType>>,
-    /// Arguments that are given away.
-    pub(crate) donated: Vec<bool>,
 }
 
 /// How a program runs on its devices.

@@ -1,8 +1,7 @@
 //! What an executable tells its callers: lists that live as long as it does.
 
 use crate::device::MEMORY_KIND;
-use crate::kind::Kind;
-use crate::program::Signature;
+use crate::kind::{Kind, Signature};
 use std::sync::Arc;
 use systole_ir::{Graph, cost};
 use systole_mlir::tiles::Tiles;
