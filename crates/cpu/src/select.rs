@@ -90,8 +90,11 @@ impl Candidate {
     }
 }
 
+/// What was asked for, or why a candidate does not take the problem.
+pub type Accepted<T, E = Refusal> = std::result::Result<T, E>;
+
 /// Answer of a candidate.
-pub type Answer = std::result::Result<Box<dyn Kernel>, Refusal>;
+pub type Answer = Accepted<Box<dyn Kernel>>;
 
 /// Why there is no kernel.
 #[derive(Debug)]

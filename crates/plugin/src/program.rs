@@ -14,6 +14,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use systole_dist::SimulatedMesh;
+use systole_pjrt::device_assignment;
 use systole_pjrt::sys::{self, Object};
 use systole_runtime::Executable;
 
@@ -85,14 +86,6 @@ impl Loaded {
     pub(crate) fn is_deleted(&self) -> bool {
         self.is_deleted.load(Ordering::Relaxed)
     }
-}
-
-fn varint(mut v: u64, out: &mut Vec<u8>) {
-    while v > 0x7f {
-        out.push(v as u8 | 0x80);
-        v >>= 7;
-    }
-    out.push(v as u8);
 }
 
 /// Hands bytes out: start, length, what backs them, and its deleter.
@@ -183,25 +176,9 @@ handle! {
 }
 
 impl Program {
-    /// A serialized `xla.DeviceAssignmentProto`: for each partition the devices of its replicas.
     fn assignment(&self) -> Vec<u8> {
-        let mut bytes = vec![0x08];
-        varint(self.replicas as u64, &mut bytes);
-        bytes.push(0x10);
-        varint(self.partitions as u64, &mut bytes);
-        for p in 0..self.partitions {
-            let mut ids = Vec::new();
-            for r in 0..self.replicas {
-                varint(self.ids[r * self.partitions + p] as u64, &mut ids);
-            }
-            let mut own = vec![0x0a];
-            varint(ids.len() as u64, &mut own);
-            own.extend(ids);
-            bytes.push(0x1a);
-            varint(own.len() as u64, &mut bytes);
-            bytes.extend(own);
-        }
-        bytes
+        let ids: Vec<i64> = self.ids.iter().map(|id| i64::from(*id)).collect();
+        device_assignment(self.replicas, self.partitions, &ids)
     }
 }
 

@@ -5,7 +5,7 @@
 //! scratch, which a second pass adds to `y`.
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::select::{Candidate, EVERY, Family, Problem, Refusal};
+use crate::select::{Accepted, Candidate, EVERY, Family, Problem};
 use crate::simd::folds::adder;
 use crate::simd::level::TileFn;
 use systole_compile::{Kernel as Plan, Step};
@@ -31,7 +31,7 @@ struct AddAfter {
 }
 
 /// Binds the op without the addend.
-fn bind(p: &Problem<'_>) -> Result<Box<dyn Kernel>, Refusal> {
+fn bind(p: &Problem<'_>) -> Accepted<Box<dyn Kernel>> {
     let step = p.step;
     let Plan::Accumulate { op } = &step.kernel else { return Err("it adds to no operand".into()) };
     let operands = step.inputs.len() - 1;

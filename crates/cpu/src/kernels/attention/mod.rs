@@ -14,7 +14,7 @@ mod tests;
 
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::kernels::attention::bf16_pairs::Pairs;
-use crate::select::{AMX, Answer, Candidate, EVERY, Family, Problem, Refusal};
+use crate::select::{AMX, Accepted, Answer, Candidate, EVERY, Family, Problem};
 use crate::simd::gemm::{Left, Shape, Tile as Product, shape_f32};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes_mut, narrow};
@@ -807,7 +807,7 @@ pub static FAMILY: Family = Family {
     ],
 };
 
-fn found<'a>(p: &Problem<'a>) -> std::result::Result<&'a AttentionMatch, Refusal> {
+fn found<'a>(p: &Problem<'a>) -> Accepted<&'a AttentionMatch> {
     match &p.step.kernel {
         systole_compile::Kernel::Attention(found) => Ok(found),
         _ => Err("it is no attention".into()),

@@ -21,7 +21,7 @@ mod strips;
 mod winograd;
 
 use crate::kernel::Kernel;
-use crate::select::{AMX, Answer, Candidate, EVERY, Family, Problem, Refusal};
+use crate::select::{AMX, Accepted, Answer, Candidate, EVERY, Family, Problem};
 use crate::simd::level::Target;
 use systole_compile::Kernel as Plan;
 use systole_ir::op::Convolution;
@@ -113,7 +113,7 @@ struct Layer<'a> {
 const NO_CONVOLUTION: &str = "it is no convolution";
 
 /// The convolution of a step, with or without batch statistics.
-fn layer<'a>(p: &Problem<'a>) -> Result<Layer<'a>, Refusal> {
+fn layer<'a>(p: &Problem<'a>) -> Accepted<Layer<'a>> {
     let (c, bias) = match &p.step.kernel {
         Plan::Op { op: Op::Convolution(c), bias } => (c, *bias),
         Plan::Moments(m) => (&m.conv, m.bias),
@@ -124,7 +124,7 @@ fn layer<'a>(p: &Problem<'a>) -> Result<Layer<'a>, Refusal> {
 }
 
 /// As [`layer`], only for non-empty arrays of f32, bf16 or f16.
-fn floats<'a>(p: &Problem<'a>) -> Result<Layer<'a>, Refusal> {
+fn floats<'a>(p: &Problem<'a>) -> Accepted<Layer<'a>> {
     let layer = layer(p)?;
     let known = |t: &TensorType| matches!(t.dtype, DType::F32 | DType::BF16 | DType::F16) && t.elements() > 0;
     match layer.types.into_iter().all(known) {
@@ -136,7 +136,7 @@ fn floats<'a>(p: &Problem<'a>) -> Result<Layer<'a>, Refusal> {
 /// The kernel of a layer, or of the gradient w.r.t. its input.
 fn forward<K: Kernel + 'static>(
     p: &Problem<'_>,
-    make: impl FnOnce(&Convolution, bool, [&TensorType; 3], Target) -> Result<K, Refusal>,
+    make: impl FnOnce(&Convolution, bool, [&TensorType; 3], Target) -> Accepted<K>,
 ) -> Answer {
     let Layer { c, bias, types } = floats(p)?;
     Ok(Box::new(make(c, bias, types, p.target)?))
@@ -145,7 +145,7 @@ fn forward<K: Kernel + 'static>(
 /// The kernel of a gradient w.r.t. the filter, which has no bias.
 fn gradient<K: Kernel + 'static>(
     p: &Problem<'_>,
-    make: impl FnOnce(&Convolution, [&TensorType; 3], Target) -> Result<K, Refusal>,
+    make: impl FnOnce(&Convolution, [&TensorType; 3], Target) -> Accepted<K>,
 ) -> Answer {
     let Layer { c, bias, types } = floats(p)?;
     if bias {

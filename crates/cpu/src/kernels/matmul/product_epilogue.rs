@@ -4,7 +4,7 @@
 //! is never stored. [`Whole`]: C is computed to scratch first, then the program runs.
 
 use crate::kernel::{Cx, Io, Kernel, OutputBlock, Ptr, Side};
-use crate::select::{Answer, Candidate, EVERY, Family, Problem, Refusal};
+use crate::select::{Accepted, Answer, Candidate, EVERY, Family, Problem, Refusal};
 use smallvec::SmallVec;
 use systole_compile::{Kernel as StepKernel, ProductEpilogue as Plan, Step};
 use systole_ir::{Op, Result};
@@ -32,7 +32,7 @@ pub static FAMILY: Family = Family {
     ],
 };
 
-fn plan<'a>(p: &Problem<'a>) -> std::result::Result<&'a Plan, &'static str> {
+fn plan<'a>(p: &Problem<'a>) -> Accepted<&'a Plan, &'static str> {
     match &p.step.kernel {
         StepKernel::ProductEpilogue(plan) => Ok(plan),
         _ => Err("it is no product with an epilogue"),
@@ -64,11 +64,7 @@ fn map_step(plan: &Plan, step: &Step) -> Step {
 
 /// The kernels of a product that passes blocks of C to an epilogue, and of the program that takes them, or why there
 /// are none.
-fn handing_over(
-    plan: &Plan,
-    alone: &Step,
-    p: &Problem<'_>,
-) -> std::result::Result<[Box<dyn Kernel>; 2], Refusal> {
+fn handing_over(plan: &Plan, alone: &Step, p: &Problem<'_>) -> Accepted<[Box<dyn Kernel>; 2]> {
     let Op::DotGeneral(d) = &plan.op else {
         return Err("only dot_general can give blocks of its result to an epilogue".into());
     };

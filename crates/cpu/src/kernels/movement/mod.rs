@@ -7,12 +7,12 @@ pub mod scatter;
 pub mod sort;
 pub mod sort_keys;
 
-use crate::select::{Candidate, EVERY, Family, Problem, Refusal, answer};
+use crate::select::{Accepted, Candidate, EVERY, Family, Problem, answer};
 use systole_compile::Kernel;
 use systole_ir::Op;
 
 /// The op of a step.
-fn op<'a>(p: &Problem<'a>) -> Result<&'a Op, Refusal> {
+fn op<'a>(p: &Problem<'a>) -> Accepted<&'a Op> {
     match &p.step.kernel {
         Kernel::Op { op, .. } => Ok(op),
         _ => Err("it is no single op".into()),

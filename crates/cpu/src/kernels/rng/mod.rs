@@ -6,13 +6,13 @@ mod philox;
 mod threefry;
 
 use crate::kernels::rng::draw::Draw;
-use crate::select::{Candidate, EVERY, Family, Problem, Refusal};
+use crate::select::{Accepted, Candidate, EVERY, Family, Problem};
 use systole_compile::Kernel as Plan;
 use systole_ir::Op;
 use systole_ir::op::{RngAlgorithm, RngBitGenerator};
 
 /// The draw of a step that uses the wanted algorithm, or why there is none.
-fn draw<'a>(p: &Problem<'a>, wanted: RngAlgorithm) -> Result<Draw<'a>, Refusal> {
+fn draw<'a>(p: &Problem<'a>, wanted: RngAlgorithm) -> Accepted<Draw<'a>> {
     let Plan::Op { op: Op::RngBitGenerator(RngBitGenerator { algorithm, .. }), .. } = &p.step.kernel else {
         return Err("it draws no random bits".into());
     };

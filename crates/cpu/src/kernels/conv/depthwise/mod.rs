@@ -11,7 +11,7 @@ use crate::kernel::padded::{Padded, offsets};
 use crate::kernel::partial_sums::{Finish, sum_parts};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::kernels::conv::depthwise::images::Images;
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::level::{Level, Target, TileFn};
 use crate::simd::loops::{narrow, widen};
 use crate::simd::vector::{Portable32, Vector};
@@ -185,12 +185,7 @@ fn along(strides: &[usize], sizes: &[usize], steps: &[usize]) -> Vec<usize> {
 }
 
 impl Forward {
-    pub fn new(
-        c: &Convolution,
-        bias: bool,
-        types: [&TensorType; 3],
-        target: Target,
-    ) -> std::result::Result<Forward, Refusal> {
+    pub fn new(c: &Convolution, bias: bool, types: [&TensorType; 3], target: Target) -> Accepted<Forward> {
         let level = target.level.vectors();
         if c.reversal.iter().any(|&r| r) {
             return Err(REVERSED.into());
@@ -317,11 +312,7 @@ impl Forward {
 }
 
 impl KernelGradient {
-    pub fn new(
-        c: &Convolution,
-        types: [&TensorType; 3],
-        target: Target,
-    ) -> std::result::Result<KernelGradient, Refusal> {
+    pub fn new(c: &Convolution, types: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
         let level = target.level.vectors();
         if c.reversal.iter().any(|&r| r) {
             return Err(REVERSED.into());

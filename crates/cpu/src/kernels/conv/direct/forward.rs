@@ -15,7 +15,7 @@ use crate::kernels::conv::staging::{Axis, FEWEST_TASKS, Prefetch, Staging, Strip
 use crate::kernels::conv::strips::Strips;
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
 use crate::kernels::conv::strips::operands::{Arrays, NO_LAYER, Stored, is_paired};
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::level::{Target, TileFn};
 use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
@@ -111,7 +111,7 @@ impl Forward {
         bias: bool,
         [x, k, y]: [&TensorType; 3],
         target: Target,
-    ) -> std::result::Result<Forward, Refusal> {
+    ) -> Accepted<Forward> {
         let (d, n, level) = (&c.dims, c.dims.input_spatial.len(), target.level);
         if !is_forward(c) {
             return Err(NO_LAYER.into());

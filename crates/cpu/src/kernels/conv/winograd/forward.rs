@@ -16,7 +16,7 @@ use crate::kernels::conv::strips::operands::{Arrays, NO_LAYER, Stored};
 use crate::kernels::conv::winograd::tiling::{
     APART, Costs, NO_GAIN, NO_WINDOW, Sizes, axes, may_transform, padded,
 };
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::level::{Level, Target, TileFn};
 use crate::simd::narrow_bias::sum_rounding;
 use crate::simd::pool_row::{Row, pool_row};
@@ -84,7 +84,7 @@ struct Pooling {
 }
 
 /// Refuses layouts, windows and strides that these transforms are not for.
-fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: Target) -> std::result::Result<(), Refusal> {
+fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: Target) -> Accepted<()> {
     may_transform(target, [x, k])?;
     if !is_forward(c) {
         return Err(NO_LAYER.into());
@@ -102,7 +102,7 @@ impl Forward {
         bias: bool,
         [x, k, y]: [&TensorType; 3],
         target: Target,
-    ) -> std::result::Result<Forward, Refusal> {
+    ) -> Accepted<Forward> {
         let level = target.level.vectors();
         may_take(c, [x, k], target)?;
         let (height, width) = (y.shape[1], y.shape[2]);

@@ -15,7 +15,7 @@ use crate::kernels::conv::strips::operands::NO_GRADIENT;
 use crate::kernels::conv::winograd::tiling::{
     APART, Costs, NO_GAIN, NO_WINDOW, Sizes, axes, may_transform, padded,
 };
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::level::Target;
 use crate::simd::ranges::pieces;
 use crate::simd::winograd::{COMPONENTS, Tiles, Transforms, Window};
@@ -60,11 +60,7 @@ pub struct KernelGradient {
 
 impl KernelGradient {
     /// Refuses where the direct kernel is as fast, or where the attributes do not fit.
-    pub fn new(
-        c: &Convolution,
-        [x, dy, y]: [&TensorType; 3],
-        target: Target,
-    ) -> std::result::Result<KernelGradient, Refusal> {
+    pub fn new(c: &Convolution, [x, dy, y]: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
         let level = target.level.vectors();
         may_transform(target, [x, dy])?;
         if !is_kernel_gradient(c) {

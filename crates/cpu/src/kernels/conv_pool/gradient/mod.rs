@@ -23,7 +23,7 @@ use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::kernels::conv_pool::finite::Magnitude;
 use crate::kernels::conv_pool::gradient::im2col::{Gradients, Im2col, LANES};
 use crate::kernels::conv_pool::gradient::zeros::ZeroProducts;
-use crate::select::{Problem, Refusal};
+use crate::select::{Accepted, Problem};
 use crate::simd::halves::{BF16, F16, F32, Format, Halves};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut, narrow, widen};
@@ -394,7 +394,7 @@ fn shape_of_pairs(shape: Shape) -> Shape {
 }
 
 /// The fused gradient of a step.
-pub fn fused_gradient<'a>(p: &Problem<'a>) -> std::result::Result<&'a UnpooledGradient, Refusal> {
+pub fn fused_gradient<'a>(p: &Problem<'a>) -> Accepted<&'a UnpooledGradient> {
     match &p.step.kernel {
         Plan::UnpooledGradient(g) => Ok(g),
         _ => Err("it is no gradient of a pooled convolution".into()),
@@ -402,11 +402,7 @@ pub fn fused_gradient<'a>(p: &Problem<'a>) -> std::result::Result<&'a UnpooledGr
 }
 
 /// The product that computes `dy`, where the step has its two operands instead of an array.
-pub fn product_of(
-    g: &UnpooledGradient,
-    step: &Step,
-    level: Level,
-) -> std::result::Result<Option<FewRows>, Refusal> {
+pub fn product_of(g: &UnpooledGradient, step: &Step, level: Level) -> Accepted<Option<FewRows>> {
     let [left, right] = &step.input_types[2..] else { return Ok(None) };
     if !g.product {
         return Ok(None);
@@ -478,12 +474,7 @@ impl Tile for Pairs {
 }
 
 /// The microkernels of a method and what fills their tables, or why there are none.
-fn microkernels(
-    method: Method,
-    entry: usize,
-    dtype: DType,
-    level: Level,
-) -> std::result::Result<(Shape, TileFn), Refusal> {
+fn microkernels(method: Method, entry: usize, dtype: DType, level: Level) -> Accepted<(Shape, TileFn)> {
     let shape = shape_of(entry, dtype, level);
     match method {
         Method::Bf16Pairs if dtype != DType::BF16 => Err("its gradients are not bf16".into()),
@@ -572,7 +563,7 @@ fn portions(
 }
 
 impl ConvPoolGradient {
-    pub fn new(p: &Problem<'_>, method: Method) -> std::result::Result<ConvPoolGradient, Refusal> {
+    pub fn new(p: &Problem<'_>, method: Method) -> Accepted<ConvPoolGradient> {
         let g = fused_gradient(p)?;
         let (step, level) = (p.step, p.target.level.vectors());
         let (x, argmax, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);

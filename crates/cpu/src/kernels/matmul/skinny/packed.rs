@@ -6,7 +6,7 @@
 use crate::kernel::product::{Epilogue, roles};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::kernels::matmul::skinny::gemv::{AHEAD, COLUMNS, DOTS, Gemv, LANES, ROWS, finish_dots};
-use crate::select::{Candidate, EVERY, Family, Problem, Refusal};
+use crate::select::{Accepted, Candidate, EVERY, Family, Problem};
 use crate::simd::level::Level;
 use crate::simd::lift::Lift;
 use crate::simd::prefetch::prefetch_far;
@@ -45,7 +45,7 @@ pub static FAMILY: Family = Family {
 };
 
 /// The product of a step.
-fn product_of<'a>(p: &Problem<'a>) -> std::result::Result<(&'a Packed, &'a PackedProduct), Refusal> {
+fn product_of<'a>(p: &Problem<'a>) -> Accepted<(&'a Packed, &'a PackedProduct)> {
     match &p.step.kernel {
         Plan::Packed(packed) => match &packed.product {
             Some(product) => Ok((packed, product)),
@@ -351,11 +351,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn accept(
-        packed: &Packed,
-        product: &PackedProduct,
-        p: &Problem<'_>,
-    ) -> std::result::Result<Rows, Refusal> {
+    fn accept(packed: &Packed, product: &PackedProduct, p: &Problem<'_>) -> Accepted<Rows> {
         let Op::DotGeneral(d) = &product.op else { return Err("it is no product".into()) };
         let (left, right) = (&p.step.input_types[0], &product.right);
         let left = roles(left, &d.lhs_batch, &d.lhs_free(left.rank()), &d.lhs_contract);
@@ -520,11 +516,7 @@ struct OneByOne {
 }
 
 impl OneByOne {
-    fn accept(
-        packed: &Packed,
-        product: &PackedProduct,
-        p: &Problem<'_>,
-    ) -> std::result::Result<OneByOne, Refusal> {
+    fn accept(packed: &Packed, product: &PackedProduct, p: &Problem<'_>) -> Accepted<OneByOne> {
         use crate::kernel::product::offsets;
         let (a, b) = (&p.step.input_types[0], &product.right);
         let Op::DotGeneral(d) = &product.op else { return Err("it is no product".into()) };
