@@ -12,7 +12,7 @@ use crate::kernel::partial_sums::{Finish, sum_parts};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::kernels::conv::depthwise::images::Images;
 use crate::select::Accepted;
-use crate::simd::level::{Level, Target, TileFn};
+use crate::simd::level::{Level, Target, TileFn, by_level};
 use crate::simd::loops::{narrow, widen};
 use crate::simd::vector::{Portable32, Vector};
 use systole_ir::op::Convolution;
@@ -122,13 +122,7 @@ levels!(avx2, V8x32, "avx2,fma");
 levels!(avx512, V16x32, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
 fn rows_of(level: Level) -> RowsFn {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => avx512,
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => avx2,
-        _ => portable,
-    }
+    by_level!(level, avx512, avx2, portable)
 }
 
 /// `x: f32|bf16|f16[B, …, C]`, one filter per channel → `y: [B, …', C]`.

@@ -25,7 +25,7 @@ use crate::kernels::conv_pool::gradient::im2col::{Gradients, Im2col, LANES};
 use crate::kernels::conv_pool::gradient::zeros::ZeroProducts;
 use crate::select::{Accepted, Problem};
 use crate::simd::halves::{BF16, F16, F32, Format, Halves};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, Tile, TileFn, by_level};
 use crate::simd::loops::{lanes, lanes_mut, narrow, widen};
 use crate::simd::vector::Portable32;
 use std::ops::Range;
@@ -360,13 +360,12 @@ struct Shape {
 
 fn shape<const P: usize, const F: Format>(level: Level) -> Shape {
     let single = |one: SumKernel, lanes, taps| Shape { one, more: (one, 1), lanes, taps };
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Shape { more: (avx512x2::<P, F>, 2), ..single(avx512x1::<P, F>, 16, 12) },
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => single(avx2::<P, F>, 8, 10),
-        _ => single(portable::<P, F>, 4, 5),
-    }
+    by_level!(
+        level,
+        Shape { more: (avx512x2::<P, F>, 2), ..single(avx512x1::<P, F>, 16, 12) },
+        single(avx2::<P, F>, 8, 10),
+        single(portable::<P, F>, 4, 5)
+    )
 }
 
 /// [`shape`] for table entries of `entry` elements and gradients of type `dtype`.

@@ -7,7 +7,7 @@ use crate::kernel::product::{Epilogue, roles};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::kernels::matmul::skinny::gemv::{AHEAD, COLUMNS, DOTS, Gemv, LANES, ROWS, finish_dots};
 use crate::select::{Accepted, Candidate, EVERY, Family, Problem};
-use crate::simd::level::Level;
+use crate::simd::level::{Level, by_level};
 use crate::simd::lift::Lift;
 use crate::simd::prefetch::prefetch_far;
 use crate::simd::vector::Portable32;
@@ -298,13 +298,7 @@ fn kernel(level: Level, how: &Unpack) -> RowsFn {
             }
         };
     }
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => of!(avx512),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => of!(avx2),
-        _ => of!(portable),
-    }
+    by_level!(level, of!(avx512), of!(avx2), of!(portable))
 }
 
 /// Numbers in a row.
