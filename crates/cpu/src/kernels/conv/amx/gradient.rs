@@ -9,12 +9,11 @@
 
 use crate::kernel::convolution::is_kernel_gradient;
 use crate::kernel::partial_sums::PartialSums;
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel};
+use crate::kernel::{Cx, Io, Kernel, with_scratch};
 use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip, group, runs};
 use crate::kernels::conv::strips::operands::NO_GRADIENT;
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::amx;
 use crate::simd::amx::spread::{COLUMNS, Operands, Spread, Sums};
 use crate::simd::amx::{LANES, LINE};
@@ -145,11 +144,7 @@ type TransposeFn = unsafe fn(*const f32, *const *mut f32, [usize; 2], bool);
 
 impl KernelGradient {
     /// For layers of bf16 on machines with tile registers.
-    pub fn new(
-        c: &Convolution,
-        types: [&TensorType; 3],
-        target: Target,
-    ) -> std::result::Result<KernelGradient, Refusal> {
+    pub fn new(c: &Convolution, types: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
         let unit = amx::kernels_of(target.level).ok_or("the machine has no tile registers")?;
         KernelGradient::with(&unit.spread, c, types, target)
     }
@@ -159,7 +154,7 @@ impl KernelGradient {
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
         target: Target,
-    ) -> std::result::Result<KernelGradient, Refusal> {
+    ) -> Accepted<KernelGradient> {
         let known = [x.dtype, dy.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
         if !is_kernel_gradient(c) {
             return Err(NO_GRADIENT.into());

@@ -13,7 +13,7 @@ use crate::kernels::conv::amx::gradient;
 use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
 use crate::kernels::conv::staging::{Axis, FEWEST_TASKS, Strip, group};
 use crate::kernels::conv::strips::operands::NO_GRADIENT;
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::amx;
 use crate::simd::amx::spread::{COLUMNS, Operands, Spread, Sums};
 use crate::simd::amx::{LANES, LINE};
@@ -94,11 +94,7 @@ fn steps(n: usize, size: usize) -> impl Iterator<Item = (usize, usize)> {
 
 impl KernelGradient {
     /// For layers of bf16 on machines with tile registers, where lines of pixels are mostly zeros.
-    pub fn new(
-        c: &Convolution,
-        types: [&TensorType; 3],
-        target: Target,
-    ) -> std::result::Result<KernelGradient, Refusal> {
+    pub fn new(c: &Convolution, types: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
         let unit = amx::kernels_of(target.level).ok_or("the machine has no tile registers")?;
         let lines = gradient::KernelGradient::with(&unit.spread, c, types, target)?;
         let images = KernelGradient::with(&unit.spread, c, types, target)?;
@@ -113,7 +109,7 @@ impl KernelGradient {
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
         target: Target,
-    ) -> std::result::Result<KernelGradient, Refusal> {
+    ) -> Accepted<KernelGradient> {
         let known = [x.dtype, dy.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
         if !is_kernel_gradient(c) {
             return Err(NO_GRADIENT.into());

@@ -9,13 +9,12 @@
 
 use crate::kernel::convolution::is_kernel_gradient;
 use crate::kernel::partial_sums::PartialSums;
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel};
+use crate::kernel::{Cx, Io, Kernel, with_scratch};
 use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, UNROLL, panels};
 use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, group, put, runs};
 use crate::kernels::conv::strips::operands::NO_GRADIENT;
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::level::{Level, Target, TileFn};
 use crate::simd::loops::{Pairs, widen};
 use crate::simd::ranges::pieces;
@@ -86,11 +85,7 @@ fn cut(staging: &Staging, size: usize, panels: usize) -> (usize, usize) {
 
 impl KernelGradient {
     /// `target.winograd` permits zeros to be multiplied by elements that the definition does not use.
-    pub fn new(
-        c: &Convolution,
-        [x, dy, y]: [&TensorType; 3],
-        target: Target,
-    ) -> std::result::Result<KernelGradient, Refusal> {
+    pub fn new(c: &Convolution, [x, dy, y]: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
         if !is_kernel_gradient(c) {
             return Err(NO_GRADIENT.into());
         }

@@ -8,15 +8,14 @@
 
 use crate::kernel::convolution::{has_unit_steps, is_kernel_gradient};
 use crate::kernel::partial_sums::PartialSums;
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel};
+use crate::kernel::{Cx, Io, Kernel, with_scratch};
 use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, UNROLL, panels};
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip};
 use crate::kernels::conv::strips::operands::NO_GRADIENT;
 use crate::kernels::conv::winograd::tiling::{
     APART, Costs, NO_GAIN, NO_WINDOW, Sizes, axes, may_transform, padded,
 };
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::level::Target;
 use crate::simd::ranges::pieces;
 use crate::simd::winograd::{COMPONENTS, Tiles, Transforms, Window};
@@ -61,11 +60,7 @@ pub struct KernelGradient {
 
 impl KernelGradient {
     /// Refuses where the direct kernel is as fast, or where the attributes do not fit.
-    pub fn new(
-        c: &Convolution,
-        [x, dy, y]: [&TensorType; 3],
-        target: Target,
-    ) -> std::result::Result<KernelGradient, Refusal> {
+    pub fn new(c: &Convolution, [x, dy, y]: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
         let level = target.level.vectors();
         may_transform(target, [x, dy])?;
         if !is_kernel_gradient(c) {
