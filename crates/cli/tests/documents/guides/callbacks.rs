@@ -105,8 +105,9 @@ fn settings_of(source: &Source, name: &str) -> Vec<[String; 4]> {
     let constructed = |block: &String| -> Vec<Item> {
         let literal = format!("{name} {{");
         let of = |function: &str| source.items(&[block, function, &literal]);
-        let default = source.items(&[&format!("impl Default for {name} {{"), "fn default()", &literal]);
-        [of("pub fn new("), of("pub fn with_files("), default].concat()
+        let fields = source.items(&[&format!("pub struct {name} {{")]);
+        let defaults = fields.into_iter().map(|field| Item { ty: field.default.clone(), ..field });
+        [of("pub fn new("), of("pub fn with_files("), defaults.collect()].concat()
     };
     let values: Vec<Item> = blocks.iter().flat_map(constructed).collect();
     let functions = blocks.iter().flat_map(|b| source.functions(b));

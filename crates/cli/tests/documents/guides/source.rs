@@ -13,6 +13,8 @@ pub struct Item {
     /// The first paragraph of its documentation.
     pub doc: String,
     pub attributes: String,
+    /// What stands behind the type: `0.5` of `rate: f64 = 0.5`.
+    pub default: String,
 }
 
 /// A source file as `rustfmt` leaves it.
@@ -61,6 +63,15 @@ impl Source {
         Some(within)
     }
 
+    /// The lines inside of each that begins with `head`.
+    fn bodies(&self, head: &str) -> impl Iterator<Item = Range<usize>> {
+        let is_head = |i: &usize| self.lines[*i].trim_start().starts_with(head);
+        (0..self.lines.len()).filter(is_head).filter_map(|at| {
+            let close = format!("{}}}", indentation(&self.lines[at]));
+            Some(at + 1..(at + 1..self.lines.len()).find(|&i| self.lines[i].starts_with(&close))?)
+        })
+    }
+
     /// The fields or variants of what begins with the last of `heads`.
     pub fn items(&self, heads: &[&str]) -> Vec<Item> {
         let Some(body) = self.body(heads) else { return Vec::new() };
@@ -105,30 +116,35 @@ impl Source {
         self.lines.iter().map(|l| l.trim()).filter(move |l| l.contains(part))
     }
 
-    /// The functions of what begins with `head`: name, arguments, description.
+    /// The functions of all that begins with `head`, and those that `field_setters!` makes there: name, arguments, description.
     pub fn functions(&self, head: &str) -> Vec<Item> {
-        let Some(body) = self.body(&[head]) else { return Vec::new() };
         let (mut found, mut now) = (Vec::new(), Vec::new());
-        for line in &self.lines[body] {
+        for line in self.bodies(head).flat_map(|body| &self.lines[body]) {
             let text = line.trim();
             if text.starts_with("///") || text.starts_with('#') {
                 now.push(text.to_string());
                 continue;
             }
             let function = text.strip_prefix("pub ").unwrap_or(text).strip_prefix("fn ");
-            if let Some((name, rest)) = function.and_then(|t| t.split_once('(')) {
-                let arguments = rest.split_once(") ->").map_or(rest, |(a, _)| a);
-                found.push(Item {
-                    name: name.into(),
-                    ty: arguments.into(),
-                    doc: doc_of(&now),
-                    ..Item::default()
-                });
+            let function = function.and_then(|t| t.split_once('(')).map(|(name, rest)| {
+                (name, rest.split_once(") ->").map_or(rest, |(arguments, _)| arguments).to_string())
+            });
+            if let Some((name, ty)) = function.or_else(|| setter(text)) {
+                found.push(Item { name: name.into(), ty, doc: doc_of(&now), ..Item::default() });
             }
             now.clear();
         }
         found
     }
+}
+
+/// `patience(epochs: usize);` and `limit(value: f64) => Some(value);` of `field_setters!`.
+fn setter(text: &str) -> Option<(&str, String)> {
+    let is_name = |text: &str| text.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let (name, rest) = text.split_once('(').filter(|(name, _)| is_name(name))?;
+    let argument = rest.strip_suffix(';')?.split(" => ").next()?.strip_suffix(')')?;
+    argument.split_once(": ").filter(|(name, _)| is_name(name))?;
+    Some((name, format!("mut self, {argument}")))
 }
 
 fn indentation(line: &str) -> &str {
@@ -144,8 +160,8 @@ fn declared(text: &str) -> Option<Item> {
         return None;
     }
     let ty = rest.strip_prefix(": ").unwrap_or("");
-    let ty = ty.split_once(" = ").map_or(ty, |(ty, _)| ty);
-    Some(Item { name: name.into(), ty: ty.into(), ..Item::default() })
+    let (ty, default) = ty.split_once(" = ").unwrap_or((ty, ""));
+    Some(Item { name: name.into(), ty: ty.into(), default: default.into(), ..Item::default() })
 }
 
 fn attributes_of(lines: &[String]) -> String {

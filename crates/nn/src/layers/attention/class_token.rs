@@ -109,3 +109,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         LayerSample::new(first_step(), SEQUENCE, &[2, 4], &[], FLAT),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -34,10 +34,6 @@ impl Arguments for Dot {
             n => Err(wrong("Dot", "one or two axes", format!("{n} of them"))),
         }
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for Dot {
@@ -135,7 +131,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "dot", "class": "Dot", "x_shape": [[2, 3, 4], [2, 4, 5]], "kwargs": {"axes": [2, 1]}},
     {"name": "dot_vectors", "class": "Dot", "x_shape": [[3, 4], [3, 4]], "kwargs": {"axes": 1, "normalize": true}},
     {"name": "dot_middle", "class": "Dot", "x_shape": [[2, 3, 2], [2, 3, 4]], "kwargs": {"axes": 1}}

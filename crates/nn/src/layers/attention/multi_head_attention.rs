@@ -367,3 +367,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         ),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

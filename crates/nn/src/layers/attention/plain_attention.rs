@@ -48,10 +48,6 @@ impl Arguments for Attention {
     fn check(&self) -> Result<()> {
         check_rate("Attention", "dropout", self.dropout)
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for Attention {
@@ -262,7 +258,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "dot_attention", "class": "Attention", "x_shape": [[2, 3, 4], [2, 5, 4]], "kwargs": {}},
     {"name": "dot_attention_key", "class": "Attention", "x_shape": [[2, 3, 4], [2, 5, 2], [2, 5, 4]], "kwargs": {"use_scale": true}},
     {"name": "dot_attention_causal", "class": "Attention", "x_shape": [[2, 3, 4], [2, 5, 4]], "call": {"use_causal_mask": true}, "kwargs": {}},

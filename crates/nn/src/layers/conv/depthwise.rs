@@ -77,10 +77,6 @@ impl<const N: usize> Arguments for DepthwiseConv<N> {
         check_multiplier(self.class_name(), self.depth_multiplier)?;
         self.sliding().check()
     }
-
-    fn parity() -> &'static str {
-        if N == 1 { PARITY } else { "[]" }
-    }
 }
 
 impl<const N: usize> Layer for DepthwiseConv<N> {
@@ -184,7 +180,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "depthwise_conv1d", "class": "DepthwiseConv1D", "x_shape": [2, 6, 3], "kwargs": {"kernel_size": 3}},
     {"name": "depthwise_conv1d_same_s2", "class": "DepthwiseConv1D", "x_shape": [2, 6, 3], "kwargs": {"kernel_size": 3, "strides": 2, "padding": "same", "depth_multiplier": 2}}
 ]"#;

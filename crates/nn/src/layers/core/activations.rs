@@ -15,11 +15,7 @@ pub struct ActivationLayer {
     pub activation: Activation,
 }
 
-impl Arguments for ActivationLayer {
-    fn parity() -> &'static str {
-        PARITY
-    }
-}
+impl Arguments for ActivationLayer {}
 
 impl Layer for ActivationLayer {
     fn class_name(&self) -> &'static str {
@@ -300,6 +296,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "activation_gelu", "class": "Activation", "x_shape": [3, 5], "inputs": "wide", "kwargs": {"activation": "gelu"}}
 ]"#;

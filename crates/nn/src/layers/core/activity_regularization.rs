@@ -61,3 +61,6 @@ pub fn activity_regularization(l1: f64, l2: f64) -> LayerSpec {
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![LayerSample::new(activity_regularization(1e-3, 1e-3), &[2, 5], &[2, 5], &[], None)]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -110,3 +110,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         LayerSample::new(dense(4).use_bias(false), &[2, 3, 5], &[2, 3, 4], &["kernel"], Some(&[2, 0])),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

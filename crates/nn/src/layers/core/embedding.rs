@@ -305,3 +305,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
             .of_integers(),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -45,10 +45,6 @@ impl Arguments for CategoryEncoding {
             _ => Ok(()),
         }
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for CategoryEncoding {
@@ -195,7 +191,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "category_multi_hot", "class": "CategoryEncoding", "x_shape": [3, 4], "inputs": "indices", "kwargs": {"num_tokens": 6}},
     {"name": "category_one_hot", "class": "CategoryEncoding", "x_shape": [3, 1], "inputs": "indices", "kwargs": {"num_tokens": 6, "output_mode": "one_hot"}},
     {"name": "category_count", "class": "CategoryEncoding", "x_shape": [3, 4], "inputs": "indices", "kwargs": {"num_tokens": 3, "output_mode": "count"}},

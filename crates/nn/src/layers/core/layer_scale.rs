@@ -82,3 +82,6 @@ setters!(LayerSpec:
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![LayerSample::new(layer_scale(0.5).projection_dim(3), IMAGE, IMAGE, &["gamma"], Some(&[2, 4]))]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

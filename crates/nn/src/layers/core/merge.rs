@@ -96,11 +96,7 @@ arguments! {
     }
 }
 
-impl Arguments for Concatenate {
-    fn parity() -> &'static str {
-        PARITY
-    }
-}
+impl Arguments for Concatenate {}
 
 impl Concatenate {
     fn join(&self, cx: &Cx, inputs: &[Tensor]) -> Result<Tensor> {
@@ -257,7 +253,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "add", "class": "Add", "x_shape": [[2, 3, 4], [2, 1, 4], [2, 3, 4]], "kwargs": {}},
     {"name": "subtract", "class": "Subtract", "x_shape": [[2, 3, 4], [2, 3, 4]], "kwargs": {}},
     {"name": "multiply", "class": "Multiply", "x_shape": [[2, 3, 4], [2, 1, 4], [2, 3, 4]], "kwargs": {}},

@@ -62,3 +62,6 @@ pub fn model_output(index: usize) -> LayerSpec {
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![LayerSample::new(model_output(0), &[2, 5], &[2, 5], &[], None)]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -73,10 +73,6 @@ impl Arguments for Normalization {
             None => Ok(()),
         }
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for Normalization {
@@ -238,7 +234,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "normalization", "class": "Normalization", "x_shape": [3, 2], "kwargs": {"mean": [0.5, -1.0], "variance": [0.25, 4.0]}},
     {"name": "normalization_invert", "class": "Normalization", "x_shape": [2, 3, 2], "kwargs": {"mean": [0.5, -1.0], "variance": [0.25, 0.0], "invert": true}}
 ]"#;

@@ -55,10 +55,6 @@ impl Arguments for PReLU {
             None => Ok(()),
         }
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for PReLU {
@@ -96,7 +92,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "prelu", "class": "PReLU", "x_shape": [4, 6], "kwargs": {}},
     {"name": "prelu_wide", "class": "PReLU", "x_shape": [3, 10], "inputs": "wide", "kwargs": {}},
     {"name": "prelu_images", "class": "PReLU", "x_shape": [2, 4, 3, 5], "kwargs": {}},

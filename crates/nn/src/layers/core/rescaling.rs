@@ -71,3 +71,6 @@ setters!(LayerSpec:
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![LayerSample::new(rescaling(1.0 / 255.0).offset(-0.5), IMAGE, IMAGE, &[], None)]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

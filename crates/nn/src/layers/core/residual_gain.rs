@@ -66,3 +66,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     let of_two = LayerSample::of_two(residual_gain(), &[2, 3, 4]);
     vec![LayerSample { weights: &["gamma"], ..of_two }]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

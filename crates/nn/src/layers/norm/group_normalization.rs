@@ -55,10 +55,6 @@ impl Arguments for GroupNormalization {
         }
         at_least_0("GroupNormalization", "epsilon", self.epsilon)
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for GroupNormalization {
@@ -141,7 +137,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "group_norm", "class": "GroupNormalization", "x_shape": [2, 3, 2, 6], "kwargs": {"groups": 3}},
     {"name": "group_norm_rank2", "class": "GroupNormalization", "x_shape": [3, 8], "kwargs": {"groups": 2, "epsilon": 1e-5}},
     {"name": "group_norm_instance", "class": "GroupNormalization", "x_shape": [2, 3, 4, 2], "kwargs": {"groups": -1, "scale": false}},

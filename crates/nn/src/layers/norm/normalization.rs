@@ -321,3 +321,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         LayerSample::new(layer_normalization().axis([1, 2]), IMAGE, IMAGE, &["gamma", "beta"], Some(&[2, 3])),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

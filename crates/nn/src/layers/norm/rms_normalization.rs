@@ -23,10 +23,6 @@ impl Arguments for RMSNormalization {
         check_axis("RMSNormalization", &self.axis)?;
         at_least_0("RMSNormalization", "epsilon", self.epsilon)
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for RMSNormalization {
@@ -149,7 +145,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "rms_norm", "class": "RMSNormalization", "x_shape": [2, 3, 6], "kwargs": {}},
     {"name": "rms_norm_epsilon", "class": "RMSNormalization", "x_shape": [4, 6], "kwargs": {"epsilon": 0.1}},
     {"name": "unit_norm", "class": "UnitNormalization", "x_shape": [2, 3, 6], "kwargs": {}},

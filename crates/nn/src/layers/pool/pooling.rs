@@ -71,10 +71,6 @@ impl<const N: usize> Arguments for MaxPooling<N> {
     fn check(&self) -> Result<()> {
         windows(self.class_name(), self.pool_size, self.strides, self.padding).check()
     }
-
-    fn parity() -> &'static str {
-        if N == 1 { PARITY } else { "[]" }
-    }
 }
 
 impl<const N: usize> Layer for MaxPooling<N> {
@@ -237,7 +233,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "max_pool1d", "class": "MaxPooling1D", "x_shape": [2, 7, 2], "kwargs": {"pool_size": 2}},
     {"name": "max_pool1d_same_s2", "class": "MaxPooling1D", "x_shape": [2, 7, 2], "kwargs": {"pool_size": 3, "strides": 2, "padding": "same"}},
     {"name": "average_pool1d", "class": "AveragePooling1D", "x_shape": [2, 7, 2], "kwargs": {"pool_size": 3, "strides": 1}},

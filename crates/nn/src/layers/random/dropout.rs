@@ -124,3 +124,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         LayerSample::new(dropout(0.5).noise_shape([0, 1, 1, 1]), IMAGE, IMAGE, &[], None),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -191,3 +191,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         LayerSample::new(alpha_dropout(0.3), &[2, 5], &[2, 5], &[], None),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -72,3 +72,6 @@ pub fn stochastic_depth(drop_path_rate: f64) -> LayerSpec {
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![LayerSample::new(stochastic_depth(0.5), IMAGE, IMAGE, &[], Some(&[]))]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

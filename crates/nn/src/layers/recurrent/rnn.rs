@@ -491,3 +491,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         LayerSample::new(simple_rnn(4).go_backwards(true), &[2, 5, 3], &[2, 4], RECURRENT, Some(&[2, 5])),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -31,10 +31,6 @@ impl Arguments for Permute {
         }
         Ok(())
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for Permute {
@@ -173,7 +169,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "permute", "class": "Permute", "x_shape": [2, 3, 2, 2], "kwargs": {"dims": [3, 1, 2]}},
     {"name": "repeat_vector", "class": "RepeatVector", "x_shape": [2, 3], "kwargs": {"n": 3}},
     {"name": "identity", "class": "Identity", "x_shape": [2, 3], "kwargs": {}}

@@ -142,3 +142,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         LayerSample::new(reshape([90]), IMAGE, &[2, 90], &[], Some(&[2, 7])),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -44,10 +44,6 @@ impl Arguments for Resizing {
         }
         Ok(())
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for Resizing {
@@ -280,7 +276,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here. Cubics are those at
 /// places that TensorFlow's table of 1024 has.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "resizing", "class": "Resizing", "x_shape": [2, 6, 5, 2], "kwargs": {"height": 4, "width": 8}},
     {"name": "resizing_nearest", "class": "Resizing", "x_shape": [2, 6, 5, 2], "kwargs": {"height": 4, "width": 7, "interpolation": "nearest"}},
     {"name": "resizing_bicubic", "class": "Resizing", "x_shape": [2, 6, 5, 1], "kwargs": {"height": 3, "width": 10, "interpolation": "bicubic"}},

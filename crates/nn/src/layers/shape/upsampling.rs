@@ -87,10 +87,6 @@ impl Arguments for UpSampling2D {
     fn check(&self) -> Result<()> {
         check_size("UpSampling2D", "a size", &self.size)
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for UpSampling2D {
@@ -193,7 +189,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "up_sampling1d", "class": "UpSampling1D", "x_shape": [2, 3, 2], "kwargs": {"size": 3}},
     {"name": "up_sampling2d", "class": "UpSampling2D", "x_shape": [1, 3, 2, 2], "kwargs": {"size": [2, 3]}},
     {"name": "up_sampling2d_bilinear", "class": "UpSampling2D", "x_shape": [1, 3, 4, 2], "kwargs": {"size": [3, 2], "interpolation": "bilinear"}},
