@@ -1,10 +1,24 @@
 //! Convolutions and poolings: windows over `[N, C, …]`, computed with channels last.
 
 use super::call::{Call, Makes, checked, made, moved, unsupported};
-use crate::model::broken;
-use systole_base::{DType, Literal, Result};
+use super::emit::{Emit, Order, operand_of};
+use super::row::{Written, operators};
+use crate::model::{Attribute, Node, broken};
+use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_ir::Tensor;
 use systole_ir::op::{ConvDims, Convolution, Monoid, Window};
+use systole_tflite::{Field, Op, Operator};
+
+operators! {
+    "AveragePool" 1..22: average_pool => AveragePool2D write_pool;
+    "Conv" 1..22: conv => Conv2D write_convolution => DepthwiseConv2D write_convolution;
+    "ConvTranspose" 1..22: conv_transpose => TransposeConv write_transposed;
+    "DepthToSpace" 1..28: depth_to_space;
+    "GlobalAveragePool" 1..22: |c| global_pool(c, false);
+    "GlobalMaxPool" 1..22: |c| global_pool(c, true);
+    "MaxPool" 1..22: max_pool => MaxPool2D write_pool;
+    "SpaceToDepth" 1..28: space_to_depth;
+}
 
 /// Sizes and steps that a window may have: sums of their products do not overflow.
 const LARGEST: usize = 1 << 24;
@@ -115,7 +129,7 @@ fn spatial(x: &Tensor) -> Result<Vec<usize>> {
     }
 }
 
-pub(super) fn conv(c: &mut Call) -> Makes {
+fn conv(c: &mut Call) -> Makes {
     let (x, w) = (c.last(0)?, c.plain(1)?);
     let input = spatial(&x)?;
     let n = input.len();
@@ -147,7 +161,7 @@ fn biased(c: &mut Call, y: Tensor) -> Makes {
     }
 }
 
-pub(super) fn conv_transpose(c: &mut Call) -> Makes {
+fn conv_transpose(c: &mut Call) -> Makes {
     let (x, w) = (c.last(0)?, c.plain(1)?);
     let input = spatial(&x)?;
     let n = input.len();
@@ -202,7 +216,7 @@ fn turned(w: &Tensor, groups: usize) -> Tensor {
     w.reshape(split).transpose(&order).reshape(whole).reverse(&(0..n).collect::<Vec<_>>())
 }
 
-pub(super) fn max_pool(c: &mut Call) -> Makes {
+fn max_pool(c: &mut Call) -> Makes {
     c.one_output()?;
     let x = c.last(0)?;
     let input = spatial(&x)?;
@@ -210,7 +224,7 @@ pub(super) fn max_pool(c: &mut Call) -> Makes {
     made(Monoid::Maximum.over_windows(&x, moves.window()), true)
 }
 
-pub(super) fn average_pool(c: &mut Call) -> Makes {
+fn average_pool(c: &mut Call) -> Makes {
     let x = c.last(0)?;
     let input = spatial(&x)?;
     let moves = Moves::of(c, &input, c.sizes("kernel_shape")?.unwrap_or_default())?;
@@ -251,7 +265,7 @@ fn seen(moves: &Moves, i: usize, size: i64, out: usize, counts_padding: bool) ->
 }
 
 /// The whole picture as one window.
-pub(super) fn global_pool(c: &mut Call, is_max: bool) -> Makes {
+fn global_pool(c: &mut Call, is_max: bool) -> Makes {
     let x = c.last(0)?;
     let inner = spatial(&x)?.len();
     let dims: Vec<usize> = (1..=inner).collect();
@@ -262,7 +276,7 @@ pub(super) fn global_pool(c: &mut Call, is_max: bool) -> Makes {
 }
 
 /// Blocks of channels become pixels.
-pub(super) fn depth_to_space(c: &mut Call) -> Makes {
+fn depth_to_space(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
     let b = usize::try_from(c.int("blocksize", 0)).unwrap_or(0);
     let (&[n, channels, h, w], 1..) = (x.shape().dims(), b) else {
@@ -278,7 +292,7 @@ pub(super) fn depth_to_space(c: &mut Call) -> Makes {
 }
 
 /// Blocks of pixels become channels.
-pub(super) fn space_to_depth(c: &mut Call) -> Makes {
+fn space_to_depth(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
     let b = usize::try_from(c.int("blocksize", 0)).unwrap_or(0);
     let (&[n, channels, h, w], 1..) = (x.shape().dims(), b) else {
@@ -292,4 +306,95 @@ pub(super) fn space_to_depth(c: &mut Call) -> Makes {
 /// The element type that sums of an element type are made in.
 pub(super) fn sums_in(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
+}
+
+/// Rows and columns.
+pub(super) fn picture(e: &Emit, t: usize) -> Result<[usize; 4]> {
+    let dims = e.tensor(t)?.dims();
+    dims.try_into().map_err(|_| Error::new(ErrorKind::Unsupported, format!("a picture of shape {dims:?}")))
+}
+
+fn fields(o: &Operator, [h, w]: [Field; 2]) -> [usize; 2] {
+    [h, w].map(|f| usize::try_from(o.int(f)).unwrap_or(0).max(1))
+}
+
+const STRIDES: [Field; 2] = [Field::StrideH, Field::StrideW];
+const DILATIONS: [Field; 2] = [Field::DilationH, Field::DilationW];
+
+/// Before both, then after both, for so many windows.
+fn pads(input: [usize; 2], output: [usize; 2], reach: [usize; 2], strides: [usize; 2]) -> [i64; 4] {
+    let all = [0, 1].map(|i| {
+        let need = (output[i].max(1) - 1) * strides[i] + reach[i];
+        need.saturating_sub(input[i]) as i64
+    });
+    [all[0] / 2, all[1] / 2, all[0] - all[0] / 2, all[1] - all[1] / 2]
+}
+
+fn signed(v: [usize; 2]) -> [i64; 2] {
+    v.map(|v| v as i64)
+}
+
+fn write_convolution(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let (x, w, bias) = (operand_of(o, 0)?, operand_of(o, 1)?, operand_of(o, 2)?);
+    let ([_, h, wide, channels], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
+    let [_, kh, kw, inner] = picture(e, w)?;
+    let (permutation, group) = match o.op {
+        Op::DepthwiseConv2D => ([3, 0, 1, 2], channels),
+        _ => ([0, 3, 1, 2], channels / inner.max(1)),
+    };
+    let (strides, dilations) = (fields(o, STRIDES), fields(o, DILATIONS));
+    let reach = [(kh - 1) * dilations[0] + 1, (kw - 1) * dilations[1] + 1];
+    let around = pads([h, wide], [oh, ow], reach, strides);
+    let inputs = [e.real(x, Order::First)?, e.weights(w, &permutation)?, e.weights(bias, &[0])?];
+    e.finish(y, Order::First, o.activation()?, |out| {
+        Node::new("Conv", inputs, out)
+            .ints("kernel_shape", signed([kh, kw]))
+            .ints("strides", signed(strides))
+            .ints("dilations", signed(dilations))
+            .ints("pads", around)
+            .with("group", Attribute::Int(group as i64))
+    })
+}
+
+fn write_transposed(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let (w, x) = (operand_of(o, 1)?, operand_of(o, 2)?);
+    let ([_, h, wide, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
+    let [_, kh, kw, _] = picture(e, w)?;
+    let strides = fields(o, STRIDES);
+    let (mut around, mut more) = ([0; 4], [0; 2]);
+    for (i, (n, out, k)) in [(h, oh, kh), (wide, ow, kw)].into_iter().enumerate() {
+        let whole = (n - 1) * strides[i] + k;
+        let cut = whole.saturating_sub(out) as i64;
+        (around[i], around[i + 2]) = (cut / 2, cut - cut / 2);
+        more[i] = out.saturating_sub(whole) as i64;
+    }
+    let mut inputs = vec![e.real(x, Order::First)?, e.weights(w, &[3, 0, 1, 2])?];
+    if let Some(bias) = o.inputs.get(3).copied().flatten() {
+        inputs.push(e.weights(bias, &[0])?);
+    }
+    e.finish(y, Order::First, o.activation()?, |out| {
+        Node::new("ConvTranspose", inputs, out)
+            .ints("kernel_shape", signed([kh, kw]))
+            .ints("strides", signed(strides))
+            .ints("pads", around)
+            .ints("output_padding", more)
+    })
+}
+
+fn write_pool(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let x = operand_of(o, 0)?;
+    let ([_, h, w, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
+    let (strides, kernel) = (fields(o, STRIDES), fields(o, [Field::FilterH, Field::FilterW]));
+    let around = pads([h, w], [oh, ow], kernel, strides);
+    let input = e.real(x, Order::First)?;
+    // Padding does not count in averages, as is the default there too.
+    e.finish(y, Order::First, o.activation()?, |out| {
+        Node::new(site.name, [input], out)
+            .ints("kernel_shape", signed(kernel))
+            .ints("strides", signed(strides))
+            .ints("pads", around)
+    })
 }

@@ -1,13 +1,22 @@
 //! Normalisations by statistics of the data or by stored ones.
 
 use super::call::{Call, Makes, axis, made, plain, unsupported};
+use super::row::operators;
 use super::windows::sums_in;
 use crate::model::broken;
 use systole_base::{Literal, Result};
 use systole_ir::Tensor;
 
+operators! {
+    "BatchNormalization" 1..15: batch;
+    "GroupNormalization" 18..21: group;
+    "InstanceNormalization" 1..22: instance;
+    "LayerNormalization" 17..17: |c| layer(c, true);
+    "RMSNormalization" 23..23: |c| layer(c, false);
+}
+
 /// (x − mean) / √(variance + ε) · scale + bias, with stored statistics: a factor and an offset for each channel.
-pub(super) fn batch(c: &mut Call) -> Makes {
+fn batch(c: &mut Call) -> Makes {
     if c.int("training_mode", 0) != 0 {
         return Err(
             unsupported("it takes the statistics of the batch").hint("export the model in evaluation mode")
@@ -51,7 +60,7 @@ fn affine(c: &mut Call, channels: usize, epsilon: f64) -> Result<(Tensor, Tensor
 }
 
 /// Over all dimensions from `axis` on.
-pub(super) fn layer(c: &mut Call, subtracts_mean: bool) -> Makes {
+fn layer(c: &mut Call, subtracts_mean: bool) -> Makes {
     c.one_output()?;
     let x = c.plain(0)?;
     let first = axis(c.int("axis", -1), x.rank())?;
@@ -76,7 +85,7 @@ fn standardized(x: &Tensor, dims: &[usize], epsilon: f64, subtracts_mean: bool) 
 }
 
 /// Each channel of each sample by itself.
-pub(super) fn instance(c: &mut Call) -> Makes {
+fn instance(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
     if x.rank() < 3 {
         return Err(broken(format!("it normalises {}", x.ty())));
@@ -88,7 +97,7 @@ pub(super) fn instance(c: &mut Call) -> Makes {
 }
 
 /// Groups of channels of each sample.
-pub(super) fn group(c: &mut Call) -> Makes {
+fn group(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
     let groups = usize::try_from(c.int("num_groups", 0)).unwrap_or(0);
     let channels = x.shape().get(1).copied().unwrap_or(0);

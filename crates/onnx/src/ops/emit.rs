@@ -9,7 +9,7 @@ use systole_tflite::{Activation, Model as Lite, Operator, Quantization, Tensor};
 
 /// Where a tensor's channels are.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// As in the graph that is written.
     Plain,
     /// `[N, C, H, W]`.
@@ -39,9 +39,11 @@ impl Places {
     }
 }
 
-pub(super) struct Emit<'a> {
+pub(crate) struct Emit<'a> {
     pub from: &'a Lite,
     pub graph: Graph,
+    /// Whether the number of samples is open.
+    pub open_batch: bool,
     /// The name of each tensor: its own, or one that no other has.
     pub names: Vec<String>,
     taken: HashSet<String>,
@@ -50,12 +52,13 @@ pub(super) struct Emit<'a> {
 }
 
 impl<'a> Emit<'a> {
-    pub fn new(from: &'a Lite) -> Emit<'a> {
+    pub fn new(from: &'a Lite, open_batch: bool) -> Emit<'a> {
         let n = from.tensors.len();
         let none = || vec![Places::default(); n];
         let mut e = Emit {
             from,
             graph: Graph::default(),
+            open_batch,
             names: Vec::new(),
             taken: HashSet::new(),
             real: none(),
@@ -142,6 +145,13 @@ impl<'a> Emit<'a> {
             first |= self.is_first(t);
         }
         Ok(if first { Order::First } else { Order::Plain })
+    }
+
+    /// The real numbers of an operator's first operand, in the order in which a function of elements takes it.
+    pub fn single(&mut self, o: &Operator, y: usize) -> Result<(String, Order)> {
+        let x = operand_of(o, 0)?;
+        let order = self.order_of(&[x], y)?;
+        Ok((self.real(x, order)?, order))
     }
 
     /// A tensor's real numbers.
@@ -335,7 +345,7 @@ pub(super) fn operand_of(o: &Operator, i: usize) -> Result<usize> {
 }
 
 /// Whether a tensor holds integers that stand for real numbers.
-pub(super) fn is_quantized(t: &Tensor) -> bool {
+pub(crate) fn is_quantized(t: &Tensor) -> bool {
     t.quantization.is_some() && t.ty.dtype.is_int()
 }
 
@@ -367,4 +377,13 @@ pub(super) fn permuted(data: &Literal, permutation: &[usize]) -> Result<Literal>
         bytes.extend_from_slice(&data.bytes()[at * size..(at + 1) * size]);
     }
     Literal::from_bytes(ty, &bytes)
+}
+
+/// Where a dimension is.
+pub(super) fn place_in(dim: usize, order: Order) -> usize {
+    match (order, dim) {
+        (Order::Plain, d) | (Order::First, d @ 0) => d,
+        (Order::First, 3) => 1,
+        (Order::First, d) => d + 1,
+    }
 }

@@ -1,8 +1,30 @@
 //! Operators that fold dimensions: sums, means, softmax, places of the greatest.
 
 use super::call::{Call, Makes, axes, axis, in_order, made, plain, unsupported};
-use systole_base::{DType, Result};
+use super::emit::{Emit, Order, operand_of, place_in};
+use super::row::{Sample, Written, operators};
+use crate::model::{Attribute, Node};
+use systole_base::{DType, Error, ErrorKind, Result};
 use systole_ir::Tensor;
+use systole_tflite::{Activation, Field};
+
+operators! {
+    "ArgMax" 1..13: |c| arg_max(c, false);
+    "ArgMin" 1..13: |c| arg_max(c, true);
+    "CumSum" 11..14: cumulative_sum;
+    "LogSoftmax" 1..13: |c| softmax(c, true);
+    "ReduceL1" 1..18: |c| reduce(c, Fold::L1);
+    "ReduceL2" 1..18: |c| reduce(c, Fold::L2);
+    "ReduceLogSum" 1..28: |c| reduce(c, Fold::LogSum);
+    "ReduceLogSumExp" 1..28: |c| reduce(c, Fold::LogSumExp);
+    "ReduceMax" 1..20: |c| reduce(c, Fold::Max) => ReduceMax write_reduce, if folds_within_samples;
+    "ReduceMean" 1..18: |c| reduce(c, Fold::Mean) => Mean write_reduce, if folds_within_samples;
+    "ReduceMin" 1..20: |c| reduce(c, Fold::Min);
+    "ReduceProd" 1..18: |c| reduce(c, Fold::Prod);
+    "ReduceSum" 1..13: |c| reduce(c, Fold::Sum) => Sum write_reduce, if folds_within_samples;
+    "ReduceSumSquare" 1..18: |c| reduce(c, Fold::SumSquare);
+    "Softmax" 1..13: |c| softmax(c, false) => Softmax write_softmax, if |s| s.rank() >= 2;
+}
 
 /// How a dimension is folded.
 #[derive(Clone, Copy)]
@@ -19,7 +41,7 @@ pub(super) enum Fold {
     LogSumExp,
 }
 
-pub(super) fn reduce(c: &mut Call, fold: Fold) -> Makes {
+fn reduce(c: &mut Call, fold: Fold) -> Makes {
     let listed = c.list("axes", 1)?.filter(|l| !l.is_empty());
     let keeps = c.int("keepdims", 1) != 0;
     if listed.is_none() && c.int("noop_with_empty_axes", 0) != 0 {
@@ -80,7 +102,7 @@ fn normalised(c: &Call, rank: usize) -> Result<Vec<usize>> {
     Ok((axis(c.int("axis", 1), rank.max(1))?..rank).collect())
 }
 
-pub(super) fn softmax(c: &mut Call, is_log: bool) -> Makes {
+fn softmax(c: &mut Call, is_log: bool) -> Makes {
     let (x, is_last) = c.oriented(0)?;
     let rank = x.rank();
     let dims: Vec<usize> = normalised(c, rank)?.iter().map(|&d| in_order(d, rank, is_last)).collect();
@@ -94,7 +116,7 @@ pub(super) fn softmax(c: &mut Call, is_log: bool) -> Makes {
     made(if is_log { shifted - sum.log() } else { e / sum }, is_last)
 }
 
-pub(super) fn arg_max(c: &mut Call, is_least: bool) -> Makes {
+fn arg_max(c: &mut Call, is_least: bool) -> Makes {
     if c.int("select_last_index", 0) != 0 {
         return Err(unsupported("it takes the last of equal elements; the first is taken here"));
     }
@@ -106,7 +128,7 @@ pub(super) fn arg_max(c: &mut Call, is_least: bool) -> Makes {
 }
 
 /// Sums of all elements up to each one.
-pub(super) fn cumulative_sum(c: &mut Call) -> Makes {
+fn cumulative_sum(c: &mut Call) -> Makes {
     let axis_of = c.numbers(1)?;
     let x = c.plain(0)?;
     let dim = axis(axis_of.first().copied().unwrap_or(0), x.rank())?;
@@ -119,4 +141,54 @@ pub(super) fn cumulative_sum(c: &mut Call) -> Makes {
     padding[dim] = if backwards { [0, n as i64 - 1] } else { [n as i64 - 1, 0] };
     let sums = x.sum_pool(&window, &ones, &padding);
     plain(if without { sums - x } else { sums })
+}
+
+fn folds_within_samples(s: &Sample) -> bool {
+    let axes = s.integers(1);
+    !axes.is_empty() && axes.iter().all(|&a| a != 0 && a != -(s.rank() as i64))
+}
+
+/// Means, sums and greatest over dimensions.
+fn write_reduce(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let x = operand_of(o, 0)?;
+    let rank = e.tensor(x)?.dims().len();
+    let keeps = o.is(Field::KeepDims);
+    let dims: Vec<usize> = e
+        .integers(o, 1)?
+        .iter()
+        .map(|&d| usize::try_from(if d < 0 { d + rank as i64 } else { d }).unwrap_or(0))
+        .collect();
+    let is_picture = rank == 4 && dims == [1, 2];
+    let order = if e.is_first(x) && (keeps || is_picture) { Order::First } else { Order::Plain };
+    let axes: Vec<i64> = dims.iter().map(|&d| place_in(d, order) as i64).collect();
+    let mut inputs = vec![e.real(x, order)?];
+    let own = e.names[y].clone();
+    // Sums take their axes as an operand from version 13 on, means and greatest from version 18 on.
+    let is_operand = site.name == "ReduceSum";
+    if is_operand {
+        inputs.push(e.list(&format!("{own}/axes"), &axes)?);
+    }
+    let made = if keeps { order } else { Order::Plain };
+    e.finish(y, made, Activation::None, |out| {
+        let node = Node::new(site.name, inputs, out).with("keepdims", Attribute::Int(i64::from(keeps)));
+        if is_operand { node } else { node.ints("axes", axes) }
+    })
+}
+
+fn write_softmax(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let x = operand_of(o, 0)?;
+    if o.number(Field::Beta) != 1.0 {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("a softmax with beta {}", o.number(Field::Beta)),
+        ));
+    }
+    let order = e.order_of(&[x], y)?;
+    let last = e.tensor(x)?.dims().len().saturating_sub(1);
+    let (input, axis) = (e.real(x, order)?, if order == Order::First { 1 } else { last });
+    e.finish(y, order, Activation::None, |out| {
+        Node::new("Softmax", [input], out).with("axis", Attribute::Int(axis as i64))
+    })
 }

@@ -15,7 +15,7 @@ const MOST_DIMENSIONS: usize = 64;
 const MOST_MOVED: i64 = 1 << 31;
 
 /// A node that becomes ops.
-pub(super) struct Call<'a, 'm> {
+pub(crate) struct Call<'a, 'm> {
     pub node: &'a Node,
     pub g: GraphBuilder,
     pub values: &'a mut Values<'m>,
@@ -23,7 +23,7 @@ pub(super) struct Call<'a, 'm> {
 }
 
 /// What a rule makes: one value for each output.
-pub(super) type Makes = Result<Vec<Made>>;
+pub(crate) type Makes = Result<Vec<Made>>;
 
 /// One value, as the file has it.
 pub(super) fn plain(t: Tensor) -> Makes {
@@ -225,7 +225,7 @@ pub(super) fn in_order(dim: usize, rank: usize, is_last: bool) -> usize {
 }
 
 /// Sizes that a shape may have here.
-pub(super) fn checked(dims: Vec<usize>) -> Result<Vec<usize>> {
+pub(crate) fn checked(dims: Vec<usize>) -> Result<Vec<usize>> {
     if dims.len() > MOST_DIMENSIONS {
         return Err(broken(format!("a value has {} dimensions", dims.len())));
     }

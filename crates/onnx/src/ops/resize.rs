@@ -1,13 +1,22 @@
 //! Pictures made larger and smaller: dimension by dimension, each new element from its nearest one or from two.
 
 use super::call::{Call, MOST_ELEMENTS, Makes, checked, in_order, made, unsupported};
+use super::emit::{Emit, Order, operand_of};
+use super::row::{Written, operators};
 use super::sources::dims_of;
-use crate::model::{Attribute, broken};
-use systole_base::{Literal, Result};
+use super::windows::picture;
+use crate::model::{Attribute, Node, broken};
+use systole_base::{Error, ErrorKind, Literal, Result};
 use systole_ir::Tensor;
 use systole_ir::op::Gather;
+use systole_tflite::{Activation, Field, Op};
 
-pub(super) fn resize(c: &mut Call) -> Makes {
+operators! {
+    "Resize" 10..19: resize => ResizeNearest write_resize => ResizeBilinear write_resize;
+    "Upsample" 1..9: resize;
+}
+
+fn resize(c: &mut Call) -> Makes {
     let (x, is_last) = c.oriented(0)?;
     let rank = x.rank();
     let dims = dims_of(c, "axes", rank)?.unwrap_or((0..rank).collect());
@@ -139,4 +148,36 @@ fn linear(x: &Tensor, dim: usize, places: &[f64]) -> Result<Tensor> {
     let share = Literal::from_slice([share.len()], &share)?.convert(x.dtype());
     let share = x.builder().constant(share).broadcast_in_dim(a.shape(), &[dim]);
     Ok(&a + (b - &a) * share)
+}
+
+fn write_resize(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let x = operand_of(o, 0)?;
+    let ([_, h, w, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
+    let coordinates = match (o.is(Field::AlignCorners), o.is(Field::HalfPixelCenters)) {
+        (true, _) => "align_corners",
+        (_, true) => "half_pixel",
+        _ => "asymmetric",
+    };
+    let (mode, nearest) = match (o.op, coordinates) {
+        (Op::ResizeBilinear, _) => ("linear", "floor"),
+        (_, "align_corners") => ("nearest", "round_prefer_ceil"),
+        (_, _) => ("nearest", "floor"),
+    };
+    let scales = [1.0, 1.0, oh as f32 / h as f32, ow as f32 / w as f32];
+    let reached = [h as f32 * scales[2], w as f32 * scales[3]].map(|v| v.floor() as usize);
+    if reached != [oh, ow] {
+        return Err(Error::new(ErrorKind::Unsupported, format!("{h} × {w} pixels as {oh} × {ow}"))
+            .hint("enlarge by whole factors"));
+    }
+    let own = e.names[y].clone();
+    let scales = e.constant(&format!("{own}/scales"), systole_base::Literal::from_slice([4], &scales)?);
+    let input = e.real(x, Order::First)?;
+    let word = |w: &str| Attribute::Text(w.into());
+    e.finish(y, Order::First, Activation::None, |out| {
+        Node::new("Resize", [input, String::new(), scales], out)
+            .with("mode", word(mode))
+            .with("coordinate_transformation_mode", word(coordinates))
+            .with("nearest_mode", word(nearest))
+    })
 }
