@@ -329,3 +329,8 @@ pub(super) fn keyword<'a>(op: &'a Operation, name: &str) -> Option<&'a str> {
         _ => None,
     }
 }
+
+/// The target of a custom call; `None`: it is another op, or names none.
+pub(super) fn target(op: &Operation) -> Option<&str> {
+    if op.name == "stablehlo.custom_call" { text(op, "call_target_name") } else { None }
+}

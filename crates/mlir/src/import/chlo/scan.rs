@@ -1,20 +1,21 @@
 //! scan: a body over the slices of arrays along a dimension, with carried values. CHLO: scan.
 
 use crate::import::attribute::{flag, size};
+use crate::import::call::{Arrays, Complex, Import, OpRow, op};
 use crate::import::types::wrong;
-use crate::syntax::{Attribute, Operation};
+use crate::syntax::Attribute;
 use crate::text::find;
 use std::sync::Arc;
 use systole_base::{DType, Dims, Result, TensorType};
 use systole_ir::{Graph, Tensor, flow};
 
+pub(crate) const OPERATIONS: &[OpRow] =
+    &[op("chlo.scan").complex(Complex::Apart).import(Import::Bodies(scan))];
+
 /// `inputs: T[…, n, …], inits → outputs: U[…, n, …], carries`: a loop over `n` slices.
-pub(crate) fn write(
-    op: &Operation,
-    operands: &[Tensor],
-    results: &[TensorType],
-    body: &Arc<Graph>,
-) -> Result<Vec<Tensor>> {
+fn scan(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Result<Option<Vec<Tensor>>> {
+    let (op, operands, results) = (c.op, c.operands, c.results);
+    let ([body], []) = (bodies, captured) else { return Ok(None) };
     let inputs = match find(&op.attributes, "operandSegmentSizes") {
         Some(Attribute::Array(_, items)) => match items.first() {
             Some(Attribute::Int(n)) => usize::try_from(*n).ok(),
@@ -49,7 +50,7 @@ pub(crate) fn write(
     };
     let last = flow::fori_loop(n, &state.iter().collect::<Vec<_>>(), step);
     let (carries, ys) = last.split_at(inits.len().min(last.len()));
-    Ok(ys.iter().chain(carries).cloned().collect())
+    Ok(Some(ys.iter().chain(carries).cloned().collect()))
 }
 
 /// Whether the body takes slices and carried values and gives those of the results.

@@ -12,7 +12,7 @@ use systole_ir::{Graph, Mesh, Sharding, Spread};
 type Said<'a> = Vec<(&'a Attributes, TensorType)>;
 
 /// `None`: the program is for one device, or says nothing.
-pub(super) fn of(
+pub(crate) fn of(
     module: &Module,
     main: &Function,
     interface: &Interface,

@@ -1,35 +1,40 @@
 //! `interpreter.run_parallel`, by which StableHLO's tests run one function on several devices: here the devices' copies stand
 //! next to each other in one program, and what they exchange are its values.
 
-use super::attribute::{self, size};
-use super::given::Given;
-use super::importer::{Frame, Importer, MAX_CALLS, place};
-use super::types::{not_there, wrong};
-use super::{bodies, fold};
+use crate::import::attribute::{self, size};
+use crate::import::call::{Arrays, OpRow, op};
+use crate::import::given::Given;
+use crate::import::importer::{Frame, Importer, MAX_CALLS, place};
+use crate::import::types::{not_there, wrong};
+use crate::import::{bodies, fold};
 use crate::syntax::{Attribute, Function, Operation};
 use crate::text::find;
 use systole_base::{DType, Result, ResultExt};
 use systole_ir::{Graph, GraphBuilder, Tensor, flow};
 
 /// Whether the op exchanges each of its operands alone.
-pub(super) fn is_each_alone(name: &str) -> bool {
+pub(crate) fn is_each_alone(name: &str) -> bool {
     matches!(name, "stablehlo.all_reduce" | "stablehlo.all_gather" | "stablehlo.all_to_all")
 }
 
-/// `collective_broadcast` of one array as an all_gather along a new dimension, of which the first entry is taken; `None`: it is
-/// none. Groups of partitions are told by the numbers of devices, which are theirs where there is one replica.
-pub(super) fn as_gather(op: &Operation) -> Option<Operation> {
-    if op.name != "stablehlo.collective_broadcast" || op.operands.len() != 1 {
-        return None;
-    }
-    let mut gather = Operation { name: "stablehlo.all_gather".into(), ..op.clone() };
+pub(crate) const OPERATIONS: &[OpRow] =
+    &[op("interpreter.run_parallel").importer(|i, op, operands, _, g| i.run_parallel(op, operands, g))];
+
+/// `collective_broadcast` of one array as an all_gather along a new dimension, of which the first entry is taken. Groups of
+/// partitions are told by the numbers of devices, which are theirs where there is one replica.
+pub(crate) fn collective_broadcast(c: &Arrays) -> Result<Option<Vec<Tensor>>> {
+    let [x] = c.operands else { return Ok(None) };
+    let mut gather = Operation { name: "stablehlo.all_gather".into(), ..c.op.clone() };
     gather.attributes.push(("all_gather_dim".into(), Attribute::Int(0)));
-    if has_channel(op) {
+    if has_channel(c.op) {
         gather.attributes.push(("use_global_device_ids".into(), Attribute::Unit));
     } else {
         gather.attributes.retain(|(name, _)| name != "channel_handle");
     }
-    Some(gather)
+    let wide: Vec<usize> = std::iter::once(1).chain(x.shape().iter().copied()).collect();
+    let all = c.emit(&gather, vec![x.reshape(&wide[..])], c.results.to_vec(), Vec::new())?;
+    let first = all.first().map(|t| t.slice_dim(0, 0, 1).reshape(x.shape().clone()));
+    Ok(Some(first.into_iter().collect()))
 }
 
 /// Whether an op exchanges over a channel: between partitions.
@@ -52,7 +57,7 @@ type Exchange<'a> = dyn Fn(&[&Tensor]) -> Result<Vec<Tensor>> + 'a;
 
 impl<'m> Importer<'m> {
     /// The results of all devices, one after the other.
-    pub(super) fn run_parallel(
+    fn run_parallel(
         &mut self,
         op: &'m Operation,
         operands: Vec<Given>,
