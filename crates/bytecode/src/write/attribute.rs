@@ -369,7 +369,8 @@ impl Writer<'_> {
             let bits = match item {
                 Attribute::Int(n) => *n as u64,
                 Attribute::Bool(b) => u64::from(*b),
-                Attribute::Float(digits, _) => bits_of(digits, element).unwrap_or_default(),
+                Attribute::Float(digits, _) => bits_of(digits, element)
+                    .ok_or_else(|| refused(format!("{digits} in an array of {element}")))?,
                 _ => return Err(refused(format!("an array of {element}"))),
             };
             raw.extend(bits.to_le_bytes().iter().take(size));
@@ -428,34 +429,42 @@ impl Writer<'_> {
     fn structure(&mut self, kind: &str, fields: &Attributes, depth: usize, out: &mut Sink) -> Result<()> {
         let field = |name: &str| fields.iter().find(|(n, _)| n == name).map(|(_, value)| value);
         let need = |name: &str| field(name).ok_or_else(|| refused(format!("{kind} without `{name}`")));
-        let int = |value: Option<&Attribute>| match value {
-            Some(Attribute::Int(n)) => *n as i64,
-            _ => 0,
+        let wrong = |name: &str| refused(format!("`{name}` of {kind} is not as it must be"));
+        let int = |name: &str| match field(name) {
+            None => Ok(0),
+            Some(Attribute::Int(n)) => i64::try_from(*n).map_err(|_| wrong(name)),
+            Some(_) => Err(wrong(name)),
         };
-        let ints = |name: &str| match field(name) {
-            Some(Attribute::List(items) | Attribute::Array(_, items)) => {
-                items.iter().map(|i| int(Some(i))).collect()
-            }
-            _ => Vec::new(),
+        let ints = |name: &str| -> Result<Vec<i64>> {
+            let items = match field(name) {
+                None => return Ok(Vec::new()),
+                Some(Attribute::List(items) | Attribute::Array(_, items)) => items,
+                Some(_) => return Err(wrong(name)),
+            };
+            let one = |item: &Attribute| match item {
+                Attribute::Int(n) => i64::try_from(*n).map_err(|_| wrong(name)),
+                _ => Err(wrong(name)),
+            };
+            items.iter().map(one).collect()
         };
         match kind {
             "output_operand_alias" => {
                 out.number(10);
-                out.signeds(&ints("output_tuple_indices"));
-                out.signed(int(field("operand_index")));
-                out.signeds(&ints("operand_tuple_indices"));
+                out.signeds(&ints("output_tuple_indices")?);
+                out.signed(int("operand_index")?);
+                out.signeds(&ints("operand_tuple_indices")?);
             }
             "result_accuracy" => {
                 self.since((1, 9), "`result_accuracy`")?;
                 out.number(20);
                 for name in ["atol", "rtol"] {
                     let value = match need(name)? {
-                        Attribute::Float(digits, _) => bits_of(digits, "f64").unwrap_or_default(),
-                        _ => 0,
+                        Attribute::Float(digits, _) => bits_of(digits, "f64"),
+                        _ => None,
                     };
-                    out.signed(value as i64);
+                    out.signed(value.ok_or_else(|| wrong(name))? as i64);
                 }
-                out.signed(int(field("ulps")));
+                out.signed(int("ulps")?);
                 out.number(self.attribute(need("mode")?, Vhlo, depth)?);
             }
             "axis_ref" => {
@@ -472,7 +481,7 @@ impl Writer<'_> {
             }
             "mesh_axis" => {
                 out.numbers_of([24, self.attribute(need("name")?, Vhlo, depth)?]);
-                out.signed(int(field("size")));
+                out.signed(int("size")?);
             }
             "mesh" => {
                 out.numbers_of([25, self.attribute(need("axes")?, Vhlo, depth)?]);

@@ -57,7 +57,7 @@ fn gradient(c: &Arrays) -> Result<Option<Vec<Tensor>>> {
 impl Features {
     /// `rest`: what there is for each feature.
     fn new(op: &Operation, x: &Tensor, rest: &[Tensor]) -> Result<Features> {
-        let feature = size(op, "feature_index").filter(|d| *d < x.rank());
+        let feature = size(op, "feature_index")?.filter(|d| *d < x.rank());
         let feature = feature.ok_or_else(|| wrong("`feature_index` is no dimension of the operand (C1)"))?;
         let (whole, own) = (x.ty().elements(), x.shape()[feature]);
         if let Some(t) = rest.iter().find(|t| t.shape()[..] != [own] || t.dtype() != x.dtype()) {

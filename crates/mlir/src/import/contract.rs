@@ -78,8 +78,8 @@ pub(super) fn einsum(config: Option<&str>, a: &Tensor, b: &Tensor) -> Result<Ten
 
 /// Slices of `x` along `dim` at the places that `index` names, as PyTorch's `index_select` with leading `batch_dims`.
 pub(super) fn select(op: &Operation, x: &Tensor, index: &Tensor) -> Result<Tensor> {
-    let dim = size(op, "dim").ok_or_else(|| wrong("`dim` is missing"))?;
-    let batch = size(op, "batch_dims").unwrap_or(0);
+    let dim = size(op, "dim")?.ok_or_else(|| wrong("`dim` is missing"))?;
+    let batch = size(op, "batch_dims")?.unwrap_or(0);
     if dim >= x.rank() || batch > dim || batch > index.rank() {
         return Err(wrong(format!("`dim` {dim} or `batch_dims` {batch} is beyond the rank")));
     }

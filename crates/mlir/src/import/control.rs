@@ -50,7 +50,7 @@ pub(super) const UNKNOWN_CALL: OpRow = call(
 
 fn element(op: &Operation, operands: &[Given]) -> Result<Vec<Given>> {
     let [Given::Tuple(items)] = operands else { return Err(wrong("the operand is no tuple")) };
-    let item = attribute::size(op, "index").and_then(|i| items.get(i).cloned());
+    let item = attribute::size(op, "index")?.and_then(|i| items.get(i).cloned());
     Ok(vec![item.ok_or_else(|| wrong("the tuple has no such element"))?])
 }
 
@@ -67,7 +67,7 @@ impl<'m> Importer<'m> {
     /// `check.expect_serialized_eq %0, probe_id = "name", iter = 1`: the array is the one that the probe was given.
     fn expect_serialized(&mut self, op: &Operation, operands: &[Given]) -> Result<Vec<Given>> {
         let name = text(op, "probe_id").unwrap_or_default();
-        let turn = attribute::size(op, "iter").unwrap_or(0);
+        let turn = attribute::size(op, "iter")?.unwrap_or(0);
         let probed = self.probes.iter().filter(|(id, _)| id == name).nth(turn);
         let probed = probed.map(|(_, given)| given.clone()).ok_or_else(|| {
             not_there(format!("there is no value {turn} of the probe `{name}`"))

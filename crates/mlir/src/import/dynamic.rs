@@ -77,7 +77,7 @@ fn assert_shape(c: &Arrays) -> Results {
 /// The size of a dimension as another that is known now: the elements before it.
 fn set_size(c: &Arrays) -> Results {
     let [x, new] = c.all::<2>()?;
-    let dim = size(c.op, "dimension").filter(|d| *d < x.rank());
+    let dim = size(c.op, "dimension")?.filter(|d| *d < x.rank());
     let dim = dim.ok_or_else(|| wrong("there is no such dimension"))?;
     let now = x.shape()[dim];
     match fold::sizes(new, "the size")?.as_slice() {

@@ -140,7 +140,7 @@ fn dot(c: &Arrays) -> Results {
 }
 
 fn dimension_size(c: &Arrays) -> Results {
-    let size = size(c.op, "dimension").and_then(|d| c.operand(0).ok()?.shape().get(d).copied());
+    let size = size(c.op, "dimension")?.and_then(|d| c.operand(0).ok()?.shape().get(d).copied());
     one(c.g.scalar(DType::I32, size.ok_or_else(|| wrong("there is no such dimension"))? as f64))
 }
 

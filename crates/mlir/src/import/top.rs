@@ -36,10 +36,10 @@ fn sorted(call: &Call) -> Result<Vec<Given>> {
     let sorted = Tensor::sort_by(&arrays.iter().collect::<Vec<_>>(), dim, true, by);
     let mut all = Vec::new();
     for (x, ty) in sorted.iter().zip(results) {
-        let size = held(ty)?.first().and_then(|ty| ty.shape.get(dim).copied()).unwrap_or(0);
-        if size > first.shape()[dim] {
-            return Err(wrong(format!("ApproxTopK results in {size} of {} elements", first.shape()[dim])));
-        }
+        let size = held(ty)?.first().and_then(|ty| ty.shape.get(dim).copied());
+        let size = size
+            .filter(|n| *n <= first.shape()[dim])
+            .ok_or_else(|| wrong(format!("ApproxTopK results in {ty} of {} elements", first.shape()[dim])))?;
         all.push(Given::Array(x.slice_dim(dim, 0, size)));
     }
     Ok(all)

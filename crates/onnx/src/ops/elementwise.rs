@@ -36,7 +36,7 @@ operators! {
     "Identity" 1..25: identity;
     "IsInf" 10..20: is_infinite;
     "IsNaN" 9..20: |c| unary(c, |x| x.not_equal(x));
-    "LeakyRelu" 1..16: leaky_relu => LeakyRelu write_unary;
+    "LeakyRelu" 1..16: leaky_relu => LeakyRelu write_leaky_relu;
     "Less" 1..13: |c| binary(c, Tensor::less);
     "LessOrEqual" 12..16: |c| binary(c, Tensor::less_equal);
     "Log" 1..13: |c| unary(c, Tensor::log) => Log write_unary;
@@ -121,7 +121,7 @@ fn dropout(c: &mut Call) -> Makes {
 }
 
 fn cast(c: &mut Call) -> Makes {
-    let code = c.int("to", 0);
+    let code = c.int("to", 0)?;
     let to = dtype_of(code).ok_or_else(|| unsupported(format!("elements of ONNX's type {code}")))?;
     unary(c, |x| converted(x, to))
 }
@@ -149,7 +149,7 @@ fn clip(c: &mut Call) -> Makes {
     let dtype = x.dtype();
     let bound = |c: &mut Call, i: usize, name: &str| -> Result<Option<Tensor>> {
         match c.node.attributes.contains_key(name) {
-            true => Ok(Some(c.scalar(dtype, c.float(name, 0.0)))),
+            true => Ok(Some(c.scalar(dtype, c.float(name, 0.0)?))),
             false => c.optional(i),
         }
     };
@@ -178,7 +178,7 @@ fn power(c: &mut Call) -> Makes {
 }
 
 fn modulo(c: &mut Call) -> Makes {
-    let is_c = c.int("fmod", 0) == 1;
+    let is_c = c.int("fmod", 0)? == 1;
     binary(c, |x, y| {
         let r = x.remainder(y);
         if is_c || x.dtype().is_unsigned_int() {
@@ -197,33 +197,33 @@ fn prelu(c: &mut Call) -> Makes {
 }
 
 fn leaky_relu(c: &mut Call) -> Makes {
-    let slope = c.float("alpha", 0.01);
+    let slope = c.float("alpha", 0.01)?;
     unary(c, |x| x.leaky_relu(slope))
 }
 
 fn elu(c: &mut Call) -> Makes {
-    let alpha = c.float("alpha", 1.0);
+    let alpha = c.float("alpha", 1.0)?;
     unary(c, |x| x.elu(alpha))
 }
 
 fn celu(c: &mut Call) -> Makes {
-    let alpha = c.float("alpha", 1.0);
+    let alpha = c.float("alpha", 1.0)?;
     unary(c, |x| (x / alpha).elu(1.0) * alpha)
 }
 
 fn selu(c: &mut Call) -> Makes {
-    let alpha = c.float("alpha", 1.673_263_192_176_818_8);
-    let gamma = c.float("gamma", 1.050_701_022_148_132_3);
+    let alpha = c.float("alpha", 1.673_263_192_176_818_8)?;
+    let gamma = c.float("gamma", 1.050_701_022_148_132_3)?;
     unary(c, |x| x.elu(alpha) * gamma)
 }
 
 fn gelu(c: &mut Call) -> Makes {
-    let by_tanh = c.word("approximate", "none") == "tanh";
+    let by_tanh = c.word("approximate", "none")? == "tanh";
     unary(c, |x| if by_tanh { x.gelu_tanh() } else { x.gelu() })
 }
 
 fn hard_sigmoid(c: &mut Call) -> Makes {
-    let (alpha, beta) = (c.float("alpha", 0.2), c.float("beta", 0.5));
+    let (alpha, beta) = (c.float("alpha", 0.2)?, c.float("beta", 0.5)?);
     unary(c, |x| between(&(x * alpha + beta), 0.0, 1.0))
 }
 
@@ -236,7 +236,7 @@ fn between(x: &Tensor, low: f64, high: f64) -> Tensor {
 }
 
 fn thresholded_relu(c: &mut Call) -> Makes {
-    let alpha = c.float("alpha", 1.0);
+    let alpha = c.float("alpha", 1.0)?;
     unary(c, |x| x.greater(&x.scalar_like(alpha)).select(x, &x.zeros_like()))
 }
 
@@ -262,11 +262,14 @@ fn are_alike(s: &Sample) -> bool {
 fn write_unary(e: &mut Emit, site: &Written) -> Result<()> {
     let (o, y) = (site.operator, site.output()?);
     let (input, order) = e.single(o, y)?;
-    let alpha = o.number(Field::Alpha) as f32;
-    e.finish(y, order, Activation::None, |out| match site.name {
-        "LeakyRelu" => Node::new(site.name, [input], out).with("alpha", Attribute::Float(alpha)),
-        name => Node::new(name, [input], out),
-    })
+    e.finish(y, order, Activation::None, |out| Node::new(site.name, [input], out))
+}
+
+fn write_leaky_relu(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let (input, order) = e.single(o, y)?;
+    let alpha = Attribute::Float(o.number(Field::Alpha) as f32);
+    e.finish(y, order, Activation::None, |out| Node::new(site.name, [input], out).with("alpha", alpha))
 }
 
 /// At least and at most so much.

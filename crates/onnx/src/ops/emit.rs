@@ -170,13 +170,13 @@ impl<'a> Emit<'a> {
             (_, true) => {
                 let codes = self.codes(t, order)?;
                 let dimension = tensor.quantization.as_ref().map_or(0, |q| q.dimension);
-                let axis = if order == Order::First {
-                    TO_FIRST.iter().position(|d| *d == dimension)
-                } else {
-                    Some(dimension)
+                // Constants of fewer dimensions have got ones in front.
+                let axis = match order {
+                    Order::First => place_in(dimension + 4usize.saturating_sub(tensor.dims().len()), order),
+                    Order::Plain => dimension,
                 };
                 let output = self.unique(&format!("{own}/real"));
-                self.dequantize(t, &codes, axis.unwrap_or(0), output.clone())?;
+                self.dequantize(t, &codes, axis, output.clone())?;
                 output
             }
             (None, false) => self.turned(&self.real[t].clone(), &own, order, t)?,
@@ -317,7 +317,10 @@ impl<'a> Emit<'a> {
             return Ok(name);
         }
         let dimension = tensor.quantization.as_ref().map_or(0, |q| q.dimension);
-        let axis = permutation.iter().position(|d| *d == dimension).unwrap_or(0);
+        let axis = permutation.iter().position(|d| *d == dimension);
+        let axis = axis.ok_or_else(|| {
+            Error::new(ErrorKind::Data, format!("{} has no dimension {dimension}", tensor.name))
+        })?;
         let output = self.unique(&format!("{own}/real"));
         self.dequantize(t, &name, axis, output.clone())?;
         Ok(output)

@@ -39,7 +39,7 @@ fn places(c: &mut Call, i: usize, size: usize) -> Result<Tensor> {
 /// Slices of one dimension: rows of an embedding.
 fn gather(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
-    let dim = axis(c.int("axis", 0), x.rank())?;
+    let dim = axis(c.int("axis", 0)?, x.rank())?;
     let at = places(c, 1, x.shape()[dim])?;
     let (rank, more) = (x.rank(), at.rank());
     let mut slice_sizes = x.shape().to_vec();
@@ -58,7 +58,7 @@ fn gather(c: &mut Call) -> Makes {
 /// An element for each place, from the same row.
 fn gather_elements(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
-    let dim = axis(c.int("axis", 0), x.rank())?;
+    let dim = axis(c.int("axis", 0)?, x.rank())?;
     let at = places(c, 1, x.shape()[dim])?.convert(DType::I64);
     if at.rank() != x.rank() {
         return Err(broken(format!("places {} of {}", at.ty(), x.ty())));
@@ -75,7 +75,7 @@ fn gather_elements(c: &mut Call) -> Makes {
 
 /// Blocks by the places of their first dimensions.
 fn gather_nd(c: &mut Call) -> Makes {
-    if c.int("batch_dims", 0) != 0 {
+    if c.is("batch_dims", false)? {
         return Err(unsupported("places of each sample by itself (batch_dims)"));
     }
     let (x, at) = (c.plain(0)?, c.plain(1)?);
@@ -101,14 +101,14 @@ fn gather_nd(c: &mut Call) -> Makes {
 }
 
 fn one_hot(c: &mut Call) -> Makes {
-    let depth = c.numbers(1)?.first().copied().unwrap_or(0);
+    let depth = c.number(1)?;
     let depth = usize::try_from(depth).map_err(|_| broken(format!("{depth} classes")))?;
     let at = places(c, 0, depth)?;
     let values = c.plain(2)?;
     if values.shape().dims() != [2] {
         return Err(broken(format!("its two values are {}", values.ty())));
     }
-    let dim = axis(c.int("axis", -1), at.rank() + 1)?;
+    let dim = axis(c.int("axis", -1)?, at.rank() + 1)?;
     checked([at.shape().dims(), &[depth]].concat())?;
     let hot = at.one_hot(depth, DType::Bool);
     let [off, on] = [0, 1].map(|i| values.slice_dim(0, i, i + 1).reshape([]));

@@ -29,12 +29,12 @@ operators! {
 }
 
 fn reshape(c: &mut Call) -> Makes {
-    let wanted = match c.ints("shape") {
+    let wanted = match c.ints("shape")? {
         Some(shape) => shape,
         None => c.numbers(1)?,
     };
     let x = c.plain(0)?;
-    let keeps_zeros = c.int("allowzero", 0) != 0;
+    let keeps_zeros = c.is("allowzero", false)?;
     let mut dims = Vec::new();
     for (d, &size) in wanted.iter().enumerate() {
         dims.push(match size {
@@ -59,7 +59,7 @@ fn reshape(c: &mut Call) -> Makes {
 
 fn flatten(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
-    let at = c.int("axis", 1);
+    let at = c.int("axis", 1)?;
     let at = if at == x.rank() as i64 { x.rank() } else { axis(at, x.rank())? };
     let (before, after) = x.shape().split_at(at);
     plain(x.reshape([before.iter().product(), after.iter().product()]))
@@ -109,7 +109,7 @@ fn transpose(c: &mut Call) -> Makes {
 fn concat(c: &mut Call) -> Makes {
     let (x, is_last) = c.aligned(&(0..c.node.inputs.len()).collect::<Vec<_>>())?;
     let rank = x.first().map_or(0, Tensor::rank);
-    let dim = in_order(axis(c.int("axis", 0), rank)?, rank, is_last);
+    let dim = in_order(axis(c.int("axis", 0)?, rank)?, rank, is_last);
     let total = x.iter().fold(0usize, |n, t| n.saturating_add(t.shape().get(dim).copied().unwrap_or(0)));
     checked(vec![total])?;
     made(Tensor::concatenate(&x.iter().collect::<Vec<_>>(), dim), is_last)
@@ -118,7 +118,7 @@ fn concat(c: &mut Call) -> Makes {
 fn split(c: &mut Call) -> Makes {
     let listed = c.list("split", 1)?;
     let (x, is_last) = c.oriented(0)?;
-    let dim = in_order(axis(c.int("axis", 0), x.rank())?, x.rank(), is_last);
+    let dim = in_order(axis(c.int("axis", 0)?, x.rank())?, x.rank(), is_last);
     let (size, parts) = (x.shape()[dim], c.node.outputs.len().max(1));
     let sizes = match listed {
         Some(list) => list.iter().map(|&s| usize::try_from(s).unwrap_or(usize::MAX)).collect(),
@@ -200,11 +200,11 @@ fn pad(c: &mut Call) -> Makes {
         let d = in_order(d, rank, is_last);
         (low[d], high[d]) = (moved(pads[i])?, moved(pads[i + dims.len()])?);
     }
-    let y = match c.word("mode", "constant").as_str() {
+    let y = match c.word("mode", "constant")?.as_str() {
         "constant" => {
             let value = match c.optional(2)? {
                 Some(value) => value.reshape([]),
-                None => c.scalar(x.dtype(), c.float("value", 0.0)),
+                None => c.scalar(x.dtype(), c.float("value", 0.0)?),
             };
             x.pad(&value, &low, &high, &vec![0; rank])
         }
@@ -297,7 +297,7 @@ fn tile(c: &mut Call) -> Makes {
 
 /// The part of matrices above or below a diagonal.
 fn triangle(c: &mut Call) -> Makes {
-    let by = if c.has(1) { moved(c.numbers(1)?.first().copied().unwrap_or(0))? } else { 0 };
+    let by = if c.has(1) { moved(c.number(1)?)? } else { 0 };
     let x = c.plain(0)?;
     let n = x.rank();
     if n < 2 {
@@ -307,21 +307,18 @@ fn triangle(c: &mut Call) -> Makes {
     let (row, column) = (c.g.iota(places.clone(), n - 2), c.g.iota(places, n - 1));
     let distance = column - row;
     let by = distance.scalar_like(by as f64).broadcast_to(distance.shape());
-    let keeps = if c.int("upper", 1) != 0 { distance.greater_equal(&by) } else { distance.less_equal(&by) };
+    let keeps = if c.is("upper", true)? { distance.greater_equal(&by) } else { distance.less_equal(&by) };
     plain(keeps.select(&x, &x.zeros_like()))
 }
 
 /// The greatest of a dimension and their places, greatest first.
 fn top_k(c: &mut Call) -> Makes {
-    let k = match c.ints("k").is_some() || !c.has(1) {
-        true => c.int("k", 1),
-        false => c.numbers(1)?.first().copied().unwrap_or(0),
-    };
+    let k = if c.has(1) { c.number(1)? } else { c.int("k", 1)? };
     let x = c.plain(0)?;
-    let dim = axis(c.int("axis", -1), x.rank())?;
+    let dim = axis(c.int("axis", -1)?, x.rank())?;
     let k = usize::try_from(k).ok().filter(|k| *k <= x.shape()[dim]);
     let k = k.ok_or_else(|| broken(format!("it takes more elements than {} has", x.ty())))?;
-    let greatest = c.int("largest", 1) != 0;
+    let greatest = c.is("largest", true)?;
     let places = x.argsort(dim, greatest).slice_dim(dim, 0, k).convert(systole_base::DType::I64);
     let values = x.sort(dim, greatest).slice_dim(dim, 0, k);
     all_plain(vec![values, places])
@@ -361,9 +358,7 @@ fn write_concatenation(e: &mut Emit, site: &Written) -> Result<()> {
     let (o, y) = (site.operator, site.output()?);
     let operands: Vec<usize> = o.inputs.iter().flatten().copied().collect();
     let order = e.order_of(&operands, y)?;
-    let rank = e.tensor(y)?.dims().len() as i64;
-    let axis = o.int(Field::Axis);
-    let axis = place_in(usize::try_from(if axis < 0 { axis + rank } else { axis }).unwrap_or(0), order);
+    let axis = place_in(axis(o.int(Field::Axis), e.tensor(y)?.dims().len())?, order);
     let inputs = operands.iter().map(|&t| e.real(t, order)).collect::<Result<Vec<_>>>()?;
     e.finish(y, order, o.activation()?, |out| {
         Node::new("Concat", inputs, out).with("axis", Attribute::Int(axis as i64))
@@ -415,11 +410,10 @@ fn write_slice(e: &mut Emit, site: &Written) -> Result<()> {
 fn write_split(e: &mut Emit, site: &Written) -> Result<()> {
     let o = site.operator;
     let (axes, x) = (e.integers(o, 0)?, operand_of(o, 1)?);
-    let rank = e.tensor(x)?.dims().len() as i64;
-    let axis = axes.first().map_or(0, |&a| if a < 0 { a + rank } else { a });
-    let axis = usize::try_from(axis).unwrap_or(0);
-    let whole = e.tensor(x)?.dims().get(axis).copied().unwrap_or(0);
-    let own = (whole / o.outputs.len().max(1)) as i64;
+    let dims = e.tensor(x)?.dims();
+    let &[along] = &axes[..] else { return Err(broken(format!("it is split along {axes:?}"))) };
+    let axis = axis(along, dims.len())?;
+    let own = (dims[axis] / o.outputs.len().max(1)) as i64;
     for (k, &y) in o.outputs.iter().enumerate() {
         let order = e.order_of(&[x], y)?;
         let (name, input) = (e.names[y].clone(), e.real(x, order)?);

@@ -17,13 +17,13 @@ operators! {
 
 /// (x − mean) / √(variance + ε) · scale + bias, with stored statistics: a factor and an offset for each channel.
 fn batch(c: &mut Call) -> Makes {
-    if c.int("training_mode", 0) != 0 {
+    if c.is("training_mode", false)? {
         return Err(
             unsupported("it takes the statistics of the batch").hint("export the model in evaluation mode")
         );
     }
     c.one_output()?;
-    let epsilon = c.float("epsilon", 1e-5);
+    let epsilon = c.float("epsilon", 1e-5)?;
     let (x, _) = c.oriented(0)?;
     let rank = x.rank();
     let channels = x.shape().get(if c.is_last(0)? { rank - 1 } else { 1 }).copied().unwrap_or(0);
@@ -63,9 +63,9 @@ fn affine(c: &mut Call, channels: usize, epsilon: f64) -> Result<(Tensor, Tensor
 fn layer(c: &mut Call, subtracts_mean: bool) -> Makes {
     c.one_output()?;
     let x = c.plain(0)?;
-    let first = axis(c.int("axis", -1), x.rank())?;
+    let first = axis(c.int("axis", -1)?, x.rank())?;
     let dims: Vec<usize> = (first..x.rank()).collect();
-    let y = standardized(&x, &dims, c.float("epsilon", 1e-5), subtracts_mean);
+    let y = standardized(&x, &dims, c.float("epsilon", 1e-5)?, subtracts_mean);
     let mut y = y * c.plain(1)?;
     if subtracts_mean && let Some(bias) = c.optional(2)? {
         y = y + bias;
@@ -91,7 +91,7 @@ fn instance(c: &mut Call) -> Makes {
         return Err(broken(format!("it normalises {}", x.ty())));
     }
     let dims: Vec<usize> = (2..x.rank()).collect();
-    let y = standardized(&x, &dims, c.float("epsilon", 1e-5), true);
+    let y = standardized(&x, &dims, c.float("epsilon", 1e-5)?, true);
     let wide = |t: &Tensor| t.broadcast_in_dim(x.shape(), &[1]);
     plain(y * wide(&c.plain(1)?) + wide(&c.plain(2)?))
 }
@@ -99,14 +99,14 @@ fn instance(c: &mut Call) -> Makes {
 /// Groups of channels of each sample.
 fn group(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
-    let groups = usize::try_from(c.int("num_groups", 0)).unwrap_or(0);
+    let groups = c.count("num_groups", 0)?;
     let channels = x.shape().get(1).copied().unwrap_or(0);
-    if x.rank() < 2 || groups == 0 || !channels.is_multiple_of(groups) {
+    if x.rank() < 2 || !channels.is_multiple_of(groups) {
         return Err(broken(format!("{groups} groups of {}", x.ty())));
     }
     let inner = x.shape().elements() / (x.shape()[0] * groups).max(1);
     let parts = x.reshape([x.shape()[0], groups, inner]);
-    let y = standardized(&parts, &[2], c.float("epsilon", 1e-5), true).reshape(x.shape());
+    let y = standardized(&parts, &[2], c.float("epsilon", 1e-5)?, true).reshape(x.shape());
     let (scale, bias) = (c.plain(1)?, c.plain(2)?);
     // Before version 21 there is one factor for each group.
     let each = |t: &Tensor| match t.shape().dims() == [groups] && groups != channels {

@@ -64,9 +64,9 @@ fn gemm(c: &mut Call) -> Makes {
     if a.rank() != 2 || b.rank() != 2 {
         return Err(broken(format!("it multiplies {} and {}, which are no matrices", a.ty(), b.ty())));
     }
-    let sides = [usize::from(c.int("transA", 0) == 0), usize::from(c.int("transB", 0) != 0)];
+    let sides = [usize::from(c.int("transA", 0)? == 0), usize::from(c.is("transB", false)?)];
     let mut y = a.dot_general(&b, &[], &[], &[sides[0]], &[sides[1]]);
-    let (alpha, beta) = (c.float("alpha", 1.0), c.float("beta", 1.0));
+    let (alpha, beta) = (c.float("alpha", 1.0)?, c.float("beta", 1.0)?);
     if alpha != 1.0 {
         y = y * alpha;
     }
@@ -78,7 +78,7 @@ fn gemm(c: &mut Call) -> Makes {
 
 /// Sums of products by the letters of their dimensions, of one or two operands.
 fn einsum(c: &mut Call) -> Makes {
-    let equation: String = c.word("equation", "").chars().filter(|l| !l.is_whitespace()).collect();
+    let equation: String = c.word("equation", "")?.chars().filter(|l| !l.is_whitespace()).collect();
     let unread = || {
         unsupported(format!("the equation `{equation}`"))
             .hint("one or two operands with plain letters are read")

@@ -15,7 +15,7 @@ operators! {
 
 /// Scale and zero point, spread over an operand; the type of the integers.
 fn scheme(c: &mut Call, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Tensor>)> {
-    if c.int("block_size", 0) != 0 {
+    if c.is("block_size", false)? {
         return Err(
             unsupported("scales of blocks").hint("one scale for all, or one for each channel, is read")
         );
@@ -26,7 +26,7 @@ fn scheme(c: &mut Call, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Ten
         match t.shape().dims() {
             [] | [1] => Ok(t.reshape([]).broadcast_to(x.shape())),
             [_] => {
-                let dim = axis(c.int("axis", 1), x.rank())?;
+                let dim = axis(c.int("axis", 1)?, x.rank())?;
                 Ok(t.broadcast_in_dim(x.shape(), &[in_order(dim, x.rank(), is_last)]))
             }
             _ => Err(broken(format!("scales or zero points {} of {}", t.ty(), x.ty()))),
@@ -38,7 +38,7 @@ fn scheme(c: &mut Call, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Ten
 fn quantize(c: &mut Call) -> Makes {
     let (x, is_last) = c.oriented(0)?;
     let (scale, zero) = scheme(c, &x, is_last)?;
-    let dtype = match (&zero, c.int("output_dtype", 0)) {
+    let dtype = match (&zero, c.int("output_dtype", 0)?) {
         (Some(zero), _) => zero.dtype(),
         (None, 0) => DType::U8,
         (None, code) => {

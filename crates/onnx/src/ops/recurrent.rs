@@ -89,14 +89,14 @@ fn over_steps(c: &mut Call, kind: &Kind) -> Makes {
         return Err(broken(format!("{} of {} with {}", a(kind), x.ty(), r.ty())));
     };
     plain_form(c, kind)?;
-    let linear = c.int("linear_before_reset", 0) != 0;
+    let linear = c.is("linear_before_reset", false)?;
     let bias = c.optional(3)?;
     let zeros = c.scalar(x.dtype(), 0.0).broadcast_to(&[directions, n, h].into());
     let mut states = Vec::new();
     for &i in kind.states {
         states.push(c.optional(i)?.unwrap_or_else(|| zeros.clone()));
     }
-    let word = c.word("direction", "forward");
+    let word = c.word("direction", "forward")?;
     let is_known = matches!((word.as_str(), directions), ("forward" | "reverse", 1) | ("bidirectional", 2));
     if !is_known || steps == 0 {
         return Err(broken(format!("{} of {steps} steps, {word}, with {directions} directions", a(kind))));

@@ -43,8 +43,8 @@ pub(super) enum Fold {
 
 fn reduce(c: &mut Call, fold: Fold) -> Makes {
     let listed = c.list("axes", 1)?.filter(|l| !l.is_empty());
-    let keeps = c.int("keepdims", 1) != 0;
-    if listed.is_none() && c.int("noop_with_empty_axes", 0) != 0 {
+    let keeps = c.is("keepdims", true)?;
+    if listed.is_none() && c.is("noop_with_empty_axes", false)? {
         return super::elementwise::identity(c);
     }
     let (mut x, mut is_last) = c.oriented(0)?;
@@ -97,9 +97,9 @@ fn folded(x: &Tensor, fold: Fold, dims: &[usize]) -> Tensor {
 /// Dimensions over which files of a version normalise: before 13 all from one on.
 fn normalised(c: &Call, rank: usize) -> Result<Vec<usize>> {
     if c.opset >= 13 {
-        return Ok(vec![axis(c.int("axis", -1), rank)?]);
+        return Ok(vec![axis(c.int("axis", -1)?, rank)?]);
     }
-    Ok((axis(c.int("axis", 1), rank.max(1))?..rank).collect())
+    Ok((axis(c.int("axis", 1)?, rank.max(1))?..rank).collect())
 }
 
 fn softmax(c: &mut Call, is_log: bool) -> Makes {
@@ -117,22 +117,21 @@ fn softmax(c: &mut Call, is_log: bool) -> Makes {
 }
 
 fn arg_max(c: &mut Call, is_least: bool) -> Makes {
-    if c.int("select_last_index", 0) != 0 {
+    if c.is("select_last_index", false)? {
         return Err(unsupported("it takes the last of equal elements; the first is taken here"));
     }
     let x = c.plain(0)?;
-    let dim = axis(c.int("axis", 0), x.rank())?;
+    let dim = axis(c.int("axis", 0)?, x.rank())?;
     let place = if is_least { (-&x).argmax(dim) } else { x.argmax(dim) };
     let place = place.convert(DType::I64);
-    plain(if c.int("keepdims", 1) != 0 { kept(&place, &x, &[dim]) } else { place })
+    plain(if c.is("keepdims", true)? { kept(&place, &x, &[dim]) } else { place })
 }
 
 /// Sums of all elements up to each one.
 fn cumulative_sum(c: &mut Call) -> Makes {
-    let axis_of = c.numbers(1)?;
-    let x = c.plain(0)?;
-    let dim = axis(axis_of.first().copied().unwrap_or(0), x.rank())?;
-    let (backwards, without) = (c.int("reverse", 0) != 0, c.int("exclusive", 0) != 0);
+    let (along, x) = (c.number(1)?, c.plain(0)?);
+    let dim = axis(along, x.rank())?;
+    let (backwards, without) = (c.is("reverse", false)?, c.is("exclusive", false)?);
     let n = x.shape()[dim];
     let mut window = vec![1; x.rank()];
     window[dim] = n.max(1);
@@ -154,11 +153,7 @@ fn write_reduce(e: &mut Emit, site: &Written) -> Result<()> {
     let x = operand_of(o, 0)?;
     let rank = e.tensor(x)?.dims().len();
     let keeps = o.is(Field::KeepDims);
-    let dims: Vec<usize> = e
-        .integers(o, 1)?
-        .iter()
-        .map(|&d| usize::try_from(if d < 0 { d + rank as i64 } else { d }).unwrap_or(0))
-        .collect();
+    let dims = e.integers(o, 1)?.iter().map(|&d| axis(d, rank)).collect::<Result<Vec<_>>>()?;
     let is_picture = rank == 4 && dims == [1, 2];
     let order = if e.is_first(x) && (keeps || is_picture) { Order::First } else { Order::Plain };
     let axes: Vec<i64> = dims.iter().map(|&d| place_in(d, order) as i64).collect();

@@ -31,7 +31,7 @@ fn resize(c: &mut Call) -> Makes {
         c.spend(3 * size)?;
         let from = |i: usize| source(c, i, old, size, scale);
         let places = (0..size).map(from).collect::<Result<Vec<f64>>>()?;
-        y = match c.word("mode", "nearest").as_str() {
+        y = match c.word("mode", "nearest")?.as_str() {
             "nearest" => taken(&y, d, &nearest(c, &places, old)?)?,
             "linear" => linear(&y, d, &places)?,
             other => return Err(unsupported(format!("its mode {other}")).hint("nearest and linear are read")),
@@ -42,7 +42,7 @@ fn resize(c: &mut Call) -> Makes {
 
 /// The new size of each dimension, and by how much it grows.
 fn wanted(c: &mut Call, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec<(usize, f64)>> {
-    if c.word("keep_aspect_ratio_policy", "stretch") != "stretch" || c.int("antialias", 0) != 0 {
+    if c.word("keep_aspect_ratio_policy", "stretch")? != "stretch" || c.is("antialias", false)? {
         return Err(unsupported("it keeps the aspect ratio, or smooths"));
     }
     let old: Vec<usize> = dims.iter().map(|&d| x.shape()[in_order(d, x.rank(), is_last)]).collect();
@@ -64,6 +64,7 @@ fn wanted(c: &mut Call, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec
     let (at, old_form) = if c.node.inputs.len() == 2 { (1, true) } else { (2, false) };
     let scales: Vec<f64> = match c.node.attributes.get("scales") {
         Some(Attribute::Floats(v)) => v.iter().map(|&v| f64::from(v)).collect(),
+        Some(other) => return Err(broken(format!("its option `scales` is {}", other.kind()))),
         _ if c.has(at) || old_form => c.known(at)?.to_f64s(),
         _ => return Err(broken("it says neither sizes nor scales")),
     };
@@ -79,10 +80,8 @@ fn wanted(c: &mut Call, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec
 /// Where a new element lies among the old ones.
 fn source(c: &Call, i: usize, old: usize, new: usize, scale: f64) -> Result<f64> {
     let (at, old, new) = (i as f64, old as f64, new as f64);
-    let mode = c.word(
-        "coordinate_transformation_mode",
-        if c.node.op == "Upsample" { "asymmetric" } else { "half_pixel" },
-    );
+    let default = if c.node.op == "Upsample" { "asymmetric" } else { "half_pixel" };
+    let mode = c.word("coordinate_transformation_mode", default)?;
     Ok(match mode.as_str() {
         "half_pixel" => (at + 0.5) / scale - 0.5,
         "half_pixel_symmetric" => {
@@ -110,7 +109,7 @@ fn source(c: &Call, i: usize, old: usize, new: usize, scale: f64) -> Result<f64>
 
 fn nearest(c: &Call, places: &[f64], old: usize) -> Result<Vec<i64>> {
     let default = if c.node.op == "Upsample" { "floor" } else { "round_prefer_floor" };
-    let mode = c.word("nearest_mode", default);
+    let mode = c.word("nearest_mode", default)?;
     let round = |v: f64| match mode.as_str() {
         "floor" => Ok(v.floor()),
         "ceil" => Ok(v.ceil()),

@@ -2,7 +2,7 @@
 
 use super::call::{Call, Makes, axis, checked, plain, unsupported};
 use super::row::operators;
-use crate::model::{Attribute, broken};
+use crate::model::{Attribute, broken, dtype_of};
 use systole_base::{DType, Literal, Result, TensorType};
 use systole_ir::Tensor;
 
@@ -34,7 +34,7 @@ fn shape(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
     let n = x.rank() as i64;
     let own = |v: i64| (if v < 0 { v.saturating_add(n) } else { v }).clamp(0, n) as usize;
-    let (from, to) = (own(c.int("start", 0)), own(c.int("end", n)));
+    let (from, to) = (own(c.int("start", 0)?), own(c.int("end", n)?));
     let sizes: Vec<i64> = x.shape().iter().map(|&s| s as i64).collect();
     let sizes = sizes.get(from..to.max(from)).unwrap_or_default();
     plain(c.g.constant(Literal::from_slice([sizes.len()], sizes)?))
@@ -80,8 +80,11 @@ fn eye_like(c: &mut Call) -> Makes {
     if x.rank() != 2 {
         return Err(broken(format!("the identity like {}", x.ty())));
     }
-    let by = super::call::moved(c.int("k", 0))?;
-    let dtype = crate::model::dtype_of(c.int("dtype", 0)).unwrap_or(x.dtype());
+    let by = super::call::moved(c.int("k", 0)?)?;
+    let dtype = match c.int("dtype", 0)? {
+        0 => x.dtype(),
+        code => dtype_of(code).ok_or_else(|| unsupported(format!("elements of ONNX's type {code}")))?,
+    };
     let places = x.ty().with_dtype(DType::I64);
     let (row, column): (Tensor, Tensor) = (c.g.iota(places.clone(), 0), c.g.iota(places, 1));
     plain((row + by as f64).equal(&column).convert(dtype))
@@ -89,5 +92,5 @@ fn eye_like(c: &mut Call) -> Makes {
 
 /// What a list of axes leaves of a size, for operators that say so by options.
 pub(super) fn dims_of(c: &Call, name: &str, rank: usize) -> Result<Option<Vec<usize>>> {
-    c.ints(name).map(|list| list.iter().map(|&a| axis(a, rank)).collect()).transpose()
+    c.ints(name)?.map(|list| list.iter().map(|&a| axis(a, rank)).collect()).transpose()
 }

@@ -56,7 +56,7 @@ impl Moves {
         };
         moves.padding = moves.written_padding(c, input)?;
         moves.written = moves.padding.clone();
-        if c.int("ceil_mode", 0) != 0 {
+        if c.is("ceil_mode", false)? {
             moves.whole_windows(input);
         }
         Ok(moves)
@@ -69,7 +69,7 @@ impl Moves {
 
     fn written_padding(&self, c: &Call, input: &[usize]) -> Result<Vec<[i64; 2]>> {
         let n = self.kernel.len();
-        let auto = c.word("auto_pad", "NOTSET");
+        let auto = c.word("auto_pad", "NOTSET")?;
         match auto.as_str() {
             "VALID" => Ok(vec![[0, 0]; n]),
             "SAME_UPPER" | "SAME_LOWER" => Ok((0..n)
@@ -81,7 +81,7 @@ impl Moves {
                 })
                 .collect()),
             "NOTSET" | "" => {
-                let pads = c.ints("pads").unwrap_or(vec![0; 2 * n]);
+                let pads = c.ints("pads")?.unwrap_or(vec![0; 2 * n]);
                 if pads.len() != 2 * n {
                     return Err(broken(format!("its pads are {pads:?} for {n} dimensions")));
                 }
@@ -144,7 +144,7 @@ fn conv(c: &mut Call) -> Makes {
         rhs_dilation: moves.dilations.into(),
         reversal: vec![false; n],
         dims: ConvDims::channels_last(n),
-        feature_groups: usize::try_from(c.int("group", 1)).unwrap_or(0),
+        feature_groups: c.count("group", 1)?,
         batch_groups: 1,
         element_type: x.dtype(),
     };
@@ -165,21 +165,26 @@ fn conv_transpose(c: &mut Call) -> Makes {
     let (x, w) = (c.last(0)?, c.plain(1)?);
     let input = spatial(&x)?;
     let n = input.len();
-    let groups = usize::try_from(c.int("group", 1)).unwrap_or(0);
-    if w.rank() != n + 2 || groups == 0 || !w.shape()[0].is_multiple_of(groups) {
+    let groups = c.count("group", 1)?;
+    if w.rank() != n + 2 || !w.shape()[0].is_multiple_of(groups) {
         return Err(broken(format!("a transposed convolution of {} with {}", x.ty(), w.ty())));
     }
     let moves = Moves::of(c, &input, w.shape()[2..].to_vec())?;
-    let more = c.sizes("output_padding")?.unwrap_or(vec![0; n]);
-    let wanted = c.sizes("output_shape")?;
-    let wanted = wanted.as_deref().map(|s| &s[s.len().saturating_sub(n)..]);
-    let same = c.word("auto_pad", "NOTSET");
+    let of_window = |name: &str| match c.sizes(name)? {
+        // Older files have the batch and the channels too.
+        Some(list) if list.len() >= n => Ok(Some(list[list.len() - n..].to_vec())),
+        Some(list) => Err(broken(format!("its {name} are {list:?} for {n} dimensions"))),
+        None => Ok(None),
+    };
+    let more = of_window("output_padding")?.unwrap_or(vec![0; n]);
+    let wanted = of_window("output_shape")?;
+    let same = c.word("auto_pad", "NOTSET")?;
     let mut padding = Vec::new();
     for (i, &own) in input.iter().enumerate() {
-        let more = more.get(i).copied().unwrap_or(0) as i64;
+        let more = more[i] as i64;
         let whole = (own as i64 - 1) * moves.strides[i] as i64 + moves.reach(i) + more;
-        let size = match wanted.and_then(|s| s.get(i)) {
-            Some(&size) => Some(size as i64),
+        let size = match &wanted {
+            Some(sizes) => Some(sizes[i] as i64),
             None => same.starts_with("SAME").then(|| (own * moves.strides[i]) as i64),
         };
         let [low, high] = match size {
@@ -228,7 +233,7 @@ fn average_pool(c: &mut Call) -> Makes {
     let x = c.last(0)?;
     let input = spatial(&x)?;
     let moves = Moves::of(c, &input, c.sizes("kernel_shape")?.unwrap_or_default())?;
-    let counts_padding = c.int("count_include_pad", 0) != 0;
+    let counts_padding = c.is("count_include_pad", false)?;
     let mut y = Monoid::Add.over_windows(&x, moves.window());
     if y.is_poisoned() || y.rank() != x.rank() {
         return made(y, true);
@@ -278,12 +283,12 @@ fn global_pool(c: &mut Call, is_max: bool) -> Makes {
 /// Blocks of channels become pixels.
 fn depth_to_space(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
-    let b = usize::try_from(c.int("blocksize", 0)).unwrap_or(0);
-    let (&[n, channels, h, w], 1..) = (x.shape().dims(), b) else {
+    let b = c.count("blocksize", 0)?;
+    let &[n, channels, h, w] = x.shape().dims() else {
         return Err(broken(format!("blocks of {b} of {}", x.ty())));
     };
-    let own = channels / b.saturating_mul(b).max(1);
-    let y = match c.word("mode", "DCR").as_str() {
+    let own = channels / b.saturating_mul(b);
+    let y = match c.word("mode", "DCR")?.as_str() {
         "DCR" => x.reshape([n, b, b, own, h, w]).transpose(&[0, 3, 4, 1, 5, 2]),
         "CRD" => x.reshape([n, own, b, b, h, w]).transpose(&[0, 1, 4, 2, 5, 3]),
         other => return Err(unsupported(format!("its mode {other}"))),
@@ -294,8 +299,8 @@ fn depth_to_space(c: &mut Call) -> Makes {
 /// Blocks of pixels become channels.
 fn space_to_depth(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
-    let b = usize::try_from(c.int("blocksize", 0)).unwrap_or(0);
-    let (&[n, channels, h, w], 1..) = (x.shape().dims(), b) else {
+    let b = c.count("blocksize", 0)?;
+    let &[n, channels, h, w] = x.shape().dims() else {
         return Err(broken(format!("blocks of {b} of {}", x.ty())));
     };
     let split = x.reshape([n, channels, h / b, b, w / b, b]).transpose(&[0, 3, 5, 1, 2, 4]);
@@ -314,8 +319,13 @@ pub(super) fn picture(e: &Emit, t: usize) -> Result<[usize; 4]> {
     dims.try_into().map_err(|_| Error::new(ErrorKind::Unsupported, format!("a picture of shape {dims:?}")))
 }
 
-fn fields(o: &Operator, [h, w]: [Field; 2]) -> [usize; 2] {
-    [h, w].map(|f| usize::try_from(o.int(f)).unwrap_or(0).max(1))
+fn fields(o: &Operator, [h, w]: [Field; 2]) -> Result<[usize; 2]> {
+    let one = |f: Field| match usize::try_from(o.int(f)) {
+        // 0 is what a file that leaves it out has.
+        Ok(n) => Ok(n.max(1)),
+        Err(_) => Err(Error::new(ErrorKind::Data, format!("its {f:?} is {}", o.int(f)))),
+    };
+    Ok([one(h)?, one(w)?])
 }
 
 const STRIDES: [Field; 2] = [Field::StrideH, Field::StrideW];
@@ -343,7 +353,7 @@ fn write_convolution(e: &mut Emit, site: &Written) -> Result<()> {
         Op::DepthwiseConv2D => ([3, 0, 1, 2], channels),
         _ => ([0, 3, 1, 2], channels / inner.max(1)),
     };
-    let (strides, dilations) = (fields(o, STRIDES), fields(o, DILATIONS));
+    let (strides, dilations) = (fields(o, STRIDES)?, fields(o, DILATIONS)?);
     let reach = [(kh - 1) * dilations[0] + 1, (kw - 1) * dilations[1] + 1];
     let around = pads([h, wide], [oh, ow], reach, strides);
     let inputs = [e.real(x, Order::First)?, e.weights(w, &permutation)?, e.weights(bias, &[0])?];
@@ -362,7 +372,7 @@ fn write_transposed(e: &mut Emit, site: &Written) -> Result<()> {
     let (w, x) = (operand_of(o, 1)?, operand_of(o, 2)?);
     let ([_, h, wide, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
     let [_, kh, kw, _] = picture(e, w)?;
-    let strides = fields(o, STRIDES);
+    let strides = fields(o, STRIDES)?;
     let (mut around, mut more) = ([0; 4], [0; 2]);
     for (i, (n, out, k)) in [(h, oh, kh), (wide, ow, kw)].into_iter().enumerate() {
         let whole = (n - 1) * strides[i] + k;
@@ -387,7 +397,7 @@ fn write_pool(e: &mut Emit, site: &Written) -> Result<()> {
     let (o, y) = (site.operator, site.output()?);
     let x = operand_of(o, 0)?;
     let ([_, h, w, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
-    let (strides, kernel) = (fields(o, STRIDES), fields(o, [Field::FilterH, Field::FilterW]));
+    let (strides, kernel) = (fields(o, STRIDES)?, fields(o, [Field::FilterH, Field::FilterW])?);
     let around = pads([h, w], [oh, ow], kernel, strides);
     let input = e.real(x, Order::First)?;
     // Padding does not count in averages, as is the default there too.

@@ -25,8 +25,8 @@ pub(crate) const OPERATIONS: &[OpRow] = &[
 
 const TOP_K: OpRow = op("chlo.top_k").arrays(|c| {
     let [x] = c.all::<1>()?;
-    let k = size(c.op, "k").ok_or_else(|| wrong("`k` is missing"))?;
-    top_k(x, k, flag(c.op, "largest").unwrap_or(true)).map(Some)
+    let k = size(c.op, "k")?.ok_or_else(|| wrong("`k` is missing"))?;
+    top_k(x, k, flag(c.op, "largest", true)?).map(Some)
 });
 
 /// `chlo.broadcast_NAME`: operands take one shape first, that of the operand with the higher rank, to whose dimensions

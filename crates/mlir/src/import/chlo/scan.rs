@@ -25,16 +25,17 @@ fn scan(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Result<Option
     };
     let inputs = inputs.filter(|n| *n <= operands.len());
     let inputs = inputs.ok_or_else(|| wrong("`operandSegmentSizes` is missing"))?;
-    let dim = size(op, "dimension").ok_or_else(|| wrong("`dimension` is missing"))?;
+    let dim = size(op, "dimension")?.ok_or_else(|| wrong("`dimension` is missing"))?;
     let (xs, inits) = operands.split_at(inputs);
     let counts = xs.iter().map(|x| x.shape().get(dim).copied()).collect::<Option<Vec<usize>>>();
     let counts = counts.ok_or_else(|| wrong("`dimension` is beyond the rank"))?;
-    let n = counts.first().copied().or_else(|| size(op, "scan_dim_size"));
+    let said = size(op, "scan_dim_size")?;
+    let n = counts.first().copied().or(said);
     let n =
         n.filter(|n| counts.iter().all(|c| c == n)).ok_or_else(|| wrong("the inputs have other sizes"))?;
     check(body, xs, inits, results, dim, n)?;
     let outputs = results.len() - inits.len();
-    let reverse = flag(op, "is_reverse").unwrap_or(false);
+    let reverse = flag(op, "is_reverse", false)?;
     let Some(like) = operands.first() else { return Err(wrong("no operands")) };
     let mut state: Vec<Tensor> = inits.to_vec();
     state.extend(results[..outputs].iter().map(|ty| like.builder().full(ty, 0.0)));

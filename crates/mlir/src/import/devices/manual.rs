@@ -5,7 +5,7 @@
 //! computations all compute the same; at the begin each takes its part of the operands, and at the end the parts of all are
 //! gathered. A program with none of them stays as it is, and is run once.
 
-use crate::import::attribute::text;
+use crate::import::attribute::{device_count, text};
 use crate::import::call::{Import, OpRow, call, op};
 use crate::import::given::Given;
 use crate::import::importer::{Frame, Importer};
@@ -230,10 +230,7 @@ impl<'m> Importer<'m> {
         let before = op.operands.first().and_then(|v| maker(&frame.function.body, *v, 0));
         let text = if enters { before.and_then(told) } else { told(op) };
         let text = text.ok_or_else(|| wrong("it does not say how the array lies on the devices"))?;
-        let devices = match find(&self.module.attributes, "mhlo.num_partitions") {
-            Some(Attribute::Int(n)) => usize::try_from(*n).unwrap_or(1),
-            _ => 1,
-        };
+        let devices = device_count(self.module)?;
         let rank = |ty: &TensorType| ty.rank();
         let rank = given.parts()?.first().map_or(0, |x| rank(x.ty()));
         let tiles = Tiles::of_text(text, rank, devices)?;

@@ -8,7 +8,7 @@ mod lu;
 mod qr;
 mod triangular;
 
-use super::attribute::text;
+use super::attribute::{flag, text};
 use super::call::{Import, OpRow, call, op};
 use super::given::Given;
 use super::number::Number;
@@ -20,7 +20,7 @@ use systole_base::{DType, Result, TensorType};
 use systole_ir::Tensor;
 
 pub(super) const OPERATIONS: &[OpRow] = &[
-    op("stablehlo.cholesky").import(Import::Values(|c| cholesky(&c.number(0)?, flag(c.op, "lower")))),
+    op("stablehlo.cholesky").import(Import::Values(|c| cholesky(&c.number(0)?, flag(c.op, "lower", false)?))),
     op("stablehlo.triangular_solve").import(Import::Values(|c| solve(c.op, &c.number(0)?, &c.number(1)?))),
     call("Qr", Import::Values(|c| decomposed(&c.number(0)?))),
     call(
@@ -30,10 +30,6 @@ pub(super) const OPERATIONS: &[OpRow] = &[
     call("LuDecomposition", Import::Values(|c| factored(&c.number(0)?))),
     call("Eigh", Import::Values(|c| eigen(&c.number(0)?, text(c.op, "backend_config")))),
 ];
-
-fn flag(op: &Operation, name: &str) -> bool {
-    matches!(find(&op.attributes, name), Some(Attribute::Bool(true)))
-}
 
 /// Matrices of floats.
 fn matrices(x: &Number) -> Result<()> {
@@ -77,20 +73,18 @@ fn cholesky(a: &Number, lower: bool) -> Result<Vec<Given>> {
 fn solve(op: &Operation, a: &Number, b: &Number) -> Result<Vec<Given>> {
     square(a, "C3")?;
     matrices(b)?;
-    let (left, unit) = (flag(op, "left_side"), flag(op, "unit_diagonal"));
+    let (left, unit) = (flag(op, "left_side", false)?, flag(op, "unit_diagonal", false)?);
     let (n, m) = (a.rank(), b.rank());
     let side = if left { m - 2 } else { m - 1 };
     if n != m || a.shape()[..n - 2] != b.shape()[..m - 2] || a.shape()[n - 1] != b.shape()[side] {
         return Err(wrong(format!("(C3) the systems {} do not fit the sides {}", a.ty(), b.ty())));
     }
     let (turn, conjugate) = match find(&op.attributes, "transpose_a") {
-        Some(Attribute::Keyword(_, word)) => match word.as_str() {
-            "NO_TRANSPOSE" => (false, false),
-            "TRANSPOSE" => (true, false),
-            "ADJOINT" => (true, true),
-            other => return Err(wrong(format!("there is no transpose_a `{other}`"))),
-        },
-        _ => (false, false),
+        None => (false, false),
+        Some(Attribute::Keyword(_, word)) if word == "NO_TRANSPOSE" => (false, false),
+        Some(Attribute::Keyword(_, word)) if word == "TRANSPOSE" => (true, false),
+        Some(Attribute::Keyword(_, word)) if word == "ADJOINT" => (true, true),
+        Some(other) => return Err(wrong(format!("there is no transpose_a {other:?}"))),
     };
     if b.ty().elements() == 0 {
         return Ok(vec![b.clone().into()]);
@@ -99,7 +93,7 @@ fn solve(op: &Operation, a: &Number, b: &Number) -> Result<Vec<Given>> {
     // x · a = b is aᵀ · xᵀ = bᵀ.
     let turn = turn == left;
     let a = if turn { a.transposed() } else { a };
-    let lower = flag(op, "lower") != turn;
+    let lower = flag(op, "lower", false)? != turn;
     let wide = if a.ty().dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let a = stacked(&a.convert(wide));
     let shape = b.shape().to_vec();
