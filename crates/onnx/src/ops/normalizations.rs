@@ -1,9 +1,10 @@
 //! Normalisations by statistics of the data or by stored ones.
 
-use super::call::{Call, Makes, axis, made, plain, unsupported};
-use super::row::operators;
+use super::call::{Call, Makes, axis, in_order, made, plain, unsupported};
+use super::emit::{Emit, Order};
+use super::row::{Written, operators};
 use super::windows::sums_in;
-use crate::model::broken;
+use crate::model::{Attribute, Node, broken};
 use systole_base::{Literal, Result};
 use systole_ir::Tensor;
 
@@ -12,6 +13,7 @@ operators! {
     "GroupNormalization" 18..21: group;
     "InstanceNormalization" 1..22: instance;
     "LayerNormalization" 17..17: |c| layer(c, true);
+    "LpNormalization" 1..22: unit => L2Normalization write_unit, if |s| s.rank() >= 2;
     "RMSNormalization" 23..23: |c| layer(c, false);
 }
 
@@ -115,4 +117,27 @@ fn group(c: &mut Call) -> Makes {
     };
     let wide = |t: &Tensor| each(t).broadcast_in_dim(x.shape(), &[1]);
     plain(y * wide(&scale) + wide(&bias))
+}
+
+/// Divided by the length along an axis; 0 where that is 0.
+fn unit(c: &mut Call) -> Makes {
+    let (x, is_last) = c.oriented(0)?;
+    let dim = in_order(axis(c.int("axis", -1)?, x.rank())?, x.rank(), is_last);
+    let wide = x.convert(sums_in(x.dtype()));
+    let length = match c.int("p", 2)? {
+        1 => wide.abs().sum(&[dim]),
+        2 => (&wide * &wide).sum(&[dim]).sqrt(),
+        p => return Err(unsupported(format!("a norm of order {p}")).hint("orders 1 and 2 are read")),
+    };
+    let length = length.broadcast_except(wide.shape(), &[dim]);
+    let is_zero = length.equal(&length.zeros_like());
+    made(is_zero.select(&length, &(wide / &length)).convert(x.dtype()), is_last)
+}
+
+fn write_unit(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let last = e.tensor(y)?.dims().len() as i64 - 1;
+    let (input, order) = e.single(o, y)?;
+    let axis = Attribute::Int(if order == Order::First { 1 } else { last });
+    e.finish(y, order, o.activation()?, |out| Node::new(site.name, [input], out).with("axis", axis))
 }
