@@ -355,6 +355,23 @@ fn a_sum_across_replicas_is_an_all_reduce() {
 }
 
 #[test]
+fn a_top_k_takes_a_number_that_is_computed_of_constants() {
+    let source = |k: &str| {
+        format!(
+            "func.func @main() -> (tensor<2xf32>, tensor<2xi32>) {{
+                %x = stablehlo.constant dense<[1.0, 4.0, 3.0]> : tensor<3xf32>
+                %one = stablehlo.constant dense<1> : tensor<i32>
+                %k = {k} : tensor<i32>
+                %0:2 = stablehlo.custom_call @stablehlo.dynamic_top_k(%x, %k) : (tensor<3xf32>, tensor<i32>) -> (tensor<2xf32>, tensor<2xi32>)
+                return %0#0, %0#1 : tensor<2xf32>, tensor<2xi32> }}"
+        )
+    };
+    assert_eq!(results(&source("stablehlo.add %one, %one")), [[4.0, 3.0], [1.0, 2.0]]);
+    let (kind, text) = refused(&source("stablehlo.constant dense<4>"));
+    assert!(kind == ErrorKind::Data && text.contains("k = 4 is more than the 3 elements"), "{text}");
+}
+
+#[test]
 fn attributes_of_another_kind_are_errors_that_name_them() {
     let top_k = |k: &str| {
         refused(&format!(

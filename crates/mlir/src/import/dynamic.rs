@@ -3,6 +3,7 @@
 
 use super::attribute::{size, text};
 use super::call::{Arrays, Complex, Import, OpRow, call, op};
+use super::chlo;
 use super::complex::{PADDED_PRODUCT, SHAPED_IOTA};
 use super::fold;
 use super::types::wrong;
@@ -22,6 +23,8 @@ pub(super) const OPERATIONS: &[OpRow] = &[
     op("stablehlo.dynamic_conv").complex(PADDED_PRODUCT).arrays(convolution),
     op("stablehlo.set_dimension_size").arrays(set_size),
     call("shape_assertion", Import::Arrays(assert_shape)),
+    // JAX's top_k of a number of elements that a symbol stands for.
+    call("stablehlo.dynamic_top_k", Import::Arrays(top_k)),
 ];
 
 type Results = Result<Option<Vec<Tensor>>>;
@@ -72,6 +75,14 @@ fn assert_shape(c: &Arrays) -> Results {
             .because(format!("sizes: {:?}", numbers?.concat())));
     }
     Ok(Some(Vec::new()))
+}
+
+fn top_k(c: &Arrays) -> Results {
+    let [x, k] = c.all::<2>()?;
+    match fold::sizes(k, "k")?[..] {
+        [k] => chlo::top_k(x, k, true).map(Some),
+        _ => Err(wrong("k is not one number")),
+    }
 }
 
 /// The size of a dimension as another that is known now: the elements before it.
