@@ -3,7 +3,7 @@
 use super::elements::{bits_of, bytes, of_ints};
 use super::writer::{MAX_DEPTH, Writer, refused};
 use crate::bytes::Sink;
-use crate::ops::{TYPES, WORDS};
+use crate::ops::{Field, STRUCTURES, TYPES, WORDS};
 use crate::read::width;
 use systole_base::Result;
 use systole_mlir::syntax::{Attribute, Attributes, Dense, OPEN, Ranked, Type};
@@ -369,7 +369,8 @@ impl Writer<'_> {
             let bits = match item {
                 Attribute::Int(n) => *n as u64,
                 Attribute::Bool(b) => u64::from(*b),
-                Attribute::Float(digits, _) => bits_of(digits, element).unwrap_or_default(),
+                Attribute::Float(digits, _) => bits_of(digits, element)
+                    .ok_or_else(|| refused(format!("{digits} in an array of {element}")))?,
                 _ => return Err(refused(format!("an array of {element}"))),
             };
             raw.extend(bits.to_le_bytes().iter().take(size));
@@ -425,63 +426,37 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn structure(&mut self, kind: &str, fields: &Attributes, depth: usize, out: &mut Sink) -> Result<()> {
-        let field = |name: &str| fields.iter().find(|(n, _)| n == name).map(|(_, value)| value);
-        let need = |name: &str| field(name).ok_or_else(|| refused(format!("{kind} without `{name}`")));
-        let int = |value: Option<&Attribute>| match value {
-            Some(Attribute::Int(n)) => *n as i64,
-            _ => 0,
+    fn structure(&mut self, kind: &str, given: &Attributes, depth: usize, out: &mut Sink) -> Result<()> {
+        let row = STRUCTURES.iter().find(|(_, name, ..)| *name == kind);
+        let row = row.ok_or_else(|| refused(format!("the attribute {kind} is not written")))?;
+        let &(code, _, since, fields) = row;
+        self.since(since, &format!("`{kind}`"))?;
+        out.number(code);
+        let int = |value: &Attribute| match value {
+            Attribute::Int(n) => i64::try_from(*n).ok(),
+            _ => None,
         };
-        let ints = |name: &str| match field(name) {
-            Some(Attribute::List(items) | Attribute::Array(_, items)) => {
-                items.iter().map(|i| int(Some(i))).collect()
-            }
-            _ => Vec::new(),
-        };
-        match kind {
-            "output_operand_alias" => {
-                out.number(10);
-                out.signeds(&ints("output_tuple_indices"));
-                out.signed(int(field("operand_index")));
-                out.signeds(&ints("operand_tuple_indices"));
-            }
-            "result_accuracy" => {
-                self.since((1, 9), "`result_accuracy`")?;
-                out.number(20);
-                for name in ["atol", "rtol"] {
-                    let value = match need(name)? {
-                        Attribute::Float(digits, _) => bits_of(digits, "f64").unwrap_or_default(),
-                        _ => 0,
-                    };
-                    out.signed(value as i64);
+        for (name, field) in fields {
+            let value = given.iter().find(|(n, _)| n == name).map(|(_, value)| value);
+            let wrong = || refused(format!("`{name}` of {kind} is missing or is not as it must be"));
+            match (field, value) {
+                (Field::Ints, None) => out.signeds(&[]),
+                (Field::Ints, Some(Attribute::List(items) | Attribute::Array(_, items))) => {
+                    out.signeds(&items.iter().map(int).collect::<Option<Vec<_>>>().ok_or_else(wrong)?);
                 }
-                out.signed(int(field("ulps")));
-                out.number(self.attribute(need("mode")?, Vhlo, depth)?);
-            }
-            "axis_ref" => {
-                out.numbers_of([22, self.attribute(need("name")?, Vhlo, depth)?]);
-                match field("sub_axis_info") {
-                    None => out.number(0),
-                    Some(part) => out.numbers_of([1, self.attribute(part, Vhlo, depth)?]),
+                (Field::Int, value) => out.signed(value.map_or(Some(0), int).ok_or_else(wrong)?),
+                (Field::Float, Some(Attribute::Float(digits, _))) => {
+                    out.signed(bits_of(digits, "f64").ok_or_else(wrong)? as i64);
                 }
-            }
-            "replica_group_mesh_axes" => {
-                self.since((1, 16), "groups of devices by axes of a mesh")?;
-                let mesh = self.attribute(need("mesh")?, Vhlo, depth)?;
-                out.numbers_of([23, mesh, self.attribute(need("axes")?, Vhlo, depth)?]);
-            }
-            "mesh_axis" => {
-                out.numbers_of([24, self.attribute(need("name")?, Vhlo, depth)?]);
-                out.signed(int(field("size")));
-            }
-            "mesh" => {
-                out.numbers_of([25, self.attribute(need("axes")?, Vhlo, depth)?]);
-                match field("device_ids") {
-                    None => out.number(0),
-                    Some(ids) => out.flagged(self.attribute(ids, Vhlo, depth)?, true),
+                (Field::Attribute | Field::Symbol, Some(value)) => {
+                    out.number(self.attribute(value, Vhlo, depth)?);
                 }
+                (Field::Tagged, None) => out.number(0),
+                (Field::Tagged, Some(value)) => out.numbers_of([1, self.attribute(value, Vhlo, depth)?]),
+                (Field::Flagged, None) => out.number(0),
+                (Field::Flagged, Some(value)) => out.flagged(self.attribute(value, Vhlo, depth)?, true),
+                _ => return Err(wrong()),
             }
-            kind => return Err(refused(format!("the attribute {kind} is not written"))),
         }
         Ok(())
     }

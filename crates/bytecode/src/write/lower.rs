@@ -15,7 +15,8 @@ impl Writer<'_> {
     /// The version of an op that the file's version has.
     pub(super) fn version_of(&self, op: &str) -> Result<OpVersion> {
         let target = self.version.ops();
-        let found = versions(op).find(|row| row.since <= target && target <= row.until);
+        let found =
+            versions(op).find(|row| row.since <= target && row.until.is_none_or(|until| target < until));
         match (found, versions(op).next()) {
             (Some(row), _) => Ok(row),
             (None, Some(first)) => {

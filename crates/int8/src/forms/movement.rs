@@ -72,8 +72,8 @@ pub(super) fn moves(site: &Site) -> Option<Vec<Box<dyn Form>>> {
     let value = Literal::from_slice(x.dims(), &numbers).ok()?;
     let found = probe(site, vec![Probe { operand, value }], None, Some(DType::I32))?;
     let one = |(y, numbers): (&&systole_tflite::Tensor, &Literal)| {
-        let zero = y.scale().map_or(0, |(_, zero)| zero);
-        let fill = if x.ty.dtype == DType::I8 { zero as u8 } else { 0 };
+        let is_scaled = x.ty.dtype == DType::I8 && y.quantization.is_some();
+        let fill = if is_scaled { y.scale().ok()?.1 as u8 } else { 0 };
         let pieces = pieces(numbers.as_slice::<i32>().ok()?, size);
         let moves = Moves { operand, pieces, fill, x: x.ty.bytes(), y: y.ty.bytes() };
         Some(Box::new(moves) as Box<dyn Form>)

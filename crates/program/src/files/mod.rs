@@ -186,8 +186,11 @@ pub fn stored(element: &str, dims: &[usize], bytes: Vec<u8>) -> Result<Stored> {
 /// When the format has no such elements; when the disk is full or protected.
 pub fn write(path: &Path, format: Format, arrays: Vec<(String, Stored)>) -> Result<()> {
     for (name, x) in &arrays {
-        let element = x.elements.first().copied().unwrap_or_default();
-        format.check(element).map_err(|e| e.at(name.clone()).at(path.display().to_string()))?;
+        let element = x.elements.first().copied();
+        let element = element.ok_or_else(|| Error::new(ErrorKind::Bug, "an array without an element type"));
+        element
+            .and_then(|element| format.check(element))
+            .map_err(|e| e.at(name.clone()).at(path.display().to_string()))?;
     }
     match format {
         Format::Npz => {

@@ -8,7 +8,7 @@ use systole_ir::{GraphBuilder, Tensor};
 
 /// What an operator made.
 #[derive(Clone)]
-pub(super) enum Made {
+pub(crate) enum Made {
     /// As the file says.
     Plain(Tensor),
     /// With its second dimension moved to the end.
@@ -37,7 +37,7 @@ struct Slot {
 const MOST_IN_TABLES: usize = 1 << 24;
 
 /// All values that are there.
-pub(super) struct Values<'m> {
+pub(crate) struct Values<'m> {
     pub g: GraphBuilder,
     /// Elements of constants that may still be computed while the graph is built.
     pub tables: usize,

@@ -2,18 +2,39 @@
 
 use super::call::{Call, Makes, axes, axis, checked, in_order, made, moved, plain, unsupported};
 use super::elementwise::all_plain;
+use super::emit::{Emit, Order, operand_of, place_in};
+use super::row::{Sample, Written, operators};
 use super::values::{Made, to_last, to_plain};
-use crate::model::broken;
+use crate::model::{Attribute, Node, broken};
 use systole_base::Result;
 use systole_ir::Tensor;
+use systole_tflite::{Activation, Field};
 
-pub(super) fn reshape(c: &mut Call) -> Makes {
-    let wanted = match c.ints("shape") {
+operators! {
+    "Concat" 1..13: concat => Concatenation write_concatenation, if joins_within_samples;
+    "Expand" 8..13: expand;
+    "Flatten" 1..25: flatten;
+    "Pad" 1..25: pad => Pad write_pad, if |s| s.integers(1).get(..2) == Some(&[0, 0]);
+    "Reshape" 1..25: reshape => Reshape write_reshape => Squeeze write_reshape => ExpandDims write_reshape;
+    "Slice" 1..13: slice
+        => Slice write_slice, if |s| s.integers(1).first() == Some(&0)
+        => Split write_split, if |s| s.integers(0).first().is_some_and(|&axis| axis > 0);
+    "Split" 1..18: split;
+    "Squeeze" 1..25: squeeze;
+    "Tile" 1..13: tile;
+    "TopK" 1..24: top_k;
+    "Transpose" 1..25: transpose => Transpose write_transpose, if |s| s.integers(1).first() == Some(&0);
+    "Trilu" 14..14: triangle;
+    "Unsqueeze" 1..25: unsqueeze;
+}
+
+fn reshape(c: &mut Call) -> Makes {
+    let wanted = match c.ints("shape")? {
         Some(shape) => shape,
         None => c.numbers(1)?,
     };
     let x = c.plain(0)?;
-    let keeps_zeros = c.int("allowzero", 0) != 0;
+    let keeps_zeros = c.is("allowzero", false)?;
     let mut dims = Vec::new();
     for (d, &size) in wanted.iter().enumerate() {
         dims.push(match size {
@@ -36,15 +57,15 @@ pub(super) fn reshape(c: &mut Call) -> Makes {
     plain(x.reshape(dims))
 }
 
-pub(super) fn flatten(c: &mut Call) -> Makes {
+fn flatten(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
-    let at = c.int("axis", 1);
+    let at = c.int("axis", 1)?;
     let at = if at == x.rank() as i64 { x.rank() } else { axis(at, x.rank())? };
     let (before, after) = x.shape().split_at(at);
     plain(x.reshape([before.iter().product(), after.iter().product()]))
 }
 
-pub(super) fn squeeze(c: &mut Call) -> Makes {
+fn squeeze(c: &mut Call) -> Makes {
     let listed = c.list("axes", 1)?;
     let x = c.plain(0)?;
     let gone = match listed {
@@ -58,7 +79,7 @@ pub(super) fn squeeze(c: &mut Call) -> Makes {
     plain(x.reshape(dims))
 }
 
-pub(super) fn unsqueeze(c: &mut Call) -> Makes {
+fn unsqueeze(c: &mut Call) -> Makes {
     let list = c.list("axes", 1)?.ok_or_else(|| broken("it has no axes"))?;
     let x = c.plain(0)?;
     checked(vec![1; x.rank() + list.len()])?;
@@ -69,7 +90,7 @@ pub(super) fn unsqueeze(c: &mut Call) -> Makes {
 }
 
 /// A transposition between both orders of channels moves nothing where the other order is there.
-pub(super) fn transpose(c: &mut Call) -> Makes {
+fn transpose(c: &mut Call) -> Makes {
     let (x, is_last) = c.oriented(0)?;
     let rank = x.rank();
     let order = match c.sizes("perm")? {
@@ -85,19 +106,19 @@ pub(super) fn transpose(c: &mut Call) -> Makes {
     plain(c.plain(0)?.transpose(&order))
 }
 
-pub(super) fn concat(c: &mut Call) -> Makes {
+fn concat(c: &mut Call) -> Makes {
     let (x, is_last) = c.aligned(&(0..c.node.inputs.len()).collect::<Vec<_>>())?;
     let rank = x.first().map_or(0, Tensor::rank);
-    let dim = in_order(axis(c.int("axis", 0), rank)?, rank, is_last);
+    let dim = in_order(axis(c.int("axis", 0)?, rank)?, rank, is_last);
     let total = x.iter().fold(0usize, |n, t| n.saturating_add(t.shape().get(dim).copied().unwrap_or(0)));
     checked(vec![total])?;
     made(Tensor::concatenate(&x.iter().collect::<Vec<_>>(), dim), is_last)
 }
 
-pub(super) fn split(c: &mut Call) -> Makes {
+fn split(c: &mut Call) -> Makes {
     let listed = c.list("split", 1)?;
     let (x, is_last) = c.oriented(0)?;
-    let dim = in_order(axis(c.int("axis", 0), x.rank())?, x.rank(), is_last);
+    let dim = in_order(axis(c.int("axis", 0)?, x.rank())?, x.rank(), is_last);
     let (size, parts) = (x.shape()[dim], c.node.outputs.len().max(1));
     let sizes = match listed {
         Some(list) => list.iter().map(|&s| usize::try_from(s).unwrap_or(usize::MAX)).collect(),
@@ -119,7 +140,7 @@ pub(super) fn split(c: &mut Call) -> Makes {
     Ok(all)
 }
 
-pub(super) fn slice(c: &mut Call) -> Makes {
+fn slice(c: &mut Call) -> Makes {
     let missing = || broken("it does not say where it begins or ends");
     let starts = c.list("starts", 1)?.ok_or_else(missing)?;
     let ends = c.list("ends", 2)?.ok_or_else(missing)?;
@@ -160,7 +181,7 @@ fn cut(x: &Tensor, dim: usize, start: i64, end: i64, step: i64) -> Result<Tensor
     }
 }
 
-pub(super) fn pad(c: &mut Call) -> Makes {
+fn pad(c: &mut Call) -> Makes {
     let pads = c.list("pads", 1)?.ok_or_else(|| broken("it does not say how much it adds"))?;
     let (x, is_last) = c.oriented(0)?;
     let rank = x.rank();
@@ -179,11 +200,11 @@ pub(super) fn pad(c: &mut Call) -> Makes {
         let d = in_order(d, rank, is_last);
         (low[d], high[d]) = (moved(pads[i])?, moved(pads[i + dims.len()])?);
     }
-    let y = match c.word("mode", "constant").as_str() {
+    let y = match c.word("mode", "constant")?.as_str() {
         "constant" => {
             let value = match c.optional(2)? {
                 Some(value) => value.reshape([]),
-                None => c.scalar(x.dtype(), c.float("value", 0.0)),
+                None => c.scalar(x.dtype(), c.float("value", 0.0)?),
             };
             x.pad(&value, &low, &high, &vec![0; rank])
         }
@@ -241,7 +262,7 @@ fn edges(x: &Tensor, low: &[i64], high: &[i64]) -> Result<Tensor> {
 }
 
 /// Both ways, as NumPy does.
-pub(super) fn expand(c: &mut Call) -> Makes {
+fn expand(c: &mut Call) -> Makes {
     let wanted = c.numbers(1)?;
     let x = c.plain(0)?;
     let rank = x.rank().max(wanted.len());
@@ -257,7 +278,7 @@ pub(super) fn expand(c: &mut Call) -> Makes {
     plain(x.broadcast_to(&checked(dims)?.into()))
 }
 
-pub(super) fn tile(c: &mut Call) -> Makes {
+fn tile(c: &mut Call) -> Makes {
     let repeats = c.numbers(1)?;
     let x = c.plain(0)?;
     if repeats.len() != x.rank() {
@@ -275,8 +296,8 @@ pub(super) fn tile(c: &mut Call) -> Makes {
 }
 
 /// The part of matrices above or below a diagonal.
-pub(super) fn triangle(c: &mut Call) -> Makes {
-    let by = if c.has(1) { moved(c.numbers(1)?.first().copied().unwrap_or(0))? } else { 0 };
+fn triangle(c: &mut Call) -> Makes {
+    let by = if c.has(1) { moved(c.number(1)?)? } else { 0 };
     let x = c.plain(0)?;
     let n = x.rank();
     if n < 2 {
@@ -286,22 +307,126 @@ pub(super) fn triangle(c: &mut Call) -> Makes {
     let (row, column) = (c.g.iota(places.clone(), n - 2), c.g.iota(places, n - 1));
     let distance = column - row;
     let by = distance.scalar_like(by as f64).broadcast_to(distance.shape());
-    let keeps = if c.int("upper", 1) != 0 { distance.greater_equal(&by) } else { distance.less_equal(&by) };
+    let keeps = if c.is("upper", true)? { distance.greater_equal(&by) } else { distance.less_equal(&by) };
     plain(keeps.select(&x, &x.zeros_like()))
 }
 
 /// The greatest of a dimension and their places, greatest first.
-pub(super) fn top_k(c: &mut Call) -> Makes {
-    let k = match c.ints("k").is_some() || !c.has(1) {
-        true => c.int("k", 1),
-        false => c.numbers(1)?.first().copied().unwrap_or(0),
-    };
+fn top_k(c: &mut Call) -> Makes {
+    let k = if c.has(1) { c.number(1)? } else { c.int("k", 1)? };
     let x = c.plain(0)?;
-    let dim = axis(c.int("axis", -1), x.rank())?;
+    let dim = axis(c.int("axis", -1)?, x.rank())?;
     let k = usize::try_from(k).ok().filter(|k| *k <= x.shape()[dim]);
     let k = k.ok_or_else(|| broken(format!("it takes more elements than {} has", x.ty())))?;
-    let greatest = c.int("largest", 1) != 0;
+    let greatest = c.is("largest", true)?;
     let places = x.argsort(dim, greatest).slice_dim(dim, 0, k).convert(systole_base::DType::I64);
     let values = x.sort(dim, greatest).slice_dim(dim, 0, k);
     all_plain(vec![values, places])
+}
+
+fn joins_within_samples(s: &Sample) -> bool {
+    let axis = s.operator.int(Field::Axis);
+    axis != 0 && axis != -(s.rank() as i64) && s.computed().count() == s.operator.inputs.len()
+}
+
+/// The shape of a tensor, for any number of samples where it begins with one.
+fn write_reshape(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let x = operand_of(o, 0)?;
+    let mut shape: Vec<i64> = e.tensor(y)?.dims().iter().map(|&d| d as i64).collect();
+    if let Some(first) = shape.first_mut()
+        && e.open_batch
+    {
+        // 0: as before.
+        *first = 0;
+    }
+    let own = e.names[y].clone();
+    let inputs = [e.real(x, Order::Plain)?, e.list(&format!("{own}/shape"), &shape)?];
+    e.finish(y, Order::Plain, Activation::None, |out| Node::new("Reshape", inputs, out))
+}
+
+fn write_transpose(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let (x, order) = (operand_of(o, 0)?, e.integers(o, 1)?);
+    let input = e.real(x, Order::Plain)?;
+    e.finish(y, Order::Plain, Activation::None, |out| {
+        Node::new("Transpose", [input], out).ints("perm", order)
+    })
+}
+
+fn write_concatenation(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let operands: Vec<usize> = o.inputs.iter().flatten().copied().collect();
+    let order = e.order_of(&operands, y)?;
+    let axis = place_in(axis(o.int(Field::Axis), e.tensor(y)?.dims().len())?, order);
+    let inputs = operands.iter().map(|&t| e.real(t, order)).collect::<Result<Vec<_>>>()?;
+    e.finish(y, order, o.activation()?, |out| {
+        Node::new("Concat", inputs, out).with("axis", Attribute::Int(axis as i64))
+    })
+}
+
+fn write_pad(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let (x, list) = (operand_of(o, 0)?, e.integers(o, 1)?);
+    let order = e.order_of(&[x], y)?;
+    let rank = list.len() / 2;
+    let mut pads = vec![0; 2 * rank];
+    for (d, pair) in list.chunks_exact(2).enumerate() {
+        let d = place_in(d, order);
+        (pads[d], pads[d + rank]) = (pair[0], pair[1]);
+    }
+    let own = e.names[y].clone();
+    let inputs = [e.real(x, order)?, e.list(&format!("{own}/pads"), &pads)?];
+    e.finish(y, order, Activation::None, |out| Node::new("Pad", inputs, out))
+}
+
+/// Only dimensions that become smaller are named.
+fn write_slice(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let (x, begin) = (operand_of(o, 0)?, e.integers(o, 1)?);
+    let order = e.order_of(&[x], y)?;
+    let (mut starts, mut ends, mut axes) = (Vec::new(), Vec::new(), Vec::new());
+    for (d, ((&from, &size), &all)) in
+        begin.iter().zip(e.tensor(y)?.dims()).zip(e.tensor(x)?.dims()).enumerate()
+    {
+        if size != all {
+            starts.push(from);
+            ends.push(from + size as i64);
+            axes.push(place_in(d, order) as i64);
+        }
+    }
+    let (own, input) = (e.names[y].clone(), e.real(x, order)?);
+    if axes.is_empty() {
+        return e.finish(y, order, Activation::None, |out| Node::new("Identity", [input], out));
+    }
+    let mut inputs = vec![input];
+    for (name, list) in [("starts", &starts), ("ends", &ends), ("axes", &axes)] {
+        inputs.push(e.list(&format!("{own}/{name}"), list)?);
+    }
+    e.finish(y, order, Activation::None, |out| Node::new("Slice", inputs, out))
+}
+
+/// Equal parts of a dimension, each as a slice: SPLIT has no form that all versions share.
+fn write_split(e: &mut Emit, site: &Written) -> Result<()> {
+    let o = site.operator;
+    let (axes, x) = (e.integers(o, 0)?, operand_of(o, 1)?);
+    let dims = e.tensor(x)?.dims();
+    let &[along] = &axes[..] else { return Err(broken(format!("it is split along {axes:?}"))) };
+    let axis = axis(along, dims.len())?;
+    let own = (dims[axis] / o.outputs.len().max(1)) as i64;
+    for (k, &y) in o.outputs.iter().enumerate() {
+        let order = e.order_of(&[x], y)?;
+        let (name, input) = (e.names[y].clone(), e.real(x, order)?);
+        let mut lists = Vec::new();
+        for (what, value) in [
+            ("starts", k as i64 * own),
+            ("ends", (k as i64 + 1) * own),
+            ("axes", place_in(axis, order) as i64),
+        ] {
+            lists.push(e.list(&format!("{name}/{what}"), &[value])?);
+        }
+        let inputs = std::iter::once(input).chain(lists).collect::<Vec<_>>();
+        e.finish(y, order, Activation::None, |out| Node::new("Slice", inputs, out))?;
+    }
+    Ok(())
 }

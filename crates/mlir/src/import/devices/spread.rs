@@ -1,6 +1,7 @@
 //! How the arguments and results of a program lie on several devices: on the axes of its mesh (Shardy), or of one that GSPMD's
 //! texts fit. What axes cannot say is left out: a sharding changes no value.
 
+use crate::import::attribute::device_count;
 use crate::interface::{Face, Interface};
 use crate::syntax::{Attribute, Attributes, Function, Module, closed};
 use crate::text::find;
@@ -12,7 +13,7 @@ use systole_ir::{Graph, Mesh, Sharding, Spread};
 type Said<'a> = Vec<(&'a Attributes, TensorType)>;
 
 /// `None`: the program is for one device, or says nothing.
-pub(super) fn of(
+pub(crate) fn of(
     module: &Module,
     main: &Function,
     interface: &Interface,
@@ -43,10 +44,7 @@ fn held<'a>(all: impl Iterator<Item = &'a Attributes>, faces: &[Face], types: Ve
 
 /// Of GSPMD's texts: the axes are the prime factors of the number of devices, in the order that fits all texts.
 fn of_texts(module: &Module, params: &Said<'_>, results: &Said<'_>) -> Result<Option<Spread>> {
-    let devices = match find(&module.attributes, "mhlo.num_partitions") {
-        Some(Attribute::Int(n)) => usize::try_from(*n).unwrap_or(1),
-        _ => 1,
-    };
+    let devices = device_count(module)?;
     let read = |(attributes, ty): &(&Attributes, TensorType)| match find(attributes, "mhlo.sharding") {
         Some(Attribute::String(text)) if !text.trim().is_empty() => Tiles::of_text(text, ty.rank(), devices),
         _ => Ok(Tiles::replicated(ty.rank(), devices)),

@@ -1,35 +1,51 @@
 //! `interpreter.run_parallel`, by which StableHLO's tests run one function on several devices: here the devices' copies stand
 //! next to each other in one program, and what they exchange are its values.
 
-use super::attribute::{self, size};
-use super::given::Given;
-use super::importer::{Frame, Importer, MAX_CALLS, place};
-use super::types::{not_there, wrong};
-use super::{bodies, fold};
+use crate::import::attribute::{self, size};
+use crate::import::call::{Arrays, Complex, OpRow, op};
+use crate::import::given::Given;
+use crate::import::importer::{Frame, Importer, MAX_CALLS, place};
+use crate::import::types::{not_there, wrong};
+use crate::import::{bodies, fold};
 use crate::syntax::{Attribute, Function, Operation};
 use crate::text::find;
 use systole_base::{DType, Result, ResultExt};
+use systole_ir::op::Monoid;
 use systole_ir::{Graph, GraphBuilder, Tensor, flow};
 
 /// Whether the op exchanges each of its operands alone.
-pub(super) fn is_each_alone(name: &str) -> bool {
+pub(crate) fn is_each_alone(name: &str) -> bool {
     matches!(name, "stablehlo.all_reduce" | "stablehlo.all_gather" | "stablehlo.all_to_all")
 }
 
-/// `collective_broadcast` of one array as an all_gather along a new dimension, of which the first entry is taken; `None`: it is
-/// none. Groups of partitions are told by the numbers of devices, which are theirs where there is one replica.
-pub(super) fn as_gather(op: &Operation) -> Option<Operation> {
-    if op.name != "stablehlo.collective_broadcast" || op.operands.len() != 1 {
-        return None;
-    }
-    let mut gather = Operation { name: "stablehlo.all_gather".into(), ..op.clone() };
+pub(crate) const OPERATIONS: &[OpRow] = &[
+    op("interpreter.run_parallel").importer(|i, op, operands, _, g| i.run_parallel(op, operands, g)),
+    op("stablehlo.cross-replica-sum").complex(Complex::Parts).arrays(cross_replica_sum),
+];
+
+/// The older op for an all_reduce by addition between replicas.
+fn cross_replica_sum(c: &Arrays) -> Result<Option<Vec<Tensor>>> {
+    let [x] = c.all::<1>()?;
+    let reduce = Operation { name: "stablehlo.all_reduce".into(), ..c.op.clone() };
+    let sum = Monoid::Add.body(x.dtype());
+    c.emit(&reduce, vec![x.clone()], c.results.to_vec(), vec![sum]).map(Some)
+}
+
+/// `collective_broadcast` of one array as an all_gather along a new dimension, of which the first entry is taken. Groups of
+/// partitions are told by the numbers of devices, which are theirs where there is one replica.
+pub(crate) fn collective_broadcast(c: &Arrays) -> Result<Option<Vec<Tensor>>> {
+    let [x] = c.operands else { return Ok(None) };
+    let mut gather = Operation { name: "stablehlo.all_gather".into(), ..c.op.clone() };
     gather.attributes.push(("all_gather_dim".into(), Attribute::Int(0)));
-    if has_channel(op) {
+    if has_channel(c.op) {
         gather.attributes.push(("use_global_device_ids".into(), Attribute::Unit));
     } else {
         gather.attributes.retain(|(name, _)| name != "channel_handle");
     }
-    Some(gather)
+    let wide: Vec<usize> = std::iter::once(1).chain(x.shape().iter().copied()).collect();
+    let all = c.emit(&gather, vec![x.reshape(&wide[..])], c.results.to_vec(), Vec::new())?;
+    let first = all.first().map(|t| t.slice_dim(0, 0, 1).reshape(x.shape().clone()));
+    Ok(Some(first.into_iter().collect()))
 }
 
 /// Whether an op exchanges over a channel: between partitions.
@@ -52,7 +68,7 @@ type Exchange<'a> = dyn Fn(&[&Tensor]) -> Result<Vec<Tensor>> + 'a;
 
 impl<'m> Importer<'m> {
     /// The results of all devices, one after the other.
-    pub(super) fn run_parallel(
+    fn run_parallel(
         &mut self,
         op: &'m Operation,
         operands: Vec<Given>,
@@ -131,6 +147,7 @@ impl<'m> Importer<'m> {
             | "collective_permute"
             | "collective_broadcast"
             | "collective_reduce" => {}
+            "cross-replica-sum" => return Err(not_there("cross-replica-sum in run_parallel")),
             _ if op.regions.iter().flat_map(|r| &r.operations).any(|op| meets(&op.name)) => {
                 return Err(not_there("devices that meet inside of a loop or branch"));
             }
@@ -155,7 +172,11 @@ impl<'m> Importer<'m> {
         for i in 0..op.operands.len() - usize::from(!roots.is_empty()) {
             let own: Option<Vec<&Tensor>> = all.iter().map(|own| own.get(i)).collect();
             let own = own.ok_or_else(|| wrong("an operand is missing"))?;
-            let root = roots.get(i).copied().unwrap_or(0);
+            let root = match roots.get(i) {
+                Some(root) => *root,
+                None if roots.is_empty() => 0,
+                None => return Err(wrong(format!("no root is said for operand {i}"))),
+            };
             let exchange = |members: &[&Tensor]| match (name, members.get(root)) {
                 ("collective_broadcast", Some(&source)) => Ok(vec![source.clone(); members.len()]),
                 ("collective_broadcast", None) => {
@@ -278,7 +299,7 @@ fn one_group(
     let n = members.len();
     let first = *members.first().ok_or_else(|| wrong("a group without members"))?;
     let dim = |attribute: &str| {
-        let dim = size(op, attribute).filter(|d| *d < first.rank());
+        let dim = size(op, attribute)?.filter(|d| *d < first.rank());
         dim.ok_or_else(|| wrong(format!("`{attribute}` is no dimension")))
     };
     let folded = || -> Result<Tensor> {

@@ -5,10 +5,11 @@
 //! computations all compute the same; at the begin each takes its part of the operands, and at the end the parts of all are
 //! gathered. A program with none of them stays as it is, and is run once.
 
-use super::attribute::text;
-use super::given::Given;
-use super::importer::{Frame, Importer};
-use super::types::{not_there, wrong};
+use crate::import::attribute::{device_count, text};
+use crate::import::call::{Import, OpRow, call, op};
+use crate::import::given::Given;
+use crate::import::importer::{Frame, Importer};
+use crate::import::types::{not_there, wrong};
 use crate::syntax::{Attribute, Operation, Region, Value};
 use crate::text::find;
 use crate::tiles::Tiles;
@@ -24,7 +25,18 @@ const MOST_DEVICES: u64 = 1 << 10;
 const MOST_DEPTH: usize = 64;
 
 /// The custom calls that begin and end what a device computes by itself.
-pub(super) const SHAPE_CALLS: [&str; 2] = ["SPMDFullToShardShape", "SPMDShardToFullShape"];
+const SHAPE_CALLS: [&str; 2] = ["SPMDFullToShardShape", "SPMDShardToFullShape"];
+
+const SHAPE_CALL: Import = Import::Importer(|i, op, operands, frame, g| i.shape_call(op, operands, frame, g));
+
+pub(crate) const OPERATIONS: &[OpRow] = &[
+    op("mhlo.copy").importer(|_, _, operands, _, _| Ok(operands)),
+    op("sdy.manual_computation").importer(|i, op, operands, frame, g| i.manual(op, operands, frame, g)),
+    op("sdy.reshard").importer(|_, _, operands, _, _| Ok(operands)),
+    op("sdy.sharding_constraint").importer(|_, _, operands, _, _| Ok(operands)),
+    call(SHAPE_CALLS[0], SHAPE_CALL),
+    call(SHAPE_CALLS[1], SHAPE_CALL),
+];
 
 /// How an operand or a result lies along the axes that devices have their own parts of.
 fn tiles(sharding: &Attribute, mesh: &[(String, u64)], manual: &[String]) -> Result<Tiles> {
@@ -151,7 +163,7 @@ impl<'m> Importer<'m> {
 
     /// Puts each device's terms in the place of a result's sums where the result lies on the devices as these do; whether it
     /// did.
-    pub(super) fn keep_terms(&self, parts: &mut [Tensor], tiles: Option<&Tiles>) -> bool {
+    pub(crate) fn keep_terms(&self, parts: &mut [Tensor], tiles: Option<&Tiles>) -> bool {
         let Some(tiles) = tiles.filter(|t| !t.is_reduced()) else { return false };
         let term = |sum: &Tensor| {
             let made = self.terms.iter().find(|(id, _, own)| *id == sum.id() && own == tiles);
@@ -163,7 +175,7 @@ impl<'m> Importer<'m> {
     }
 
     /// The results of all devices together.
-    pub(super) fn manual(
+    fn manual(
         &mut self,
         op: &'m Operation,
         operands: Vec<Given>,
@@ -206,7 +218,7 @@ impl<'m> Importer<'m> {
     }
 
     /// GSPMD's call to one device's shape (how the operand lies is said by the call before it), or back.
-    pub(super) fn shape_call(
+    fn shape_call(
         &mut self,
         op: &'m Operation,
         operands: Vec<Given>,
@@ -218,10 +230,7 @@ impl<'m> Importer<'m> {
         let before = op.operands.first().and_then(|v| maker(&frame.function.body, *v, 0));
         let text = if enters { before.and_then(told) } else { told(op) };
         let text = text.ok_or_else(|| wrong("it does not say how the array lies on the devices"))?;
-        let devices = match find(&self.module.attributes, "mhlo.num_partitions") {
-            Some(Attribute::Int(n)) => usize::try_from(*n).unwrap_or(1),
-            _ => 1,
-        };
+        let devices = device_count(self.module)?;
         let rank = |ty: &TensorType| ty.rank();
         let rank = given.parts()?.first().map_or(0, |x| rank(x.ty()));
         let tiles = Tiles::of_text(text, rank, devices)?;

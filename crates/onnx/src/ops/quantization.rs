@@ -1,13 +1,21 @@
 //! Whole numbers and the numbers that they stand for: real = scale · (q − zero point).
 
 use super::call::{Call, Makes, axis, in_order, made, unsupported};
-use crate::model::{broken, dtype_of};
+use super::emit::Emit;
+use super::row::{Written, operators};
+use crate::model::{Node, broken, dtype_of};
 use systole_base::{DType, Result};
 use systole_ir::Tensor;
+use systole_tflite::Activation;
+
+operators! {
+    "DequantizeLinear" 10..28: dequantize => Dequantize write_dequantize;
+    "QuantizeLinear" 10..28: quantize => Quantize write_quantize;
+}
 
 /// Scale and zero point, spread over an operand; the type of the integers.
 fn scheme(c: &mut Call, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Tensor>)> {
-    if c.int("block_size", 0) != 0 {
+    if c.is("block_size", false)? {
         return Err(
             unsupported("scales of blocks").hint("one scale for all, or one for each channel, is read")
         );
@@ -18,7 +26,7 @@ fn scheme(c: &mut Call, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Ten
         match t.shape().dims() {
             [] | [1] => Ok(t.reshape([]).broadcast_to(x.shape())),
             [_] => {
-                let dim = axis(c.int("axis", 1), x.rank())?;
+                let dim = axis(c.int("axis", 1)?, x.rank())?;
                 Ok(t.broadcast_in_dim(x.shape(), &[in_order(dim, x.rank(), is_last)]))
             }
             _ => Err(broken(format!("scales or zero points {} of {}", t.ty(), x.ty()))),
@@ -27,10 +35,10 @@ fn scheme(c: &mut Call, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Ten
     Ok((spread(scale)?, zero.map(spread).transpose()?))
 }
 
-pub(super) fn quantize(c: &mut Call) -> Makes {
+fn quantize(c: &mut Call) -> Makes {
     let (x, is_last) = c.oriented(0)?;
     let (scale, zero) = scheme(c, &x, is_last)?;
-    let dtype = match (&zero, c.int("output_dtype", 0)) {
+    let dtype = match (&zero, c.int("output_dtype", 0)?) {
         (Some(zero), _) => zero.dtype(),
         (None, 0) => DType::U8,
         (None, code) => {
@@ -49,7 +57,7 @@ pub(super) fn quantize(c: &mut Call) -> Makes {
     made(q.clamp(&c.scalar(scale.dtype(), low), &c.scalar(scale.dtype(), high)).convert(dtype), is_last)
 }
 
-pub(super) fn dequantize(c: &mut Call) -> Makes {
+fn dequantize(c: &mut Call) -> Makes {
     let (q, is_last) = c.oriented(0)?;
     let (scale, zero) = scheme(c, &q, is_last)?;
     let dtype = scale.dtype();
@@ -60,4 +68,17 @@ pub(super) fn dequantize(c: &mut Call) -> Makes {
         None => q.convert(dtype),
     };
     made(whole * scale, is_last)
+}
+
+fn write_quantize(e: &mut Emit, site: &Written) -> Result<()> {
+    let y = site.output()?;
+    let (real, order) = e.single(site.operator, y)?;
+    e.store(y, order, &real)
+}
+
+/// Real numbers are there already, by the node that gives those of the operand.
+fn write_dequantize(e: &mut Emit, site: &Written) -> Result<()> {
+    let y = site.output()?;
+    let (real, order) = e.single(site.operator, y)?;
+    e.finish(y, order, Activation::None, |out| Node::new("Identity", [real], out))
 }

@@ -1,10 +1,20 @@
 //! Operators that take elements by their places.
 
 use super::call::{Call, Makes, axis, checked, plain, unsupported};
-use crate::model::broken;
+use super::emit::{Emit, Order, operand_of};
+use super::row::{Sample, Written, operators};
+use crate::model::{Attribute, Node, broken};
 use systole_base::{DType, Literal, Result};
 use systole_ir::Tensor;
 use systole_ir::op::Gather;
+use systole_tflite::{Activation, Field};
+
+operators! {
+    "Gather" 1..13: gather => Gather write_gather, if is_lookup;
+    "GatherElements" 11..13: gather_elements;
+    "GatherND" 11..13: gather_nd;
+    "OneHot" 9..28: one_hot;
+}
 
 /// Places counted from the end are counted from the beginning.
 fn places(c: &mut Call, i: usize, size: usize) -> Result<Tensor> {
@@ -27,9 +37,9 @@ fn places(c: &mut Call, i: usize, size: usize) -> Result<Tensor> {
 }
 
 /// Slices of one dimension: rows of an embedding.
-pub(super) fn gather(c: &mut Call) -> Makes {
+fn gather(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
-    let dim = axis(c.int("axis", 0), x.rank())?;
+    let dim = axis(c.int("axis", 0)?, x.rank())?;
     let at = places(c, 1, x.shape()[dim])?;
     let (rank, more) = (x.rank(), at.rank());
     let mut slice_sizes = x.shape().to_vec();
@@ -46,9 +56,9 @@ pub(super) fn gather(c: &mut Call) -> Makes {
 }
 
 /// An element for each place, from the same row.
-pub(super) fn gather_elements(c: &mut Call) -> Makes {
+fn gather_elements(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
-    let dim = axis(c.int("axis", 0), x.rank())?;
+    let dim = axis(c.int("axis", 0)?, x.rank())?;
     let at = places(c, 1, x.shape()[dim])?.convert(DType::I64);
     if at.rank() != x.rank() {
         return Err(broken(format!("places {} of {}", at.ty(), x.ty())));
@@ -64,8 +74,8 @@ pub(super) fn gather_elements(c: &mut Call) -> Makes {
 }
 
 /// Blocks by the places of their first dimensions.
-pub(super) fn gather_nd(c: &mut Call) -> Makes {
-    if c.int("batch_dims", 0) != 0 {
+fn gather_nd(c: &mut Call) -> Makes {
+    if c.is("batch_dims", false)? {
         return Err(unsupported("places of each sample by itself (batch_dims)"));
     }
     let (x, at) = (c.plain(0)?, c.plain(1)?);
@@ -90,15 +100,15 @@ pub(super) fn gather_nd(c: &mut Call) -> Makes {
     plain(x.gather(&at, spec))
 }
 
-pub(super) fn one_hot(c: &mut Call) -> Makes {
-    let depth = c.numbers(1)?.first().copied().unwrap_or(0);
+fn one_hot(c: &mut Call) -> Makes {
+    let depth = c.number(1)?;
     let depth = usize::try_from(depth).map_err(|_| broken(format!("{depth} classes")))?;
     let at = places(c, 0, depth)?;
     let values = c.plain(2)?;
     if values.shape().dims() != [2] {
         return Err(broken(format!("its two values are {}", values.ty())));
     }
-    let dim = axis(c.int("axis", -1), at.rank() + 1)?;
+    let dim = axis(c.int("axis", -1)?, at.rank() + 1)?;
     checked([at.shape().dims(), &[depth]].concat())?;
     let hot = at.one_hot(depth, DType::Bool);
     let [off, on] = [0, 1].map(|i| values.slice_dim(0, i, i + 1).reshape([]));
@@ -106,4 +116,20 @@ pub(super) fn one_hot(c: &mut Call) -> Makes {
     let mut order: Vec<usize> = (0..at.rank()).collect();
     order.insert(dim, at.rank());
     plain(hot.select(&wide(&on), &wide(&off)).transpose(&order))
+}
+
+/// Entries of an axis by their numbers, which are no reals.
+fn write_gather(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let (x, chosen) = (operand_of(o, 0)?, operand_of(o, 1)?);
+    let inputs = [e.real(x, Order::Plain)?, e.real(chosen, Order::Plain)?];
+    let axis = o.int(Field::Axis);
+    e.finish(y, Order::Plain, Activation::None, |out| {
+        Node::new("Gather", inputs, out).with("axis", Attribute::Int(axis))
+    })
+}
+
+/// Whether rows of a constant are taken.
+fn is_lookup(s: &Sample) -> bool {
+    s.operator.int(Field::Axis) == 0 && s.input(0).is_some_and(|t| t.data.is_some())
 }

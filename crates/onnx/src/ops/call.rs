@@ -15,7 +15,7 @@ const MOST_DIMENSIONS: usize = 64;
 const MOST_MOVED: i64 = 1 << 31;
 
 /// A node that becomes ops.
-pub(super) struct Call<'a, 'm> {
+pub(crate) struct Call<'a, 'm> {
     pub node: &'a Node,
     pub g: GraphBuilder,
     pub values: &'a mut Values<'m>,
@@ -23,7 +23,7 @@ pub(super) struct Call<'a, 'm> {
 }
 
 /// What a rule makes: one value for each output.
-pub(super) type Makes = Result<Vec<Made>>;
+pub(crate) type Makes = Result<Vec<Made>>;
 
 /// One value, as the file has it.
 pub(super) fn plain(t: Tensor) -> Makes {
@@ -129,41 +129,60 @@ impl Call<'_, '_> {
         Ok((0..value.ty().elements()).map(|at| value.get(at).as_i64()).collect())
     }
 
-    /// An option that is a number.
-    pub fn int(&self, name: &str, default: i64) -> i64 {
-        match self.node.attributes.get(name) {
-            Some(Attribute::Int(v)) => *v,
-            _ => default,
-        }
+    /// An option, where the node has it; `read` takes it if it is of the kind.
+    fn option<T>(&self, name: &str, kind: &str, read: impl Fn(&Attribute) -> Option<T>) -> Result<Option<T>> {
+        let Some(given) = self.node.attributes.get(name) else { return Ok(None) };
+        let wrong = || broken(format!("its option `{name}` is {}, where {kind} is needed", given.kind()));
+        read(given).map(Some).ok_or_else(wrong)
     }
 
-    /// An option that is a number.
-    pub fn float(&self, name: &str, default: f64) -> f64 {
-        match self.node.attributes.get(name) {
-            Some(Attribute::Float(v)) => f64::from(*v),
-            _ => default,
-        }
+    /// An option that is an integer.
+    pub fn int(&self, name: &str, default: i64) -> Result<i64> {
+        let read = |a: &Attribute| if let Attribute::Int(v) = a { Some(*v) } else { None };
+        Ok(self.option(name, "an integer", read)?.unwrap_or(default))
+    }
+
+    /// An option that is a switch.
+    pub fn is(&self, name: &str, default: bool) -> Result<bool> {
+        Ok(self.int(name, default.into())? != 0)
+    }
+
+    /// An option that counts something, and must be at least 1.
+    pub fn count(&self, name: &str, default: i64) -> Result<usize> {
+        let n = self.int(name, default)?;
+        let count = usize::try_from(n).ok().filter(|n| (1..=MOST_ELEMENTS).contains(n));
+        count.ok_or_else(|| broken(format!("its option `{name}` is {n}")))
+    }
+
+    /// An option that is a float.
+    pub fn float(&self, name: &str, default: f64) -> Result<f64> {
+        let read = |a: &Attribute| if let Attribute::Float(v) = a { Some(f64::from(*v)) } else { None };
+        Ok(self.option(name, "a float", read)?.unwrap_or(default))
     }
 
     /// An option that is a word.
-    pub fn word(&self, name: &str, default: &'static str) -> String {
-        match self.node.attributes.get(name) {
-            Some(Attribute::Text(v)) => v.clone(),
-            _ => default.into(),
+    pub fn word(&self, name: &str, default: &'static str) -> Result<String> {
+        let read = |a: &Attribute| if let Attribute::Text(v) = a { Some(v.clone()) } else { None };
+        Ok(self.option(name, "a string", read)?.unwrap_or_else(|| default.into()))
+    }
+
+    /// The one integer of an operand.
+    pub fn number(&mut self, i: usize) -> Result<i64> {
+        match self.numbers(i)?[..] {
+            [one] => Ok(one),
+            ref all => Err(broken(format!("its operand {i} has {} numbers, where one is needed", all.len()))),
         }
     }
 
-    /// An option that is a list of numbers.
-    pub fn ints(&self, name: &str) -> Option<Vec<i64>> {
-        match self.node.attributes.get(name)? {
-            Attribute::Ints(v) => Some(v.clone()),
-            _ => None,
-        }
+    /// An option that is a list of integers.
+    pub fn ints(&self, name: &str) -> Result<Option<Vec<i64>>> {
+        let read = |a: &Attribute| if let Attribute::Ints(v) = a { Some(v.clone()) } else { None };
+        self.option(name, "a list of integers", read)
     }
 
     /// As [`Call::ints`], of sizes.
     pub fn sizes(&self, name: &str) -> Result<Option<Vec<usize>>> {
-        let Some(list) = self.ints(name) else { return Ok(None) };
+        let Some(list) = self.ints(name)? else { return Ok(None) };
         let size = |v: &i64| usize::try_from(*v).ok().filter(|v| *v <= MOST_ELEMENTS);
         let sizes = list.iter().map(size).collect::<Option<Vec<_>>>();
         sizes.map(Some).ok_or_else(|| broken(format!("its {name} are {list:?}")))
@@ -171,7 +190,7 @@ impl Call<'_, '_> {
 
     /// A list that is an option in older files, and an operand in newer ones.
     pub fn list(&mut self, name: &str, operand: usize) -> Result<Option<Vec<i64>>> {
-        match self.ints(name) {
+        match self.ints(name)? {
             Some(list) => Ok(Some(list)),
             None if self.has(operand) => self.numbers(operand).map(Some),
             None => Ok(None),
@@ -225,7 +244,7 @@ pub(super) fn in_order(dim: usize, rank: usize, is_last: bool) -> usize {
 }
 
 /// Sizes that a shape may have here.
-pub(super) fn checked(dims: Vec<usize>) -> Result<Vec<usize>> {
+pub(crate) fn checked(dims: Vec<usize>) -> Result<Vec<usize>> {
     if dims.len() > MOST_DIMENSIONS {
         return Err(broken(format!("a value has {} dimensions", dims.len())));
     }

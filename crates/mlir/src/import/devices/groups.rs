@@ -1,6 +1,6 @@
 //! Groups of devices that are said by axes of a mesh, written out as numbers.
 
-use super::types::wrong;
+use crate::import::types::wrong;
 use crate::syntax::{Attribute, Attributes, Dense, Elements, Module, Ranked, Region, Type};
 use crate::text::find;
 use crate::tiles::Tiles;
@@ -17,7 +17,7 @@ const MOST_DEVICES: u64 = 1 << 10;
 ///
 /// # Errors
 /// `Data` when a mesh or an axis is not there.
-pub(super) fn written(module: &Module) -> Result<Option<Module>> {
+pub(crate) fn written(module: &Module) -> Result<Option<Module>> {
     if !module.functions.iter().any(|f| has_axes(&f.body, 0)) {
         return Ok(None);
     }

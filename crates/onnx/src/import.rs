@@ -1,29 +1,12 @@
 //! A [`Model`] as a graph of the IR: node by node, each by the rule of its operator; sizes that the file leaves open are
 //! settled before.
 
-mod call;
-mod elementwise;
-mod indexing;
-mod movements;
-mod normalizations;
-mod products;
-mod quantization;
-mod recurrent;
-mod reductions;
-mod resize;
-mod sources;
-mod table;
-mod values;
-mod windows;
-
 use crate::model::{Model, Port, Size, broken};
-use call::{Call, checked};
+use crate::ops::{Call, Made, Values, checked, row};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_ir::{Graph, GraphBuilder};
-pub use table::operators;
-use values::{Made, Values};
 
 /// What settles the sizes that a file leaves open.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -80,11 +63,11 @@ impl Model {
             return Err(Error::new(ErrorKind::Unsupported, what)
                 .hint("have its writer put functions in line: onnx.inliner.inline_local_functions"));
         }
-        let rule = table::rule(&node.op, &node.domain)?;
+        let row = row(&node.op, &node.domain)?;
         let name = if node.name.is_empty() { &node.op } else { &node.name };
         let g = values.g.clone();
         let mut call = Call { node, g: g.clone(), values, opset: self.opset };
-        let made = g.scope(name, || rule(&mut call));
+        let made = g.scope(name, || (row.import)(&mut call));
         // An op that the graph refused explains what came after it.
         if let Some(e) = g.error() {
             let told = Error::new(ErrorKind::Data, e.what());

@@ -1,11 +1,21 @@
 //! Operators that make values of none, or of shapes.
 
 use super::call::{Call, Makes, axis, checked, plain, unsupported};
-use crate::model::{Attribute, broken};
+use super::row::operators;
+use crate::model::{Attribute, broken, dtype_of};
 use systole_base::{DType, Literal, Result, TensorType};
 use systole_ir::Tensor;
 
-pub(super) fn constant(c: &mut Call) -> Makes {
+operators! {
+    "Constant" 1..25: constant;
+    "ConstantOfShape" 9..25: filled;
+    "EyeLike" 9..22: eye_like;
+    "Range" 11..27: range;
+    "Shape" 1..25: shape;
+    "Size" 1..25: size;
+}
+
+fn constant(c: &mut Call) -> Makes {
     let floats = |v: &[f32], dims: &[usize]| Literal::from_slice(dims, v);
     let ints = |v: &[i64], dims: &[usize]| Literal::from_slice(dims, v);
     let value = match c.node.attributes.iter().next().map(|(name, a)| (name.as_str(), a)) {
@@ -20,22 +30,22 @@ pub(super) fn constant(c: &mut Call) -> Makes {
 }
 
 /// The sizes of a value, which are known.
-pub(super) fn shape(c: &mut Call) -> Makes {
+fn shape(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
     let n = x.rank() as i64;
     let own = |v: i64| (if v < 0 { v.saturating_add(n) } else { v }).clamp(0, n) as usize;
-    let (from, to) = (own(c.int("start", 0)), own(c.int("end", n)));
+    let (from, to) = (own(c.int("start", 0)?), own(c.int("end", n)?));
     let sizes: Vec<i64> = x.shape().iter().map(|&s| s as i64).collect();
     let sizes = sizes.get(from..to.max(from)).unwrap_or_default();
     plain(c.g.constant(Literal::from_slice([sizes.len()], sizes)?))
 }
 
-pub(super) fn size(c: &mut Call) -> Makes {
+fn size(c: &mut Call) -> Makes {
     let n = c.plain(0)?.shape().elements() as i64;
     plain(c.g.constant(Literal::from_slice([], &[n])?))
 }
 
-pub(super) fn filled(c: &mut Call) -> Makes {
+fn filled(c: &mut Call) -> Makes {
     let size = |v: i64| usize::try_from(v).map_err(|_| broken(format!("a size is {v}")));
     let dims = c.numbers(0)?.into_iter().map(size).collect::<Result<Vec<_>>>()?;
     let value = match c.node.attributes.get("value") {
@@ -46,7 +56,7 @@ pub(super) fn filled(c: &mut Call) -> Makes {
     plain(c.g.constant(value).broadcast_to(&checked(dims)?.into()))
 }
 
-pub(super) fn range(c: &mut Call) -> Makes {
+fn range(c: &mut Call) -> Makes {
     let mut ends = Vec::new();
     for i in 0..3 {
         let known = c.known(i)?;
@@ -65,13 +75,16 @@ pub(super) fn range(c: &mut Call) -> Makes {
 }
 
 /// The identity matrix in the shape of a value.
-pub(super) fn eye_like(c: &mut Call) -> Makes {
+fn eye_like(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
     if x.rank() != 2 {
         return Err(broken(format!("the identity like {}", x.ty())));
     }
-    let by = super::call::moved(c.int("k", 0))?;
-    let dtype = crate::model::dtype_of(c.int("dtype", 0)).unwrap_or(x.dtype());
+    let by = super::call::moved(c.int("k", 0)?)?;
+    let dtype = match c.int("dtype", 0)? {
+        0 => x.dtype(),
+        code => dtype_of(code).ok_or_else(|| unsupported(format!("elements of ONNX's type {code}")))?,
+    };
     let places = x.ty().with_dtype(DType::I64);
     let (row, column): (Tensor, Tensor) = (c.g.iota(places.clone(), 0), c.g.iota(places, 1));
     plain((row + by as f64).equal(&column).convert(dtype))
@@ -79,5 +92,5 @@ pub(super) fn eye_like(c: &mut Call) -> Makes {
 
 /// What a list of axes leaves of a size, for operators that say so by options.
 pub(super) fn dims_of(c: &Call, name: &str, rank: usize) -> Result<Option<Vec<usize>>> {
-    c.ints(name).map(|list| list.iter().map(|&a| axis(a, rank)).collect()).transpose()
+    c.ints(name)?.map(|list| list.iter().map(|&a| axis(a, rank)).collect()).transpose()
 }

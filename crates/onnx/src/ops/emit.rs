@@ -9,7 +9,7 @@ use systole_tflite::{Activation, Model as Lite, Operator, Quantization, Tensor};
 
 /// Where a tensor's channels are.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// As in the graph that is written.
     Plain,
     /// `[N, C, H, W]`.
@@ -39,9 +39,11 @@ impl Places {
     }
 }
 
-pub(super) struct Emit<'a> {
+pub(crate) struct Emit<'a> {
     pub from: &'a Lite,
     pub graph: Graph,
+    /// Whether the number of samples is open.
+    pub open_batch: bool,
     /// The name of each tensor: its own, or one that no other has.
     pub names: Vec<String>,
     taken: HashSet<String>,
@@ -50,12 +52,13 @@ pub(super) struct Emit<'a> {
 }
 
 impl<'a> Emit<'a> {
-    pub fn new(from: &'a Lite) -> Emit<'a> {
+    pub fn new(from: &'a Lite, open_batch: bool) -> Emit<'a> {
         let n = from.tensors.len();
         let none = || vec![Places::default(); n];
         let mut e = Emit {
             from,
             graph: Graph::default(),
+            open_batch,
             names: Vec::new(),
             taken: HashSet::new(),
             real: none(),
@@ -144,6 +147,13 @@ impl<'a> Emit<'a> {
         Ok(if first { Order::First } else { Order::Plain })
     }
 
+    /// The real numbers of an operator's first operand, in the order in which a function of elements takes it.
+    pub fn single(&mut self, o: &Operator, y: usize) -> Result<(String, Order)> {
+        let x = operand_of(o, 0)?;
+        let order = self.order_of(&[x], y)?;
+        Ok((self.real(x, order)?, order))
+    }
+
     /// A tensor's real numbers.
     pub fn real(&mut self, t: usize, order: Order) -> Result<String> {
         let tensor = self.tensor(t)?;
@@ -160,13 +170,13 @@ impl<'a> Emit<'a> {
             (_, true) => {
                 let codes = self.codes(t, order)?;
                 let dimension = tensor.quantization.as_ref().map_or(0, |q| q.dimension);
-                let axis = if order == Order::First {
-                    TO_FIRST.iter().position(|d| *d == dimension)
-                } else {
-                    Some(dimension)
+                // Constants of fewer dimensions have got ones in front.
+                let axis = match order {
+                    Order::First => place_in(dimension + 4usize.saturating_sub(tensor.dims().len()), order),
+                    Order::Plain => dimension,
                 };
                 let output = self.unique(&format!("{own}/real"));
-                self.dequantize(t, &codes, axis.unwrap_or(0), output.clone())?;
+                self.dequantize(t, &codes, axis, output.clone())?;
                 output
             }
             (None, false) => self.turned(&self.real[t].clone(), &own, order, t)?,
@@ -307,7 +317,10 @@ impl<'a> Emit<'a> {
             return Ok(name);
         }
         let dimension = tensor.quantization.as_ref().map_or(0, |q| q.dimension);
-        let axis = permutation.iter().position(|d| *d == dimension).unwrap_or(0);
+        let axis = permutation.iter().position(|d| *d == dimension);
+        let axis = axis.ok_or_else(|| {
+            Error::new(ErrorKind::Data, format!("{} has no dimension {dimension}", tensor.name))
+        })?;
         let output = self.unique(&format!("{own}/real"));
         self.dequantize(t, &name, axis, output.clone())?;
         Ok(output)
@@ -335,7 +348,7 @@ pub(super) fn operand_of(o: &Operator, i: usize) -> Result<usize> {
 }
 
 /// Whether a tensor holds integers that stand for real numbers.
-pub(super) fn is_quantized(t: &Tensor) -> bool {
+pub(crate) fn is_quantized(t: &Tensor) -> bool {
     t.quantization.is_some() && t.ty.dtype.is_int()
 }
 
@@ -367,4 +380,13 @@ pub(super) fn permuted(data: &Literal, permutation: &[usize]) -> Result<Literal>
         bytes.extend_from_slice(&data.bytes()[at * size..(at + 1) * size]);
     }
     Literal::from_bytes(ty, &bytes)
+}
+
+/// Where a dimension is.
+pub(super) fn place_in(dim: usize, order: Order) -> usize {
+    match (order, dim) {
+        (Order::Plain, d) | (Order::First, d @ 0) => d,
+        (Order::First, 3) => 1,
+        (Order::First, d) => d + 1,
+    }
 }

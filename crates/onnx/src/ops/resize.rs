@@ -1,13 +1,22 @@
 //! Pictures made larger and smaller: dimension by dimension, each new element from its nearest one or from two.
 
 use super::call::{Call, MOST_ELEMENTS, Makes, checked, in_order, made, unsupported};
+use super::emit::{Emit, Order, operand_of};
+use super::row::{Written, operators};
 use super::sources::dims_of;
-use crate::model::{Attribute, broken};
-use systole_base::{Literal, Result};
+use super::windows::picture;
+use crate::model::{Attribute, Node, broken};
+use systole_base::{Error, ErrorKind, Literal, Result};
 use systole_ir::Tensor;
 use systole_ir::op::Gather;
+use systole_tflite::{Activation, Field, Op};
 
-pub(super) fn resize(c: &mut Call) -> Makes {
+operators! {
+    "Resize" 10..19: resize => ResizeNearest write_resize => ResizeBilinear write_resize;
+    "Upsample" 1..9: resize;
+}
+
+fn resize(c: &mut Call) -> Makes {
     let (x, is_last) = c.oriented(0)?;
     let rank = x.rank();
     let dims = dims_of(c, "axes", rank)?.unwrap_or((0..rank).collect());
@@ -22,7 +31,7 @@ pub(super) fn resize(c: &mut Call) -> Makes {
         c.spend(3 * size)?;
         let from = |i: usize| source(c, i, old, size, scale);
         let places = (0..size).map(from).collect::<Result<Vec<f64>>>()?;
-        y = match c.word("mode", "nearest").as_str() {
+        y = match c.word("mode", "nearest")?.as_str() {
             "nearest" => taken(&y, d, &nearest(c, &places, old)?)?,
             "linear" => linear(&y, d, &places)?,
             other => return Err(unsupported(format!("its mode {other}")).hint("nearest and linear are read")),
@@ -33,7 +42,7 @@ pub(super) fn resize(c: &mut Call) -> Makes {
 
 /// The new size of each dimension, and by how much it grows.
 fn wanted(c: &mut Call, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec<(usize, f64)>> {
-    if c.word("keep_aspect_ratio_policy", "stretch") != "stretch" || c.int("antialias", 0) != 0 {
+    if c.word("keep_aspect_ratio_policy", "stretch")? != "stretch" || c.is("antialias", false)? {
         return Err(unsupported("it keeps the aspect ratio, or smooths"));
     }
     let old: Vec<usize> = dims.iter().map(|&d| x.shape()[in_order(d, x.rank(), is_last)]).collect();
@@ -55,6 +64,7 @@ fn wanted(c: &mut Call, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec
     let (at, old_form) = if c.node.inputs.len() == 2 { (1, true) } else { (2, false) };
     let scales: Vec<f64> = match c.node.attributes.get("scales") {
         Some(Attribute::Floats(v)) => v.iter().map(|&v| f64::from(v)).collect(),
+        Some(other) => return Err(broken(format!("its option `scales` is {}", other.kind()))),
         _ if c.has(at) || old_form => c.known(at)?.to_f64s(),
         _ => return Err(broken("it says neither sizes nor scales")),
     };
@@ -70,10 +80,8 @@ fn wanted(c: &mut Call, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec
 /// Where a new element lies among the old ones.
 fn source(c: &Call, i: usize, old: usize, new: usize, scale: f64) -> Result<f64> {
     let (at, old, new) = (i as f64, old as f64, new as f64);
-    let mode = c.word(
-        "coordinate_transformation_mode",
-        if c.node.op == "Upsample" { "asymmetric" } else { "half_pixel" },
-    );
+    let default = if c.node.op == "Upsample" { "asymmetric" } else { "half_pixel" };
+    let mode = c.word("coordinate_transformation_mode", default)?;
     Ok(match mode.as_str() {
         "half_pixel" => (at + 0.5) / scale - 0.5,
         "half_pixel_symmetric" => {
@@ -101,7 +109,7 @@ fn source(c: &Call, i: usize, old: usize, new: usize, scale: f64) -> Result<f64>
 
 fn nearest(c: &Call, places: &[f64], old: usize) -> Result<Vec<i64>> {
     let default = if c.node.op == "Upsample" { "floor" } else { "round_prefer_floor" };
-    let mode = c.word("nearest_mode", default);
+    let mode = c.word("nearest_mode", default)?;
     let round = |v: f64| match mode.as_str() {
         "floor" => Ok(v.floor()),
         "ceil" => Ok(v.ceil()),
@@ -139,4 +147,36 @@ fn linear(x: &Tensor, dim: usize, places: &[f64]) -> Result<Tensor> {
     let share = Literal::from_slice([share.len()], &share)?.convert(x.dtype());
     let share = x.builder().constant(share).broadcast_in_dim(a.shape(), &[dim]);
     Ok(&a + (b - &a) * share)
+}
+
+fn write_resize(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let x = operand_of(o, 0)?;
+    let ([_, h, w, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
+    let coordinates = match (o.is(Field::AlignCorners), o.is(Field::HalfPixelCenters)) {
+        (true, _) => "align_corners",
+        (_, true) => "half_pixel",
+        _ => "asymmetric",
+    };
+    let (mode, nearest) = match (o.op, coordinates) {
+        (Op::ResizeBilinear, _) => ("linear", "floor"),
+        (_, "align_corners") => ("nearest", "round_prefer_ceil"),
+        (_, _) => ("nearest", "floor"),
+    };
+    let scales = [1.0, 1.0, oh as f32 / h as f32, ow as f32 / w as f32];
+    let reached = [h as f32 * scales[2], w as f32 * scales[3]].map(|v| v.floor() as usize);
+    if reached != [oh, ow] {
+        return Err(Error::new(ErrorKind::Unsupported, format!("{h} × {w} pixels as {oh} × {ow}"))
+            .hint("enlarge by whole factors"));
+    }
+    let own = e.names[y].clone();
+    let scales = e.constant(&format!("{own}/scales"), systole_base::Literal::from_slice([4], &scales)?);
+    let input = e.real(x, Order::First)?;
+    let word = |w: &str| Attribute::Text(w.into());
+    e.finish(y, Order::First, Activation::None, |out| {
+        Node::new("Resize", [input, String::new(), scales], out)
+            .with("mode", word(mode))
+            .with("coordinate_transformation_mode", word(coordinates))
+            .with("nearest_mode", word(nearest))
+    })
 }

@@ -1,10 +1,24 @@
 //! Convolutions and poolings: windows over `[N, C, …]`, computed with channels last.
 
 use super::call::{Call, Makes, checked, made, moved, unsupported};
-use crate::model::broken;
-use systole_base::{DType, Literal, Result};
+use super::emit::{Emit, Order, operand_of};
+use super::row::{Written, operators};
+use crate::model::{Attribute, Node, broken};
+use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_ir::Tensor;
 use systole_ir::op::{ConvDims, Convolution, Monoid, Window};
+use systole_tflite::{Field, Op, Operator};
+
+operators! {
+    "AveragePool" 1..22: average_pool => AveragePool2D write_pool;
+    "Conv" 1..22: conv => Conv2D write_convolution => DepthwiseConv2D write_convolution;
+    "ConvTranspose" 1..22: conv_transpose => TransposeConv write_transposed;
+    "DepthToSpace" 1..28: depth_to_space;
+    "GlobalAveragePool" 1..22: |c| global_pool(c, false);
+    "GlobalMaxPool" 1..22: |c| global_pool(c, true);
+    "MaxPool" 1..22: max_pool => MaxPool2D write_pool;
+    "SpaceToDepth" 1..28: space_to_depth;
+}
 
 /// Sizes and steps that a window may have: sums of their products do not overflow.
 const LARGEST: usize = 1 << 24;
@@ -42,7 +56,7 @@ impl Moves {
         };
         moves.padding = moves.written_padding(c, input)?;
         moves.written = moves.padding.clone();
-        if c.int("ceil_mode", 0) != 0 {
+        if c.is("ceil_mode", false)? {
             moves.whole_windows(input);
         }
         Ok(moves)
@@ -55,7 +69,7 @@ impl Moves {
 
     fn written_padding(&self, c: &Call, input: &[usize]) -> Result<Vec<[i64; 2]>> {
         let n = self.kernel.len();
-        let auto = c.word("auto_pad", "NOTSET");
+        let auto = c.word("auto_pad", "NOTSET")?;
         match auto.as_str() {
             "VALID" => Ok(vec![[0, 0]; n]),
             "SAME_UPPER" | "SAME_LOWER" => Ok((0..n)
@@ -67,7 +81,7 @@ impl Moves {
                 })
                 .collect()),
             "NOTSET" | "" => {
-                let pads = c.ints("pads").unwrap_or(vec![0; 2 * n]);
+                let pads = c.ints("pads")?.unwrap_or(vec![0; 2 * n]);
                 if pads.len() != 2 * n {
                     return Err(broken(format!("its pads are {pads:?} for {n} dimensions")));
                 }
@@ -115,7 +129,7 @@ fn spatial(x: &Tensor) -> Result<Vec<usize>> {
     }
 }
 
-pub(super) fn conv(c: &mut Call) -> Makes {
+fn conv(c: &mut Call) -> Makes {
     let (x, w) = (c.last(0)?, c.plain(1)?);
     let input = spatial(&x)?;
     let n = input.len();
@@ -130,7 +144,7 @@ pub(super) fn conv(c: &mut Call) -> Makes {
         rhs_dilation: moves.dilations.into(),
         reversal: vec![false; n],
         dims: ConvDims::channels_last(n),
-        feature_groups: usize::try_from(c.int("group", 1)).unwrap_or(0),
+        feature_groups: c.count("group", 1)?,
         batch_groups: 1,
         element_type: x.dtype(),
     };
@@ -147,25 +161,30 @@ fn biased(c: &mut Call, y: Tensor) -> Makes {
     }
 }
 
-pub(super) fn conv_transpose(c: &mut Call) -> Makes {
+fn conv_transpose(c: &mut Call) -> Makes {
     let (x, w) = (c.last(0)?, c.plain(1)?);
     let input = spatial(&x)?;
     let n = input.len();
-    let groups = usize::try_from(c.int("group", 1)).unwrap_or(0);
-    if w.rank() != n + 2 || groups == 0 || !w.shape()[0].is_multiple_of(groups) {
+    let groups = c.count("group", 1)?;
+    if w.rank() != n + 2 || !w.shape()[0].is_multiple_of(groups) {
         return Err(broken(format!("a transposed convolution of {} with {}", x.ty(), w.ty())));
     }
     let moves = Moves::of(c, &input, w.shape()[2..].to_vec())?;
-    let more = c.sizes("output_padding")?.unwrap_or(vec![0; n]);
-    let wanted = c.sizes("output_shape")?;
-    let wanted = wanted.as_deref().map(|s| &s[s.len().saturating_sub(n)..]);
-    let same = c.word("auto_pad", "NOTSET");
+    let of_window = |name: &str| match c.sizes(name)? {
+        // Older files have the batch and the channels too.
+        Some(list) if list.len() >= n => Ok(Some(list[list.len() - n..].to_vec())),
+        Some(list) => Err(broken(format!("its {name} are {list:?} for {n} dimensions"))),
+        None => Ok(None),
+    };
+    let more = of_window("output_padding")?.unwrap_or(vec![0; n]);
+    let wanted = of_window("output_shape")?;
+    let same = c.word("auto_pad", "NOTSET")?;
     let mut padding = Vec::new();
     for (i, &own) in input.iter().enumerate() {
-        let more = more.get(i).copied().unwrap_or(0) as i64;
+        let more = more[i] as i64;
         let whole = (own as i64 - 1) * moves.strides[i] as i64 + moves.reach(i) + more;
-        let size = match wanted.and_then(|s| s.get(i)) {
-            Some(&size) => Some(size as i64),
+        let size = match &wanted {
+            Some(sizes) => Some(sizes[i] as i64),
             None => same.starts_with("SAME").then(|| (own * moves.strides[i]) as i64),
         };
         let [low, high] = match size {
@@ -202,7 +221,7 @@ fn turned(w: &Tensor, groups: usize) -> Tensor {
     w.reshape(split).transpose(&order).reshape(whole).reverse(&(0..n).collect::<Vec<_>>())
 }
 
-pub(super) fn max_pool(c: &mut Call) -> Makes {
+fn max_pool(c: &mut Call) -> Makes {
     c.one_output()?;
     let x = c.last(0)?;
     let input = spatial(&x)?;
@@ -210,11 +229,11 @@ pub(super) fn max_pool(c: &mut Call) -> Makes {
     made(Monoid::Maximum.over_windows(&x, moves.window()), true)
 }
 
-pub(super) fn average_pool(c: &mut Call) -> Makes {
+fn average_pool(c: &mut Call) -> Makes {
     let x = c.last(0)?;
     let input = spatial(&x)?;
     let moves = Moves::of(c, &input, c.sizes("kernel_shape")?.unwrap_or_default())?;
-    let counts_padding = c.int("count_include_pad", 0) != 0;
+    let counts_padding = c.is("count_include_pad", false)?;
     let mut y = Monoid::Add.over_windows(&x, moves.window());
     if y.is_poisoned() || y.rank() != x.rank() {
         return made(y, true);
@@ -251,7 +270,7 @@ fn seen(moves: &Moves, i: usize, size: i64, out: usize, counts_padding: bool) ->
 }
 
 /// The whole picture as one window.
-pub(super) fn global_pool(c: &mut Call, is_max: bool) -> Makes {
+fn global_pool(c: &mut Call, is_max: bool) -> Makes {
     let x = c.last(0)?;
     let inner = spatial(&x)?.len();
     let dims: Vec<usize> = (1..=inner).collect();
@@ -262,14 +281,14 @@ pub(super) fn global_pool(c: &mut Call, is_max: bool) -> Makes {
 }
 
 /// Blocks of channels become pixels.
-pub(super) fn depth_to_space(c: &mut Call) -> Makes {
+fn depth_to_space(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
-    let b = usize::try_from(c.int("blocksize", 0)).unwrap_or(0);
-    let (&[n, channels, h, w], 1..) = (x.shape().dims(), b) else {
+    let b = c.count("blocksize", 0)?;
+    let &[n, channels, h, w] = x.shape().dims() else {
         return Err(broken(format!("blocks of {b} of {}", x.ty())));
     };
-    let own = channels / b.saturating_mul(b).max(1);
-    let y = match c.word("mode", "DCR").as_str() {
+    let own = channels / b.saturating_mul(b);
+    let y = match c.word("mode", "DCR")?.as_str() {
         "DCR" => x.reshape([n, b, b, own, h, w]).transpose(&[0, 3, 4, 1, 5, 2]),
         "CRD" => x.reshape([n, own, b, b, h, w]).transpose(&[0, 1, 4, 2, 5, 3]),
         other => return Err(unsupported(format!("its mode {other}"))),
@@ -278,10 +297,10 @@ pub(super) fn depth_to_space(c: &mut Call) -> Makes {
 }
 
 /// Blocks of pixels become channels.
-pub(super) fn space_to_depth(c: &mut Call) -> Makes {
+fn space_to_depth(c: &mut Call) -> Makes {
     let x = c.plain(0)?;
-    let b = usize::try_from(c.int("blocksize", 0)).unwrap_or(0);
-    let (&[n, channels, h, w], 1..) = (x.shape().dims(), b) else {
+    let b = c.count("blocksize", 0)?;
+    let &[n, channels, h, w] = x.shape().dims() else {
         return Err(broken(format!("blocks of {b} of {}", x.ty())));
     };
     let split = x.reshape([n, channels, h / b, b, w / b, b]).transpose(&[0, 3, 5, 1, 2, 4]);
@@ -292,4 +311,100 @@ pub(super) fn space_to_depth(c: &mut Call) -> Makes {
 /// The element type that sums of an element type are made in.
 pub(super) fn sums_in(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
+}
+
+/// Rows and columns.
+pub(super) fn picture(e: &Emit, t: usize) -> Result<[usize; 4]> {
+    let dims = e.tensor(t)?.dims();
+    dims.try_into().map_err(|_| Error::new(ErrorKind::Unsupported, format!("a picture of shape {dims:?}")))
+}
+
+fn fields(o: &Operator, [h, w]: [Field; 2]) -> Result<[usize; 2]> {
+    let one = |f: Field| match usize::try_from(o.int(f)) {
+        // 0 is what a file that leaves it out has.
+        Ok(n) => Ok(n.max(1)),
+        Err(_) => Err(Error::new(ErrorKind::Data, format!("its {f:?} is {}", o.int(f)))),
+    };
+    Ok([one(h)?, one(w)?])
+}
+
+const STRIDES: [Field; 2] = [Field::StrideH, Field::StrideW];
+const DILATIONS: [Field; 2] = [Field::DilationH, Field::DilationW];
+
+/// Before both, then after both, for so many windows.
+fn pads(input: [usize; 2], output: [usize; 2], reach: [usize; 2], strides: [usize; 2]) -> [i64; 4] {
+    let all = [0, 1].map(|i| {
+        let need = (output[i].max(1) - 1) * strides[i] + reach[i];
+        need.saturating_sub(input[i]) as i64
+    });
+    [all[0] / 2, all[1] / 2, all[0] - all[0] / 2, all[1] - all[1] / 2]
+}
+
+fn signed(v: [usize; 2]) -> [i64; 2] {
+    v.map(|v| v as i64)
+}
+
+fn write_convolution(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let (x, w, bias) = (operand_of(o, 0)?, operand_of(o, 1)?, operand_of(o, 2)?);
+    let ([_, h, wide, channels], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
+    let [_, kh, kw, inner] = picture(e, w)?;
+    let (permutation, group) = match o.op {
+        Op::DepthwiseConv2D => ([3, 0, 1, 2], channels),
+        _ => ([0, 3, 1, 2], channels / inner.max(1)),
+    };
+    let (strides, dilations) = (fields(o, STRIDES)?, fields(o, DILATIONS)?);
+    let reach = [(kh - 1) * dilations[0] + 1, (kw - 1) * dilations[1] + 1];
+    let around = pads([h, wide], [oh, ow], reach, strides);
+    let inputs = [e.real(x, Order::First)?, e.weights(w, &permutation)?, e.weights(bias, &[0])?];
+    e.finish(y, Order::First, o.activation()?, |out| {
+        Node::new("Conv", inputs, out)
+            .ints("kernel_shape", signed([kh, kw]))
+            .ints("strides", signed(strides))
+            .ints("dilations", signed(dilations))
+            .ints("pads", around)
+            .with("group", Attribute::Int(group as i64))
+    })
+}
+
+fn write_transposed(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let (w, x) = (operand_of(o, 1)?, operand_of(o, 2)?);
+    let ([_, h, wide, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
+    let [_, kh, kw, _] = picture(e, w)?;
+    let strides = fields(o, STRIDES)?;
+    let (mut around, mut more) = ([0; 4], [0; 2]);
+    for (i, (n, out, k)) in [(h, oh, kh), (wide, ow, kw)].into_iter().enumerate() {
+        let whole = (n - 1) * strides[i] + k;
+        let cut = whole.saturating_sub(out) as i64;
+        (around[i], around[i + 2]) = (cut / 2, cut - cut / 2);
+        more[i] = out.saturating_sub(whole) as i64;
+    }
+    let mut inputs = vec![e.real(x, Order::First)?, e.weights(w, &[3, 0, 1, 2])?];
+    if let Some(bias) = o.inputs.get(3).copied().flatten() {
+        inputs.push(e.weights(bias, &[0])?);
+    }
+    e.finish(y, Order::First, o.activation()?, |out| {
+        Node::new("ConvTranspose", inputs, out)
+            .ints("kernel_shape", signed([kh, kw]))
+            .ints("strides", signed(strides))
+            .ints("pads", around)
+            .ints("output_padding", more)
+    })
+}
+
+fn write_pool(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let x = operand_of(o, 0)?;
+    let ([_, h, w, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
+    let (strides, kernel) = (fields(o, STRIDES)?, fields(o, [Field::FilterH, Field::FilterW])?);
+    let around = pads([h, w], [oh, ow], kernel, strides);
+    let input = e.real(x, Order::First)?;
+    // Padding does not count in averages, as is the default there too.
+    e.finish(y, Order::First, o.activation()?, |out| {
+        Node::new(site.name, [input], out)
+            .ints("kernel_shape", signed(kernel))
+            .ints("strides", signed(strides))
+            .ints("pads", around)
+    })
 }

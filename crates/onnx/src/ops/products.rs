@@ -1,17 +1,27 @@
 //! Products of matrices.
 
 use super::call::{Call, Makes, checked, plain, unsupported};
-use crate::model::broken;
+use super::emit::{Emit, Order, operand_of};
+use super::row::{Written, operators};
+use crate::model::{Attribute, Node, broken};
 use systole_base::Result;
 use systole_ir::Tensor;
+use systole_tflite::{Activation, Field};
+
+operators! {
+    "Einsum" 12..28: einsum;
+    "Gemm" 1..13: gemm
+        => FullyConnected write_dense, if |s| s.rank() == 2 || s.rank() > 2 && s.operator.is(Field::KeepNumDims);
+    "MatMul" 1..13: matmul => BatchMatmul write_batch_matmul, if |s| s.rank() > 2 && s.computed().count() == 2;
+}
 
 /// NumPy's product: the last dimension with the last but one, all others side by side.
-pub(super) fn matmul(c: &mut Call) -> Makes {
+fn matmul(c: &mut Call) -> Makes {
     let (a, b) = (c.plain(0)?, c.plain(1)?);
     plain(product(&a, &b)?)
 }
 
-pub(super) fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let (ra, rb) = (a.rank(), b.rank());
     match (ra, rb) {
         (0, _) | (_, 0) => Err(broken("a product of matrices takes no single numbers")),
@@ -49,14 +59,14 @@ fn side_by_side(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 }
 
 /// α·A·B + β·C.
-pub(super) fn gemm(c: &mut Call) -> Makes {
+fn gemm(c: &mut Call) -> Makes {
     let (a, b) = (c.plain(0)?, c.plain(1)?);
     if a.rank() != 2 || b.rank() != 2 {
         return Err(broken(format!("it multiplies {} and {}, which are no matrices", a.ty(), b.ty())));
     }
-    let sides = [usize::from(c.int("transA", 0) == 0), usize::from(c.int("transB", 0) != 0)];
+    let sides = [usize::from(c.int("transA", 0)? == 0), usize::from(c.is("transB", false)?)];
     let mut y = a.dot_general(&b, &[], &[], &[sides[0]], &[sides[1]]);
-    let (alpha, beta) = (c.float("alpha", 1.0), c.float("beta", 1.0));
+    let (alpha, beta) = (c.float("alpha", 1.0)?, c.float("beta", 1.0)?);
     if alpha != 1.0 {
         y = y * alpha;
     }
@@ -67,8 +77,8 @@ pub(super) fn gemm(c: &mut Call) -> Makes {
 }
 
 /// Sums of products by the letters of their dimensions, of one or two operands.
-pub(super) fn einsum(c: &mut Call) -> Makes {
-    let equation: String = c.word("equation", "").chars().filter(|l| !l.is_whitespace()).collect();
+fn einsum(c: &mut Call) -> Makes {
+    let equation: String = c.word("equation", "")?.chars().filter(|l| !l.is_whitespace()).collect();
     let unread = || {
         unsupported(format!("the equation `{equation}`"))
             .hint("one or two operands with plain letters are read")
@@ -120,4 +130,58 @@ fn contracted(
     let own =
         |of: &[char], other: &[char]| of.iter().copied().filter(|l| !other.contains(l)).collect::<Vec<_>>();
     (y, [shared(true).copied().collect(), own(la, lb), own(lb, la)].concat())
+}
+
+/// `x: [N, I], w: [O, I]`: as Gemm; of more dimensions as a product and a sum.
+fn write_dense(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let (x, w) = (operand_of(o, 0)?, operand_of(o, 1)?);
+    let bias = o.inputs.get(2).copied().flatten();
+    let (rank, own) = (e.tensor(x)?.dims().len(), e.names[y].clone());
+    let activation = o.activation()?;
+    let input = e.real(x, Order::Plain)?;
+    if rank > 2 && o.is(Field::KeepNumDims) {
+        let inputs = [input, e.weights(w, &[1, 0])?];
+        let Some(bias) = bias else {
+            return e.finish(y, Order::Plain, activation, |out| Node::new("MatMul", inputs, out));
+        };
+        let product = e.made(&format!("{own}/product"), "MatMul", inputs.iter().map(String::as_str));
+        let bias = e.weights(bias, &[0])?;
+        return e.finish(y, Order::Plain, activation, |out| Node::new("Add", [product, bias], out));
+    }
+    let rows = match rank {
+        2 => input,
+        _ => {
+            let inner = e.tensor(w)?.dims().last().copied().unwrap_or(1);
+            let shape = e.list(&format!("{own}/rows/shape"), &[-1, inner as i64])?;
+            e.made(&format!("{own}/rows"), "Reshape", [input.as_str(), &shape])
+        }
+    };
+    let mut inputs = vec![rows, e.weights(w, &[0, 1])?];
+    if let Some(bias) = bias {
+        inputs.push(e.weights(bias, &[0])?);
+    }
+    e.finish(y, Order::Plain, activation, |out| {
+        Node::new("Gemm", inputs, out).with("transB", Attribute::Int(1))
+    })
+}
+
+/// Products of many matrices.
+fn write_batch_matmul(e: &mut Emit, site: &Written) -> Result<()> {
+    let (o, y) = (site.operator, site.output()?);
+    let own = e.names[y].clone();
+    let mut inputs = Vec::new();
+    for (i, field) in [Field::AdjX, Field::AdjY].into_iter().enumerate() {
+        let t = operand_of(o, i)?;
+        let mut name = e.real(t, Order::Plain)?;
+        if o.is(field) {
+            let rank = e.tensor(t)?.dims().len() as i64;
+            let order: Vec<i64> = (0..rank - 2).chain([rank - 1, rank - 2]).collect();
+            let output = e.unique(&format!("{own}/turned"));
+            e.push(Node::new("Transpose", [name], output.clone()).ints("perm", order));
+            name = output;
+        }
+        inputs.push(name);
+    }
+    e.finish(y, Order::Plain, Activation::None, |out| Node::new("MatMul", inputs, out))
 }

@@ -2,9 +2,18 @@
 
 use super::call::{Call, Makes, unsupported};
 use super::elementwise::all_plain;
-use crate::model::{Attribute, broken};
-use systole_base::Result;
+use super::emit::{Emit, Order};
+use super::row::operators;
+use crate::model::{Attribute, Node, broken};
+use std::ops::Range;
+use systole_base::{Literal, Result};
 use systole_ir::{Tensor, flow};
+use systole_tflite::Activation;
+
+operators! {
+    "GRU" 1..22: gru;
+    "LSTM" 1..22: lstm;
+}
 
 /// A recurrent operator.
 struct Kind {
@@ -24,7 +33,7 @@ struct Kind {
 
 /// `x: [S, N, I]`, weights `[D, 4H, I]` and `[D, 4H, H]` in the order input, output, forget, cell → `[S, D, N, H]`, and the last
 /// states `[D, N, H]`.
-pub(super) fn lstm(c: &mut Call) -> Makes {
+fn lstm(c: &mut Call) -> Makes {
     let kind = Kind {
         name: "LSTM",
         gates: 4,
@@ -46,7 +55,7 @@ pub(super) fn lstm(c: &mut Call) -> Makes {
 /// `x: [S, N, I]`, weights `[D, 3H, I]` and `[D, 3H, H]` in the order update, reset, new → `[S, D, N, H]`, and the last state
 /// `[D, N, H]`. With `linear_before_reset`, as PyTorch and Keras's `reset_after` have it, the reset gate takes of the product
 /// with the state, else of the state.
-pub(super) fn gru(c: &mut Call) -> Makes {
+fn gru(c: &mut Call) -> Makes {
     let kind = Kind {
         name: "GRU",
         gates: 3,
@@ -80,14 +89,14 @@ fn over_steps(c: &mut Call, kind: &Kind) -> Makes {
         return Err(broken(format!("{} of {} with {}", a(kind), x.ty(), r.ty())));
     };
     plain_form(c, kind)?;
-    let linear = c.int("linear_before_reset", 0) != 0;
+    let linear = c.is("linear_before_reset", false)?;
     let bias = c.optional(3)?;
     let zeros = c.scalar(x.dtype(), 0.0).broadcast_to(&[directions, n, h].into());
     let mut states = Vec::new();
     for &i in kind.states {
         states.push(c.optional(i)?.unwrap_or_else(|| zeros.clone()));
     }
-    let word = c.word("direction", "forward");
+    let word = c.word("direction", "forward")?;
     let is_known = matches!((word.as_str(), directions), ("forward" | "reverse", 1) | ("bidirectional", 2));
     if !is_known || steps == 0 {
         return Err(broken(format!("{} of {steps} steps, {word}, with {directions} directions", a(kind))));
@@ -215,4 +224,82 @@ fn direction(
         (Some(ys), true) => Ok((ys, last)),
         _ => Err(broken(format!("{} cannot be built", a(kind)))),
     }
+}
+
+/// Operators of a graph that are one LSTM or GRU, with the activations that these have in ONNX where none are named, from states of 0.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recurrent {
+    /// Those operators: all of them, and nothing else reads what they hand on to each other.
+    pub operators: Range<usize>,
+    /// The tensor of the sequences, `[1, S, K]`.
+    pub input: usize,
+    /// The tensor that the layer gives, `[1, H]` or `[1, S, H]`.
+    pub output: usize,
+    /// Which one it is.
+    pub kind: RecurrentKind,
+    /// Whether it goes from the last step to the first.
+    pub backwards: bool,
+    /// Whether it gives the states of all steps.
+    pub sequences: bool,
+    /// Whether what a layer that goes backwards gives stands in its own order; otherwise in that of the input.
+    pub in_own_order: bool,
+    /// W, R and B as ONNX has them: `f32[1, gates · H, K]`, `f32[1, gates · H, H]`, `f32[1, 2 · gates · H]`.
+    pub weights: [Literal; 3],
+}
+
+/// A recurrent operator of ONNX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecurrentKind {
+    /// Gates in the order input, output, forget, cell.
+    Lstm,
+    /// Gates in the order update, reset, new.
+    Gru {
+        /// Whether the reset gate takes of the product with the state, not of the state.
+        linear_before_reset: bool,
+    },
+}
+
+/// The operator, between `[N, S, K]` and `[N, S, H]` or `[N, H]`.
+pub(crate) fn write_recurrent(e: &mut Emit, of: &Recurrent) -> Result<()> {
+    let own = e.names[of.output].clone();
+    let named = |what: &str| format!("{own}/{what}");
+    let x = e.real(of.input, Order::Plain)?;
+    let steps = e.unique(&named("by_step"));
+    e.push(Node::new("Transpose", [x], steps.clone()).ints("perm", [1, 0, 2]));
+    let mut inputs = vec![steps];
+    for (name, value) in ["W", "R", "B"].iter().zip(&of.weights) {
+        inputs.push(e.constant(&named(name), value.clone()));
+    }
+    let units = of.weights[1].shape()[2];
+    let op = if of.kind == RecurrentKind::Lstm { "LSTM" } else { "GRU" };
+    let made = e.unique(&named("states"));
+    let mut node = Node::new(op, inputs, made.clone()).with("hidden_size", Attribute::Int(units as i64));
+    if of.backwards {
+        node = node.with("direction", Attribute::Text("reverse".into()));
+    }
+    if of.kind == (RecurrentKind::Gru { linear_before_reset: true }) {
+        node = node.with("linear_before_reset", Attribute::Int(1));
+    }
+    // The last state is the second output.
+    if !of.sequences {
+        node.outputs.insert(0, String::new());
+    }
+    e.push(node);
+    // What follows may have made an activation part of the last operator.
+    let maker = e.from.operators[of.operators.clone()].iter().rev().find(|o| o.outputs.contains(&of.output));
+    let activation = maker.map_or(Ok(Activation::None), |o| o.activation())?;
+    if !of.sequences {
+        let first = e.list(&named("first"), &[0])?;
+        return e.finish(of.output, Order::Plain, activation, |out| Node::new("Squeeze", [made, first], out));
+    }
+    // [S, 1, N, H]
+    let mut seen = e.unique(&named("by_sample"));
+    e.push(Node::new("Transpose", [made], seen.clone()).ints("perm", [2, 0, 1, 3]));
+    if of.backwards && of.in_own_order {
+        let (from, to) = (e.list(&named("last"), &[-1])?, e.list(&named("before_first"), &[i64::MIN + 1])?);
+        let (axis, by) = (e.list(&named("axis"), &[1])?, e.list(&named("back"), &[-1])?);
+        seen = e.made(&named("turned"), "Slice", [&*seen, &*from, &*to, &*axis, &*by]);
+    }
+    let direction = e.list(&named("direction"), &[2])?;
+    e.finish(of.output, Order::Plain, activation, |out| Node::new("Squeeze", [seen, direction], out))
 }
