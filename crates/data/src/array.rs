@@ -3,7 +3,6 @@
 //! Not a tensor of a graph: nothing is traced or differentiated. The first error is carried along (no
 //! `Result` at every step) and surfaces, with the line that made it, when the element is pulled from the pipeline.
 
-use crate::arith::Operand;
 use std::panic::Location;
 use systole_base::{
     DType, Element, Error, ErrorKind, Literal, Result, Shape, TensorType, bf16, f16, user_line,
@@ -106,12 +105,6 @@ impl HostArray {
             }
             x.reshape(dims)
         })
-    }
-
-    /// `(x - mean) / std`, each a number or an array that broadcasts (one value per channel).
-    #[track_caller]
-    pub fn normalize(self, mean: impl Into<Operand>, std: impl Into<Operand>) -> HostArray {
-        (self - mean) / std
     }
 
     /// `x: integer[…] → f32[…, depth]`: 1 at the element's value, 0 elsewhere (all 0 where out of range, as in tf).

@@ -220,13 +220,13 @@ fn decode(record: &[u8]) -> Result<(u64, Sample)> {
 }
 
 fn decode_field(field: &[u8]) -> Result<(std::sync::Arc<str>, HostArray)> {
-    let (mut name, mut dtype, mut sizes, mut bytes) = ("", None, Vec::new(), &[][..]);
+    let (mut name, mut dtype, mut sizes, mut bytes) = (None, None, Vec::new(), &[][..]);
     let mut parser = Fields::of(field);
     while let Some(part) = parser.next()? {
-        let text = |b| std::str::from_utf8(b).unwrap_or_default();
+        let text = |b| std::str::from_utf8(b).ok();
         match part {
             (1, Value::Bytes(b)) => name = text(b),
-            (2, Value::Bytes(b)) => dtype = DType::parse(text(b)),
+            (2, Value::Bytes(b)) => dtype = text(b).and_then(DType::parse),
             (3, Value::Bytes(b)) => {
                 let mut list = Fields::of(b);
                 while let Some(d) = list.packed()? {
@@ -237,7 +237,8 @@ fn decode_field(field: &[u8]) -> Result<(std::sync::Arc<str>, HostArray)> {
             _ => {}
         }
     }
-    let dtype = dtype.ok_or_else(|| Error::new(ErrorKind::Data, "a cached array has no element type"))?;
+    let lacks = |what| Error::new(ErrorKind::Data, format!("a cached array has no {what}"));
+    let (name, dtype) = (name.ok_or_else(|| lacks("name"))?, dtype.ok_or_else(|| lacks("element type"))?);
     Ok((name.into(), Literal::from_bytes(TensorType::new(dtype, sizes), bytes)?.into()))
 }
 

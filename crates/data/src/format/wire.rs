@@ -73,7 +73,7 @@ impl<'a> Fields<'a> {
 
     fn take(&mut self, n: usize) -> Result<&'a [u8]> {
         if n > self.rest.len() {
-            return Err(broken(format!("a field of {n} bytes where {} are left", self.rest.len())));
+            return Err(too_short(n, self.rest.len()));
         }
         let (taken, rest) = self.rest.split_at(n);
         self.rest = rest;
@@ -81,8 +81,15 @@ impl<'a> Fields<'a> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        Ok(self.take(N)?.try_into().unwrap_or([0; N]))
+        let left = self.rest.len();
+        let (array, rest) = self.rest.split_first_chunk().ok_or_else(|| too_short(N, left))?;
+        self.rest = rest;
+        Ok(*array)
     }
+}
+
+fn too_short(wanted: usize, left: usize) -> Error {
+    broken(format!("a field of {wanted} bytes where {left} are left"))
 }
 
 fn broken(why: String) -> Error {
