@@ -57,11 +57,7 @@ impl HostArray {
     #[track_caller]
     pub fn then(self, f: impl FnOnce(Literal) -> Result<Literal>) -> HostArray {
         let caller = Location::caller();
-        let located = |e: Error| match user_line(caller) {
-            Some(line) => e.at(line),
-            None => e,
-        };
-        HostArray(self.0.and_then(|x| f(x).map_err(located)))
+        HostArray(self.0.and_then(|x| f(x).map_err(|e| at_user_line(e, caller))))
     }
 
     /// `x: T[…] → U[…]`: float to integer truncates toward zero and saturates, integers wrap, anything to
@@ -144,6 +140,11 @@ impl From<Result<Literal>> for HostArray {
     fn from(x: Result<Literal>) -> HostArray {
         HostArray(x)
     }
+}
+
+/// An error with the line of the user's program where a call stands.
+pub(crate) fn at_user_line(error: Error, caller: &Location<'_>) -> Error {
+    user_line(caller).into_iter().fold(error, Error::at)
 }
 
 /// An error about an operation's argument.
