@@ -363,7 +363,7 @@ impl Cursor for ParallelPrefetch {
             Some(idle) if idle.gaps.is_empty() => {
                 let skipped = match (&mut idle.feed, self.engine.batching) {
                     (Feed::Cursor(up), None) => up.skip(n),
-                    (Feed::Cursor(up), Some(b)) => b.batches(up.skip(n.saturating_mul(b.size as u64))),
+                    (Feed::Cursor(up), Some(b)) => b.skip(&mut **up, n),
                     (Feed::Access(_, len), _) => n.min(len.unwrap_or(u64::MAX) - self.progress.low),
                 };
                 self.progress.low += skipped;

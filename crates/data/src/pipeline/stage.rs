@@ -34,8 +34,13 @@ pub trait Stage: Send + Sync {
         chain(&self.inputs(), self.label())
     }
 
-    /// Elements in one epoch.
-    fn cardinality(&self) -> Cardinality;
+    /// Elements in one epoch: as many as the only input has, unless the stage says otherwise.
+    fn cardinality(&self) -> Cardinality {
+        match self.inputs().as_slice() {
+            [up] => up.cardinality(),
+            _ => Cardinality::Unknown,
+        }
+    }
 
     /// Random access to the elements of an epoch, where the stage and all above it can; errors on wrong arguments.
     fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {

@@ -2,8 +2,8 @@
 
 use crate::Dataset;
 use crate::pipeline::{
-    Access, Cardinality, Cursor, Inline, IteratorState, MapFn, Node, Owner, ParallelPrefetch, Run, Stage,
-    Threads, access, apply, open,
+    Access, Cursor, Inline, IteratorState, MapFn, Node, Owner, ParallelPrefetch, Run, Stage, Threads, access,
+    apply, open,
 };
 use crate::sample::IntoSample;
 use crate::sample::Sample;
@@ -39,19 +39,11 @@ pub(crate) struct Map {
 
 impl Stage for Map {
     fn label(&self) -> String {
-        match self.threads {
-            None => "map".into(),
-            Some(Threads::Fixed(n)) => format!("map_parallel({n})"),
-            Some(Threads::Auto) => "map_parallel(AUTOTUNE)".into(),
-        }
+        label("map", self.threads)
     }
 
     fn inputs(&self) -> Vec<Node> {
         vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality()
     }
 
     fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
@@ -73,6 +65,15 @@ impl Stage for Map {
 
     fn mapped(&self) -> Option<(Node, MapFn, Threads)> {
         Some((self.up.clone(), self.f.clone(), self.threads?))
+    }
+}
+
+/// `map`, `map_parallel(4)`
+pub(super) fn label(name: &str, threads: Option<Threads>) -> String {
+    match threads {
+        None => name.into(),
+        Some(Threads::Fixed(n)) => format!("{name}_parallel({n})"),
+        Some(Threads::Auto) => format!("{name}_parallel(AUTOTUNE)"),
     }
 }
 

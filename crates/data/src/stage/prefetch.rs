@@ -8,8 +8,7 @@
 use crate::AUTOTUNE;
 use crate::Dataset;
 use crate::pipeline::{
-    Cardinality, Cursor, Inline, Node, Owner, ParallelPrefetch, Run, Stage, Threads, access, open,
-    prefetch_access, stream,
+    Cursor, Inline, Node, Owner, ParallelPrefetch, Run, Stage, Threads, access, open, prefetch_access, stream,
 };
 use crate::sample::ElementSpec;
 use systole_base::Result;
@@ -36,10 +35,6 @@ impl Stage for Prefetch {
 
     fn inputs(&self) -> Vec<Node> {
         vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality()
     }
 
     fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {

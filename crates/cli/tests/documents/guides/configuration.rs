@@ -32,8 +32,8 @@ fn the_configuration_guide_lists_every_key() {
     let lr_find = Source::read("crates/config/src/lr_find.rs");
     let quantize = Source::read("crates/config/src/quantize.rs");
     let biggan = Source::read("crates/nn/src/applications/biggan/options.rs");
-    let records = Source::read("crates/datasets/src/record_options.rs");
-    let columns = Source::read("crates/datasets/src/columns.rs");
+    let records = Source::read("crates/datasets/src/records/options.rs");
+    let columns = Source::read("crates/datasets/src/records/columns.rs");
     let whole = "[data]\ndataset = \"glyphs\"\n[optimizer]\n[compile]\nloss = \"?\"\n[fit]\nepochs = 1\nbatch_size = 1";
     let column = toml::from_str::<RecordOptions>("[[columns]]\n\"?\" = 1").expect_err("no such key");
     let parts = [

@@ -1,6 +1,6 @@
 //! An encoder for tests: any samples, any of the layouts that the decoder knows.
 
-use super::huffman::place;
+use super::super::huffman::place;
 use systole_base::rng::Stream;
 
 pub struct Layout {

@@ -2,8 +2,8 @@
 //! `flow_from_dataframe` read them. The files lie beside the table, in a folder beside it, or where `data.records.pictures`
 //! says; their ends may be left out.
 
-use super::folder::has_transparent;
-use super::record_options::{LABELS, RecordOptions};
+use super::options::{LABELS, RecordOptions};
+use crate::images::folder::has_transparent;
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -179,7 +179,7 @@ mod tests {
         for largest in [3, 2_000, 1 << 16] {
             for _ in 0..2_000 {
                 let (mut x, mut steps) = ([0i16; 64], [0i16; 64]);
-                let places = (0..10).map(crate::format::jpeg::huffman::place);
+                let places = (0..10).map(super::super::huffman::place);
                 places.for_each(|p| x[p] = (draws.below(largest) as i32 - largest as i32 / 2) as i16);
                 steps.iter_mut().for_each(|v| *v = 1 + draws.below(255) as i16);
                 assert_eq!(corner(&x, &steps), block(&x, &steps), "of {x:?} in steps of {steps:?}");

@@ -1,6 +1,6 @@
 //! PNG pictures to `u8[H, W, C]` and grey arrays to PNG, through the `png` crate, with bounded memory.
 
-use super::limit::{most_bytes, too_large};
+use super::limit::{most_bytes, too_large, unreadable};
 use crate::disk::{Disk, write_atomically};
 use png::{BitDepth, ColorType, Decoder, DecodingError, Encoder, Limits, Reader, Transformations};
 use std::io::Cursor;
@@ -22,7 +22,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
 
 /// Reads a PNG from memory; `name` stands for the file in messages.
 pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
-    let wrong = |e| damaged(name, e);
+    let wrong = |e: DecodingError| unreadable(name, e.to_string());
     let mut reader = headers(bytes).map_err(wrong)?;
     let (width, height) = reader.info().size();
     let most = most_bytes()?;
@@ -45,7 +45,7 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
 /// # Errors
 /// When there are none.
 pub(crate) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
-    let reader = headers(bytes).map_err(|e| damaged(name, e))?;
+    let reader = headers(bytes).map_err(|e| unreadable(name, e.to_string()))?;
     let (width, height) = reader.info().size();
     Ok([height as usize, width as usize, reader.output_color_type().0.samples()])
 }
@@ -57,13 +57,6 @@ fn headers(bytes: &[u8]) -> Result<Reader<Cursor<&[u8]>>, DecodingError> {
     );
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
     decoder.read_info()
-}
-
-fn damaged(name: &str, e: DecodingError) -> Error {
-    Error::new(ErrorKind::Data, "this picture cannot be read")
-        .at(name)
-        .because(e.to_string())
-        .hint("open the picture elsewhere and save it again as PNG")
 }
 
 /// `x: u8[H, W]` or `u8[H, W, C]`, C 1 to 4 `→` the bytes of a PNG file.

@@ -1,24 +1,22 @@
 //! WebP to `ui8[H, W, 3]`, or `ui8[H, W, 4]` where it has alpha; of an animation the first picture.
 
 use super::exif;
-use super::limit::{is_too_large, too_large};
+use super::limit::{is_too_large, too_large, unreadable};
 use crate::HostArray;
 use image_webp::WebPDecoder;
 use std::io::Cursor;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_base::{DType, Literal, Result, TensorType};
 
-fn wrong(name: &str, why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "this picture cannot be read")
-        .at(name)
-        .because(why)
-        .hint("open the picture elsewhere and save it again as PNG")
+/// Whether these first bytes begin a WebP.
+pub(super) fn is_webp(start: &[u8]) -> bool {
+    start.starts_with(b"RIFF") && start.get(8..12) == Some(b"WEBP")
 }
 
 fn open<'a>(name: &str, bytes: &'a [u8]) -> Result<WebPDecoder<Cursor<&'a [u8]>>> {
-    let decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(|e| wrong(name, e.to_string()))?;
+    let decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(|e| unreadable(name, e.to_string()))?;
     let (w, h) = decoder.dimensions();
     if is_too_large((w as usize).saturating_mul(h as usize).saturating_mul(4)) {
-        return Err(wrong(name, format!("{w} × {h} pixels are too many: {}", too_large())));
+        return Err(unreadable(name, format!("{w} × {h} pixels are too many: {}", too_large())));
     }
     Ok(decoder)
 }
@@ -41,7 +39,7 @@ pub(super) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     let mut decoder = open(name, bytes)?;
     let turned = orientation(&mut decoder);
     let mut out = Literal::zeros(TensorType::new(DType::U8, shape(&decoder)));
-    decoder.read_image(out.bytes_mut()).map_err(|e| wrong(name, e.to_string()))?;
+    decoder.read_image(out.bytes_mut()).map_err(|e| unreadable(name, e.to_string()))?;
     match turned {
         1 => Ok(out),
         turned => exif::upright(HostArray::from(out), turned).into_literal(),

@@ -1,7 +1,8 @@
 //! CIFAR-10: finding its binary files, which `systole_data::format::cifar` reads.
 
-use super::files::{DataDir, roots};
-use super::{Arrays, ImageDataset, colour_glyphs};
+use super::glyphs::colour_glyphs;
+use crate::files::{DataDir, roots};
+use crate::{Arrays, ImageDataset};
 use std::path::{Path, PathBuf};
 use systole_base::{Error, ErrorKind, Result};
 use systole_data::format::cifar::{self, Cifar};

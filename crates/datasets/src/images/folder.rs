@@ -4,9 +4,9 @@
 //! machine: those that cannot be read are left out then, by name and up to a quota. Where all fit into a quarter of the
 //! free memory they are kept there; otherwise each epoch reads them again.
 
-use super::TrainingData;
-use super::files::DataDir;
 use super::parts::parts;
+use crate::TrainingData;
+use crate::files::DataDir;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -20,9 +20,9 @@ use systole_data::input::{self, is_dir};
 use systole_data::{AUTOTUNE, Dataset, HostArray, ImageFolder, Options, Sample, free_memory};
 
 /// Pictures that are looked at to choose a size.
-pub(super) const LOOKED_AT: usize = 200;
+pub(crate) const LOOKED_AT: usize = 200;
 /// Sides that are chosen without being asked for.
-pub(super) const SIDES: std::ops::RangeInclusive<usize> = 16..=64;
+pub(crate) const SIDES: std::ops::RangeInclusive<usize> = 16..=64;
 /// Files that are named in messages; the others are counted.
 const NAMED: usize = 3;
 
@@ -126,7 +126,7 @@ pub fn picture_size_for(dir: impl AsRef<Path>) -> Result<[usize; 3]> {
 
 /// The size and colour to bring pictures of these sizes to: the middle one of their shorter sides, a multiple of 8 from 16
 /// to 64, square; grey where all of them are grey.
-pub(super) fn size_for(sizes: &[[usize; 3]]) -> [usize; 3] {
+pub(crate) fn size_for(sizes: &[[usize; 3]]) -> [usize; 3] {
     let mut sides: Vec<usize> = sizes.iter().map(|[h, w, _]| *h.min(w)).collect();
     sides.sort_unstable();
     let middle = sides.get(sides.len() / 2).copied().unwrap_or(*SIDES.end());
@@ -142,7 +142,7 @@ pub fn fit_picture(x: HostArray, [height, width, channels]: [usize; 3]) -> HostA
     coloured.resize(height, width)
 }
 
-pub(super) fn has_transparent(picture: &Literal) -> bool {
+pub(crate) fn has_transparent(picture: &Literal) -> bool {
     match picture.shape().last() {
         Some(c @ (2 | 4)) => picture.bytes().iter().skip(c - 1).step_by(*c).any(|alpha| *alpha < 255),
         _ => false,
@@ -355,7 +355,7 @@ impl Reading<'_> {
 }
 
 /// What is to be said of so many pictures that can be seen through.
-pub(super) fn told_transparent(n: usize, ground: f64) -> Option<String> {
+pub(crate) fn told_transparent(n: usize, ground: f64) -> Option<String> {
     let shown = match ground {
         0.0 => "black (data.background=1 makes it white)".to_string(),
         1.0 => "white (data.background=0 makes it black)".to_string(),

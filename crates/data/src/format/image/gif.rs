@@ -1,25 +1,18 @@
 //! The first picture of a GIF to `ui8[H, W, 3]`, or `ui8[H, W, 4]` where it has transparent parts.
 
-use super::limit::{is_too_large, too_large};
+use super::limit::{is_too_large, too_large, unreadable};
 use gif::{ColorOutput, DecodeOptions, Decoder, MemoryLimit};
-use systole_base::{Error, ErrorKind, Literal, Result};
-
-fn wrong(name: &str, why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "this picture cannot be read")
-        .at(name)
-        .because(why)
-        .hint("open the picture elsewhere and save it again as PNG")
-}
+use systole_base::{Literal, Result};
 
 fn open<'a>(name: &str, bytes: &'a [u8]) -> Result<Decoder<&'a [u8]>> {
     let mut options = DecodeOptions::new();
     options.set_color_output(ColorOutput::RGBA);
     // The sides are looked at before anything is unpacked.
     options.set_memory_limit(MemoryLimit::Unlimited);
-    let decoder = options.read_info(bytes).map_err(|e| wrong(name, e.to_string()))?;
+    let decoder = options.read_info(bytes).map_err(|e| unreadable(name, e.to_string()))?;
     let (h, w) = (usize::from(decoder.height()), usize::from(decoder.width()));
     if h * w == 0 || is_too_large(h * w * 4) {
-        return Err(wrong(name, format!("{w} × {h} pixels: {}", too_large())));
+        return Err(unreadable(name, format!("{w} × {h} pixels: {}", too_large())));
     }
     Ok(decoder)
 }
@@ -33,15 +26,15 @@ pub(super) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     let (height, width) = (usize::from(decoder.height()), usize::from(decoder.width()));
     let first = match decoder.next_frame_info() {
         Ok(Some(frame)) => [frame.left, frame.top, frame.width, frame.height].map(usize::from),
-        Ok(None) => return Err(wrong(name, "it has no picture")),
-        Err(e) => return Err(wrong(name, e.to_string())),
+        Ok(None) => return Err(unreadable(name, "it has no picture")),
+        Err(e) => return Err(unreadable(name, e.to_string())),
     };
     let [left, top, w, h] = first;
     if is_too_large(w * h * 4) {
-        return Err(wrong(name, too_large()));
+        return Err(unreadable(name, too_large()));
     }
     let mut pixels = vec![0; w * h * 4];
-    decoder.read_into_buffer(&mut pixels).map_err(|e| wrong(name, e.to_string()))?;
+    decoder.read_into_buffer(&mut pixels).map_err(|e| unreadable(name, e.to_string()))?;
     let mut ground = vec![0u8; width * height * 4];
     for (y, row) in pixels.chunks_exact((w * 4).max(1)).enumerate().take(height.saturating_sub(top)) {
         let (from, n) = (((top + y) * width + left) * 4, w.min(width.saturating_sub(left)) * 4);

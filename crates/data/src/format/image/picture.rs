@@ -11,29 +11,26 @@ use std::io::Read;
 use std::path::Path;
 use systole_base::{Error, ErrorKind, Literal, Result};
 
-/// Formats that are read.
-enum Format {
-    Jpeg,
-    Png,
-    Bmp,
-    #[cfg(feature = "gif")]
-    Gif,
-    #[cfg(feature = "webp")]
-    WebP,
+/// A format that is read.
+struct Format {
+    begins: fn(&[u8]) -> bool,
+    read: fn(&str, &[u8]) -> Result<Literal>,
+    size: fn(&str, &[u8]) -> Result<[usize; 3]>,
 }
 
+const FORMATS: &[Format] = &[
+    Format { begins: |b| b.starts_with(b"\xff\xd8\xff"), read: jpeg::from_bytes, size: jpeg::size },
+    Format { begins: |b| b.starts_with(b"\x89PNG\r\n\x1a\n"), read: png::from_bytes, size: png::size },
+    Format { begins: bmp::is_bmp, read: bmp::from_bytes, size: bmp::size },
+    #[cfg(feature = "gif")]
+    Format { begins: |b| b.starts_with(b"GIF8"), read: gif::from_bytes, size: gif::size },
+    #[cfg(feature = "webp")]
+    Format { begins: webp::is_webp, read: webp::from_bytes, size: webp::size },
+];
+
 impl Format {
-    fn of(start: &[u8]) -> Option<Format> {
-        match start {
-            [0xff, 0xd8, 0xff, ..] => Some(Format::Jpeg),
-            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Format::Png),
-            start if bmp::is_bmp(start) => Some(Format::Bmp),
-            #[cfg(feature = "gif")]
-            [b'G', b'I', b'F', b'8', ..] => Some(Format::Gif),
-            #[cfg(feature = "webp")]
-            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Format::WebP),
-            _ => None,
-        }
+    fn of(start: &[u8]) -> Option<&'static Format> {
+        FORMATS.iter().find(|format| (format.begins)(start))
     }
 }
 
@@ -77,16 +74,8 @@ pub fn other_format(start: &[u8]) -> Option<&'static str> {
 /// # Errors
 /// When it is none of these, is damaged or cut, or too large.
 pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
-    let picture = match Format::of(bytes) {
-        Some(Format::Jpeg) => jpeg::from_bytes(name, bytes)?,
-        Some(Format::Bmp) => bmp::from_bytes(name, bytes)?,
-        Some(Format::Png) => png::from_bytes(name, bytes)?,
-        #[cfg(feature = "gif")]
-        Some(Format::Gif) => gif::from_bytes(name, bytes)?,
-        #[cfg(feature = "webp")]
-        Some(Format::WebP) => webp::from_bytes(name, bytes)?,
-        None => return Err(not_read(name, bytes)),
-    };
+    let format = Format::of(bytes).ok_or_else(|| not_read(name, bytes))?;
+    let picture = (format.read)(name, bytes)?;
     match exif::orientation(bytes) {
         1 => Ok(picture),
         turned => exif::upright(HostArray::from(picture), turned).into_literal(),
@@ -124,16 +113,8 @@ pub fn size(path: impl AsRef<Path>) -> Result<[usize; 3]> {
 /// # Errors
 /// As [`size`].
 pub fn size_of_bytes(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
-    let [height, width, channels] = match Format::of(bytes) {
-        Some(Format::Jpeg) => jpeg::size(name, bytes)?,
-        Some(Format::Bmp) => bmp::size(name, bytes)?,
-        Some(Format::Png) => png::size(name, bytes)?,
-        #[cfg(feature = "gif")]
-        Some(Format::Gif) => gif::size(name, bytes)?,
-        #[cfg(feature = "webp")]
-        Some(Format::WebP) => webp::size(name, bytes)?,
-        None => return Err(not_read(name, bytes)),
-    };
+    let format = Format::of(bytes).ok_or_else(|| not_read(name, bytes))?;
+    let [height, width, channels] = (format.size)(name, bytes)?;
     let lies = exif::orientation(bytes) >= 5;
     Ok(if lies { [width, height, channels] } else { [height, width, channels] })
 }

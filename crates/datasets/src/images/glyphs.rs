@@ -3,7 +3,7 @@
 //! Each picture is a pure function of (seed, part, index): strokes as polylines, a random affine distortion and
 //! thickness, stray marks, noise. Only `+ - * / sqrt` on f32 are used, so every machine draws the same bytes.
 
-use super::{Arrays, ImageDataset};
+use crate::{Arrays, ImageDataset};
 use std::thread;
 use systole_base::rng::{Stream, hash_name};
 use systole_base::{DType, Literal, Result, TensorType};

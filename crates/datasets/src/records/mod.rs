@@ -4,14 +4,22 @@
 //! found before hours are spent. TFRecord files are then read as tf.data's tutorials do, several at a time in turns; the
 //! shuffle holds records as they are in the files, and what they hold is taken out and decoded after it.
 
-use super::columns::{self, ColumnCode};
-use super::files::DataDir;
-use super::folder::{LOOKED_AT, SIDES, size_for, told_transparent};
-use super::labels::{Counted, Labels};
-use super::picture_tables::{self, PictureColumn};
-use super::record_files::{self, is_of_records};
-use super::record_options::{LABELS, RecordOptions};
-use super::{Prepare, Streamed, TrainingData, fit_picture_on, numbered, unnumbered};
+mod columns;
+mod files;
+mod labels;
+mod options;
+mod picture_tables;
+
+pub use columns::ColumnCode;
+pub use files::is_of_records;
+pub use options::{Packed, RecordOptions};
+
+use crate::files::DataDir;
+use crate::images::folder::{LOOKED_AT, SIDES, fit_picture_on, size_for, told_transparent};
+use crate::{Prepare, Streamed, TrainingData, numbered, unnumbered};
+use labels::{Counted, Labels};
+use options::LABELS;
+use picture_tables::PictureColumn;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,7 +80,7 @@ pub fn picture_size_of_records(
     options: &RecordOptions,
 ) -> Result<Option<[usize; 3]>> {
     let dir = dir.into();
-    let (train, _) = record_files::find(&dir, options)?;
+    let (train, _) = files::find(&dir, options)?;
     // What is wrong with files is told when all options are known, which may leave the wrong ones out.
     let Some(first) = train.into_iter().next() else { return Ok(None) };
     let source = match Source::open(vec![first], options) {
@@ -236,9 +244,9 @@ enum Columns {
 
 impl Sources {
     fn find(dir: &DataDir, options: &RecordOptions, shape: &RecordShape) -> Result<Sources> {
-        let (train_files, test_files) = record_files::find(dir, options)?;
+        let (train_files, test_files) = files::find(dir, options)?;
         if options.train.is_empty() {
-            record_files::check_alike(dir, &train_files, options)?;
+            files::check_alike(dir, &train_files, options)?;
         }
         let train = Source::open(train_files, options)?;
         let mut notes = train.opened.notes.clone();

@@ -69,7 +69,7 @@ mod tests {
     use crate::format::picture;
     use systole_base::Literal;
 
-    const PHOTO: &[u8] = include_bytes!("../../fixtures/gradient.jpg");
+    const PHOTO: &[u8] = include_bytes!("../../../fixtures/gradient.jpg");
 
     /// The fixture with an EXIF block in front, as phones write it.
     fn turned(orientation: u16, is_little: bool) -> Vec<u8> {

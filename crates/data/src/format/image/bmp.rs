@@ -1,7 +1,7 @@
 //! BMP pictures to `ui8[H, W, C]`: 1, 4 and 8 bits with a palette, 24 and 32 bits, not packed. Others are an error.
 
-use super::limit::{is_too_large, too_large};
-use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use super::limit::{is_too_large, too_large, unreadable};
+use systole_base::{DType, Literal, Result, TensorType};
 
 /// Bytes of the file's header and the shortest of the picture's.
 const HEADERS: usize = 14 + 40;
@@ -33,12 +33,7 @@ struct Header<'a> {
 /// # Errors
 /// When it is damaged, cut, packed, or too large.
 pub(super) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
-    let wrong = |why: String| {
-        Error::new(ErrorKind::Data, "this picture cannot be read")
-            .at(name)
-            .because(why)
-            .hint("open the picture elsewhere and save it again as PNG")
-    };
+    let wrong = |why: String| unreadable(name, why);
     let header = Header::of(bytes).map_err(wrong)?;
     let size = header.size();
     if is_too_large(size.iter().product()) {
@@ -51,9 +46,7 @@ pub(super) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
 
 /// Height, width and channels, from the headers alone.
 pub(super) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
-    Header::of(bytes)
-        .map(|header| header.size())
-        .map_err(|why| Error::new(ErrorKind::Data, "this picture cannot be read").at(name).because(why))
+    Header::of(bytes).map(|header| header.size()).map_err(|why| unreadable(name, why))
 }
 
 impl Header<'_> {
