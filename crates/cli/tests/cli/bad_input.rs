@@ -1,9 +1,7 @@
 //! Bad input ends in one clear error that says what, where and what to try; nothing is half-written. The real
 //! program, on small generated data sets that are then damaged.
 
-mod program;
-
-use program::{Done, Folder, TINY};
+use crate::program::{Done, Folder, TINY};
 use std::fs;
 use systole_data::format::idx;
 use systole_ir::Literal;
@@ -194,7 +192,7 @@ fn a_full_disk_leaves_the_earlier_file_whole() {
         TINY.iter().filter(|a| !a.contains("seed")).copied().collect::<Vec<_>>().join(" ")
     );
     let output = std::process::Command::new("sh").arg("-c").arg(&line).current_dir(&f.0).output().unwrap();
-    let done = program::Done::of(output, &[&line]).fails(1, &["fashion-mnist.safetensors", "try: "]);
+    let done = crate::program::Done::of(output, &[&line]).fails(1, &["fashion-mnist.safetensors", "try: "]);
     assert!(!done.out.contains("Test: "), "{}", done.out);
     assert_eq!(fs::read(&model).unwrap(), before);
     assert_eq!(f.files("out"), files, "something was left behind");

@@ -1,8 +1,6 @@
 //! `systole bench` and the options that watch a run: profile, trace, memory limit.
 
-mod program;
-
-use program::{Done, Folder};
+use crate::program::{Done, Folder};
 use serde_json::Value;
 
 /// A folder with `tiny.toml`: the tutorials' model with two filters and batches of 16.

@@ -1,13 +1,11 @@
-//! `systole cloud`: what it writes is what stands in `tests/cloud/golden`, shells and Python read it, its scripts do what they promise
-//! against programs that stand for gcloud, kubectl, srun and Ray (`tests/cloud/stub`), and mistakes are told. No cloud has run any of it.
+//! `systole cloud`: what it writes is what stands in `tests/cli/cloud/golden`, shells and Python read it, its scripts do what they promise
+//! against programs that stand for gcloud, kubectl, srun and Ray (`tests/cli/cloud/stub`), and mistakes are told. No cloud has run any of it.
 //!
 //! `SYSTOLE_BLESS=1` writes the golden files anew.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
-mod program;
-
-use program::{Done, Folder};
+use crate::program::{Done, Folder};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,7 +42,7 @@ const CASES: [(&str, &str); 14] = [
 ];
 
 fn own(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cloud").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/cloud").join(path)
 }
 
 /// Files in a folder, by name.
@@ -113,7 +111,10 @@ fn files_are_those_that_stand_here_and_their_languages_read_them() {
         assert_eq!(written.keys().collect::<Vec<_>>(), should.keys().collect::<Vec<_>>(), "{name}");
         for (file, text) in &written {
             assert!(done.out.contains(file), "{file} is not told:\n{}", done.out);
-            assert!(*text == should[file], "{name}/{file}: SYSTOLE_BLESS=1 cargo test --test cloud:\n{text}");
+            assert!(
+                *text == should[file],
+                "{name}/{file}: SYSTOLE_BLESS=1 cargo test --test cli cloud:\n{text}"
+            );
             let path = f.path(name).join(file);
             let read = |command: &mut Command| Done::of(command.output().unwrap(), &[name, file]).ok();
             match path.extension().and_then(|end| end.to_str()) {
@@ -141,7 +142,7 @@ const NOTEBOOKS: [(&str, &str, &str); 3] = [
     ("kaggle_tpu", "kaggle fashion-mnist --slice v5e-8", "kaggle.ipynb"),
 ];
 
-/// They are executed in `tests/wheel.rs`.
+/// They are executed in `tests/peers/wheel.rs`.
 #[test]
 fn notebooks_that_are_kept_are_those_that_are_written() {
     let f = Folder::new("cloud-notebooks");
@@ -155,7 +156,7 @@ fn notebooks_that_are_kept_are_those_that_are_written() {
             fs::write(&kept, &text).unwrap();
         }
         let should = fs::read_to_string(&kept).unwrap_or_default();
-        assert!(text == should, "notebooks/{name}.ipynb: SYSTOLE_BLESS=1 cargo test --test cloud");
+        assert!(text == should, "notebooks/{name}.ipynb: SYSTOLE_BLESS=1 cargo test --test cli cloud");
     }
     let Some(python) = python("notebooks") else { return };
     let mut command = Command::new(python);

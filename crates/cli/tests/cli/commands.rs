@@ -1,8 +1,6 @@
 //! The command line as a user meets it: the real program, run on small generated data sets.
 
-mod program;
-
-use program::{Done, Folder, TINY};
+use crate::program::{Done, Folder, TINY};
 use serde_json::Value;
 use systole_data::format::png;
 use systole_ir::Literal;
@@ -314,7 +312,7 @@ fn what_a_report_needs_and_what_shells_and_man_need() {
         let mut command = f.command(&[&["env"][..], json].concat());
         command.env("HOME", f.path("")).env("SYSTOLE_CACHE_DIR", f.path("cache")).env("SYSTOLE_GRACE", "7");
         command.env("TPU_PROJECT", "my-secret").env("CLOUDSDK_AUTH_ACCESS_TOKEN", "ya29.token");
-        program::Done::of(command.output().unwrap(), &["env"]).ok()
+        crate::program::Done::of(command.output().unwrap(), &["env"]).ok()
     };
     let (text, json) = (told(&[]).out, told(&["--json"]).json());
     assert_eq!(json["systole"]["version"], env!("CARGO_PKG_VERSION"));
@@ -444,7 +442,7 @@ fn devices_are_watched_as_lines_and_as_objects() {
     let path = format!("{}:{}", f.path("bin").display(), std::env::var("PATH").unwrap_or_default());
     let run = |args: &[&str]| {
         let output = f.command(args).env("PATH", &path).output().unwrap();
-        program::Done::of(output, args).ok()
+        crate::program::Done::of(output, args).ok()
     };
     let objects = run(&["devices", "--watch=0.1", "--count=2", "--json"]).out;
     for line in objects.lines() {

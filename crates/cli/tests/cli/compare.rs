@@ -1,8 +1,6 @@
 //! `systole compare` on runs with other settings and with the same.
 
-mod program;
-
-use program::{Done, Folder, TINY};
+use crate::program::{Done, Folder, TINY};
 
 const OWN: [&str; 4] = ["train", "fashion-mnist", "--data-dir=data", "--set=fit.validation_freq=1"];
 

@@ -1,8 +1,6 @@
 //! `systole data` as a user meets it: the real program, on files that the tests write.
 
-mod program;
-
-use program::{Done, Folder};
+use crate::program::{Done, Folder};
 use serde_json::{Value, json};
 use std::fs;
 use systole_data::Dataset;

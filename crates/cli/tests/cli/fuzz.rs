@@ -1,12 +1,12 @@
 //! The fuzz targets of `fuzz/` on their seeds, each mutated many times the same way: a small part of what the fuzzers do.
 
-#[path = "../../../fuzz/src/checkpoints.rs"]
+#[path = "../../../../fuzz/src/checkpoints.rs"]
 mod checkpoints;
-#[path = "../../../fuzz/src/targets.rs"]
+#[path = "../../../../fuzz/src/targets.rs"]
 mod targets;
-#[path = "../../../fuzz/src/tokenizers.rs"]
+#[path = "../../../../fuzz/src/tokenizers.rs"]
 mod tokenizers;
-#[path = "../../../fuzz/src/weights.rs"]
+#[path = "../../../../fuzz/src/weights.rs"]
 mod weights;
 
 use systole_base::rng::Stream;

@@ -2,10 +2,8 @@
 //! as a user reads it (settings, keys, options, commands, "did you mean") and followed: that must succeed, or end in another
 //! error. And every option, key and command that a message of the source names exists.
 
-mod program;
-
-use program::made::{album, picture, plain, table};
-use program::{Done, Folder};
+use crate::program::made::{album, picture, plain, table};
+use crate::program::{Done, Folder};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;

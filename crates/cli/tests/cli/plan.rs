@@ -1,8 +1,6 @@
 //! `systole plan` as a user meets it.
 
-mod program;
-
-use program::Folder;
+use crate::program::Folder;
 use serde_json::Value;
 use systole::config::Draft;
 use systole_plan::{Cpu, Half, Machine, Tables, Work, analytic};
@@ -555,7 +553,7 @@ fn what_the_first_tpu_cannot_do_is_told() {
 fn a_trained_model_runs_on_the_first_tpu() {
     let f = Folder::with_data("tpu1-model");
     let train = ["train", "fashion-mnist", "--data-dir", "data", "--out", "run", "--quiet"];
-    f.run(&[&train[..], &program::TINY].concat()).ok();
+    f.run(&[&train[..], &crate::program::TINY].concat()).ok();
     let quantize = [
         "quantize",
         "run",

@@ -3,9 +3,7 @@
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
-mod program;
-
-use program::{Done, Folder};
+use crate::program::{Done, Folder};
 use serde_json::Value;
 use std::io::Write;
 use std::process::Stdio;
@@ -50,7 +48,7 @@ fn arguments(f: &Folder, file: &str, names: [&str; 3]) {
     ];
     let named: Vec<(&str, Vec<u8>)> =
         names.into_iter().zip(arrays.iter().map(|x| npy::to_bytes(x).unwrap())).collect();
-    f.write(file, program::made::npz(&named));
+    f.write(file, crate::program::made::npz(&named));
 }
 
 /// The program fed by a pipe.
@@ -149,7 +147,7 @@ fn programs_that_jax_writes_give_jaxs_numbers() {
         return;
     };
     let f = Folder::new("run-by-jax");
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/jax_step.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/run/jax_step.py");
     let made = std::process::Command::new(python).arg(script).current_dir(&f.0).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let arrays = |file: &str| npy::raw_npz_from_bytes(file, &std::fs::read(f.path(file)).unwrap()).unwrap();
@@ -243,7 +241,7 @@ fn arguments_that_do_not_fit_are_told_with_what_is_expected() {
     f.run(&["run", "layer.mlir"])
         .fails(1, &["takes 3 arguments, and none is given", listed, "--random 0", "--input"]);
     let x = npy::to_bytes(&Literal::zeros(systole_ir::TensorType::new(DType::F64, [4, 3]))).unwrap();
-    f.write("in.npz", program::made::npz(&[("arg0", x.clone()), ("z", x.clone())]));
+    f.write("in.npz", crate::program::made::npz(&[("arg0", x.clone()), ("z", x.clone())]));
     f.run(&["run", "layer.mlir", "--input", "in.npz", "--output", "out.npz"]).fails(
         1,
         &[
@@ -256,7 +254,7 @@ fn arguments_that_do_not_fit_are_told_with_what_is_expected() {
         ],
     );
     assert!(f.files(".").iter().all(|name| name != "out.npz"));
-    f.write("cut.npz", &program::made::npz(&[("arg0", x)])[..90]);
+    f.write("cut.npz", &crate::program::made::npz(&[("arg0", x)])[..90]);
     f.run(&["run", "layer.mlir", "--input", "cut.npz"]).fails(1, &["cut.npz", "try: "]);
     f.write("empty.safetensors", "");
     f.run(&["run", "layer.mlir", "--input", "empty.safetensors"]).fails(1, &["empty.safetensors", "try: "]);

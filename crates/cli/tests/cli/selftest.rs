@@ -1,8 +1,6 @@
 //! `systole selftest` on the engine, on the interpreter, and through a PJRT plugin.
 
-mod program;
-
-use program::Folder;
+use crate::program::Folder;
 use serde_json::Value;
 use std::path::PathBuf;
 

@@ -1,9 +1,7 @@
 //! What the program says to try: names that other systems use come before what looks alike, nothing leads where nothing is,
 //! and the commands it prints are written as the one that was typed.
 
-mod program;
-
-use program::{Done, Folder, TINY};
+use crate::program::{Done, Folder, TINY};
 use std::os::unix::process::CommandExt;
 
 #[test]

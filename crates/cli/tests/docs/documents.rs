@@ -48,9 +48,9 @@ fn same_or_bless(file: &str, generated: &str) {
     }
     let written = fs::read_to_string(Path::new(ROOT).join(file)).unwrap_or_default();
     for (i, (is, should)) in written.lines().zip(generated.lines()).enumerate() {
-        assert_eq!(is, should, "{file}:{}: SYSTOLE_BLESS=1 cargo test --test documents", i + 1);
+        assert_eq!(is, should, "{file}:{}: SYSTOLE_BLESS=1 cargo test --test docs documents", i + 1);
     }
-    assert_eq!(written, generated, "{file}: SYSTOLE_BLESS=1 cargo test --test documents");
+    assert_eq!(written, generated, "{file}: SYSTOLE_BLESS=1 cargo test --test docs documents");
 }
 
 /// Lines of a page that are prose, with their numbers: code blocks left out.
@@ -278,11 +278,8 @@ fn names_of_the_glossary_are_where_it_says() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-#[path = "documents/guides/mod.rs"]
 mod guides;
-#[path = "documents/ops.rs"]
 mod ops;
-#[path = "documents/results.rs"]
 mod results;
 
 /// How many samples of how many operations `systole selftest` tries, as the guide says it.

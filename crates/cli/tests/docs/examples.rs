@@ -23,7 +23,7 @@ fn command(name: &str) -> Command {
     std::fs::create_dir_all(&dir).expect("a scratch folder");
     let path = program(name);
     if !path.is_file() {
-        // `cargo test --test examples` builds no examples.
+        // `cargo test --test docs` builds no examples.
         let built = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--offline", "--example", name])
             .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))

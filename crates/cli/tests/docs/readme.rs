@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-#[path = "readme/pictures.rs"]
 mod pictures;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -26,7 +25,7 @@ fn same_or_bless(file: &str, generated: &str) {
     let written = std::fs::read_to_string(Path::new(ROOT).join(file)).unwrap_or_default();
     assert!(
         written == generated,
-        "{file} is not what is generated: SYSTOLE_BLESS=1 cargo test --test readme"
+        "{file} is not what is generated: SYSTOLE_BLESS=1 cargo test --test docs readme"
     );
 }
 

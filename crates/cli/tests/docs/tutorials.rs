@@ -3,14 +3,10 @@
 
 #![allow(clippy::print_stdout, reason = "says what each line took")]
 
-mod program;
-
-#[path = "tutorials/lines.rs"]
 mod lines;
-#[path = "tutorials/rust.rs"]
 mod rust;
 
-use program::{Done, Folder};
+use crate::program::{Done, Folder};
 
 #[test]
 fn the_commands_of_the_page_run() {

@@ -1,4 +1,4 @@
-//! Programs of JAX (`tests/jax_programs/generate.py`), read from text and from bytecode, on both engines: their results are
+//! Programs of JAX (`tests/peers/jax_programs/generate.py`), read from text and from bytecode, on both engines: their results are
 //! those of JAX's own CPU. How far floats may differ stands with each program, as a share (2e-5 to 5e-4 for most of f32); where none
 //! does it is that of [`Tolerance`]. Integers and truth values are equal. Programs of several devices run on eight.
 

@@ -3,9 +3,7 @@
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
-mod program;
-
-use program::Folder;
+use crate::program::Folder;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;

@@ -5,9 +5,7 @@
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
-mod program;
-
-use program::{Done, Folder, TINY};
+use crate::program::{Done, Folder, TINY};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -1,8 +1,6 @@
 //! `data.augment` and `--augment`, and test-time augmentation of `evaluate` and `predict`.
 
-mod program;
-
-use program::Folder;
+use crate::program::Folder;
 use serde_json::Value;
 
 const SMALL: &str = r#"
@@ -112,7 +110,7 @@ fn wrong_names_and_values_are_told_before_training() {
 }
 
 /// mixup and cutmix with labels that are numbers: through both doors, with precision, accumulation and devices, and in the search for a
-/// rate. A kill test of `tests/resume.rs` has them too.
+/// rate. A kill test of `tests/runs/resume.rs` has them too.
 #[test]
 fn pictures_are_mixed_whatever_else_training_does() {
     let f = Folder::with_data("mixed");

@@ -1,8 +1,6 @@
 //! `[[callbacks]]` of a configuration as a user meets them.
 
-mod program;
-
-use program::Folder;
+use crate::program::Folder;
 use systole::config::Draft;
 
 const CONFIG: &str = r#"

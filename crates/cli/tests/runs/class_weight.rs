@@ -1,8 +1,6 @@
 //! `fit.class_weight` and `--class-weights`, on a table of which one class has three quarters.
 
-mod program;
-
-use program::Folder;
+use crate::program::Folder;
 
 fn table(f: &Folder) {
     let row = |i: usize| {

@@ -1,8 +1,6 @@
 //! Models, finished runs and backups that an earlier version wrote are read, and computed with to the same bits.
 
-mod program;
-
-use program::{Done, Folder};
+use crate::program::{Done, Folder};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,6 @@
 //! `systole train --strategy` as a user meets it: eight logical devices give the run of one.
 
-mod program;
-
-use program::{Done, Folder, TINY};
+use crate::program::{Done, Folder, TINY};
 
 fn train(f: &Folder, more: &[&str]) -> Done {
     f.run(&[&["train", "fashion-mnist", "--data-dir=data"], &TINY[..], more].concat())
@@ -40,7 +38,7 @@ fn the_commands_of_the_page_run() {
     let page =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/distributed.md"))
             .unwrap();
-    // `launch` needs the plugin beside the program: tests/hosts.rs.
+    // `launch` needs the plugin beside the program: tests/runs/hosts.rs.
     let (launched, commands): (Vec<&str>, Vec<&str>) =
         page.lines().filter(|l| l.starts_with("systole ")).partition(|l| l.starts_with("systole launch "));
     assert_eq!((commands.len(), launched.len()), (1, 4));

@@ -1,9 +1,7 @@
 //! What goes wrong while a run is going on: the folder of a run that cannot be written, or cannot be any more; data that
 //! vanish or shrink; data that do not fit into memory. The real program; by faults that bind an administrator too.
 
-mod program;
-
-use program::{Done, Folder};
+use crate::program::{Done, Folder};
 use std::fs;
 use std::process::Child;
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! `train --from` with `--fine-tune` and `--freeze-until`: the real program, from the weights of one model to another.
 
-mod program;
-
-use program::{Done, Folder};
+use crate::program::{Done, Folder};
 use serde_json::Value;
 use std::process::Stdio;
 use std::time::Instant;

@@ -4,9 +4,7 @@
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
-mod program;
-
-use program::{Done, Folder, TINY};
+use crate::program::{Done, Folder, TINY};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -505,7 +503,7 @@ fn a_batch_script_of_slurm_trains_on_its_machines_and_goes_on_where_it_was() {
     std::fs::create_dir(f.path("bin")).unwrap();
     std::fs::create_dir(f.path("stub")).unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_systole"), f.path("bin/systole")).unwrap();
-    let stubs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cloud/stub");
+    let stubs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/cloud/stub");
     let path = [f.path("bin"), stubs.clone()];
     let usual = std::env::var_os("PATH").unwrap();
     let path = std::env::join_paths(path.into_iter().chain(std::env::split_paths(&usual))).unwrap();

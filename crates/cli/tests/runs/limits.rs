@@ -1,8 +1,6 @@
 //! Trial runs and limits, from the command line and from TOML.
 
-mod program;
-
-use program::Folder;
+use crate::program::Folder;
 
 #[test]
 fn a_fast_run_tries_everything_and_leaves_nothing() {

@@ -1,8 +1,6 @@
 //! `systole lr-find` as a user meets it.
 
-mod program;
-
-use program::{Done, Folder, TINY};
+use crate::program::{Done, Folder, TINY};
 
 fn lr_find(f: &Folder, more: &[&str]) -> Done {
     let mut args = vec!["lr-find", "fashion-mnist", "--data-dir=data", "--end-lr=1"];

@@ -1,9 +1,7 @@
 //! Data of others: tables and albums as they are found, with gaps, other separators, odd names and odd folders. The real
 //! program, on data that the tests make. What cannot be taken is told with its place before training.
 
-mod program;
-
-use program::{Done, Folder};
+use crate::program::{Done, Folder};
 use serde_json::Value;
 use std::fs;
 use systole_data::format::{npy, png};

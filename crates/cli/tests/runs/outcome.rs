@@ -1,8 +1,6 @@
 //! What becomes of a run when it is over or stopped: its result, its best model, and what may go on from it. The real program.
 
-mod program;
-
-use program::{Done, Folder, TINY};
+use crate::program::{Done, Folder, TINY};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

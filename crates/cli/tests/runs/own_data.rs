@@ -2,10 +2,8 @@
 //! by each of them; what cannot be read is told with its place and the others are answered; texts of other encodings are
 //! read when they say what they are, or are told.
 
-mod program;
-
-use program::made::{album, npz, odd_pictures, pair, picture, plain, table, tar, texts};
-use program::{Done, Folder};
+use crate::program::made::{album, npz, odd_pictures, pair, picture, plain, table, tar, texts};
+use crate::program::{Done, Folder};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;

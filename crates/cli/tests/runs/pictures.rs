@@ -1,9 +1,7 @@
 //! Your own pictures, as a user has them: folders of PNG and JPEG files of any size and colour, odd files among them.
 //! The real program, on pictures that the tests draw.
 
-mod program;
-
-use program::{Done, Folder};
+use crate::program::{Done, Folder};
 use serde_json::Value;
 use std::fs;
 use std::process::Stdio;
@@ -11,8 +9,8 @@ use systole_data::format::png;
 use systole_ir::Literal;
 
 /// JPEG files that TensorFlow and Pillow wrote.
-const COLOUR_JPEG: &[u8] = include_bytes!("../../data/fixtures/gradient.jpg");
-const GREY_JPEG: &[u8] = include_bytes!("../../data/fixtures/grey.jpg");
+const COLOUR_JPEG: &[u8] = include_bytes!("../../../data/fixtures/gradient.jpg");
+const GREY_JPEG: &[u8] = include_bytes!("../../../data/fixtures/grey.jpg");
 
 const CLASSES: [&str; 3] = ["bars", "board", "ramp"];
 

@@ -1,9 +1,7 @@
 //! Training from files of records, as a user has them: TFRecord files that `systole data convert` wrote, CSV, NumPy.
 //! The real program, on data that the tests make.
 
-mod program;
-
-use program::{Done, Folder};
+use crate::program::{Done, Folder};
 use std::fs;
 use std::time::{Duration, Instant};
 use systole_data::format::{png, tfrecord};

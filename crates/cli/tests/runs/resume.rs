@@ -2,9 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "says how many kills there were")]
 
-mod program;
-
-use program::{Done, Folder, TINY};
+use crate::program::{Done, Folder, TINY};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

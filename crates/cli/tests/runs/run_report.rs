@@ -1,8 +1,6 @@
 //! `report.html` at the end of a run: whole, self-contained, escaped, and no reason for a run to fail.
 
-mod program;
-
-use program::{Folder, TINY};
+use crate::program::{Folder, TINY};
 use std::collections::BTreeSet;
 
 const OWN: [&str; 4] = ["train", "fashion-mnist", "--data-dir=data", "--set=fit.validation_freq=1"];

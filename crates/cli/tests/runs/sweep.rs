@@ -1,8 +1,6 @@
 //! `systole sweep`: what is tried, that it goes on after a kill to the same bits, and what it says at the end.
 
-mod program;
-
-use program::Folder;
+use crate::program::Folder;
 use serde_json::Value;
 use std::time::Duration;
 

@@ -1,11 +1,9 @@
 //! `--logger tensorboard` and the table `TensorBoard` of `[[callbacks]]` as a user meets them.
 
-#[path = "../../../crates/nn/tests/events/mod.rs"]
+#[path = "../../../../crates/nn/tests/events/mod.rs"]
 mod events;
-mod program;
-
+use crate::program::{Done, Folder};
 use events::{read, steps_of, tags};
-use program::{Done, Folder};
 
 /// Two epochs of four steps.
 const SMALL: &str = r#"

@@ -1,9 +1,7 @@
 //! What training shows on a terminal: in pseudo-terminals of several widths, and in one that is resized.
 #![cfg(unix)]
 
-mod program;
-
-use program::{Folder, TINY};
+use crate::program::{Folder, TINY};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};

@@ -1,8 +1,6 @@
 //! Text as a user meets it: training on a file of one's own, generating, measuring; the real program on small texts.
 
-mod program;
-
-use program::{Done, Folder};
+use crate::program::{Done, Folder};
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;

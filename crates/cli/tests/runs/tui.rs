@@ -2,9 +2,7 @@
 //! there is no terminal for it, nothing of it is.
 #![cfg(all(unix, feature = "tui"))]
 
-mod program;
-
-use program::{Folder, TINY};
+use crate::program::{Folder, TINY};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};

@@ -169,7 +169,7 @@ fn the_public_surface_is_the_one_that_is_listed() {
     }
     assert!(
         changes.is_empty(),
-        "the public surface has changed; where it is meant: SYSTOLE_BLESS=1 cargo test --test architecture\n{}",
+        "the public surface has changed; where it is meant: SYSTOLE_BLESS=1 cargo test --test docs architecture\n{}",
         changes.join("\n")
     );
 }

@@ -1,6 +1,6 @@
 //! How long functions are.
 
-use crate::rooms::{without_comments, without_tests};
+use super::rooms::{without_comments, without_tests};
 use std::path::{Path, PathBuf};
 
 /// Lines of a function, from `fn` to its closing brace.

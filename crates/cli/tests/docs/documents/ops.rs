@@ -11,7 +11,7 @@ use systole_runtime::CompileOptions;
 
 const HEAD: &str = "# Ops and what there is of each
 
-Generated from the op table and its samples (`SYSTOLE_BLESS=1 cargo test --test documents` writes it again). Each column is what
+Generated from the op table and its samples (`SYSTOLE_BLESS=1 cargo test --test docs documents` writes it again). Each column is what
 happens to the samples of an op, programs of one op and its operands:
 
 - **samples**: how many there are; tests run all of them.

@@ -193,7 +193,7 @@ fn page(rows: &[Row]) -> String {
     let rows = newest(rows);
     let mut text = String::from(
         "# Today's figures\n\n\
-         Generated from [measurements.csv](measurements.csv) by `SYSTOLE_BLESS=1 cargo test --test documents`: the newest \
+         Generated from [measurements.csv](measurements.csv) by `SYSTOLE_BLESS=1 cargo test --test docs documents`: the newest \
          line of each workload,\nprecision and machine. Do not edit this page; append to the data.\n\n\
          The ratio is the speed of Systole over that of the best peer: above 1, Systole is faster. [machines.md](machines.md) \
          describes the\nmachines and what moves their figures, [bench/README.md](../../bench/README.md) what is compared and \

@@ -1,8 +1,8 @@
 //! Every line of the page whose status says "runs" is run: the commands that it shows, with a small model and small data
 //! for its capitals, and by `BY_HAND` what it says in other words.
 
-use super::program::{Done, Folder, TINY};
 use super::rust;
+use crate::program::{Done, Folder, TINY};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -119,7 +119,7 @@ impl Lines {
                 files.map(String::from).to_vec()
             }
             ["systole", "resume", _] => return false, // by hand, after a signal
-            ["systole", "launch", ..] => return false, // `tests/hosts.rs`, which has the plugin
+            ["systole", "launch", ..] => return false, // `tests/runs/hosts.rs`, which has the plugin
             ["systole", "data", "bench", ..] => {
                 let seconds = "--seconds=0.2".to_string();
                 words[1..].iter().map(|w| filled(w, "glyphs")).chain([seconds]).collect()
@@ -187,7 +187,7 @@ fn small(what: &str) -> Vec<String> {
 /// Whether an example is run by a test of its own.
 fn is_a_test(example: &str) -> bool {
     let name = example.trim_start_matches("examples/").trim_end_matches(".rs");
-    let tests = std::fs::read_to_string(Path::new(ROOT).join("tests/examples.rs")).unwrap();
+    let tests = std::fs::read_to_string(Path::new(ROOT).join("crates/cli/tests/docs/examples.rs")).unwrap();
     Path::new(ROOT).join(example).is_file() && tests.contains(&format!("run(\"{name}\")"))
 }
 

@@ -1,5 +1,5 @@
 """Programs of JAX, each as portable bytecode and as text, with arguments and with what JAX's CPU computes of them:
-`generate.py OUT.npz`. `tests/jax_programs.rs` runs them. A program that ran before keeps its arguments: each draws from its name.
+`generate.py OUT.npz`. `tests/peers/jax_programs.rs` runs them. A program that ran before keeps its arguments: each draws from its name.
 
 The archive holds two arrays of bytes: `index`, JSON of names and lengths, and `data`, what is named one behind the other, so that all is
 packed together. Of a program NAME: `NAME/mlir`, `NAME/bc`, `NAME/argI`, `NAME/outI` (bytes of the elements, row-major) and

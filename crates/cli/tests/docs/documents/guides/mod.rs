@@ -10,7 +10,7 @@ mod shown;
 mod source;
 mod table;
 
-use crate::{read, same_or_bless};
+use crate::documents::{read, same_or_bless};
 
 /// The pages that are tested here.
 const PAGES: [&str; 10] = [

@@ -58,7 +58,7 @@ fn sentence(doc: Option<String>, name: &str) -> String {
 /// What there is, and what of it `crates/nn/tests/applications.rs` compares with Keras, by the fixture that it reads.
 fn applications() -> String {
     let fixture: Value =
-        serde_json::from_str(&crate::read("fixtures/keras/applications.json")).expect("JSON");
+        serde_json::from_str(&crate::documents::read("fixtures/keras/applications.json")).expect("JSON");
     let cases = fixture["cases"].as_array().expect("cases");
     let of_family = |case: &&Value, row: &Application| {
         let small = TABLE.iter().find(|other| case["name"] == other.name).expect("an application");

@@ -74,7 +74,7 @@ const IMPORTERS: [(&str, &str, &[&str]); 10] = [
 
 /// The metadata of a fixture.
 fn metadata(fixture: &str, key: &str) -> Vec<Value> {
-    let path = format!("{}/fixtures/keras/{fixture}.safetensors", crate::ROOT);
+    let path = format!("{}/fixtures/keras/{fixture}.safetensors", crate::documents::ROOT);
     let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
     let header: Value = serde_json::from_slice(&bytes[8..8 + length]).expect("JSON");
@@ -84,7 +84,8 @@ fn metadata(fixture: &str, key: &str) -> Vec<Value> {
 
 /// Whole networks that are compared with Keras: the classes of each one's layers.
 fn networks() -> Vec<Vec<String>> {
-    let small: Value = serde_json::from_str(&crate::read("fixtures/keras/applications.json")).expect("JSON");
+    let small: Value =
+        serde_json::from_str(&crate::documents::read("fixtures/keras/applications.json")).expect("JSON");
     let small = small["cases"].as_array().expect("cases").iter().filter(|c| c["full"] == false).cloned();
     let of_application = |name: &Value, arguments: &Value| -> Vec<String> {
         let arguments = arguments.as_object().expect("a table");
@@ -124,7 +125,7 @@ pub fn of_layers(classes: &[&str]) -> BTreeMap<String, String> {
 
 /// A test that is there.
 fn named(file: &str, test: &str) -> String {
-    assert!(crate::read(file).contains(&format!("fn {test}()")), "{file} has no test {test}");
+    assert!(crate::documents::read(file).contains(&format!("fn {test}()")), "{file} has no test {test}");
     code(test)
 }
 

@@ -1,7 +1,7 @@
 //! What the guides show: TOML is read by the program's own parser, commands by its command line, and both are run.
 
 use super::{PAGES, page};
-use crate::read;
+use crate::documents::read;
 use clap::error::ErrorKind;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -116,8 +116,8 @@ fn commands(text: &str) -> Vec<(usize, String)> {
         b.text.lines().enumerate().map(|(i, l)| (b.line + 1 + i, l.to_string())).collect()
     };
     let by_hand = by_hand(text);
-    let spans = crate::prose(&by_hand).into_iter().flat_map(|(line, text)| {
-        let spans = crate::code_spans(text).into_iter().filter(|s| s.starts_with("systole "));
+    let spans = crate::documents::prose(&by_hand).into_iter().flat_map(|(line, text)| {
+        let spans = crate::documents::code_spans(text).into_iter().filter(|s| s.starts_with("systole "));
         spans.map(|s| (line, s.to_string())).collect::<Vec<_>>()
     });
     let spans: Vec<(usize, String)> = spans.collect();

@@ -23,14 +23,14 @@ pub struct Source {
 
 impl Source {
     pub fn read(file: &str) -> Source {
-        let text = fs::read_to_string(Path::new(crate::ROOT).join(file));
+        let text = fs::read_to_string(Path::new(crate::documents::ROOT).join(file));
         let lines = text.unwrap_or_else(|e| panic!("{file}: {e}")).lines().map(str::to_string).collect();
         Source { file: file.into(), lines }
     }
 
     /// All files of a folder.
     pub fn folder(dir: &str) -> Vec<Source> {
-        let entries = fs::read_dir(Path::new(crate::ROOT).join(dir)).expect("a folder");
+        let entries = fs::read_dir(Path::new(crate::documents::ROOT).join(dir)).expect("a folder");
         let names = entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into_owned());
         let mut names: Vec<String> = names.filter(|n| n.ends_with(".rs")).collect();
         names.sort();
