@@ -263,6 +263,7 @@ unsafe fn narrow<V: Halves>(to: *mut u16, from: *const f32, n: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::level::Level;
     use systole_ir::f16;
 
     /// Runs a loop over some elements, in pieces of many lengths.

@@ -6,8 +6,8 @@
 //! lies inside the input. Rows of A tiles are channels, columns of B tiles features.
 
 use crate::kernel::convolution::is_kernel_gradient;
-use crate::kernel::partial_sums::PartialSums;
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
+use crate::kernel::partial_sums::{PartialSums, kernel_of_parts};
+use crate::kernel::{Ptr, with_scratch};
 use crate::kernels::conv::amx::filter::{CHUNK, tiles};
 use crate::kernels::conv::amx::gradient;
 use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
@@ -22,7 +22,7 @@ use crate::simd::pack::{PackFn, PanelArgs};
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_ir::op::Convolution;
-use systole_ir::{DType, Result, TensorType};
+use systole_ir::{DType, TensorType};
 
 /// Bytes of the packed operands of a strip, which stay in L2.
 const STRIP: usize = 1 << 20;
@@ -409,22 +409,4 @@ impl KernelGradient {
     }
 }
 
-impl Kernel for KernelGradient {
-    fn scratch(&self) -> usize {
-        self.parts.bytes()
-    }
-
-    fn add_to_result(&mut self) -> bool {
-        self.parts.add_to_result()
-    }
-
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let work = (self.products() * COLUMNS) as f64;
-        // SAFETY: tasks write disjoint sums.
-        let task =
-            |i: usize, x: *const u8, dy: *const u8, sums: *mut f32| unsafe { self.task(i, x, dy, sums) };
-        // SAFETY: as above; the tasks of a part write all of its sums.
-        unsafe { self.parts.sum(cx, io, self.per_part(), work, &task) };
-        Ok(())
-    }
-}
+kernel_of_parts!(KernelGradient, |this| (this.products() * COLUMNS) as f64);
