@@ -14,10 +14,8 @@
 //! assert!(e.contains("did you mean `same`"), "{e}");
 //! ```
 
-mod argument;
 mod built_in;
 mod masked_attention;
-mod masks;
 mod read;
 mod resample;
 mod ruled;
@@ -26,7 +24,7 @@ mod sliding;
 mod spec;
 mod wrapped;
 
-pub use argument::{Axes, Each, Edges, Padding, Pair, Sizes};
+pub use crate::layer::argument::{Axes, Each, Edges, Padding, Pair, Sizes};
 pub use built_in::BuiltIn;
 pub use read::{CustomLayers, CustomObjects, LayerConstructor};
 pub use spec::{LayerKind, LayerSpec, NestedModel};

@@ -78,6 +78,10 @@ impl Layer for Attention {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn masks(&self) -> Result<MaskPropagation> {
+        Ok(MaskPropagation::First)
+    }
 }
 
 /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: means of values, weighed by a learned sum of
@@ -127,6 +131,10 @@ impl Layer for AdditiveAttention {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn masks(&self) -> Result<MaskPropagation> {
+        Ok(MaskPropagation::First)
     }
 }
 

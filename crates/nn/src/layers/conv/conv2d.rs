@@ -154,6 +154,25 @@ impl Layer for Conv2D {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Convolution(Convolution {
+            kind: ConvolutionKind::Plain,
+            strides: self.strides.dims().to_vec(),
+            dilation: self.dilation_rate.dims().to_vec(),
+            padding: self.padding,
+            groups: self.groups,
+            use_bias: self.use_bias,
+            activation: self.activation,
+        }))
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("kernel", "weight", WeightLayout::Convolution),
+            WeightRole::optional("bias", "bias"),
+        ]
+    }
 }
 
 /// `x: T[B, H, W, C] → T[B, H', W', C · depth_multiplier]`: each channel convolved on its own.
@@ -278,6 +297,29 @@ impl Layer for DepthwiseConv2D {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Convolution(Convolution {
+            kind: ConvolutionKind::Depthwise { multiplier: self.depth_multiplier },
+            strides: self.strides.dims().to_vec(),
+            dilation: self.dilation_rate.dims().to_vec(),
+            padding: self.padding,
+            groups: 1,
+            use_bias: self.use_bias,
+            activation: self.activation,
+        }))
+    }
+
+    fn adapters(&self) -> Result<()> {
+        Err(no_adapters(self.class_name()))
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("kernel", "weight", WeightLayout::Depthwise),
+            WeightRole::optional("bias", "bias"),
+        ]
     }
 }
 

@@ -137,6 +137,25 @@ check_rules(stringify!($class), [self.kernel_regularizer, self.bias_regularizer,
             fn config(&self) -> Value {
                 config_of(self)
             }
+
+            fn lowering(&self) -> Result<Lowering> {
+                if $rank != 1 {
+                    return Err(no_operators(self.class_name()));
+                }
+                Ok(Lowering::Convolution(Convolution {
+                    kind: ConvolutionKind::Plain,
+                    strides: self.strides.0.to_vec(),
+                    dilation: self.dilation_rate.0.to_vec(),
+                    padding: self.padding,
+                    groups: self.groups,
+                    use_bias: self.use_bias,
+                    activation: self.activation,
+                }))
+            }
+
+            fn weight_roles(&self) -> Vec<WeightRole> {
+                vec![WeightRole::new("kernel", "weight", WeightLayout::Convolution), WeightRole::optional("bias", "bias")]
+            }
         }
     )* };
 }

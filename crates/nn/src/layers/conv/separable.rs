@@ -154,6 +154,21 @@ macro_rules! separable {
             fn config(&self) -> Value {
                 config_of(self)
             }
+
+            fn lowering(&self) -> Result<Lowering> {
+                if $rank != 2 {
+                    return Err(no_operators(self.class_name()));
+                }
+                Ok(Lowering::Convolution(Convolution {
+                    kind: ConvolutionKind::Separable,
+                    strides: self.strides.0.to_vec(),
+                    dilation: self.dilation_rate.0.to_vec(),
+                    padding: self.padding,
+                    groups: 1,
+                    use_bias: self.use_bias,
+                    activation: self.activation,
+                }))
+            }
         }
     )* };
 }
@@ -283,6 +298,17 @@ impl Layer for DepthwiseConv1D {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn adapters(&self) -> Result<()> {
+        Err(no_adapters(self.class_name()))
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("kernel", "weight", WeightLayout::Depthwise),
+            WeightRole::optional("bias", "bias"),
+        ]
     }
 }
 

@@ -1,9 +1,9 @@
 //! Transposed convolutions: each place of the input adds a learned stamp to a larger output.
 
 use crate::layer::activation::Activation;
+use crate::layer::argument::listed;
 use crate::layer::constraint::Constraint;
 use crate::layer::regularizer::Regularizer;
-use crate::layers::argument::listed;
 use crate::layers::built_in::*;
 use crate::layers::ruled::{check_rules, penalize_output, ruled_weight};
 use crate::layers::sample::*;
@@ -131,6 +131,25 @@ check_rules(stringify!($class), [self.kernel_regularizer, self.bias_regularizer,
 
             fn config(&self) -> Value {
                 config_of(self)
+            }
+
+            fn lowering(&self) -> Result<Lowering> {
+                if $rank != 2 {
+                    return Err(no_operators(self.class_name()));
+                }
+                Ok(Lowering::Convolution(lowering::Convolution {
+                    kind: ConvolutionKind::Transposed { has_output_padding: self.output_padding.is_some() },
+                    strides: self.strides.0.to_vec(),
+                    dilation: self.dilation_rate.0.to_vec(),
+                    padding: self.padding,
+                    groups: 1,
+                    use_bias: self.use_bias,
+                    activation: self.activation,
+                }))
+            }
+
+            fn weight_roles(&self) -> Vec<WeightRole> {
+                vec![WeightRole::new("kernel", "weight", WeightLayout::Convolution), WeightRole::optional("bias", "bias")]
             }
         }
     )* };

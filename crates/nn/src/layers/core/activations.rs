@@ -38,6 +38,10 @@ impl Layer for ActivationLayer {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Activation(self.activation))
+    }
 }
 
 /// `x: T[…] → T[…]`: 0 below `threshold`, x above it, at most `max_value`.
@@ -88,6 +92,14 @@ impl Layer for ReLU {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Relu {
+            max_value: self.max_value,
+            negative_slope: self.negative_slope,
+            threshold: self.threshold,
+        })
+    }
 }
 
 /// `x: T[…] → T[…]`: x where positive, else `negative_slope · x`.
@@ -126,6 +138,10 @@ impl Layer for LeakyReLU {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::LeakyRelu(self.negative_slope))
+    }
 }
 
 /// `x: T[…] → T[…]`: x where positive, else `alpha · (eˣ − 1)`.
@@ -162,6 +178,10 @@ impl Layer for ELU {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Elu(self.alpha))
     }
 }
 
@@ -201,6 +221,10 @@ impl Layer for Softmax {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Softmax(self.axis))
     }
 }
 

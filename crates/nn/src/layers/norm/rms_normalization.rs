@@ -57,6 +57,14 @@ impl Layer for RMSNormalization {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn decoding(&self) -> Result<IncrementalDecoding> {
+        Ok(IncrementalDecoding::Positionwise)
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![WeightRole::new("scale", "weight", WeightLayout::Same)]
+    }
 }
 
 /// `x: T[B, …] → T[B, …]`: each sample divided by its length over the dimensions `axis`.
@@ -95,6 +103,10 @@ impl Layer for UnitNormalization {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn masks(&self) -> Result<MaskPropagation> {
+        Ok(MaskPropagation::First)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::layers::sliding::check_some_place;
 use crate::layers::spec::LayerSpec;
 
 macro_rules! global_poolings {
-    ($($(#[$doc:meta])* $class:ident { $rank:literal, $fold:ident })*) => { $(
+    ($($(#[$doc:meta])* $class:ident { $rank:literal, $fold:ident, $max:literal })*) => { $(
         $(#[$doc])*
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
@@ -41,6 +41,13 @@ macro_rules! global_poolings {
             fn config(&self) -> Value {
                 config_of(self)
             }
+
+            fn lowering(&self) -> Result<Lowering> {
+                if $rank != 1 {
+                    return Err(no_operators(self.class_name()));
+                }
+                Ok(Lowering::GlobalPooling { max: $max })
+            }
         }
     )* };
 }
@@ -69,13 +76,13 @@ fn mean_of_counted(cx: &Cx, x: &Tensor, mask: &Tensor, places: &[usize]) -> Tens
 
 global_poolings!(
     /// `x: T[B, S, C] → T[B, C]`, or `T[B, 1, C]` with `keepdims`: the greatest value of each channel.
-    GlobalMaxPooling1D { 1, greatest }
+    GlobalMaxPooling1D { 1, greatest, true }
     /// `x: T[B, S, C] → T[B, C]`, or `T[B, 1, C]` with `keepdims`: the mean of each channel.
-    GlobalAveragePooling1D { 1, mean }
+    GlobalAveragePooling1D { 1, mean, false }
     /// `x: T[B, D, H, W, C] → T[B, C]`, or `T[B, 1, 1, 1, C]` with `keepdims`: the greatest value of each channel.
-    GlobalMaxPooling3D { 3, greatest }
+    GlobalMaxPooling3D { 3, greatest, true }
     /// `x: T[B, D, H, W, C] → T[B, C]`, or `T[B, 1, 1, 1, C]` with `keepdims`: the mean of each channel.
-    GlobalAveragePooling3D { 3, mean }
+    GlobalAveragePooling3D { 3, mean, false }
 );
 
 /// `x: T[B, S, C] → T[B, C]`: the greatest value of each channel. Arguments: [`GlobalMaxPooling1D`].

@@ -57,6 +57,15 @@ impl Layer for MaxPooling2D {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Pooling {
+            max: true,
+            size: self.pool_size.dims().to_vec(),
+            strides: self.strides.unwrap_or(self.pool_size).dims().to_vec(),
+            padding: self.padding,
+        })
+    }
 }
 
 /// `x: T[B, H, W, C] → T[B, H', W', C]`: the mean pixel of each window, for each channel.
@@ -101,6 +110,15 @@ impl Layer for AveragePooling2D {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Pooling {
+            max: false,
+            size: self.pool_size.dims().to_vec(),
+            strides: self.strides.unwrap_or(self.pool_size).dims().to_vec(),
+            padding: self.padding,
+        })
     }
 }
 
@@ -174,6 +192,10 @@ impl Layer for GlobalAveragePooling2D {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::GlobalPooling { max: false })
+    }
 }
 
 /// `x: T[B, H, W, C] → T[B, C]`, or `T[B, 1, 1, C]` with `keepdims`: the greatest value of each channel.
@@ -204,6 +226,10 @@ impl Layer for GlobalMaxPooling2D {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::GlobalPooling { max: true })
     }
 }
 

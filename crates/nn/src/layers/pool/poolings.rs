@@ -8,7 +8,7 @@ use crate::layers::spec::LayerSpec;
 use systole_ir::op::Monoid;
 
 macro_rules! poolings {
-    ($($(#[$doc:meta])* $class:ident { $rank:literal, $fold:ident })*) => { $(
+    ($($(#[$doc:meta])* $class:ident { $rank:literal, $fold:ident, $max:literal })*) => { $(
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
@@ -56,6 +56,18 @@ macro_rules! poolings {
             fn config(&self) -> Value {
                 config_of(self)
             }
+
+            fn lowering(&self) -> Result<Lowering> {
+                if $rank != 1 {
+                    return Err(no_operators(self.class_name()));
+                }
+                Ok(Lowering::Pooling {
+                    max: $max,
+                    size: self.pool_size.0.to_vec(),
+                    strides: self.strides.unwrap_or(self.pool_size).0.to_vec(),
+                    padding: self.padding,
+                })
+            }
         }
     )* };
 }
@@ -68,19 +80,19 @@ poolings!(
     /// `x: T[B, S, C] → T[B, S', C]`: the greatest step of each window, for each channel.
     ///
     /// With `padding` "valid", `S' = ⌊(S − p) / stride⌋ + 1`; with "same", `⌈S / stride⌉`, and what lies outside never wins.
-    MaxPooling1D { 1, greatest }
+    MaxPooling1D { 1, greatest, true }
     /// `x: T[B, S, C] → T[B, S', C]`: the mean step of each window, for each channel.
     ///
     /// Sizes are those of [`MaxPooling1D`]. With `padding` "same", what lies outside is left out of the mean.
-    AveragePooling1D { 1, mean_of_windows }
+    AveragePooling1D { 1, mean_of_windows, false }
     /// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: the greatest place of each window, for each channel.
     ///
     /// Sizes are those of [`MaxPooling1D`].
-    MaxPooling3D { 3, greatest }
+    MaxPooling3D { 3, greatest, true }
     /// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: the mean place of each window, for each channel.
     ///
     /// Sizes are those of [`MaxPooling1D`]. With `padding` "same", what lies outside is left out of the mean.
-    AveragePooling3D { 3, mean_of_windows }
+    AveragePooling3D { 3, mean_of_windows, false }
 );
 
 /// `x: T[B, S, C] → T[B, S', C]`: the greatest value of each window. Arguments: [`MaxPooling1D`].

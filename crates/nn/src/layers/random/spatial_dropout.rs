@@ -37,6 +37,10 @@ macro_rules! spatial_dropout {
             fn config(&self) -> Value {
                 config_of(self)
             }
+
+            fn lowering(&self) -> Result<Lowering> {
+                Ok(Lowering::Regularization)
+            }
         }
     )* };
 }

@@ -1,6 +1,6 @@
 //! Layers that cut off what lies at the edges.
 
-use crate::layers::argument::Edges;
+use crate::layer::argument::Edges;
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::sliding::check_places;
@@ -42,6 +42,13 @@ macro_rules! croppings {
 
             fn config(&self) -> Value {
                 config_of(self)
+            }
+
+            fn lowering(&self) -> Result<Lowering> {
+                match $rank {
+                    1 | 2 => Ok(Lowering::Cropping(self.cropping.0.to_vec())),
+                    _ => Err(no_operators(self.class_name())),
+                }
             }
         }
     )* };

@@ -55,6 +55,10 @@ impl Layer for Permute {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Permute(self.dims.clone()))
+    }
 }
 
 /// `x: T[B, C] → T[B, n, C]`: each sample `n` times, as a sequence.
@@ -94,6 +98,10 @@ impl Layer for RepeatVector {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Repeat)
+    }
 }
 
 /// `x: T[…] → T[…]`: the input.
@@ -114,6 +122,10 @@ impl Layer for Identity {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Identity)
     }
 }
 

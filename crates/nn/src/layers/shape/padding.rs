@@ -94,6 +94,11 @@ impl Layer for ZeroPadding2D {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        let Borders { rows, columns } = self.padding;
+        Ok(Lowering::Padding(vec![rows.dims(), columns.dims()]))
+    }
 }
 
 /// `x: T[B, H, W, C] → T[B, top + H + bottom, left + W + right, C]`: a border of zeros around pictures. Arguments:

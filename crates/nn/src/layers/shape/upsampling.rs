@@ -139,6 +139,19 @@ impl Layer for UpSampling2D {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match self.interpolation {
+            Interpolation::Nearest => Ok(Lowering::UpSampling { bilinear: false }),
+            Interpolation::Bilinear => Ok(Lowering::UpSampling { bilinear: true }),
+            other => {
+                let name = serde_json::to_value(other).unwrap_or_default();
+                let name = name.as_str().unwrap_or_default();
+                let what = format!("UpSampling2D with interpolation {name} has no operator of .tflite");
+                Err(Error::new(ErrorKind::Unsupported, what).hint("use nearest or bilinear"))
+            }
+        }
+    }
 }
 
 fn check_size<const N: usize>(class: &str, size: &Sizes<N>) -> Result<()> {
