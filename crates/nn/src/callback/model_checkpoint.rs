@@ -1,7 +1,7 @@
 //! The callback that saves models while training: Keras's `ModelCheckpoint`, and Lightning's where a `filename` or `dirpath` is
 //! given in place of Keras's `filepath`.
 
-use super::common::{Callback, CallbackState, Delay, FitCx, measured};
+use super::common::{Callback, CallbackState, Delay, FitCx, duration, measured};
 use super::configured::{Checked, Configured, Place, checked};
 use super::kept::Kept;
 use super::save_last::SaveLast;
@@ -616,8 +616,9 @@ impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
         self.kept = Kept::restored(&state.values["kept"], self.run_folder.as_deref())?;
         self.validated = CallbackState::logs_of(&state.values["validated"])?;
         self.seen = state.values["seen"].as_u64();
-        let waited = state.values["waited"].as_f64().unwrap_or_default();
-        self.since = Some((Instant::now(), Duration::try_from_secs_f64(waited).unwrap_or_default()));
+        let waited = &state.values["waited"];
+        let waited = if waited.is_null() { 0.0 } else { waited.as_f64().unwrap_or(f64::NAN) };
+        self.since = Some((Instant::now(), duration("waited", waited)?));
         Ok(())
     }
 

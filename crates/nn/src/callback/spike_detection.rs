@@ -217,7 +217,9 @@ impl Configured for SpikeDetection {
 
 impl Callback for SpikeDetection {
     fn state(&self) -> Result<CallbackState> {
-        let values = serde_json::to_value(&self.seen).unwrap_or_default();
+        let values = serde_json::to_value(&self.seen).map_err(|e| {
+            Error::new(ErrorKind::Bug, "SpikeDetection's state does not serialise").because(e.to_string())
+        })?;
         Ok(CallbackState { values, ..Default::default() })
     }
 

@@ -197,7 +197,8 @@ fn with_packed(model: &Model) -> Result<(Arc<Architecture>, Params<Buffer>, Para
     let (mut gone, mut made) = (Vec::new(), Vec::new());
     for node in &mut architecture.nodes {
         // Of its table a token needs a row, which is cheaper to read than to unpack.
-        if node.layer.adapters().is_some() || matches!(node.layer.layer().lowering(), Ok(Lowering::PositionEmbedding))
+        if node.layer.adapters().is_some()
+            || matches!(node.layer.layer().lowering(), Ok(Lowering::PositionEmbedding))
         {
             continue;
         }

@@ -8,67 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use std::fmt;
 use std::str::FromStr;
-use systole_ir::{Error, Result};
-
-/// Height and width: `3` stands for `(3, 3)`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pair(pub usize, pub usize);
-
-impl Pair {
-    /// Both as an array.
-    pub fn dims(self) -> [usize; 2] {
-        [self.0, self.1]
-    }
-}
-
-impl From<usize> for Pair {
-    fn from(both: usize) -> Pair {
-        Pair(both, both)
-    }
-}
-
-impl From<(usize, usize)> for Pair {
-    fn from((height, width): (usize, usize)) -> Pair {
-        Pair(height, width)
-    }
-}
-
-impl From<[usize; 2]> for Pair {
-    fn from([height, width]: [usize; 2]) -> Pair {
-        Pair(height, width)
-    }
-}
-
-impl fmt::Display for Pair {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "({}, {})", self.0, self.1)
-    }
-}
-
-impl From<Pair> for Value {
-    fn from(pair: Pair) -> Value {
-        Value::from(pair.dims().to_vec())
-    }
-}
-
-impl Serialize for Pair {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.dims().serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Pair {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pair, D::Error> {
-        let value = Value::deserialize(deserializer)?;
-        let both = value.as_u64().map(|n| (n, n));
-        let pair = both.or_else(|| match value.as_array()?.as_slice() {
-            [h, w] => Some((h.as_u64()?, w.as_u64()?)),
-            _ => None,
-        });
-        let pair = pair.and_then(|(h, w)| Some(Pair(h.try_into().ok()?, w.try_into().ok()?)));
-        pair.ok_or_else(|| D::Error::custom("it takes a size or two: 3 or [3, 3]"))
-    }
-}
+use systole_ir::{Error, Result, bug};
 
 /// A size for each of `N` dimensions of places: `3` stands for all of them.
 ///
@@ -79,6 +19,13 @@ impl<'de> Deserialize<'de> for Pair {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes<const N: usize>(pub [usize; N]);
+
+impl<const N: usize> Sizes<N> {
+    /// As an array.
+    pub fn dims(self) -> [usize; N] {
+        self.0
+    }
+}
 
 impl<const N: usize> From<usize> for Sizes<N> {
     fn from(all: usize) -> Sizes<N> {
@@ -129,6 +76,7 @@ impl<'de, const N: usize> Deserialize<'de> for Sizes<N> {
         sizes.and_then(|list| list.try_into().ok()).map(Sizes).ok_or_else(|| {
             D::Error::custom(match N {
                 1 => "it takes a size: 3".to_string(),
+                2 => "it takes a size or two: 3 or [3, 3]".to_string(),
                 _ => format!("it takes a size or {N} of them: 3 or {:?}", [3; N]),
             })
         })
@@ -158,6 +106,18 @@ impl From<(usize, usize)> for Edges<1> {
     }
 }
 
+impl From<(usize, usize)> for Edges<2> {
+    fn from((rows, columns): (usize, usize)) -> Edges<2> {
+        Edges([[rows; 2], [columns; 2]])
+    }
+}
+
+impl From<((usize, usize), (usize, usize))> for Edges<2> {
+    fn from((rows, columns): ((usize, usize), (usize, usize))) -> Edges<2> {
+        Edges([rows.into(), columns.into()])
+    }
+}
+
 impl<const N: usize> From<[usize; N]> for Edges<N> {
     fn from(sizes: [usize; N]) -> Edges<N> {
         Edges(sizes.map(|n| [n; 2]))
@@ -182,7 +142,7 @@ impl<const N: usize> Serialize for Edges<N> {
 impl<'de, const N: usize> Deserialize<'de> for Edges<N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Edges<N>, D::Error> {
         let value = Value::deserialize(deserializer)?;
-        let read = |v: &Value| serde_json::from_value::<Pair>(v.clone()).ok().map(Pair::dims);
+        let read = |v: &Value| serde_json::from_value::<Sizes<2>>(v.clone()).ok().map(Sizes::dims);
         let sides: Option<Vec<[usize; 2]>> = match &value {
             Value::Array(_) if N == 1 => read(&value).map(|pair| vec![pair]),
             Value::Array(list) => list.iter().map(read).collect(),
@@ -191,6 +151,7 @@ impl<'de, const N: usize> Deserialize<'de> for Edges<N> {
         sides.and_then(|list| list.try_into().ok()).map(Edges).ok_or_else(|| {
             D::Error::custom(match N {
                 1 => "it takes a size or two: 1 or [2, 1]".to_string(),
+                2 => "it takes a size, two, or two pairs: 1, [1, 2] or [[0, 1], [0, 1]]".to_string(),
                 _ => format!("it takes a size, {N}, or {N} pairs: 1, {:?} or {:?}", [1; N], [[0, 1]; N]),
             })
         })
@@ -205,6 +166,25 @@ pub(crate) fn listed(sizes: &[usize]) -> String {
     }
 }
 
+/// Height and width, before [`Sizes<2>`] took its place.
+#[deprecated(note = "use Sizes<2>, or two numbers: (height, width)")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pair(pub usize, pub usize);
+
+#[allow(deprecated, reason = "the name of the version before")]
+impl From<Pair> for Sizes<2> {
+    fn from(Pair(height, width): Pair) -> Sizes<2> {
+        Sizes([height, width])
+    }
+}
+
+#[allow(deprecated, reason = "the name of the version before")]
+impl From<Pair> for Each {
+    fn from(Pair(height, width): Pair) -> Each {
+        (height, width).into()
+    }
+}
+
 /// What setters of sizes take, for layers of one, two or three dimensions of places: `2`, `(2, 1)`, `(2, 1, 1)`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Each(Value);
@@ -212,12 +192,6 @@ pub struct Each(Value);
 impl From<usize> for Each {
     fn from(all: usize) -> Each {
         Each(all.into())
-    }
-}
-
-impl From<Pair> for Each {
-    fn from(pair: Pair) -> Each {
-        Each(pair.into())
     }
 }
 
@@ -398,5 +372,5 @@ pub(crate) fn one_line(e: &Error) -> String {
 /// A layer's arguments for model files.
 pub(crate) fn config_of(layer: &impl Serialize) -> Value {
     // Only a map with keys that are not text fails, which no layer has.
-    serde_json::to_value(layer).unwrap_or(Value::Null)
+    serde_json::to_value(layer).unwrap_or_else(|e| bug!("arguments do not serialise: {e}"))
 }

@@ -24,7 +24,9 @@ mod sliding;
 mod spec;
 mod wrapped;
 
-pub use crate::layer::argument::{Axes, Each, Edges, Padding, Pair, Sizes};
+#[allow(deprecated, reason = "the name of the version before")]
+pub use crate::layer::argument::Pair;
+pub use crate::layer::argument::{Axes, Each, Edges, Padding, Sizes};
 pub use built_in::BuiltIn;
 pub use read::{CustomLayers, CustomObjects, LayerConstructor};
 pub use spec::{LayerKind, LayerSpec, NestedModel};
@@ -100,22 +102,20 @@ layers! {
         ModelOutput in mod model_output;
     }
     mod conv {
-        Conv2D, DepthwiseConv2D in mod conv2d;
-        Conv1D, Conv3D in mod convolutions;
-        SeparableConv1D, SeparableConv2D, DepthwiseConv1D in mod separable;
+        Conv1D, Conv2D, Conv3D in mod convolution;
+        DepthwiseConv1D, DepthwiseConv2D in mod depthwise;
+        SeparableConv1D, SeparableConv2D in mod separable;
         Conv1DTranspose, Conv2DTranspose, Conv3DTranspose in mod transposed;
     }
     mod pool {
-        MaxPooling2D, AveragePooling2D, GlobalMaxPooling2D, GlobalAveragePooling2D in mod pool2d;
-        MaxPooling1D, AveragePooling1D, MaxPooling3D, AveragePooling3D in mod poolings;
-        GlobalMaxPooling1D, GlobalAveragePooling1D, GlobalMaxPooling3D, GlobalAveragePooling3D in mod global_poolings;
+        MaxPooling1D, MaxPooling2D, MaxPooling3D, AveragePooling1D, AveragePooling2D, AveragePooling3D in mod pooling;
+        GlobalMaxPooling1D, GlobalMaxPooling2D, GlobalMaxPooling3D, GlobalAveragePooling1D, GlobalAveragePooling2D, GlobalAveragePooling3D in mod global_pool;
         AdaptiveAveragePooling1D, AdaptiveAveragePooling2D, AdaptiveAveragePooling3D, AdaptiveMaxPooling1D, AdaptiveMaxPooling2D, AdaptiveMaxPooling3D in mod adaptive;
     }
     mod shape {
         Flatten, Reshape in mod reshape;
         Permute, RepeatVector, Identity in mod order;
-        ZeroPadding2D in mod padding;
-        ZeroPadding1D, ZeroPadding3D in mod zero_padding;
+        ZeroPadding1D, ZeroPadding2D, ZeroPadding3D in mod zero_padding;
         Cropping1D, Cropping2D, Cropping3D in mod cropping;
         UpSampling1D, UpSampling2D, UpSampling3D in mod upsampling;
         Resizing, CenterCrop, RandomCrop in mod resizing;

@@ -4,7 +4,7 @@
 
 mod calibration;
 mod confusion;
-mod constructors;
+pub mod constructors;
 mod f_score;
 mod iou;
 mod regression;

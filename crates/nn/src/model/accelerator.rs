@@ -5,65 +5,56 @@ use crate::layer::{Cx, Precision};
 use crate::model::Model;
 use crate::model::step::{Controls, controls, union};
 use crate::optimizer::{LossScale, Optimizer, UpdateInputs};
+use crate::setters::with_defaults;
 use std::sync::Arc;
 use systole_dist::Strategy;
 use systole_ir::{DType, Error, ErrorKind, Result, Tensor, grad};
 use systole_runtime::{Backend, Buffer, Jit, Params, Tree, backend, jit};
 
-/// How the steps of a loop of your own run; the part that Hugging Face's `Accelerator` has for PyTorch.
-///
-/// A step is a function of the weights and a batch to a loss, traced once for each type of its arguments: forward, loss,
-/// backward and update become one program. Batches are any tree of tensors, whose first dimension is that of samples.
-///
-/// ```
-/// use systole_ir::{Literal, Result, Tensor};
-/// use systole_nn::{optimizer::sgd, Accelerator, Cx};
-/// use systole_runtime::{Buffer, Params};
-/// # fn main() -> Result<()> {
-/// let x: Buffer = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?.into();
-/// let y: Buffer = Literal::from_slice([4, 1], &[1f32, 3., 5., 7.])?.into();
-/// let mut weights: Params<Buffer> = Params::new();
-/// weights.insert("w", Literal::from_slice([1, 1], &[0f32])?.into());
-/// weights.insert("b", Literal::from_slice([1], &[0f32])?.into());
-///
-/// let accelerator = Accelerator::default();
-/// let optimizer = sgd(0.05).momentum(0.9);
-/// let mut state = accelerator.prepare(&optimizer, weights)?;
-/// let step = accelerator.step(&optimizer, |_: &mut Cx, p: &Params, (x, y): &(Tensor, Tensor)| {
-///     let error = x.dot(&p["w"]) + &p["b"] - y;
-///     (&error * &error).mean_all()
-/// })?;
-/// for _ in 0..200 {
-///     step.call(&mut state, (x.clone(), y.clone()))?;
-/// }
-/// let loss = step.call(&mut state, (x, y))?;
-/// assert!(loss.to_f64()? < 1e-3 && state.steps == 201);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct Accelerator {
-    /// The backend; the best registered one when `None`.
-    pub backend: Option<Arc<dyn Backend>>,
-    /// How steps are split over the backend's devices.
-    pub strategy: Strategy,
-    /// Element types. The weights that a step is given are cast to what is computed in; layers cast for themselves.
-    pub precision: Precision,
-    /// Weights change every this many steps, by the mean of the gradients since.
-    pub gradient_accumulation_steps: usize,
-    /// Seed of dropout and of all that a step draws.
-    pub seed: u64,
-}
-
-impl Default for Accelerator {
-    fn default() -> Accelerator {
-        Accelerator {
-            backend: None,
-            strategy: Strategy::default(),
-            precision: Precision::Float32,
-            gradient_accumulation_steps: 1,
-            seed: 0,
-        }
+with_defaults! {
+    /// How the steps of a loop of your own run; the part that Hugging Face's `Accelerator` has for PyTorch.
+    ///
+    /// A step is a function of the weights and a batch to a loss, traced once for each type of its arguments: forward, loss,
+    /// backward and update become one program. Batches are any tree of tensors, whose first dimension is that of samples.
+    ///
+    /// ```
+    /// use systole_ir::{Literal, Result, Tensor};
+    /// use systole_nn::{optimizer::sgd, Accelerator, Cx};
+    /// use systole_runtime::{Buffer, Params};
+    /// # fn main() -> Result<()> {
+    /// let x: Buffer = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?.into();
+    /// let y: Buffer = Literal::from_slice([4, 1], &[1f32, 3., 5., 7.])?.into();
+    /// let mut weights: Params<Buffer> = Params::new();
+    /// weights.insert("w", Literal::from_slice([1, 1], &[0f32])?.into());
+    /// weights.insert("b", Literal::from_slice([1], &[0f32])?.into());
+    ///
+    /// let accelerator = Accelerator::default();
+    /// let optimizer = sgd(0.05).momentum(0.9);
+    /// let mut state = accelerator.prepare(&optimizer, weights)?;
+    /// let step = accelerator.step(&optimizer, |_: &mut Cx, p: &Params, (x, y): &(Tensor, Tensor)| {
+    ///     let error = x.dot(&p["w"]) + &p["b"] - y;
+    ///     (&error * &error).mean_all()
+    /// })?;
+    /// for _ in 0..200 {
+    ///     step.call(&mut state, (x.clone(), y.clone()))?;
+    /// }
+    /// let loss = step.call(&mut state, (x, y))?;
+    /// assert!(loss.to_f64()? < 1e-3 && state.steps == 201);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[derive(Clone)]
+    pub struct Accelerator {
+        /// The backend; the best registered one when `None`.
+        pub backend: Option<Arc<dyn Backend>> = None,
+        /// How steps are split over the backend's devices.
+        pub strategy: Strategy = Strategy::default(),
+        /// Element types. The weights that a step is given are cast to what is computed in; layers cast for themselves.
+        pub precision: Precision = Precision::Float32,
+        /// Weights change every this many steps, by the mean of the gradients since.
+        pub gradient_accumulation_steps: usize = 1,
+        /// Seed of dropout and of all that a step draws.
+        pub seed: u64 = 0,
     }
 }
 
@@ -98,18 +89,21 @@ pub struct LoopFunction<B: Tree, O: Tree> {
 
 impl Accelerator {
     /// On this strategy.
+    #[deprecated = "write Accelerator { strategy, ..default() }"]
     pub fn strategy(mut self, strategy: Strategy) -> Accelerator {
         self.strategy = strategy;
         self
     }
 
     /// In this precision.
+    #[deprecated = "write Accelerator { precision, ..default() }"]
     pub fn precision(mut self, precision: Precision) -> Accelerator {
         self.precision = precision;
         self
     }
 
     /// With an update every so many steps.
+    #[deprecated = "write Accelerator { gradient_accumulation_steps, ..default() }"]
     pub fn gradient_accumulation_steps(mut self, steps: usize) -> Accelerator {
         self.gradient_accumulation_steps = steps;
         self

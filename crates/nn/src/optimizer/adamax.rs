@@ -29,18 +29,9 @@ pub fn adamax(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    adamax(0.001)
-}
-
 impl Rule for Adamax {
     fn class_name(&self) -> &'static str {
         "Adamax"
-    }
-
-    fn name(&self) -> &'static str {
-        "adamax"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

@@ -25,18 +25,9 @@ pub fn adamw(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(AdamW::default()), learning_rate).weight_decay(0.004)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    adamw(0.001)
-}
-
 impl Rule for AdamW {
     fn class_name(&self) -> &'static str {
         "AdamW"
-    }
-
-    fn name(&self) -> &'static str {
-        "adamw"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

@@ -30,18 +30,9 @@ pub fn lamb(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    lamb(0.001)
-}
-
 impl Rule for Lamb {
     fn class_name(&self) -> &'static str {
         "Lamb"
-    }
-
-    fn name(&self) -> &'static str {
-        "lamb"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

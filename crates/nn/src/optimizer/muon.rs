@@ -68,18 +68,9 @@ pub fn muon(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate).weight_decay(0.004)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    muon(0.001)
-}
-
 impl Rule for Muon {
     fn class_name(&self) -> &'static str {
         "Muon"
-    }
-
-    fn name(&self) -> &'static str {
-        "muon"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

@@ -29,18 +29,9 @@ pub fn nadam(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    nadam(0.001)
-}
-
 impl Rule for Nadam {
     fn class_name(&self) -> &'static str {
         "Nadam"
-    }
-
-    fn name(&self) -> &'static str {
-        "nadam"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

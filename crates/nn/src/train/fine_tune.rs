@@ -9,6 +9,7 @@ use crate::model::history::History;
 use crate::model::{Model, counted};
 use crate::optimizer::Optimizer;
 use crate::optimizer::schedule::Schedule;
+use crate::setters::with_defaults;
 use crate::train::fit::Fit;
 use crate::train::transfer::{FrozenBatchNorm, layer_of};
 use serde_json::json;
@@ -16,65 +17,51 @@ use std::collections::{BTreeMap, BTreeSet};
 use systole_data::Dataset;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// How a model that has learnt something else learns from new data: `freeze_epochs` in which only the head trains, then
-/// `epochs` in which all layers do.
-///
-/// Each phase is one cycle of the learning rate ([`Schedule::OneCycle`]) and, against it, of the momentum (0.95, 0.85, 0.95). The first rises
-/// to `base_lr` for 99 % of its steps. The second rises from 1/`div` to the whole of half of `base_lr` for `pct_start` of its steps; that is
-/// the rate of the head, and the layers before it have rates that fall geometrically to 1/`lr_mult` of it at the input. The
-/// optimizer's other arguments stay; its state begins anew with the second phase, as in Keras where a model is compiled again.
-/// Source: fastai's `Learner.fine_tune`, with its defaults.
-///
-/// ```
-/// # use systole_data::Dataset;
-/// # use systole_ir::Literal;
-/// use systole_nn::{layers::dense, optimizer::adam, Compile, FineTune, Fit, Model};
-/// # let x = Literal::from_slice([4, 2], &[-1f32, 0., 1., 0., -1., 1., 1., 1.])?;
-/// # let y = Literal::from_slice([4], &[0i32, 1, 0, 1])?;
-/// # let data = Dataset::from_tensor_slices([("x", x), ("label", y)])?.batch(2);
-/// let mut model = Model::sequential([dense(8).activation("relu").name("body"), dense(2).activation("softmax").name("head")]);
-/// model.compile(Compile { optimizer: adam(1e-3), ..Default::default() })?;
-/// # model.build(&[systole_ir::TensorType::new(systole_ir::DType::F32, [2])])?;
-/// // model.take_weights(&pretrained, None, true)?;
-/// let history = model.fine_tune(&data, FineTune { epochs: 2, ..Default::default() }, Fit::default())?;
-/// assert_eq!(history.epochs.len(), 3); // 1 of the head, 2 of all layers
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct FineTune {
-    /// Epochs in which all layers train. Default: 1.
-    pub epochs: usize,
-    /// Epochs before, in which only the head trains. Default: 1.
-    pub freeze_epochs: usize,
-    /// The highest learning rate of the first phase; that of the second is half of it. Default: 0.002.
-    pub base_lr: f64,
-    /// The head's learning rate over that of the layers next to the input. Default: 100.
-    pub lr_mult: f64,
-    /// Part of the second phase in which the rate rises. Default: 0.3.
-    pub pct_start: f64,
-    /// The highest rate of the second phase over its first. Default: 5.
-    pub div: f64,
-    /// Parts with a rate of their own: the head and, of equal numbers of layers, those before it. Default: 3.
-    pub groups: usize,
-    /// The first layer of the head. Default: the last one that has weights.
-    pub freeze_until: Option<String>,
-    /// What batch normalisations before the head do in the first phase. Default: they train.
-    pub frozen_batch_norm: FrozenBatchNorm,
-}
-
-impl Default for FineTune {
-    fn default() -> FineTune {
-        FineTune {
-            epochs: 1,
-            freeze_epochs: 1,
-            base_lr: 2e-3,
-            lr_mult: 100.0,
-            pct_start: 0.3,
-            div: 5.0,
-            groups: 3,
-            freeze_until: None,
-            frozen_batch_norm: FrozenBatchNorm::Train,
-        }
+with_defaults! {
+    /// How a model that has learnt something else learns from new data: `freeze_epochs` in which only the head trains, then
+    /// `epochs` in which all layers do.
+    ///
+    /// Each phase is one cycle of the learning rate ([`Schedule::OneCycle`]) and, against it, of the momentum (0.95, 0.85, 0.95). The first rises
+    /// to `base_lr` for 99 % of its steps. The second rises from 1/`div` to the whole of half of `base_lr` for `pct_start` of its steps; that is
+    /// the rate of the head, and the layers before it have rates that fall geometrically to 1/`lr_mult` of it at the input. The
+    /// optimizer's other arguments stay; its state begins anew with the second phase, as in Keras where a model is compiled again.
+    /// Source: fastai's `Learner.fine_tune`, with its defaults.
+    ///
+    /// ```
+    /// # use systole_data::Dataset;
+    /// # use systole_ir::Literal;
+    /// use systole_nn::{layers::dense, optimizer::adam, Compile, FineTune, Fit, Model};
+    /// # let x = Literal::from_slice([4, 2], &[-1f32, 0., 1., 0., -1., 1., 1., 1.])?;
+    /// # let y = Literal::from_slice([4], &[0i32, 1, 0, 1])?;
+    /// # let data = Dataset::from_tensor_slices([("x", x), ("label", y)])?.batch(2);
+    /// let mut model = Model::sequential([dense(8).activation("relu").name("body"), dense(2).activation("softmax").name("head")]);
+    /// model.compile(Compile { optimizer: adam(1e-3), ..Default::default() })?;
+    /// # model.build(&[systole_ir::TensorType::new(systole_ir::DType::F32, [2])])?;
+    /// // model.take_weights(&pretrained, None, true)?;
+    /// let history = model.fine_tune(&data, FineTune { epochs: 2, ..Default::default() }, Fit::default())?;
+    /// assert_eq!(history.epochs.len(), 3); // 1 of the head, 2 of all layers
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct FineTune {
+        /// Epochs in which all layers train. Default: 1.
+        pub epochs: usize = 1,
+        /// Epochs before, in which only the head trains. Default: 1.
+        pub freeze_epochs: usize = 1,
+        /// The highest learning rate of the first phase; that of the second is half of it. Default: 0.002.
+        pub base_lr: f64 = 2e-3,
+        /// The head's learning rate over that of the layers next to the input. Default: 100.
+        pub lr_mult: f64 = 100.0,
+        /// Part of the second phase in which the rate rises. Default: 0.3.
+        pub pct_start: f64 = 0.3,
+        /// The highest rate of the second phase over its first. Default: 5.
+        pub div: f64 = 5.0,
+        /// Parts with a rate of their own: the head and, of equal numbers of layers, those before it. Default: 3.
+        pub groups: usize = 3,
+        /// The first layer of the head. Default: the last one that has weights.
+        pub freeze_until: Option<String> = None,
+        /// What batch normalisations before the head do in the first phase. Default: they train.
+        pub frozen_batch_norm: FrozenBatchNorm = FrozenBatchNorm::Train,
     }
 }
 

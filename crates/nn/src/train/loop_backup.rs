@@ -78,7 +78,8 @@ impl LoopBackup {
             put("frozen", &mut state.frozen)?;
             put("optimizer", &mut state.optimizer)?;
             let steps = file.get(&format!("{k}/{STEPS}")).and_then(|n| n.to_f64s().first().copied());
-            state.steps = steps.unwrap_or_default() as u64;
+            let lost = || Error::new(ErrorKind::Data, format!("the backup lacks `{k}/{STEPS}`")).at(at());
+            state.steps = steps.filter(|n| *n >= 0.0).ok_or_else(lost)? as u64;
         }
         run.position().at(at).map(Some)
     }

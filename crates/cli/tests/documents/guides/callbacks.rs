@@ -5,7 +5,7 @@ use super::table::{code, table};
 
 #[test]
 fn the_training_guide_lists_the_arguments_of_compile_and_fit() {
-    let fit = arguments(&Source::read("crates/nn/src/train/fit.rs"), "Fit");
+    let fit = arguments(&Source::read("crates/nn/src/train/fit/options.rs"), "Fit");
     let compile = arguments(&Source::read("crates/nn/src/model/compile.rs"), "Compile");
     super::same_parts("training-loops", &[("compile", compile), ("fit", fit)]);
 }

@@ -153,8 +153,13 @@ fn layers() -> String {
     format!("{}\nWithout keys of their own: {}.", table(header, rows), without.join(", "))
 }
 
-/// The fields of a layer, or those that the macro of its file gives each of its layers.
+/// The fields of a layer, or those of the struct of its family, or those that the macro of its file gives each of its layers.
 pub fn fields_of(sources: &[Source], class: &str) -> Vec<Item> {
+    if let Some((family, places)) = family_of(sources, class) {
+        let head = format!("pub struct {family}<const N: usize> {{");
+        let of_class = |item: Item| Item { ty: item.ty.replace("<N>", &format!("<{places}>")), ..item };
+        return sources.iter().flat_map(|s| s.items(&[&head])).map(of_class).collect();
+    }
     let head = match class {
         "Activation" => "pub struct ActivationLayer {".to_string(),
         _ => format!("pub struct {class} {{"),
@@ -166,6 +171,12 @@ pub fn fields_of(sources: &[Source], class: &str) -> Vec<Item> {
         (None, Some(source)) => [source.items(&["pub struct $class {"]), source.items(&[&own])].concat(),
         (None, None) => Vec::new(),
     }
+}
+
+/// `pub type Conv2D = Conv<2>;`: the struct of a layer's family, and the number of its dimensions of places.
+fn family_of<'a>(sources: &'a [Source], class: &str) -> Option<(&'a str, &'a str)> {
+    let alias = sources.iter().find_map(|s| s.rest(&format!("pub type {class} = ")))?;
+    alias.strip_suffix(">;")?.split_once('<')
 }
 
 fn optimizers() -> String {

@@ -99,7 +99,12 @@ fn layers() -> String {
     let compared = super::parity::of_layers(LAYER_NAMES);
     let rows = LAYER_NAMES.iter().map(|class| {
         let class_of = if *class == "Activation" { "ActivationLayer" } else { class };
-        let heads = [format!("pub struct {class_of} {{"), format!("{class} =>"), format!("{class} {{")];
+        let heads = [
+            format!("pub struct {class_of} {{"),
+            format!("pub type {class} ="),
+            format!("{class} =>"),
+            format!("{class} {{"),
+        ];
         let doc = heads.iter().find_map(|head| sources.iter().find_map(|s| s.doc(head)));
         [code(class), call_of(&known, class), sentence(doc, class), compared[*class].clone()]
     });

@@ -3,6 +3,7 @@
 use crate::layer::activation::Activation;
 use crate::layer::initializer::Initializer;
 use crate::optimizer::{Optimizer, adam};
+use crate::setters::with_defaults;
 use serde::{Deserialize, Deserializer, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
@@ -53,148 +54,103 @@ impl Init {
     }
 }
 
-/// A BigGAN and its training: options of BigGAN-PyTorch by their names, with its defaults. What is not here has keys of all trainings:
-/// batch size, epochs, seed, precision, augmentation.
-///
-/// ```
-/// use systole_nn::applications::biggan::BigGan;
-/// let small = BigGan { G_ch: 16, D_ch: 16, ..BigGan::default() };
-/// assert!(small.check().is_ok());
-/// let e = BigGan { resolution: 48, ..BigGan::default() }.check().unwrap_err().to_string();
-/// assert!(e.contains("32, 64, 128, 256"), "{e}");
-/// ```
-#[allow(non_snake_case, reason = "the names of BigGAN-PyTorch's options")]
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct BigGan {
-    /// Height and width of pictures: 32, 64, 128 or 256.
-    pub resolution: usize,
-    /// Number of classes.
-    pub n_classes: usize,
-    /// Channels of the generator's last block; of those before it a multiple.
-    pub G_ch: usize,
-    /// Channels of the discriminator's first block; of those after it a multiple.
-    pub D_ch: usize,
-    /// Whether the first convolution of a discriminator's block has all of its channels; otherwise as many as come in.
-    pub D_wide: bool,
-    /// Whether all of the generator's normalisations read one embedding of the class.
-    pub G_shared: bool,
-    /// Length of that embedding; `0`: as long as the noise.
-    pub shared_dim: usize,
-    /// Length of the noise; with `hier` it is cut down to a multiple of its parts.
-    pub dim_z: usize,
-    /// Factor of the noise while training; BigGAN-PyTorch calls it a variance and uses it so.
-    pub z_var: f64,
-    /// Whether each block of the generator gets a part of the noise of its own, beside the class.
-    pub hier: bool,
-    /// Spectral normalisation of the generator: `"SN"` or `"none"`.
-    pub G_param: Param,
-    /// Spectral normalisation of the discriminator: `"SN"` or `"none"`.
-    pub D_param: Param,
-    /// Function between the generator's layers.
-    pub G_nl: Activation,
-    /// Function between the discriminator's layers.
-    pub D_nl: Activation,
-    /// Resolutions after which the generator has self-attention, joined by `_`; `"0"`: none.
-    #[serde(deserialize_with = "sides")]
-    pub G_attn: String,
-    /// Resolutions after which the discriminator has self-attention, joined by `_`; `"0"`: none.
-    #[serde(deserialize_with = "sides")]
-    pub D_attn: String,
-    /// Normalisation in the generator: `"bn"` or `"nonorm"`.
-    pub norm_style: NormStyle,
-    /// How the generator's weights start: `"ortho"`, `"N02"`, `"glorot"` or `"xavier"`.
-    pub G_init: Init,
-    /// How the discriminator's weights start, as `G_init`.
-    pub D_init: Init,
-    /// Learning rate of the generator.
-    pub G_lr: f64,
-    /// Learning rate of the discriminator.
-    pub D_lr: f64,
-    /// Adam's first decay rate for the generator.
-    pub G_B1: f64,
-    /// Adam's first decay rate for the discriminator.
-    pub D_B1: f64,
-    /// Adam's second decay rate for the generator.
-    pub G_B2: f64,
-    /// Adam's second decay rate for the discriminator.
-    pub D_B2: f64,
-    /// Added to Adam's denominators.
-    pub adam_eps: f64,
-    /// Added to variances of batch normalisation.
-    pub BN_eps: f64,
-    /// Least length that spectral normalisation divides by.
-    pub SN_eps: f64,
-    /// Steps of the power method in each forward pass of the generator.
-    pub num_G_SV_itrs: usize,
-    /// Steps of the power method in each forward pass of the discriminator.
-    pub num_D_SV_itrs: usize,
-    /// Pictures of one pass of the generator's update; `0`: as many as one pass of the discriminator's has.
-    pub G_batch_size: usize,
-    /// Updates of the discriminator before one of the generator, each of a batch of its own.
-    pub num_D_steps: usize,
-    /// Parts in which the batch of one update of the discriminator is computed, one after the other.
-    pub num_D_accumulations: usize,
-    /// Passes of the generator whose gradients make one update.
-    pub num_G_accumulations: usize,
-    /// Strength of orthogonal regularisation of the generator; the paper's is `1e-4`.
-    pub G_ortho: f64,
-    /// Strength of orthogonal regularisation of the discriminator.
-    pub D_ortho: f64,
-    /// Whether pictures are made with running means of the generator's weights.
-    pub ema: bool,
-    /// How much of the running means a step keeps.
-    pub ema_decay: f64,
-    /// Steps until which they are the weights themselves.
-    pub ema_start: u64,
-    /// A grid of pictures is written every so many steps, and at the end; `0`: at the end only.
-    pub save_every: u64,
-}
-
-impl Default for BigGan {
-    fn default() -> BigGan {
-        BigGan {
-            resolution: 32,
-            n_classes: 10,
-            G_ch: 64,
-            D_ch: 64,
-            D_wide: true,
-            G_shared: true,
-            shared_dim: 0,
-            dim_z: 128,
-            z_var: 1.0,
-            hier: true,
-            G_param: Param::SN,
-            D_param: Param::SN,
-            G_nl: Activation::Relu,
-            D_nl: Activation::Relu,
-            G_attn: "64".into(),
-            D_attn: "64".into(),
-            norm_style: NormStyle::Batch,
-            G_init: Init::Ortho,
-            D_init: Init::Ortho,
-            G_lr: 5e-5,
-            D_lr: 2e-4,
-            G_B1: 0.0,
-            D_B1: 0.0,
-            G_B2: 0.999,
-            D_B2: 0.999,
-            adam_eps: 1e-8,
-            BN_eps: 1e-5,
-            SN_eps: 1e-8,
-            num_G_SV_itrs: 1,
-            num_D_SV_itrs: 1,
-            G_batch_size: 0,
-            num_D_steps: 2,
-            num_D_accumulations: 1,
-            num_G_accumulations: 1,
-            G_ortho: 0.0,
-            D_ortho: 0.0,
-            ema: true,
-            ema_decay: 0.9999,
-            ema_start: 0,
-            save_every: 2000,
-        }
+with_defaults! {
+    /// A BigGAN and its training: options of BigGAN-PyTorch by their names, with its defaults. What is not here has keys of all trainings:
+    /// batch size, epochs, seed, precision, augmentation.
+    ///
+    /// ```
+    /// use systole_nn::applications::biggan::BigGan;
+    /// let small = BigGan { G_ch: 16, D_ch: 16, ..BigGan::default() };
+    /// assert!(small.check().is_ok());
+    /// let e = BigGan { resolution: 48, ..BigGan::default() }.check().unwrap_err().to_string();
+    /// assert!(e.contains("32, 64, 128, 256"), "{e}");
+    /// ```
+    #[allow(non_snake_case, reason = "the names of BigGAN-PyTorch's options")]
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct BigGan {
+        /// Height and width of pictures: 32, 64, 128 or 256.
+        pub resolution: usize = 32,
+        /// Number of classes.
+        pub n_classes: usize = 10,
+        /// Channels of the generator's last block; of those before it a multiple.
+        pub G_ch: usize = 64,
+        /// Channels of the discriminator's first block; of those after it a multiple.
+        pub D_ch: usize = 64,
+        /// Whether the first convolution of a discriminator's block has all of its channels; otherwise as many as come in.
+        pub D_wide: bool = true,
+        /// Whether all of the generator's normalisations read one embedding of the class.
+        pub G_shared: bool = true,
+        /// Length of that embedding; `0`: as long as the noise.
+        pub shared_dim: usize = 0,
+        /// Length of the noise; with `hier` it is cut down to a multiple of its parts.
+        pub dim_z: usize = 128,
+        /// Factor of the noise while training; BigGAN-PyTorch calls it a variance and uses it so.
+        pub z_var: f64 = 1.0,
+        /// Whether each block of the generator gets a part of the noise of its own, beside the class.
+        pub hier: bool = true,
+        /// Spectral normalisation of the generator: `"SN"` or `"none"`.
+        pub G_param: Param = Param::SN,
+        /// Spectral normalisation of the discriminator: `"SN"` or `"none"`.
+        pub D_param: Param = Param::SN,
+        /// Function between the generator's layers.
+        pub G_nl: Activation = Activation::Relu,
+        /// Function between the discriminator's layers.
+        pub D_nl: Activation = Activation::Relu,
+        /// Resolutions after which the generator has self-attention, joined by `_`; `"0"`: none.
+        #[serde(deserialize_with = "sides")]
+        pub G_attn: String = "64".into(),
+        /// Resolutions after which the discriminator has self-attention, joined by `_`; `"0"`: none.
+        #[serde(deserialize_with = "sides")]
+        pub D_attn: String = "64".into(),
+        /// Normalisation in the generator: `"bn"` or `"nonorm"`.
+        pub norm_style: NormStyle = NormStyle::Batch,
+        /// How the generator's weights start: `"ortho"`, `"N02"`, `"glorot"` or `"xavier"`.
+        pub G_init: Init = Init::Ortho,
+        /// How the discriminator's weights start, as `G_init`.
+        pub D_init: Init = Init::Ortho,
+        /// Learning rate of the generator.
+        pub G_lr: f64 = 5e-5,
+        /// Learning rate of the discriminator.
+        pub D_lr: f64 = 2e-4,
+        /// Adam's first decay rate for the generator.
+        pub G_B1: f64 = 0.0,
+        /// Adam's first decay rate for the discriminator.
+        pub D_B1: f64 = 0.0,
+        /// Adam's second decay rate for the generator.
+        pub G_B2: f64 = 0.999,
+        /// Adam's second decay rate for the discriminator.
+        pub D_B2: f64 = 0.999,
+        /// Added to Adam's denominators.
+        pub adam_eps: f64 = 1e-8,
+        /// Added to variances of batch normalisation.
+        pub BN_eps: f64 = 1e-5,
+        /// Least length that spectral normalisation divides by.
+        pub SN_eps: f64 = 1e-8,
+        /// Steps of the power method in each forward pass of the generator.
+        pub num_G_SV_itrs: usize = 1,
+        /// Steps of the power method in each forward pass of the discriminator.
+        pub num_D_SV_itrs: usize = 1,
+        /// Pictures of one pass of the generator's update; `0`: as many as one pass of the discriminator's has.
+        pub G_batch_size: usize = 0,
+        /// Updates of the discriminator before one of the generator, each of a batch of its own.
+        pub num_D_steps: usize = 2,
+        /// Parts in which the batch of one update of the discriminator is computed, one after the other.
+        pub num_D_accumulations: usize = 1,
+        /// Passes of the generator whose gradients make one update.
+        pub num_G_accumulations: usize = 1,
+        /// Strength of orthogonal regularisation of the generator; the paper's is `1e-4`.
+        pub G_ortho: f64 = 0.0,
+        /// Strength of orthogonal regularisation of the discriminator.
+        pub D_ortho: f64 = 0.0,
+        /// Whether pictures are made with running means of the generator's weights.
+        pub ema: bool = true,
+        /// How much of the running means a step keeps.
+        pub ema_decay: f64 = 0.9999,
+        /// Steps until which they are the weights themselves.
+        pub ema_start: u64 = 0,
+        /// A grid of pictures is written every so many steps, and at the end; `0`: at the end only.
+        pub save_every: u64 = 2000,
     }
 }
 

@@ -4,21 +4,15 @@ use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
-/// `x: T[B, S, D] → T[B, S + 1, D]`: a learned vector before the steps of each sequence, which gathers what the class is
-/// told from.
-///
-/// Weight: `token: f32[D]`. Source: Devlin et al. 2018, Dosovitskiy et al. 2020.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ClassToken {
-    /// How the vector starts. Default: `random_normal` with mean 0.0, stddev 0.02.
-    #[serde(deserialize_with = "argument::named")]
-    pub initializer: Initializer,
-}
-
-impl Default for ClassToken {
-    fn default() -> ClassToken {
-        ClassToken { initializer: Initializer::RandomNormal { mean: 0.0, stddev: 0.02 } }
+arguments! {
+    /// `x: T[B, S, D] → T[B, S + 1, D]`: a learned vector before the steps of each sequence, which gathers what the class is
+    /// told from.
+    ///
+    /// Weight: `token: f32[D]`. Source: Devlin et al. 2018, Dosovitskiy et al. 2020.
+    pub struct ClassToken {
+        /// How the vector starts. Default: `random_normal` with mean 0.0, stddev 0.02.
+        #[serde(deserialize_with = "argument::named")]
+        pub initializer: Initializer = Initializer::RandomNormal { mean: 0.0, stddev: 0.02 },
     }
 }
 

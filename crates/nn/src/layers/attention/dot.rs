@@ -6,30 +6,24 @@ use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
-/// `a: T[B, …, n, …], b: T[B, …, n, …] → T[B, …a, …b]`: sums of products along one dimension of each.
-///
-/// Of two vectors `T[B, n]` the result is `T[B, 1]`. With `normalize` both have length 1 along that dimension: the result is
-/// their cosine.
-///
-/// ```
-/// use systole_nn::{input, layers::dot, Model};
-/// let (a, b) = (input("a", [8]), input("b", [8]));
-/// let cosine = dot(1).normalize(true).on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &cosine)?.summary().contains("(None, 1)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Dot {
-    /// The dimension of both inputs, or one of each; not 0, the batch. Required in Keras, the last here. Default: −1.
-    pub axes: Axes,
-    /// Whether inputs are divided by their length along that dimension. Default: false.
-    pub normalize: bool,
-}
-
-impl Default for Dot {
-    fn default() -> Dot {
-        Dot { axes: Axes(vec![-1]), normalize: false }
+arguments! {
+    /// `a: T[B, …, n, …], b: T[B, …, n, …] → T[B, …a, …b]`: sums of products along one dimension of each.
+    ///
+    /// Of two vectors `T[B, n]` the result is `T[B, 1]`. With `normalize` both have length 1 along that dimension: the result is
+    /// their cosine.
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::dot, Model};
+    /// let (a, b) = (input("a", [8]), input("b", [8]));
+    /// let cosine = dot(1).normalize(true).on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &cosine)?.summary().contains("(None, 1)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    pub struct Dot {
+        /// The dimension of both inputs, or one of each; not 0, the batch. Required in Keras, the last here. Default: −1.
+        pub axes: Axes = Axes(vec![-1]),
+        /// Whether inputs are divided by their length along that dimension. Default: false.
+        pub normalize: bool = false,
     }
 }
 

@@ -8,62 +8,45 @@ use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 use systole_ir::attention::{Attention, Dropped};
 
-/// `query: T[B, S, D], value: T[B, T, D] (, key: T[B, T, E]) → T[B, S, D]`: attention whose heads share keys and values in
-/// groups.
-///
-/// One input is its own value and key. As [`MultiHeadAttention`](crate::layers::MultiHeadAttention), with fewer heads of keys and
-/// values, each of which `num_query_heads / num_key_value_heads` heads of queries use. Weights:
-/// `query/kernel: f32[D, num_query_heads, head_dim]`, `key/kernel: f32[E, num_key_value_heads, head_dim]`, `value/…`
-/// likewise, `attention_output/kernel: f32[num_query_heads, head_dim, D]`, with `use_gate` `gate/…` as `query/…`, each with
-/// its `bias`. Source: Ainslie et al. 2023.
-///
-/// ```
-/// use systole_nn::layers::group_query_attention;
-/// assert!(group_query_attention(64, 8, 2).use_causal_mask(true).sliding_window(128).check().is_ok());
-/// let e = group_query_attention(64, 8, 3).check().unwrap_err().to_string();
-/// assert!(e.contains("num_key_value_heads that divide its 8 num_query_heads"), "{e}");
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GroupQueryAttention {
-    /// Width of each head. Required.
-    pub head_dim: usize,
-    /// Number of heads of queries. Required.
-    pub num_query_heads: usize,
-    /// Number of heads of keys and values, which must divide those of queries. Required.
-    pub num_key_value_heads: usize,
-    /// Fraction of the attention weights that is dropped while training. Default: 0.
-    pub dropout: f64,
-    /// Whether projections add biases. Default: true.
-    pub use_bias: bool,
-    /// A place sees only those less than this far from it. Default: all places.
-    pub sliding_window: Option<usize>,
-    /// Whether the heads are multiplied by a learned gate of the query. Default: false.
-    pub use_gate: bool,
-    /// Whether a place sees only itself and those before it. In Keras an argument of the call. Default: false.
-    pub use_causal_mask: bool,
-    /// How kernels start. Default: `glorot_uniform`.
-    #[serde(deserialize_with = "argument::named")]
-    pub kernel_initializer: Initializer,
-    /// How biases start. Default: `zeros`.
-    #[serde(deserialize_with = "argument::named")]
-    pub bias_initializer: Initializer,
-}
-
-impl Default for GroupQueryAttention {
-    fn default() -> GroupQueryAttention {
-        GroupQueryAttention {
-            head_dim: 0,
-            num_query_heads: 0,
-            num_key_value_heads: 0,
-            dropout: 0.0,
-            use_bias: true,
-            sliding_window: None,
-            use_gate: false,
-            use_causal_mask: false,
-            kernel_initializer: Initializer::GlorotUniform,
-            bias_initializer: Initializer::Zeros,
-        }
+arguments! {
+    /// `query: T[B, S, D], value: T[B, T, D] (, key: T[B, T, E]) → T[B, S, D]`: attention whose heads share keys and values in
+    /// groups.
+    ///
+    /// One input is its own value and key. As [`MultiHeadAttention`](crate::layers::MultiHeadAttention), with fewer heads of keys and
+    /// values, each of which `num_query_heads / num_key_value_heads` heads of queries use. Weights:
+    /// `query/kernel: f32[D, num_query_heads, head_dim]`, `key/kernel: f32[E, num_key_value_heads, head_dim]`, `value/…`
+    /// likewise, `attention_output/kernel: f32[num_query_heads, head_dim, D]`, with `use_gate` `gate/…` as `query/…`, each with
+    /// its `bias`. Source: Ainslie et al. 2023.
+    ///
+    /// ```
+    /// use systole_nn::layers::group_query_attention;
+    /// assert!(group_query_attention(64, 8, 2).use_causal_mask(true).sliding_window(128).check().is_ok());
+    /// let e = group_query_attention(64, 8, 3).check().unwrap_err().to_string();
+    /// assert!(e.contains("num_key_value_heads that divide its 8 num_query_heads"), "{e}");
+    /// ```
+    pub struct GroupQueryAttention {
+        /// Width of each head. Required.
+        pub head_dim: usize = 0,
+        /// Number of heads of queries. Required.
+        pub num_query_heads: usize = 0,
+        /// Number of heads of keys and values, which must divide those of queries. Required.
+        pub num_key_value_heads: usize = 0,
+        /// Fraction of the attention weights that is dropped while training. Default: 0.
+        pub dropout: f64 = 0.0,
+        /// Whether projections add biases. Default: true.
+        pub use_bias: bool = true,
+        /// A place sees only those less than this far from it. Default: all places.
+        pub sliding_window: Option<usize> = None,
+        /// Whether the heads are multiplied by a learned gate of the query. Default: false.
+        pub use_gate: bool = false,
+        /// Whether a place sees only itself and those before it. In Keras an argument of the call. Default: false.
+        pub use_causal_mask: bool = false,
+        /// How kernels start. Default: `glorot_uniform`.
+        #[serde(deserialize_with = "argument::named")]
+        pub kernel_initializer: Initializer = Initializer::GlorotUniform,
+        /// How biases start. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub bias_initializer: Initializer = Initializer::Zeros,
     }
 }
 

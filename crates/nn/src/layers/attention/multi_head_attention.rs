@@ -8,61 +8,44 @@ use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 use systole_ir::attention::{Attention, Dropped, HIDDEN};
 
-/// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, E']) → T[B, S, output_shape]`: attention of several heads.
-///
-/// One input is its own value and key (self-attention); `[query, value]` and `[query, value, key]` attend to others.
-/// Each head weighs `value · W_v` by `softmax((query · W_q / √key_dim) · (key · W_k)ᵀ)`; the heads, joined, are projected
-/// to the output. Weights: `query/kernel: f32[D, num_heads, key_dim]`, `query/bias: f32[num_heads, key_dim]`, `key/…`
-/// and `value/…` likewise, `attention_output/kernel: f32[num_heads, value_dim, output]`, `attention_output/bias`.
-/// Source: Vaswani et al. 2017.
-///
-/// ```
-/// use systole_nn::layers::multi_head_attention;
-/// assert!(multi_head_attention(8, 64).use_causal_mask(true).dropout(0.1).check().is_ok());
-/// let e = multi_head_attention(0, 64).check().unwrap_err().to_string();
-/// assert!(e.contains("num_heads of at least 1"), "{e}");
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct MultiHeadAttention {
-    /// Number of heads. Required.
-    pub num_heads: usize,
-    /// Width of each head's queries and keys. Required.
-    pub key_dim: usize,
-    /// Width of each head's values. Default: `key_dim`.
-    pub value_dim: Option<usize>,
-    /// Fraction of the attention weights that is dropped while training. Default: 0.
-    pub dropout: f64,
-    /// Whether projections add biases. Default: true.
-    pub use_bias: bool,
-    /// Features of the output. Default: those of the query.
-    pub output_shape: Option<usize>,
-    /// The dimensions to attend over. Default: all but the first and the last.
-    pub attention_axes: Option<Axes>,
-    /// Whether a place sees only itself and those before it. In Keras an argument of the call. Default: false.
-    pub use_causal_mask: bool,
-    /// How kernels start. Default: `glorot_uniform`.
-    #[serde(deserialize_with = "argument::named")]
-    pub kernel_initializer: Initializer,
-    /// How biases start. Default: `zeros`.
-    #[serde(deserialize_with = "argument::named")]
-    pub bias_initializer: Initializer,
-}
-
-impl Default for MultiHeadAttention {
-    fn default() -> MultiHeadAttention {
-        MultiHeadAttention {
-            num_heads: 0,
-            key_dim: 0,
-            value_dim: None,
-            dropout: 0.0,
-            use_bias: true,
-            output_shape: None,
-            attention_axes: None,
-            use_causal_mask: false,
-            kernel_initializer: Initializer::GlorotUniform,
-            bias_initializer: Initializer::Zeros,
-        }
+arguments! {
+    /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, E']) → T[B, S, output_shape]`: attention of several heads.
+    ///
+    /// One input is its own value and key (self-attention); `[query, value]` and `[query, value, key]` attend to others.
+    /// Each head weighs `value · W_v` by `softmax((query · W_q / √key_dim) · (key · W_k)ᵀ)`; the heads, joined, are projected
+    /// to the output. Weights: `query/kernel: f32[D, num_heads, key_dim]`, `query/bias: f32[num_heads, key_dim]`, `key/…`
+    /// and `value/…` likewise, `attention_output/kernel: f32[num_heads, value_dim, output]`, `attention_output/bias`.
+    /// Source: Vaswani et al. 2017.
+    ///
+    /// ```
+    /// use systole_nn::layers::multi_head_attention;
+    /// assert!(multi_head_attention(8, 64).use_causal_mask(true).dropout(0.1).check().is_ok());
+    /// let e = multi_head_attention(0, 64).check().unwrap_err().to_string();
+    /// assert!(e.contains("num_heads of at least 1"), "{e}");
+    /// ```
+    pub struct MultiHeadAttention {
+        /// Number of heads. Required.
+        pub num_heads: usize = 0,
+        /// Width of each head's queries and keys. Required.
+        pub key_dim: usize = 0,
+        /// Width of each head's values. Default: `key_dim`.
+        pub value_dim: Option<usize> = None,
+        /// Fraction of the attention weights that is dropped while training. Default: 0.
+        pub dropout: f64 = 0.0,
+        /// Whether projections add biases. Default: true.
+        pub use_bias: bool = true,
+        /// Features of the output. Default: those of the query.
+        pub output_shape: Option<usize> = None,
+        /// The dimensions to attend over. Default: all but the first and the last.
+        pub attention_axes: Option<Axes> = None,
+        /// Whether a place sees only itself and those before it. In Keras an argument of the call. Default: false.
+        pub use_causal_mask: bool = false,
+        /// How kernels start. Default: `glorot_uniform`.
+        #[serde(deserialize_with = "argument::named")]
+        pub kernel_initializer: Initializer = Initializer::GlorotUniform,
+        /// How biases start. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub bias_initializer: Initializer = Initializer::Zeros,
     }
 }
 

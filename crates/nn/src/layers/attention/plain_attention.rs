@@ -84,25 +84,19 @@ impl Layer for Attention {
     }
 }
 
-/// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: means of values, weighed by a learned sum of
-/// `tanh(query + key)`.
-///
-/// Without a third input values are their own keys. Weight: `scale: f32[D]` with `use_scale`. Source: Bahdanau, Cho and
-/// Bengio 2014.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AdditiveAttention {
-    /// Whether features of scores have learned factors. Default: true.
-    pub use_scale: bool,
-    /// Fraction of the attention weights that is dropped while training. Default: 0.
-    pub dropout: f64,
-    /// Whether a place sees only itself and those before it. In Keras an argument of the call. Default: false.
-    pub use_causal_mask: bool,
-}
-
-impl Default for AdditiveAttention {
-    fn default() -> AdditiveAttention {
-        AdditiveAttention { use_scale: true, dropout: 0.0, use_causal_mask: false }
+arguments! {
+    /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: means of values, weighed by a learned sum of
+    /// `tanh(query + key)`.
+    ///
+    /// Without a third input values are their own keys. Weight: `scale: f32[D]` with `use_scale`. Source: Bahdanau, Cho and
+    /// Bengio 2014.
+    pub struct AdditiveAttention {
+        /// Whether features of scores have learned factors. Default: true.
+        pub use_scale: bool = true,
+        /// Fraction of the attention weights that is dropped while training. Default: 0.
+        pub dropout: f64 = 0.0,
+        /// Whether a place sees only itself and those before it. In Keras an argument of the call. Default: false.
+        pub use_causal_mask: bool = false,
     }
 }
 

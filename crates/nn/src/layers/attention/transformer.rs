@@ -10,57 +10,41 @@ use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
-/// `x: T[B, S, D] → T[B, S, D]`: self-attention and a feed-forward network, each added to its input and normalised.
-///
-/// Arguments and weights are those of KerasHub's `TransformerDecoder` without cross-attention and, without the causal
-/// mask, `TransformerEncoder`: `self_attention/…` (see [`MultiHeadAttention`]), `self_attention_layer_norm/…`,
-/// `feedforward_intermediate_dense/…`, `feedforward_output_dense/…`, `feedforward_layer_norm/…`. Source: Vaswani et al.
-/// 2017; normalising first: Radford et al. 2019.
-///
-/// ```
-/// use systole_nn::layers::transformer_block;
-/// let block = transformer_block(3072, 12).normalize_first(true).use_causal_mask(true).dropout(0.1);
-/// assert!(block.check().is_ok());
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TransformerBlock {
-    /// Width inside the feed-forward network. Required.
-    pub intermediate_dim: usize,
-    /// Number of heads, which share the features. Required.
-    pub num_heads: usize,
-    /// Fraction that is dropped while training: of attention weights, and of both parts' outputs. Default: 0.
-    pub dropout: f64,
-    /// Function inside the feed-forward network. Default: relu.
-    #[serde(deserialize_with = "argument::activation")]
-    pub activation: Activation,
-    /// Added to variances. Default: 1e-5.
-    pub layer_norm_epsilon: f64,
-    /// How kernels start. Default: `glorot_uniform`.
-    #[serde(deserialize_with = "argument::named")]
-    pub kernel_initializer: Initializer,
-    /// How biases start. Default: `zeros`.
-    #[serde(deserialize_with = "argument::named")]
-    pub bias_initializer: Initializer,
-    /// Whether each part's input is normalised, rather than its sum with the output. Default: false.
-    pub normalize_first: bool,
-    /// Whether a place sees only itself and those before it. Default: false.
-    pub use_causal_mask: bool,
-}
-
-impl Default for TransformerBlock {
-    fn default() -> TransformerBlock {
-        TransformerBlock {
-            intermediate_dim: 0,
-            num_heads: 0,
-            dropout: 0.0,
-            activation: Activation::Relu,
-            layer_norm_epsilon: 1e-5,
-            kernel_initializer: Initializer::GlorotUniform,
-            bias_initializer: Initializer::Zeros,
-            normalize_first: false,
-            use_causal_mask: false,
-        }
+arguments! {
+    /// `x: T[B, S, D] → T[B, S, D]`: self-attention and a feed-forward network, each added to its input and normalised.
+    ///
+    /// Arguments and weights are those of KerasHub's `TransformerDecoder` without cross-attention and, without the causal
+    /// mask, `TransformerEncoder`: `self_attention/…` (see [`MultiHeadAttention`]), `self_attention_layer_norm/…`,
+    /// `feedforward_intermediate_dense/…`, `feedforward_output_dense/…`, `feedforward_layer_norm/…`. Source: Vaswani et al.
+    /// 2017; normalising first: Radford et al. 2019.
+    ///
+    /// ```
+    /// use systole_nn::layers::transformer_block;
+    /// let block = transformer_block(3072, 12).normalize_first(true).use_causal_mask(true).dropout(0.1);
+    /// assert!(block.check().is_ok());
+    /// ```
+    pub struct TransformerBlock {
+        /// Width inside the feed-forward network. Required.
+        pub intermediate_dim: usize = 0,
+        /// Number of heads, which share the features. Required.
+        pub num_heads: usize = 0,
+        /// Fraction that is dropped while training: of attention weights, and of both parts' outputs. Default: 0.
+        pub dropout: f64 = 0.0,
+        /// Function inside the feed-forward network. Default: relu.
+        #[serde(deserialize_with = "argument::activation")]
+        pub activation: Activation = Activation::Relu,
+        /// Added to variances. Default: 1e-5.
+        pub layer_norm_epsilon: f64 = 1e-5,
+        /// How kernels start. Default: `glorot_uniform`.
+        #[serde(deserialize_with = "argument::named")]
+        pub kernel_initializer: Initializer = Initializer::GlorotUniform,
+        /// How biases start. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub bias_initializer: Initializer = Initializer::Zeros,
+        /// Whether each part's input is normalised, rather than its sum with the output. Default: false.
+        pub normalize_first: bool = false,
+        /// Whether a place sees only itself and those before it. Default: false.
+        pub use_causal_mask: bool = false,
     }
 }
 

@@ -1,172 +1,20 @@
 //! Transposed convolutions: each place of the input adds a learned stamp to a larger output.
 
 use crate::layer::activation::Activation;
-use crate::layer::argument::listed;
 use crate::layer::constraint::Constraint;
 use crate::layer::regularizer::Regularizer;
+use crate::layer::argument::listed;
 use crate::layers::built_in::*;
-use crate::layers::ruled::{check_rules, penalize_output, ruled_weight};
+use crate::layers::ruled::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
 use crate::layers::sliding::{Sliding, check_some_place};
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 use systole_ir::op::{ConvDims, Convolution};
 
-macro_rules! transposed {
-    ($($(#[$doc:meta])* $class:ident { $rank:literal })*) => { $(
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct $class {
-            /// Number of output channels. Required.
-            pub filters: usize,
-            /// Size of the stamp along each dimension of places. Required.
-            pub kernel_size: Sizes<$rank>,
-            /// Distance between the stamps of neighbours; 1 each unless given.
-            pub strides: Sizes<$rank>,
-            /// Whether the output keeps what lies beyond its `stride · n` places. Default: "valid".
-            pub padding: Padding,
-            /// Places that are added at the end, fewer than the strides. Default: as many as bring the output to its usual size.
-            pub output_padding: Option<Sizes<$rank>>,
-            /// Distance between the stamp's elements; 1 with strides above 1, and unless given.
-            pub dilation_rate: Sizes<$rank>,
-            /// Applied at the end. Default: linear.
-            #[serde(deserialize_with = "argument::activation")]
-            pub activation: Activation,
-            /// Whether a bias is added. Default: true.
-            pub use_bias: bool,
-            /// How the kernel starts. Default: `glorot_uniform`.
-            #[serde(deserialize_with = "argument::named")]
-            pub kernel_initializer: Initializer,
-            /// How the bias starts. Default: `zeros`.
-            #[serde(deserialize_with = "argument::named")]
-            pub bias_initializer: Initializer,
-            /// Penalty on the kernel, which is added to the loss. Default: none.
-            pub kernel_regularizer: Option<Regularizer>,
-            /// Penalty on the bias. Default: none.
-            pub bias_regularizer: Option<Regularizer>,
-            /// Penalty on the output. Default: none.
-            pub activity_regularizer: Option<Regularizer>,
-            /// Where the kernel is brought back to after each step. Default: as it is.
-            #[serde(deserialize_with = "argument::optional")]
-            pub kernel_constraint: Option<Constraint>,
-            /// Where the bias is brought back to after each step. Default: as it is.
-            #[serde(deserialize_with = "argument::optional")]
-            pub bias_constraint: Option<Constraint>,
-        }
-
-        impl Default for $class {
-            fn default() -> $class {
-                $class {
-                    filters: 0,
-                    kernel_size: Sizes([0; $rank]),
-                    strides: Sizes([1; $rank]),
-                    padding: Padding::Valid,
-                    output_padding: None,
-                    dilation_rate: Sizes([1; $rank]),
-                    activation: Activation::Linear,
-                    use_bias: true,
-                    kernel_initializer: Initializer::GlorotUniform,
-                    bias_initializer: Initializer::Zeros,
-                    kernel_regularizer: None,
-                    bias_regularizer: None,
-                    activity_regularizer: None,
-                    kernel_constraint: None,
-                    bias_constraint: None,
-                }
-            }
-        }
-
-        impl $class {
-            fn stamps(&self) -> Stamps {
-                Stamps {
-                    window: Sliding {
-                        class: stringify!($class),
-                        argument: "kernel_size",
-                        size: self.kernel_size.0.to_vec(),
-                        strides: self.strides.0.to_vec(),
-                        dilation: self.dilation_rate.0.to_vec(),
-                        padding: self.padding,
-                    },
-                    output_padding: self.output_padding.map(|sizes| sizes.0.to_vec()),
-                }
-            }
-        }
-
-        impl Arguments for $class {
-            fn check(&self) -> Result<()> {
-check_rules(stringify!($class), [self.kernel_regularizer, self.bias_regularizer, self.activity_regularizer])?;
-                if self.filters == 0 {
-                    return Err(wrong(stringify!($class), "filters of at least 1", self.filters));
-                }
-                self.stamps().check()
-            }
-
-            fn parity() -> &'static str {
-                if $rank == 1 { PARITY } else { "[]" }
-            }
-        }
-
-        impl Layer for $class {
-            fn class_name(&self) -> &'static str {
-                stringify!($class)
-            }
-
-            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                one_input(self, cx, inputs, |cx, x| {
-                    let stamps = self.stamps();
-                    let class = stamps.window.class;
-                    check_some_place(class, $rank, x)?;
-                    let shape = [self.kernel_size.0.as_slice(), &[self.filters, channels_of(class, x)?]].concat();
-                    let kernel = ruled_weight(cx, class, "kernel", &shape, &self.kernel_initializer, (self.kernel_regularizer, self.kernel_constraint))?;
-                    let mut y = stamps.convolve(&cast(cx, x), &kernel)?;
-                    if self.use_bias {
-                        y = y + ruled_weight(cx, class, "bias", &[self.filters], &self.bias_initializer, (self.bias_regularizer, self.bias_constraint))?;
-                    }
-                    let y = cx.activate(self.activation, &y);
-                    penalize_output(cx, self.activity_regularizer, &y);
-                    Ok(y)
-                })
-            }
-
-            fn config(&self) -> Value {
-                config_of(self)
-            }
-
-            fn lowering(&self) -> Result<Lowering> {
-                if $rank != 2 {
-                    return Err(no_operators(self.class_name()));
-                }
-                Ok(Lowering::Convolution(lowering::Convolution {
-                    kind: ConvolutionKind::Transposed { has_output_padding: self.output_padding.is_some() },
-                    strides: self.strides.0.to_vec(),
-                    dilation: self.dilation_rate.0.to_vec(),
-                    padding: self.padding,
-                    groups: 1,
-                    use_bias: self.use_bias,
-                    activation: self.activation,
-                }))
-            }
-
-            fn weight_roles(&self) -> Vec<WeightRole> {
-                vec![WeightRole::new("kernel", "weight", WeightLayout::Convolution), WeightRole::optional("bias", "bias")]
-            }
-        }
-    )* };
-}
-
-transposed!(
-    /// `x: T[B, S, C] → T[B, S', filters]`: each step adds a learned stamp to a longer sequence. Sizes are those of
-    /// [`Conv2DTranspose`].
-    ///
-    /// Weights: `kernel: f32[k, filters, C]`, `bias: f32[filters]`.
-    Conv1DTranspose { 1 }
-    /// `x: T[B, H, W, C] → T[B, H', W', filters]`: each pixel adds a learned stamp to a larger picture: the gradient of a
-    /// convolution.
-    ///
-    /// With `padding` "same", `H' = H · stride`; with "valid", `(H − 1) · stride + max(kh, stride)`. With `output_padding`
-    /// `(H − 1) · stride + kh % 2 + output_padding` or `(H − 1) · stride + kh + output_padding`, `kh` with its dilation.
-    /// Weights: `kernel: f32[kh, kw, filters, C]`, `bias: f32[filters]`. Source: Zeiler et al. 2010; sizes as Keras.
+arguments! {
+    /// `x: T[B, …, C] → T[B, …', filters]`: each place adds a learned stamp to a larger output, over `N` dimensions of places:
+    /// the gradient of a convolution.
     ///
     /// ```
     /// use systole_nn::layers::conv2d_transpose;
@@ -174,13 +22,133 @@ transposed!(
     /// let e = conv2d_transpose(64, 4).output_padding(1).check().unwrap_err().to_string();
     /// assert!(e.contains("output_padding below its strides"), "{e}");
     /// ```
-    Conv2DTranspose { 2 }
-    /// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: each place adds a learned stamp to a larger volume. Sizes are
-    /// those of [`Conv2DTranspose`].
-    ///
-    /// Weights: `kernel: f32[kd, kh, kw, filters, C]`, `bias: f32[filters]`.
-    Conv3DTranspose { 3 }
-);
+    pub struct ConvTranspose<const N: usize> {
+        /// Number of output channels. Required.
+        pub filters: usize = 0,
+        /// Size of the stamp along each dimension of places. Required.
+        pub kernel_size: Sizes<N> = Sizes([0; N]),
+        /// Distance between the stamps of neighbours; 1 each unless given.
+        pub strides: Sizes<N> = Sizes([1; N]),
+        /// Whether the output keeps what lies beyond its `stride · n` places. Default: "valid".
+        pub padding: Padding = Padding::Valid,
+        /// Places that are added at the end, fewer than the strides. Default: as many as bring the output to its usual size.
+        pub output_padding: Option<Sizes<N>> = None,
+        /// Distance between the stamp's elements; 1 with strides above 1, and unless given.
+        pub dilation_rate: Sizes<N> = Sizes([1; N]),
+        /// Applied at the end. Default: linear.
+        #[serde(deserialize_with = "argument::activation")]
+        pub activation: Activation = Activation::Linear,
+        /// Whether a bias is added. Default: true.
+        pub use_bias: bool = true,
+        /// How the kernel starts. Default: `glorot_uniform`.
+        #[serde(deserialize_with = "argument::named")]
+        pub kernel_initializer: Initializer = Initializer::GlorotUniform,
+        /// How the bias starts. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub bias_initializer: Initializer = Initializer::Zeros,
+        /// Penalty on the kernel, which is added to the loss. Default: none.
+        pub kernel_regularizer: Option<Regularizer> = None,
+        /// Penalty on the bias. Default: none.
+        pub bias_regularizer: Option<Regularizer> = None,
+        /// Penalty on the output. Default: none.
+        pub activity_regularizer: Option<Regularizer> = None,
+        /// Where the kernel is brought back to after each step. Default: as it is.
+        #[serde(deserialize_with = "argument::optional")]
+        pub kernel_constraint: Option<Constraint> = None,
+        /// Where the bias is brought back to after each step. Default: as it is.
+        #[serde(deserialize_with = "argument::optional")]
+        pub bias_constraint: Option<Constraint> = None,
+    }
+}
+
+/// `x: T[B, S, C] → T[B, S', filters]`: each step adds a learned stamp to a longer sequence. Sizes are those of
+/// [`Conv2DTranspose`].
+///
+/// Weights: `kernel: f32[k, filters, C]`, `bias: f32[filters]`.
+pub type Conv1DTranspose = ConvTranspose<1>;
+
+/// `x: T[B, H, W, C] → T[B, H', W', filters]`: each pixel adds a learned stamp to a larger picture: the gradient of a
+/// convolution.
+///
+/// With `padding` "same", `H' = H · stride`; with "valid", `(H − 1) · stride + max(kh, stride)`. With `output_padding`
+/// `(H − 1) · stride + kh % 2 + output_padding` or `(H − 1) · stride + kh + output_padding`, `kh` with its dilation.
+/// Weights: `kernel: f32[kh, kw, filters, C]`, `bias: f32[filters]`. Source: Zeiler et al. 2010; sizes as Keras.
+pub type Conv2DTranspose = ConvTranspose<2>;
+
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: each place adds a learned stamp to a larger volume. Sizes are
+/// those of [`Conv2DTranspose`].
+///
+/// Weights: `kernel: f32[kd, kh, kw, filters, C]`, `bias: f32[filters]`.
+pub type Conv3DTranspose = ConvTranspose<3>;
+
+impl<const N: usize> ConvTranspose<N> {
+    fn stamps(&self) -> Stamps {
+        let class = self.class_name();
+        Stamps {
+            window: Sliding::of_kernel(
+                class,
+                self.kernel_size,
+                self.strides,
+                self.dilation_rate,
+                self.padding,
+            ),
+            output_padding: self.output_padding.map(|sizes| sizes.0.to_vec()),
+        }
+    }
+}
+
+impl<const N: usize> Arguments for ConvTranspose<N> {
+    fn check(&self) -> Result<()> {
+        let class = self.class_name();
+        check_rules(class, [self.kernel_regularizer, self.bias_regularizer, self.activity_regularizer])?;
+        check_filters(class, self.filters)?;
+        self.stamps().check()
+    }
+
+    fn parity() -> &'static str {
+        if N == 1 { PARITY } else { "[]" }
+    }
+}
+
+impl<const N: usize> Layer for ConvTranspose<N> {
+    named!(by_rank::<N, 3>(["Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"]));
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let class = self.class_name();
+            check_some_place(class, N, x)?;
+            let shape = [&self.kernel_size.0[..], &[self.filters, channels_of(class, x)?]].concat();
+            let rules = (self.kernel_regularizer, self.kernel_constraint);
+            let kernel = ruled_weight(cx, class, "kernel", &shape, &self.kernel_initializer, rules)?;
+            let y = self.stamps().convolve(&cast(cx, x), &kernel)?;
+            let rules = (self.bias_regularizer, self.bias_constraint);
+            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+            finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            2 => Ok(Lowering::Convolution(lowering::Convolution {
+                kind: ConvolutionKind::Transposed { has_output_padding: self.output_padding.is_some() },
+                strides: self.strides.0.to_vec(),
+                dilation: self.dilation_rate.0.to_vec(),
+                padding: self.padding,
+                groups: 1,
+                use_bias: self.use_bias,
+                activation: self.activation,
+            })),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("kernel", "weight", WeightLayout::Convolution),
+            WeightRole::optional("bias", "bias"),
+        ]
+    }
+}
 
 /// Where the stamps lie on the output.
 struct Stamps {

@@ -102,17 +102,11 @@ impl Layer for ReLU {
     }
 }
 
-/// `x: T[…] → T[…]`: x where positive, else `negative_slope · x`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LeakyReLU {
-    /// Slope for negative x. Default: 0.3 (the function `leaky_relu` has 0.2, as in Keras).
-    pub negative_slope: f64,
-}
-
-impl Default for LeakyReLU {
-    fn default() -> LeakyReLU {
-        LeakyReLU { negative_slope: 0.3 }
+arguments! {
+    /// `x: T[…] → T[…]`: x where positive, else `negative_slope · x`.
+    pub struct LeakyReLU {
+        /// Slope for negative x. Default: 0.3 (the function `leaky_relu` has 0.2, as in Keras).
+        pub negative_slope: f64 = 0.3,
     }
 }
 
@@ -144,17 +138,11 @@ impl Layer for LeakyReLU {
     }
 }
 
-/// `x: T[…] → T[…]`: x where positive, else `alpha · (eˣ − 1)`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ELU {
-    /// Limit for negative x is −alpha. Default: 1.
-    pub alpha: f64,
-}
-
-impl Default for ELU {
-    fn default() -> ELU {
-        ELU { alpha: 1.0 }
+arguments! {
+    /// `x: T[…] → T[…]`: x where positive, else `alpha · (eˣ − 1)`.
+    pub struct ELU {
+        /// Limit for negative x is −alpha. Default: 1.
+        pub alpha: f64 = 1.0,
     }
 }
 
@@ -185,17 +173,11 @@ impl Layer for ELU {
     }
 }
 
-/// `x: T[…] → T[…]`: `eˣ / Σ eˣ` along `axis`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Softmax {
-    /// The dimension that sums to 1. Default: −1, the last.
-    pub axis: i64,
-}
-
-impl Default for Softmax {
-    fn default() -> Softmax {
-        Softmax { axis: -1 }
+arguments! {
+    /// `x: T[…] → T[…]`: `eˣ / Σ eˣ` along `axis`.
+    pub struct Softmax {
+        /// The dimension that sums to 1. Default: −1, the last.
+        pub axis: i64 = -1,
     }
 }
 

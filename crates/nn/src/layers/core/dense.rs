@@ -4,63 +4,46 @@ use crate::layer::activation::Activation;
 use crate::layer::constraint::Constraint;
 use crate::layer::regularizer::Regularizer;
 use crate::layers::built_in::*;
-use crate::layers::ruled::{check_rules, penalize_output, ruled_weight};
+use crate::layers::ruled::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
-/// `x: T[B, …, K] → T[B, …, units]`: `activation(x · kernel + bias)`.
-///
-/// Weights: `kernel: f32[K, units]`, `bias: f32[units]`.
-///
-/// ```
-/// use systole_nn::layers::dense;
-/// let hidden = dense(128).activation("relu").kernel_initializer("he_normal");
-/// assert!(hidden.check().is_ok());
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Dense {
-    /// Number of output features. Required.
-    pub units: usize,
-    /// Applied at the end. Default: linear.
-    #[serde(deserialize_with = "argument::activation")]
-    pub activation: Activation,
-    /// Whether a bias is added. Default: true.
-    pub use_bias: bool,
-    /// How the kernel starts. Default: `glorot_uniform`.
-    #[serde(deserialize_with = "argument::named")]
-    pub kernel_initializer: Initializer,
-    /// How the bias starts. Default: `zeros`.
-    #[serde(deserialize_with = "argument::named")]
-    pub bias_initializer: Initializer,
-    /// Penalty on the kernel, which is added to the loss. Default: none.
-    pub kernel_regularizer: Option<Regularizer>,
-    /// Penalty on the bias. Default: none.
-    pub bias_regularizer: Option<Regularizer>,
-    /// Penalty on the output. Default: none.
-    pub activity_regularizer: Option<Regularizer>,
-    /// Where the kernel is brought back to after each step. Default: as it is.
-    #[serde(deserialize_with = "argument::optional")]
-    pub kernel_constraint: Option<Constraint>,
-    /// Where the bias is brought back to after each step. Default: as it is.
-    #[serde(deserialize_with = "argument::optional")]
-    pub bias_constraint: Option<Constraint>,
-}
-
-impl Default for Dense {
-    fn default() -> Dense {
-        Dense {
-            units: 0,
-            activation: Activation::Linear,
-            use_bias: true,
-            kernel_initializer: Initializer::GlorotUniform,
-            bias_initializer: Initializer::Zeros,
-            kernel_regularizer: None,
-            bias_regularizer: None,
-            activity_regularizer: None,
-            kernel_constraint: None,
-            bias_constraint: None,
-        }
+arguments! {
+    /// `x: T[B, …, K] → T[B, …, units]`: `activation(x · kernel + bias)`.
+    ///
+    /// Weights: `kernel: f32[K, units]`, `bias: f32[units]`.
+    ///
+    /// ```
+    /// use systole_nn::layers::dense;
+    /// let hidden = dense(128).activation("relu").kernel_initializer("he_normal");
+    /// assert!(hidden.check().is_ok());
+    /// ```
+    pub struct Dense {
+        /// Number of output features. Required.
+        pub units: usize = 0,
+        /// Applied at the end. Default: linear.
+        #[serde(deserialize_with = "argument::activation")]
+        pub activation: Activation = Activation::Linear,
+        /// Whether a bias is added. Default: true.
+        pub use_bias: bool = true,
+        /// How the kernel starts. Default: `glorot_uniform`.
+        #[serde(deserialize_with = "argument::named")]
+        pub kernel_initializer: Initializer = Initializer::GlorotUniform,
+        /// How the bias starts. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub bias_initializer: Initializer = Initializer::Zeros,
+        /// Penalty on the kernel, which is added to the loss. Default: none.
+        pub kernel_regularizer: Option<Regularizer> = None,
+        /// Penalty on the bias. Default: none.
+        pub bias_regularizer: Option<Regularizer> = None,
+        /// Penalty on the output. Default: none.
+        pub activity_regularizer: Option<Regularizer> = None,
+        /// Where the kernel is brought back to after each step. Default: as it is.
+        #[serde(deserialize_with = "argument::optional")]
+        pub kernel_constraint: Option<Constraint> = None,
+        /// Where the bias is brought back to after each step. Default: as it is.
+        #[serde(deserialize_with = "argument::optional")]
+        pub bias_constraint: Option<Constraint> = None,
     }
 }
 
@@ -90,28 +73,12 @@ impl Layer for Dense {
                 let hint = "look at the layers before it: one of them leaves no elements";
                 return Err(unfit("Dense", "at least one input feature [B, …, K]", x.ty()).hint(hint));
             }
-            let kernel = ruled_weight(
-                cx,
-                "Dense",
-                "kernel",
-                &[features, self.units],
-                &self.kernel_initializer,
-                (self.kernel_regularizer, self.kernel_constraint),
-            )?;
-            let mut y = cast(cx, x).dot(&kernel);
-            if self.use_bias {
-                y = y + ruled_weight(
-                    cx,
-                    "Dense",
-                    "bias",
-                    &[self.units],
-                    &self.bias_initializer,
-                    (self.bias_regularizer, self.bias_constraint),
-                )?;
-            }
-            let y = cx.activate(self.activation, &y);
-            penalize_output(cx, self.activity_regularizer, &y);
-            Ok(y)
+            let (shape, rules) = ([features, self.units], (self.kernel_regularizer, self.kernel_constraint));
+            let kernel = ruled_weight(cx, "Dense", "kernel", &shape, &self.kernel_initializer, rules)?;
+            let y = cast(cx, x).dot(&kernel);
+            let rules = (self.bias_regularizer, self.bias_constraint);
+            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+            finished(cx, "Dense", y, bias, (self.activation, self.activity_regularizer))
         })
     }
 

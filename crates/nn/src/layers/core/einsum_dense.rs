@@ -8,37 +8,37 @@ use crate::setters::setters;
 use serde::Deserializer;
 use serde::de::Error as _;
 
-/// `x: T[B, …] → T[B, …]`: sums of products of x and a kernel over the dimensions that an equation leaves out.
-///
-/// `"abc,cd->abd"` is a dense layer of sequences; `...` in front or at the end stands for any dimensions. `output_shape`
-/// has the sizes of the output without the batch, −1 for those of the input. Weights: `kernel`, of the shape that the
-/// equation says, and `bias`, of the output's sizes in `bias_axes` and 1 after them.
-///
-/// ```
-/// use systole_nn::layers::einsum_dense;
-/// assert!(einsum_dense("...x,xy->...y", [64]).bias_axes("y").activation("relu").check().is_ok());
-/// let e = einsum_dense("ab,bc-ac", [64]).check().unwrap_err().to_string();
-/// assert!(e.contains("an equation like"), "{e}");
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EinsumDense {
-    /// Letters of the input, the kernel and the output: `"abc,cd->abd"`. Required.
-    pub equation: String,
-    /// Sizes of the output without the batch; −1 is the input's. Required.
-    #[serde(deserialize_with = "sizes")]
-    pub output_shape: Vec<i64>,
-    /// Applied at the end. Default: linear.
-    #[serde(deserialize_with = "argument::activation")]
-    pub activation: Activation,
-    /// Letters of the output along which the bias differs. Default: no bias.
-    pub bias_axes: Option<String>,
-    /// How the kernel starts. Default: `glorot_uniform`.
-    #[serde(deserialize_with = "argument::named")]
-    pub kernel_initializer: Initializer,
-    /// How the bias starts. Default: `zeros`.
-    #[serde(deserialize_with = "argument::named")]
-    pub bias_initializer: Initializer,
+arguments! {
+    /// `x: T[B, …] → T[B, …]`: sums of products of x and a kernel over the dimensions that an equation leaves out.
+    ///
+    /// `"abc,cd->abd"` is a dense layer of sequences; `...` in front or at the end stands for any dimensions. `output_shape`
+    /// has the sizes of the output without the batch, −1 for those of the input. Weights: `kernel`, of the shape that the
+    /// equation says, and `bias`, of the output's sizes in `bias_axes` and 1 after them.
+    ///
+    /// ```
+    /// use systole_nn::layers::einsum_dense;
+    /// assert!(einsum_dense("...x,xy->...y", [64]).bias_axes("y").activation("relu").check().is_ok());
+    /// let e = einsum_dense("ab,bc-ac", [64]).check().unwrap_err().to_string();
+    /// assert!(e.contains("an equation like"), "{e}");
+    /// ```
+    pub struct EinsumDense {
+        /// Letters of the input, the kernel and the output: `"abc,cd->abd"`. Required.
+        pub equation: String = String::new(),
+        /// Sizes of the output without the batch; −1 is the input's. Required.
+        #[serde(deserialize_with = "sizes")]
+        pub output_shape: Vec<i64> = Vec::new(),
+        /// Applied at the end. Default: linear.
+        #[serde(deserialize_with = "argument::activation")]
+        pub activation: Activation = Activation::Linear,
+        /// Letters of the output along which the bias differs. Default: no bias.
+        pub bias_axes: Option<String> = None,
+        /// How the kernel starts. Default: `glorot_uniform`.
+        #[serde(deserialize_with = "argument::named")]
+        pub kernel_initializer: Initializer = Initializer::GlorotUniform,
+        /// How the bias starts. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub bias_initializer: Initializer = Initializer::Zeros,
+    }
 }
 
 /// A size or several; Keras's `None` is −1.
@@ -159,19 +159,6 @@ impl EinsumDense {
         let dims: Vec<usize> = (first..sizes.len()).filter(|d| shape[d - first] == sizes[*d]).collect();
         let narrow: Vec<usize> = dims.iter().map(|d| sizes[*d]).collect();
         Ok(Some(bias.reshape(narrow).broadcast_in_dim(&Shape::new(sizes), &dims)))
-    }
-}
-
-impl Default for EinsumDense {
-    fn default() -> EinsumDense {
-        EinsumDense {
-            equation: String::new(),
-            output_shape: Vec::new(),
-            activation: Activation::Linear,
-            bias_axes: None,
-            kernel_initializer: Initializer::GlorotUniform,
-            bias_initializer: Initializer::Zeros,
-        }
     }
 }
 

@@ -5,31 +5,20 @@ use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
-/// `x: I[B, …] → T[B, …, output_dim]`: row `x` of the table.
-///
-/// Numbers outside 0..input_dim read the nearest row. Weight: `embeddings: f32[input_dim, output_dim]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Embedding {
-    /// How many integers there are: 0..input_dim. Required.
-    pub input_dim: usize,
-    /// Length of a vector. Required.
-    pub output_dim: usize,
-    /// How the table starts. Default: `random_uniform`, from −0.05 to 0.05.
-    #[serde(deserialize_with = "argument::named")]
-    pub embeddings_initializer: Initializer,
-    /// Whether places with 0 are padding that layers and losses after it leave out. Default: false.
-    pub mask_zero: bool,
-}
-
-impl Default for Embedding {
-    fn default() -> Embedding {
-        Embedding {
-            input_dim: 0,
-            output_dim: 0,
-            embeddings_initializer: Initializer::RandomUniform { minval: -0.05, maxval: 0.05 },
-            mask_zero: false,
-        }
+arguments! {
+    /// `x: I[B, …] → T[B, …, output_dim]`: row `x` of the table.
+    ///
+    /// Numbers outside 0..input_dim read the nearest row. Weight: `embeddings: f32[input_dim, output_dim]`.
+    pub struct Embedding {
+        /// How many integers there are: 0..input_dim. Required.
+        pub input_dim: usize = 0,
+        /// Length of a vector. Required.
+        pub output_dim: usize = 0,
+        /// How the table starts. Default: `random_uniform`, from −0.05 to 0.05.
+        #[serde(deserialize_with = "argument::named")]
+        pub embeddings_initializer: Initializer = Initializer::RandomUniform { minval: -0.05, maxval: 0.05 },
+        /// Whether places with 0 are padding that layers and losses after it leave out. Default: false.
+        pub mask_zero: bool = false,
     }
 }
 
@@ -84,23 +73,17 @@ impl Layer for Embedding {
     }
 }
 
-/// `x: T[B, …, S, D] → T[B, …, S, D]`: for each place of the sequence its own learned vector, whatever x holds.
-///
-/// To be added to x, as KerasHub's. Weight: `embeddings: f32[sequence_length, D]`. Sequences may be shorter than the
-/// table.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PositionEmbedding {
-    /// Most places of a sequence. Required.
-    pub sequence_length: usize,
-    /// How the table starts. Default: `glorot_uniform`.
-    #[serde(deserialize_with = "argument::named")]
-    pub initializer: Initializer,
-}
-
-impl Default for PositionEmbedding {
-    fn default() -> PositionEmbedding {
-        PositionEmbedding { sequence_length: 0, initializer: Initializer::GlorotUniform }
+arguments! {
+    /// `x: T[B, …, S, D] → T[B, …, S, D]`: for each place of the sequence its own learned vector, whatever x holds.
+    ///
+    /// To be added to x, as KerasHub's. Weight: `embeddings: f32[sequence_length, D]`. Sequences may be shorter than the
+    /// table.
+    pub struct PositionEmbedding {
+        /// Most places of a sequence. Required.
+        pub sequence_length: usize = 0,
+        /// How the table starts. Default: `glorot_uniform`.
+        #[serde(deserialize_with = "argument::named")]
+        pub initializer: Initializer = Initializer::GlorotUniform,
     }
 }
 

@@ -21,22 +21,16 @@ pub enum OutputMode {
     Count,
 }
 
-/// `x: I[B, …, N] → T[B, …, num_tokens]`: which classes a sample has, as a vector.
-///
-/// With `output_mode` "one_hot" each of them is a vector of its own: `T[B, …, N, num_tokens]`, a last dimension of 1 left
-/// out. Numbers outside of 0 to `num_tokens` − 1 are no class: nothing is set for them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CategoryEncoding {
-    /// Number of classes. Required.
-    pub num_tokens: usize,
-    /// How classes are told. Default: "multi_hot".
-    pub output_mode: OutputMode,
-}
-
-impl Default for CategoryEncoding {
-    fn default() -> CategoryEncoding {
-        CategoryEncoding { num_tokens: 0, output_mode: OutputMode::MultiHot }
+arguments! {
+    /// `x: I[B, …, N] → T[B, …, num_tokens]`: which classes a sample has, as a vector.
+    ///
+    /// With `output_mode` "one_hot" each of them is a vector of its own: `T[B, …, N, num_tokens]`, a last dimension of 1 left
+    /// out. Numbers outside of 0 to `num_tokens` − 1 are no class: nothing is set for them.
+    pub struct CategoryEncoding {
+        /// Number of classes. Required.
+        pub num_tokens: usize = 0,
+        /// How classes are told. Default: "multi_hot".
+        pub output_mode: OutputMode = OutputMode::MultiHot,
     }
 }
 

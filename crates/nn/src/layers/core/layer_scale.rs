@@ -5,27 +5,21 @@ use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
-/// `x: T[B, …, C] → T[B, …, C]`: each channel times a learned factor.
-///
-/// Weight: `gamma: f32[C]`. As in `keras.applications.convnext`, where it has no name of its own. Source: Touvron et al.
-/// 2021.
-///
-/// ```
-/// use systole_nn::layers::layer_scale;
-/// assert!(layer_scale(1e-6).check().is_ok());
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LayerScale {
-    /// What the factors start as. Required in Keras, 1e-6 here.
-    pub init_values: f64,
-    /// Number of channels. Default: those of the input.
-    pub projection_dim: Option<usize>,
-}
-
-impl Default for LayerScale {
-    fn default() -> LayerScale {
-        LayerScale { init_values: 1e-6, projection_dim: None }
+arguments! {
+    /// `x: T[B, …, C] → T[B, …, C]`: each channel times a learned factor.
+    ///
+    /// Weight: `gamma: f32[C]`. As in `keras.applications.convnext`, where it has no name of its own. Source: Touvron et al.
+    /// 2021.
+    ///
+    /// ```
+    /// use systole_nn::layers::layer_scale;
+    /// assert!(layer_scale(1e-6).check().is_ok());
+    /// ```
+    pub struct LayerScale {
+        /// What the factors start as. Required in Keras, 1e-6 here.
+        pub init_values: f64 = 1e-6,
+        /// Number of channels. Default: those of the input.
+        pub projection_dim: Option<usize> = None,
     }
 }
 

@@ -92,17 +92,11 @@ fn list_types(inputs: &[Tensor]) -> String {
     inputs.iter().map(|x| x.ty().to_string()).collect::<Vec<_>>().join(" and ")
 }
 
-/// `x₀: T[…, N₀, …], x₁: T[…, N₁, …], … → T[…, N₀ + N₁ + …, …]`: joined along `axis`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Concatenate {
-    /// The dimension that grows. Default: −1, the last.
-    pub axis: i64,
-}
-
-impl Default for Concatenate {
-    fn default() -> Concatenate {
-        Concatenate { axis: -1 }
+arguments! {
+    /// `x₀: T[…, N₀, …], x₁: T[…, N₁, …], … → T[…, N₀ + N₁ + …, …]`: joined along `axis`.
+    pub struct Concatenate {
+        /// The dimension that grows. Default: −1, the last.
+        pub axis: i64 = -1,
     }
 }
 

@@ -7,33 +7,27 @@ use crate::setters::setters;
 use systole_data::Dataset;
 use systole_ir::Literal;
 
-/// `x: U[B, …] → T[B, …]`: `(x − mean) / √variance`, with a mean and variance for each place along `axis`.
-///
-/// They are arguments, not weights: give them, or take them from data with [`LayerSpec::adapt`]. A deviation below 1e-7
-/// counts as that.
-///
-/// ```
-/// use systole_nn::layers::normalization;
-/// assert!(normalization().mean([0.5, 3.0]).variance([0.25, 4.0]).check().is_ok());
-/// let e = normalization().check().unwrap_err().to_string();
-/// assert!(e.contains("a mean and a variance"), "{e}");
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Normalization {
-    /// The dimensions that have means of their own; none: one mean of all. Default: −1, the last.
-    pub axis: Axes,
-    /// Means, in the order of the dimensions of `axis`; one is for all. Required.
-    pub mean: Option<Vec<f64>>,
-    /// Variances, as the means. Required.
-    pub variance: Option<Vec<f64>>,
-    /// Whether `x · √variance + mean` is computed instead: back again. Default: false.
-    pub invert: bool,
-}
-
-impl Default for Normalization {
-    fn default() -> Normalization {
-        Normalization { axis: Axes(vec![-1]), mean: None, variance: None, invert: false }
+arguments! {
+    /// `x: U[B, …] → T[B, …]`: `(x − mean) / √variance`, with a mean and variance for each place along `axis`.
+    ///
+    /// They are arguments, not weights: give them, or take them from data with [`LayerSpec::adapt`]. A deviation below 1e-7
+    /// counts as that.
+    ///
+    /// ```
+    /// use systole_nn::layers::normalization;
+    /// assert!(normalization().mean([0.5, 3.0]).variance([0.25, 4.0]).check().is_ok());
+    /// let e = normalization().check().unwrap_err().to_string();
+    /// assert!(e.contains("a mean and a variance"), "{e}");
+    /// ```
+    pub struct Normalization {
+        /// The dimensions that have means of their own; none: one mean of all. Default: −1, the last.
+        pub axis: Axes = Axes(vec![-1]),
+        /// Means, in the order of the dimensions of `axis`; one is for all. Required.
+        pub mean: Option<Vec<f64>> = None,
+        /// Variances, as the means. Required.
+        pub variance: Option<Vec<f64>> = None,
+        /// Whether `x · √variance + mean` is computed instead: back again. Default: false.
+        pub invert: bool = false,
     }
 }
 

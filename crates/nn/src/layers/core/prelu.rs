@@ -5,28 +5,22 @@ use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
-/// `x: T[B, …] → T[B, …]`: x where positive, else `alpha · x`, with a learned alpha for each feature.
-///
-/// Weight: `alpha: f32[…]`, of a sample's shape with 1 for each of the `shared_axes`. Source: He et al. 2015.
-///
-/// ```
-/// use systole_nn::layers::prelu;
-/// let one_slope_per_channel = prelu().shared_axes([1, 2]).alpha_initializer("random_uniform");
-/// assert!(one_slope_per_channel.check().is_ok());
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PReLU {
-    /// How `alpha` starts. Default: `zeros`.
-    #[serde(deserialize_with = "argument::named")]
-    pub alpha_initializer: Initializer,
-    /// Dimensions along which all elements have one alpha; the batch is dimension 0. Default: none.
-    pub shared_axes: Option<Axes>,
-}
-
-impl Default for PReLU {
-    fn default() -> PReLU {
-        PReLU { alpha_initializer: Initializer::Zeros, shared_axes: None }
+arguments! {
+    /// `x: T[B, …] → T[B, …]`: x where positive, else `alpha · x`, with a learned alpha for each feature.
+    ///
+    /// Weight: `alpha: f32[…]`, of a sample's shape with 1 for each of the `shared_axes`. Source: He et al. 2015.
+    ///
+    /// ```
+    /// use systole_nn::layers::prelu;
+    /// let one_slope_per_channel = prelu().shared_axes([1, 2]).alpha_initializer("random_uniform");
+    /// assert!(one_slope_per_channel.check().is_ok());
+    /// ```
+    pub struct PReLU {
+        /// How `alpha` starts. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub alpha_initializer: Initializer = Initializer::Zeros,
+        /// Dimensions along which all elements have one alpha; the batch is dimension 0. Default: none.
+        pub shared_axes: Option<Axes> = None,
     }
 }
 

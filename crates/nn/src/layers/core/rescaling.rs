@@ -5,26 +5,20 @@ use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
-/// `x: U[…] → T[…]`: `x · scale + offset`. Takes integers too.
-///
-/// ```
-/// use systole_nn::layers::rescaling;
-/// let to_unit = rescaling(1.0 / 255.0);
-/// let to_signed = rescaling(1.0 / 127.5).offset(-1.0);
-/// assert!(to_unit.check().is_ok() && to_signed.check().is_ok());
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Rescaling {
-    /// The factor. Required in Keras, 1 here.
-    pub scale: f64,
-    /// What is added. Default: 0.
-    pub offset: f64,
-}
-
-impl Default for Rescaling {
-    fn default() -> Rescaling {
-        Rescaling { scale: 1.0, offset: 0.0 }
+arguments! {
+    /// `x: U[…] → T[…]`: `x · scale + offset`. Takes integers too.
+    ///
+    /// ```
+    /// use systole_nn::layers::rescaling;
+    /// let to_unit = rescaling(1.0 / 255.0);
+    /// let to_signed = rescaling(1.0 / 127.5).offset(-1.0);
+    /// assert!(to_unit.check().is_ok() && to_signed.check().is_ok());
+    /// ```
+    pub struct Rescaling {
+        /// The factor. Required in Keras, 1 here.
+        pub scale: f64 = 1.0,
+        /// What is added. Default: 0.
+        pub offset: f64 = 0.0,
     }
 }
 

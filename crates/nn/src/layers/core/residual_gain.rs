@@ -4,21 +4,15 @@ use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
-/// `x: T[B, …], branch: T[B, …] → T[B, …]`: x + gamma · branch, with one learned number that starts at 0.
-///
-/// What the branch computes comes in little by little: SAGAN's self-attention. Not Keras's. Weight: `gamma: f32[1]`. Source: Zhang
-/// et al. 2018.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ResidualGain {
-    /// How `gamma` starts. Default: `zeros`.
-    #[serde(deserialize_with = "argument::named")]
-    pub gamma_initializer: Initializer,
-}
-
-impl Default for ResidualGain {
-    fn default() -> ResidualGain {
-        ResidualGain { gamma_initializer: Initializer::Zeros }
+arguments! {
+    /// `x: T[B, …], branch: T[B, …] → T[B, …]`: x + gamma · branch, with one learned number that starts at 0.
+    ///
+    /// What the branch computes comes in little by little: SAGAN's self-attention. Not Keras's. Weight: `gamma: f32[1]`. Source: Zhang
+    /// et al. 2018.
+    pub struct ResidualGain {
+        /// How `gamma` starts. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub gamma_initializer: Initializer = Initializer::Zeros,
     }
 }
 

@@ -5,47 +5,33 @@ use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
-/// `x: T[B, …, C] → T[B, …, C]`: each sample's features in groups, each group normalised over all its places.
-///
-/// Statistics are f32 under every precision policy. Weights: `gamma`, `beta`: `f32[C]`. Source: Wu and He 2018.
-///
-/// ```
-/// use systole_nn::layers::group_normalization;
-/// let instance_normalization = group_normalization().groups(-1);
-/// assert!(instance_normalization.check().is_ok());
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GroupNormalization {
-    /// Number of groups, which must divide the features; −1 for one of each feature. Default: 32.
-    pub groups: i64,
-    /// The feature dimension. Default: −1, the last.
-    pub axis: i64,
-    /// Added to the variance. Default: 1e-3.
-    pub epsilon: f64,
-    /// Whether `beta` is added. Default: true.
-    pub center: bool,
-    /// Whether the result is multiplied by `gamma`. Default: true.
-    pub scale: bool,
-    /// How `beta` starts. Default: `zeros`.
-    #[serde(deserialize_with = "argument::named")]
-    pub beta_initializer: Initializer,
-    /// How `gamma` starts. Default: `ones`.
-    #[serde(deserialize_with = "argument::named")]
-    pub gamma_initializer: Initializer,
-}
-
-impl Default for GroupNormalization {
-    fn default() -> GroupNormalization {
-        GroupNormalization {
-            groups: 32,
-            axis: -1,
-            epsilon: 1e-3,
-            center: true,
-            scale: true,
-            beta_initializer: Initializer::Zeros,
-            gamma_initializer: Initializer::Ones,
-        }
+arguments! {
+    /// `x: T[B, …, C] → T[B, …, C]`: each sample's features in groups, each group normalised over all its places.
+    ///
+    /// Statistics are f32 under every precision policy. Weights: `gamma`, `beta`: `f32[C]`. Source: Wu and He 2018.
+    ///
+    /// ```
+    /// use systole_nn::layers::group_normalization;
+    /// let instance_normalization = group_normalization().groups(-1);
+    /// assert!(instance_normalization.check().is_ok());
+    /// ```
+    pub struct GroupNormalization {
+        /// Number of groups, which must divide the features; −1 for one of each feature. Default: 32.
+        pub groups: i64 = 32,
+        /// The feature dimension. Default: −1, the last.
+        pub axis: i64 = -1,
+        /// Added to the variance. Default: 1e-3.
+        pub epsilon: f64 = 1e-3,
+        /// Whether `beta` is added. Default: true.
+        pub center: bool = true,
+        /// Whether the result is multiplied by `gamma`. Default: true.
+        pub scale: bool = true,
+        /// How `beta` starts. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub beta_initializer: Initializer = Initializer::Zeros,
+        /// How `gamma` starts. Default: `ones`.
+        #[serde(deserialize_with = "argument::named")]
+        pub gamma_initializer: Initializer = Initializer::Ones,
     }
 }
 

@@ -7,57 +7,41 @@ use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
-/// `x: T[…, C, …] → T[…]`: each feature along `axis` normalised over all other dimensions.
-///
-/// While training the batch's own mean and (biased) variance are used, and the moving ones follow them:
-/// `moving · momentum + batch · (1 − momentum)`. Otherwise the moving ones are used; so too in a layer that is not
-/// trainable. Weights: `gamma`, `beta`, and, not trained, `moving_mean`, `moving_variance`: all `f32[C]`.
-/// Source: Ioffe and Szegedy 2015.
-///
-/// ```
-/// use systole_nn::layers::batch_normalization;
-/// assert!(batch_normalization().momentum(0.9).epsilon(1e-5).check().is_ok());
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct BatchNormalization {
-    /// The feature dimension. Default: −1, the last.
-    pub axis: i64,
-    /// How much of the moving statistics a step keeps. Default: 0.99.
-    pub momentum: f64,
-    /// Added to the variance. Default: 1e-3.
-    pub epsilon: f64,
-    /// Whether `beta` is added. Default: true.
-    pub center: bool,
-    /// Whether the result is multiplied by `gamma`. Default: true.
-    pub scale: bool,
-    /// How `beta` starts. Default: `zeros`.
-    #[serde(deserialize_with = "argument::named")]
-    pub beta_initializer: Initializer,
-    /// How `gamma` starts. Default: `ones`.
-    #[serde(deserialize_with = "argument::named")]
-    pub gamma_initializer: Initializer,
-    /// How `moving_mean` starts. Default: `zeros`.
-    #[serde(deserialize_with = "argument::named")]
-    pub moving_mean_initializer: Initializer,
-    /// How `moving_variance` starts. Default: `ones`.
-    #[serde(deserialize_with = "argument::named")]
-    pub moving_variance_initializer: Initializer,
-}
-
-impl Default for BatchNormalization {
-    fn default() -> BatchNormalization {
-        BatchNormalization {
-            axis: -1,
-            momentum: 0.99,
-            epsilon: 1e-3,
-            center: true,
-            scale: true,
-            beta_initializer: Initializer::Zeros,
-            gamma_initializer: Initializer::Ones,
-            moving_mean_initializer: Initializer::Zeros,
-            moving_variance_initializer: Initializer::Ones,
-        }
+arguments! {
+    /// `x: T[…, C, …] → T[…]`: each feature along `axis` normalised over all other dimensions.
+    ///
+    /// While training the batch's own mean and (biased) variance are used, and the moving ones follow them:
+    /// `moving · momentum + batch · (1 − momentum)`. Otherwise the moving ones are used; so too in a layer that is not
+    /// trainable. Weights: `gamma`, `beta`, and, not trained, `moving_mean`, `moving_variance`: all `f32[C]`.
+    /// Source: Ioffe and Szegedy 2015.
+    ///
+    /// ```
+    /// use systole_nn::layers::batch_normalization;
+    /// assert!(batch_normalization().momentum(0.9).epsilon(1e-5).check().is_ok());
+    /// ```
+    pub struct BatchNormalization {
+        /// The feature dimension. Default: −1, the last.
+        pub axis: i64 = -1,
+        /// How much of the moving statistics a step keeps. Default: 0.99.
+        pub momentum: f64 = 0.99,
+        /// Added to the variance. Default: 1e-3.
+        pub epsilon: f64 = 1e-3,
+        /// Whether `beta` is added. Default: true.
+        pub center: bool = true,
+        /// Whether the result is multiplied by `gamma`. Default: true.
+        pub scale: bool = true,
+        /// How `beta` starts. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub beta_initializer: Initializer = Initializer::Zeros,
+        /// How `gamma` starts. Default: `ones`.
+        #[serde(deserialize_with = "argument::named")]
+        pub gamma_initializer: Initializer = Initializer::Ones,
+        /// How `moving_mean` starts. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub moving_mean_initializer: Initializer = Initializer::Zeros,
+        /// How `moving_variance` starts. Default: `ones`.
+        #[serde(deserialize_with = "argument::named")]
+        pub moving_variance_initializer: Initializer = Initializer::Ones,
     }
 }
 
@@ -170,38 +154,25 @@ impl Layer for BatchNormalization {
     }
 }
 
-/// `x: T[B, …] → T[B, …]`: each sample normalised over the dimensions `axis`.
-///
-/// Weights: `gamma`, `beta`, of the shape of those dimensions. Source: Ba, Kiros and Hinton 2016.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LayerNormalization {
-    /// The dimensions to normalise over. Default: −1, the last.
-    pub axis: Axes,
-    /// Added to the variance. Default: 1e-3.
-    pub epsilon: f64,
-    /// Whether `beta` is added. Default: true.
-    pub center: bool,
-    /// Whether the result is multiplied by `gamma`. Default: true.
-    pub scale: bool,
-    /// How `beta` starts. Default: `zeros`.
-    #[serde(deserialize_with = "argument::named")]
-    pub beta_initializer: Initializer,
-    /// How `gamma` starts. Default: `ones`.
-    #[serde(deserialize_with = "argument::named")]
-    pub gamma_initializer: Initializer,
-}
-
-impl Default for LayerNormalization {
-    fn default() -> LayerNormalization {
-        LayerNormalization {
-            axis: Axes(vec![-1]),
-            epsilon: 1e-3,
-            center: true,
-            scale: true,
-            beta_initializer: Initializer::Zeros,
-            gamma_initializer: Initializer::Ones,
-        }
+arguments! {
+    /// `x: T[B, …] → T[B, …]`: each sample normalised over the dimensions `axis`.
+    ///
+    /// Weights: `gamma`, `beta`, of the shape of those dimensions. Source: Ba, Kiros and Hinton 2016.
+    pub struct LayerNormalization {
+        /// The dimensions to normalise over. Default: −1, the last.
+        pub axis: Axes = Axes(vec![-1]),
+        /// Added to the variance. Default: 1e-3.
+        pub epsilon: f64 = 1e-3,
+        /// Whether `beta` is added. Default: true.
+        pub center: bool = true,
+        /// Whether the result is multiplied by `gamma`. Default: true.
+        pub scale: bool = true,
+        /// How `beta` starts. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub beta_initializer: Initializer = Initializer::Zeros,
+        /// How `gamma` starts. Default: `ones`.
+        #[serde(deserialize_with = "argument::named")]
+        pub gamma_initializer: Initializer = Initializer::Ones,
     }
 }
 

@@ -5,22 +5,16 @@ use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 
-/// `x: T[B, …] → T[B, …]`: each sample divided by the root of its mean square over the dimensions `axis`.
-///
-/// The mean is f32 under every precision policy. Weight: `scale`, of the shape of those dimensions. Source: Zhang and
-/// Sennrich 2019.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RMSNormalization {
-    /// The dimensions to normalise over. Default: −1, the last.
-    pub axis: Axes,
-    /// Added to the mean square. Default: 1e-6.
-    pub epsilon: f64,
-}
-
-impl Default for RMSNormalization {
-    fn default() -> RMSNormalization {
-        RMSNormalization { axis: Axes(vec![-1]), epsilon: 1e-6 }
+arguments! {
+    /// `x: T[B, …] → T[B, …]`: each sample divided by the root of its mean square over the dimensions `axis`.
+    ///
+    /// The mean is f32 under every precision policy. Weight: `scale`, of the shape of those dimensions. Source: Zhang and
+    /// Sennrich 2019.
+    pub struct RMSNormalization {
+        /// The dimensions to normalise over. Default: −1, the last.
+        pub axis: Axes = Axes(vec![-1]),
+        /// Added to the mean square. Default: 1e-6.
+        pub epsilon: f64 = 1e-6,
     }
 }
 
@@ -67,19 +61,13 @@ impl Layer for RMSNormalization {
     }
 }
 
-/// `x: T[B, …] → T[B, …]`: each sample divided by its length over the dimensions `axis`.
-///
-/// A length below 1e-12 counts as that.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct UnitNormalization {
-    /// The dimensions that get length 1. Default: −1, the last.
-    pub axis: Axes,
-}
-
-impl Default for UnitNormalization {
-    fn default() -> UnitNormalization {
-        UnitNormalization { axis: Axes(vec![-1]) }
+arguments! {
+    /// `x: T[B, …] → T[B, …]`: each sample divided by its length over the dimensions `axis`.
+    ///
+    /// A length below 1e-12 counts as that.
+    pub struct UnitNormalization {
+        /// The dimensions that get length 1. Default: −1, the last.
+        pub axis: Axes = Axes(vec![-1]),
     }
 }
 

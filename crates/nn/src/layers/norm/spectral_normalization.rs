@@ -3,7 +3,7 @@
 use super::rms_normalization::unit;
 use crate::layer::WeightSpec;
 use crate::layers::built_in::*;
-use crate::layers::conv::conv2d::conv2d;
+use crate::layers::conv::convolution::conv2d;
 use crate::layers::core::dense::dense;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
@@ -11,46 +11,35 @@ use crate::layers::wrapped::Wrapped;
 use crate::setters::setters;
 use systole_ir::GraphBuilder;
 
-/// `x: T[B, …] → T[B, …']`: a layer whose kernel is divided by its greatest singular value.
-///
-/// As in Keras, each training step first divides the kernel that is kept by the value that `power_iterations` of the power
-/// method give, from where the last step left them, and uses that; the optimizer changes what came out. Otherwise the kernel
-/// is used as it is. A kernel is a matrix of its last dimension by all others. Weights: those of the layer, after its name,
-/// and, not trained, `vector_u: f32[1, F]`. Source: Miyato et al. 2018.
-///
-/// With `keeps_kernel`, as in PyTorch and BigGAN, the kernel that is kept stays as it is: each call divides, trained or not, and
-/// gradients are those of the kernel before the division.
-///
-/// ```
-/// use systole_nn::layers::{conv2d, flatten, spectral_normalization};
-/// assert!(spectral_normalization(conv2d(16, 3)).power_iterations(2).check().is_ok());
-/// assert!(spectral_normalization(conv2d(16, 3)).power_iterations(0).check().is_err());
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SpectralNormalization {
-    /// The layer, which has a `kernel` or `embeddings`. Required.
-    pub layer: Wrapped,
-    /// Steps of the power method in each step of training. Default: 1.
-    pub power_iterations: usize,
-    /// Whether the kernel that is kept is that before the division. Not Keras's. Default: false.
-    pub keeps_kernel: bool,
-    /// Least length of a vector of the power method, and least value that a kernel is divided by. Default: 1e-12.
-    pub epsilon: f64,
+arguments! {
+    /// `x: T[B, …] → T[B, …']`: a layer whose kernel is divided by its greatest singular value.
+    ///
+    /// As in Keras, each training step first divides the kernel that is kept by the value that `power_iterations` of the power
+    /// method give, from where the last step left them, and uses that; the optimizer changes what came out. Otherwise the kernel
+    /// is used as it is. A kernel is a matrix of its last dimension by all others. Weights: those of the layer, after its name,
+    /// and, not trained, `vector_u: f32[1, F]`. Source: Miyato et al. 2018.
+    ///
+    /// With `keeps_kernel`, as in PyTorch and BigGAN, the kernel that is kept stays as it is: each call divides, trained or not, and
+    /// gradients are those of the kernel before the division.
+    ///
+    /// ```
+    /// use systole_nn::layers::{conv2d, flatten, spectral_normalization};
+    /// assert!(spectral_normalization(conv2d(16, 3)).power_iterations(2).check().is_ok());
+    /// assert!(spectral_normalization(conv2d(16, 3)).power_iterations(0).check().is_err());
+    /// ```
+    pub struct SpectralNormalization {
+        /// The layer, which has a `kernel` or `embeddings`. Required.
+        pub layer: Wrapped = Wrapped::default(),
+        /// Steps of the power method in each step of training. Default: 1.
+        pub power_iterations: usize = 1,
+        /// Whether the kernel that is kept is that before the division. Not Keras's. Default: false.
+        pub keeps_kernel: bool = false,
+        /// Least length of a vector of the power method, and least value that a kernel is divided by. Default: 1e-12.
+        pub epsilon: f64 = 1e-12,
+    }
 }
 
 const CLASS: &str = "SpectralNormalization";
-
-impl Default for SpectralNormalization {
-    fn default() -> SpectralNormalization {
-        SpectralNormalization {
-            layer: Wrapped::default(),
-            power_iterations: 1,
-            keeps_kernel: false,
-            epsilon: 1e-12,
-        }
-    }
-}
 
 impl SpectralNormalization {
     fn call_as(&self, cx: &mut Cx, inputs: &[Tensor], trains: bool) -> Tensor {

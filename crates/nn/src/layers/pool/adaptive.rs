@@ -6,83 +6,101 @@ use crate::layers::sample::*;
 use crate::layers::sliding::check_some_place;
 use crate::layers::spec::LayerSpec;
 
-macro_rules! adaptive {
-    ($($(#[$doc:meta])* $class:ident { $rank:literal, $fold:ident })*) => { $(
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct $class {
-            /// Size of the output along each dimension of places. Required.
-            pub output_size: Sizes<$rank>,
-        }
-
-        impl Default for $class {
-            fn default() -> $class {
-                $class { output_size: Sizes([0; $rank]) }
-            }
-        }
-
-        impl Arguments for $class {
-            fn check(&self) -> Result<()> {
-                match self.output_size.0.contains(&0) {
-                    true => Err(wrong(stringify!($class), "output_size of at least 1 each", self.output_size)),
-                    false => Ok(()),
-                }
-            }
-
-            fn parity() -> &'static str {
-                if stringify!($class) == "AdaptiveAveragePooling1D" { PARITY } else { "[]" }
-            }
-        }
-
-        impl Layer for $class {
-            fn class_name(&self) -> &'static str {
-                stringify!($class)
-            }
-
-            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                one_input(self, cx, inputs, |cx, x| {
-                    check_some_place(stringify!($class), $rank, x)?;
-                    for (i, out) in self.output_size.0.into_iter().enumerate() {
-                        sized(stringify!($class), "output", &[x.dim(i as isize + 1), out])?;
-                    }
-                    Ok($fold(cx, x, &self.output_size.0))
-                })
-            }
-
-            fn config(&self) -> Value {
-                config_of(self)
-            }
-        }
-    )* };
+arguments! {
+    /// `x: T[B, …, C] → T[B, output_size…, C]`: the mean of each of so many windows, for each channel, over `N` dimensions
+    /// of places.
+    pub struct AdaptiveAveragePooling<const N: usize> {
+        /// Size of the output along each dimension of places. Required.
+        pub output_size: Sizes<N> = Sizes([0; N]),
+    }
 }
 
-adaptive!(
-    /// `x: T[B, S, C] → T[B, output_size, C]`: the mean of each of so many windows, for each channel.
-    ///
-    /// Window `i` goes from `⌊i · S / output_size⌋` to before `⌈(i + 1) · S / output_size⌉`.
-    AdaptiveAveragePooling1D { 1, means }
-    /// `x: T[B, H, W, C] → T[B, output_size…, C]`: the mean of each of so many windows, for each channel.
-    ///
-    /// Windows are those of [`AdaptiveAveragePooling1D`], along each dimension.
-    AdaptiveAveragePooling2D { 2, means }
-    /// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: the mean of each of so many windows, for each channel.
-    ///
-    /// Windows are those of [`AdaptiveAveragePooling1D`], along each dimension.
-    AdaptiveAveragePooling3D { 3, means }
-    /// `x: T[B, S, C] → T[B, output_size, C]`: the greatest value of each of so many windows, for each channel.
-    ///
-    /// Windows are those of [`AdaptiveAveragePooling1D`].
-    AdaptiveMaxPooling1D { 1, maxima }
-    /// `x: T[B, H, W, C] → T[B, output_size…, C]`: the greatest value of each of so many windows, for each channel.
-    ///
-    /// Windows are those of [`AdaptiveAveragePooling1D`], along each dimension.
-    AdaptiveMaxPooling2D { 2, maxima }
-    /// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: the greatest value of each of so many windows, for each channel.
-    ///
-    /// Windows are those of [`AdaptiveAveragePooling1D`], along each dimension.
-    AdaptiveMaxPooling3D { 3, maxima }
-);
+arguments! {
+    /// `x: T[B, …, C] → T[B, output_size…, C]`: the greatest value of each of so many windows, for each channel, over `N`
+    /// dimensions of places.
+    pub struct AdaptiveMaxPooling<const N: usize> {
+        /// Size of the output along each dimension of places. Required.
+        pub output_size: Sizes<N> = Sizes([0; N]),
+    }
+}
+
+/// `x: T[B, S, C] → T[B, output_size, C]`: the mean of each of so many windows, for each channel.
+///
+/// Window `i` goes from `⌊i · S / output_size⌋` to before `⌈(i + 1) · S / output_size⌉`.
+pub type AdaptiveAveragePooling1D = AdaptiveAveragePooling<1>;
+
+/// `x: T[B, H, W, C] → T[B, output_size…, C]`: the mean of each of so many windows, for each channel.
+///
+/// Windows are those of [`AdaptiveAveragePooling1D`], along each dimension.
+pub type AdaptiveAveragePooling2D = AdaptiveAveragePooling<2>;
+
+/// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: the mean of each of so many windows, for each channel.
+///
+/// Windows are those of [`AdaptiveAveragePooling1D`], along each dimension.
+pub type AdaptiveAveragePooling3D = AdaptiveAveragePooling<3>;
+
+/// `x: T[B, S, C] → T[B, output_size, C]`: the greatest value of each of so many windows, for each channel.
+///
+/// Windows are those of [`AdaptiveAveragePooling1D`].
+pub type AdaptiveMaxPooling1D = AdaptiveMaxPooling<1>;
+
+/// `x: T[B, H, W, C] → T[B, output_size…, C]`: the greatest value of each of so many windows, for each channel.
+///
+/// Windows are those of [`AdaptiveAveragePooling1D`], along each dimension.
+pub type AdaptiveMaxPooling2D = AdaptiveMaxPooling<2>;
+
+/// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: the greatest value of each of so many windows, for each channel.
+///
+/// Windows are those of [`AdaptiveAveragePooling1D`], along each dimension.
+pub type AdaptiveMaxPooling3D = AdaptiveMaxPooling<3>;
+
+impl<const N: usize> Arguments for AdaptiveAveragePooling<N> {
+    fn check(&self) -> Result<()> {
+        check_size(self.class_name(), "output_size", &self.output_size)
+    }
+
+    fn parity() -> &'static str {
+        if N == 1 { PARITY } else { "[]" }
+    }
+}
+
+impl<const N: usize> Layer for AdaptiveAveragePooling<N> {
+    named!(by_rank::<N, 3>([
+        "AdaptiveAveragePooling1D",
+        "AdaptiveAveragePooling2D",
+        "AdaptiveAveragePooling3D"
+    ]));
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_windows(self.class_name(), &self.output_size, x)?;
+            Ok(means(cx, x, &self.output_size.0))
+        })
+    }
+}
+
+impl<const N: usize> Arguments for AdaptiveMaxPooling<N> {
+    fn check(&self) -> Result<()> {
+        check_size(self.class_name(), "output_size", &self.output_size)
+    }
+}
+
+impl<const N: usize> Layer for AdaptiveMaxPooling<N> {
+    named!(by_rank::<N, 3>(["AdaptiveMaxPooling1D", "AdaptiveMaxPooling2D", "AdaptiveMaxPooling3D"]));
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_windows(self.class_name(), &self.output_size, x)?;
+            Ok(maxima(cx, x, &self.output_size.0))
+        })
+    }
+}
+
+fn check_windows<const N: usize>(class: &str, output_size: &Sizes<N>, x: &Tensor) -> Result<()> {
+    check_some_place(class, N, x)?;
+    let mut along = output_size.0.iter().enumerate();
+    along.try_for_each(|(i, out)| sized(class, "output", &[x.dim(i as isize + 1), *out]))
+}
 
 /// A window of several dimensions is the product of windows of one, and so is its mean. In f32.
 fn means(cx: &Cx, x: &Tensor, output_size: &[usize]) -> Tensor {

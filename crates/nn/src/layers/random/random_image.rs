@@ -208,31 +208,19 @@ impl RandomFlip {
     }
 }
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are moved.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RandomTranslation {
-    /// How far down, in heights. Required.
-    pub height_factor: Span,
-    /// How far to the right, in widths. Required.
-    pub width_factor: Span,
-    /// What is where the picture ends. Default: "reflect".
-    pub fill_mode: FillMode,
-    /// "bilinear" or "nearest". Default: "bilinear".
-    pub interpolation: Interpolation,
-    /// What "constant" fills with. Default: 0.
-    pub fill_value: f64,
-}
-
-impl Default for RandomTranslation {
-    fn default() -> RandomTranslation {
-        RandomTranslation {
-            height_factor: Span::default(),
-            width_factor: Span::default(),
-            fill_mode: FillMode::Reflect,
-            interpolation: Interpolation::Bilinear,
-            fill_value: 0.0,
-        }
+arguments! {
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are moved.
+    pub struct RandomTranslation {
+        /// How far down, in heights. Required.
+        pub height_factor: Span = Span::default(),
+        /// How far to the right, in widths. Required.
+        pub width_factor: Span = Span::default(),
+        /// What is where the picture ends. Default: "reflect".
+        pub fill_mode: FillMode = FillMode::Reflect,
+        /// "bilinear" or "nearest". Default: "bilinear".
+        pub interpolation: Interpolation = Interpolation::Bilinear,
+        /// What "constant" fills with. Default: 0.
+        pub fill_value: f64 = 0.0,
     }
 }
 
@@ -260,28 +248,17 @@ impl RandomTranslation {
     }
 }
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are turned around their middle.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RandomRotation {
-    /// How far against the clock, in whole turns. Required.
-    pub factor: Span,
-    /// What is where the picture ends. Default: "reflect".
-    pub fill_mode: FillMode,
-    /// "bilinear" or "nearest". Default: "bilinear".
-    pub interpolation: Interpolation,
-    /// What "constant" fills with. Default: 0.
-    pub fill_value: f64,
-}
-
-impl Default for RandomRotation {
-    fn default() -> RandomRotation {
-        RandomRotation {
-            factor: Span::default(),
-            fill_mode: FillMode::Reflect,
-            interpolation: Interpolation::Bilinear,
-            fill_value: 0.0,
-        }
+arguments! {
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are turned around their middle.
+    pub struct RandomRotation {
+        /// How far against the clock, in whole turns. Required.
+        pub factor: Span = Span::default(),
+        /// What is where the picture ends. Default: "reflect".
+        pub fill_mode: FillMode = FillMode::Reflect,
+        /// "bilinear" or "nearest". Default: "bilinear".
+        pub interpolation: Interpolation = Interpolation::Bilinear,
+        /// What "constant" fills with. Default: 0.
+        pub fill_value: f64 = 0.0,
     }
 }
 
@@ -306,31 +283,19 @@ impl RandomRotation {
     }
 }
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are made smaller or larger around their middle.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RandomZoom {
-    /// How much smaller things become in height: 0.2 is a fifth, −0.2 makes them larger. Required.
-    pub height_factor: Span,
-    /// The same in width; by default as much as in height.
-    pub width_factor: Option<Span>,
-    /// What is where the picture ends. Default: "reflect".
-    pub fill_mode: FillMode,
-    /// "bilinear" or "nearest". Default: "bilinear".
-    pub interpolation: Interpolation,
-    /// What "constant" fills with. Default: 0.
-    pub fill_value: f64,
-}
-
-impl Default for RandomZoom {
-    fn default() -> RandomZoom {
-        RandomZoom {
-            height_factor: Span::default(),
-            width_factor: None,
-            fill_mode: FillMode::Reflect,
-            interpolation: Interpolation::Bilinear,
-            fill_value: 0.0,
-        }
+arguments! {
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are made smaller or larger around their middle.
+    pub struct RandomZoom {
+        /// How much smaller things become in height: 0.2 is a fifth, −0.2 makes them larger. Required.
+        pub height_factor: Span = Span::default(),
+        /// The same in width; by default as much as in height.
+        pub width_factor: Option<Span> = None,
+        /// What is where the picture ends. Default: "reflect".
+        pub fill_mode: FillMode = FillMode::Reflect,
+        /// "bilinear" or "nearest". Default: "bilinear".
+        pub interpolation: Interpolation = Interpolation::Bilinear,
+        /// What "constant" fills with. Default: 0.
+        pub fill_value: f64 = 0.0,
     }
 }
 
@@ -359,19 +324,13 @@ impl RandomZoom {
     }
 }
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, something is added to all pixels of a picture.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RandomBrightness {
-    /// How much, as a share of the values' range. Required.
-    pub factor: Span,
-    /// The least and the greatest value of a pixel, within which it stays. Default: [0.0, 255.0].
-    pub value_range: [f64; 2],
-}
-
-impl Default for RandomBrightness {
-    fn default() -> RandomBrightness {
-        RandomBrightness { factor: Span::default(), value_range: [0.0, 255.0] }
+arguments! {
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, something is added to all pixels of a picture.
+    pub struct RandomBrightness {
+        /// How much, as a share of the values' range. Required.
+        pub factor: Span = Span::default(),
+        /// The least and the greatest value of a pixel, within which it stays. Default: [0.0, 255.0].
+        pub value_range: [f64; 2] = [0.0, 255.0],
     }
 }
 
@@ -390,19 +349,13 @@ impl RandomBrightness {
     }
 }
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pixels go further away from the mean of their picture and channel, or nearer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RandomContrast {
-    /// From 1 − the first to 1 + the second times as far; a single number is the second. Required.
-    pub factor: Span,
-    /// The least and the greatest value of a pixel, within which it stays. Default: [0.0, 255.0].
-    pub value_range: [f64; 2],
-}
-
-impl Default for RandomContrast {
-    fn default() -> RandomContrast {
-        RandomContrast { factor: Span::default(), value_range: [0.0, 255.0] }
+arguments! {
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pixels go further away from the mean of their picture and channel, or nearer.
+    pub struct RandomContrast {
+        /// From 1 − the first to 1 + the second times as far; a single number is the second. Required.
+        pub factor: Span = Span::default(),
+        /// The least and the greatest value of a pixel, within which it stays. Default: [0.0, 255.0].
+        pub value_range: [f64; 2] = [0.0, 255.0],
     }
 }
 

@@ -6,56 +6,47 @@ use crate::layers::sample::*;
 use crate::layers::sliding::check_places;
 use crate::layers::spec::LayerSpec;
 
-macro_rules! spatial_dropout {
-    ($($(#[$doc:meta])* $class:ident { $rank:literal })*) => { $(
-        $(#[$doc])*
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct $class {
-            /// Fraction of the channels that is dropped, 0 to 1. Required in Keras, 0 here.
-            pub rate: f64,
-        }
-
-        impl Arguments for $class {
-            fn check(&self) -> Result<()> {
-                check_rate(stringify!($class), "rate", self.rate)
-            }
-        }
-
-        impl Layer for $class {
-            fn class_name(&self) -> &'static str {
-                stringify!($class)
-            }
-
-            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                one_input(self, cx, inputs, |cx, x| {
-                    check_places(stringify!($class), $rank, x)?;
-                    Ok(drop_channels(cx, &cast(cx, x), self.rate))
-                })
-            }
-
-            fn config(&self) -> Value {
-                config_of(self)
-            }
-
-            fn lowering(&self) -> Result<Lowering> {
-                Ok(Lowering::Regularization)
-            }
-        }
-    )* };
+arguments! {
+    /// `x: T[B, …, C] → T[B, …, C]`: while training, each channel of a sample is 0 with probability `rate` and else divided
+    /// by `1 − rate`; otherwise the input. Over `N` dimensions of places.
+    pub struct SpatialDropout<const N: usize> {
+        /// Fraction of the channels that is dropped, 0 to 1. Required in Keras, 0 here.
+        pub rate: f64 = 0.0,
+    }
 }
 
-spatial_dropout!(
-    /// `x: T[B, S, C] → T[B, S, C]`: while training, each channel of a sample is 0 with probability `rate` and else divided
-    /// by `1 − rate`; otherwise the input.
-    SpatialDropout1D { 1 }
-    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, each channel of a sample is 0 with probability `rate` and else
-    /// divided by `1 − rate`; otherwise the input.
-    SpatialDropout2D { 2 }
-    /// `x: T[B, D, H, W, C] → T[B, D, H, W, C]`: while training, each channel of a sample is 0 with probability `rate` and
-    /// else divided by `1 − rate`; otherwise the input.
-    SpatialDropout3D { 3 }
-);
+/// `x: T[B, S, C] → T[B, S, C]`: while training, each channel of a sample is 0 with probability `rate` and else divided
+/// by `1 − rate`; otherwise the input.
+pub type SpatialDropout1D = SpatialDropout<1>;
+
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, each channel of a sample is 0 with probability `rate` and else
+/// divided by `1 − rate`; otherwise the input.
+pub type SpatialDropout2D = SpatialDropout<2>;
+
+/// `x: T[B, D, H, W, C] → T[B, D, H, W, C]`: while training, each channel of a sample is 0 with probability `rate` and
+/// else divided by `1 − rate`; otherwise the input.
+pub type SpatialDropout3D = SpatialDropout<3>;
+
+impl<const N: usize> Arguments for SpatialDropout<N> {
+    fn check(&self) -> Result<()> {
+        check_rate(self.class_name(), "rate", self.rate)
+    }
+}
+
+impl<const N: usize> Layer for SpatialDropout<N> {
+    named!(by_rank::<N, 3>(["SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"]));
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_places(self.class_name(), N, x)?;
+            Ok(drop_channels(cx, &cast(cx, x), self.rate))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Regularization)
+    }
+}
 
 /// `x: T[B, …, C] → T[B, …, C]`.
 fn drop_channels(cx: &mut Cx, x: &Tensor, rate: f64) -> Tensor {

@@ -1,67 +1,50 @@
 //! Layers that cut off what lies at the edges.
 
-use crate::layer::argument::Edges;
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::sliding::check_places;
 use crate::layers::spec::LayerSpec;
 
-macro_rules! croppings {
-    ($($(#[$doc:meta])* $class:ident { $rank:literal })*) => { $(
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct $class {
-            /// Places that go on both sides of each dimension.
-            pub cropping: Edges<$rank>,
-        }
-
-        impl Default for $class {
-            fn default() -> $class {
-                $class { cropping: Edges([[0; 2]; $rank]) }
-            }
-        }
-
-        impl Arguments for $class {
-            fn parity() -> &'static str {
-                if $rank == 1 { PARITY } else { "[]" }
-            }
-        }
-
-        impl Layer for $class {
-            fn class_name(&self) -> &'static str {
-                stringify!($class)
-            }
-
-            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                one_input(self, cx, inputs, |cx, x| {
-                    check_places(stringify!($class), $rank, x)?;
-                    crop(stringify!($class), &cast_floats(cx, x), &self.cropping.0)
-                })
-            }
-
-            fn config(&self) -> Value {
-                config_of(self)
-            }
-
-            fn lowering(&self) -> Result<Lowering> {
-                match $rank {
-                    1 | 2 => Ok(Lowering::Cropping(self.cropping.0.to_vec())),
-                    _ => Err(no_operators(self.class_name())),
-                }
-            }
-        }
-    )* };
+arguments! {
+    /// `x: T[B, …, C] → T[B, …', C]`: without the places at its edges, over `N` dimensions of places.
+    pub struct Cropping<const N: usize> {
+        /// Places that go on both sides of each dimension; none unless given.
+        pub cropping: Edges<N> = Edges([[0; 2]; N]),
+    }
 }
 
-croppings!(
-    /// `x: T[B, S, C] → T[B, S − before − after, C]`: without its first and last steps.
-    Cropping1D { 1 }
-    /// `x: T[B, H, W, C] → T[B, H', W', C]`: without the pixels at its edges.
-    Cropping2D { 2 }
-    /// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: without the places at its edges.
-    Cropping3D { 3 }
-);
+/// `x: T[B, S, C] → T[B, S − before − after, C]`: without its first and last steps.
+pub type Cropping1D = Cropping<1>;
+
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: without the pixels at its edges.
+pub type Cropping2D = Cropping<2>;
+
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: without the places at its edges.
+pub type Cropping3D = Cropping<3>;
+
+impl<const N: usize> Arguments for Cropping<N> {
+    fn parity() -> &'static str {
+        if N == 1 { PARITY } else { "[]" }
+    }
+}
+
+impl<const N: usize> Layer for Cropping<N> {
+    named!(by_rank::<N, 3>(["Cropping1D", "Cropping2D", "Cropping3D"]));
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_places(self.class_name(), N, x)?;
+            crop(self.class_name(), &cast_floats(cx, x), &self.cropping.0)
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            1 | 2 => Ok(Lowering::Cropping(self.cropping.0.to_vec())),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
+}
 
 /// `x: T[B, …, C] → T[B, …', C]`.
 fn crop(class: &str, x: &Tensor, edges: &[[usize; 2]]) -> Result<Tensor> {

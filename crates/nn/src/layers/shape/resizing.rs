@@ -8,44 +8,30 @@ use crate::layers::sliding::check_images;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
-/// `x: T[B, H, W, C] → T[B, height, width, C]`: the same picture with other pixels.
-///
-/// Places between pixels are those of half pixels.
-///
-/// ```
-/// use systole_nn::layers::resizing;
-/// assert!(resizing(64, 48).interpolation("nearest").crop_to_aspect_ratio(true).check().is_ok());
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Resizing {
-    /// Rows. Required.
-    pub height: usize,
-    /// Columns. Required.
-    pub width: usize,
-    /// How the new pixels get their values. Default: "bilinear".
-    pub interpolation: Interpolation,
-    /// Whether the picture keeps its form, and what stands out is cut off at both sides. Default: false.
-    pub crop_to_aspect_ratio: bool,
-    /// Whether the picture keeps its form, and stands between margins of `fill_value`. Default: false.
-    pub pad_to_aspect_ratio: bool,
-    /// What margins are filled with. Default: 0.
-    pub fill_value: f64,
-    /// Whether a picture is smoothed as it becomes smaller, so that each of its pixels has a part in the result. Default: false.
-    pub antialias: bool,
-}
-
-impl Default for Resizing {
-    fn default() -> Resizing {
-        Resizing {
-            height: 0,
-            width: 0,
-            interpolation: Interpolation::Bilinear,
-            crop_to_aspect_ratio: false,
-            pad_to_aspect_ratio: false,
-            fill_value: 0.0,
-            antialias: false,
-        }
+arguments! {
+    /// `x: T[B, H, W, C] → T[B, height, width, C]`: the same picture with other pixels.
+    ///
+    /// Places between pixels are those of half pixels.
+    ///
+    /// ```
+    /// use systole_nn::layers::resizing;
+    /// assert!(resizing(64, 48).interpolation("nearest").crop_to_aspect_ratio(true).check().is_ok());
+    /// ```
+    pub struct Resizing {
+        /// Rows. Required.
+        pub height: usize = 0,
+        /// Columns. Required.
+        pub width: usize = 0,
+        /// How the new pixels get their values. Default: "bilinear".
+        pub interpolation: Interpolation = Interpolation::Bilinear,
+        /// Whether the picture keeps its form, and what stands out is cut off at both sides. Default: false.
+        pub crop_to_aspect_ratio: bool = false,
+        /// Whether the picture keeps its form, and stands between margins of `fill_value`. Default: false.
+        pub pad_to_aspect_ratio: bool = false,
+        /// What margins are filled with. Default: 0.
+        pub fill_value: f64 = 0.0,
+        /// Whether a picture is smoothed as it becomes smaller, so that each of its pixels has a part in the result. Default: false.
+        pub antialias: bool = false,
     }
 }
 

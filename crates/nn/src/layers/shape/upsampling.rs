@@ -7,67 +7,34 @@ use crate::layers::sliding::check_places;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 
-macro_rules! upsampling {
-    ($($(#[$doc:meta])* $class:ident { $rank:literal })*) => { $(
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct $class {
-            /// How many places each becomes, along each dimension; 2 unless given.
-            pub size: Sizes<$rank>,
-        }
-
-        impl Default for $class {
-            fn default() -> $class {
-                $class { size: Sizes([2; $rank]) }
-            }
-        }
-
-        impl Arguments for $class {
-            fn check(&self) -> Result<()> {
-                check_size(stringify!($class), &self.size)
-            }
-        }
-
-        impl Layer for $class {
-            fn class_name(&self) -> &'static str {
-                stringify!($class)
-            }
-
-            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                one_input(self, cx, inputs, |cx, x| {
-                    check_places(stringify!($class), $rank, x)?;
-                    repeated(stringify!($class), &cast_floats(cx, x), &self.size.0)
-                })
-            }
-
-            fn config(&self) -> Value {
-                config_of(self)
-            }
-        }
-    )* };
+arguments! {
+    /// `x: T[B, …, C] → T[B, …', C]`: each place repeated along every dimension, over `N` dimensions of places. Pictures can
+    /// be interpolated, too: [`UpSampling2D`].
+    pub struct UpSampling<const N: usize> {
+        /// How many places each becomes, along each dimension; 2 unless given.
+        pub size: Sizes<N> = Sizes([2; N]),
+    }
 }
 
-upsampling!(
-    /// `x: T[B, S, C] → T[B, size · S, C]`: each step repeated.
-    UpSampling1D { 1 }
-    /// `x: T[B, D, H, W, C] → T[B, size · D, size · H, size · W, C]`: each place repeated along every dimension.
-    UpSampling3D { 3 }
-);
+/// `x: T[B, S, C] → T[B, size · S, C]`: each step repeated.
+pub type UpSampling1D = UpSampling<1>;
 
-/// `x: T[B, H, W, C] → T[B, size · H, size · W, C]`: a larger picture, its pixels repeated or interpolated.
-///
-/// ```
-/// use systole_nn::layers::up_sampling2d;
-/// assert!(up_sampling2d((2, 3)).interpolation("bilinear").check().is_ok());
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct UpSampling2D {
-    /// How many pixels each becomes, along height and width; 2 unless given.
-    pub size: Sizes<2>,
-    /// How the pixels in between get their values. Default: "nearest".
-    pub interpolation: Interpolation,
+/// `x: T[B, D, H, W, C] → T[B, size · D, size · H, size · W, C]`: each place repeated along every dimension.
+pub type UpSampling3D = UpSampling<3>;
+
+arguments! {
+    /// `x: T[B, H, W, C] → T[B, size · H, size · W, C]`: a larger picture, its pixels repeated or interpolated.
+    ///
+    /// ```
+    /// use systole_nn::layers::up_sampling2d;
+    /// assert!(up_sampling2d((2, 3)).interpolation("bilinear").check().is_ok());
+    /// ```
+    pub struct UpSampling2D {
+        /// How many pixels each becomes, along height and width; 2 unless given.
+        pub size: Sizes<2> = Sizes([2, 2]),
+        /// How the pixels in between get their values. Default: "nearest".
+        pub interpolation: Interpolation = Interpolation::Nearest,
+    }
 }
 
 /// How values between those of the input are made.
@@ -99,15 +66,26 @@ impl Interpolation {
     }
 }
 
-impl Default for UpSampling2D {
-    fn default() -> UpSampling2D {
-        UpSampling2D { size: Sizes([2, 2]), interpolation: Interpolation::Nearest }
+impl<const N: usize> Arguments for UpSampling<N> {
+    fn check(&self) -> Result<()> {
+        check_size(self.class_name(), "a size", &self.size)
+    }
+}
+
+impl<const N: usize> Layer for UpSampling<N> {
+    named!(by_rank::<N, 3>(["UpSampling1D", "UpSampling2D", "UpSampling3D"]));
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_places(self.class_name(), N, x)?;
+            repeated(self.class_name(), &cast_floats(cx, x), &self.size.0)
+        })
     }
 }
 
 impl Arguments for UpSampling2D {
     fn check(&self) -> Result<()> {
-        check_size("UpSampling2D", &self.size)
+        check_size("UpSampling2D", "a size", &self.size)
     }
 
     fn parity() -> &'static str {
@@ -116,9 +94,7 @@ impl Arguments for UpSampling2D {
 }
 
 impl Layer for UpSampling2D {
-    fn class_name(&self) -> &'static str {
-        "UpSampling2D"
-    }
+    named!("UpSampling2D");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -136,28 +112,16 @@ impl Layer for UpSampling2D {
         })
     }
 
-    fn config(&self) -> Value {
-        config_of(self)
-    }
-
     fn lowering(&self) -> Result<Lowering> {
         match self.interpolation {
             Interpolation::Nearest => Ok(Lowering::UpSampling { bilinear: false }),
             Interpolation::Bilinear => Ok(Lowering::UpSampling { bilinear: true }),
-            other => {
-                let name = serde_json::to_value(other).unwrap_or_default();
-                let name = name.as_str().unwrap_or_default();
+            _ => {
+                let name = config_of(self)["interpolation"].as_str().unwrap_or_default().to_string();
                 let what = format!("UpSampling2D with interpolation {name} has no operator of .tflite");
                 Err(Error::new(ErrorKind::Unsupported, what).hint("use nearest or bilinear"))
             }
         }
-    }
-}
-
-fn check_size<const N: usize>(class: &str, size: &Sizes<N>) -> Result<()> {
-    match size.0.contains(&0) {
-        true => Err(wrong(class, "a size of at least 1 each", size)),
-        false => Ok(()),
     }
 }
 

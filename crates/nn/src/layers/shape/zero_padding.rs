@@ -1,65 +1,60 @@
-//! Zeros around sequences and volumes; those around images are in `padding.rs`.
+//! Zeros around sequences, images and volumes.
 
-use crate::layer::argument::Edges;
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::sliding::check_places;
 use crate::layers::spec::LayerSpec;
 
-macro_rules! paddings {
-    ($($(#[$doc:meta])* $class:ident { $rank:literal })*) => { $(
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct $class {
-            /// Zeros on both sides of each dimension.
-            pub padding: Edges<$rank>,
-        }
-
-        impl Default for $class {
-            fn default() -> $class {
-                $class { padding: Edges([[1; 2]; $rank]) }
-            }
-        }
-
-        impl Arguments for $class {
-            fn parity() -> &'static str {
-                if $rank == 1 { PARITY } else { "[]" }
-            }
-        }
-
-        impl Layer for $class {
-            fn class_name(&self) -> &'static str {
-                stringify!($class)
-            }
-
-            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                one_input(self, cx, inputs, |cx, x| {
-                    check_places(stringify!($class), $rank, x)?;
-                    pad(stringify!($class), &cast_floats(cx, x), &self.padding.0)
-                })
-            }
-
-            fn config(&self) -> Value {
-                config_of(self)
-            }
-
-            fn lowering(&self) -> Result<Lowering> {
-                match $rank {
-                    1 | 2 => Ok(Lowering::Padding(self.padding.0.to_vec())),
-                    _ => Err(no_operators(self.class_name())),
-                }
-            }
-        }
-    )* };
+arguments! {
+    /// `x: T[B, …, C] → T[B, …', C]`: with zeros around, over `N` dimensions of places.
+    ///
+    /// ```
+    /// use systole_nn::layers::zero_padding2d;
+    /// assert!(zero_padding2d(3).check().is_ok());
+    /// assert!(zero_padding2d(((0, 1), (0, 1))).check().is_ok());
+    /// ```
+    pub struct ZeroPadding<const N: usize> {
+        /// Zeros on both sides of each dimension; 1 each unless given.
+        pub padding: Edges<N> = Edges([[1; 2]; N]),
+    }
 }
 
-paddings!(
-    /// `x: T[B, S, C] → T[B, before + S + after, C]`: with zeros before and after.
-    ZeroPadding1D { 1 }
-    /// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: with zeros around.
-    ZeroPadding3D { 3 }
-);
+/// `x: T[B, S, C] → T[B, before + S + after, C]`: with zeros before and after.
+pub type ZeroPadding1D = ZeroPadding<1>;
+
+/// `x: T[B, H, W, C] → T[B, top + H + bottom, left + W + right, C]`: with a border of zeros.
+pub type ZeroPadding2D = ZeroPadding<2>;
+
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: with zeros around.
+pub type ZeroPadding3D = ZeroPadding<3>;
+
+/// The borders of [`ZeroPadding2D`].
+#[deprecated(note = "Edges<2>")]
+pub type Borders = Edges<2>;
+
+impl<const N: usize> Arguments for ZeroPadding<N> {
+    fn parity() -> &'static str {
+        if N == 1 { PARITY } else { "[]" }
+    }
+}
+
+impl<const N: usize> Layer for ZeroPadding<N> {
+    named!(by_rank::<N, 3>(["ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D"]));
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_places(self.class_name(), N, x)?;
+            pad(self.class_name(), &cast_floats(cx, x), &self.padding.0)
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            1 | 2 => Ok(Lowering::Padding(self.padding.0.to_vec())),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
+}
 
 /// `x: T[B, …, C] → T[B, …', C]`.
 fn pad(class: &str, x: &Tensor, edges: &[[usize; 2]]) -> Result<Tensor> {
@@ -90,6 +85,22 @@ pub fn zero_padding1d(padding: impl Into<Edges<1>>) -> LayerSpec {
     LayerSpec::of(ZeroPadding1D { padding: padding.into() })
 }
 
+/// `x: T[B, H, W, C] → T[B, top + H + bottom, left + W + right, C]`: a border of zeros around pictures. Arguments:
+/// [`ZeroPadding2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::zero_padding2d, Model};
+/// let layer = zero_padding2d(2);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
+/// assert_eq!(output.shape.dims(), [32, 32, 1]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn zero_padding2d(padding: impl Into<Edges<2>>) -> LayerSpec {
+    LayerSpec::of(ZeroPadding2D { padding: padding.into() })
+}
+
 /// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: zeros around a volume. Arguments: [`ZeroPadding3D`].
 ///
 /// ```
@@ -109,6 +120,7 @@ pub fn zero_padding3d(padding: impl Into<Edges<3>>) -> LayerSpec {
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![
         LayerSample::new(zero_padding1d((1, 2)), SEQUENCE, &[2, 10, 4], &[], FLAT),
+        LayerSample::new(zero_padding2d(((0, 1), (2, 3))), IMAGE, &[2, 7, 10, 3], &[], FLAT),
         LayerSample::new(zero_padding3d([[0, 1], [2, 1], [0, 0]]), VOLUME, &[2, 4, 7, 3, 2], &[], FLAT),
     ]
 }
