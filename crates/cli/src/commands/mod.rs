@@ -22,6 +22,7 @@ mod init;
 mod knobs;
 #[cfg(feature = "launch")]
 mod launch;
+mod layers;
 mod lr_find;
 mod man;
 mod ops;
@@ -160,6 +161,8 @@ commands! {
     Show(show::ShowArgs),
     /// List the operations of the intermediate representation
     Ops(ops::OpsArgs),
+    /// List the built-in layers and what each can do
+    Layers(layers::LayersArgs),
     /// List the environment variables and their values
     Knobs(knobs::KnobsArgs),
     /// Say what the report of a problem needs: version, system, processor, devices, variables; no secrets

@@ -1,37 +1,22 @@
 //! Which values of a model that is trained for eight bits are whole steps, of what size, and how operators of the file make values of
 //! them: so that both get the same level. What is not known here is rounded as floats are.
 
-use crate::layer::Cx;
+use crate::layer::cx::Cx;
 use crate::layer::fixed_point::{Made, Rounding, Term};
+use crate::layer::lowering::ElementWise::{Add, Multiply, Subtract};
+use crate::layer::lowering::Lowering;
 use systole_ir::DType::{F32, F64};
 use systole_ir::Tensor;
-
-/// Layers that give some of the values that they read, or the same in another shape.
-const THAT_MOVE: [&str; 13] = [
-    "Cropping1D",
-    "Cropping2D",
-    "Flatten",
-    "GlobalMaxPooling1D",
-    "GlobalMaxPooling2D",
-    "Identity",
-    "MaxPooling1D",
-    "MaxPooling2D",
-    "Permute",
-    "RepeatVector",
-    "Reshape",
-    "ZeroPadding1D",
-    "ZeroPadding2D",
-];
 
 impl Cx {
     /// `f32[]`: the step that a value is whole numbers of, if it is.
     pub(crate) fn step_of_value(&self, x: &Tensor) -> Option<Tensor> {
-        self.levels.iter().rev().find(|(id, _)| *id == x.id()).map(|(_, step)| step.clone())
+        self.quantization.levels.iter().rev().find(|(id, _)| *id == x.id()).map(|(_, step)| step.clone())
     }
 
     /// Says what step a value is whole numbers of.
     pub(crate) fn has_step(&mut self, y: &Tensor, step: &Tensor) {
-        self.levels.push((y.id(), step.stop_gradient()));
+        self.quantization.levels.push((y.id(), step.stop_gradient()));
     }
 
     /// `y` has the levels of `x`.
@@ -43,16 +28,16 @@ impl Cx {
 
     /// How a value is made, if that is known.
     pub(crate) fn made_of(&self, x: &Tensor) -> Option<Made> {
-        self.made.iter().rev().find(|(id, _)| *id == x.id()).map(|(_, made)| made.clone())
+        self.quantization.made.iter().rev().find(|(id, _)| *id == x.id()).map(|(_, made)| made.clone())
     }
 
     fn is_made(&mut self, y: &Tensor, made: Made) {
-        self.made.push((y.id(), made));
+        self.quantization.made.push((y.id(), made));
     }
 
     /// Whether steps of any value are known.
     pub(crate) fn has_levels(&self) -> bool {
-        !self.levels.is_empty()
+        !self.quantization.levels.is_empty()
     }
 
     fn numbers(&self, x: &Tensor) -> Option<(Tensor, Tensor)> {
@@ -126,36 +111,40 @@ impl Cx {
         let Some(unit) = self.unit_of_sums().map(|unit| unit * factor) else { return };
         let fits = unit.rank() == 0 || y.rank() > 0 && unit.shape().dims() == &y.shape()[y.rank() - 1..];
         if fits && y.dtype() == F32 {
-            let is_dense = self.weight_steps.as_ref().is_some_and(|(_, is_dense)| *is_dense);
+            let is_dense = self.quantization.weight_steps.as_ref().is_some_and(|(_, is_dense)| *is_dense);
             let rounding = if is_dense { Rounding::Once } else { Rounding::Twice };
             self.is_made(y, Made::of(vec![Term { numbers: None, unit }], rounding));
         }
     }
 
     /// Hands on what is known of a layer's inputs to what it gives, before that is rounded.
-    pub(crate) fn hand_on_levels(&mut self, class: &str, inputs: &[Tensor], y: &Tensor) {
-        match (class, inputs) {
-            ("Add", [a, b]) => self.made_as_sum(y, [a, b], false),
-            ("Subtract", [a, b]) => self.made_as_sum(y, [a, b], true),
-            ("Multiply", [a, b]) => self.made_as_product(y, [a, b]),
-            ("GlobalAveragePooling1D" | "GlobalAveragePooling2D", [x]) => {
+    pub(crate) fn hand_on_levels(&mut self, layer: Option<&Lowering>, inputs: &[Tensor], y: &Tensor) {
+        use Lowering::*;
+        match (layer, inputs) {
+            (Some(ElementWise(Add)), [a, b]) => self.made_as_sum(y, [a, b], false),
+            (Some(ElementWise(Subtract)), [a, b]) => self.made_as_sum(y, [a, b], true),
+            (Some(ElementWise(Multiply)), [a, b]) => self.made_as_product(y, [a, b]),
+            (Some(GlobalPooling { max: false }), [x]) => {
                 self.made_as_mean(y, x, &(1..x.rank().max(2) - 1).collect::<Vec<_>>());
             }
-            ("AveragePooling1D" | "AveragePooling2D", [_]) => {
+            (Some(Pooling { max: false, .. }), [_]) => {
                 self.is_made(y, Made::of(Vec::new(), Rounding::OfCodes));
             }
-            ("Embedding" | "ReversibleEmbedding", [x]) if x.dtype().is_int() => {
+            (Some(Embedding { .. } | ReversibleEmbedding { .. }), [x]) if x.dtype().is_int() => {
                 // A table of integers: each row is rounded by itself.
                 self.is_made(y, Made::of(Vec::new(), Rounding::Once));
             }
-            ("ReLU" | "Activation", [x]) => {
+            (Some(Relu { .. } | Activation(_)), [x]) => {
                 // One that is folded into what comes before: others read what is rounded already.
                 if let Some(made) = self.made_of(x) {
                     self.is_made(y, made);
                 }
             }
-            (class, [x]) if THAT_MOVE.contains(&class) => match self.made_of(x) {
-                Some(made) if made.is_of_one_unit() || made.is_of_units() && class.contains("Pooling") => {
+            (Some(own), [x]) if moves_elements(own) => match self.made_of(x) {
+                Some(made)
+                    if made.is_of_one_unit()
+                        || made.is_of_units() && matches!(own, Pooling { .. } | GlobalPooling { .. }) =>
+                {
                     self.is_made(y, made);
                 }
                 Some(_) => {}
@@ -165,4 +154,21 @@ impl Cx {
             _ => self.made_of_weights(y, 1.0),
         }
     }
+}
+
+/// Whether a layer gives elements of its input, or zeros.
+fn moves_elements(layer: &Lowering) -> bool {
+    use Lowering::*;
+    matches!(
+        layer,
+        Identity
+            | Flatten
+            | Reshape
+            | Permute(_)
+            | Repeat
+            | Padding(_)
+            | Cropping(_)
+            | Pooling { max: true, .. }
+            | GlobalPooling { max: true }
+    )
 }

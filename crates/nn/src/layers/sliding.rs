@@ -1,8 +1,8 @@
 //! Where a window lies on sequences `[B, S, C]`, images `[B, H, W, C]` and volumes `[B, D, H, W, C]`: what convolutions
 //! and poolings share.
 
-use super::argument::listed;
 use super::built_in::*;
+use crate::layer::argument::listed;
 use systole_ir::op::Convolution;
 use systole_ir::op::conv::same_padding;
 use systole_ir::{LiteralBuilder, Scalar};

@@ -119,6 +119,28 @@ impl<const N: usize> Layer for Conv<N> {
             finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
         })
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            1 | 2 => Ok(Lowering::Convolution(lowering::Convolution {
+                kind: ConvolutionKind::Plain,
+                strides: self.strides.0.to_vec(),
+                dilation: self.dilation_rate.0.to_vec(),
+                padding: self.padding,
+                groups: self.groups,
+                use_bias: self.use_bias,
+                activation: self.activation,
+            })),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("kernel", "weight", WeightLayout::Convolution),
+            WeightRole::optional("bias", "bias"),
+        ]
+    }
 }
 
 /// `x: T[B, S, C] → T[B, S', filters]`: learned filters that slide over sequences. Arguments: [`Conv1D`].

@@ -97,6 +97,32 @@ impl<const N: usize> Layer for DepthwiseConv<N> {
             finished(cx, self.class_name(), y, bias, (self.activation, self.activity_regularizer))
         })
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            2 => Ok(Lowering::Convolution(lowering::Convolution {
+                kind: ConvolutionKind::Depthwise { multiplier: self.depth_multiplier },
+                strides: self.strides.0.to_vec(),
+                dilation: self.dilation_rate.0.to_vec(),
+                padding: self.padding,
+                groups: 1,
+                use_bias: self.use_bias,
+                activation: self.activation,
+            })),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
+
+    fn adapters(&self) -> Result<()> {
+        Err(no_adapters(self.class_name()))
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("kernel", "weight", WeightLayout::Depthwise),
+            WeightRole::optional("bias", "bias"),
+        ]
+    }
 }
 
 pub(super) fn check_multiplier(class: &str, depth_multiplier: usize) -> Result<()> {

@@ -118,6 +118,21 @@ impl<const N: usize> Layer for SeparableConv<N> {
             finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
         })
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            2 => Ok(Lowering::Convolution(lowering::Convolution {
+                kind: ConvolutionKind::Separable,
+                strides: self.strides.0.to_vec(),
+                dilation: self.dilation_rate.0.to_vec(),
+                padding: self.padding,
+                groups: 1,
+                use_bias: self.use_bias,
+                activation: self.activation,
+            })),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
 }
 
 /// `x: T[B, S, C] → T[B, S', filters]`: filters of single channels, then a mixture of all. Arguments:

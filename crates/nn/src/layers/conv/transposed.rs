@@ -3,7 +3,7 @@
 use crate::layer::activation::Activation;
 use crate::layer::constraint::Constraint;
 use crate::layer::regularizer::Regularizer;
-use crate::layers::argument::listed;
+use crate::layer::argument::listed;
 use crate::layers::built_in::*;
 use crate::layers::ruled::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
@@ -121,6 +121,28 @@ impl<const N: usize> Layer for ConvTranspose<N> {
             let bias = self.use_bias.then_some((&self.bias_initializer, rules));
             finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
         })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            2 => Ok(Lowering::Convolution(lowering::Convolution {
+                kind: ConvolutionKind::Transposed { has_output_padding: self.output_padding.is_some() },
+                strides: self.strides.0.to_vec(),
+                dilation: self.dilation_rate.0.to_vec(),
+                padding: self.padding,
+                groups: 1,
+                use_bias: self.use_bias,
+                activation: self.activation,
+            })),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("kernel", "weight", WeightLayout::Convolution),
+            WeightRole::optional("bias", "bias"),
+        ]
     }
 }
 

@@ -84,6 +84,18 @@ impl<const N: usize> Layer for MaxPooling<N> {
             Ok(fold(&cast(cx, x), &windows, &padding, Monoid::Maximum))
         })
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            1 | 2 => Ok(Lowering::Pooling {
+                max: true,
+                size: self.pool_size.0.to_vec(),
+                strides: self.strides.unwrap_or(self.pool_size).0.to_vec(),
+                padding: self.padding,
+            }),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
 }
 
 impl<const N: usize> Arguments for AveragePooling<N> {
@@ -105,6 +117,18 @@ impl<const N: usize> Layer for AveragePooling<N> {
             let sum = fold(&wide, &windows, &padding, Monoid::Add);
             Ok(cast(cx, &(sum / windows.counts(&wide, &padding))))
         })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            1 | 2 => Ok(Lowering::Pooling {
+                max: false,
+                size: self.pool_size.0.to_vec(),
+                strides: self.strides.unwrap_or(self.pool_size).0.to_vec(),
+                padding: self.padding,
+            }),
+            _ => Err(no_operators(self.class_name())),
+        }
     }
 }
 

@@ -107,6 +107,18 @@ impl Layer for UpSampling2D {
             Ok(cast(cx, &y))
         })
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match self.interpolation {
+            Interpolation::Nearest => Ok(Lowering::UpSampling { bilinear: false }),
+            Interpolation::Bilinear => Ok(Lowering::UpSampling { bilinear: true }),
+            _ => {
+                let name = config_of(self)["interpolation"].as_str().unwrap_or_default().to_string();
+                let what = format!("UpSampling2D with interpolation {name} has no operator of .tflite");
+                Err(Error::new(ErrorKind::Unsupported, what).hint("use nearest or bilinear"))
+            }
+        }
+    }
 }
 
 /// `x: T[B, …, C] → T[B, …', C]`: each place `size` times along each dimension.
