@@ -1,15 +1,13 @@
 //! Labels and ids that a model has no place for. A look-up on a device reads the nearest row instead, so they are found on the
 //! host, before a step takes them.
 
+use crate::layer::lowering::Lowering;
 use crate::loss::Loss;
 use crate::model::Model;
 use crate::model::architecture::{LayerNode, NodeInput};
 use crate::model::batch::Batch;
 use crate::model::goals::Goal;
 use systole_ir::{Error, ErrorKind, Literal, Result};
-
-/// Layers that look rows of a table up.
-const TABLES: [&str; 2] = ["Embedding", "ReversibleEmbedding"];
 
 impl Model {
     /// Checks the numbers of a batch that stand for something: labels for classes, ids for rows of an embedding.
@@ -85,9 +83,10 @@ impl Model {
 
 /// How many rows the table of a layer has; `None`: it has none.
 fn rows(node: &LayerNode) -> Option<usize> {
-    let looks_up = TABLES.contains(&node.layer.class_name());
-    let config = looks_up.then(|| node.layer.layer().config())?;
-    config["input_dim"].as_u64()?.try_into().ok()
+    match node.layer.layer().lowering() {
+        Ok(Lowering::Embedding { rows, .. } | Lowering::ReversibleEmbedding { rows, .. }) => Some(rows),
+        _ => None,
+    }
 }
 
 /// The first number that is neither from 0 to `below` nor `also`: its index and itself.

@@ -2,10 +2,12 @@
 //! keeps keys and values of the tokens before, recurrent layers their states.
 
 use crate::layer::adapter::Adapters;
+use crate::layer::capability::IncrementalDecoding;
 use crate::layer::decoding::Decoding;
+use crate::layer::lowering::Lowering;
 use crate::layer::packed::packed_paths;
 use crate::layer::{Cx, Precision};
-use crate::layers::LayerSpec;
+use crate::layers::{BuiltIn, LAYER_NAMES, LayerSpec};
 use crate::model::Model;
 use crate::model::architecture::Architecture;
 use crate::model::step::{Traced, union};
@@ -18,37 +20,6 @@ use systole_runtime::{Backend, Buffer, Params, backend, jit};
 const PIECES: [usize; 4] = [512, 64, 8, 1];
 /// Places for which there is room at first. It doubles when they are full: attention computes with all that there is room for.
 const LEAST_ROOM: usize = 64;
-
-/// Layers whose output at a place depends on that place alone.
-const OF_ONE_PLACE: [&str; 24] = [
-    "Activation",
-    "ActivityRegularization",
-    "Add",
-    "AlphaDropout",
-    "Average",
-    "Dense",
-    "Dropout",
-    "ELU",
-    "Embedding",
-    "GaussianDropout",
-    "GaussianNoise",
-    "Identity",
-    "LayerNormalization",
-    "LeakyReLU",
-    "Maximum",
-    "Minimum",
-    "Multiply",
-    "RMSNormalization",
-    "ReLU",
-    "Rescaling",
-    "ReversibleEmbedding",
-    "SpatialDropout1D",
-    "Subtract",
-    "TimeDistributed",
-];
-/// Layers that keep what they need of the places before.
-const THAT_KEEP: [&str; 6] =
-    ["GRU", "LSTM", "MultiHeadAttention", "PositionEmbedding", "SimpleRNN", "TransformerBlock"];
 
 type DecodeIn = (Params, Params, Params, Tensor, Tensor);
 
@@ -226,7 +197,9 @@ fn with_packed(model: &Model) -> Result<(Arc<Architecture>, Params<Buffer>, Para
     let (mut gone, mut made) = (Vec::new(), Vec::new());
     for node in &mut architecture.nodes {
         // Of its table a token needs a row, which is cheaper to read than to unpack.
-        if node.layer.adapters().is_some() || node.layer.class_name() == "PositionEmbedding" {
+        if node.layer.adapters().is_some()
+            || matches!(node.layer.layer().lowering(), Ok(Lowering::PositionEmbedding))
+        {
             continue;
         }
         let prefix = format!("{}/", node.name);
@@ -351,18 +324,16 @@ fn check_layer(name: &str, layer: &LayerSpec) -> Result<()> {
     if let Some(model) = layer.nested() {
         return model.layers().into_iter().try_for_each(|(name, layer)| check_layer(name, layer));
     }
-    let class = layer.class_name();
-    if layer.layer().config()["mask_zero"] == true {
-        return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
-            .at(format!("layer {name}"))
-            .because("its tokens of 0 are padding, which a text has not")
-            .hint("train one without mask_zero"));
+    let Err(e) = layer.layer().decoding() else { return Ok(()) };
+    let e = e.at(format!("layer {name}"));
+    if e.hint_text().is_some() {
+        return Err(e);
     }
-    if OF_ONE_PLACE.contains(&class) || THAT_KEEP.contains(&class) {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
-        .at(format!("layer {name}"))
-        .because(format!("{class} may look at places that come later, or is a layer of your own"))
-        .hint(format!("train a model of {} and layers that look at one place", THAT_KEEP.join(", "))))
+    let keeps = |class: &&&str| {
+        let layer = BuiltIn::with_defaults(class);
+        layer.is_some_and(|own| matches!(own.layer().decoding(), Ok(IncrementalDecoding::Stateful)))
+    };
+    let mut able: Vec<&str> = LAYER_NAMES.iter().filter(keeps).copied().collect();
+    able.sort_unstable();
+    Err(e.hint(format!("train a model of {} and layers that look at one place", able.join(", "))))
 }

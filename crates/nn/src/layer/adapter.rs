@@ -3,6 +3,7 @@
 use crate::layer::packed::{Packing, packed_paths};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use systole_ir::{Error, ErrorKind};
 
 /// The adapters of a layer: `kernel + alpha / rank · A · B`, where only A and B train.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -81,10 +82,11 @@ fn own_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Whether a layer of this class can have adapters: not where its kernel is no matrix of what goes in by what comes out, or is changed
-/// before it is used.
-pub(crate) fn takes_adapters(class: &str) -> bool {
-    class != "SpectralNormalization" && class != "PositionEmbedding" && !class.starts_with("Depthwise")
+/// The error of layers whose kernel is no matrix of what goes in by what comes out, or is changed before it is used.
+pub(crate) fn no_adapters(class: &str) -> Error {
+    Error::new(ErrorKind::Config, format!("{class} can have no adapters"))
+        .because("its kernel is no matrix of what goes in by what comes out, or is changed before it is used")
+        .hint("leave enable_lora out there")
 }
 
 #[cfg(test)]

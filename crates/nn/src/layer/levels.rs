@@ -3,25 +3,10 @@
 
 use crate::layer::Cx;
 use crate::layer::fixed_point::{Made, Rounding, Term};
+use crate::layer::lowering::ElementWise::{Add, Multiply, Subtract};
+use crate::layer::lowering::Lowering;
 use systole_ir::DType::{F32, F64};
 use systole_ir::Tensor;
-
-/// Layers that give some of the values that they read, or the same in another shape.
-const THAT_MOVE: [&str; 13] = [
-    "Cropping1D",
-    "Cropping2D",
-    "Flatten",
-    "GlobalMaxPooling1D",
-    "GlobalMaxPooling2D",
-    "Identity",
-    "MaxPooling1D",
-    "MaxPooling2D",
-    "Permute",
-    "RepeatVector",
-    "Reshape",
-    "ZeroPadding1D",
-    "ZeroPadding2D",
-];
 
 impl Cx {
     /// `f32[]`: the step that a value is whole numbers of, if it is.
@@ -133,29 +118,33 @@ impl Cx {
     }
 
     /// Hands on what is known of a layer's inputs to what it gives, before that is rounded.
-    pub(crate) fn hand_on_levels(&mut self, class: &str, inputs: &[Tensor], y: &Tensor) {
-        match (class, inputs) {
-            ("Add", [a, b]) => self.made_as_sum(y, [a, b], false),
-            ("Subtract", [a, b]) => self.made_as_sum(y, [a, b], true),
-            ("Multiply", [a, b]) => self.made_as_product(y, [a, b]),
-            ("GlobalAveragePooling1D" | "GlobalAveragePooling2D", [x]) => {
+    pub(crate) fn hand_on_levels(&mut self, layer: Option<&Lowering>, inputs: &[Tensor], y: &Tensor) {
+        use Lowering::*;
+        match (layer, inputs) {
+            (Some(ElementWise(Add)), [a, b]) => self.made_as_sum(y, [a, b], false),
+            (Some(ElementWise(Subtract)), [a, b]) => self.made_as_sum(y, [a, b], true),
+            (Some(ElementWise(Multiply)), [a, b]) => self.made_as_product(y, [a, b]),
+            (Some(GlobalPooling { max: false }), [x]) => {
                 self.made_as_mean(y, x, &(1..x.rank().max(2) - 1).collect::<Vec<_>>());
             }
-            ("AveragePooling1D" | "AveragePooling2D", [_]) => {
+            (Some(Pooling { max: false, .. }), [_]) => {
                 self.is_made(y, Made::of(Vec::new(), Rounding::OfCodes));
             }
-            ("Embedding" | "ReversibleEmbedding", [x]) if x.dtype().is_int() => {
+            (Some(Embedding { .. } | ReversibleEmbedding { .. }), [x]) if x.dtype().is_int() => {
                 // A table of integers: each row is rounded by itself.
                 self.is_made(y, Made::of(Vec::new(), Rounding::Once));
             }
-            ("ReLU" | "Activation", [x]) => {
+            (Some(Relu { .. } | Activation(_)), [x]) => {
                 // One that is folded into what comes before: others read what is rounded already.
                 if let Some(made) = self.made_of(x) {
                     self.is_made(y, made);
                 }
             }
-            (class, [x]) if THAT_MOVE.contains(&class) => match self.made_of(x) {
-                Some(made) if made.is_of_one_unit() || made.is_of_units() && class.contains("Pooling") => {
+            (Some(own), [x]) if moves_elements(own) => match self.made_of(x) {
+                Some(made)
+                    if made.is_of_one_unit()
+                        || made.is_of_units() && matches!(own, Pooling { .. } | GlobalPooling { .. }) =>
+                {
                     self.is_made(y, made);
                 }
                 Some(_) => {}
@@ -165,4 +154,21 @@ impl Cx {
             _ => self.made_of_weights(y, 1.0),
         }
     }
+}
+
+/// Whether a layer gives elements of its input, or zeros.
+fn moves_elements(layer: &Lowering) -> bool {
+    use Lowering::*;
+    matches!(
+        layer,
+        Identity
+            | Flatten
+            | Reshape
+            | Permute(_)
+            | Repeat
+            | Padding(_)
+            | Cropping(_)
+            | Pooling { max: true, .. }
+            | GlobalPooling { max: true }
+    )
 }

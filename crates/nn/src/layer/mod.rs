@@ -5,25 +5,34 @@
 
 pub(crate) mod activation;
 pub(crate) mod adapter;
+pub(crate) mod argument;
+pub(crate) mod capability;
 pub(crate) mod constraint;
 pub(crate) mod decoding;
 pub(crate) mod fake_quant;
 pub(crate) mod fixed_point;
 pub(crate) mod initializer;
 pub(crate) mod levels;
+pub(crate) mod lowering;
+pub(crate) mod masks;
 pub(crate) mod packed;
 pub(crate) mod quantizer;
 pub(crate) mod regularizer;
+pub(crate) mod weight_role;
 
 use crate::did_you_mean::unknown;
 use crate::layer::activation::Activation;
 use crate::layer::adapter::{Adapters, adapter_paths, is_adapter};
+use crate::layer::capability::{ChannelPruning, IncrementalDecoding, no_decoding};
 use crate::layer::constraint::Constraint;
 use crate::layer::decoding::Decoding;
 use crate::layer::fixed_point::Made;
 use crate::layer::initializer::Initializer;
+use crate::layer::lowering::{Lowering, no_operators};
+use crate::layer::masks::MaskPropagation;
 use crate::layer::packed::{Packing, packed_paths};
 use crate::layer::quantizer::{Quantizer, QuantizerAt};
+use crate::layer::weight_role::WeightRole;
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use std::str::FromStr;
@@ -59,6 +68,62 @@ pub trait Layer: Debug + Send + Sync {
     /// Its arguments, for model files. A user-written layer gets them back when its model is loaded.
     fn config(&self) -> serde_json::Value {
         serde_json::Value::Null
+    }
+
+    /// What it computes when the model predicts, as operators: for `.tflite` and ONNX files, and for training in eight bits. The other
+    /// capabilities follow from it unless the layer says otherwise.
+    ///
+    /// # Errors
+    /// By default: the layer has no operators.
+    fn lowering(&self) -> Result<Lowering> {
+        Err(no_operators(self.class_name()))
+    }
+
+    /// What becomes of the masks of its inputs, where [`Layer::call`] sets none by [`Cx::set_mask`].
+    ///
+    /// # Errors
+    /// When masks end at the layer.
+    fn masks(&self) -> Result<MaskPropagation> {
+        self.lowering().ok().and_then(|own| own.masks()).ok_or_else(|| {
+            let what = format!("masks end at {}", self.class_name());
+            Error::new(ErrorKind::Unsupported, what).because("its output may have other steps than its input")
+        })
+    }
+
+    /// How it computes the next token of a sequence.
+    ///
+    /// # Errors
+    /// When it may look at later positions.
+    fn decoding(&self) -> Result<IncrementalDecoding> {
+        self.lowering().ok().and_then(|own| own.decoding()).unwrap_or_else(|| {
+            let class = self.class_name();
+            let why = format!("{class} may look at places that come later, or is a layer of your own");
+            Err(no_decoding().because(why))
+        })
+    }
+
+    /// What it does with pruned channels.
+    ///
+    /// # Errors
+    /// When channels cannot be followed through it.
+    fn channels(&self) -> Result<ChannelPruning> {
+        self.lowering().ok().and_then(|own| own.channels()).ok_or_else(|| {
+            let what = format!("channels cannot be followed through {}", self.class_name());
+            Error::new(ErrorKind::Unsupported, what)
+        })
+    }
+
+    /// Whether its weights `kernel` and `embeddings` can have low-rank adapters: by default, as [`Cx::weight`] adds them.
+    ///
+    /// # Errors
+    /// When such a weight is no matrix from inputs to outputs, or is changed before it is used.
+    fn adapters(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Its weights as PyTorch's module of that kind has them; by default none: no such module is known.
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        Vec::new()
     }
 }
 

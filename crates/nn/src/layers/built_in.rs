@@ -1,8 +1,15 @@
 //! What built-in layers have in common: arguments by name, checks of inputs, casts, and the words of their errors.
 
-pub(super) use super::argument::{self, Axes, Each, Edges, Padding, Sizes, config_of};
 use crate::did_you_mean::{unknown_argument, with_reason};
+pub(super) use crate::layer::adapter::no_adapters;
+pub(super) use crate::layer::argument::{self, Axes, Each, Edges, Padding, Sizes, config_of};
+pub(super) use crate::layer::capability::IncrementalDecoding;
 pub(super) use crate::layer::initializer::Initializer;
+pub(super) use crate::layer::lowering::{
+    self, ConvolutionKind, ElementWise, Lowering, RecurrentKind, no_operators,
+};
+pub(super) use crate::layer::masks::MaskPropagation;
+pub(super) use crate::layer::weight_role::{WeightLayout, WeightRole, attention_roles};
 pub(super) use crate::layer::{Cx, Layer};
 use serde::Serializer;
 use serde::de::DeserializeOwned;

@@ -14,10 +14,8 @@
 //! assert!(e.contains("did you mean `same`"), "{e}");
 //! ```
 
-mod argument;
 mod built_in;
 mod masked_attention;
-mod masks;
 mod read;
 mod resample;
 mod ruled;
@@ -27,8 +25,8 @@ mod spec;
 mod wrapped;
 
 #[allow(deprecated, reason = "the name of the version before")]
-pub use argument::Pair;
-pub use argument::{Axes, Each, Edges, Padding, Sizes};
+pub use crate::layer::argument::Pair;
+pub use crate::layer::argument::{Axes, Each, Edges, Padding, Sizes};
 pub use built_in::BuiltIn;
 pub use read::{CustomLayers, CustomObjects, LayerConstructor};
 pub use spec::{LayerKind, LayerSpec, NestedModel};

@@ -1,12 +1,11 @@
 //! Whole channels of a model: which layers can lose some, which of them are least, and the smaller model without those that are zero.
 
-use crate::layer::activation::Activation;
-use crate::layers::LayerSpec;
+use crate::layer::capability::ChannelPruning;
+use crate::layers::{LayerKind, LayerSpec};
 use crate::model::Model;
 use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use crate::model::sparsity::{MASK, Pruning};
 use crate::pattern::means;
-use serde_json::Value;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 
@@ -30,81 +29,42 @@ pub(crate) struct Channels {
     members: Vec<(String, usize)>,
 }
 
-/// Classes whose output is zero where their input is, channel by channel.
-const PASSING: [&str; 23] = [
-    "Identity",
-    "Dropout",
-    "SpatialDropout1D",
-    "SpatialDropout2D",
-    "GaussianNoise",
-    "GaussianDropout",
-    "ActivityRegularization",
-    "MaxPooling1D",
-    "MaxPooling2D",
-    "AveragePooling1D",
-    "AveragePooling2D",
-    "GlobalAveragePooling1D",
-    "GlobalAveragePooling2D",
-    "GlobalMaxPooling1D",
-    "GlobalMaxPooling2D",
-    "ZeroPadding1D",
-    "ZeroPadding2D",
-    "Cropping1D",
-    "Cropping2D",
-    "UpSampling2D",
-    "Flatten",
-    "LeakyReLU",
-    "ELU",
-];
-
-/// Classes that lose channels, and whose kernels lose the inputs.
-const SUMS: [&str; 3] = ["Conv2D", "Conv1D", "Dense"];
-
-fn argument<'a>(config: &'a Value, key: &str) -> Option<&'a Value> {
-    config.get(key).filter(|value| !value.is_null())
-}
-
-fn is_true(config: &Value, key: &str, default: bool) -> bool {
-    argument(config, key).and_then(Value::as_bool).unwrap_or(default)
-}
-
-/// Whether a layer's own activation leaves zeros as they are.
-fn keeps_zeros(config: &Value) -> bool {
-    let activation = argument(config, "activation").cloned();
-    match activation.map(serde_json::from_value::<Activation>) {
-        None => true,
-        Some(Ok(activation)) => {
-            !matches!(activation, Activation::Sigmoid | Activation::Softmax | Activation::Softplus)
-        }
-        Some(Err(_)) => false,
-    }
-}
-
 impl Architecture {
     /// What each layer with sums would need to lose channels, or why it cannot.
     pub(crate) fn channels(&self) -> Vec<(&str, std::result::Result<Channels, String>)> {
-        let is_sum = |node: &LayerNode| SUMS.contains(&node.layer.class_name());
-        let all = self.nodes.iter().enumerate().filter(|(_, node)| is_sum(node));
-        all.map(|(i, node)| (node.name.as_str(), self.channels_of(i))).collect()
+        let able = |node: &LayerNode| match node.layer.layer().channels() {
+            Ok(ChannelPruning::Mixes { use_bias, groups, keeps_zeros, .. }) => {
+                Some((use_bias, groups, keeps_zeros))
+            }
+            _ => None,
+        };
+        let all = self.nodes.iter().enumerate().filter_map(|(i, node)| Some((i, node, able(node)?)));
+        all.map(|(i, node, own)| (node.name.as_str(), self.channels_of(i, own))).collect()
     }
 
-    fn channels_of(&self, i: usize) -> std::result::Result<Channels, String> {
+    fn channels_of(
+        &self,
+        i: usize,
+        (use_bias, groups, keeps_zeros): (bool, usize, bool),
+    ) -> std::result::Result<Channels, String> {
         let node = &self.nodes[i];
-        let config = node.layer.layer().config();
         if self.nodes.iter().filter(|other| other.name == node.name).count() > 1 {
             return Err("it is used twice".into());
         }
-        if argument(&config, "groups").and_then(Value::as_i64).unwrap_or(1) != 1 {
+        if !matches!(node.layer.kind(), LayerKind::BuiltIn(_)) {
+            return Err("it is a layer of your own, whose channels it alone can take out".into());
+        }
+        if groups != 1 {
             return Err("its channels are of groups".into());
         }
-        if !keeps_zeros(&config) {
+        if !keeps_zeros {
             return Err("its activation makes other numbers of zeros".into());
         }
         let name = &node.name;
         let mut found =
             Channels { layer: name.clone(), kernel: format!("{name}/kernel"), members: Vec::new() };
         found.members.push((found.kernel.clone(), 1));
-        if is_true(&config, "use_bias", true) {
+        if use_bias {
             found.members.push((format!("{name}/bias"), 1));
         }
         self.follow(i, 1, &mut found)?;
@@ -126,46 +86,19 @@ impl Architecture {
 
     fn follow_into(&self, r: usize, repeat: usize, found: &mut Channels) -> std::result::Result<(), String> {
         let reader = &self.nodes[r];
-        let (name, class) = (&reader.name, reader.layer.class_name());
-        let config = reader.layer.layer().config();
-        let unfit = || Err(format!("its output goes through {name} ({class})"));
+        let name = &reader.name;
+        let unfit = || Err(format!("its output goes through {name} ({})", reader.layer.class_name()));
         if self.nodes.iter().filter(|other| other.name == *name).count() > 1 {
             return unfit();
         }
-        match class {
-            "Conv2D" | "Conv1D" | "Dense" => {
-                match argument(&config, "groups").and_then(Value::as_i64).unwrap_or(1) {
-                    1 => Ok(()),
-                    _ => unfit(),
-                }
-            }
-            "BatchNormalization" => {
-                let is_last = argument(&config, "axis").and_then(Value::as_i64).unwrap_or(-1) == -1;
-                // Without a gamma what is left of the moving mean remains.
-                if !is_last || !is_true(&config, "scale", true) {
-                    return unfit();
-                }
-                found.members.push((format!("{name}/gamma"), repeat));
-                if is_true(&config, "center", true) {
-                    found.members.push((format!("{name}/beta"), repeat));
-                }
-                self.follow(r, repeat, found)
-            }
-            "DepthwiseConv2D" if keeps_zeros(&config) => {
-                let multiplier =
-                    argument(&config, "depth_multiplier").and_then(Value::as_u64).unwrap_or(1) as usize;
+        match reader.layer.layer().channels() {
+            Ok(ChannelPruning::Mixes { groups: 1, .. }) => Ok(()),
+            Ok(ChannelPruning::PerChannel { multiplier, zeroed, .. }) => {
                 let repeat = repeat * multiplier;
-                found.members.push((format!("{name}/kernel"), repeat));
-                if is_true(&config, "use_bias", true) {
-                    found.members.push((format!("{name}/bias"), repeat));
-                }
+                found.members.extend(zeroed.into_iter().map(|own| (format!("{name}/{own}"), repeat)));
                 self.follow(r, repeat, found)
             }
-            "Activation" if keeps_zeros(&config) => self.follow(r, repeat, found),
-            "ReLU" if argument(&config, "threshold").and_then(Value::as_f64).unwrap_or(0.0) == 0.0 => {
-                self.follow(r, repeat, found)
-            }
-            _ if PASSING.contains(&class) => self.follow(r, repeat, found),
+            Ok(ChannelPruning::Passes) => self.follow(r, repeat, found),
             _ => unfit(),
         }
     }
@@ -359,8 +292,9 @@ impl Model {
             values.insert(path, take(&known, dim, stays)?);
             Ok(())
         };
-        match node.layer.class_name() {
-            class if SUMS.contains(&class) => {
+        let all = self.rows.get(i).and_then(|row| row.output_shape.dims().last().copied());
+        match node.layer.layer().channels() {
+            Ok(ChannelPruning::Mixes { .. }) => {
                 input.map_or(Ok(()), |stays| cut("kernel", 2, stays))?;
                 if let Some(stays) = own {
                     cut("kernel", 1, stays)?;
@@ -368,34 +302,30 @@ impl Model {
                 }
                 Ok(own.map(<[bool]>::to_vec))
             }
-            "BatchNormalization" => {
-                for name in ["gamma", "beta", "moving_mean", "moving_variance"] {
-                    input.map_or(Ok(()), |stays| cut(name, 1, stays))?;
-                }
-                Ok(input.map(<[bool]>::to_vec))
-            }
-            "DepthwiseConv2D" => {
+            Ok(ChannelPruning::PerChannel { weights, .. }) => {
                 let Some(stays) = input else { return Ok(None) };
-                cut("kernel", 2, stays)?;
-                let all = self.rows.get(i).and_then(|row| row.output_shape.dims().last().copied());
                 let each = all.unwrap_or(stays.len()) / stays.len().max(1);
                 let wide: Vec<bool> = stays.iter().flat_map(|s| std::iter::repeat_n(*s, each)).collect();
-                cut("bias", 1, &wide)?;
+                for (name, dim) in weights {
+                    cut(name, dim, if dim == 1 { &wide } else { stays })?;
+                }
                 Ok(Some(wide))
             }
-            "Flatten" => Ok(input.map(|stays| {
-                let all = self.rows.get(i).map_or(stays.len(), |row| row.output_shape.elements());
-                stays.iter().copied().cycle().take(all).collect()
-            })),
-            _ => Ok(input.map(<[bool]>::to_vec)),
+            // What is flattened has the channels of each place.
+            _ => {
+                Ok(input
+                    .map(|stays| stays.iter().copied().cycle().take(all.unwrap_or(stays.len())).collect()))
+            }
         }
     }
 }
 
 /// A layer with another number of units or filters.
 fn resized(layer: LayerSpec, channels: usize) -> LayerSpec {
-    let key = if layer.class_name() == "Dense" { "units" } else { "filters" };
-    layer.with_argument(key, Value::from(channels))
+    match layer.layer().channels() {
+        Ok(ChannelPruning::Mixes { argument, .. }) => layer.with_argument(argument, channels.into()),
+        _ => layer,
+    }
 }
 
 /// The elements of a dimension that stay.

@@ -1,15 +1,18 @@
 //! Places to round at within attention and transformer blocks: of the operators that the crate `quant` writes for them.
 
-use super::{Maker, Plan, WITHIN, config};
+use super::{Maker, Plan, WITHIN};
 use crate::layer::activation::Activation;
 use crate::layer::quantizer::Kernel;
-use crate::layers::{MultiHeadAttention, TransformerBlock};
 use systole_ir::Result;
 
 impl Plan<'_> {
-    pub(super) fn multi_head_attention(&mut self, node: usize, inputs: &[usize]) -> Result<usize> {
-        let own: MultiHeadAttention = config(self.layer(node))?;
-        if own.attention_axes.is_some() {
+    pub(super) fn multi_head_attention(
+        &mut self,
+        node: usize,
+        has_axes: bool,
+        inputs: &[usize],
+    ) -> Result<usize> {
+        if has_axes {
             return Err(self.unfit(node, "MultiHeadAttention with axes of its own"));
         }
         let (query, value) = (inputs[0], inputs.get(1).copied().unwrap_or(inputs[0]));
@@ -37,9 +40,12 @@ impl Plan<'_> {
         self.borrowed.push((node, format!("{path}/sums"), x));
     }
 
-    pub(super) fn transformer_block(&mut self, node: usize, x: usize) -> Result<usize> {
-        let own: TransformerBlock = config(self.layer(node))?;
-        let first = own.normalize_first;
+    pub(super) fn transformer_block(
+        &mut self,
+        node: usize,
+        (first, activation): (bool, Activation),
+        x: usize,
+    ) -> Result<usize> {
         let sum = |part: &str, is_end: bool| {
             if first && is_end { "output".to_string() } else { format!("{part}_sum") }
         };
@@ -50,7 +56,7 @@ impl Plan<'_> {
             y = self.norm(node, "self_attention", false);
         }
         let entering = if first { self.norm(node, "feedforward", false) } else { y };
-        let inside = self.inner_dense(node, "feedforward_intermediate_dense", entering, own.activation)?;
+        let inside = self.inner_dense(node, "feedforward_intermediate_dense", entering, activation)?;
         self.inner_dense(node, "feedforward_output_dense", inside, Activation::Linear)?;
         y = self.add_at(Maker::Merge, node, &sum("feedforward", true));
         Ok(if first { y } else { self.norm(node, "feedforward", true) })

@@ -7,13 +7,13 @@ pub(crate) mod trained_ranges;
 
 use crate::did_you_mean::unknown;
 use crate::layer::activation::Activation;
+use crate::layer::lowering::ElementWise::{Add, Average, Maximum, Minimum, Multiply, Subtract};
+use crate::layer::lowering::{Convolution, ConvolutionKind, Lowering};
 use crate::layer::quantizer::{Folded, Kernel, QuantizeRanges, Quantizer, Slot, input_name};
-use crate::layers::{BatchNormalization, LayerNormalization, LayerSpec, ReLU};
+use crate::layers::LayerSpec;
 use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use crate::model::quantize_options::Quantize;
 use crate::pattern::means;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
 impl Architecture {
@@ -81,14 +81,6 @@ struct Value {
     is_float: bool,
 }
 
-/// Layers with weights that are rounded.
-const WEIGHTED: [&str; 6] =
-    ["Conv2D", "Conv1D", "DepthwiseConv2D", "SeparableConv2D", "Conv2DTranspose", "Dense"];
-
-/// Layers that give some of what they read, so that a relu after them may as well come before.
-const VALUES: [&str; 6] =
-    ["MaxPooling2D", "MaxPooling1D", "GlobalMaxPooling2D", "GlobalMaxPooling1D", "Flatten", "Reshape"];
-
 /// Places on the way through a layer normalisation, in their order.
 const WITHIN: [&str; 8] = ["mean", "centred", "squared", "variance", "sum", "rsqrt", "normalized", "scaled"];
 
@@ -139,7 +131,9 @@ fn check_structure(architecture: &Architecture, options: &Quantize) -> Result<()
         ));
     }
     // Tables are used for tokens and for floats; which of both it is, the plan sees.
-    let is_table = |i: usize| architecture.nodes[i].layer.class_name() == "ReversibleEmbedding";
+    let is_table = |i: usize| {
+        matches!(architecture.nodes[i].layer.layer().lowering(), Ok(Lowering::ReversibleEmbedding { .. }))
+    };
     let again = |(i, name): &(usize, &&str)| names[..*i].contains(*name) && !is_table(*i);
     names.iter().enumerate().find(again).map_or(Ok(()), |(_, name)| Err(used_twice(name)))
 }
@@ -165,23 +159,6 @@ struct Plan<'a> {
     quantizers: Vec<Quantizer>,
     /// Places that round by the range of a tensor whose range is found elsewhere.
     borrowed: Vec<(usize, String, usize)>,
-}
-
-fn config<T: DeserializeOwned>(layer: &LayerSpec) -> Result<T> {
-    serde_json::from_value(layer.layer().config()).map_err(|e| {
-        Error::new(ErrorKind::Bug, format!("the arguments of {} cannot be read", layer.class_name()))
-            .because(e.to_string())
-    })
-}
-
-/// The activation of a layer's arguments.
-fn activation_of(layer: &LayerSpec) -> Result<Activation> {
-    #[derive(Deserialize)]
-    struct Has {
-        #[serde(default)]
-        activation: Activation,
-    }
-    config::<Has>(layer).map(|has| has.activation)
 }
 
 impl Plan<'_> {
@@ -229,6 +206,10 @@ impl Plan<'_> {
         &self.architecture.nodes[node].layer
     }
 
+    fn lowering(&self, node: usize) -> Option<Lowering> {
+        self.layer(node).layer().lowering().ok()
+    }
+
     fn stays_in_floats(&self, node: usize) -> bool {
         self.options.skip.iter().any(|pattern| means(pattern, &self.architecture.nodes[node].name))
     }
@@ -244,49 +225,53 @@ impl Plan<'_> {
             })
             .collect();
         let x = inputs[0];
-        let class = self.layer(node).class_name();
-        if let Some(y) = self.folded(node, class, x)? {
+        let own = self.lowering(node);
+        if let Some(y) = self.folded(node, own.as_ref(), x)? {
             return Ok(y);
         }
-        if class == "PositionEmbedding" {
+        if own == Some(Lowering::PositionEmbedding) {
             return Ok(self.position_embedding(node));
         }
         if self.stays_in_floats(node) {
             self.quantizers[node].is_float = true;
-            return self.float_node(node, class, &inputs);
+            return Ok(self.float_node(node, own.as_ref(), x));
         }
-        let y = self.rounded_node(node, class, &inputs)?;
+        let y = self.rounded_node(node, own.as_ref(), &inputs)?;
         inputs.iter().enumerate().for_each(|(k, &x)| self.read(node, k, x));
         Ok(y)
     }
 
     /// What the node gives in floats, with what may be folded into it.
-    fn float_node(&mut self, node: usize, class: &str, inputs: &[usize]) -> Result<usize> {
+    fn float_node(&mut self, node: usize, own: Option<&Lowering>, x: usize) -> usize {
         let mut is_free = true;
-        let (maker, before) = match class {
-            _ if WEIGHTED.contains(&class) => match activation_of(self.layer(node))? {
+        let (maker, before) = match own {
+            Some(own) if has_weights(own) => match own.activation() {
                 Activation::Silu => (Maker::Merge, None),
                 activation => {
-                    let takes_relu = class != "Conv2DTranspose";
                     is_free = activation == Activation::Linear;
-                    (Maker::Weights { node, takes_relu }, None)
+                    (Maker::Weights { node, takes_relu: takes_relu(own) }, None)
                 }
             },
-            "Activation" if activation_of(self.layer(node))? == Activation::Silu => (Maker::Merge, None),
             // They end with a sum or a product.
-            "Add" | "Subtract" | "Multiply" | "Average" | "BatchNormalization" | "LayerNormalization"
-            | "Rescaling" | "TransformerBlock" => (Maker::Merge, None),
-            "MultiHeadAttention" => (Maker::Inner, None),
-            _ if VALUES.contains(&class) => (Maker::Values, Some(inputs[0])),
+            Some(
+                Lowering::Activation(Activation::Silu)
+                | Lowering::ElementWise(Add | Subtract | Multiply | Average)
+                | Lowering::BatchNormalization { .. }
+                | Lowering::LayerNormalization { .. }
+                | Lowering::Rescaling { .. }
+                | Lowering::TransformerBlock { .. },
+            ) => (Maker::Merge, None),
+            Some(Lowering::Attention { .. }) => (Maker::Inner, None),
+            Some(own) if keeps_values(own) => (Maker::Values, Some(x)),
             _ => (Maker::Other, None),
         };
         let mut y = self.add(maker, before);
         (self.values[y].is_float, self.values[y].is_free) = (true, is_free);
-        if class == "Conv1D" {
+        if own.is_some_and(is_of_rows) {
             y = self.add(Maker::Values, Some(y));
             self.values[y].is_float = true;
         }
-        Ok(y)
+        y
     }
 
     /// A value of floats is rounded by who reads it; the first one has its range.
@@ -305,29 +290,20 @@ impl Plan<'_> {
     }
 
     /// What becomes part of the layer before, whether that is in eight bits or not.
-    fn folded(&mut self, node: usize, class: &str, x: usize) -> Result<Option<usize>> {
-        let y = match class {
-            "Identity"
-            | "Dropout"
-            | "SpatialDropout1D"
-            | "SpatialDropout2D"
-            | "SpatialDropout3D"
-            | "GaussianNoise"
-            | "GaussianDropout"
-            | "AlphaDropout"
-            | "ActivityRegularization" => Some(x),
-            "BatchNormalization" => self.batch_normalization(node, x)?,
-            "Rescaling" => {
-                if self.weights_before(x).is_some() {
-                    return Err(self.unfit(node, "Rescaling behind weights"));
-                }
-                None
+    fn folded(&mut self, node: usize, own: Option<&Lowering>, x: usize) -> Result<Option<usize>> {
+        match own {
+            Some(
+                Lowering::Identity | Lowering::Regularization | Lowering::Activation(Activation::Linear),
+            ) => Ok(Some(x)),
+            Some(Lowering::BatchNormalization { epsilon, scale, .. }) => {
+                self.batch_normalization(node, (*epsilon, *scale), x)
             }
-            "Activation" if activation_of(self.layer(node))? == Activation::Linear => Some(x),
-            "ReLU" | "Activation" if is_relu(self.layer(node))? => self.relu(node, x)?,
-            _ => None,
-        };
-        Ok(y)
+            Some(Lowering::Rescaling { .. }) if self.weights_before(x).is_some() => {
+                Err(self.unfit(node, "Rescaling behind weights"))
+            }
+            Some(own) if is_relu(own) => self.relu(node, x),
+            _ => Ok(None),
+        }
     }
 
     /// The node whose weights make a tensor that nothing else reads, without activation.
@@ -339,8 +315,12 @@ impl Plan<'_> {
         }
     }
 
-    fn batch_normalization(&mut self, node: usize, x: usize) -> Result<Option<usize>> {
-        let own: BatchNormalization = config(self.layer(node))?;
+    fn batch_normalization(
+        &mut self,
+        node: usize,
+        (epsilon, scale): (f64, bool),
+        x: usize,
+    ) -> Result<Option<usize>> {
         self.quantizers[node].freeze_bn_delay = self.options.freeze_bn_delay;
         let Some(before) = self.weights_before(x) else { return Ok(None) };
         let Some(kernel) = self.quantizers[before].kernels.last() else {
@@ -350,14 +330,14 @@ impl Plan<'_> {
         if kernel.folded.is_some() {
             return Err(self.unfit(node, "a second batch normalisation"));
         }
-        let class = self.layer(before).class_name();
-        if class == "ReversibleEmbedding" {
+        let own = self.lowering(before);
+        if let Some(Lowering::ReversibleEmbedding { .. }) = own {
             return Err(self.unfit(node, "BatchNormalization behind a ReversibleEmbedding"));
         }
         let layer = self.architecture.nodes[node].name.clone();
-        let channels = channels_of(class, &kernel.name);
+        let channels = channels_of(own.as_ref(), &kernel.name);
         if let Some(kernel) = self.quantizers[before].kernels.last_mut() {
-            kernel.folded = Some(Folded { layer, epsilon: own.epsilon, scale: own.scale, channels });
+            kernel.folded = Some(Folded { layer, epsilon, scale, channels });
         }
         self.move_place(x, node);
         Ok(Some(x))
@@ -396,59 +376,69 @@ impl Plan<'_> {
     }
 
     /// What the node gives in eight bits.
-    fn rounded_node(&mut self, node: usize, class: &str, inputs: &[usize]) -> Result<usize> {
-        let x = inputs[0];
+    fn rounded_node(&mut self, node: usize, own: Option<&Lowering>, inputs: &[usize]) -> Result<usize> {
+        let (x, class) = (inputs[0], self.layer(node).class_name());
         let is_constant = |x: &usize| self.values[*x].maker == Maker::Constant;
-        if inputs.iter().any(is_constant) && !["Add", "Subtract", "Multiply"].contains(&class) {
+        let is_merge = matches!(own, Some(Lowering::ElementWise(Add | Subtract | Multiply)));
+        if inputs.iter().any(is_constant) && !is_merge {
             return Err(self.unfit(node, &format!("{class} of what a PositionEmbedding gives")));
         }
-        Ok(match class {
-            _ if WEIGHTED.contains(&class) => {
+        let unfit = |plan: &Self| match inputs.len() {
+            n if n > 2 => plan.unfit(node, &format!("{class} of {n} inputs")),
+            _ => plan.unfit(node, class),
+        };
+        let Some(own) = own else { return Err(unfit(self)) };
+        Ok(match own {
+            own if has_weights(own) => {
                 // Between the two kernels of a separable convolution other values lie.
-                if class != "SeparableConv2D" {
+                if !is_separable(own) {
                     self.borrowed.push((node, "sums".into(), x));
                 }
-                self.weights(node, class)?
+                self.weights(node, own)?
             }
-            _ if VALUES.contains(&class) => self.add_alike(Maker::Values, x),
-            "Permute" | "ZeroPadding2D" | "ZeroPadding1D" | "Cropping2D" | "Cropping1D" => {
+            own if keeps_values(own) => self.add_alike(Maker::Values, x),
+            Lowering::Permute(_) | Lowering::Padding(_) | Lowering::Cropping(_) => {
                 self.add_alike(Maker::Other, x)
             }
-            "AveragePooling2D" | "AveragePooling1D" | "UpSampling2D" => {
+            Lowering::Pooling { .. } | Lowering::UpSampling { .. } => {
                 let y = self.add_alike(Maker::Other, x);
                 self.borrowed.push((node, "output".into(), y));
                 y
             }
-            "GlobalAveragePooling2D" | "GlobalAveragePooling1D" => self.add_at(Maker::Other, node, "output"),
-            "Add" | "Subtract" | "Multiply" if inputs.len() == 2 => self.add_at(Maker::Merge, node, "output"),
-            "Maximum" | "Minimum" | "Concatenate" if class == "Concatenate" || inputs.len() == 2 => {
+            Lowering::ElementWise(Add | Subtract | Multiply) if inputs.len() == 2 => {
+                self.add_at(Maker::Merge, node, "output")
+            }
+            Lowering::ElementWise(Maximum | Minimum) if inputs.len() != 2 => return Err(unfit(self)),
+            Lowering::Concatenation(_) | Lowering::ElementWise(Maximum | Minimum) => {
                 if inputs.iter().any(|&x| self.fixed_of(x).is_some()) {
-                    return Err(
-                        self.unfit(node, &format!("{class} of what a softmax, sigmoid or tanh gives"))
-                    );
+                    let what = format!("{class} of what a softmax, sigmoid or tanh gives");
+                    return Err(self.unfit(node, &what));
                 }
                 let y = self.add(Maker::Other, None);
                 inputs.iter().for_each(|&x| self.join(x, y));
                 y
             }
-            "LayerNormalization" => self.layer_normalization(node)?,
-            "MultiHeadAttention" => self.multi_head_attention(node, inputs)?,
-            "TransformerBlock" => self.transformer_block(node, x)?,
-            "Embedding" => self.embedding(node)?,
-            "ReversibleEmbedding" => self.reversible_embedding(node, x)?,
-            "Activation" => {
-                let activation = activation_of(self.layer(node))?;
-                self.activation(node, activation)?
+            Lowering::LayerNormalization { axis, center, scale, .. } => {
+                self.layer_normalization(node, axis, *center, *scale)?
             }
-            "Softmax" => self.activation(node, Activation::Softmax)?,
-            "ReLU" | "LeakyReLU" | "ELU" => self.add_at(Maker::Other, node, "output"),
-            other => {
-                let what = match inputs.len() {
-                    n if n > 2 => format!("{other} of {n} inputs"),
-                    _ => other.to_string(),
-                };
-                return Err(self.unfit(node, &what));
+            Lowering::Attention { axes, .. } => self.multi_head_attention(node, axes.is_some(), inputs)?,
+            Lowering::TransformerBlock { normalize_first, activation, .. } => {
+                self.transformer_block(node, (*normalize_first, *activation), x)?
             }
+            Lowering::Embedding { mask_zero: true, .. } => {
+                return Err(self.unfit(node, "Embedding with mask_zero"));
+            }
+            Lowering::Embedding { .. } => self.add_at(Maker::Other, node, "rows"),
+            Lowering::ReversibleEmbedding { tie_weights, is_capped, .. } => {
+                self.reversible_embedding(node, (*tie_weights, *is_capped), x)?
+            }
+            Lowering::Activation(activation) => self.activation(node, *activation)?,
+            Lowering::Softmax(_) => self.activation(node, Activation::Softmax)?,
+            Lowering::GlobalPooling { .. }
+            | Lowering::Relu { .. }
+            | Lowering::LeakyRelu(_)
+            | Lowering::Elu(_) => self.add_at(Maker::Other, node, "output"),
+            _ => return Err(unfit(self)),
         })
     }
 
@@ -458,24 +448,23 @@ impl Plan<'_> {
             .hint(format!("leave it in floats: skip = [\"{name}\"]"))
     }
 
-    fn weights(&mut self, node: usize, class: &str) -> Result<usize> {
+    fn weights(&mut self, node: usize, own: &Lowering) -> Result<usize> {
         let kernel = |name: &str| {
-            let per_channel = self.options.per_channel && class != "Dense";
-            let channels = if per_channel { channels_of(class, name) } else { Vec::new() };
+            let per_channel = self.options.per_channel && !matches!(own, Lowering::Dense { .. });
+            let channels = if per_channel { channels_of(Some(own), name) } else { Vec::new() };
             Kernel { name: name.into(), channels, folded: None }
         };
-        let kernels = match class {
-            "SeparableConv2D" => vec![kernel("depthwise_kernel"), kernel("pointwise_kernel")],
-            _ => vec![kernel("kernel")],
+        let kernels = match is_separable(own) {
+            true => vec![kernel("depthwise_kernel"), kernel("pointwise_kernel")],
+            false => vec![kernel("kernel")],
         };
         self.quantizers[node].kernels = kernels;
-        if class == "SeparableConv2D" {
+        if is_separable(own) {
             self.add_at(Maker::Other, node, "parts");
         }
-        let activation = activation_of(self.layer(node))?;
-        let takes_relu = class != "Conv2DTranspose";
+        let takes_relu = takes_relu(own);
         let y = self.add_at(Maker::Weights { node, takes_relu }, node, "output");
-        let y = match activation {
+        let y = match own.activation() {
             Activation::Linear => y,
             Activation::Relu if takes_relu => {
                 self.values[y].is_free = false;
@@ -488,18 +477,17 @@ impl Plan<'_> {
             }
         };
         // A picture of one row: the operator gives it in another shape.
-        Ok(if class == "Conv1D" { self.add_alike(Maker::Values, y) } else { y })
+        Ok(if is_of_rows(own) { self.add_alike(Maker::Values, y) } else { y })
     }
 
     /// Operators one after the other, each with a range of its own; the last one is what the layer gives.
-    fn layer_normalization(&mut self, node: usize) -> Result<usize> {
-        let own: LayerNormalization = config(self.layer(node))?;
-        if own.axis.0 != [-1] {
+    fn layer_normalization(&mut self, node: usize, axis: &[i64], center: bool, scale: bool) -> Result<usize> {
+        if axis != [-1] {
             return Err(self.unfit(node, "LayerNormalization over other axes than the last, −1,"));
         }
         let is_last = |place: &str| match place {
-            "normalized" => !own.scale && !own.center,
-            "scaled" => !own.scale || !own.center,
+            "normalized" => !scale && !center,
+            "scaled" => !scale || !center,
             _ => false,
         };
         for place in WITHIN.into_iter().filter(|place| !is_last(place)) {
@@ -588,19 +576,53 @@ impl Plan<'_> {
 }
 
 /// The dimensions of a kernel's output channels, from the last one (1) on.
-fn channels_of(class: &str, kernel: &str) -> Vec<usize> {
-    match (class, kernel) {
-        ("DepthwiseConv2D", _) | (_, "depthwise_kernel") => vec![2, 1],
-        ("Conv2DTranspose", _) => vec![2],
+fn channels_of(own: Option<&Lowering>, kernel: &str) -> Vec<usize> {
+    match own {
+        Some(Lowering::Convolution(c)) => match c.kind {
+            ConvolutionKind::Depthwise { .. } => vec![2, 1],
+            ConvolutionKind::Separable if kernel == "depthwise_kernel" => vec![2, 1],
+            ConvolutionKind::Transposed { .. } => vec![2],
+            _ => vec![1],
+        },
         _ => vec![1],
     }
 }
 
+/// Whether a layer has a kernel that is rounded.
+fn has_weights(own: &Lowering) -> bool {
+    matches!(own, Lowering::Dense { .. } | Lowering::Convolution(_))
+}
+
+/// Whether the operator with the kernel takes a relu in.
+fn takes_relu(own: &Lowering) -> bool {
+    !matches!(own, Lowering::Convolution(Convolution { kind: ConvolutionKind::Transposed { .. }, .. }))
+}
+
+fn is_separable(own: &Lowering) -> bool {
+    matches!(own, Lowering::Convolution(Convolution { kind: ConvolutionKind::Separable, .. }))
+}
+
+/// Whether a layer is a convolution of sequences: of pictures of one row.
+fn is_of_rows(own: &Lowering) -> bool {
+    matches!(own, Lowering::Convolution(c) if c.strides.len() == 1)
+}
+
+/// Whether a layer gives some of what it reads, so that a relu after it may as well come before.
+fn keeps_values(own: &Lowering) -> bool {
+    matches!(
+        own,
+        Lowering::Pooling { max: true, .. }
+            | Lowering::GlobalPooling { max: true }
+            | Lowering::Flatten
+            | Lowering::Reshape
+    )
+}
+
 /// Whether a layer is a relu that other operators take in: without a threshold, up to 6 or without limit.
-fn is_relu(layer: &LayerSpec) -> Result<bool> {
-    if layer.class_name() == "Activation" {
-        return Ok(activation_of(layer)? == Activation::Relu);
+fn is_relu(own: &Lowering) -> bool {
+    match own {
+        Lowering::Activation(activation) => *activation == Activation::Relu,
+        Lowering::Relu { max_value: None | Some(6.0), negative_slope: 0.0, threshold: 0.0 } => true,
+        _ => false,
     }
-    let own: ReLU = config(layer)?;
-    Ok(own.threshold == 0.0 && own.negative_slope == 0.0 && [None, Some(6.0)].contains(&own.max_value))
 }

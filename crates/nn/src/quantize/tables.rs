@@ -1,13 +1,10 @@
 //! Places to round at of tables of vectors: what they give for tokens, and what one that is used both ways gives for floats.
 
-use super::{Maker, Plan, VALUES, config, used_twice};
+use super::{Maker, Plan, keeps_values, used_twice};
+use crate::layer::lowering::Lowering;
 use crate::layer::quantizer::{Kernel, Quantizer};
-use crate::layers::{Embedding, ReversibleEmbedding};
 use crate::model::architecture::NodeInput;
 use systole_ir::{DType, Result};
-
-/// Layers that look tokens up.
-const TABLES: [&str; 2] = ["Embedding", "ReversibleEmbedding"];
 
 impl Plan<'_> {
     /// Whether a value is tokens: integers that the model is given, maybe in another shape. Bytes are pictures.
@@ -21,21 +18,21 @@ impl Plan<'_> {
 
     /// Whether the node takes tokens as they are.
     pub(super) fn reads_tokens(&self, node: usize, x: usize) -> bool {
-        let class = self.layer(node).class_name();
-        class == TABLES[0] || self.is_tokens(x) && (class == TABLES[1] || VALUES.contains(&class))
-    }
-
-    pub(super) fn embedding(&mut self, node: usize) -> Result<usize> {
-        let own: Embedding = config(self.layer(node))?;
-        if own.mask_zero {
-            return Err(self.unfit(node, "Embedding with mask_zero"));
+        match self.lowering(node) {
+            Some(Lowering::Embedding { .. }) => true,
+            Some(Lowering::ReversibleEmbedding { .. }) => self.is_tokens(x),
+            Some(own) => keeps_values(&own) && self.is_tokens(x),
+            None => false,
         }
-        Ok(self.add_at(Maker::Other, node, "rows"))
     }
 
     /// Tokens are looked up, floats are multiplied as by a dense layer without bias.
-    pub(super) fn reversible_embedding(&mut self, node: usize, x: usize) -> Result<usize> {
-        let own: ReversibleEmbedding = config(self.layer(node))?;
+    pub(super) fn reversible_embedding(
+        &mut self,
+        node: usize,
+        (tie_weights, is_capped): (bool, bool),
+        x: usize,
+    ) -> Result<usize> {
         let of_tokens = self.is_tokens(x);
         let name = &self.architecture.nodes[node].name;
         let again = |before: &usize| self.architecture.nodes[*before].name == *name;
@@ -45,10 +42,10 @@ impl Plan<'_> {
         if of_tokens {
             return Ok(self.add_at(Maker::Other, node, "rows"));
         }
-        if own.logit_soft_cap.is_some() {
+        if is_capped {
             return Err(self.unfit(node, "ReversibleEmbedding with logit_soft_cap"));
         }
-        let name = if own.tie_weights { "embeddings" } else { "reverse_embeddings" };
+        let name = if tie_weights { "embeddings" } else { "reverse_embeddings" };
         self.quantizers[node].kernels =
             vec![Kernel { name: name.into(), channels: Vec::new(), folded: None }];
         self.borrowed.push((node, "sums".into(), x));

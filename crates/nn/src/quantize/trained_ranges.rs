@@ -1,6 +1,7 @@
 //! Models that are trained for eight bits: how they become such, and what their ranges are in the end.
 
 use crate::layer::Precision;
+use crate::layer::lowering::Lowering;
 use crate::layer::quantizer::{QuantizeRanges, Quantizer};
 use crate::model::Model;
 use crate::model::compile::Compile;
@@ -146,7 +147,10 @@ impl Model {
             if own.is_float {
                 all.floats.push(node.name.clone());
             }
-            let has_one_step = ["Dense", "ReversibleEmbedding"].contains(&node.layer.class_name());
+            let has_one_step = matches!(
+                node.layer.layer().lowering(),
+                Ok(Lowering::Dense { .. } | Lowering::ReversibleEmbedding { .. })
+            );
             if own.kernels.iter().any(|k| k.channels.is_empty()) && !has_one_step {
                 all.per_channel = false;
             }

@@ -1,7 +1,7 @@
 //! LoRA of a model: low-rank adapters of its kernels train, the kernels themselves stay; merged where the model is saved.
 
 use crate::did_you_mean::unknown;
-use crate::layer::adapter::{Adapters, adapter_paths, is_adaptable, is_adapter, takes_adapters};
+use crate::layer::adapter::{Adapters, adapter_paths, is_adaptable, is_adapter};
 use crate::layer::packed::{Held, packed_paths};
 use crate::layer::{Precision, WeightSpec};
 use crate::layers::LayerSpec;
@@ -64,12 +64,12 @@ impl LoraOptions {
     }
 }
 
-/// The class of the layer that a weight is of: of models in the place of layers that of the layer inside.
-fn class_of<'a>(layer: &'a LayerSpec, path: &str) -> &'a str {
-    let Some(model) = layer.nested() else { return layer.class_name() };
+/// The layer that a weight is of: of models in the place of layers the layer inside.
+fn inner_layer<'a>(layer: &'a LayerSpec, path: &str) -> Option<&'a LayerSpec> {
+    let Some(model) = layer.nested() else { return Some(layer) };
     let (first, rest) = path.split_once('/').unwrap_or((path, ""));
     let inside = model.layers().into_iter().find(|(name, _)| *name == first);
-    inside.map_or("", |(_, layer)| class_of(layer, rest))
+    inside.and_then(|(_, layer)| inner_layer(layer, rest))
 }
 
 fn folder_of(path: &str) -> &str {
@@ -178,8 +178,10 @@ impl Model {
         let can = |spec: &&WeightSpec| {
             let (first, rest) = spec.path.split_once('/').unwrap_or((&spec.path, ""));
             let node = nodes.iter().find(|n| n.name == first);
-            let class = node.map_or("", |node| class_of(&node.layer, rest));
-            is_adaptable(&spec.path) && spec.shape.len() > 1 && takes_adapters(class)
+            let layer = node.and_then(|node| inner_layer(&node.layer, rest));
+            is_adaptable(&spec.path)
+                && spec.shape.len() > 1
+                && layer.is_none_or(|layer| layer.layer().adapters().is_ok())
         };
         let all: Vec<&str> = self.specs.iter().filter(can).map(|s| s.path.as_str()).collect();
         let named: Vec<&str> = nodes.iter().map(|n| n.name.as_str()).collect();

@@ -3,6 +3,7 @@
 //! The part that may be new is the head: the last layer with weights, or all layers from a named one on.
 
 use crate::did_you_mean::unknown;
+use crate::layer::lowering::Lowering;
 use crate::model::Model;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -151,8 +152,8 @@ impl Model {
     pub fn freeze_until(&mut self, layer: Option<&str>, batch_norm: FrozenBatchNorm) -> Result<Vec<String>> {
         let (body, _) = self.body_and_head(layer)?;
         let freezes = |node: &crate::LayerNode| {
-            let trains =
-                batch_norm == FrozenBatchNorm::Train && node.layer.class_name() == "BatchNormalization";
+            let trains = batch_norm == FrozenBatchNorm::Train
+                && matches!(node.layer.layer().lowering(), Ok(Lowering::BatchNormalization { .. }));
             body.contains(&node.name) && !trains
         };
         let flags: Vec<bool> =

@@ -2,8 +2,9 @@
 
 use super::frechet::FeatureStatistics;
 use crate::layer::Precision;
+use crate::layer::lowering::Lowering;
 use crate::model::Model;
-use crate::model::architecture::{Architecture, NodeInput};
+use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use crate::model::batch::Batch;
 use crate::model::step::PredictStep;
 use std::sync::Arc;
@@ -43,7 +44,8 @@ impl FeatureNetwork {
                 .hint("train a classifier on the same pictures: systole train cifar-cnn --out runs/features")
         };
         let whole = model.architecture.clone();
-        let head = whole.nodes.iter().rposition(|node| node.layer.class_name() == "Dense");
+        let lowering = |node: &LayerNode| node.layer.layer().lowering();
+        let head = whole.nodes.iter().rposition(|node| matches!(lowering(node), Ok(Lowering::Dense { .. })));
         let head = head.ok_or_else(|| wrong("it has no dense layer for a head"))?;
         if model.output_type().is_none_or(|t| t.rank() != 1) || whole.inputs.len() != 1 {
             return Err(wrong("it does not give one number for each class of a picture"));
@@ -51,7 +53,7 @@ impl FeatureNetwork {
         let mut output = whole.nodes[head].inputs.first().copied().unwrap_or(NodeInput::Input(0));
         // What is only laid out anew is taken as it was, so that it can be averaged.
         while let NodeInput::Layer(i) = output {
-            if !["Flatten", "Dropout"].contains(&whole.nodes[i].layer.class_name()) {
+            if !matches!(lowering(&whole.nodes[i]), Ok(Lowering::Flatten | Lowering::Regularization)) {
                 break;
             }
             output = whole.nodes[i].inputs.first().copied().unwrap_or(NodeInput::Input(0));

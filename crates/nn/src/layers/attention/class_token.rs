@@ -52,6 +52,14 @@ impl Layer for ClassToken {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::ClassToken)
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![WeightRole::new("token", "token", WeightLayout::Same)]
+    }
 }
 
 impl Layer for FirstStep {
@@ -69,6 +77,10 @@ impl Layer for FirstStep {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::FirstStep)
     }
 }
 

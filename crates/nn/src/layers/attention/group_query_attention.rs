@@ -97,6 +97,10 @@ impl Layer for GroupQueryAttention {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn masks(&self) -> Result<MaskPropagation> {
+        Ok(MaskPropagation::First)
+    }
 }
 
 impl GroupQueryAttention {

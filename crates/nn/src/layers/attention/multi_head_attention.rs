@@ -92,6 +92,21 @@ impl Layer for MultiHeadAttention {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Attention {
+            heads: self.num_heads,
+            key_dim: self.key_dim,
+            value_dim: self.value_dim.unwrap_or(self.key_dim),
+            use_bias: self.use_bias,
+            causal: self.use_causal_mask,
+            axes: self.attention_axes.as_ref().map(|axes| axes.0.clone()),
+        })
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        attention_roles("", "")
+    }
 }
 
 impl MultiHeadAttention {
@@ -213,7 +228,7 @@ impl MultiHeadAttention {
             }
             y = match name {
                 "query" => cx.given_scaled(y, 1.0 / (self.key_dim as f64).sqrt()),
-                _ => cx.given("Dense", std::slice::from_ref(x), y),
+                _ => cx.given(std::slice::from_ref(x), y),
             };
             let by_head = y.reshape([x.dim(0), x.dim(1), heads, width]);
             cx.same_levels(&by_head, &y);
@@ -232,7 +247,7 @@ impl MultiHeadAttention {
             if self.use_bias {
                 y = y + weight(cx, "MultiHeadAttention", "bias", &[features], &self.bias_initializer)?;
             }
-            Ok(cx.given("Dense", &[flat], y))
+            Ok(cx.given(&[flat], y))
         })
     }
 }

@@ -74,6 +74,10 @@ impl Layer for Attention {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn masks(&self) -> Result<MaskPropagation> {
+        Ok(MaskPropagation::First)
+    }
 }
 
 arguments! {
@@ -117,6 +121,10 @@ impl Layer for AdditiveAttention {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn masks(&self) -> Result<MaskPropagation> {
+        Ok(MaskPropagation::First)
     }
 }
 

@@ -99,6 +99,33 @@ impl Layer for TransformerBlock {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::TransformerBlock {
+            heads: self.num_heads,
+            causal: self.use_causal_mask,
+            activation: self.activation,
+            epsilon: self.layer_norm_epsilon,
+            normalize_first: self.normalize_first,
+        })
+    }
+
+    /// Of `nn.TransformerEncoderLayer`.
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        let role = |name: &str, torch: &str, layout| WeightRole::new(name, torch, layout);
+        let mut all = attention_roles("self_attention/", "self_attn.");
+        for (ours, theirs) in
+            [("feedforward_intermediate_dense", "linear1"), ("feedforward_output_dense", "linear2")]
+        {
+            all.push(role(&format!("{ours}/kernel"), &format!("{theirs}.weight"), WeightLayout::Transposed));
+            all.push(role(&format!("{ours}/bias"), &format!("{theirs}.bias"), WeightLayout::Same));
+        }
+        for (ours, theirs) in [("self_attention_layer_norm", "norm1"), ("feedforward_layer_norm", "norm2")] {
+            all.push(role(&format!("{ours}/gamma"), &format!("{theirs}.weight"), WeightLayout::Same));
+            all.push(role(&format!("{ours}/beta"), &format!("{theirs}.bias"), WeightLayout::Same));
+        }
+        all
+    }
 }
 
 impl TransformerBlock {
@@ -114,7 +141,7 @@ impl TransformerBlock {
         let normalize = |cx: &mut Cx, x: &Tensor| {
             cx.scope(norm_name, |cx| {
                 let y = norm.call(cx, std::slice::from_ref(x));
-                cx.given("LayerNormalization", std::slice::from_ref(x), y)
+                cx.given(std::slice::from_ref(x), y)
             })
         };
         let entering = if self.normalize_first { normalize(cx, x) } else { x.clone() };
@@ -152,7 +179,7 @@ impl TransformerBlock {
         let mut run = |name: &str, layer: &Dense, x: &Tensor| {
             cx.scope(name, |cx| {
                 let y = layer.call(cx, std::slice::from_ref(x));
-                cx.given("Dense", std::slice::from_ref(x), y)
+                cx.given(std::slice::from_ref(x), y)
             })
         };
         let y = run(PARTS[2], &inside, x);

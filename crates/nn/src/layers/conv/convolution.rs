@@ -119,6 +119,25 @@ impl<const N: usize> Layer for Conv<N> {
             finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
         })
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            1 | 2 => Ok(self.sliding().lowering(
+                ConvolutionKind::Plain,
+                self.groups,
+                self.use_bias,
+                self.activation,
+            )),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("kernel", "weight", WeightLayout::Convolution),
+            WeightRole::optional("bias", "bias"),
+        ]
+    }
 }
 
 /// `x: T[B, S, C] → T[B, S', filters]`: learned filters that slide over sequences. Arguments: [`Conv1D`].

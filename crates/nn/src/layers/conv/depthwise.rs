@@ -97,6 +97,25 @@ impl<const N: usize> Layer for DepthwiseConv<N> {
             finished(cx, self.class_name(), y, bias, (self.activation, self.activity_regularizer))
         })
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        let kind = ConvolutionKind::Depthwise { multiplier: self.depth_multiplier };
+        match N {
+            2 => Ok(self.sliding().lowering(kind, 1, self.use_bias, self.activation)),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
+
+    fn adapters(&self) -> Result<()> {
+        Err(no_adapters(self.class_name()))
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("kernel", "weight", WeightLayout::Depthwise),
+            WeightRole::optional("bias", "bias"),
+        ]
+    }
 }
 
 pub(super) fn check_multiplier(class: &str, depth_multiplier: usize) -> Result<()> {

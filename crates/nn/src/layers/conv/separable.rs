@@ -118,6 +118,13 @@ impl<const N: usize> Layer for SeparableConv<N> {
             finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
         })
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            2 => Ok(self.sliding().lowering(ConvolutionKind::Separable, 1, self.use_bias, self.activation)),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
 }
 
 /// `x: T[B, S, C] → T[B, S', filters]`: filters of single channels, then a mixture of all. Arguments:

@@ -1,9 +1,9 @@
 //! Transposed convolutions: each place of the input adds a learned stamp to a larger output.
 
 use crate::layer::activation::Activation;
+use crate::layer::argument::listed;
 use crate::layer::constraint::Constraint;
 use crate::layer::regularizer::Regularizer;
-use crate::layers::argument::listed;
 use crate::layers::built_in::*;
 use crate::layers::ruled::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
@@ -121,6 +121,21 @@ impl<const N: usize> Layer for ConvTranspose<N> {
             let bias = self.use_bias.then_some((&self.bias_initializer, rules));
             finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
         })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        let kind = ConvolutionKind::Transposed { has_output_padding: self.output_padding.is_some() };
+        match N {
+            2 => Ok(self.stamps().window.lowering(kind, 1, self.use_bias, self.activation)),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("kernel", "weight", WeightLayout::Convolution),
+            WeightRole::optional("bias", "bias"),
+        ]
     }
 }
 

@@ -34,6 +34,10 @@ impl Layer for ActivationLayer {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Activation(self.activation))
+    }
 }
 
 /// `x: T[…] → T[…]`: 0 below `threshold`, x above it, at most `max_value`.
@@ -84,6 +88,14 @@ impl Layer for ReLU {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Relu {
+            max_value: self.max_value,
+            negative_slope: self.negative_slope,
+            threshold: self.threshold,
+        })
+    }
 }
 
 arguments! {
@@ -116,6 +128,10 @@ impl Layer for LeakyReLU {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::LeakyRelu(self.negative_slope))
+    }
 }
 
 arguments! {
@@ -146,6 +162,10 @@ impl Layer for ELU {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Elu(self.alpha))
     }
 }
 
@@ -179,6 +199,10 @@ impl Layer for Softmax {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Softmax(self.axis))
     }
 }
 

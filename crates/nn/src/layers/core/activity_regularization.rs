@@ -39,6 +39,10 @@ impl Layer for ActivityRegularization {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Regularization)
+    }
 }
 
 /// `x: T[…] → T[…]`: the input, of which `l1 · Σ|x| + l2 · Σx²` is added to the loss. Arguments:

@@ -85,6 +85,14 @@ impl Layer for Dense {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Dense { use_bias: self.use_bias, activation: self.activation })
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![WeightRole::new("kernel", "weight", WeightLayout::Dense), WeightRole::optional("bias", "bias")]
+    }
 }
 
 /// `x: T[B, …, K] → T[B, …, units]`: each output is a weighted sum of all features, plus a bias. Arguments:

@@ -63,6 +63,14 @@ impl Layer for Embedding {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Embedding { rows: self.input_dim, mask_zero: self.mask_zero })
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![WeightRole::new("embeddings", "weight", WeightLayout::Same)]
+    }
 }
 
 arguments! {
@@ -123,6 +131,18 @@ impl Layer for PositionEmbedding {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::PositionEmbedding)
+    }
+
+    fn adapters(&self) -> Result<()> {
+        Err(no_adapters(self.class_name()))
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![WeightRole::new("embeddings", "weight", WeightLayout::Same)]
     }
 }
 
@@ -231,6 +251,22 @@ impl Layer for ReversibleEmbedding {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::ReversibleEmbedding {
+            rows: self.input_dim,
+            width: self.output_dim,
+            tie_weights: self.tie_weights,
+            is_capped: self.logit_soft_cap.is_some(),
+        })
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("embeddings", "weight", WeightLayout::Same),
+            WeightRole::new("reverse_embeddings", "reverse", WeightLayout::Transposed),
+        ]
     }
 }
 

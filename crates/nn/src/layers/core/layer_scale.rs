@@ -55,6 +55,10 @@ impl Layer for LayerScale {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![WeightRole::new("gamma", "gamma", WeightLayout::Same)]
+    }
 }
 
 /// `x: T[B, …, C] → T[B, …, C]`: each channel times a learned factor that starts as `init_values`. Arguments:

@@ -25,6 +25,10 @@ macro_rules! element_wise {
             fn config(&self) -> Value {
                 config_of(self)
             }
+
+            fn lowering(&self) -> Result<Lowering> {
+                Ok(Lowering::ElementWise(ElementWise::$class))
+            }
         }
     )* };
 }
@@ -137,6 +141,10 @@ impl Layer for Concatenate {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Concatenation(self.axis))
     }
 }
 

@@ -96,6 +96,10 @@ impl Layer for Normalization {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn masks(&self) -> Result<MaskPropagation> {
+        Ok(MaskPropagation::First)
+    }
 }
 
 /// Counts, means and sums of squared distances, for each place.

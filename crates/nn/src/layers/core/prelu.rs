@@ -81,6 +81,14 @@ impl Layer for PReLU {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::PRelu)
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![WeightRole::new("alpha", "weight", WeightLayout::Flat)]
+    }
 }
 
 /// Layers with inputs that they take and refuse.

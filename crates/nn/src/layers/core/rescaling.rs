@@ -44,6 +44,10 @@ impl Layer for Rescaling {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Rescaling { scale: self.scale, offset: self.offset })
+    }
 }
 
 /// `x: U[…] → T[…]`: x · `scale`, of integers too: bytes of pictures to numbers from 0 to 1. Arguments:

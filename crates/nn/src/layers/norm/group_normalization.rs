@@ -97,6 +97,17 @@ impl Layer for GroupNormalization {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn masks(&self) -> Result<MaskPropagation> {
+        Ok(MaskPropagation::First)
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("gamma", "weight", WeightLayout::Same),
+            WeightRole::new("beta", "bias", WeightLayout::Same),
+        ]
+    }
 }
 
 /// `x: T[B, …, C] → T[B, …, C]`: groups of features of each sample scaled to mean 0 and variance 1.

@@ -134,6 +134,24 @@ impl Layer for BatchNormalization {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::BatchNormalization {
+            axis: self.axis,
+            epsilon: self.epsilon,
+            center: self.center,
+            scale: self.scale,
+        })
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("gamma", "weight", WeightLayout::Same),
+            WeightRole::new("beta", "bias", WeightLayout::Same),
+            WeightRole::new("moving_mean", "running_mean", WeightLayout::Same),
+            WeightRole::new("moving_variance", "running_var", WeightLayout::Same),
+        ]
+    }
 }
 
 arguments! {
@@ -207,6 +225,22 @@ impl Layer for LayerNormalization {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::LayerNormalization {
+            axis: self.axis.0.clone(),
+            epsilon: self.epsilon,
+            center: self.center,
+            scale: self.scale,
+        })
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("gamma", "weight", WeightLayout::Same),
+            WeightRole::new("beta", "bias", WeightLayout::Same),
+        ]
     }
 }
 

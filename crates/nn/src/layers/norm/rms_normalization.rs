@@ -47,6 +47,14 @@ impl Layer for RMSNormalization {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn decoding(&self) -> Result<IncrementalDecoding> {
+        Ok(IncrementalDecoding::Positionwise)
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![WeightRole::new("scale", "weight", WeightLayout::Same)]
+    }
 }
 
 arguments! {
@@ -79,6 +87,10 @@ impl Layer for UnitNormalization {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn masks(&self) -> Result<MaskPropagation> {
+        Ok(MaskPropagation::First)
     }
 }
 

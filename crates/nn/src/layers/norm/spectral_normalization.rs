@@ -187,6 +187,10 @@ impl Layer for SpectralNormalization {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn adapters(&self) -> Result<()> {
+        Err(no_adapters(CLASS))
+    }
 }
 
 /// `x: T[B, …] → T[B, …']`: a layer whose kernel is divided by its greatest singular value. Arguments:

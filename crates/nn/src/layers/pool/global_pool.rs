@@ -52,6 +52,13 @@ impl<const N: usize> Layer for GlobalMaxPooling<N> {
             Ok(with_places::<N>(cast(cx, x).reduce_max(&places::<N>()), self.keepdims))
         })
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            1 | 2 => Ok(Lowering::GlobalPooling { max: true }),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
 }
 
 impl<const N: usize> Arguments for GlobalAveragePooling<N> {}
@@ -64,6 +71,13 @@ impl<const N: usize> Layer for GlobalAveragePooling<N> {
             check_some_place(self.class_name(), N, x)?;
             Ok(with_places::<N>(mean(cx, x, &places::<N>()), self.keepdims))
         })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            1 | 2 => Ok(Lowering::GlobalPooling { max: false }),
+            _ => Err(no_operators(self.class_name())),
+        }
     }
 }
 

@@ -84,6 +84,10 @@ impl<const N: usize> Layer for MaxPooling<N> {
             Ok(fold(&cast(cx, x), &windows, &padding, Monoid::Maximum))
         })
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), true)
+    }
 }
 
 impl<const N: usize> Arguments for AveragePooling<N> {
@@ -106,6 +110,10 @@ impl<const N: usize> Layer for AveragePooling<N> {
             Ok(cast(cx, &(sum / windows.counts(&wide, &padding))))
         })
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), false)
+    }
 }
 
 /// The window of a pooling; without strides it moves by its own size.
@@ -117,6 +125,14 @@ fn windows<const N: usize>(
 ) -> Sliding {
     let window = Sliding::of_kernel(class, size, strides.unwrap_or(size), Sizes([1; N]), padding);
     Sliding { argument: "pool_size", ..window }
+}
+
+fn lowering<const N: usize>(windows: Sliding, max: bool) -> Result<Lowering> {
+    let Sliding { class, size, strides, padding, .. } = windows;
+    match N {
+        1 | 2 => Ok(Lowering::Pooling { max, size, strides, padding }),
+        _ => Err(no_operators(class)),
+    }
 }
 
 /// `x: T[B, …, C] → T[B, …', C]`: each window folded by `monoid`.

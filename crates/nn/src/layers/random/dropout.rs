@@ -79,6 +79,10 @@ impl Layer for Dropout {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Regularization)
+    }
 }
 
 /// `→ bool[shape]`: which elements stay, each with probability `1 − rate`. `None` when not training.

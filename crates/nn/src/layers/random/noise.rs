@@ -40,6 +40,10 @@ impl Layer for GaussianNoise {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Regularization)
+    }
 }
 
 /// `x: T[…] → T[…]`: while training, times draws from the normal distribution of mean 1 and variance `rate / (1 − rate)`,
@@ -79,6 +83,10 @@ impl Layer for GaussianDropout {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Regularization)
     }
 }
 
@@ -124,6 +132,10 @@ impl Layer for AlphaDropout {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Regularization)
     }
 }
 

@@ -42,6 +42,10 @@ impl<const N: usize> Layer for SpatialDropout<N> {
             Ok(drop_channels(cx, &cast(cx, x), self.rate))
         })
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Regularization)
+    }
 }
 
 /// `x: T[B, …, C] → T[B, …, C]`.

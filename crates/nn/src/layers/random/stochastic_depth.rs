@@ -50,6 +50,10 @@ impl Layer for StochasticDepth {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Regularization)
+    }
 }
 
 /// `x: T[B, …] → T[B, …]`: while training, zeros a share `drop_path_rate` of the samples; else nothing. Arguments:

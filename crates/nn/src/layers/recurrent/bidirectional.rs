@@ -1,6 +1,7 @@
 //! Bidirectional: a recurrent layer and its like from the last step to the first.
 
 use super::rnn::lstm;
+use crate::layer::lowering::Recurrent;
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
@@ -55,16 +56,11 @@ impl Bidirectional {
             true => forward.clone().go_backwards(true),
             false => self.backward_layer.of(class)?.clone(),
         };
-        for spec in [forward, &backward] {
-            if !["LSTM", "GRU", "SimpleRNN"].contains(&spec.class_name()) {
-                return Err(wrong(class, "a layer of LSTM, GRU or SimpleRNN", spec.class_name()));
-            }
-        }
-        let flag = |spec: &LayerSpec, key: &str| spec.layer().config()[key] == Value::Bool(true);
-        if flag(forward, "go_backwards") || !flag(&backward, "go_backwards") {
+        let (there, back) = (recurrent(forward)?, recurrent(&backward)?);
+        if there.go_backwards || !back.go_backwards {
             return Err(wrong(class, "layers of which the second has go_backwards", "otherwise"));
         }
-        if flag(forward, "return_sequences") != flag(&backward, "return_sequences") {
+        if there.return_sequences != back.return_sequences {
             return Err(wrong(class, "layers that agree in return_sequences", "different"));
         }
         Ok([forward.clone(), backward])
@@ -83,6 +79,14 @@ impl Bidirectional {
             false => Wrapped::name(&backward),
         };
         Ok([(own(&forward, "forward"), forward), (back_name, backward)])
+    }
+}
+
+/// What the layer inside is, or why it cannot be one.
+fn recurrent(spec: &LayerSpec) -> Result<Recurrent> {
+    match spec.layer().lowering() {
+        Ok(Lowering::Recurrent(own)) => Ok(own),
+        _ => Err(wrong("Bidirectional", "a layer of LSTM, GRU or SimpleRNN", spec.class_name())),
     }
 }
 
@@ -106,7 +110,7 @@ impl Layer for Bidirectional {
             }
             // As in Keras: the ways meet at 0 where a mask leaves steps out.
             let zeroed = |spec: LayerSpec| {
-                let sequences = spec.layer().config()["return_sequences"] == Value::Bool(true);
+                let sequences = recurrent(&spec).is_ok_and(|own| own.return_sequences);
                 spec.zero_output_for_mask(sequences)
             };
             let mut run = |(name, spec): (String, LayerSpec)| {
@@ -133,6 +137,20 @@ impl Layer for Bidirectional {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        let named = |(name, spec): (String, LayerSpec)| recurrent(&spec).map(|own| (name, own));
+        let [forward, backward] = self.ways()?;
+        Ok(Lowering::Bidirectional {
+            directions: Box::new([named(forward)?, named(backward)?]),
+            join: match self.merge_mode {
+                MergeMode::Concat => None,
+                MergeMode::Sum => Some(ElementWise::Add),
+                MergeMode::Mul => Some(ElementWise::Multiply),
+                MergeMode::Ave => Some(ElementWise::Average),
+            },
+        })
     }
 }
 

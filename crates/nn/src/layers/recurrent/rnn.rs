@@ -106,6 +106,34 @@ macro_rules! recurrent {
             fn config(&self) -> Value {
                 config_of(self)
             }
+
+            fn lowering(&self) -> Result<Lowering> {
+                Ok(Lowering::Recurrent(lowering::Recurrent {
+                    kind: self.kind(),
+                    units: self.units,
+                    activation: self.activation,
+                    recurrent_activation: self.gates(),
+                    use_bias: self.use_bias,
+                    go_backwards: self.go_backwards,
+                    return_sequences: self.return_sequences,
+                }))
+            }
+
+            /// PyTorch adds two biases where Keras has one, but for a GRU.
+            fn weight_roles(&self) -> Vec<WeightRole> {
+                let (order, both_biases) = match self.kind() {
+                    RecurrentKind::Simple => (vec![0], false),
+                    RecurrentKind::Lstm => (vec![0, 1, 2, 3], false),
+                    RecurrentKind::Gru { .. } => (vec![1, 0, 2], true),
+                };
+                let kernel = |name, torch| WeightRole::new(name, torch, WeightLayout::Gates(order.clone()));
+                let bias = WeightLayout::GateBiases { order: order.clone(), both: both_biases };
+                vec![
+                    kernel("kernel", "weight_ih_l0"),
+                    kernel("recurrent_kernel", "weight_hh_l0"),
+                    WeightRole::new("bias", "bias_ih_l0", bias),
+                ]
+            }
         }
     };
 }
@@ -316,6 +344,14 @@ fn part(x: &Tensor, units: usize, k: usize) -> Tensor {
 }
 
 impl SimpleRNN {
+    fn kind(&self) -> RecurrentKind {
+        RecurrentKind::Simple
+    }
+
+    fn gates(&self) -> Activation {
+        Activation::Linear
+    }
+
     fn build(&self, cx: &mut Cx, run: &Recurrence, steps: &Tensor) -> Result<Tensor> {
         let units = self.units;
         let mut x = run.project(cx, steps, units, &self.kernel_initializer)?;
@@ -329,6 +365,14 @@ impl SimpleRNN {
 }
 
 impl LSTM {
+    fn kind(&self) -> RecurrentKind {
+        RecurrentKind::Lstm
+    }
+
+    fn gates(&self) -> Activation {
+        self.recurrent_activation
+    }
+
     fn build(&self, cx: &mut Cx, run: &Recurrence, steps: &Tensor) -> Result<Tensor> {
         let (units, columns) = (self.units, 4 * self.units);
         let mut x = run.project(cx, steps, columns, &self.kernel_initializer)?;
@@ -353,6 +397,14 @@ impl LSTM {
 }
 
 impl GRU {
+    fn kind(&self) -> RecurrentKind {
+        RecurrentKind::Gru { reset_after: self.reset_after }
+    }
+
+    fn gates(&self) -> Activation {
+        self.recurrent_activation
+    }
+
     fn build(&self, cx: &mut Cx, run: &Recurrence, steps: &Tensor) -> Result<Tensor> {
         let (units, columns) = (self.units, 3 * self.units);
         let mut x = run.project(cx, steps, columns, &self.kernel_initializer)?;

@@ -67,6 +67,14 @@ impl Layer for TimeDistributed {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn masks(&self) -> Result<MaskPropagation> {
+        Ok(MaskPropagation::First)
+    }
+
+    fn decoding(&self) -> Result<IncrementalDecoding> {
+        Ok(IncrementalDecoding::Positionwise)
+    }
 }
 
 /// `x: T[B, S, …] → T[B, S, …']`: the same layer at every step of a sequence. Arguments: [`TimeDistributed`].

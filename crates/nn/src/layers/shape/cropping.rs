@@ -33,6 +33,13 @@ impl<const N: usize> Layer for Cropping<N> {
             crop(self.class_name(), &cast_floats(cx, x), &self.cropping.0)
         })
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            1 | 2 => Ok(Lowering::Cropping(self.cropping.0.to_vec())),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
 }
 
 /// `x: T[B, …, C] → T[B, …', C]`.

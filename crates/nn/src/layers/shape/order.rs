@@ -51,6 +51,10 @@ impl Layer for Permute {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Permute(self.dims.clone()))
+    }
 }
 
 /// `x: T[B, C] → T[B, n, C]`: each sample `n` times, as a sequence.
@@ -90,6 +94,10 @@ impl Layer for RepeatVector {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Repeat)
+    }
 }
 
 /// `x: T[…] → T[…]`: the input.
@@ -110,6 +118,10 @@ impl Layer for Identity {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Identity)
     }
 }
 

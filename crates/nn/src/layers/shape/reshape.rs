@@ -26,6 +26,10 @@ impl Layer for Flatten {
     fn config(&self) -> Value {
         config_of(self)
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Flatten)
+    }
 }
 
 /// `x: T[B, …] → T[B, target_shape…]`: the same elements in row-major order.
@@ -91,6 +95,10 @@ impl Layer for Reshape {
 
     fn config(&self) -> Value {
         config_of(self)
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Reshape)
     }
 }
 

@@ -107,6 +107,19 @@ impl Layer for UpSampling2D {
             Ok(cast(cx, &y))
         })
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match self.interpolation {
+            Interpolation::Nearest => Ok(Lowering::UpSampling { bilinear: false }),
+            Interpolation::Bilinear => Ok(Lowering::UpSampling { bilinear: true }),
+            other => {
+                let name = config_of(&other);
+                let name = name.as_str().unwrap_or_default();
+                let what = format!("UpSampling2D with interpolation {name} has no operator of .tflite");
+                Err(Error::new(ErrorKind::Unsupported, what).hint("use nearest or bilinear"))
+            }
+        }
+    }
 }
 
 /// `x: T[B, …, C] → T[B, …', C]`: each place `size` times along each dimension.

@@ -43,6 +43,13 @@ impl<const N: usize> Layer for ZeroPadding<N> {
             pad(self.class_name(), &cast_floats(cx, x), &self.padding.0)
         })
     }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            1 | 2 => Ok(Lowering::Padding(self.padding.0.to_vec())),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
 }
 
 /// `x: T[B, …, C] → T[B, …', C]`.

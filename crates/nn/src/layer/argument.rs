@@ -159,7 +159,7 @@ impl<'de, const N: usize> Deserialize<'de> for Edges<N> {
 }
 
 /// `3` or `(3, 2)`.
-pub(super) fn listed(sizes: &[usize]) -> String {
+pub(crate) fn listed(sizes: &[usize]) -> String {
     match sizes {
         [one] => one.to_string(),
         all => format!("({})", all.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
@@ -330,7 +330,7 @@ impl From<Initializer> for Value {
 }
 
 /// A value by its name alone (`"he_normal"`, with Keras's defaults) or in full.
-pub(super) fn named<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(crate) fn named<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: DeserializeOwned + FromStr<Err = Error>,
@@ -342,7 +342,7 @@ where
 }
 
 /// As [`named`]; `null` is nothing.
-pub(super) fn optional<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+pub(crate) fn optional<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: DeserializeOwned + FromStr<Err = Error>,
@@ -354,7 +354,7 @@ where
 }
 
 /// As [`named`]; `null` is Keras's `None`: no activation.
-pub(super) fn activation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Activation, D::Error> {
+pub(crate) fn activation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Activation, D::Error> {
     match Value::deserialize(deserializer)? {
         Value::Null => Ok(Activation::Linear),
         value => named(value).map_err(D::Error::custom),
@@ -362,7 +362,7 @@ pub(super) fn activation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<A
 }
 
 /// What and hint of an error in one line, for messages inside others.
-pub(super) fn one_line(e: &Error) -> String {
+pub(crate) fn one_line(e: &Error) -> String {
     match e.hint_text() {
         Some(hint) => format!("{}; {hint}", e.what()),
         None => e.what().to_string(),
@@ -370,7 +370,7 @@ pub(super) fn one_line(e: &Error) -> String {
 }
 
 /// A layer's arguments for model files.
-pub(super) fn config_of(layer: &impl Serialize) -> Value {
+pub(crate) fn config_of(layer: &impl Serialize) -> Value {
     // Only a map with keys that are not text fails, which no layer has.
     serde_json::to_value(layer).unwrap_or_else(|e| bug!("arguments do not serialise: {e}"))
 }
