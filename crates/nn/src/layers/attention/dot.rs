@@ -37,9 +37,7 @@ impl Arguments for Dot {
 }
 
 impl Layer for Dot {
-    fn class_name(&self) -> &'static str {
-        "Dot"
-    }
+    named!("Dot");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
@@ -51,10 +49,6 @@ impl Layer for Dot {
                 .hint("in a functional model: dot(1).on(&[&a, &b])")),
         });
         built.unwrap_or_else(|e| refuse(cx, inputs, e))
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 }
 

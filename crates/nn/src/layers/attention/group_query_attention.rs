@@ -73,9 +73,7 @@ impl Arguments for GroupQueryAttention {
 }
 
 impl Layer for GroupQueryAttention {
-    fn class_name(&self) -> &'static str {
-        CLASS
-    }
+    named!(CLASS);
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
@@ -92,10 +90,6 @@ impl Layer for GroupQueryAttention {
             .hint("in a functional model: group_query_attention(64, 8, 2).on(&[&query, &value])")),
         });
         built.unwrap_or_else(|e| refuse(cx, inputs, e))
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn masks(&self) -> Result<MaskPropagation> {

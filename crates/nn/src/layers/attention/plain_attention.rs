@@ -51,9 +51,7 @@ impl Arguments for Attention {
 }
 
 impl Layer for Attention {
-    fn class_name(&self) -> &'static str {
-        "Attention"
-    }
+    named!("Attention");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let own = (self.dropout, self.use_causal_mask);
@@ -69,10 +67,6 @@ impl Layer for Attention {
                 }
             }
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn masks(&self) -> Result<MaskPropagation> {
@@ -103,9 +97,7 @@ impl Arguments for AdditiveAttention {
 }
 
 impl Layer for AdditiveAttention {
-    fn class_name(&self) -> &'static str {
-        "AdditiveAttention"
-    }
+    named!("AdditiveAttention");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let own = (self.dropout, self.use_causal_mask);
@@ -117,10 +109,6 @@ impl Layer for AdditiveAttention {
             let scale = cx.weight("scale", &[query.dim(2)], &Initializer::GlorotUniform);
             (&sums * scale.broadcast_in_dim(sums.shape(), &[3])).sum(&[3])
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn masks(&self) -> Result<MaskPropagation> {

@@ -122,15 +122,12 @@ impl<const N: usize> Layer for Conv<N> {
 
     fn lowering(&self) -> Result<Lowering> {
         match N {
-            1 | 2 => Ok(Lowering::Convolution(lowering::Convolution {
-                kind: ConvolutionKind::Plain,
-                strides: self.strides.0.to_vec(),
-                dilation: self.dilation_rate.0.to_vec(),
-                padding: self.padding,
-                groups: self.groups,
-                use_bias: self.use_bias,
-                activation: self.activation,
-            })),
+            1 | 2 => Ok(self.sliding().lowering(
+                ConvolutionKind::Plain,
+                self.groups,
+                self.use_bias,
+                self.activation,
+            )),
             _ => Err(no_operators(self.class_name())),
         }
     }

@@ -121,15 +121,7 @@ impl<const N: usize> Layer for SeparableConv<N> {
 
     fn lowering(&self) -> Result<Lowering> {
         match N {
-            2 => Ok(Lowering::Convolution(lowering::Convolution {
-                kind: ConvolutionKind::Separable,
-                strides: self.strides.0.to_vec(),
-                dilation: self.dilation_rate.0.to_vec(),
-                padding: self.padding,
-                groups: 1,
-                use_bias: self.use_bias,
-                activation: self.activation,
-            })),
+            2 => Ok(self.sliding().lowering(ConvolutionKind::Separable, 1, self.use_bias, self.activation)),
             _ => Err(no_operators(self.class_name())),
         }
     }

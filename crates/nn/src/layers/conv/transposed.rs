@@ -124,16 +124,9 @@ impl<const N: usize> Layer for ConvTranspose<N> {
     }
 
     fn lowering(&self) -> Result<Lowering> {
+        let kind = ConvolutionKind::Transposed { has_output_padding: self.output_padding.is_some() };
         match N {
-            2 => Ok(Lowering::Convolution(lowering::Convolution {
-                kind: ConvolutionKind::Transposed { has_output_padding: self.output_padding.is_some() },
-                strides: self.strides.0.to_vec(),
-                dilation: self.dilation_rate.0.to_vec(),
-                padding: self.padding,
-                groups: 1,
-                use_bias: self.use_bias,
-                activation: self.activation,
-            })),
+            2 => Ok(self.stamps().window.lowering(kind, 1, self.use_bias, self.activation)),
             _ => Err(no_operators(self.class_name())),
         }
     }

@@ -24,9 +24,7 @@ impl Arguments for ActivityRegularization {
 }
 
 impl Layer for ActivityRegularization {
-    fn class_name(&self) -> &'static str {
-        "ActivityRegularization"
-    }
+    named!("ActivityRegularization");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -34,10 +32,6 @@ impl Layer for ActivityRegularization {
             penalize_output(cx, Some(Regularizer { l1: self.l1, l2: self.l2 }), &x);
             Ok(x)
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {

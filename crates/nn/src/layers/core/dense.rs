@@ -58,9 +58,7 @@ impl Arguments for Dense {
 }
 
 impl Layer for Dense {
-    fn class_name(&self) -> &'static str {
-        "Dense"
-    }
+    named!("Dense");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -80,10 +78,6 @@ impl Layer for Dense {
             let bias = self.use_bias.then_some((&self.bias_initializer, rules));
             finished(cx, "Dense", y, bias, (self.activation, self.activity_regularizer))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {

@@ -173,9 +173,7 @@ impl Arguments for EinsumDense {
 }
 
 impl Layer for EinsumDense {
-    fn class_name(&self) -> &'static str {
-        "EinsumDense"
-    }
+    named!("EinsumDense");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -194,10 +192,6 @@ impl Layer for EinsumDense {
             }
             Ok(cx.activate(self.activation, &y))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 }
 

@@ -48,9 +48,7 @@ impl Arguments for CategoryEncoding {
 }
 
 impl Layer for CategoryEncoding {
-    fn class_name(&self) -> &'static str {
-        "CategoryEncoding"
-    }
+    named!("CategoryEncoding");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -61,10 +59,6 @@ impl Layer for CategoryEncoding {
             }
             encoded("CategoryEncoding", cx, &x.convert(DType::I32), self.num_tokens, self.output_mode)
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 }
 
@@ -96,9 +90,7 @@ impl Arguments for Discretization {
 }
 
 impl Layer for Discretization {
-    fn class_name(&self) -> &'static str {
-        "Discretization"
-    }
+    named!("Discretization");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -116,10 +108,6 @@ impl Layer for Discretization {
             let bins = passed.convert(DType::I32).sum(&[places.len()]);
             encoded("Discretization", cx, &bins, self.bin_boundaries.len() + 1, self.output_mode)
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 }
 

@@ -37,9 +37,7 @@ impl Arguments for Masking {
 }
 
 impl Layer for Masking {
-    fn class_name(&self) -> &'static str {
-        "Masking"
-    }
+    named!("Masking");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -55,10 +53,6 @@ impl Layer for Masking {
             cx.set_mask(&y, &mask);
             Ok(y)
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 }
 

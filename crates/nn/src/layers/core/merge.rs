@@ -14,16 +14,10 @@ macro_rules! element_wise {
         impl Arguments for $class {}
 
         impl Layer for $class {
-            fn class_name(&self) -> &'static str {
-                stringify!($class)
-            }
+            named!(stringify!($class));
 
             fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
                 merge(stringify!($class), cx, inputs, $fold)
-            }
-
-            fn config(&self) -> Value {
-                config_of(self)
             }
 
             fn lowering(&self) -> Result<Lowering> {
@@ -128,19 +122,13 @@ impl Concatenate {
 }
 
 impl Layer for Concatenate {
-    fn class_name(&self) -> &'static str {
-        "Concatenate"
-    }
+    named!("Concatenate");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
             return poisoned.clone();
         }
         self.join(cx, inputs).unwrap_or_else(|e| refuse(cx, inputs, e))
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {

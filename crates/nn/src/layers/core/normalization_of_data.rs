@@ -76,9 +76,7 @@ impl Arguments for Normalization {
 }
 
 impl Layer for Normalization {
-    fn class_name(&self) -> &'static str {
-        "Normalization"
-    }
+    named!("Normalization");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -91,10 +89,6 @@ impl Layer for Normalization {
             let y = if self.invert { x * deviation + mean } else { (x - mean) / deviation };
             Ok(cast(cx, &y))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn masks(&self) -> Result<MaskPropagation> {

@@ -58,9 +58,7 @@ impl Arguments for PReLU {
 }
 
 impl Layer for PReLU {
-    fn class_name(&self) -> &'static str {
-        "PReLU"
-    }
+    named!("PReLU");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -76,10 +74,6 @@ impl Layer for PReLU {
             let (x, alpha) = (cast(cx, x), alpha.broadcast_in_dim(x.shape(), &dims));
             Ok(x.relu() - alpha * (-&x).relu())
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {

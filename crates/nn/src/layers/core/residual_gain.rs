@@ -33,9 +33,7 @@ pub fn residual_gain() -> LayerSpec {
 impl Arguments for ResidualGain {}
 
 impl Layer for ResidualGain {
-    fn class_name(&self) -> &'static str {
-        "ResidualGain"
-    }
+    named!("ResidualGain");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
@@ -54,10 +52,6 @@ impl Layer for ResidualGain {
         let (x, branch) = (cast(cx, x), cast(cx, branch));
         let gamma = cx.weight("gamma", &[1], &self.gamma_initializer).reshape(Shape::from([0usize; 0]));
         x + gamma.broadcast_in_dim(branch.shape(), &[]) * branch
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 }
 

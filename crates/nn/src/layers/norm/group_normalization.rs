@@ -58,9 +58,7 @@ impl Arguments for GroupNormalization {
 }
 
 impl Layer for GroupNormalization {
-    fn class_name(&self) -> &'static str {
-        "GroupNormalization"
-    }
+    named!("GroupNormalization");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -92,10 +90,6 @@ impl Layer for GroupNormalization {
             }
             Ok(cast(cx, &y))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn masks(&self) -> Result<MaskPropagation> {

@@ -26,9 +26,7 @@ impl Arguments for RMSNormalization {
 }
 
 impl Layer for RMSNormalization {
-    fn class_name(&self) -> &'static str {
-        "RMSNormalization"
-    }
+    named!("RMSNormalization");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -42,10 +40,6 @@ impl Layer for RMSNormalization {
                 x32 * inverse.broadcast_except(x.shape(), &dims) * scale.broadcast_in_dim(x.shape(), &dims);
             Ok(cast(cx, &y))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn decoding(&self) -> Result<IncrementalDecoding> {
@@ -74,19 +68,13 @@ impl Arguments for UnitNormalization {
 }
 
 impl Layer for UnitNormalization {
-    fn class_name(&self) -> &'static str {
-        "UnitNormalization"
-    }
+    named!("UnitNormalization");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
             let dims = feature_dims("UnitNormalization", &self.axis, x)?;
             Ok(cast(cx, &unit(&cast(cx, x).convert(DType::F32), &dims)))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn masks(&self) -> Result<MaskPropagation> {

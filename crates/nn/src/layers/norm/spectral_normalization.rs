@@ -176,16 +176,10 @@ const HAVE_KERNELS: &[&str] = &[
 ];
 
 impl Layer for SpectralNormalization {
-    fn class_name(&self) -> &'static str {
-        CLASS
-    }
+    named!(CLASS);
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         self.call_as(cx, inputs, true)
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn adapters(&self) -> Result<()> {

@@ -86,15 +86,7 @@ impl<const N: usize> Layer for MaxPooling<N> {
     }
 
     fn lowering(&self) -> Result<Lowering> {
-        match N {
-            1 | 2 => Ok(Lowering::Pooling {
-                max: true,
-                size: self.pool_size.0.to_vec(),
-                strides: self.strides.unwrap_or(self.pool_size).0.to_vec(),
-                padding: self.padding,
-            }),
-            _ => Err(no_operators(self.class_name())),
-        }
+        lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), true)
     }
 }
 
@@ -120,15 +112,7 @@ impl<const N: usize> Layer for AveragePooling<N> {
     }
 
     fn lowering(&self) -> Result<Lowering> {
-        match N {
-            1 | 2 => Ok(Lowering::Pooling {
-                max: false,
-                size: self.pool_size.0.to_vec(),
-                strides: self.strides.unwrap_or(self.pool_size).0.to_vec(),
-                padding: self.padding,
-            }),
-            _ => Err(no_operators(self.class_name())),
-        }
+        lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), false)
     }
 }
 
@@ -141,6 +125,14 @@ fn windows<const N: usize>(
 ) -> Sliding {
     let window = Sliding::of_kernel(class, size, strides.unwrap_or(size), Sizes([1; N]), padding);
     Sliding { argument: "pool_size", ..window }
+}
+
+fn lowering<const N: usize>(windows: Sliding, max: bool) -> Result<Lowering> {
+    let Sliding { class, size, strides, padding, .. } = windows;
+    match N {
+        1 | 2 => Ok(Lowering::Pooling { max, size, strides, padding }),
+        _ => Err(no_operators(class)),
+    }
 }
 
 /// `x: T[B, …, C] → T[B, …', C]`: each window folded by `monoid`.

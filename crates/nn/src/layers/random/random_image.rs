@@ -400,9 +400,7 @@ macro_rules! random_images {
         }
 
         impl Layer for $class {
-            fn class_name(&self) -> &'static str {
-                stringify!($class)
-            }
+            named!(stringify!($class));
 
             fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
                 one_input(self, cx, inputs, |cx, x| {
@@ -412,10 +410,6 @@ macro_rules! random_images {
                     }
                     Ok(self.change(cx, x))
                 })
-            }
-
-            fn config(&self) -> Value {
-                config_of(self)
             }
         }
     )* };

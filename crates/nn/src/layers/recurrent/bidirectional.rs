@@ -97,9 +97,7 @@ impl Arguments for Bidirectional {
 }
 
 impl Layer for Bidirectional {
-    fn class_name(&self) -> &'static str {
-        "Bidirectional"
-    }
+    named!("Bidirectional");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -133,10 +131,6 @@ impl Layer for Bidirectional {
                 MergeMode::Ave => (there + back) * 0.5,
             })
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {

@@ -81,9 +81,7 @@ macro_rules! recurrent {
         }
 
         impl Layer for $class {
-            fn class_name(&self) -> &'static str {
-                stringify!($class)
-            }
+            named!(stringify!($class));
 
             fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
                 one_input(self, cx, inputs, |cx, x| {
@@ -101,10 +99,6 @@ macro_rules! recurrent {
                     let steps = run.inputs(cx, x)?;
                     self.build(cx, &run, &steps)
                 })
-            }
-
-            fn config(&self) -> Value {
-                config_of(self)
             }
 
             fn lowering(&self) -> Result<Lowering> {

@@ -56,16 +56,10 @@ impl Arguments for TimeDistributed {
 }
 
 impl Layer for TimeDistributed {
-    fn class_name(&self) -> &'static str {
-        "TimeDistributed"
-    }
+    named!("TimeDistributed");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         self.call_as(cx, inputs, true)
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn masks(&self) -> Result<MaskPropagation> {

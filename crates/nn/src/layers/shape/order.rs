@@ -34,9 +34,7 @@ impl Arguments for Permute {
 }
 
 impl Layer for Permute {
-    fn class_name(&self) -> &'static str {
-        "Permute"
-    }
+    named!("Permute");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -46,10 +44,6 @@ impl Layer for Permute {
             }
             Ok(cast_floats(cx, x).transpose(&[&[0], self.dims.as_slice()].concat()))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -75,9 +69,7 @@ impl Arguments for RepeatVector {
 }
 
 impl Layer for RepeatVector {
-    fn class_name(&self) -> &'static str {
-        "RepeatVector"
-    }
+    named!("RepeatVector");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -89,10 +81,6 @@ impl Layer for RepeatVector {
             sized("RepeatVector", "output", &shape)?;
             Ok(cast_floats(cx, x).broadcast_in_dim(&Shape::new(shape), &[0, 2]))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -108,16 +96,10 @@ pub struct Identity {}
 impl Arguments for Identity {}
 
 impl Layer for Identity {
-    fn class_name(&self) -> &'static str {
-        "Identity"
-    }
+    named!("Identity");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| Ok(cast_floats(cx, x)))
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {

@@ -47,9 +47,7 @@ impl Arguments for Resizing {
 }
 
 impl Layer for Resizing {
-    fn class_name(&self) -> &'static str {
-        "Resizing"
-    }
+    named!("Resizing");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -64,10 +62,6 @@ impl Layer for Resizing {
             }
             Ok(cast(cx, &resized(&y, [self.height, self.width], self.interpolation, self.antialias)))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 }
 
@@ -101,9 +95,7 @@ macro_rules! crops {
         }
 
         impl Layer for $class {
-            fn class_name(&self) -> &'static str {
-                stringify!($class)
-            }
+            named!(stringify!($class));
 
             fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
                 one_input(self, cx, inputs, |cx, x| {
@@ -112,10 +104,6 @@ macro_rules! crops {
                     let x = cast(cx, x);
                     Ok($crop(cx, &x, self.height, self.width))
                 })
-            }
-
-            fn config(&self) -> Value {
-                config_of(self)
             }
         }
     )* };

@@ -112,8 +112,9 @@ impl Layer for UpSampling2D {
         match self.interpolation {
             Interpolation::Nearest => Ok(Lowering::UpSampling { bilinear: false }),
             Interpolation::Bilinear => Ok(Lowering::UpSampling { bilinear: true }),
-            _ => {
-                let name = config_of(self)["interpolation"].as_str().unwrap_or_default().to_string();
+            other => {
+                let name = config_of(&other);
+                let name = name.as_str().unwrap_or_default();
                 let what = format!("UpSampling2D with interpolation {name} has no operator of .tflite");
                 Err(Error::new(ErrorKind::Unsupported, what).hint("use nearest or bilinear"))
             }
