@@ -7,7 +7,7 @@ mod operation;
 mod pretty;
 mod write;
 
-use crate::syntax::{Attribute, Attributes, Module, Place, Type, Value};
+use crate::syntax::{Attribute, Attributes, Module, Place, Region, Type, Value};
 pub use attribute::unreduced_along;
 pub use operation::function_of;
 use std::collections::HashMap;
@@ -43,6 +43,15 @@ pub fn parse_attribute(text: &str) -> Result<Attribute> {
     let mut parser = Parser::new(text)?;
     let attribute = parser.attribute()?;
     parser.end_of(attribute)
+}
+
+/// What an op says behind its name.
+#[derive(Default)]
+struct Said {
+    operands: Vec<Value>,
+    attributes: Attributes,
+    regions: Vec<Region>,
+    results: Vec<Type>,
 }
 
 /// What reads a text.
