@@ -6,7 +6,7 @@ use crate::bytes::Sink;
 use crate::ops::{Field, STRUCTURES, TYPES, WORDS};
 use crate::read::width;
 use systole_base::Result;
-use systole_mlir::syntax::{Attribute, Attributes, Dense, OPEN, Ranked, Type};
+use systole_mlir::syntax::{Attribute, Attributes, Dense, OPEN, Ranked, Type, find};
 
 /// Whose types and attributes are written.
 #[derive(Clone, Copy, PartialEq)]
@@ -419,7 +419,7 @@ impl Writer<'_> {
             _ => None,
         };
         for (name, field) in fields {
-            let value = given.iter().find(|(n, _)| n == name).map(|(_, value)| value);
+            let value = find(given, name);
             let wrong = || refused(format!("`{name}` of {kind} is missing or is not as it must be"));
             match (field, value) {
                 (Field::Ints, None) => out.signeds(&[]),

@@ -6,7 +6,7 @@ use crate::bytes::Sink;
 use crate::file::section;
 use crate::ops::OTHERS;
 use systole_base::{Error, ErrorKind, Result, ResultExt};
-use systole_mlir::syntax::{Attribute, Attributes, Function, Operation, Region, Type, Value};
+use systole_mlir::syntax::{Attribute, Attributes, Function, Operation, Region, Type, Value, find};
 
 /// What an op has.
 #[derive(Default)]
@@ -326,7 +326,7 @@ impl<'m> Body<'_, 'm> {
         self.casts(&op.operands, Builtin, out, (&mut *next, &mut *ops))?;
         let mut properties = Sink::default();
         for name in names.split_ascii_whitespace() {
-            let found = op.attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value);
+            let found = find(&op.attributes, name);
             let found = found.ok_or_else(|| refused(format!("{} without `{name}`", op.name)))?;
             properties.number(match found {
                 Attribute::List(items) if items.is_empty() && name == "manual_axes" => self.writer.no_axes(),

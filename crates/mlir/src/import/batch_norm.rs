@@ -5,8 +5,7 @@
 use super::attribute::size;
 use super::call::{Arrays, OpRow, op};
 use super::types::wrong;
-use crate::syntax::{Attribute, Operation};
-use crate::text::find;
+use crate::syntax::{Attribute, Operation, find};
 use systole_base::{DType, Result};
 use systole_ir::Tensor;
 

@@ -158,8 +158,3 @@ impl<'a> Parser<'a> {
         found.ok_or_else(|| self.error_at(at, format!("`%{name}` has no value {part} here")))
     }
 }
-
-/// The attribute of a name.
-pub(crate) fn find<'b>(attributes: &'b Attributes, name: &str) -> Option<&'b Attribute> {
-    attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value)
-}

@@ -1,8 +1,8 @@
 //! Modules, functions, regions and ops in text.
 
 use super::pretty;
-use super::{Parser, Said, find};
-use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Region, Type, Value};
+use super::{Parser, Said};
+use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Region, Type, Value, find};
 use systole_base::Result;
 use systole_ir::text::Token;
 use systole_ir::text::cursor::Reader;

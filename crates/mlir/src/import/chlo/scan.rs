@@ -3,8 +3,7 @@
 use crate::import::attribute::{flag, size};
 use crate::import::call::{Arrays, Complex, Import, OpRow, op};
 use crate::import::types::wrong;
-use crate::syntax::Attribute;
-use crate::text::find;
+use crate::syntax::{Attribute, find};
 use std::sync::Arc;
 use systole_base::{DType, Dims, Result, TensorType};
 use systole_ir::{Graph, Tensor, flow};
