@@ -59,11 +59,14 @@ impl Pool {
     }
 }
 
+/// The start of a fold, a step with an element, and the result from that and the number of elements.
+type Fold<S> = (S, fn(S, S) -> S, fn(S, S) -> S);
+
 /// `x: T[B, H, W, C] → T[B, H', W', C]`: each window folded, then what is made of that and of its number of places.
 fn pooled(
     call: &Call,
-    (zero, add, end): (i32, fn(i32, i32) -> i32, fn(i32, i32) -> i32),
-    (start, add_float, end_float): (f32, fn(f32, f32) -> f32, fn(f32, f32) -> f32),
+    (zero, add, end): Fold<i32>,
+    (start, add_float, end_float): Fold<f32>,
 ) -> Result<Vec<Literal>> {
     let (x, pool) = (call.input(0)?, Pool::new(call)?);
     let activation = call.operator.activation()?;
