@@ -234,8 +234,10 @@ pub(crate) enum Field {
     Flagged,
 }
 
+type NamedField = (&'static str, Field);
+
 /// Attributes with fields: code, name in StableHLO, since which version, the fields in their order.
-pub(crate) const STRUCTURES: &[(u64, &str, Since, &[(&str, Field)])] = {
+pub(crate) const STRUCTURES: &[(u64, &str, Since, &[NamedField])] = {
     use Field::*;
     &[
         (

@@ -4,7 +4,7 @@
 use crate::model::{Model, Port, Size};
 use crate::ops::{Emit, Order, Recurrent, Sample, Written, export_of, is_quantized, write_recurrent};
 use systole_base::{Error, ErrorKind, Result, ResultExt};
-use systole_tflite::{Model as Lite, Operator};
+use systole_tflite::{Model as Lite, Op, Operator};
 
 /// The version of the operators that is written.
 pub const OPSET: i64 = 17;
@@ -96,7 +96,15 @@ fn operator(e: &mut Emit, operator: &Operator) -> Result<()> {
         Error::new(ErrorKind::Unsupported, format!("{} has no counterpart in ONNX here", operator.op))
             .hint("export the model as .tflite, or leave this layer out")
     })?;
-    (export.write)(e, &Written { operator, name })
+    let y = match operator.outputs[..] {
+        [y] => y,
+        [y, ..] if operator.op == Op::Split => y,
+        _ => {
+            return Err(Error::new(ErrorKind::Unsupported, "an operator of several results")
+                .hint("export the model as .tflite, or leave this layer out"));
+        }
+    };
+    (export.write)(e, &Written { o: operator, y, name })
 }
 
 fn ends_are_by_sample(lite: &Lite) -> bool {

@@ -59,13 +59,13 @@ impl Reader<'_> {
                 2 => model.producer = text(value)?,
                 7 => graph = Some(content(value)?),
                 8 => {
-                    let (domain, version) = pair(value)?;
+                    let (domain, version) = named(value, 2, number)?;
                     if domain.is_empty() || domain == "ai.onnx" {
                         model.opset = version;
                     }
                 }
-                14 => drop(model.notes.insert(words(value)?.0, words(value)?.1)),
-                25 => model.functions.push(function(value)?),
+                14 => model.notes.extend([named(value, 2, text)?]),
+                25 => model.functions.push(named(value, 10, text)?),
                 _ => {}
             }
             Ok(())
@@ -178,10 +178,7 @@ impl Reader<'_> {
                 8 => t.name = text(value)?,
                 9 => t.bytes = content(value)?.to_vec(),
                 10 => add_fixed::<8>(&mut t.bytes, value),
-                13 => {
-                    let (key, value) = words(value)?;
-                    t.place.insert(key, value);
-                }
+                13 => t.place.extend([named(value, 2, text)?]),
                 14 => t.is_beside = number(value)? == 1,
                 _ => {}
             }
@@ -267,46 +264,18 @@ fn f32s(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
-/// Two words.
-fn words(value: Value) -> Result<(String, String)> {
-    let (mut a, mut b) = (String::new(), String::new());
+/// A name, and what another field holds.
+fn named<T: Default>(value: Value, other: u64, read: fn(Value) -> Result<T>) -> Result<(String, T)> {
+    let mut both = (String::new(), T::default());
     each(content(value)?, |field, value| {
         match field {
-            1 => a = text(value)?,
-            2 => b = text(value)?,
+            1 => both.0 = text(value)?,
+            _ if field == other => both.1 = read(value)?,
             _ => {}
         }
         Ok(())
     })?;
-    Ok((a, b))
-}
-
-/// A word and a number.
-fn pair(value: Value) -> Result<(String, i64)> {
-    let (mut word, mut count) = (String::new(), 0);
-    each(content(value)?, |field, value| {
-        match field {
-            1 => word = text(value)?,
-            2 => count = number(value)?,
-            _ => {}
-        }
-        Ok(())
-    })?;
-    Ok((word, count))
-}
-
-/// The name and the domain of a function of the file.
-fn function(value: Value) -> Result<(String, String)> {
-    let (mut name, mut domain) = (String::new(), String::new());
-    each(content(value)?, |field, value| {
-        match field {
-            1 => name = text(value)?,
-            10 => domain = text(value)?,
-            _ => {}
-        }
-        Ok(())
-    })?;
-    Ok((name, domain))
+    Ok(both)
 }
 
 fn port(value: Value) -> Result<Port> {

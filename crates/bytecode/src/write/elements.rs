@@ -28,8 +28,7 @@ pub(super) fn bytes(dense: &Dense, module: &Module) -> Result<Vec<u8>> {
         }
         Elements::Bytes(bytes) => unpacked(bytes, count, &element),
         Elements::Resource(name) => {
-            let found = module.resources.iter().find(|(n, _)| n == name);
-            let (_, bytes) = found.ok_or_else(|| wrong(format!("there is no resource {name}")))?;
+            let bytes = module.resource(name).ok_or_else(|| wrong(format!("there is no resource {name}")))?;
             unpacked(bytes, count, &element)
         }
     };

@@ -5,7 +5,7 @@ use crate::probe::{Probe, probe};
 use crate::site::Site;
 use systole_base::{DType, Literal};
 use systole_cpu::int8::in_chunks;
-use systole_tflite::{Field, Op};
+use systole_tflite::{Field, Op, axis_of};
 
 /// Elements of a tensor that is moved so, at most: their numbers take four times as much.
 const MOST: usize = 1 << 22;
@@ -124,7 +124,7 @@ impl Form for Joined {
 pub(super) fn concatenation(site: &Site) -> Option<Box<dyn Form>> {
     let parts = (0..site.operator.inputs.len()).map(|n| site.input(n)).collect::<Option<Vec<_>>>()?;
     let (first, y) = (*parts.first()?, site.output()?);
-    let axis = site.axis(site.operator.int(Field::Axis), first.dims().len())?;
+    let axis = axis_of(site.operator.int(Field::Axis), first.dims().len())?;
     let mut dims = first.dims().to_vec();
     dims[axis] = 0;
     for p in &parts {

@@ -179,8 +179,7 @@ fn narrow_literal(dense: &Dense, narrow: Narrow, module: &Module) -> Result<Lite
         }
         Elements::Bytes(bytes) => bytes.clone(),
         Elements::Resource(name) => {
-            let found = module.resources.iter().find(|(n, _)| n == name).map(|(_, bytes)| bytes.clone());
-            found.ok_or_else(|| wrong(format!("there is no resource {name}")))?
+            module.resource(name).cloned().ok_or_else(|| wrong(format!("there is no resource {name}")))?
         }
     };
     let bytes = match bytes.as_slice() {
@@ -238,8 +237,7 @@ pub(super) fn literal(dense: &Dense, module: &Module) -> Result<Literal> {
         }
         Elements::Bytes(bytes) => of_bytes(ty, bytes),
         Elements::Resource(name) => {
-            let found = module.resources.iter().find(|(n, _)| n == name).map(|(_, bytes)| bytes);
-            of_bytes(ty, found.ok_or_else(|| wrong(format!("there is no resource {name}")))?)
+            of_bytes(ty, module.resource(name).ok_or_else(|| wrong(format!("there is no resource {name}")))?)
         }
     }
 }
@@ -274,7 +272,7 @@ fn of_bytes(ty: TensorType, bytes: &[u8]) -> Result<Literal> {
 
 /// An array that stands in an attribute, as the arrays that hold it; none where it is missing.
 pub(super) fn elements(op: &Operation, name: &str) -> Result<Vec<Literal>> {
-    match crate::text::find(&op.attributes, name) {
+    match crate::syntax::find(&op.attributes, name) {
         Some(Attribute::Dense(dense)) => literals(dense, &Module::default()),
         _ => Ok(Vec::new()),
     }
@@ -282,7 +280,7 @@ pub(super) fn elements(op: &Operation, name: &str) -> Result<Vec<Literal>> {
 
 /// A string attribute.
 pub(super) fn text<'a>(op: &'a Operation, name: &str) -> Option<&'a str> {
-    match crate::text::find(&op.attributes, name) {
+    match crate::syntax::find(&op.attributes, name) {
         Some(Attribute::String(text)) => Some(text),
         _ => None,
     }
@@ -290,7 +288,7 @@ pub(super) fn text<'a>(op: &'a Operation, name: &str) -> Option<&'a str> {
 
 /// A list of whole numbers.
 pub(super) fn sizes(op: &Operation, name: &str) -> Result<Vec<usize>> {
-    let value = crate::text::find(&op.attributes, name)
+    let value = crate::syntax::find(&op.attributes, name)
         .ok_or_else(|| wrong(format!("the attribute `{name}` is missing")))?;
     match one(name, value, &Module::default())? {
         Value::Ints(all) => {
@@ -303,9 +301,9 @@ pub(super) fn sizes(op: &Operation, name: &str) -> Result<Vec<usize>> {
 
 /// An attribute of an op, or of those that JAX keeps beside a custom call (`mhlo.attributes`).
 fn own<'a>(op: &'a Operation, name: &str) -> Option<&'a Attribute> {
-    crate::text::find(&op.attributes, name).or_else(|| {
-        match crate::text::find(&op.attributes, "mhlo.attributes") {
-            Some(Attribute::Dictionary(all)) => crate::text::find(all, name),
+    crate::syntax::find(&op.attributes, name).or_else(|| {
+        match crate::syntax::find(&op.attributes, "mhlo.attributes") {
+            Some(Attribute::Dictionary(all)) => crate::syntax::find(all, name),
             _ => None,
         }
     })
@@ -320,7 +318,7 @@ pub(super) fn size(op: &Operation, name: &str) -> Result<Option<usize>> {
 
 /// How many devices a module is for; one where it does not say.
 pub(super) fn device_count(module: &Module) -> Result<usize> {
-    let count = match crate::text::find(&module.attributes, "mhlo.num_partitions") {
+    let count = match crate::syntax::find(&module.attributes, "mhlo.num_partitions") {
         None => Some(1),
         Some(Attribute::Int(n)) => usize::try_from(*n).ok(),
         Some(_) => None,
@@ -339,7 +337,7 @@ pub(super) fn flag(op: &Operation, name: &str, default: bool) -> Result<bool> {
 
 /// The word of `#stablehlo<kind WORD>`.
 pub(super) fn keyword<'a>(op: &'a Operation, name: &str) -> Option<&'a str> {
-    match crate::text::find(&op.attributes, name) {
+    match crate::syntax::find(&op.attributes, name) {
         Some(Attribute::Keyword(_, word)) => Some(word),
         _ => None,
     }

@@ -3,10 +3,9 @@
 //! Source: the StableHLO specification, batch_norm_inference, batch_norm_training and batch_norm_grad.
 
 use super::attribute::size;
-use super::call::{Arrays, OpRow, op};
+use super::call::{Arrays, OpRow, Results, op};
 use super::types::wrong;
-use crate::syntax::{Attribute, Operation};
-use crate::text::find;
+use crate::syntax::{Attribute, Operation, find};
 use systole_base::{DType, Result};
 use systole_ir::Tensor;
 
@@ -26,17 +25,17 @@ pub(super) const OPERATIONS: &[OpRow] = &[
 ];
 
 /// Results in the operand's type.
-fn narrowed(x: &Tensor, made: Vec<Tensor>) -> Result<Option<Vec<Tensor>>> {
+fn narrowed(x: &Tensor, made: Vec<Tensor>) -> Results {
     Ok(Some(made.into_iter().map(|t| t.convert(x.dtype())).collect()))
 }
 
-fn inference(c: &Arrays) -> Result<Option<Vec<Tensor>>> {
+fn inference(c: &Arrays) -> Results {
     let [x, rest @ ..] = c.all::<5>()?;
     let f = Features::new(c.op, x, rest)?;
     narrowed(x, vec![f.normalized(&rest[2], &rest[3], &rest[0], &rest[1])])
 }
 
-fn training(c: &Arrays) -> Result<Option<Vec<Tensor>>> {
+fn training(c: &Arrays) -> Results {
     let [x, rest @ ..] = c.all::<3>()?;
     let f = Features::new(c.op, x, rest)?;
     let mean = f.mean(&f.x);
@@ -45,7 +44,7 @@ fn training(c: &Arrays) -> Result<Option<Vec<Tensor>>> {
     narrowed(x, vec![f.normalized(&mean, &variance, &rest[0], &rest[1]), mean, variance])
 }
 
-fn gradient(c: &Arrays) -> Result<Option<Vec<Tensor>>> {
+fn gradient(c: &Arrays) -> Results {
     let [x, scale, mean, variance, grad] = c.all::<5>()?;
     let f = Features::new(c.op, x, &c.operands[1..4])?;
     if grad.ty() != x.ty() {

@@ -1,7 +1,7 @@
 //! Bodies of ops: what they capture, and what one does to whole arrays.
 
 use super::attribute::sizes;
-use super::call::Arrays;
+use super::call::{Arrays, Results};
 use super::types::{not_there, wrong};
 use crate::syntax::Operation;
 use std::sync::Arc;
@@ -48,11 +48,7 @@ pub(super) fn on_arrays(
 }
 
 /// `if`: of two branches that give the same types.
-pub(super) fn branches(
-    c: &Arrays,
-    captured: &[Tensor],
-    bodies: &[Arc<Graph>],
-) -> Result<Option<Vec<Tensor>>> {
+pub(super) fn branches(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Results {
     let ([pred], [on_true, on_false]) = (c.operands, bodies) else { return Ok(None) };
     if on_true.result_types() != on_false.result_types() {
         return Err(wrong("(C2) the branches have other results"));
@@ -64,7 +60,7 @@ pub(super) fn branches(
 }
 
 /// `map`: the body on whole arrays.
-pub(super) fn mapped(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Result<Option<Vec<Tensor>>> {
+pub(super) fn mapped(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Results {
     let ([x, ..], [body]) = (c.operands, bodies) else { return Ok(None) };
     check_map(c.op, body, c.operands, captured.len())?;
     let args: Vec<Tensor> = captured.iter().chain(c.operands).cloned().collect();

@@ -33,6 +33,9 @@ type OnImporter = for<'m> fn(
     &GraphBuilder,
 ) -> Result<Vec<Given>>;
 
+/// The results of an op; `None`: it is imported as the IR's own.
+pub(super) type Results = Result<Option<Vec<Tensor>>>;
+
 /// How an op is imported.
 #[derive(Clone, Copy)]
 pub(super) enum Import {
@@ -43,11 +46,11 @@ pub(super) enum Import {
     /// On real and complex numbers.
     Values(fn(&Call) -> Result<Vec<Given>>),
     /// On real arrays; `None`: as the IR's own.
-    Arrays(fn(&Arrays) -> Result<Option<Vec<Tensor>>>),
+    Arrays(fn(&Arrays) -> Results),
     /// A function of elements.
     Elements(Elements),
     /// On arrays, and bodies whose first parameters are the captured values.
-    Bodies(fn(&Arrays, &[Tensor], &[Arc<Graph>]) -> Result<Option<Vec<Tensor>>>),
+    Bodies(fn(&Arrays, &[Tensor], &[Arc<Graph>]) -> Results),
     /// Not at all, and why.
     Refused(&'static str),
 }
@@ -124,7 +127,7 @@ impl OpRow {
         OpRow { import, ..self }
     }
 
-    pub const fn arrays(self, f: fn(&Arrays) -> Result<Option<Vec<Tensor>>>) -> OpRow {
+    pub const fn arrays(self, f: fn(&Arrays) -> Results) -> OpRow {
         self.import(Import::Arrays(f))
     }
 

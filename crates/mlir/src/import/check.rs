@@ -2,8 +2,7 @@
 
 use super::attribute::{elements, size, target};
 use super::types::wrong;
-use crate::syntax::{Attribute, Operation};
-use crate::text::find;
+use crate::syntax::{Attribute, Operation, find};
 use systole_base::{Literal, Result, Scalar};
 
 /// One claim about an array: what is compared with what, and how nearly.

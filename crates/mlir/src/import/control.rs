@@ -6,8 +6,7 @@ use super::check::Check;
 use super::given::Given;
 use super::importer::Importer;
 use super::types::{not_there, wrong};
-use crate::syntax::{Attribute, Operation};
-use crate::text::find;
+use crate::syntax::{Attribute, Operation, find};
 use systole_base::{Result, ResultExt};
 use systole_ir::GraphBuilder;
 

@@ -2,14 +2,13 @@
 //! program is read, the rest is refused.
 
 use super::attribute::{size, text};
-use super::call::{Arrays, Complex, Import, OpRow, call, op};
+use super::call::{Arrays, Complex, Import, OpRow, Results, call, op};
 use super::chlo;
 use super::complex::{PADDED_PRODUCT, SHAPED_IOTA};
 use super::fold;
 use super::types::wrong;
 use crate::syntax::{Attribute, Dense, Elements, Operation, Ranked, Type};
 use systole_base::{Result, TensorType};
-use systole_ir::Tensor;
 
 pub(super) const OPERATIONS: &[OpRow] = &[
     op("stablehlo.dynamic_broadcast_in_dim")
@@ -26,8 +25,6 @@ pub(super) const OPERATIONS: &[OpRow] = &[
     // JAX's top_k of a number of elements that a symbol stands for.
     call("stablehlo.dynamic_top_k", Import::Arrays(top_k)),
 ];
-
-type Results = Result<Option<Vec<Tensor>>>;
 
 /// The static op, its last operand the shape of its result.
 fn shaped(c: &Arrays, name: &str) -> Results {

@@ -24,8 +24,7 @@ mod top;
 mod types;
 
 use crate::interface::{Element, Face, Interface};
-use crate::syntax::{Attribute, Function, Module, Operation, Place, Region, Type};
-use crate::text::find;
+use crate::syntax::{Attribute, Function, Module, Operation, Place, Region, Type, find};
 use crate::tiles::Tiles;
 use call::{Arrays, Call, Import, OpRow, emit};
 pub use check::Check;

@@ -2,7 +2,7 @@
 
 use super::attribute::{size, sizes, text};
 use super::bodies;
-use super::call::{Arrays, Complex, Import, OpRow, call, op};
+use super::call::{Arrays, Complex, Import, OpRow, Results, call, op};
 use super::chlo::top_k;
 use super::complex::functions as of_complex;
 use super::complex::{BROADCAST, CAST, CLAMP, COMPARE, CONVERT, DOT, IOTA, JOIN, PRODUCT, larger, smaller};
@@ -109,8 +109,6 @@ pub(super) const OPERATIONS: &[OpRow] = &[
 ];
 
 const UNCHANGED: Import = Import::Arrays(|c| Ok(Some(c.operands.to_vec())));
-
-type Results = Result<Option<Vec<Tensor>>>;
 
 fn one(made: Tensor) -> Results {
     Ok(Some(vec![made]))

@@ -3,8 +3,7 @@
 use super::call::{Call, Import, OpRow, call};
 use super::given::Given;
 use super::types::{held, not_there, wrong};
-use crate::syntax::{Attribute, Module, Operation};
-use crate::text::find;
+use crate::syntax::{Attribute, Module, Operation, find};
 use std::sync::Arc;
 use systole_base::{Result, TensorType};
 use systole_ir::op::Direction;

@@ -1,23 +1,14 @@
 //! Modules, functions, regions and ops in text.
 
 use super::pretty;
-use super::{Parser, find};
-use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Region, Type, Value};
+use super::{Parser, Said};
+use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Region, Type, Value, find};
 use systole_base::Result;
 use systole_ir::text::Token;
 use systole_ir::text::cursor::Reader;
 
 /// Results of one op.
 const MOST_RESULTS: usize = 1 << 16;
-
-/// What an op says behind its name.
-#[derive(Default)]
-pub(super) struct Said {
-    pub(super) operands: Vec<Value>,
-    pub(super) attributes: Attributes,
-    pub(super) regions: Vec<Region>,
-    pub(super) results: Vec<Type>,
-}
 
 /// Modules and functions.
 impl<'a> Parser<'a> {

@@ -259,48 +259,42 @@ fn are_alike(s: &Sample) -> bool {
 }
 
 /// One operand and one node.
-fn write_unary(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_unary(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
     let (input, order) = e.single(o, y)?;
-    e.finish(y, order, Activation::None, |out| Node::new(site.name, [input], out))
+    e.finish(y, order, Activation::None, |out| Node::new(name, [input], out))
 }
 
-fn write_leaky_relu(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_leaky_relu(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
     let (input, order) = e.single(o, y)?;
     let alpha = Attribute::Float(o.number(Field::Alpha) as f32);
-    e.finish(y, order, Activation::None, |out| Node::new(site.name, [input], out).with("alpha", alpha))
+    e.finish(y, order, Activation::None, |out| Node::new(name, [input], out).with("alpha", alpha))
 }
 
 /// At least and at most so much.
-fn write_clip(e: &mut Emit, site: &Written, low: f32, high: f32) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_clip(e: &mut Emit, &Written { o, y, name }: &Written, low: f32, high: f32) -> Result<()> {
     let (input, order) = e.single(o, y)?;
     let own = e.names[y].clone();
     let (low, high) = (e.number(&format!("{own}/min"), low)?, e.number(&format!("{own}/max"), high)?);
-    e.finish(y, order, Activation::None, |out| Node::new(site.name, [input, low, high], out))
+    e.finish(y, order, Activation::None, |out| Node::new(name, [input, low, high], out))
 }
 
 /// Two operands.
-fn write_binary(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_binary(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
     let (a, b) = (operand_of(o, 0)?, operand_of(o, 1)?);
     let order = e.order_of(&[a, b], y)?;
     let inputs = [e.real(a, order)?, e.real(b, order)?];
-    e.finish(y, order, o.activation()?, |out| Node::new(site.name, inputs, out))
+    e.finish(y, order, o.activation()?, |out| Node::new(name, inputs, out))
 }
 
 /// 1 / √x.
-fn write_inverse_root(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_inverse_root(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let (own, (input, order)) = (e.names[y].clone(), e.single(o, y)?);
     let root = e.made(&format!("{own}/sqrt"), "Sqrt", [input.as_str()]);
     e.finish(y, order, Activation::None, |out| Node::new("Reciprocal", [root], out))
 }
 
 /// (a − b)².
-fn write_squared_difference(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_squared_difference(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let (a, b) = (operand_of(o, 0)?, operand_of(o, 1)?);
     let order = e.order_of(&[a, b], y)?;
     let inputs = [e.real(a, order)?, e.real(b, order)?];
@@ -310,8 +304,7 @@ fn write_squared_difference(e: &mut Emit, site: &Written) -> Result<()> {
 }
 
 /// By erf or by tanh: the operator of its own is in later versions alone.
-fn write_gelu(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_gelu(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let (own, (input, order)) = (e.names[y].clone(), e.single(o, y)?);
     let named = |of: &str| format!("{own}/{of}");
     let x = input.as_str();

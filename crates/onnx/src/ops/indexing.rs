@@ -119,8 +119,7 @@ fn one_hot(c: &mut Call) -> Makes {
 }
 
 /// Entries of an axis by their numbers, which are no reals.
-fn write_gather(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_gather(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let (x, chosen) = (operand_of(o, 0)?, operand_of(o, 1)?);
     let inputs = [e.real(x, Order::Plain)?, e.real(chosen, Order::Plain)?];
     let axis = o.int(Field::Axis);

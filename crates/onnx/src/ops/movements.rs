@@ -330,8 +330,7 @@ fn joins_within_samples(s: &Sample) -> bool {
 }
 
 /// The shape of a tensor, for any number of samples where it begins with one.
-fn write_reshape(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_reshape(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let x = operand_of(o, 0)?;
     let mut shape: Vec<i64> = e.tensor(y)?.dims().iter().map(|&d| d as i64).collect();
     if let Some(first) = shape.first_mut()
@@ -345,8 +344,7 @@ fn write_reshape(e: &mut Emit, site: &Written) -> Result<()> {
     e.finish(y, Order::Plain, Activation::None, |out| Node::new("Reshape", inputs, out))
 }
 
-fn write_transpose(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_transpose(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let (x, order) = (operand_of(o, 0)?, e.integers(o, 1)?);
     let input = e.real(x, Order::Plain)?;
     e.finish(y, Order::Plain, Activation::None, |out| {
@@ -354,8 +352,7 @@ fn write_transpose(e: &mut Emit, site: &Written) -> Result<()> {
     })
 }
 
-fn write_concatenation(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_concatenation(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let operands: Vec<usize> = o.inputs.iter().flatten().copied().collect();
     let order = e.order_of(&operands, y)?;
     let axis = place_in(axis(o.int(Field::Axis), e.tensor(y)?.dims().len())?, order);
@@ -365,8 +362,7 @@ fn write_concatenation(e: &mut Emit, site: &Written) -> Result<()> {
     })
 }
 
-fn write_pad(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_pad(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let (x, list) = (operand_of(o, 0)?, e.integers(o, 1)?);
     let order = e.order_of(&[x], y)?;
     let rank = list.len() / 2;
@@ -381,8 +377,7 @@ fn write_pad(e: &mut Emit, site: &Written) -> Result<()> {
 }
 
 /// Only dimensions that become smaller are named.
-fn write_slice(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_slice(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let (x, begin) = (operand_of(o, 0)?, e.integers(o, 1)?);
     let order = e.order_of(&[x], y)?;
     let (mut starts, mut ends, mut axes) = (Vec::new(), Vec::new(), Vec::new());
@@ -407,8 +402,7 @@ fn write_slice(e: &mut Emit, site: &Written) -> Result<()> {
 }
 
 /// Equal parts of a dimension, each as a slice: SPLIT has no form that all versions share.
-fn write_split(e: &mut Emit, site: &Written) -> Result<()> {
-    let o = site.operator;
+fn write_split(e: &mut Emit, &Written { o, .. }: &Written) -> Result<()> {
     let (axes, x) = (e.integers(o, 0)?, operand_of(o, 1)?);
     let dims = e.tensor(x)?.dims();
     let &[along] = &axes[..] else { return Err(broken(format!("it is split along {axes:?}"))) };

@@ -134,10 +134,9 @@ fn unit(c: &mut Call) -> Makes {
     made(is_zero.select(&length, &(wide / &length)).convert(x.dtype()), is_last)
 }
 
-fn write_unit(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_unit(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
     let last = e.tensor(y)?.dims().len() as i64 - 1;
     let (input, order) = e.single(o, y)?;
     let axis = Attribute::Int(if order == Order::First { 1 } else { last });
-    e.finish(y, order, o.activation()?, |out| Node::new(site.name, [input], out).with("axis", axis))
+    e.finish(y, order, o.activation()?, |out| Node::new(name, [input], out).with("axis", axis))
 }

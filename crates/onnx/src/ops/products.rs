@@ -133,8 +133,7 @@ fn contracted(
 }
 
 /// `x: [N, I], w: [O, I]`: as Gemm; of more dimensions as a product and a sum.
-fn write_dense(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_dense(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let (x, w) = (operand_of(o, 0)?, operand_of(o, 1)?);
     let bias = o.inputs.get(2).copied().flatten();
     let (rank, own) = (e.tensor(x)?.dims().len(), e.names[y].clone());
@@ -167,8 +166,7 @@ fn write_dense(e: &mut Emit, site: &Written) -> Result<()> {
 }
 
 /// Products of many matrices.
-fn write_batch_matmul(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_batch_matmul(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let own = e.names[y].clone();
     let mut inputs = Vec::new();
     for (i, field) in [Field::AdjX, Field::AdjY].into_iter().enumerate() {

@@ -70,15 +70,13 @@ fn dequantize(c: &mut Call) -> Makes {
     made(whole * scale, is_last)
 }
 
-fn write_quantize(e: &mut Emit, site: &Written) -> Result<()> {
-    let y = site.output()?;
-    let (real, order) = e.single(site.operator, y)?;
+fn write_quantize(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let (real, order) = e.single(o, y)?;
     e.store(y, order, &real)
 }
 
 /// Real numbers are there already, by the node that gives those of the operand.
-fn write_dequantize(e: &mut Emit, site: &Written) -> Result<()> {
-    let y = site.output()?;
-    let (real, order) = e.single(site.operator, y)?;
+fn write_dequantize(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let (real, order) = e.single(o, y)?;
     e.finish(y, order, Activation::None, |out| Node::new("Identity", [real], out))
 }

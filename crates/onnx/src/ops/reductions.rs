@@ -148,8 +148,7 @@ fn folds_within_samples(s: &Sample) -> bool {
 }
 
 /// Means, sums and greatest over dimensions.
-fn write_reduce(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_reduce(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
     let x = operand_of(o, 0)?;
     let rank = e.tensor(x)?.dims().len();
     let keeps = o.is(Field::KeepDims);
@@ -160,19 +159,18 @@ fn write_reduce(e: &mut Emit, site: &Written) -> Result<()> {
     let mut inputs = vec![e.real(x, order)?];
     let own = e.names[y].clone();
     // Sums take their axes as an operand from version 13 on, means and greatest from version 18 on.
-    let is_operand = site.name == "ReduceSum";
+    let is_operand = name == "ReduceSum";
     if is_operand {
         inputs.push(e.list(&format!("{own}/axes"), &axes)?);
     }
     let made = if keeps { order } else { Order::Plain };
     e.finish(y, made, Activation::None, |out| {
-        let node = Node::new(site.name, inputs, out).with("keepdims", Attribute::Int(i64::from(keeps)));
+        let node = Node::new(name, inputs, out).with("keepdims", Attribute::Int(i64::from(keeps)));
         if is_operand { node } else { node.ints("axes", axes) }
     })
 }
 
-fn write_softmax(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_softmax(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let x = operand_of(o, 0)?;
     if o.number(Field::Beta) != 1.0 {
         return Err(Error::new(

@@ -149,8 +149,7 @@ fn linear(x: &Tensor, dim: usize, places: &[f64]) -> Result<Tensor> {
     Ok(&a + (b - &a) * share)
 }
 
-fn write_resize(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_resize(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let x = operand_of(o, 0)?;
     let ([_, h, w, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
     let coordinates = match (o.is(Field::AlignCorners), o.is(Field::HalfPixelCenters)) {

@@ -2,7 +2,7 @@
 
 use super::call::{Call, Makes};
 use super::emit::Emit;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::Result;
 use systole_tflite::{Model as Lite, Op, Operator, Tensor};
 
 /// A row of the table.
@@ -45,21 +45,11 @@ macro_rules! operators {
 }
 pub(super) use operators;
 
-/// An operator of `.tflite` that is written, and ONNX's name of its row.
+/// An operator of `.tflite` that is written: the operator, the tensor of its first result, ONNX's name of its row.
 pub(crate) struct Written<'a> {
-    pub operator: &'a Operator,
+    pub o: &'a Operator,
+    pub y: usize,
     pub name: &'static str,
-}
-
-impl Written<'_> {
-    /// The tensor of its one result.
-    pub fn output(&self) -> Result<usize> {
-        match self.operator.outputs[..] {
-            [y] => Ok(y),
-            _ => Err(Error::new(ErrorKind::Unsupported, "an operator of several results")
-                .hint("export the model as .tflite, or leave this layer out")),
-        }
-    }
 }
 
 /// An operator of `.tflite`, of which is asked whether it takes sample by sample.

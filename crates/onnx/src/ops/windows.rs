@@ -344,8 +344,7 @@ fn signed(v: [usize; 2]) -> [i64; 2] {
     v.map(|v| v as i64)
 }
 
-fn write_convolution(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_convolution(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let (x, w, bias) = (operand_of(o, 0)?, operand_of(o, 1)?, operand_of(o, 2)?);
     let ([_, h, wide, channels], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
     let [_, kh, kw, inner] = picture(e, w)?;
@@ -367,8 +366,7 @@ fn write_convolution(e: &mut Emit, site: &Written) -> Result<()> {
     })
 }
 
-fn write_transposed(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_transposed(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
     let (w, x) = (operand_of(o, 1)?, operand_of(o, 2)?);
     let ([_, h, wide, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
     let [_, kh, kw, _] = picture(e, w)?;
@@ -393,8 +391,7 @@ fn write_transposed(e: &mut Emit, site: &Written) -> Result<()> {
     })
 }
 
-fn write_pool(e: &mut Emit, site: &Written) -> Result<()> {
-    let (o, y) = (site.operator, site.output()?);
+fn write_pool(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
     let x = operand_of(o, 0)?;
     let ([_, h, w, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
     let (strides, kernel) = (fields(o, STRIDES)?, fields(o, [Field::FilterH, Field::FilterW])?);
@@ -402,7 +399,7 @@ fn write_pool(e: &mut Emit, site: &Written) -> Result<()> {
     let input = e.real(x, Order::First)?;
     // Padding does not count in averages, as is the default there too.
     e.finish(y, Order::First, o.activation()?, |out| {
-        Node::new(site.name, [input], out)
+        Node::new(name, [input], out)
             .ints("kernel_shape", signed(kernel))
             .ints("strides", signed(strides))
             .ints("pads", around)

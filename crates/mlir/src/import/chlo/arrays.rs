@@ -2,11 +2,10 @@
 
 use super::{element_wise, math};
 use crate::import::attribute::{elements, flag, keyword, size, sizes};
-use crate::import::call::{Arrays, Import, OpRow, op};
+use crate::import::call::{Arrays, Import, OpRow, Results, op};
 use crate::import::fold;
 use crate::import::types::wrong;
-use crate::syntax::{Attribute, Operation};
-use crate::text::find;
+use crate::syntax::{Attribute, Operation, find};
 use systole_base::{DType, Literal, Result, Shape, TensorType};
 use systole_ir::Tensor;
 use systole_ir::op::{CompareType, Direction};
@@ -33,7 +32,7 @@ const TOP_K: OpRow = op("chlo.top_k").arrays(|c| {
 /// `broadcast_dimensions` takes those of the other.
 pub(crate) const BROADCAST: OpRow = op("chlo.broadcast_").arrays(broadcast);
 
-fn broadcast(c: &Arrays) -> Result<Option<Vec<Tensor>>> {
+fn broadcast(c: &Arrays) -> Results {
     let (op, operands) = (c.op, c.operands);
     let name = op.name.trim_start_matches("chlo.broadcast_");
     let all = in_one_shape(op, operands)?;
@@ -101,7 +100,7 @@ fn in_one_shape(op: &Operation, operands: &[Tensor]) -> Result<Vec<Tensor>> {
     Ok(aligned.into_iter().map(one).collect())
 }
 
-fn constant_like(c: &Arrays) -> Result<Option<Vec<Tensor>>> {
+fn constant_like(c: &Arrays) -> Results {
     let (op, x) = (c.op, c.operand(0)?);
     let value = match find(&op.attributes, "value") {
         Some(Attribute::Float(digits, _)) => digits.clone(),

@@ -3,8 +3,7 @@
 use super::arrays::counted;
 use crate::import::call::{Arrays, OpRow, op};
 use crate::import::types::{not_there, wrong};
-use crate::syntax::{Attribute, Attributes};
-use crate::text::find;
+use crate::syntax::{Attribute, Attributes, find};
 use systole_base::{DType, Dims, Result};
 use systole_ir::Tensor;
 use systole_ir::op::DotGeneral;

@@ -1,10 +1,9 @@
 //! scan: a body over the slices of arrays along a dimension, with carried values. CHLO: scan.
 
 use crate::import::attribute::{flag, size};
-use crate::import::call::{Arrays, Complex, Import, OpRow, op};
+use crate::import::call::{Arrays, Complex, Import, OpRow, Results, op};
 use crate::import::types::wrong;
-use crate::syntax::Attribute;
-use crate::text::find;
+use crate::syntax::{Attribute, find};
 use std::sync::Arc;
 use systole_base::{DType, Dims, Result, TensorType};
 use systole_ir::{Graph, Tensor, flow};
@@ -13,7 +12,7 @@ pub(crate) const OPERATIONS: &[OpRow] =
     &[op("chlo.scan").complex(Complex::Apart).import(Import::Bodies(scan))];
 
 /// `inputs: T[…, n, …], inits → outputs: U[…, n, …], carries`: a loop over `n` slices.
-fn scan(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Result<Option<Vec<Tensor>>> {
+fn scan(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Results {
     let (op, operands, results) = (c.op, c.operands, c.results);
     let ([body], []) = (bodies, captured) else { return Ok(None) };
     let inputs = match find(&op.attributes, "operandSegmentSizes") {

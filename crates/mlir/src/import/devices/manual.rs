@@ -10,8 +10,7 @@ use crate::import::call::{Import, OpRow, call, op};
 use crate::import::given::Given;
 use crate::import::importer::{Frame, Importer};
 use crate::import::types::{not_there, wrong};
-use crate::syntax::{Attribute, Operation, Region, Value};
-use crate::text::find;
+use crate::syntax::{Attribute, Operation, Region, Value, find};
 use crate::tiles::Tiles;
 use systole_base::{DType, Literal, Result, TensorType};
 use systole_ir::op::{

@@ -2,13 +2,12 @@
 //! next to each other in one program, and what they exchange are its values.
 
 use crate::import::attribute::{self, size};
-use crate::import::call::{Arrays, Complex, OpRow, op};
+use crate::import::call::{Arrays, Complex, OpRow, Results, op};
 use crate::import::given::Given;
 use crate::import::importer::{Frame, Importer, MAX_CALLS, place};
 use crate::import::types::{not_there, wrong};
 use crate::import::{bodies, fold};
-use crate::syntax::{Attribute, Function, Operation};
-use crate::text::find;
+use crate::syntax::{Attribute, Function, Operation, find};
 use systole_base::{DType, Result, ResultExt};
 use systole_ir::op::Monoid;
 use systole_ir::{Graph, GraphBuilder, Tensor, flow};
@@ -24,7 +23,7 @@ pub(crate) const OPERATIONS: &[OpRow] = &[
 ];
 
 /// The older op for an all_reduce by addition between replicas.
-fn cross_replica_sum(c: &Arrays) -> Result<Option<Vec<Tensor>>> {
+fn cross_replica_sum(c: &Arrays) -> Results {
     let [x] = c.all::<1>()?;
     let reduce = Operation { name: "stablehlo.all_reduce".into(), ..c.op.clone() };
     let sum = Monoid::Add.body(x.dtype());
@@ -33,7 +32,7 @@ fn cross_replica_sum(c: &Arrays) -> Result<Option<Vec<Tensor>>> {
 
 /// `collective_broadcast` of one array as an all_gather along a new dimension, of which the first entry is taken. Groups of
 /// partitions are told by the numbers of devices, which are theirs where there is one replica.
-pub(crate) fn collective_broadcast(c: &Arrays) -> Result<Option<Vec<Tensor>>> {
+pub(crate) fn collective_broadcast(c: &Arrays) -> Results {
     let [x] = c.operands else { return Ok(None) };
     let mut gather = Operation { name: "stablehlo.all_gather".into(), ..c.op.clone() };
     gather.attributes.push(("all_gather_dim".into(), Attribute::Int(0)));

@@ -3,8 +3,7 @@
 
 use crate::import::attribute::device_count;
 use crate::interface::{Face, Interface};
-use crate::syntax::{Attribute, Attributes, Function, Module, closed};
-use crate::text::find;
+use crate::syntax::{Attribute, Attributes, Function, Module, closed, find};
 use crate::tiles::Tiles;
 use systole_base::{Result, TensorType};
 use systole_ir::{Graph, Mesh, Sharding, Spread};
