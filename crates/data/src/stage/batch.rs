@@ -2,8 +2,8 @@
 
 use crate::Dataset;
 use crate::pipeline::{
-    Access, Batching, Cardinality, Cursor, IteratorState, Node, Owner, ParallelPrefetch, Run, Stack, Stage,
-    access, at_batch, open, stack_all,
+    Access, Ahead, Batching, Cardinality, Cursor, IteratorState, Node, Owner, Run, Stack, Stage, access,
+    at_batch, open, stack_all,
 };
 use crate::sample::{ElementSpec, Sample};
 use std::ops::Range;
@@ -100,17 +100,9 @@ impl Stage for Batch {
             && self.is_ahead(run)
         {
             // The threads of the map put the batches together too: an element never leaves its core's cache.
-            let owner = Owner::of(self);
-            let gauge = run.tuner().gauge(&owner, threads, None);
+            let ahead = Ahead::new(Owner::of(self), run, threads, None);
             let (up, map) = (open(&up, run)?, run.watch().id(Owner::of(&*self.up).address));
-            return Ok(Box::new(ParallelPrefetch::over_batches(
-                owner,
-                run.clone(),
-                up,
-                gauge,
-                (f, map),
-                self.batching,
-            )));
+            return Ok(Box::new(ahead.over_batches(up, (f, map), self.batching)));
         }
         let up = open(&self.up, run)?;
         Ok(Box::new(Collected { up, batching: self.batching, at: 0 }))

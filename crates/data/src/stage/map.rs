@@ -2,8 +2,8 @@
 
 use crate::Dataset;
 use crate::pipeline::{
-    Access, Cursor, Inline, IteratorState, MapFn, Node, Owner, ParallelPrefetch, Run, Stage, Threads, access,
-    apply, open,
+    Access, Ahead, Cursor, Inline, IteratorState, MapFn, Node, Owner, Run, Stage, Threads, access, apply,
+    open,
 };
 use crate::sample::IntoSample;
 use crate::sample::Sample;
@@ -88,10 +88,7 @@ pub(crate) fn over_stream(
     Ok(match threads {
         None => Box::new(Mapped { up, f }),
         Some(_) if !run.has_threads() => Box::new(Inline { up, f: Some(f) }),
-        Some(threads) => {
-            let gauge = run.tuner().gauge(&owner, threads, None);
-            Box::new(ParallelPrefetch::over_cursor(owner, run.clone(), up, gauge, Some(f)))
-        }
+        Some(threads) => Box::new(Ahead::new(owner, run, threads, None).over_cursor(up, Some(f))),
     })
 }
 
