@@ -16,35 +16,22 @@ pub enum Operand {
     Array(HostArray),
 }
 
-impl From<f64> for Operand {
-    fn from(x: f64) -> Operand {
-        Operand::Scalar(x)
-    }
+macro_rules! operands {
+    ($($variant:ident($t:ty) from $make:expr;)*) => {$(
+        impl From<$t> for Operand {
+            fn from(x: $t) -> Operand {
+                Operand::$variant($make(x))
+            }
+        }
+    )*};
 }
-impl From<f32> for Operand {
-    fn from(x: f32) -> Operand {
-        Operand::Scalar(x.into())
-    }
-}
-impl From<i32> for Operand {
-    fn from(x: i32) -> Operand {
-        Operand::Scalar(x.into())
-    }
-}
-impl From<HostArray> for Operand {
-    fn from(x: HostArray) -> Operand {
-        Operand::Array(x)
-    }
-}
-impl From<&HostArray> for Operand {
-    fn from(x: &HostArray) -> Operand {
-        Operand::Array(x.clone())
-    }
-}
-impl From<Literal> for Operand {
-    fn from(x: Literal) -> Operand {
-        Operand::Array(x.into())
-    }
+operands! {
+    Scalar(f64) from f64::from;
+    Scalar(f32) from f64::from;
+    Scalar(i32) from f64::from;
+    Array(HostArray) from HostArray::from;
+    Array(&HostArray) from HostArray::clone;
+    Array(Literal) from HostArray::from;
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -56,39 +43,32 @@ enum Op {
 }
 
 // Generic over the right side, so that the result's type is known before a float literal's is.
-impl<T: Into<Operand>> Add<T> for HostArray {
-    type Output = HostArray;
-    #[track_caller]
-    fn add(self, rhs: T) -> HostArray {
-        apply(self, Op::Add, rhs.into())
-    }
+macro_rules! operators {
+    ($($op:ident $method:ident),*) => {$(
+        impl<T: Into<Operand>> $op<T> for HostArray {
+            type Output = HostArray;
+            #[track_caller]
+            fn $method(self, rhs: T) -> HostArray {
+                apply(self, Op::$op, rhs.into())
+            }
+        }
+    )*};
 }
-impl<T: Into<Operand>> Sub<T> for HostArray {
-    type Output = HostArray;
-    #[track_caller]
-    fn sub(self, rhs: T) -> HostArray {
-        apply(self, Op::Sub, rhs.into())
-    }
-}
-impl<T: Into<Operand>> Mul<T> for HostArray {
-    type Output = HostArray;
-    #[track_caller]
-    fn mul(self, rhs: T) -> HostArray {
-        apply(self, Op::Mul, rhs.into())
-    }
-}
-impl<T: Into<Operand>> Div<T> for HostArray {
-    type Output = HostArray;
-    #[track_caller]
-    fn div(self, rhs: T) -> HostArray {
-        apply(self, Op::Div, rhs.into())
-    }
-}
+operators!(Add add, Sub sub, Mul mul, Div div);
+
 impl Neg for HostArray {
     type Output = HostArray;
     #[track_caller]
     fn neg(self) -> HostArray {
         self * -1.0
+    }
+}
+
+impl HostArray {
+    /// `(x - mean) / std`, each a number or an array that broadcasts (one value per channel).
+    #[track_caller]
+    pub fn normalize(self, mean: impl Into<Operand>, std: impl Into<Operand>) -> HostArray {
+        (self - mean) / std
     }
 }
 
@@ -108,6 +88,23 @@ fn check_dtype(dtype: DType, op: Op) -> Result<()> {
     Ok(())
 }
 
+/// Runs `$body` with `$T` as the Rust type of a number type.
+macro_rules! numbers {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            DType::F16 => {
+                type $T = f16;
+                $body
+            }
+            DType::BF16 => {
+                type $T = bf16;
+                $body
+            }
+            dtype => native!(dtype, $T => $body, ()),
+        }
+    };
+}
+
 fn with_scalar(mut x: Literal, op: Op, s: f64) -> Result<Literal> {
     let dtype = x.dtype();
     check_dtype(dtype, op)?;
@@ -117,26 +114,10 @@ fn with_scalar(mut x: Literal, op: Op, s: f64) -> Result<Literal> {
             .because(format!("{s} is not a value of {dtype}"))
             .hint("cast first, for example .cast(DType::F32)"));
     }
-    match dtype {
-        DType::F16 => {
-            let s = f16::from_f64(s).to_f32();
-            x.as_mut_slice::<f16>()?.iter_mut().for_each(|v| *v = f16::from_f32(float(op, v.to_f32(), s)));
-        }
-        DType::BF16 => {
-            let s = bf16::from_f64(s).to_f32();
-            x.as_mut_slice::<bf16>()?.iter_mut().for_each(|v| *v = bf16::from_f32(float(op, v.to_f32(), s)));
-        }
-        _ => native!(dtype, T => {
-            let s = s as T;
-            let xs = x.as_mut_slice::<T>()?;
-            match op {
-                Op::Add => xs.iter_mut().for_each(|v| *v = v.plus(s)),
-                Op::Sub => xs.iter_mut().for_each(|v| *v = v.minus(s)),
-                Op::Mul => xs.iter_mut().for_each(|v| *v = v.times(s)),
-                Op::Div => xs.iter_mut().for_each(|v| *v = v.over(s)),
-            }
-        }, ()),
-    }
+    numbers!(dtype, T => {
+        let s = <T as Num>::of(s);
+        combine(op, x.as_mut_slice::<T>()?.iter_mut().map(|v| (v, s)));
+    });
     Ok(x)
 }
 
@@ -149,42 +130,26 @@ fn with_array(x: Literal, op: Op, y: Literal) -> Result<Literal> {
     let shape = broadcast_shape(x.shape(), y.shape())
         .ok_or_else(|| bad(format!("{op:?} of {} and {}", x.ty(), y.ty()), "the shapes do not broadcast"))?;
     let (mut x, y) = (broadcast_to(x, &shape)?, broadcast_to(y, &shape)?);
-    match x.dtype() {
-        DType::F16 => {
-            for (v, w) in x.as_mut_slice::<f16>()?.iter_mut().zip(y.as_slice::<f16>()?) {
-                *v = f16::from_f32(float(op, v.to_f32(), w.to_f32()));
-            }
-        }
-        DType::BF16 => {
-            for (v, w) in x.as_mut_slice::<bf16>()?.iter_mut().zip(y.as_slice::<bf16>()?) {
-                *v = bf16::from_f32(float(op, v.to_f32(), w.to_f32()));
-            }
-        }
-        dtype => native!(dtype, T => {
-            let pairs = x.as_mut_slice::<T>()?.iter_mut().zip(y.as_slice::<T>()?);
-            match op {
-                Op::Add => pairs.for_each(|(v, &w)| *v = v.plus(w)),
-                Op::Sub => pairs.for_each(|(v, &w)| *v = v.minus(w)),
-                Op::Mul => pairs.for_each(|(v, &w)| *v = v.times(w)),
-                Op::Div => pairs.for_each(|(v, &w)| *v = v.over(w)),
-            }
-        }, ()),
-    }
+    numbers!(x.dtype(), T => {
+        combine(op, x.as_mut_slice::<T>()?.iter_mut().zip(y.as_slice::<T>()?.iter().copied()));
+    });
     Ok(x)
 }
 
-/// f16 and bf16 compute in f32 and round: f32 has more than twice their digits, so the result is rounded once.
-fn float(op: Op, a: f32, b: f32) -> f32 {
+/// `*a = a op b` of all pairs, one loop for each operator.
+fn combine<'a, T: Num + 'a>(op: Op, pairs: impl Iterator<Item = (&'a mut T, T)>) {
     match op {
-        Op::Add => a + b,
-        Op::Sub => a - b,
-        Op::Mul => a * b,
-        Op::Div => a / b,
+        Op::Add => pairs.for_each(|(a, b)| *a = a.plus(b)),
+        Op::Sub => pairs.for_each(|(a, b)| *a = a.minus(b)),
+        Op::Mul => pairs.for_each(|(a, b)| *a = a.times(b)),
+        Op::Div => pairs.for_each(|(a, b)| *a = a.over(b)),
     }
 }
 
 /// Arithmetic that wraps on integers, as the graph's does.
 trait Num: Copy {
+    /// The nearest value of a number; cut off towards 0 for integers.
+    fn of(x: f64) -> Self;
     fn plus(self, o: Self) -> Self;
     fn minus(self, o: Self) -> Self;
     fn times(self, o: Self) -> Self;
@@ -192,6 +157,7 @@ trait Num: Copy {
 }
 macro_rules! integers {
     ($($t:ty),*) => {$(impl Num for $t {
+        fn of(x: f64) -> $t { x as $t }
         fn plus(self, o: $t) -> $t { self.wrapping_add(o) }
         fn minus(self, o: $t) -> $t { self.wrapping_sub(o) }
         fn times(self, o: $t) -> $t { self.wrapping_mul(o) }
@@ -199,16 +165,23 @@ macro_rules! integers {
         fn over(self, o: $t) -> $t { self.checked_div(o).unwrap_or(0) }
     })*};
 }
+/// f16 and bf16 compute in f32 and round: f32 has more than twice their digits, so the result is rounded once.
 macro_rules! floats {
-    ($($t:ty),*) => {$(impl Num for $t {
-        fn plus(self, o: $t) -> $t { self + o }
-        fn minus(self, o: $t) -> $t { self - o }
-        fn times(self, o: $t) -> $t { self * o }
-        fn over(self, o: $t) -> $t { self / o }
+    ($($t:ty: $of:expr, $wide:expr, $round:expr;)*) => {$(impl Num for $t {
+        fn of(x: f64) -> $t { $of(x) }
+        fn plus(self, o: $t) -> $t { $round($wide(self) + $wide(o)) }
+        fn minus(self, o: $t) -> $t { $round($wide(self) - $wide(o)) }
+        fn times(self, o: $t) -> $t { $round($wide(self) * $wide(o)) }
+        fn over(self, o: $t) -> $t { $round($wide(self) / $wide(o)) }
     })*};
 }
 integers!(i8, i16, i32, i64, u8, u16, u32, u64);
-floats!(f32, f64);
+floats! {
+    f16: f16::from_f64, f16::to_f32, f16::from_f32;
+    bf16: bf16::from_f64, bf16::to_f32, bf16::from_f32;
+    f32: |x| x as f32, f32::from, f32::from;
+    f64: f64::from, f64::from, f64::from;
+}
 
 fn broadcast_shape(a: &Shape, b: &Shape) -> Option<Shape> {
     let rank = a.rank().max(b.rank());

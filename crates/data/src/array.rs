@@ -3,7 +3,6 @@
 //! Not a tensor of a graph: nothing is traced or differentiated. The first error is carried along (no
 //! `Result` at every step) and surfaces, with the line that made it, when the element is pulled from the pipeline.
 
-use crate::arith::Operand;
 use std::panic::Location;
 use systole_base::{
     DType, Element, Error, ErrorKind, Literal, Result, Shape, TensorType, bf16, f16, user_line,
@@ -58,11 +57,7 @@ impl HostArray {
     #[track_caller]
     pub fn then(self, f: impl FnOnce(Literal) -> Result<Literal>) -> HostArray {
         let caller = Location::caller();
-        let located = |e: Error| match user_line(caller) {
-            Some(line) => e.at(line),
-            None => e,
-        };
-        HostArray(self.0.and_then(|x| f(x).map_err(located)))
+        HostArray(self.0.and_then(|x| f(x).map_err(|e| at_user_line(e, caller))))
     }
 
     /// `x: T[…] → U[…]`: float to integer truncates toward zero and saturates, integers wrap, anything to
@@ -108,12 +103,6 @@ impl HostArray {
         })
     }
 
-    /// `(x - mean) / std`, each a number or an array that broadcasts (one value per channel).
-    #[track_caller]
-    pub fn normalize(self, mean: impl Into<Operand>, std: impl Into<Operand>) -> HostArray {
-        (self - mean) / std
-    }
-
     /// `x: integer[…] → f32[…, depth]`: 1 at the element's value, 0 elsewhere (all 0 where out of range, as in tf).
     #[track_caller]
     pub fn one_hot(self, depth: usize) -> HostArray {
@@ -151,6 +140,11 @@ impl From<Result<Literal>> for HostArray {
     fn from(x: Result<Literal>) -> HostArray {
         HostArray(x)
     }
+}
+
+/// An error with the line of the user's program where a call stands.
+pub(crate) fn at_user_line(error: Error, caller: &Location<'_>) -> Error {
+    user_line(caller).into_iter().fold(error, Error::at)
 }
 
 /// An error about an operation's argument.

@@ -137,7 +137,7 @@ pub fn write_all<F: FileSystem>(files: &F, file: &mut F::File, mut bytes: &[u8])
     while !bytes.is_empty() {
         match again(|| files.write(file, bytes))? {
             0 => return Err(io::ErrorKind::WriteZero.into()),
-            n => bytes = bytes.get(n..).unwrap_or_default(),
+            n => bytes = bytes.get(n..).ok_or_else(|| io::Error::other("more bytes written than given"))?,
         }
     }
     Ok(())

@@ -1,10 +1,11 @@
 //! One element of a pipeline: named host arrays in a fixed order.
 
 use crate::HostArray;
+use crate::array::at_user_line;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Literal, Result, TensorType, user_line};
+use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
 
 /// Named host arrays, for example `image: ui8[28, 28, 1], label: i32[]`.
 ///
@@ -219,10 +220,7 @@ impl Sample {
 /// With the line of the user's program that made it.
 #[track_caller]
 fn of_caller(error: Error) -> Error {
-    match user_line(Location::caller()) {
-        Some(line) => error.at(line),
-        None => error,
-    }
+    at_user_line(error, Location::caller())
 }
 
 fn unset() -> Error {

@@ -199,7 +199,7 @@ fn encode(number: u64, sample: &Sample) -> Result<Vec<u8>> {
 
 /// A sample's number, or of the last record how many there are.
 fn header(record: &[u8]) -> Result<(Option<u64>, Option<u64>)> {
-    match Fields::of(record).next()? {
+    match Fields::of(record).next().transpose()? {
         Some((1, Value::Varint(number))) => Ok((Some(number), None)),
         Some((3, Value::Varint(count))) => Ok((None, Some(count))),
         _ => Err(Error::new(ErrorKind::Data, "a record of the cache file is of another kind")),
@@ -208,9 +208,8 @@ fn header(record: &[u8]) -> Result<(Option<u64>, Option<u64>)> {
 
 fn decode(record: &[u8]) -> Result<(u64, Sample)> {
     let (mut number, mut fields) = (0, Vec::new());
-    let mut parser = Fields::of(record);
-    while let Some(part) = parser.next()? {
-        match part {
+    for part in Fields::of(record) {
+        match part? {
             (1, Value::Varint(n)) => number = n,
             (2, Value::Bytes(field)) => fields.push(decode_field(field)?),
             _ => {}
@@ -220,13 +219,12 @@ fn decode(record: &[u8]) -> Result<(u64, Sample)> {
 }
 
 fn decode_field(field: &[u8]) -> Result<(std::sync::Arc<str>, HostArray)> {
-    let (mut name, mut dtype, mut sizes, mut bytes) = ("", None, Vec::new(), &[][..]);
-    let mut parser = Fields::of(field);
-    while let Some(part) = parser.next()? {
-        let text = |b| std::str::from_utf8(b).unwrap_or_default();
-        match part {
+    let (mut name, mut dtype, mut sizes, mut bytes) = (None, None, Vec::new(), &[][..]);
+    for part in Fields::of(field) {
+        let text = |b| std::str::from_utf8(b).ok();
+        match part? {
             (1, Value::Bytes(b)) => name = text(b),
-            (2, Value::Bytes(b)) => dtype = DType::parse(text(b)),
+            (2, Value::Bytes(b)) => dtype = text(b).and_then(DType::parse),
             (3, Value::Bytes(b)) => {
                 let mut list = Fields::of(b);
                 while let Some(d) = list.packed()? {
@@ -237,7 +235,8 @@ fn decode_field(field: &[u8]) -> Result<(std::sync::Arc<str>, HostArray)> {
             _ => {}
         }
     }
-    let dtype = dtype.ok_or_else(|| Error::new(ErrorKind::Data, "a cached array has no element type"))?;
+    let lacks = |what| Error::new(ErrorKind::Data, format!("a cached array has no {what}"));
+    let (name, dtype) = (name.ok_or_else(|| lacks("name"))?, dtype.ok_or_else(|| lacks("element type"))?);
     Ok((name.into(), Literal::from_bytes(TensorType::new(dtype, sizes), bytes)?.into()))
 }
 

@@ -186,11 +186,11 @@ fn is_tfrecord(path: &Path) -> bool {
 fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
     let raw = Dataset::tfrecord(&files);
     let beside = files[0].parent().unwrap_or(Path::new("")).join(features_name(&files[0]));
-    let features = match (told, input::read_to_string(&beside)) {
+    let features = match (told, text_of(&beside)?) {
         (Some(told), _) => Some(told),
-        (None, Ok(text)) => Some(text.parse()?),
+        (None, Some(text)) => Some(text.parse()?),
         // The first whole one: what is damaged is told when the elements are read.
-        (None, Err(_)) => match raw.iter().find_map(Result::ok) {
+        (None, None) => match raw.iter().find_map(Result::ok) {
             Some(first) => {
                 Features::guess(first.get("record")?.bytes()).ok().filter(|f| f.iter().count() > 0)
             }
@@ -198,9 +198,15 @@ fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
         },
     };
     let dataset = features.clone().map_or(raw.clone(), |f| raw.parse_example(f));
-    let classes = input::read_to_string(beside.with_extension("classes")).unwrap_or_default();
+    let classes = text_of(&beside.with_extension("classes"))?.unwrap_or_default();
     let classes = classes.lines().map(str::to_string).collect();
     Ok(Opened { files, features, classes, ..Opened::of("TFRecord", dataset) })
+}
+
+/// The text of a file; `None` when there is no such file.
+fn text_of(path: &Path) -> Result<Option<String>> {
+    let text = input::is_file(path).then(|| input::read_to_string(path)).transpose();
+    text.map_err(|e| Error::io("cannot read", path, e))
 }
 
 /// `train-00000-of-00008.tfrecord` → `train.features`.

@@ -45,7 +45,10 @@ pub(super) fn fetch_all(
             .at(folder.display().to_string())
             .hint("wait until it has finished"));
     }
-    let fetched = fetch_missing(files, sources, folder, timeout, progress);
+    let deadline = Instant::now() + timeout;
+    let mut download = Download { sources, folder, progress, deadline, answered: false, timeout };
+    let lacking = files.iter().filter(|r| !folder.join(r.file).is_file());
+    let fetched = lacking.into_iter().try_for_each(|remote| download.fetch(remote));
     if fetched.is_ok() || files.iter().all(|r| !folder.join(r.file).is_file()) {
         fs::remove_file(&mark).map_err(|e| Error::io("cannot remove", &mark, e))?;
         // Succeeds only where nothing at all was fetched: then nothing is left behind.
@@ -54,28 +57,17 @@ pub(super) fn fetch_all(
     fetched
 }
 
-fn fetch_missing(
-    files: &[Remote],
-    sources: &[&str],
-    folder: &Path,
-    timeout: Duration,
-    progress: &dyn Fn(&str, u64, u64),
-) -> Result<()> {
-    let mut line = Line { deadline: Instant::now() + timeout, answered: false, timeout };
-    for remote in files.iter().filter(|r| !folder.join(r.file).is_file()) {
-        fetch(remote, sources, folder, &mut line, progress)?;
-    }
-    Ok(())
-}
-
-/// How long to wait. Until anything has answered, all attempts share one timeout.
-struct Line {
+/// What all files of a set have in common, and how long to wait. Until anything has answered, all attempts share one timeout.
+struct Download<'a> {
+    sources: &'a [&'a str],
+    folder: &'a Path,
+    progress: &'a dyn Fn(&str, u64, u64),
     deadline: Instant,
     answered: bool,
     timeout: Duration,
 }
 
-impl Line {
+impl Download<'_> {
     fn patience(&self) -> Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         match (self.answered, left.is_zero()) {
@@ -84,78 +76,90 @@ impl Line {
             (false, true) => Err(failed(format!("no answer within {:?}", self.timeout))),
         }
     }
-}
 
-fn failed(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Io, why)
-}
-
-fn fetch(
-    remote: &Remote,
-    sources: &[&str],
-    folder: &Path,
-    line: &mut Line,
-    progress: &dyn Fn(&str, u64, u64),
-) -> Result<()> {
-    let part = folder.join(format!("{}.part", remote.file));
-    let mut reasons = Vec::new();
-    let mut kind = ErrorKind::Io;
-    for source in sources {
-        let url = format!("{source}{}", remote.file);
-        // More rounds after progress (a cut line) or after a continued file turned out wrong.
-        for _ in 0..4 {
-            let before = fs::metadata(&part).map_or(0, |m| m.len());
-            match grow(remote, &url, &part, line, progress).and_then(|()| accept(remote, &part, folder)) {
-                Ok(()) => return Ok(()),
-                Err(e) => {
-                    let after = fs::metadata(&part).map_or(0, |m| m.len());
-                    let again = if e.kind() == ErrorKind::Data { before > 0 } else { after > before };
-                    if !again {
-                        kind = if e.kind() == ErrorKind::Data { e.kind() } else { kind };
-                        reasons.push(format!("{url}: {}", e.to_string().replace("\n  ", "; ")));
-                        break;
+    fn fetch(&mut self, remote: &Remote) -> Result<()> {
+        let part = self.folder.join(format!("{}.part", remote.file));
+        let mut reasons = Vec::new();
+        let mut kind = ErrorKind::Io;
+        for source in self.sources {
+            let url = format!("{source}{}", remote.file);
+            // More rounds after progress (a cut line) or after a continued file turned out wrong.
+            for _ in 0..4 {
+                let before = fs::metadata(&part).map_or(0, |m| m.len());
+                match self.grow(remote, &url, &part).and_then(|()| accept(remote, &part, self.folder)) {
+                    Ok(()) => return Ok(()),
+                    Err(e) => {
+                        let after = fs::metadata(&part).map_or(0, |m| m.len());
+                        let again = if e.kind() == ErrorKind::Data { before > 0 } else { after > before };
+                        if !again {
+                            kind = if e.kind() == ErrorKind::Data { e.kind() } else { kind };
+                            reasons.push(format!("{url}: {}", e.to_string().replace("\n  ", "; ")));
+                            break;
+                        }
                     }
                 }
             }
         }
+        let e = Error::new(kind, format!("{REFUSED} {}", remote.file));
+        Err(reasons.into_iter().fold(e, Error::because))
     }
-    let e = Error::new(kind, format!("{REFUSED} {}", remote.file));
-    Err(reasons.into_iter().fold(e, Error::because))
+
+    /// Appends to the part file what the server has beyond it.
+    fn grow(&mut self, remote: &Remote, url: &str, part: &Path) -> Result<()> {
+        let mut have = fs::metadata(part).map_or(0, |m| m.len());
+        if have >= remote.size {
+            return Ok(());
+        }
+        let mut body = self.open(url, have, remote.size)?;
+        let mut buffer = vec![0; 1 << 16];
+        // Read first, make the file then: a refusal must leave nothing behind.
+        let mut n = body.read(&mut buffer)?;
+        self.answered = true;
+        have = body.start;
+        let mut file = continue_at(part, have)?;
+        while n > 0 {
+            have += n as u64;
+            if have > remote.size {
+                return Err(failed(format!(
+                    "the server sends more than the {} bytes of the file",
+                    remote.size
+                )));
+            }
+            write_all(&Disk, &mut file, &buffer[..n]).map_err(|e| Error::io("cannot write", part, e))?;
+            (self.progress)(remote.file, have, remote.size);
+            n = body.read(&mut buffer)?;
+        }
+        Disk.sync(&mut file).map_err(|e| Error::io("cannot write", part, e))?;
+        if have < remote.size {
+            return Err(failed(format!("the connection ended after {have} of {} bytes", remote.size)));
+        }
+        Ok(())
+    }
+
+    /// Asks for what is behind byte `start` of a file of `size` bytes.
+    fn open(&self, url: &str, start: u64, size: u64) -> Result<Body> {
+        let range = ("Range".to_string(), format!("bytes={start}-"));
+        let fields = if start > 0 { &[range][..] } else { &[] };
+        let patience = self.patience()?;
+        let from = Request { method: "GET", url, fields, body: b"", patience, follow: true }.send()?;
+        let begin = match from.status {
+            200 => 0,
+            206 if from.field("content-range").is_some_and(|r| r.starts_with(&format!("bytes {start}-"))) => {
+                start
+            }
+            other => return Err(failed(format!("the server answers with status {other}"))),
+        };
+        match from.field("content-length").and_then(|v| v.parse::<u64>().ok()) {
+            Some(n) if begin + n != size => {
+                Err(failed(format!("the server has a file of {} bytes, expected {size}", begin + n)))
+            }
+            _ => Ok(Body { start: begin, from }),
+        }
+    }
 }
 
-/// Appends to the part file what the server has beyond it.
-fn grow(
-    remote: &Remote,
-    url: &str,
-    part: &Path,
-    line: &mut Line,
-    progress: &dyn Fn(&str, u64, u64),
-) -> Result<()> {
-    let mut have = fs::metadata(part).map_or(0, |m| m.len());
-    if have >= remote.size {
-        return Ok(());
-    }
-    let mut body = open(url, have, remote.size, line)?;
-    let mut buffer = vec![0; 1 << 16];
-    // Read first, make the file then: a refusal must leave nothing behind.
-    let mut n = body.read(&mut buffer)?;
-    line.answered = true;
-    have = body.start;
-    let mut file = continue_at(part, have)?;
-    while n > 0 {
-        have += n as u64;
-        if have > remote.size {
-            return Err(failed(format!("the server sends more than the {} bytes of the file", remote.size)));
-        }
-        write_all(&Disk, &mut file, &buffer[..n]).map_err(|e| Error::io("cannot write", part, e))?;
-        progress(remote.file, have, remote.size);
-        n = body.read(&mut buffer)?;
-    }
-    Disk.sync(&mut file).map_err(|e| Error::io("cannot write", part, e))?;
-    if have < remote.size {
-        return Err(failed(format!("the connection ended after {have} of {} bytes", remote.size)));
-    }
-    Ok(())
+fn failed(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Io, why)
 }
 
 fn continue_at(part: &Path, offset: u64) -> Result<File> {
@@ -192,27 +196,6 @@ struct Body {
 impl Body {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         self.from.read(buffer).map_err(|e| failed(e.to_string()))
-    }
-}
-
-/// Asks for what is behind byte `start` of a file of `size` bytes.
-fn open(url: &str, start: u64, size: u64, line: &Line) -> Result<Body> {
-    let range = ("Range".to_string(), format!("bytes={start}-"));
-    let fields = if start > 0 { &[range][..] } else { &[] };
-    let patience = line.patience()?;
-    let from = Request { method: "GET", url, fields, body: b"", patience, follow: true }.send()?;
-    let begin = match from.status {
-        200 => 0,
-        206 if from.field("content-range").is_some_and(|r| r.starts_with(&format!("bytes {start}-"))) => {
-            start
-        }
-        other => return Err(failed(format!("the server answers with status {other}"))),
-    };
-    match from.field("content-length").and_then(|v| v.parse::<u64>().ok()) {
-        Some(n) if begin + n != size => {
-            Err(failed(format!("the server has a file of {} bytes, expected {size}", begin + n)))
-        }
-        _ => Ok(Body { start: begin, from }),
     }
 }
 

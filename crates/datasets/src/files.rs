@@ -110,10 +110,18 @@ struct Known {
     class_names: [&'static str; 10],
     /// Folders on the network, the official one first; https goes through the system's curl.
     sources: &'static [&'static str],
-    files: [Remote; 4],
+    /// Size and SHA-256 of each file as it is on the network.
+    files: [(u64, &'static str); 4],
 }
 
 const STEMS: [&str; 4] = ["train-images", "train-labels", "t10k-images", "t10k-labels"];
+/// Names of the files on the network.
+const FILES: [&str; 4] = [
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+];
 
 const FASHION_MNIST: Known = Known {
     name: "fashion-mnist",
@@ -134,26 +142,10 @@ const FASHION_MNIST: Known = Known {
         "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
     ],
     files: [
-        Remote {
-            file: "train-images-idx3-ubyte.gz",
-            size: 26_421_880,
-            sha256: "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-        },
-        Remote {
-            file: "train-labels-idx1-ubyte.gz",
-            size: 29_515,
-            sha256: "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-        },
-        Remote {
-            file: "t10k-images-idx3-ubyte.gz",
-            size: 4_422_102,
-            sha256: "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-        },
-        Remote {
-            file: "t10k-labels-idx1-ubyte.gz",
-            size: 5_148,
-            sha256: "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        },
+        (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+        (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+        (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
     ],
 };
 
@@ -166,26 +158,10 @@ const MNIST: Known = Known {
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
     ],
     files: [
-        Remote {
-            file: "train-images-idx3-ubyte.gz",
-            size: 9_912_422,
-            sha256: "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-        },
-        Remote {
-            file: "train-labels-idx1-ubyte.gz",
-            size: 28_881,
-            sha256: "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-        },
-        Remote {
-            file: "t10k-images-idx3-ubyte.gz",
-            size: 1_648_877,
-            sha256: "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-        },
-        Remote {
-            file: "t10k-labels-idx1-ubyte.gz",
-            size: 4_542,
-            sha256: "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        },
+        (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
     ],
 };
 
@@ -236,7 +212,9 @@ fn find(known: &Known, dir: &DataDir) -> Result<[PathBuf; 4]> {
     let (true, Some(cache)) = (dir.download, cache) else { return Err(missing(known, &places, None)) };
     let folder = cache.join(known.name);
     let progress = |file: &str, done, all| dir.report(&format!("downloading {file}"), done, all);
-    download::fetch_all(&known.files, known.sources, &folder, dir.timeout, &progress)
+    let remote = |(file, (size, sha256))| Remote { file, size, sha256 };
+    let files: Vec<Remote> = FILES.into_iter().zip(known.files).map(remote).collect();
+    download::fetch_all(&files, known.sources, &folder, dir.timeout, &progress)
         .map_err(|e| missing(known, &places, Some(e)))?;
     look(known, &cache)?.ok_or_else(|| missing(known, &places, None))
 }
@@ -290,7 +268,7 @@ fn missing(known: &Known, places: &[PathBuf], download: Option<Error>) -> Error 
     let give = format!(
         "give the folder with {} and its three companions (--data-dir, data.dir or the variable {}); or use glyphs, which \
          needs no files",
-        known.files[0].file,
+        FILES[0],
         knobs::DATA.name
     );
     match download {

@@ -3,32 +3,22 @@
 //!
 //! Not a place for formats (those are `systole_data::format`). What becomes of elements is a `map`; [`preprocessing`] has some for words.
 
-mod cifar;
 mod classes;
-mod columns;
 mod download;
 mod files;
-mod folder;
-mod glyphs;
-mod labels;
-mod parts;
-mod picture_tables;
+mod images;
 pub mod preprocessing;
-mod record_files;
-mod record_options;
 mod records;
 mod text;
 mod tokenizer;
 
-pub use cifar::cifar10;
-pub use columns::ColumnCode;
 pub use files::{DataDir, fashion_mnist, mnist};
-pub use folder::{FolderOptions, fit_picture, fit_picture_on, folder, picture_size_for};
-pub use glyphs::{colour_glyphs, glyphs};
-pub use record_files::is_of_records;
-pub use record_options::{Packed, RecordOptions};
+pub use images::{
+    FolderOptions, cifar10, colour_glyphs, fit_picture, fit_picture_on, folder, glyphs, picture_size_for,
+};
 pub use records::{
-    RecordInputs, RecordShape, holds_records, picture_size_of_records, record_inputs, records,
+    ColumnCode, Packed, RecordInputs, RecordOptions, RecordShape, holds_records, is_of_records,
+    picture_size_of_records, record_inputs, records,
 };
 pub use text::{Language, TEXT_TOKENS, TextOptions, Tokens, text, text_with};
 pub use tokenizer::Tokenizer;

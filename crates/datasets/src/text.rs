@@ -52,8 +52,11 @@ impl Language {
             let room = tokens.len().saturating_sub(from + length + 1).min(length.saturating_sub(1));
             let from = from + draws.below(room as u64 + 1) as usize;
             let part = |from: usize| {
-                let part = tokens.get(from..from + length).unwrap_or_default();
-                Literal::from_slice([part.len()], part)
+                let part = tokens.get(from..from + length).ok_or_else(|| {
+                    let what = format!("tokens {from} to {} are beyond the text", from + length);
+                    Error::new(ErrorKind::Data, what).because(format!("it has {}", tokens.len()))
+                })?;
+                Literal::from_slice([length], part)
             };
             Ok(Sample::new([("tokens", part(from)?), ("label", part(from + 1)?)]))
         };
@@ -186,9 +189,7 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
         if count == 0 {
             return Err(too_short(&origin, &format!("{} of its {unit}", ids.len()), which, length));
         }
-        let tokens = |from: usize| {
-            Literal::from_slice([count, length], ids.get(from..from + count * length).unwrap_or_default())
-        };
+        let tokens = |from: usize| Literal::from_slice([count, length], &ids[from..from + count * length]);
         let fields = [("tokens", tokens(0)?), ("label", tokens(1)?)];
         Ok((Dataset::from_named_slices(format!("{name} {which}"), fields)?, count))
     };

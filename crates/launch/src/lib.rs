@@ -8,6 +8,7 @@
 mod agent;
 mod log_merge;
 mod machines;
+mod part;
 mod pods;
 mod process;
 mod scheduler_env;
@@ -20,8 +21,9 @@ pub use machines::check_hosts;
 use agent::Order;
 use log_merge::{Label, MergedLog, lines};
 use machines::{Machine, chosen, machines};
+use part::{PORT, Part};
 use process::Process;
-use scheduler_env::{PORT, Part, part};
+use scheduler_env::part;
 use serde_json::Value;
 use signals::Signals;
 use std::collections::BTreeMap;

@@ -1,24 +1,14 @@
 //! Which process of a run this is, as SLURM or a TPU's host say it. Their variables are read, and nobody is asked but the metadata
 //! server of a TPU VM. Those of Kubernetes have a file of their own.
 
-use super::pods::of_pod;
+use crate::part::{PORT, Part, Variables};
+use crate::pods::of_pod;
 use systole_config::{LaunchConfig, LaunchPlace};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_pjrt::TpuClusterResolver;
 
-/// Where process 0 listens, if nothing says it: JAX's port.
-pub(crate) const PORT: u16 = 8476;
 /// The ports of jobs of SLURM: the last of all, one of them by the job's number, as JAX has it.
 const JOB_PORTS: u32 = 4096;
-
-/// One of a run's processes.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Part {
-    pub(crate) index: u32,
-    pub(crate) count: u32,
-    /// Where process 0 listens, `HOST:PORT`.
-    pub(crate) address: String,
-}
 
 /// The part of this process; `None` where a launch starts all of them. `tpu`: the name of the TPU that it shall be.
 ///
@@ -39,9 +29,6 @@ pub(crate) fn part(config: &LaunchConfig, tpu: &str) -> Result<Option<Part>> {
     }
     Ok(Some(part))
 }
-
-/// What a variable is set to.
-pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn of_slurm(config: &LaunchConfig, variable: Variables<'_>) -> Result<Part> {
     let wrong = |what: &str| {

@@ -38,4 +38,26 @@ macro_rules! setters {
     };
 }
 
-pub(crate) use {setters, with_defaults};
+/// Methods that replace fields of their names:
+/// `field_setters! { impl Timer { /** doc */ interval(interval: TimerInterval); limit(value: f64) => Some(value); } }`.
+macro_rules! field_setters {
+    (impl $(<$f:ident: $bound:ident>)? $of:ident $(<$g:ident>)? {
+        $($(#[$about:meta])* $name:ident($value:ident: $ty:ty) $(=> $how:expr)?;)*
+    }) => {
+        impl $(<$f: $bound>)? $of $(<$g>)? {
+            $($(#[$about])*
+            pub fn $name(mut self, $value: $ty) -> Self {
+                self.$name = $crate::setters::field_setters!(@value $value $(, $how)?);
+                self
+            })*
+        }
+    };
+    (@value $value:ident) => {
+        $value
+    };
+    (@value $value:ident, $how:expr) => {
+        $how
+    };
+}
+
+pub(crate) use {field_setters, setters, with_defaults};

@@ -36,6 +36,7 @@ pub use discover::{Platform, Search, SearchPath, discover};
 pub use located::with_layers;
 pub use machine::device_nodes;
 pub use open::{open, open_file};
+pub use options::device_assignment;
 pub use plugin::{Plugin, Value};
 pub use program::{program_text, spread_text};
 pub use topology::{Compiled, Topology, TopologyDevice};

@@ -1,15 +1,14 @@
-//! Code → a program: text as Systole prints it or as others do, and bytecode, on one or several devices.
+//! Code → a program: text as Systole prints it or as others do, and bytecode, on one or several devices; and back to code.
 
-use crate::annotations;
-use crate::call::{Answer, Failure, Handle, list, seen};
+use crate::call::{Answer, Failure, Handle, chars, handle, list, seen};
 use crate::device::{Client, Device};
-use crate::kind::Kind;
-use crate::layout;
+use crate::kind::{Kind, Signature};
 use crate::options::Options;
 use crate::profiler::module_of;
 use crate::program::{Engine, Loaded, Program};
-use crate::source::{Source, Written, parse};
+use crate::serialized::Source;
 use crate::told::{Facts, Told};
+use crate::{annotations, layout};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use systole_dist::{SimulatedMesh, Team, partition};
@@ -18,13 +17,52 @@ use systole_ir::rng::fnv1a;
 use systole_ir::{Graph, TensorType, cost, text};
 use systole_mlir::import;
 use systole_mlir::interface::{Face, Interface};
-use systole_mlir::syntax::Module;
+use systole_mlir::syntax::{Attribute, Function, Module};
 use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys::{self, Object};
+use systole_pjrt::with_layers;
 use systole_runtime::{Backend, CompileOptions};
+
+/// How MLIR bytecode begins.
+const BYTECODE: &[u8] = b"ML\xefR";
 
 /// Programs of more work than this run on a thread of their own, so that the caller goes on meanwhile.
 const LITTLE_WORK: f64 = 4e6;
+
+/// A program as it came.
+enum Written {
+    /// Systole's own text: what each device has is said by its mesh.
+    Own(Box<text::Program>),
+    Other(Box<Module>),
+}
+
+/// Reads text or bytecode.
+fn parse(code: &[u8]) -> Result<Written, Failure> {
+    if code.starts_with(BYTECODE) {
+        return Ok(Written::Other(Box::new(systole_bytecode::parse(code)?)));
+    }
+    let text = std::str::from_utf8(code).map_err(|_| {
+        Failure::invalid("the program is neither StableHLO text nor bytecode (a portable artifact)")
+    })?;
+    if text.starts_with("ML\u{ef}R") {
+        return Err(Failure::invalid("the program is bytecode that was taken for text"));
+    }
+    match text::parse_program(text) {
+        Ok(mut program) => {
+            program.graph = Arc::new(with_layers(Arc::unwrap_or_clone(program.graph), text));
+            Ok(Written::Own(Box::new(program)))
+        }
+        // All in the generic form is meant as text of ours.
+        Err(e) if is_ours(text) => Err(e.into()),
+        Err(_) => Ok(Written::Other(Box::new(systole_mlir::text::parse(text)?))),
+    }
+}
+
+/// Whether a text that does not read was meant as one of ours: it is in the generic form, or none at all.
+fn is_ours(text: &str) -> bool {
+    let generic = text.contains("\"stablehlo.") && !text.contains(" stablehlo.");
+    generic || !text.contains("func")
+}
 
 /// Which parts of a program this process's devices run.
 fn own_parts(assigned: &[Object]) -> Result<Range<usize>, Failure> {
@@ -77,16 +115,7 @@ impl Place {
 struct Parts {
     engine: Engine,
     graph: Arc<Graph>,
-    /// Of one device.
-    arguments: Vec<Arc<Kind>>,
-    results: Vec<Arc<Kind>>,
-    argument_tiles: Vec<Tiles>,
-    result_tiles: Vec<Tiles>,
-    /// Results of which each device makes a term of its own.
-    terms: Vec<bool>,
-    /// Of all devices together.
-    wholes: Vec<Vec<TensorType>>,
-    donated: Vec<bool>,
+    signature: Signature,
     arena: usize,
     is_foreign: bool,
 }
@@ -105,11 +134,7 @@ fn compile(client: &Client, source: Source) -> Result<Program, Failure> {
     key.extend_from_slice(&source.options);
     let told = Told::new(Facts {
         fingerprint: format!("{:016x}", fnv1a(&key)),
-        arguments: &parts.arguments,
-        results: &parts.results,
-        argument_tiles: &parts.argument_tiles,
-        result_tiles: &parts.result_tiles,
-        donated: &parts.donated,
+        signature: &parts.signature,
         graph: &parts.graph,
         replicas: options.replicas,
         partitions: options.partitions,
@@ -119,19 +144,13 @@ fn compile(client: &Client, source: Source) -> Result<Program, Failure> {
         name: parts.graph.name.clone(),
         module: module_of(&source.code),
         engine: parts.engine,
-        donated: parts.donated,
         replicas: options.replicas,
         partitions: options.partitions,
         devices,
         ids: Arc::new(place.ids),
-        result_arrays: parts.results.iter().map(|k| k.face.types().len()).collect(),
+        result_arrays: parts.signature.results.iter().map(|k| k.face.types().len()).collect(),
         queue: Arc::downgrade(&client.queue),
-        arguments: parts.arguments,
-        results: parts.results,
-        argument_tiles: parts.argument_tiles,
-        result_tiles: parts.result_tiles,
-        terms: parts.terms,
-        wholes: parts.wholes,
+        signature: parts.signature,
         source,
         plain: OnceLock::new(),
         pace: client.pace.clone(),
@@ -139,6 +158,36 @@ fn compile(client: &Client, source: Source) -> Result<Program, Failure> {
         arena: parts.arena,
         told,
     })
+}
+
+/// A program with Shardy's ops as StableHLO without them, as each device runs it, and one of several devices with what
+/// JAX until 0.8 reads of how arguments and results lie; `None` where the source has neither.
+fn plain(code: &[u8], signature: &Signature) -> Option<Vec<u8>> {
+    let Signature { argument_tiles: arguments, result_tiles: results, .. } = signature;
+    let Ok(Written::Other(mut module)) = parse(code) else { return None };
+    let is_shardys = |f: &Function| f.body.operations.iter().any(|op| op.name.starts_with("sdy."));
+    let texts = |all: &[Tiles]| all.iter().map(Tiles::to_text).collect::<Vec<_>>();
+    let outs = match texts(results).as_slice() {
+        [one] => one.clone(),
+        all => format!("{{{}}}", all.join(", ")),
+    };
+    const INS: &str = "mhlo.spmd_parameters_shardings";
+    const OUTS: &str = "mhlo.spmd_output_sharding";
+    if module.functions.iter().any(is_shardys) {
+        annotations::take(&mut module, 1, &[]).ok()?;
+        let import::Imported { program, .. } = import::program(&module).ok()?;
+        let own = text::print_program(&program.graph, &[], None);
+        let head = "module @main ";
+        let ins = texts(arguments).iter().map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", ");
+        let told = format!("attributes {{{INS} = [{ins}], {OUTS} = \"{outs}\"}}");
+        return Some(format!("{head}{told} {}", own.strip_prefix(head)?).into());
+    }
+    if results.iter().chain(arguments).all(|t| t.devices() == 1) {
+        return None;
+    }
+    let ins = texts(arguments).into_iter().map(Attribute::String).collect();
+    module.attributes.extend([(INS.into(), Attribute::List(ins)), (OUTS.into(), Attribute::String(outs))]);
+    Some(systole_mlir::text::write(&module).into_bytes())
 }
 
 /// Loops whose number of trips is not known.
@@ -186,8 +235,7 @@ fn own(client: &Client, options: &Options, program: text::Program) -> Result<(Pl
     };
     let whole = |types: &[TensorType]| types.iter().map(|t| Tiles::replicated(t.rank(), wanted)).collect();
     let (params, made) = (graph.param_types(), graph.result_types());
-    let parts = Parts {
-        engine,
+    let signature = Signature {
         arguments: kinds(&params)?,
         results: kinds(&made)?,
         argument_tiles: whole(&params),
@@ -195,11 +243,8 @@ fn own(client: &Client, options: &Options, program: text::Program) -> Result<(Pl
         terms: Vec::new(),
         wholes: params.iter().map(|t| vec![t.clone()]).collect(),
         donated: (0..params.len()).map(|i| given.contains(&i)).collect(),
-        graph,
-        arena,
-        is_foreign: false,
     };
-    Ok((place, parts))
+    Ok((place, Parts { engine, graph, signature, arena, is_foreign: false }))
 }
 
 /// A program of another system.
@@ -240,8 +285,7 @@ fn other(client: &Client, options: &Options, mut module: Module) -> Result<(Plac
     };
     let given = arguments.iter().zip(&annotated.arguments).zip(&annotated.argument_layouts);
     let made = results.iter().zip(&annotated.results).zip(&annotated.result_layouts);
-    let parts = Parts {
-        engine,
+    let signature = Signature {
         arguments: given.map(local).collect::<Result<_, _>>()?,
         results: made.map(local).collect::<Result<_, _>>()?,
         wholes: arguments.iter().map(Face::types).collect(),
@@ -249,19 +293,14 @@ fn other(client: &Client, options: &Options, mut module: Module) -> Result<(Plac
         result_tiles: annotated.results,
         terms,
         donated: annotated.donated,
-        graph,
-        arena,
-        is_foreign: true,
     };
-    Ok((place, parts))
+    Ok((place, Parts { engine, graph, signature, arena, is_foreign: true }))
 }
 
-impl Handle for sys::Client_Compile {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let client: &Client = unsafe { seen(self.client)? };
+handle! {
+    Client_Compile: |args, client: Client| client => {
         // SAFETY: the caller's program.
-        let program = unsafe { self.program.as_ref() }.ok_or_else(|| Failure::invalid("no program"))?;
+        let program = unsafe { args.program.as_ref() }.ok_or_else(|| Failure::invalid("no program"))?;
         // SAFETY: code and format have the lengths that stand beside them.
         let (code, format) = unsafe {
             (list(program.code.cast_const(), program.code_size), list(program.format, program.format_size))
@@ -271,26 +310,44 @@ impl Handle for sys::Client_Compile {
             return Err(Failure::unimplemented(format!("programs must be StableHLO text, not `{format}`")));
         }
         // SAFETY: the options have the length that stands beside them.
-        let options = unsafe { list(self.compile_options, self.compile_options_size) };
+        let options = unsafe { list(args.compile_options, args.compile_options_size) };
         let program = compile(client, Source { code: code.into(), options: options.into() })?;
-        self.executable = Loaded::object(&Arc::new(program));
-        Ok(())
+        args.executable = Loaded::object(&Arc::new(program));
+    }
+    Executable_DeserializeAndLoad: |args, client: Client| client => {
+        // SAFETY: the caller's bytes are that many.
+        let given = unsafe { list(args.serialized_executable, args.serialized_executable_size) };
+        let mut source = Source::read(given)?;
+        if !args.overridden_serialized_compile_options.is_null() {
+            let len = args.overridden_serialized_compile_options_size;
+            // SAFETY: the options have the length that stands beside them.
+            source.options = unsafe { list(args.overridden_serialized_compile_options, len) }.into();
+        }
+        args.loaded_executable = Loaded::object(&Arc::new(compile(client, source)?));
     }
 }
 
-impl Handle for sys::Executable_DeserializeAndLoad {
+impl Handle for sys::Executable_OptimizedProgram {
+    /// The program as it came, or one that needs no Shardy to be read. Callers ask twice: how long it is, then for the
+    /// bytes.
     unsafe fn handle(&mut self) -> Answer {
+        const FORMAT: &str = "mlir";
         // SAFETY: callers hand back what they were given.
-        let client: &Client = unsafe { seen(self.client)? };
-        // SAFETY: the caller's bytes are that many.
-        let given = unsafe { list(self.serialized_executable, self.serialized_executable_size) };
-        let mut source = Source::read(given)?;
-        if !self.overridden_serialized_compile_options.is_null() {
-            let len = self.overridden_serialized_compile_options_size;
-            // SAFETY: the options have the length that stands beside them.
-            source.options = unsafe { list(self.overridden_serialized_compile_options, len) }.into();
+        let program = &unsafe { seen::<Loaded>(self.executable)? }.program;
+        // SAFETY: the caller's structure, which is to be filled.
+        let given = unsafe { self.program.as_mut() }.ok_or_else(|| Failure::invalid("no program"))?;
+        let code = program.plain.get_or_init(|| plain(&program.source.code, &program.signature));
+        let code = code.as_deref().unwrap_or(&program.source.code);
+        (given.format, given.format_size) = chars(FORMAT);
+        if !given.code.is_null() {
+            if given.code_size < code.len() {
+                let what = format!("{} bytes of room for {}", given.code_size, code.len());
+                return Err(Failure::invalid(what));
+            }
+            // SAFETY: the caller's memory has room for that many bytes.
+            unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), given.code, code.len()) };
         }
-        self.loaded_executable = Loaded::object(&Arc::new(compile(client, source)?));
+        given.code_size = code.len();
         Ok(())
     }
 }

@@ -31,7 +31,7 @@ mod profiler;
 mod program;
 mod queue;
 mod run;
-mod source;
+mod serialized;
 mod table;
 mod told;
 mod transfer;

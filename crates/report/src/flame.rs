@@ -1,7 +1,7 @@
 //! A flame graph of what `--profile=kernels` tells: programs, below them their layers, below those their kernels, each as wide as its
 //! share of the time. A picture of its own: no script; what a rectangle is, its tooltip says.
 
-use super::html::escaped;
+use crate::escape::escaped;
 use std::fmt::Write;
 
 const WIDTH: f64 = 1200.0;

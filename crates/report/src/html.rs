@@ -1,30 +1,13 @@
 //! A page of sections as one HTML file: no script, font or picture from elsewhere, light and dark, and readable on a phone. It is
 //! well-formed XML too, so that programs can read it.
 
-use super::plot::Plot;
+use crate::escape::escaped;
+use crate::plot::Plot;
 use std::fmt::Write;
 
 /// What tells browsers that nothing may be fetched, whatever a text of the page says.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 const STYLE: &str = include_str!("style.css");
-
-/// A text as HTML and XML show it. Characters that neither can hold become �.
-pub fn escaped(text: &str) -> String {
-    let mut done = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => done.push_str("&amp;"),
-            '<' => done.push_str("&lt;"),
-            '>' => done.push_str("&gt;"),
-            '"' => done.push_str("&quot;"),
-            '\'' => done.push_str("&#39;"),
-            '\n' | '\t' => done.push(c),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => done.push('\u{fffd}'),
-            c => done.push(c),
-        }
-    }
-    done
-}
 
 /// How good a thing is, as a colour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,8 +1,11 @@
 //! Sentences about a run that its numbers allow.
 
-use super::Epoch;
-use super::html::Tone;
+use crate::html::Tone;
+use std::collections::BTreeMap;
 use systole_nn::History;
+
+/// An epoch: its number from 1, and what was measured, validation under `val_`.
+pub type Epoch = (u64, BTreeMap<String, f64>);
 
 /// A test loss so much above its best is worse.
 const WORSE: f64 = 1.05;

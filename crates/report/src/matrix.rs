@@ -1,6 +1,7 @@
 //! A confusion matrix, and what each class's row and column say.
 
-use super::html::{Block, escaped};
+use crate::escape::escaped;
+use crate::html::Block;
 use std::fmt::Write;
 use systole_nn::grouped;
 

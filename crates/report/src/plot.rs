@@ -1,6 +1,6 @@
 //! Charts with several curves, as SVG that takes its colours from the page.
 
-use super::html::escaped;
+use crate::escape::escaped;
 use std::fmt::Write;
 
 /// Points of a curve that are drawn, at most; of more some are left out.

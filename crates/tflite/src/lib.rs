@@ -40,5 +40,5 @@ pub use fixed::{
 };
 pub use interpreter::Interpreter;
 pub use kernels::{IntegerSoftmax, Slide};
-pub use model::{Model, Operator, Quantization, Tensor};
+pub use model::{Model, Operator, Quantization, Tensor, axis_of};
 pub use op::{Activation, Field, Op, Padding, Scales};

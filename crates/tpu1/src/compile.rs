@@ -8,7 +8,7 @@
 
 use crate::chip::Chip;
 use crate::instruction::{Function, Instruction, Register, Speed};
-use crate::model::{Convolution, Layer, Model, Op, Operand, Output, Picture, Window};
+use crate::model::{Arithmetic, Convolution, Layer, Model, Op, Operand, Output, Picture, Window};
 use crate::program::{Part, Program, cuts, too_large, too_many_rows, too_many_weights};
 use systole_base::Result;
 
@@ -89,6 +89,12 @@ impl Maker<'_> {
         self.program.instructions.push(instruction);
     }
 
+    /// Rows of the unified buffer through the activation unit, into rows from `buffer` on.
+    fn activate(&mut self, function: Function, buffer: usize, rows: usize) {
+        let (buffer, length) = (buffer as u32, rows as u32);
+        self.push(Instruction::Activate { function, accumulator: 0, buffer, length });
+    }
+
     /// Sets a register where it has another value.
     fn set(&mut self, register: Register, value: u64) {
         if self.registers[register as usize].replace(value) != Some(value) {
@@ -131,7 +137,7 @@ impl Maker<'_> {
 
     fn layer(&mut self, layer: &Layer) -> Result<Part> {
         let (from, to) = (self.model.tensors[layer.inputs[0]], self.model.tensors[layer.output]);
-        let all = |tensor: Picture| (self.block(tensor) * self.blocks(tensor)) as u32;
+        let all = self.block(to) * self.blocks(to);
         let mut part = Part { name: layer.name.clone(), tiles: 0, useful: 0.0, possible: 0.0, product: None };
         match &layer.op {
             Op::Convolution(c) => self.convolution(layer, c, from, to, &mut part)?,
@@ -145,42 +151,29 @@ impl Maker<'_> {
                 for block in 0..self.blocks(to) {
                     let source = self.places[layer.inputs[0]] + block * self.block(from);
                     self.set(Register::LeftAddress, source as u64);
-                    let buffer = (self.places[layer.output] + block * self.block(to)) as u32;
-                    self.push(Instruction::Activate {
+                    self.activate(
                         function,
-                        accumulator: 0,
-                        buffer,
-                        length: self.block(to) as u32,
-                    });
+                        self.places[layer.output] + block * self.block(to),
+                        self.block(to),
+                    );
                 }
             }
-            Op::Add(operands, scale, output)
-            | Op::Subtract(operands, scale, output)
-            | Op::Multiply(operands, scale, output) => {
-                let function = match layer.op {
-                    Op::Add(..) => Function::Add,
-                    Op::Subtract(..) => Function::Subtract,
-                    _ => Function::Multiply,
+            Op::Arithmetic(what, operands, scale, output) => {
+                let function = match what {
+                    Arithmetic::Add => Function::Add,
+                    Arithmetic::Subtract => Function::Subtract,
+                    Arithmetic::Multiply => Function::Multiply,
                 };
-                let length = all(to);
                 self.operands(layer, *operands);
                 self.scale(scale.registers());
                 self.limits(*output);
-                let buffer = self.places[layer.output] as u32;
-                self.push(Instruction::Activate { function, accumulator: 0, buffer, length });
+                self.activate(function, self.places[layer.output], all);
             }
             Op::Table(table) => {
-                let length = all(to);
                 self.set(Register::Constants, self.program.weights.len() as u64);
                 self.program.weights.extend(table.iter().map(|v| *v as u8));
                 self.set(Register::LeftAddress, self.places[layer.inputs[0]] as u64);
-                let buffer = self.places[layer.output] as u32;
-                self.push(Instruction::Activate {
-                    function: Function::Table,
-                    accumulator: 0,
-                    buffer,
-                    length,
-                });
+                self.activate(Function::Table, self.places[layer.output], all);
             }
             Op::Crop(first) => self.crop(layer, *first, (from, to)),
             Op::Join => self.join(layer, to),
@@ -203,8 +196,7 @@ impl Maker<'_> {
         self.set(Register::OffsetWidth, first[1] as u64);
         self.limits(Output { zero: 0, low: -128, high: 127 });
         self.set(Register::LeftAddress, source as u64);
-        let (buffer, length) = (target as u32, rows as u32);
-        self.push(Instruction::Activate { function: Function::MaxPool, accumulator: 0, buffer, length });
+        self.activate(Function::MaxPool, target, rows);
     }
 
     /// The part of a picture that begins at a line and column.

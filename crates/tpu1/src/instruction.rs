@@ -32,136 +32,101 @@ impl Speed {
     }
 }
 
-/// What an `Activate` does with each value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Function {
-    /// Accumulators + bias, scaled to 8 bits and clamped (`relu` is a clamp).
-    Normalize,
-    /// A value of the unified buffer through a table of 256 (sigmoid, tanh).
-    Table,
-    /// The sum of two rows of the unified buffer, each with its scale.
-    Add,
-    /// Their product.
-    Multiply,
-    /// The largest of a window of rows.
-    MaxPool,
-    /// Their mean.
-    AveragePool,
-    /// The first of two rows of the unified buffer less the second, each with its scale.
-    Subtract,
+/// An enum with the list of its variants, in the order of their numbers.
+macro_rules! numbered {
+    ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u16)]
+        pub enum $name {
+            $($(#[$of])* $variant,)*
+        }
+
+        impl $name {
+            /// All, in the order of their numbers.
+            pub const ALL: &[$name] = &[$($name::$variant),*];
+        }
+    };
 }
 
-impl Function {
-    const ALL: [Function; 7] = [
-        Function::Normalize,
-        Function::Table,
-        Function::Add,
-        Function::Multiply,
-        Function::MaxPool,
-        Function::AveragePool,
-        Function::Subtract,
-    ];
-
-    /// Whether it reads accumulators, and not the unified buffer.
-    pub fn reads_accumulators(self) -> bool {
-        self == Function::Normalize
+numbered! {
+    /// What an `Activate` does with each value.
+    Function {
+        /// Accumulators + bias, scaled to 8 bits and clamped (`relu` is a clamp).
+        Normalize,
+        /// A value of the unified buffer through a table of 256 (sigmoid, tanh).
+        Table,
+        /// The sum of two rows of the unified buffer, each with its scale.
+        Add,
+        /// Their product.
+        Multiply,
+        /// The largest of a window of rows.
+        MaxPool,
+        /// Their mean.
+        AveragePool,
+        /// The first of two rows of the unified buffer less the second, each with its scale.
+        Subtract,
     }
 }
 
-/// What `SetConfiguration` sets. All are ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub enum Register {
-    /// Values of a pixel, for transfers between host and unified buffer.
-    Channels,
-    /// Lines of the picture that is read.
-    InputHeight,
-    /// … its columns.
-    InputWidth,
-    /// … lines of the one that is written.
-    OutputHeight,
-    /// … its columns.
-    OutputWidth,
-    /// Steps of a window, in lines.
-    StrideHeight,
-    /// … and columns.
-    StrideWidth,
-    /// Where the tap lies, relative to the window's step, in lines; signed.
-    OffsetHeight,
-    /// … and columns.
-    OffsetWidth,
-    /// Taps of a pooling window, in lines.
-    WindowHeight,
-    /// … in columns.
-    WindowWidth,
-    /// The first line of all pictures that a pass computes.
-    FirstLine,
-    /// What lies outside the picture; signed.
-    Fill,
-    /// Byte of the weight memory where a row of biases, or a table, begins.
-    Constants,
-    /// How sums become 8 bits: a fixed-point multiplier, its shift; or a number (the bits of an f64) where the shift is `REAL`.
-    Multiplier,
-    /// … and its shift.
-    Shift,
-    /// Zero point of what is written; signed, as the limits are.
-    OutputZero,
-    /// … the least value.
-    Low,
-    /// … and the largest.
-    High,
-    /// The left operand of `Add` and `Multiply`: its row of the unified buffer.
-    LeftAddress,
-    /// … its zero point.
-    LeftZero,
-    /// … its multiplier.
-    LeftMultiplier,
-    /// … and shift.
-    LeftShift,
-    /// The right operand's.
-    RightAddress,
-    /// … its zero point.
-    RightZero,
-    /// … its multiplier.
-    RightMultiplier,
-    /// … and shift.
-    RightShift,
-}
-
-impl Register {
-    /// All, in the order of their numbers.
-    pub const ALL: [Register; 27] = {
-        use Register::*;
-        [
-            Channels,
-            InputHeight,
-            InputWidth,
-            OutputHeight,
-            OutputWidth,
-            StrideHeight,
-            StrideWidth,
-            OffsetHeight,
-            OffsetWidth,
-            WindowHeight,
-            WindowWidth,
-            FirstLine,
-            Fill,
-            Constants,
-            Multiplier,
-            Shift,
-            OutputZero,
-            Low,
-            High,
-            LeftAddress,
-            LeftZero,
-            LeftMultiplier,
-            LeftShift,
-            RightAddress,
-            RightZero,
-            RightMultiplier,
-            RightShift,
-        ]
-    };
+numbered! {
+    /// What `SetConfiguration` sets. All are ours.
+    Register {
+        /// Values of a pixel, for transfers between host and unified buffer.
+        Channels,
+        /// Lines of the picture that is read.
+        InputHeight,
+        /// … its columns.
+        InputWidth,
+        /// … lines of the one that is written.
+        OutputHeight,
+        /// … its columns.
+        OutputWidth,
+        /// Steps of a window, in lines.
+        StrideHeight,
+        /// … and columns.
+        StrideWidth,
+        /// Where the tap lies, relative to the window's step, in lines; signed.
+        OffsetHeight,
+        /// … and columns.
+        OffsetWidth,
+        /// Taps of a pooling window, in lines.
+        WindowHeight,
+        /// … in columns.
+        WindowWidth,
+        /// The first line of all pictures that a pass computes.
+        FirstLine,
+        /// What lies outside the picture; signed.
+        Fill,
+        /// Byte of the weight memory where a row of biases, or a table, begins.
+        Constants,
+        /// How sums become 8 bits: a fixed-point multiplier, its shift; or a number (the bits of an f64) where the shift is `REAL`.
+        Multiplier,
+        /// … and its shift.
+        Shift,
+        /// Zero point of what is written; signed, as the limits are.
+        OutputZero,
+        /// … the least value.
+        Low,
+        /// … and the largest.
+        High,
+        /// The left operand of `Add` and `Multiply`: its row of the unified buffer.
+        LeftAddress,
+        /// … its zero point.
+        LeftZero,
+        /// … its multiplier.
+        LeftMultiplier,
+        /// … and shift.
+        LeftShift,
+        /// The right operand's.
+        RightAddress,
+        /// … its zero point.
+        RightZero,
+        /// … its multiplier.
+        RightMultiplier,
+        /// … and shift.
+        RightShift,
+    }
 }
 
 /// An instruction. Addresses of the unified buffer and of accumulators count rows.

@@ -5,7 +5,7 @@
 //! tensors side by side: so recurrent layers too, one step after the other. Parts of channels are products with a part of the
 //! identity matrix. A softmax at the end is left to the host. Functions of single values become tables of what the file's interpreter says of all 256.
 
-use crate::model::{Convolution, Layer, Model, Op, Operand, Output, Picture, Window};
+use crate::model::{Arithmetic, Convolution, Layer, Model, Op, Operand, Output, Picture, Window};
 use crate::scale::Scale;
 use std::collections::BTreeMap;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
@@ -321,12 +321,13 @@ impl Work<'_> {
                     |scale: f32, zero| Operand { zero, scale: Scale::fixed(f64::from(scale) / twice) };
                 let last = Scale::fixed(twice / (f64::from(1 << 20) * f64::from(scale)));
                 let operands = [operand(a, a_zero), operand(b, b_zero)];
-                let is_sum = o.op == LiteOp::Add;
-                if is_sum { Op::Add(operands, last, output) } else { Op::Subtract(operands, last, output) }
+                let what = if o.op == LiteOp::Add { Arithmetic::Add } else { Arithmetic::Subtract };
+                Op::Arithmetic(what, operands, last, output)
             }
             _ => {
                 let operand = |zero| Operand { zero, scale: Scale::Real(1.0) };
-                Op::Multiply(
+                Op::Arithmetic(
+                    Arithmetic::Multiply,
                     [operand(a_zero), operand(b_zero)],
                     Scale::fixed(f64::from(a * b / scale)),
                     output,

@@ -107,6 +107,17 @@ pub struct Operand {
     pub scale: Scale,
 }
 
+/// What is computed of two values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// Their sum.
+    Add,
+    /// The first less the second.
+    Subtract,
+    /// Their product.
+    Multiply,
+}
+
 /// What a layer computes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
@@ -121,12 +132,8 @@ pub enum Op {
         /// Limits.
         output: Output,
     },
-    /// The sum of two pictures (`2²⁰ ·` each operand, scaled, then scaled together).
-    Add([Operand; 2], Scale, Output),
-    /// The first less the second.
-    Subtract([Operand; 2], Scale, Output),
-    /// Their product.
-    Multiply([Operand; 2], Scale, Output),
+    /// Two pictures, value by value: `2²⁰ ·` each operand of a sum or difference is scaled, then the result.
+    Arithmetic(Arithmetic, [Operand; 2], Scale, Output),
     /// Each value through a table: `table[value + 128]`.
     Table(Box<[i8; 256]>),
     /// The part of a picture that begins at this line and column.
@@ -139,7 +146,7 @@ impl Op {
     /// How many tensors it takes, if not any number.
     fn operands(&self) -> Option<usize> {
         match self {
-            Op::Add(..) | Op::Subtract(..) | Op::Multiply(..) => Some(2),
+            Op::Arithmetic(..) => Some(2),
             Op::Join => None,
             _ => Some(1),
         }
@@ -230,14 +237,9 @@ impl Model {
             values[layer.output] = match &layer.op {
                 Op::Convolution(c) => convolve(c, x(0), from, to),
                 Op::Pool { window, is_mean, output } => pool(window, *is_mean, *output, x(0), from, to),
-                Op::Add(operands, scale, output) => {
-                    x(0).iter().zip(x(1)).map(|(a, b)| add(*operands, *scale, *output, *a, *b)).collect()
-                }
-                Op::Subtract(operands, scale, output) => {
-                    x(0).iter().zip(x(1)).map(|(a, b)| subtract(*operands, *scale, *output, *a, *b)).collect()
-                }
-                Op::Multiply(operands, scale, output) => {
-                    x(0).iter().zip(x(1)).map(|(a, b)| multiply(*operands, *scale, *output, *a, *b)).collect()
+                Op::Arithmetic(what, operands, scale, output) => {
+                    let pairs = x(0).iter().zip(x(1));
+                    pairs.map(|(a, b)| what.of(*operands, *scale, *output, *a, *b)).collect()
                 }
                 Op::Table(table) => x(0).iter().map(|v| looked_up(table, *v)).collect(),
                 Op::Crop([line, column]) => {
@@ -284,7 +286,7 @@ fn misfit(
                 all.fold((0, true), |(n, same), p| (n + p.pixels(), same && p.channels == output.channels));
             if fits(all) { None } else { told("its operands") }
         }
-        Op::Add(..) | Op::Subtract(..) | Op::Multiply(..) | Op::Table(_) => {
+        Op::Arithmetic(..) | Op::Table(_) => {
             if all.all(|p| p == output) {
                 None
             } else {
@@ -352,18 +354,17 @@ pub(crate) fn pooled(is_mean: bool, output: Output, values: &[i8]) -> i8 {
     value.max(output.low).min(output.high) as i8
 }
 
-pub(crate) fn add([left, right]: [Operand; 2], scale: Scale, output: Output, a: i8, b: i8) -> i8 {
-    let scaled = |o: Operand, x: i8| o.scale.apply((i32::from(x) - o.zero) << ADD_SHIFT);
-    output.of(scale.apply(scaled(left, a).wrapping_add(scaled(right, b))))
-}
-
-pub(crate) fn subtract([left, right]: [Operand; 2], scale: Scale, output: Output, a: i8, b: i8) -> i8 {
-    let scaled = |o: Operand, x: i8| o.scale.apply((i32::from(x) - o.zero) << ADD_SHIFT);
-    output.of(scale.apply(scaled(left, a).wrapping_sub(scaled(right, b))))
-}
-
-pub(crate) fn multiply([left, right]: [Operand; 2], scale: Scale, output: Output, a: i8, b: i8) -> i8 {
-    output.of(scale.apply((i32::from(a) - left.zero) * (i32::from(b) - right.zero)))
+impl Arithmetic {
+    /// The result of two values.
+    pub(crate) fn of(self, [left, right]: [Operand; 2], scale: Scale, output: Output, a: i8, b: i8) -> i8 {
+        let (a, b) = (i32::from(a) - left.zero, i32::from(b) - right.zero);
+        let scaled = |of: Operand, x: i32| of.scale.apply(x << ADD_SHIFT);
+        output.of(scale.apply(match self {
+            Arithmetic::Add => scaled(left, a).wrapping_add(scaled(right, b)),
+            Arithmetic::Subtract => scaled(left, a).wrapping_sub(scaled(right, b)),
+            Arithmetic::Multiply => a * b,
+        }))
+    }
 }
 
 pub(crate) fn looked_up(table: &[i8; 256], value: i8) -> i8 {

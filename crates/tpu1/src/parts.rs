@@ -2,7 +2,7 @@
 //! with a part of the identity matrix, which gives whole numbers as they are.
 
 use super::lite::{Place, Work, picture, unsupported};
-use crate::model::{ADD_SHIFT, Convolution, Op, Operand, Output, Picture, Window};
+use crate::model::{ADD_SHIFT, Arithmetic, Convolution, Op, Operand, Output, Picture, Window};
 use crate::scale::Scale;
 use systole_base::{Literal, Result};
 use systole_tflite::{Field, Operator, Tensor};
@@ -139,7 +139,12 @@ impl Work<'_> {
                             let half = Operand { zero: 0, scale: Scale::fixed(0.5) };
                             let whole = Scale::fixed(2.0 / f64::from(1 << ADD_SHIFT));
                             let all = Output { zero: 0, low: -128, high: 127 };
-                            self.add(name, vec![before, wide], to, Op::Add([half, half], whole, all))
+                            self.add(
+                                name,
+                                vec![before, wide],
+                                to,
+                                Op::Arithmetic(Arithmetic::Add, [half, half], whole, all),
+                            )
                         }
                     });
                 }

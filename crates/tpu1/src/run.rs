@@ -2,7 +2,7 @@
 
 use crate::chip::Chip;
 use crate::instruction::{Function, Instruction, Register, Speed};
-use crate::model::{Operand, Output, add, looked_up, multiply, pooled, subtract};
+use crate::model::{Arithmetic, Operand, Output, looked_up, pooled};
 use crate::program::{Program, Registers, lines_of};
 use crate::scale::Scale;
 use std::collections::VecDeque;
@@ -123,26 +123,35 @@ impl Machine<'_> {
         }
     }
 
-    /// Rows of the unified buffer that may be read: values from where to where.
-    fn readable(&self, first: usize, rows: usize) -> Result<Range<usize>> {
+    /// Rows of the unified buffer, if there are so many.
+    fn rows(&self, first: usize, rows: usize) -> Result<Range<usize>> {
         let end = first.checked_add(rows).filter(|end| *end <= self.is_written.len());
         let end = end.ok_or_else(|| broken(format!("row {first} of the unified buffer and {rows} more")))?;
-        if self.is_written[first..end].contains(&true) {
+        Ok(first..end)
+    }
+
+    fn values(&self, rows: Range<usize>) -> Range<usize> {
+        rows.start * self.chip.matrix..rows.end * self.chip.matrix
+    }
+
+    /// Rows of the unified buffer that may be read: values from where to where.
+    fn readable(&self, first: usize, rows: usize) -> Result<Range<usize>> {
+        let rows = self.rows(first, rows)?;
+        if self.is_written[rows.clone()].contains(&true) {
             return Err(broken("rows that were written since the last synchronize"));
         }
-        Ok(first * self.chip.matrix..end * self.chip.matrix)
+        Ok(self.values(rows))
     }
 
     /// Rows of the unified buffer that are written.
     fn written(&mut self, first: usize, rows: usize) -> Result<Range<usize>> {
-        let end = first.checked_add(rows).filter(|end| *end <= self.is_written.len());
-        let end = end.ok_or_else(|| broken(format!("row {first} of the unified buffer and {rows} more")))?;
-        for row in first..end {
+        let rows = self.rows(first, rows)?;
+        for row in rows.clone() {
             if !std::mem::replace(&mut self.is_written[row], true) {
                 self.written.push(row);
             }
         }
-        Ok(first * self.chip.matrix..end * self.chip.matrix)
+        Ok(self.values(rows))
     }
 
     /// Pixels of the host lie one after the other; here a block of channels does, for all pixels.
@@ -295,13 +304,13 @@ impl Machine<'_> {
                 ];
                 let (output, scale) = (self.output(), self.scale(Multiplier, Shift));
                 let right = self.readable(self.registers.size(RightAddress), rows)?;
-                let of = match function {
-                    Function::Add => add,
-                    Function::Subtract => subtract,
-                    _ => multiply,
+                let what = match function {
+                    Function::Add => Arithmetic::Add,
+                    Function::Subtract => Arithmetic::Subtract,
+                    _ => Arithmetic::Multiply,
                 };
                 let pairs = self.buffer[left].iter().zip(&self.buffer[right]);
-                pairs.map(|(a, b)| of(operands, scale, output, *a, *b)).collect()
+                pairs.map(|(a, b)| what.of(operands, scale, output, *a, *b)).collect()
             }
         };
         let to = self.written(buffer, rows)?;

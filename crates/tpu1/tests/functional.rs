@@ -1,7 +1,7 @@
 //! What a compiled program computes is what the layers, written out as loops, compute: on models drawn at random.
 
 use systole_base::rng::Stream;
-use systole_tpu1::model::{Convolution, Layer, Model, Op, Operand, Output, Picture, Window};
+use systole_tpu1::model::{Arithmetic, Convolution, Layer, Model, Op, Operand, Output, Picture, Window};
 use systole_tpu1::{Chip, Instruction, Program, Scale, compile};
 
 struct Draw(Stream);
@@ -116,8 +116,13 @@ fn model(d: &mut Draw) -> Model {
                 inputs.push(other);
                 let operands = [d.operand(), d.operand()];
                 match d.is(2) {
-                    true => (Op::Add(operands, Scale::fixed(2f64.powi(-20)), d.output()), from),
-                    false => (Op::Multiply(operands, Scale::fixed(0.01), d.output()), from),
+                    true => (
+                        Op::Arithmetic(Arithmetic::Add, operands, Scale::fixed(2f64.powi(-20)), d.output()),
+                        from,
+                    ),
+                    false => {
+                        (Op::Arithmetic(Arithmetic::Multiply, operands, Scale::fixed(0.01), d.output()), from)
+                    }
                 }
             }
             _ => convolution(d, from),

@@ -215,7 +215,7 @@ fn value_of<'a>(option: &str, args: &'a [String]) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Cli;
+    use crate::commands::Cli;
     use clap::{CommandFactory, Parser};
 
     /// What the program says of these arguments.

@@ -6,6 +6,7 @@ pub mod made;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use systole_data::format::idx;
 use systole_ir::Literal;
 
@@ -19,12 +20,17 @@ pub const TINY: [&str; 6] = [
     "--threads=1",
 ];
 
+/// How many folders this process has made: tests of one executable may give theirs the same name.
+static FOLDERS: AtomicUsize = AtomicUsize::new(0);
+
 /// A folder of its own for each test, removed at the end.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
     pub fn new(name: &str) -> Folder {
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let dir = format!("{name}-{}-{number}", std::process::id());
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(dir);
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();
         Folder(dir)

@@ -39,6 +39,7 @@ pub struct PassStat {
 }
 
 /// All passes, in execution order. `simplify` runs again after `cse`, because merged values expose new identities.
+#[rustfmt::skip]
 pub const PASSES: &[Pass] = &[
     Pass::new("prune", "drops nodes that no result needs", prune::run),
     Pass::new("simplify", "exact identities, constant folding, chains of moves", simplify::run),
@@ -54,11 +55,8 @@ pub const PASSES: &[Pass] = &[
         sums::run(graph, |body| Some(optimize(body).ok()?.0))
     }),
     Pass::new("invariants", "what a loop moves of its captures before it", invariants::run),
-    Pass::new(
-        "derived",
-        "what a loop keeps and is a cheap function of what else it keeps is computed where it is read",
-        derived::run,
-    ),
+    Pass::new("derived", "what a loop keeps and is a cheap function of what else it keeps is computed where it is read",
+        derived::run),
     Pass::new("linear", "sums of linear combinations by sums that exist", linear::run),
     Pass::new("batch_variance", "variances by way of each sample's own", batch_variance::run),
     Pass::new("window_sums", "sums over windows of convolutions by sums of their inputs", window_sums::run),

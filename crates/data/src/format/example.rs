@@ -137,7 +137,7 @@ impl Features {
     pub fn guess(record: &[u8]) -> Result<Features> {
         let mut found = Features::new();
         let mut entries = Vec::new();
-        each_entry(record, 1, |name, feature| entries.push((name, feature)))?;
+        each_entry(record, |name, feature| entries.push((name, feature)))?;
         for (name, feature) in entries {
             let name: Arc<str> = std::str::from_utf8(name).map_err(|_| not_utf8(name))?.into();
             let feature = match List::of(feature)? {
@@ -161,7 +161,7 @@ impl Features {
         let mut found: SmallVec<[Option<&[u8]>; 8]> = smallvec![None; self.list.len()];
         let mut extra = Vec::new();
         let wants_more = self.list.iter().any(|(_, f)| matches!(f, Feature::Ragged { .. }));
-        each_entry(record, 1, |name, feature| {
+        each_entry(record, |name, feature| {
             if let Some(i) = self.list.iter().position(|(n, _)| n.as_bytes() == name) {
                 found[i] = Some(feature);
             }
@@ -207,9 +207,8 @@ impl SequenceFeatures {
     /// As [`Features::parse`].
     pub fn parse(&self, record: &[u8]) -> Result<Sample> {
         let (mut context, mut lists) = (Vec::new(), &[][..]);
-        let mut fields = Fields::of(record);
-        while let Some((number, value)) = fields.next()? {
-            match (number, value) {
+        for field in Fields::of(record) {
+            match field? {
                 // `Features` stands in field 1 of both messages, so the context parses as an Example.
                 (1, Value::Bytes(bytes)) => put_bytes(&mut context, 1, bytes),
                 (2, Value::Bytes(bytes)) => lists = bytes,
@@ -325,9 +324,8 @@ fn uneven(why: String) -> Error {
 /// Adds what one feature of a sequence's steps gives.
 fn steps(fields: &mut FieldList, name: &Arc<str>, feature: &Feature, list: Option<&[u8]>) -> Result<()> {
     let mut messages = Vec::new();
-    let mut parser = Fields::of(list.unwrap_or_default());
-    while let Some((number, value)) = parser.next()? {
-        if let (1, Value::Bytes(message)) = (number, value) {
+    for field in Fields::of(list.unwrap_or_default()) {
+        if let (1, Value::Bytes(message)) = field? {
             messages.push(List::of(message)?);
         }
     }
@@ -386,11 +384,10 @@ fn splits_name(name: &str) -> Arc<str> {
     format!("{name}/row_splits").into()
 }
 
-/// Gives the map entries of the message in field `number`, (key, value message), in order: later ones win.
-fn each_entry<'a>(message: &'a [u8], number: u64, mut give: impl FnMut(&'a [u8], &'a [u8])) -> Result<()> {
-    let mut fields = Fields::of(message);
-    while let Some((n, value)) = fields.next()? {
-        if let (true, Value::Bytes(map)) = (n == number, value) {
+/// Gives the map entries of the message in field 1, (key, value message), in order: later ones win.
+fn each_entry<'a>(message: &'a [u8], mut give: impl FnMut(&'a [u8], &'a [u8])) -> Result<()> {
+    for field in Fields::of(message) {
+        if let (1, Value::Bytes(map)) = field? {
             each_map_entry(map, &mut give)?;
         }
     }
@@ -398,13 +395,11 @@ fn each_entry<'a>(message: &'a [u8], number: u64, mut give: impl FnMut(&'a [u8],
 }
 
 fn each_map_entry<'a>(map: &'a [u8], mut give: impl FnMut(&'a [u8], &'a [u8])) -> Result<()> {
-    let mut fields = Fields::of(map);
-    while let Some((n, value)) = fields.next()? {
-        let (1, Value::Bytes(entry)) = (n, value) else { continue };
+    for field in Fields::of(map) {
+        let (1, Value::Bytes(entry)) = field? else { continue };
         let (mut key, mut feature) = (&[][..], &[][..]);
-        let mut parts = Fields::of(entry);
-        while let Some(part) = parts.next()? {
-            match part {
+        for field in Fields::of(entry) {
+            match field? {
                 (1, Value::Bytes(bytes)) => key = bytes,
                 (2, Value::Bytes(bytes)) => feature = bytes,
                 _ => {}
@@ -427,9 +422,8 @@ enum List<'a> {
 impl<'a> List<'a> {
     fn of(feature: &'a [u8]) -> Result<List<'a>> {
         let mut list = List::Empty;
-        let mut fields = Fields::of(feature);
-        while let Some((number, value)) = fields.next()? {
-            list = match (number, value) {
+        for field in Fields::of(feature) {
+            list = match field? {
                 (1, Value::Bytes(bytes)) => List::Bytes(bytes),
                 (2, Value::Bytes(bytes)) => List::Floats(bytes),
                 (3, Value::Bytes(bytes)) => List::Ints(bytes),
@@ -488,9 +482,8 @@ fn integer_list(list: List) -> Result<SmallVec<[i64; 4]>> {
 
 fn integers(list: &[u8]) -> Result<SmallVec<[i64; 4]>> {
     let mut out = SmallVec::new();
-    let mut fields = Fields::of(list);
-    while let Some(field) = fields.next()? {
-        match field {
+    for field in Fields::of(list) {
+        match field? {
             (1, Value::Varint(v)) => out.push(v as i64),
             (1, Value::Bytes(packed)) => {
                 let mut packed = Fields::of(packed);
@@ -506,9 +499,8 @@ fn integers(list: &[u8]) -> Result<SmallVec<[i64; 4]>> {
 
 fn floats(list: &[u8]) -> Result<Vec<f32>> {
     let mut out = Vec::new();
-    let mut fields = Fields::of(list);
-    while let Some(field) = fields.next()? {
-        match field {
+    for field in Fields::of(list) {
+        match field? {
             (1, Value::Fixed32(bytes)) => out.push(f32::from_le_bytes(bytes)),
             (1, Value::Bytes(packed)) => {
                 let (all, rest) = packed.as_chunks::<4>();
@@ -525,9 +517,8 @@ fn floats(list: &[u8]) -> Result<Vec<f32>> {
 
 fn strings(list: &[u8]) -> Result<SmallVec<[&[u8]; 2]>> {
     let mut out = SmallVec::new();
-    let mut fields = Fields::of(list);
-    while let Some(field) = fields.next()? {
-        if let (1, Value::Bytes(bytes)) = field {
+    for field in Fields::of(list) {
+        if let (1, Value::Bytes(bytes)) = field? {
             out.push(bytes);
         }
     }

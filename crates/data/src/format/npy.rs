@@ -116,7 +116,7 @@ fn raw(bytes: &[u8]) -> Result<Raw> {
         let turned = (0..count).flat_map(|at| {
             let index = shape.unravel(at);
             let from = index.iter().zip(&dims).rev().fold(0, |sum, (i, d)| sum * d + i);
-            bytes.get(from * size..(from + 1) * size).unwrap_or_default().iter().copied()
+            bytes[from * size..(from + 1) * size].iter().copied()
         });
         bytes = turned.collect();
     }

@@ -149,6 +149,11 @@ impl From<Damage> for Error {
     }
 }
 
+/// Up to eight bytes as a number.
+pub(crate) fn little_endian(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
 /// TensorFlow's masked CRC-32C.
 pub fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
@@ -305,7 +310,7 @@ impl Reader {
         }
         let bytes = self.window.unread();
         let (data, footer) = bytes[HEADER..whole].split_at(whole - HEADER - FOOTER);
-        let expected = u32::from_le_bytes(footer.try_into().unwrap_or_default());
+        let expected = little_endian(footer) as u32;
         let found = masked_crc(data);
         if found != expected {
             let mut damage =
@@ -454,10 +459,7 @@ impl Window {
     fn header(&self, at: usize) -> (u64, u32) {
         let bytes = &self.unread()[at..at + HEADER];
         let (len, crc) = bytes.split_at(8);
-        (
-            u64::from_le_bytes(len.try_into().unwrap_or_default()),
-            u32::from_le_bytes(crc.try_into().unwrap_or_default()),
-        )
+        (little_endian(len), little_endian(crc) as u32)
     }
 
     /// Reads until at least `n` bytes are unread or the file ends; says how many there are, at most `n`.

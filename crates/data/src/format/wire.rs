@@ -21,12 +21,8 @@ impl<'a> Fields<'a> {
         Fields { rest: message }
     }
 
-    /// Number and value of the next field; `None` at the end of the message.
     #[inline]
-    pub fn next(&mut self) -> Result<Option<(u64, Value<'a>)>> {
-        if self.rest.is_empty() {
-            return Ok(None);
-        }
+    fn field(&mut self) -> Result<(u64, Value<'a>)> {
         let tag = self.varint()?;
         let value = match tag & 7 {
             0 => Value::Varint(self.varint()?),
@@ -38,7 +34,7 @@ impl<'a> Fields<'a> {
             5 => Value::Fixed32(self.array()?),
             kind => return Err(broken(format!("a field of wire type {kind}"))),
         };
-        Ok(Some((tag >> 3, value)))
+        Ok((tag >> 3, value))
     }
 
     /// The next varint of a packed list; `None` at its end.
@@ -73,7 +69,7 @@ impl<'a> Fields<'a> {
 
     fn take(&mut self, n: usize) -> Result<&'a [u8]> {
         if n > self.rest.len() {
-            return Err(broken(format!("a field of {n} bytes where {} are left", self.rest.len())));
+            return Err(too_short(n, self.rest.len()));
         }
         let (taken, rest) = self.rest.split_at(n);
         self.rest = rest;
@@ -81,8 +77,25 @@ impl<'a> Fields<'a> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        Ok(self.take(N)?.try_into().unwrap_or([0; N]))
+        let left = self.rest.len();
+        let (array, rest) = self.rest.split_first_chunk().ok_or_else(|| too_short(N, left))?;
+        self.rest = rest;
+        Ok(*array)
     }
+}
+
+/// Number and value of each field.
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u64, Value<'a>)>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        (!self.rest.is_empty()).then(|| self.field())
+    }
+}
+
+fn too_short(wanted: usize, left: usize) -> Error {
+    broken(format!("a field of {wanted} bytes where {left} are left"))
 }
 
 fn broken(why: String) -> Error {
@@ -120,11 +133,11 @@ mod tests {
         message.extend([3 << 3 | 5, 1, 2, 3, 4]);
         message.extend([4 << 3 | 1, 1, 2, 3, 4, 5, 6, 7, 8]);
         let mut fields = Fields::of(&message);
-        assert_eq!(fields.next().unwrap(), Some((1, Value::Varint(u64::MAX))));
-        assert_eq!(fields.next().unwrap(), Some((200, Value::Bytes(b"abc"))));
-        assert_eq!(fields.next().unwrap(), Some((3, Value::Fixed32([1, 2, 3, 4]))));
-        assert_eq!(fields.next().unwrap(), Some((4, Value::Fixed64([1, 2, 3, 4, 5, 6, 7, 8]))));
-        assert_eq!(fields.next().unwrap(), None);
+        assert_eq!(fields.next().transpose().unwrap(), Some((1, Value::Varint(u64::MAX))));
+        assert_eq!(fields.next().transpose().unwrap(), Some((200, Value::Bytes(b"abc"))));
+        assert_eq!(fields.next().transpose().unwrap(), Some((3, Value::Fixed32([1, 2, 3, 4]))));
+        assert_eq!(fields.next().transpose().unwrap(), Some((4, Value::Fixed64([1, 2, 3, 4, 5, 6, 7, 8]))));
+        assert_eq!(fields.next().transpose().unwrap(), None);
     }
 
     #[test]
@@ -138,7 +151,7 @@ mod tests {
             &[0x0a, 0xff, 0xff],
         ] {
             let mut fields = Fields::of(bad);
-            assert!(fields.next().is_err(), "{bad:?}");
+            assert!(fields.next().is_some_and(|field| field.is_err()), "{bad:?}");
         }
     }
 }

@@ -207,14 +207,13 @@ fn amazon(bucket: &str, settings: &[(&str, &str)], patience: Patience) -> Store 
 /// What `aws configure` wrote down for the profile in use: keys, token and region.
 fn profile() -> Vec<(String, String)> {
     let profile = variable("AWS_PROFILE").unwrap_or_else(|| "default".into());
-    let home = variable("HOME").unwrap_or_default();
     let files =
         [(variable("AWS_SHARED_CREDENTIALS_FILE"), "credentials"), (variable("AWS_CONFIG_FILE"), "config")];
     let read = |(told, usual): (Option<String>, &str)| {
-        let path = told.unwrap_or_else(|| format!("{home}/.aws/{usual}"));
-        std::fs::read_to_string(path).map_or(Vec::new(), |text| section(&text, &profile))
+        let path = told.or_else(|| Some(format!("{}/.aws/{usual}", variable("HOME")?)))?;
+        Some(section(&std::fs::read_to_string(path).ok()?, &profile))
     };
-    files.into_iter().flat_map(read).collect()
+    files.into_iter().filter_map(read).flatten().collect()
 }
 
 /// `name = value` of one section; the file `config` calls it `[profile NAME]`.

@@ -130,7 +130,8 @@ impl Read for Object {
         if !(self.start..self.end()).contains(&self.position) {
             self.turn()?;
         }
-        let there = self.bytes.get((self.position - self.start) as usize..).unwrap_or_default();
+        let there = (self.position.checked_sub(self.start)).and_then(|at| self.bytes.get(at as usize..));
+        let there = there.filter(|bytes| !bytes.is_empty()).ok_or(io::ErrorKind::UnexpectedEof)?;
         let n = there.len().min(buffer.len());
         buffer[..n].copy_from_slice(&there[..n]);
         self.position += n as u64;

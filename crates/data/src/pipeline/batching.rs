@@ -1,5 +1,6 @@
 //! How elements are stacked along a new first dimension; `batch`, windows and threads that put batches together share it.
 
+use super::cursor::Cursor;
 use crate::HostArray;
 use crate::array::unfilled;
 use crate::sample::Sample;
@@ -15,6 +16,26 @@ pub(crate) struct Batching {
 }
 
 impl Batching {
+    /// Refuses batches of nothing.
+    pub fn check(self, stage: impl FnOnce() -> String) -> Result<()> {
+        if self.size > 0 {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Config, "the batch size is 0").at(stage()).hint("use at least 1"))
+    }
+
+    /// The elements of the next batch; none at the end.
+    pub fn next(self, up: &mut dyn Cursor) -> Option<Vec<Result<Sample>>> {
+        let items: Vec<Result<Sample>> = std::iter::from_fn(|| up.next()).take(self.size).collect();
+        let is_one = !items.is_empty() && (items.len() == self.size || !self.drop_remainder);
+        is_one.then_some(items)
+    }
+
+    /// Leaves out up to `n` batches of a stream's elements and says how many there were.
+    pub fn skip(self, up: &mut dyn Cursor, n: u64) -> u64 {
+        self.batches(up.skip(n.saturating_mul(self.size as u64)))
+    }
+
     /// How many batches `n` elements are.
     pub fn batches(self, n: u64) -> u64 {
         let size = self.size.max(1) as u64;

@@ -30,7 +30,7 @@ pub use map_fn::MapFn;
 pub(crate) use map_fn::apply;
 pub use options::Options;
 pub(crate) use options::WITH_OPTIONS;
-pub(crate) use parallel_prefetch::{Inline, ParallelPrefetch};
+pub(crate) use parallel_prefetch::{Ahead, Inline};
 pub(crate) use position::foreign;
 pub use position::{IteratorState, Position};
 pub use report::{QueueReport, Report, StageReport};

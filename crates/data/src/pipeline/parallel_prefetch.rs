@@ -9,7 +9,7 @@
 //! travel as elements, a panic as a panic of the taker. The memory budget holds for everything that is computed ahead:
 //! only the one element that the taker is waiting for is made without asking.
 
-use super::autotune::{Gauge, Lease};
+use super::autotune::{Gauge, Lease, Threads};
 use super::batching::Batching;
 use super::chain::Owner;
 use super::cursor::{Access, Cursor};
@@ -42,6 +42,13 @@ const ANCHORS: u64 = 64;
 /// Opens one more random access to the same elements.
 pub(crate) type OpenAccess = Box<dyn Fn() -> Result<Option<Box<dyn Access>>> + Send + Sync>;
 
+/// A stage that is to compute ahead: which, in which run, with how many threads.
+pub(crate) struct Ahead {
+    owner: Owner,
+    run: Run,
+    gauge: Arc<Gauge>,
+}
+
 /// The taker's end.
 pub(crate) struct ParallelPrefetch {
     engine: Arc<Engine>,
@@ -61,10 +68,10 @@ pub(crate) struct ParallelPrefetch {
 /// What workers and taker share.
 struct Engine {
     owner: Owner,
-    /// Where the feed is random access: another access for another worker.
-    open: Option<OpenAccess>,
     run: Run,
     gauge: Arc<Gauge>,
+    /// Where the feed is random access: another access for another worker.
+    open: Option<OpenAccess>,
     f: Option<MapFn>,
     /// What the workers hand out are batches of `f`'s results, put together where they were made.
     batching: Option<Batching>,
@@ -162,53 +169,43 @@ impl Progress {
     }
 }
 
-impl ParallelPrefetch {
+impl Ahead {
+    /// `ahead`: how many elements; tuned where nobody says.
+    pub fn new(owner: Owner, run: &Run, threads: Threads, ahead: Option<usize>) -> Ahead {
+        Ahead { gauge: run.tuner().gauge(&owner, threads, ahead), owner, run: run.clone() }
+    }
+
     /// Over random access: the workers compute any elements, side by side, each through an access of its own.
-    pub fn over_access(
-        owner: Owner,
-        run: Run,
-        first: Box<dyn Access>,
-        gauge: Arc<Gauge>,
-        open: OpenAccess,
-    ) -> ParallelPrefetch {
+    pub fn over_access(self, first: Box<dyn Access>, open: OpenAccess) -> ParallelPrefetch {
         let len = first.len();
-        ParallelPrefetch::new(owner, Some(open), run, gauge, (None, None), Feed::Access(Some(first), len))
+        self.over(Some(open), (None, None), Feed::Access(Some(first), len))
     }
 
     /// Over a stream: one worker at a time takes elements from `up`; `f` of them is computed side by side.
-    pub fn over_cursor(
-        owner: Owner,
-        run: Run,
-        up: Box<dyn Cursor>,
-        gauge: Arc<Gauge>,
-        f: Option<MapFn>,
-    ) -> ParallelPrefetch {
-        ParallelPrefetch::new(owner, None, run, gauge, (f, None), Feed::Cursor(up))
+    pub fn over_cursor(self, up: Box<dyn Cursor>, f: Option<MapFn>) -> ParallelPrefetch {
+        self.over(None, (f, None), Feed::Cursor(up))
     }
 
     /// Batches of `f` of a stream's elements, `map` its stage for those who watch. Its states are those of `batch` over `map_parallel`.
     pub fn over_batches(
-        owner: Owner,
-        run: Run,
+        self,
         up: Box<dyn Cursor>,
-        gauge: Arc<Gauge>,
         (f, map): (MapFn, Option<usize>),
         batching: Batching,
     ) -> ParallelPrefetch {
-        let watch = run.watch().clone();
+        let watch = self.run.watch().clone();
         // The report still knows the function's own time.
         let f: MapFn = Arc::new(move |s| watch.within(map, || f(s)));
-        ParallelPrefetch::new(owner, None, run, gauge, (Some(f), Some(batching)), Feed::Cursor(up))
+        self.over(None, (Some(f), Some(batching)), Feed::Cursor(up))
     }
 
-    fn new(
-        owner: Owner,
+    fn over(
+        self,
         open: Option<OpenAccess>,
-        run: Run,
-        gauge: Arc<Gauge>,
         (f, batching): (Option<MapFn>, Option<Batching>),
         feed: Feed,
     ) -> ParallelPrefetch {
+        let Ahead { owner, run, gauge } = self;
         let mut progress = Progress::default();
         if let Feed::Cursor(up) = &feed {
             progress.anchor(0, up.save());
@@ -224,9 +221,9 @@ impl ParallelPrefetch {
         let engine = Engine {
             ordered: run.is_deterministic(),
             owner,
-            open,
             run,
             gauge,
+            open,
             f,
             batching,
             intake: Mutex::new(intake()),
@@ -247,7 +244,9 @@ impl ParallelPrefetch {
             short: None,
         }
     }
+}
 
+impl ParallelPrefetch {
     fn start(&mut self) -> Result<()> {
         let Some(mut idle) = self.idle.take() else { return Ok(()) };
         idle.seq = self.progress.low;
@@ -363,7 +362,7 @@ impl Cursor for ParallelPrefetch {
             Some(idle) if idle.gaps.is_empty() => {
                 let skipped = match (&mut idle.feed, self.engine.batching) {
                     (Feed::Cursor(up), None) => up.skip(n),
-                    (Feed::Cursor(up), Some(b)) => b.batches(up.skip(n.saturating_mul(b.size as u64))),
+                    (Feed::Cursor(up), Some(b)) => b.skip(&mut **up, n),
                     (Feed::Access(_, len), _) => n.min(len.unwrap_or(u64::MAX) - self.progress.low),
                 };
                 self.progress.low += skipped;

@@ -4,13 +4,13 @@
 //! constant time and is computed by as many threads as one likes. All others offer a [`Cursor`], which walks.
 //! [`open`] prefers the first.
 
-use super::autotune::{Gauge, Threads};
+use super::autotune::Threads;
 use super::cardinality::Cardinality;
 use super::chain::{Owner, Stages};
 use super::cursor::{Access, Cursor, Walk};
 use super::map_fn::MapFn;
 use super::options::Options;
-use super::parallel_prefetch::ParallelPrefetch;
+use super::parallel_prefetch::{Ahead, ParallelPrefetch};
 use super::run::Run;
 use crate::sample::ElementSpec;
 use std::sync::Arc;
@@ -34,8 +34,13 @@ pub trait Stage: Send + Sync {
         chain(&self.inputs(), self.label())
     }
 
-    /// Elements in one epoch.
-    fn cardinality(&self) -> Cardinality;
+    /// Elements in one epoch: as many as the only input has, unless the stage says otherwise.
+    fn cardinality(&self) -> Cardinality {
+        match self.inputs().as_slice() {
+            [up] => up.cardinality(),
+            _ => Cardinality::Unknown,
+        }
+    }
 
     /// Random access to the elements of an epoch, where the stage and all above it can; errors on wrong arguments.
     fn access(&self, _run: &Run) -> Result<Option<Box<dyn Access>>> {
@@ -118,9 +123,8 @@ pub fn open(node: &Node, run: &Run) -> Result<Box<dyn Cursor>> {
     match access(node, run)? {
         Some(first) => match node.threads() {
             Some(threads) if run.has_threads() => {
-                let owner = Owner::of(&**node);
-                let gauge = run.tuner().gauge(&owner, threads, None);
-                Ok(Box::new(prefetch_access(node, run, owner, first, gauge)))
+                let ahead = Ahead::new(Owner::of(&**node), run, threads, None);
+                Ok(Box::new(prefetch_access(node, run, ahead, first)))
             }
             _ => Ok(Box::new(Walk { access: first, at: 0 })),
         },
@@ -143,13 +147,11 @@ pub(crate) fn stream(node: &Node, run: &Run) -> Result<Box<dyn Cursor>> {
 pub(crate) fn prefetch_access(
     node: &Node,
     run: &Run,
-    owner: Owner,
+    ahead: Ahead,
     first: Box<dyn Access>,
-    gauge: Arc<Gauge>,
 ) -> ParallelPrefetch {
-    let (node, of) = (node.clone(), run.clone());
-    let open = Box::new(move || access(&node, &of));
-    ParallelPrefetch::over_access(owner, run.clone(), first, gauge, open)
+    let (node, run) = (node.clone(), run.clone());
+    ahead.over_access(first, Box::new(move || access(&node, &run)))
 }
 
 impl Owner {

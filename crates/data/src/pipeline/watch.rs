@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use systole_base::Result;
+use systole_base::{Error, ErrorKind, Result};
 
 /// Who is watching.
 #[derive(Clone, Default)]
@@ -214,7 +214,7 @@ impl Access for Watched<Box<dyn Access>> {
     fn get(&mut self, index: u64) -> Result<Sample> {
         let inner = &mut self.inner;
         let item = self.watch.observe(self.id, || Some(inner.get(index)));
-        item.unwrap_or_else(|| Ok(Sample::default()))
+        item.unwrap_or_else(|| Err(Error::new(ErrorKind::Bug, "a watched element was lost")))
     }
 }
 

@@ -1,7 +1,7 @@
 //! `from_generator`: samples from a closure that starts an iterator, once for each epoch.
 
 use crate::Dataset;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Run, Stage, foreign};
+use crate::pipeline::{Cursor, IteratorState, Run, Stage, replay};
 use crate::sample::{Origin, Sample};
 use std::sync::Arc;
 use systole_base::Result;
@@ -33,10 +33,6 @@ impl Stage for Generator {
         "from_generator".into()
     }
 
-    fn cardinality(&self) -> Cardinality {
-        Cardinality::Unknown
-    }
-
     fn stream(&self, _run: &Run) -> Result<Box<dyn Cursor>> {
         Ok(Box::new(Running { samples: (self.start)(), source: self.label().into(), at: 0 }))
     }
@@ -65,8 +61,7 @@ impl Cursor for Running {
 
     // An iterator cannot seek: it replays to its place.
     fn restore(&mut self, state: &IteratorState) -> Result<()> {
-        let at = state.number(0)?;
-        if self.skip(at) < at { Err(foreign()) } else { Ok(()) }
+        replay(self, state)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::format::csv;
 use crate::format::encoding::{Encoding, from_utf16, not_utf8};
 use crate::input::Input;
-use crate::pipeline::{self, Cardinality, IteratorState, Run, Stage, foreign};
+use crate::pipeline::{self, IteratorState, Run, Stage, foreign};
 use crate::sample::{Origin, Sample};
 use crate::{Dataset, HostArray};
 use flate2::read::MultiGzDecoder;
@@ -123,10 +123,6 @@ impl Stage for Lines {
             [one] => format!("{}({})", self.label, one.display()),
             many => format!("{}({} files)", self.label, many.len()),
         }
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        Cardinality::Unknown
     }
 
     fn stream(&self, _run: &Run) -> Result<Box<dyn pipeline::Cursor>> {

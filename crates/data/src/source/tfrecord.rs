@@ -1,7 +1,7 @@
 //! `tfrecord`: the records of TFRecord files, as `record: ui8[n]`, one file after the other; or, where the files are
 //! plain and an index of them fits in memory, any record at once.
 
-use crate::format::tfrecord::{Compression, FOOTER, HEADER, OnCorrupt, Reader};
+use crate::format::tfrecord::{Compression, FOOTER, HEADER, OnCorrupt, Reader, little_endian};
 use crate::input::Input;
 use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Run, Stage, foreign};
 use crate::sample::{Origin, Sample};
@@ -237,7 +237,7 @@ impl AnyRecord {
         let wrong = |e| Error::io("cannot read", path, e).hint("the file changed while it was in use");
         let mut header = [0; HEADER];
         open.seek(SeekFrom::Start(offset)).and_then(|_| open.read_exact(&mut header)).map_err(wrong)?;
-        let len = u64::from_le_bytes(header[..8].try_into().unwrap_or_default());
+        let len = little_endian(&header[..8]);
         self.bytes.clear();
         open.take(len.saturating_add(FOOTER as u64)).read_to_end(&mut self.bytes).map_err(wrong)?;
         let framed = [&header[..], &self.bytes].concat();

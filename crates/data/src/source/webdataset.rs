@@ -2,7 +2,7 @@
 
 use crate::format::tar::{Entry, Reader};
 use crate::input::Input;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Run, Stage, foreign};
+use crate::pipeline::{Cursor, IteratorState, Run, Stage, foreign};
 use crate::sample::{Origin, Sample};
 use crate::{Dataset, HostArray};
 use flate2::read::MultiGzDecoder;
@@ -27,10 +27,6 @@ struct Shards {
 impl Stage for Shards {
     fn label(&self) -> String {
         format!("webdataset({} shards)", self.files.len())
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        Cardinality::Unknown
     }
 
     fn stream(&self, _run: &Run) -> Result<Box<dyn Cursor>> {

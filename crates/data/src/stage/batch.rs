@@ -2,12 +2,12 @@
 
 use crate::Dataset;
 use crate::pipeline::{
-    Access, Batching, Cardinality, Cursor, IteratorState, Node, Owner, ParallelPrefetch, Run, Stack, Stage,
-    access, at_batch, open, stack_all,
+    Access, Ahead, Batching, Cardinality, Cursor, IteratorState, Node, Owner, Run, Stack, Stage, access,
+    at_batch, open, stack_all,
 };
 use crate::sample::{ElementSpec, Sample};
 use std::ops::Range;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::Result;
 
 impl Dataset {
     /// `name: T[…] → name: T[n, …]`; the last batch may be smaller.
@@ -73,15 +73,6 @@ impl Share {
     }
 }
 
-impl Batch {
-    fn check(&self) -> Result<()> {
-        if self.batching.size > 0 {
-            return Ok(());
-        }
-        Err(Error::new(ErrorKind::Config, "the batch size is 0").at(self.name()).hint("use at least 1"))
-    }
-}
-
 impl Stage for Batch {
     fn label(&self) -> String {
         let name = if self.batching.drop_remainder { "batch_drop_remainder" } else { "batch" };
@@ -97,29 +88,21 @@ impl Stage for Batch {
     }
 
     fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
-        self.check()?;
+        self.batching.check(|| self.name())?;
         let Some(up) = access(&self.up, run)? else { return Ok(None) };
         let len = up.len().map(|n| self.batching.batches(n));
         Ok(Some(Box::new(Gathered { up, size: self.batching.size as u64, len, share: self.share.clone() })))
     }
 
     fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        self.check()?;
+        self.batching.check(|| self.name())?;
         if let Some((up, f, threads)) = self.up.mapped()
             && self.is_ahead(run)
         {
             // The threads of the map put the batches together too: an element never leaves its core's cache.
-            let owner = Owner::of(self);
-            let gauge = run.tuner().gauge(&owner, threads, None);
+            let ahead = Ahead::new(Owner::of(self), run, threads, None);
             let (up, map) = (open(&up, run)?, run.watch().id(Owner::of(&*self.up).address));
-            return Ok(Box::new(ParallelPrefetch::over_batches(
-                owner,
-                run.clone(),
-                up,
-                gauge,
-                (f, map),
-                self.batching,
-            )));
+            return Ok(Box::new(ahead.over_batches(up, (f, map), self.batching)));
         }
         let up = open(&self.up, run)?;
         Ok(Box::new(Collected { up, batching: self.batching, at: 0 }))
@@ -130,7 +113,7 @@ impl Stage for Batch {
     }
 
     fn spec(&self) -> Result<ElementSpec> {
-        self.check()?;
+        self.batching.check(|| self.name())?;
         let one = self.up.spec()?;
         match self.up.cardinality() {
             Cardinality::Finite(n) if n < self.batching.size as u64 && !self.batching.drop_remainder => {
@@ -180,17 +163,13 @@ struct Collected {
 
 impl Cursor for Collected {
     fn next(&mut self) -> Option<Result<Sample>> {
-        let Batching { size, drop_remainder } = self.batching;
-        let items: Vec<Result<Sample>> = std::iter::from_fn(|| self.up.next()).take(size).collect();
-        if items.is_empty() || (drop_remainder && items.len() < size) {
-            return None;
-        }
+        let items = self.batching.next(&mut *self.up)?;
         self.at += 1;
         Some(stack_all(items).map_err(|e| at_batch(e, self.at - 1)))
     }
 
     fn skip(&mut self, n: u64) -> u64 {
-        let skipped = self.batching.batches(self.up.skip(n.saturating_mul(self.batching.size as u64)));
+        let skipped = self.batching.skip(&mut *self.up, n);
         self.at += skipped;
         skipped
     }

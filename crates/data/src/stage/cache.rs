@@ -5,7 +5,7 @@
 //! stream the elements are kept once somebody has walked to its end.
 
 use crate::Dataset;
-use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, foreign, open};
+use crate::pipeline::{Access, Cursor, IteratorState, Node, Run, Stage, access, open, replay};
 use crate::sample::{ElementSpec, Sample};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -39,10 +39,6 @@ impl Stage for Cache {
 
     fn inputs(&self) -> Vec<Node> {
         vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality()
     }
 
     fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
@@ -150,8 +146,7 @@ impl Cursor for Recording {
                 self.at = at;
                 self.up.restore(above)
             }
-            _ if self.skip(at) < at => Err(foreign()),
-            _ => Ok(()),
+            _ => replay(self, state),
         }
     }
 }
@@ -179,8 +174,7 @@ impl Cursor for Replay {
     }
 
     fn restore(&mut self, state: &IteratorState) -> Result<()> {
-        let at = state.number(0)?;
-        if self.skip(at) < at { Err(foreign()) } else { Ok(()) }
+        replay(self, state)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::cache::frozen_chance;
 use crate::Dataset;
-use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, open};
+use crate::pipeline::{Access, Cursor, IteratorState, Node, Run, Stage, access, open};
 use crate::sample::{ElementSpec, Sample};
 use crate::store::Store;
 use std::path::PathBuf;
@@ -46,10 +46,6 @@ impl Stage for CacheFile {
 
     fn inputs(&self) -> Vec<Node> {
         vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality()
     }
 
     fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {

@@ -2,7 +2,7 @@
 
 use crate::Dataset;
 use crate::HostArray;
-use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Node, Run, Stage, access, open};
+use crate::pipeline::{Access, Cursor, IteratorState, Node, Run, Stage, access, open};
 use crate::sample::Sample;
 use systole_base::{Error, ErrorKind, Literal, Result};
 
@@ -24,10 +24,6 @@ impl Stage for Enumerate {
 
     fn inputs(&self) -> Vec<Node> {
         vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality()
     }
 
     fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {

@@ -7,6 +7,7 @@ use crate::pipeline::{
 };
 use crate::sample::Sample;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result};
 
@@ -140,13 +141,13 @@ impl Gathering {
     /// Puts an element into its group; the group where it is whole now.
     fn put(&mut self, seq: u64, sample: Sample) -> Option<(i64, Vec<Sample>)> {
         let key = (self.key)(&sample);
-        let group = self.groups.entry(key).or_default();
-        group.push((seq, sample));
-        if group.len() < (self.size)(key).max(1) {
-            return None;
-        }
-        let whole = self.groups.remove(&key).unwrap_or_default();
-        Some((key, whole.into_iter().map(|(_, s)| s).collect()))
+        let mut group = match self.groups.entry(key) {
+            Entry::Occupied(group) => group,
+            Entry::Vacant(new) => new.insert_entry(Vec::new()),
+        };
+        group.get_mut().push((seq, sample));
+        let is_whole = group.get().len() >= (self.size)(key).max(1);
+        is_whole.then(|| (key, group.remove().into_iter().map(|(_, s)| s).collect()))
     }
 
     fn held(&self) -> Vec<u64> {

@@ -5,8 +5,8 @@
 
 use crate::Dataset;
 use crate::pipeline::{
-    Cardinality, Cursor, Inline, IteratorState, Node, Owner, ParallelPrefetch, Run, Stage, Threads, Walk,
-    access, foreign, open, prefetch_access,
+    Ahead, Cardinality, Cursor, Inline, IteratorState, Node, Owner, Run, Stage, Threads, Walk, access,
+    foreign, open, prefetch_access,
 };
 use crate::sample::Sample;
 use std::sync::Arc;
@@ -140,24 +140,13 @@ impl Opener {
         let node = (self.f)(element?)?.into_node();
         let Some(ahead) = ahead else { return open(&node, &self.run) };
         let owner = Owner { address: self.owner.address, label: self.owner.label.clone() };
-        let gauge = || self.run.tuner().gauge(&owner, Threads::Fixed(1), Some(2 * self.block.max(16)));
         let threads = ahead && self.run.has_threads();
+        let ahead = || Ahead::new(owner, &self.run, Threads::Fixed(1), Some(2 * self.block.max(16)));
         Ok(match access(&node, &self.run)? {
-            Some(first) if threads => {
-                let gauge = gauge();
-                Box::new(prefetch_access(&node, &self.run, owner, first, gauge))
-            }
+            Some(first) if threads => Box::new(prefetch_access(&node, &self.run, ahead(), first)),
             Some(first) => Box::new(Walk { access: first, at: 0 }),
-            None => {
-                let up = node.stream(&self.run)?;
-                match threads {
-                    true => {
-                        let gauge = gauge();
-                        Box::new(ParallelPrefetch::over_cursor(owner, self.run.clone(), up, gauge, None))
-                    }
-                    false => Box::new(Inline { up, f: None }),
-                }
-            }
+            None if threads => Box::new(ahead().over_cursor(node.stream(&self.run)?, None)),
+            None => Box::new(Inline { up: node.stream(&self.run)?, f: None }),
         })
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::Dataset;
 use crate::pipeline::{
-    Access, Cardinality, Cursor, Inline, IteratorState, MapFn, Node, Owner, ParallelPrefetch, Run, Stage,
-    Threads, access, apply, open,
+    Access, Ahead, Cursor, Inline, IteratorState, MapFn, Node, Owner, Run, Stage, Threads, access, apply,
+    open,
 };
 use crate::sample::IntoSample;
 use crate::sample::Sample;
@@ -39,19 +39,11 @@ pub(crate) struct Map {
 
 impl Stage for Map {
     fn label(&self) -> String {
-        match self.threads {
-            None => "map".into(),
-            Some(Threads::Fixed(n)) => format!("map_parallel({n})"),
-            Some(Threads::Auto) => "map_parallel(AUTOTUNE)".into(),
-        }
+        label("map", self.threads)
     }
 
     fn inputs(&self) -> Vec<Node> {
         vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality()
     }
 
     fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {
@@ -76,6 +68,15 @@ impl Stage for Map {
     }
 }
 
+/// `map`, `map_parallel(4)`
+pub(super) fn label(name: &str, threads: Option<Threads>) -> String {
+    match threads {
+        None => name.into(),
+        Some(Threads::Fixed(n)) => format!("{name}_parallel({n})"),
+        Some(Threads::Auto) => format!("{name}_parallel(AUTOTUNE)"),
+    }
+}
+
 /// The function of a stream's elements, with the threads asked for.
 pub(crate) fn over_stream(
     owner: Owner,
@@ -87,10 +88,7 @@ pub(crate) fn over_stream(
     Ok(match threads {
         None => Box::new(Mapped { up, f }),
         Some(_) if !run.has_threads() => Box::new(Inline { up, f: Some(f) }),
-        Some(threads) => {
-            let gauge = run.tuner().gauge(&owner, threads, None);
-            Box::new(ParallelPrefetch::over_cursor(owner, run.clone(), up, gauge, Some(f)))
-        }
+        Some(threads) => Box::new(Ahead::new(owner, run, threads, None).over_cursor(up, Some(f))),
     })
 }
 

@@ -1,7 +1,7 @@
 //! `padded_batch`: elements of different sizes, padded to one size and stacked.
 
 use crate::array::zeros;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, open};
+use crate::pipeline::{Batching, Cardinality, Cursor, IteratorState, Node, Run, Stage, open};
 use crate::sample::Sample;
 use crate::{Dataset, HostArray};
 use std::sync::Arc;
@@ -41,20 +41,20 @@ impl Dataset {
 
     /// [`Dataset::padded_batch`] with every option.
     pub fn padded_batch_with(&self, n: usize, padding: Padding, drop_remainder: bool) -> Dataset {
-        self.then(|up| PaddedBatch { up, size: n, padding: Arc::new(padding), drop_remainder })
+        let batching = Batching { size: n, drop_remainder };
+        self.then(|up| PaddedBatch { up, batching, padding: Arc::new(padding) })
     }
 }
 
 struct PaddedBatch {
     up: Node,
-    size: usize,
+    batching: Batching,
     padding: Arc<Padding>,
-    drop_remainder: bool,
 }
 
 impl Stage for PaddedBatch {
     fn label(&self) -> String {
-        format!("padded_batch({})", self.size)
+        format!("padded_batch({})", self.batching.size)
     }
 
     fn inputs(&self) -> Vec<Node> {
@@ -62,42 +62,30 @@ impl Stage for PaddedBatch {
     }
 
     fn cardinality(&self) -> Cardinality {
-        let size = self.size.max(1) as u64;
-        self.up.cardinality().map(|n| if self.drop_remainder { n / size } else { n.div_ceil(size) })
+        self.up.cardinality().map(|n| self.batching.batches(n))
     }
 
     fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        if self.size == 0 {
-            return Err(Error::new(ErrorKind::Config, "the batch size is 0")
-                .at(self.name())
-                .hint("use at least 1"));
-        }
+        self.batching.check(|| self.name())?;
         let up = open(&self.up, run)?;
-        Ok(Box::new(Padded { up, size: self.size, padding: self.padding.clone(), drop: self.drop_remainder }))
+        Ok(Box::new(Padded { up, batching: self.batching, padding: self.padding.clone() }))
     }
 }
 
 struct Padded {
     up: Box<dyn Cursor>,
-    size: usize,
+    batching: Batching,
     padding: Arc<Padding>,
-    drop: bool,
 }
 
 impl Cursor for Padded {
     fn next(&mut self) -> Option<Result<Sample>> {
-        let items: Vec<Result<Sample>> = std::iter::from_fn(|| self.up.next()).take(self.size).collect();
-        if items.is_empty() || (self.drop && items.len() < self.size) {
-            return None;
-        }
-        let items = items.into_iter().collect::<Result<Vec<_>>>();
+        let items = self.batching.next(&mut *self.up)?.into_iter().collect::<Result<Vec<_>>>();
         Some(items.and_then(|items| padded_stack(items, &self.padding)))
     }
 
     fn skip(&mut self, n: u64) -> u64 {
-        let size = self.size as u64;
-        let elements = self.up.skip(n.saturating_mul(size));
-        if self.drop { elements / size } else { elements.div_ceil(size) }
+        self.batching.skip(&mut *self.up, n)
     }
 
     fn save(&self) -> IteratorState {

@@ -8,8 +8,7 @@
 use crate::AUTOTUNE;
 use crate::Dataset;
 use crate::pipeline::{
-    Cardinality, Cursor, Inline, Node, Owner, ParallelPrefetch, Run, Stage, Threads, access, open,
-    prefetch_access, stream,
+    Ahead, Cursor, Inline, Node, Owner, Run, Stage, Threads, access, open, prefetch_access, stream,
 };
 use crate::sample::ElementSpec;
 use systole_base::Result;
@@ -38,10 +37,6 @@ impl Stage for Prefetch {
         vec![self.up.clone()]
     }
 
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality()
-    }
-
     fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
         let owner = Owner::of(self);
         let ahead = Some(self.depth).filter(|&n| n != AUTOTUNE);
@@ -51,15 +46,14 @@ impl Stage for Prefetch {
                 return open(&self.up, run);
             }
             let threads = self.up.threads().unwrap_or(Threads::Fixed(1));
-            let gauge = run.tuner().gauge(&owner, threads, ahead);
-            return Ok(Box::new(prefetch_access(&self.up, run, owner, first, gauge)));
+            let ahead = Ahead::new(owner, run, threads, ahead);
+            return Ok(Box::new(prefetch_access(&self.up, run, ahead, first)));
         }
         let up = stream(&self.up, run)?;
         if !is_ahead || (self.depth == AUTOTUNE && self.up.is_ahead(run)) {
             return Ok(Box::new(Inline { up, f: None }));
         }
-        let gauge = run.tuner().gauge(&owner, Threads::Fixed(1), ahead);
-        Ok(Box::new(ParallelPrefetch::over_cursor(owner, run.clone(), up, gauge, None)))
+        Ok(Box::new(Ahead::new(owner, run, Threads::Fixed(1), ahead).over_cursor(up, None)))
     }
 
     fn spec(&self) -> Result<ElementSpec> {

@@ -2,11 +2,9 @@
 //! epoch, index): the same with any number of threads and after any resume, other ones in each epoch.
 
 use super::enumerate::Counted;
-use super::map::over_stream;
+use super::map::{label, over_stream};
 use crate::Dataset;
-use crate::pipeline::{
-    Access, Cardinality, Cursor, MapFn, Node, Owner, Run, Stage, Threads, access, apply, open,
-};
+use crate::pipeline::{Access, Cursor, MapFn, Node, Owner, Run, Stage, Threads, access, apply, open};
 
 use crate::sample::{IntoSample, Sample};
 use std::sync::Arc;
@@ -66,19 +64,11 @@ impl RandomMap {
 
 impl Stage for RandomMap {
     fn label(&self) -> String {
-        match self.threads {
-            None => "map_random".into(),
-            Some(Threads::Fixed(n)) => format!("map_random_parallel({n})"),
-            Some(Threads::Auto) => "map_random_parallel(AUTOTUNE)".into(),
-        }
+        label("map_random", self.threads)
     }
 
     fn inputs(&self) -> Vec<Node> {
         vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality()
     }
 
     fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {

@@ -47,10 +47,8 @@ impl Stage for Resample {
     }
 
     fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
-        let is_shares =
-            |s: &[f64]| s.iter().all(|p| *p >= 0.0 && p.is_finite()) && s.iter().sum::<f64>() > 0.0;
-        let fits = self.initial.as_ref().is_none_or(|i| i.len() == self.target.len() && is_shares(i));
-        if !is_shares(&self.target) || !fits {
+        let fits = self.initial.as_ref().is_none_or(|i| i.len() == self.target.len() && are_shares(i));
+        if !are_shares(&self.target) || !fits {
             return Err(Error::new(ErrorKind::Config, "the shares of the classes do not fit")
                 .at(self.label())
                 .because(format!("target {:?}, initial {:?}", self.target, self.initial))
@@ -74,6 +72,11 @@ impl Stage for Resample {
     fn is_random(&self) -> bool {
         true
     }
+}
+
+/// Whether none is negative and not all are 0.
+pub(super) fn are_shares(shares: &[f64]) -> bool {
+    shares.iter().all(|s| *s >= 0.0 && s.is_finite()) && shares.iter().sum::<f64>() > 0.0
 }
 
 struct Resampling {

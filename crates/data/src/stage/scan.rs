@@ -2,7 +2,7 @@
 //! computed again from the start of the epoch when a position is restored.
 
 use crate::Dataset;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, open, replay};
+use crate::pipeline::{Cursor, IteratorState, Node, Run, Stage, open, replay};
 use crate::sample::Sample;
 use std::sync::Arc;
 use systole_base::Result;
@@ -36,10 +36,6 @@ impl Stage for Scan {
 
     fn inputs(&self) -> Vec<Node> {
         vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality()
     }
 
     fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {

@@ -1,6 +1,7 @@
 //! `sample_from_datasets` and `choose_from_datasets`: elements of several datasets, one at a time, by weighted chance or
 //! as another dataset says.
 
+use super::resample::are_shares;
 use crate::Dataset;
 use crate::pipeline::{Cardinality, Cursor, IteratorState, Node, Run, Stage, foreign, open};
 use crate::sample::{ElementSpec, Sample};
@@ -70,9 +71,7 @@ impl Stage for Select {
         }
         let turns = match &self.by {
             By::Weights { weights, seed } => {
-                let is_fine =
-                    weights.iter().all(|w| *w >= 0.0 && w.is_finite()) && weights.iter().sum::<f64>() > 0.0;
-                if weights.len() != self.up.len() || !is_fine {
+                if weights.len() != self.up.len() || !are_shares(weights) {
                     return Err(wrong("the weights do not fit the datasets"));
                 }
                 Turns::Drawn { weights: weights.clone(), seed: *seed, epoch: run.epoch(), count: 0 }

@@ -6,8 +6,7 @@
 
 use crate::Dataset;
 use crate::pipeline::{
-    Access, Budget, Cardinality, Cursor, HeldElements, IteratorState, Lease, Node, Run, Stage, access,
-    foreign, open,
+    Access, Budget, Cursor, HeldElements, IteratorState, Lease, Node, Run, Stage, access, foreign, open,
 };
 use crate::sample::{ElementSpec, Sample};
 use crate::sync::lock;
@@ -97,10 +96,6 @@ impl Stage for ShuffleStage {
 
     fn inputs(&self) -> Vec<Node> {
         vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality()
     }
 
     fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {

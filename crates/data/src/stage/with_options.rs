@@ -1,7 +1,7 @@
 //! `with_options`: how the whole pipeline is run. Passes the elements on as they are.
 
 use crate::Dataset;
-use crate::pipeline::{Access, Cardinality, Cursor, Node, Options, Run, Stage, WITH_OPTIONS, access, stream};
+use crate::pipeline::{Access, Cursor, Node, Options, Run, Stage, WITH_OPTIONS, access, stream};
 use crate::sample::ElementSpec;
 use systole_base::Result;
 
@@ -34,10 +34,6 @@ impl Stage for WithOptions {
 
     fn inputs(&self) -> Vec<Node> {
         vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality()
     }
 
     fn access(&self, run: &Run) -> Result<Option<Box<dyn Access>>> {

@@ -2,6 +2,7 @@
 
 use super::{OutputMode, wrong};
 use serde::{Deserialize, Serialize};
+use std::hash::Hasher;
 use systole_base::{Literal, Result};
 
 /// Texts or integers to bins: Keras's `Hashing`.
@@ -256,40 +257,12 @@ fn fingerprint_long(s: &[u8]) -> u64 {
 }
 
 /// SipHash-2-4. Source: Aumasson and Bernstein 2012.
-fn siphash(key: [u64; 2], bytes: &[u8]) -> u64 {
-    let mut v = [
-        key[0] ^ 0x736f_6d65_7073_6575,
-        key[1] ^ 0x646f_7261_6e64_6f6d,
-        key[0] ^ 0x6c79_6765_6e65_7261,
-        key[1] ^ 0x7465_6462_7974_6573,
-    ];
-    let rounds = |v: &mut [u64; 4], n: usize| {
-        for _ in 0..n {
-            v[0] = v[0].wrapping_add(v[1]);
-            v[1] = v[1].rotate_left(13) ^ v[0];
-            v[0] = v[0].rotate_left(32);
-            v[2] = v[2].wrapping_add(v[3]);
-            v[3] = v[3].rotate_left(16) ^ v[2];
-            v[0] = v[0].wrapping_add(v[3]);
-            v[3] = v[3].rotate_left(21) ^ v[0];
-            v[2] = v[2].wrapping_add(v[1]);
-            v[1] = v[1].rotate_left(17) ^ v[2];
-            v[2] = v[2].rotate_left(32);
-        }
-    };
-    let mut mix = |word: u64| {
-        v[3] ^= word;
-        rounds(&mut v, 2);
-        v[0] ^= word;
-    };
-    let whole = bytes.len() / 8 * 8;
-    (0..whole).step_by(8).for_each(|at| mix(u64_at(bytes, at)));
-    let mut last = (bytes.len() as u64) << 56;
-    for (k, byte) in bytes[whole..].iter().enumerate() {
-        last |= u64::from(*byte) << (8 * k);
-    }
-    mix(last);
-    v[2] ^= 0xff;
-    rounds(&mut v, 4);
-    v[0] ^ v[1] ^ v[2] ^ v[3]
+#[expect(
+    deprecated,
+    reason = "deprecated as a hasher of maps; of a fixed algorithm there is no other in the standard library"
+)]
+fn siphash([first, second]: [u64; 2], bytes: &[u8]) -> u64 {
+    let mut hasher = std::hash::SipHasher::new_with_keys(first, second);
+    hasher.write(bytes);
+    hasher.finish()
 }

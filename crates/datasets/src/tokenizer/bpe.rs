@@ -21,9 +21,9 @@ pub(super) struct Added {
     pub(super) special: bool,
 }
 
-/// A vocabulary with its merges.
+/// What a vocabulary is made of.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Bpe {
+pub(super) struct Parts {
     /// By id; a gap has none.
     pub(super) tokens: Vec<Option<Vec<u8>>>,
     /// In the order of their ranks.
@@ -35,25 +35,21 @@ pub(super) struct Bpe {
     pub(super) ignore_merges: bool,
     /// Longest first.
     pub(super) added: Vec<Added>,
+}
+
+/// A vocabulary with its merges.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Bpe {
+    pub(super) parts: Parts,
     by_bytes: HashMap<Vec<u8>, u32>,
     ranks: HashMap<(u32, u32), (u32, u32)>,
     single: Vec<Option<u32>>,
 }
 
-/// What a vocabulary is made of.
-pub(super) struct Parts {
-    pub(super) tokens: Vec<Option<Vec<u8>>>,
-    pub(super) merges: Vec<(u32, u32)>,
-    pub(super) pattern: Pattern,
-    pub(super) add_prefix_space: bool,
-    pub(super) ignore_merges: bool,
-    pub(super) added: Vec<Added>,
-}
-
 impl Bpe {
     /// Checks that all that merges name is there.
-    pub(super) fn new(parts: Parts) -> Result<Bpe> {
-        let Parts { tokens, merges, pattern, add_prefix_space, ignore_merges, mut added } = parts;
+    pub(super) fn new(mut parts: Parts) -> Result<Bpe> {
+        let Parts { tokens, merges, added, .. } = &parts;
         let is_added = |id: usize| added.iter().any(|a| a.id as usize == id);
         let mut by_bytes = HashMap::with_capacity(tokens.len());
         for (id, token) in tokens.iter().enumerate().filter(|(id, _)| !is_added(*id)) {
@@ -63,8 +59,12 @@ impl Bpe {
         }
         let mut ranks = HashMap::with_capacity(merges.len());
         for (rank, &(a, b)) in merges.iter().enumerate() {
-            let of = |id: u32| tokens.get(id as usize).and_then(Option::as_deref).unwrap_or_default();
-            let joined = [of(a), of(b)].concat();
+            let of = |id: u32| {
+                tokens.get(id as usize).and_then(Option::as_deref).ok_or_else(|| {
+                    Error::new(ErrorKind::Data, format!("merge {} names {id}, which is no token", rank + 1))
+                })
+            };
+            let joined = [of(a)?, of(b)?].concat();
             let new = by_bytes.get(&joined).ok_or_else(|| {
                 let text = String::from_utf8_lossy(&joined).into_owned();
                 Error::new(ErrorKind::Data, format!("merge {} of the tokenizer makes no token", rank + 1))
@@ -74,8 +74,8 @@ impl Bpe {
             ranks.entry((a, b)).or_insert((rank as u32, *new));
         }
         let single = (0..=255u8).map(|b| by_bytes.get(&[b][..]).copied()).collect();
-        added.sort_by_key(|a| Reverse(a.text.len()));
-        Ok(Bpe { tokens, merges, pattern, add_prefix_space, ignore_merges, added, by_bytes, ranks, single })
+        parts.added.sort_by_key(|a| Reverse(a.text.len()));
+        Ok(Bpe { parts, by_bytes, ranks, single })
     }
 
     /// The tokens of a text.
@@ -85,20 +85,20 @@ impl Bpe {
         while !rest.is_empty() {
             let found = self.next_added(rest);
             let (before, added) = match found {
-                Some((at, added)) => (rest.get(..at).unwrap_or_default(), Some(added)),
+                Some((at, added)) => (&rest[..at], Some(added)),
                 None => (rest, None),
             };
             self.encode_plain(before, &mut known, &mut ids)?;
             let Some(added) = added else { break };
             ids.push(added.id);
-            rest = rest.get(before.len() + added.text.len()..).unwrap_or_default();
+            rest = &rest[before.len() + added.text.len()..];
         }
         Ok(ids)
     }
 
     /// The first place of an added token; of those that begin there the longest.
     fn next_added(&self, text: &str) -> Option<(usize, &Added)> {
-        let places = self.added.iter().filter_map(|a| Some((text.find(&a.text)?, a)));
+        let places = self.parts.added.iter().filter_map(|a| Some((text.find(&a.text)?, a)));
         // The first of equals stays, and that is the longest.
         places.reduce(|best, next| if next.0 < best.0 { next } else { best })
     }
@@ -109,14 +109,14 @@ impl Bpe {
         known: &mut HashMap<&'t str, Vec<u32>>,
         ids: &mut Vec<u32>,
     ) -> Result<()> {
-        if self.add_prefix_space && !text.is_empty() && !text.starts_with(' ') {
+        if self.parts.add_prefix_space && !text.is_empty() && !text.starts_with(' ') {
             let spaced = format!(" {text}");
-            for word in self.pattern.words(&spaced) {
+            for word in self.parts.pattern.words(&spaced) {
                 ids.extend(self.word(word)?);
             }
             return Ok(());
         }
-        for word in self.pattern.words(text) {
+        for word in self.parts.pattern.words(text) {
             if let Some(of_word) = known.get(word) {
                 ids.extend_from_slice(of_word);
                 continue;
@@ -130,7 +130,7 @@ impl Bpe {
 
     /// The tokens of a word: again and again the pair of the lowest rank is joined, of equals the leftmost.
     fn word(&self, word: &str) -> Result<Vec<u32>> {
-        if self.ignore_merges
+        if self.parts.ignore_merges
             && let Some(id) = self.by_bytes.get(word.as_bytes())
         {
             return Ok(vec![*id]);
@@ -146,25 +146,26 @@ impl Bpe {
         let mut chain = Chain::new(symbols.len());
         let mut queue = BinaryHeap::new();
         let rank_at = |symbols: &[u32], chain: &Chain, i: usize| {
-            let (a, b) = (symbols.get(i)?, symbols.get(chain.next(i)?)?);
-            self.ranks.get(&(*a, *b)).map(|(rank, new)| Reverse((*rank, i, *new)))
+            let (a, b) = (symbols[i], symbols[chain.links[i].next?]);
+            self.ranks.get(&(a, b)).map(|(rank, new)| Reverse((*rank, i, *new)))
         };
         queue.extend((0..symbols.len()).filter_map(|i| rank_at(&symbols, &chain, i)));
         while let Some(Reverse(entry)) = queue.pop() {
             let i = entry.1;
             // An entry that other merges have overtaken is not what stands there now.
-            if !chain.is_there(i) || rank_at(&symbols, &chain, i) != Some(Reverse(entry)) {
+            if !chain.links[i].is_there || rank_at(&symbols, &chain, i) != Some(Reverse(entry)) {
                 continue;
             }
-            if let Some(symbol) = symbols.get_mut(i) {
-                *symbol = entry.2;
-            }
+            symbols[i] = entry.2;
             chain.join(i);
             queue.extend(
-                [Some(i), chain.before(i)].into_iter().flatten().filter_map(|i| rank_at(&symbols, &chain, i)),
+                [Some(i), chain.links[i].before]
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|i| rank_at(&symbols, &chain, i)),
             );
         }
-        Ok(symbols.iter().enumerate().filter(|(i, _)| chain.is_there(*i)).map(|(_, s)| *s).collect())
+        Ok(symbols.iter().enumerate().filter(|(i, _)| chain.links[*i].is_there).map(|(_, s)| *s).collect())
     }
 }
 
@@ -189,30 +190,14 @@ impl Chain {
         Chain { links: (0..length).map(link).collect() }
     }
 
-    fn next(&self, i: usize) -> Option<usize> {
-        self.links.get(i)?.next
-    }
-
-    fn before(&self, i: usize) -> Option<usize> {
-        self.links.get(i)?.before
-    }
-
-    fn is_there(&self, i: usize) -> bool {
-        self.links.get(i).is_some_and(|link| link.is_there)
-    }
-
     /// Takes the place after `i` out.
     fn join(&mut self, i: usize) {
-        let Some(gone) = self.next(i) else { return };
-        let after = self.next(gone);
-        if let Some(link) = self.links.get_mut(gone) {
-            link.is_there = false;
-        }
-        if let Some(link) = self.links.get_mut(i) {
-            link.next = after;
-        }
-        if let Some(link) = after.and_then(|after| self.links.get_mut(after)) {
-            link.before = Some(i);
+        let Some(gone) = self.links[i].next else { return };
+        self.links[gone].is_there = false;
+        let after = self.links[gone].next;
+        self.links[i].next = after;
+        if let Some(after) = after {
+            self.links[after].before = Some(i);
         }
     }
 }

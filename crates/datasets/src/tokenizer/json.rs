@@ -3,7 +3,7 @@
 
 use super::bpe::{Added, Bpe, Parts, byte_order};
 use super::scan::Pattern;
-use super::{Chars, END_OF_TEXT, Kind, Tokenizer};
+use super::vocabulary::{Chars, END_OF_TEXT, Vocabulary};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use systole_base::{Error, ErrorKind, Result};
@@ -15,7 +15,7 @@ pub(super) fn is_plain_vocabulary(text: &str) -> bool {
 }
 
 /// GPT-2's two files.
-pub(super) fn from_vocabulary(vocabulary: &str, merges: &str) -> Result<Tokenizer> {
+pub(super) fn from_vocabulary(vocabulary: &str, merges: &str) -> Result<Vocabulary> {
     let parsed: Value = parse(vocabulary)?;
     let vocabulary = object(&parsed, "the vocabulary")?;
     let lines = merges.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
@@ -25,11 +25,11 @@ pub(super) fn from_vocabulary(vocabulary: &str, merges: &str) -> Result<Tokenize
     byte_pairs(vocabulary, &pairs, added, (Pattern::Gpt2, false), false)
 }
 
-pub(super) fn from_json(text: &str) -> Result<Tokenizer> {
+pub(super) fn from_json(text: &str) -> Result<Vocabulary> {
     let root: Value = parse(text)?;
     let model = root.get("model").ok_or_else(|| broken("there is no `model`"))?;
     match model.get("type").and_then(Value::as_str) {
-        Some("Bytes") => Ok(Tokenizer::bytes()),
+        Some("Bytes") => Ok(Vocabulary::Bytes),
         Some("Chars") => {
             let chars: Vec<char> = model
                 .get("vocab")
@@ -39,7 +39,7 @@ pub(super) fn from_json(text: &str) -> Result<Tokenizer> {
                 .collect();
             let made = Chars::new(chars);
             match made.ids.len() == made.chars.len() && !made.chars.is_empty() {
-                true => Ok(Tokenizer(Kind::Chars(made))),
+                true => Ok(Vocabulary::Chars(made)),
                 false => Err(broken("characters are there twice, or none is")),
             }
         }
@@ -49,7 +49,7 @@ pub(super) fn from_json(text: &str) -> Result<Tokenizer> {
     }
 }
 
-fn of_hugging_face(root: &Value, model: &Value) -> Result<Tokenizer> {
+fn of_hugging_face(root: &Value, model: &Value) -> Result<Vocabulary> {
     refuse_others(root, model)?;
     let added = match root.get("added_tokens") {
         None | Some(Value::Null) => Vec::new(),
@@ -132,7 +132,7 @@ fn byte_pairs(
     added: Vec<Added>,
     (pattern, add_prefix_space): (Pattern, bool),
     ignore_merges: bool,
-) -> Result<Tokenizer> {
+) -> Result<Vocabulary> {
     let bytes_of = bytes_by_char();
     let most = 2 * (vocabulary.len() + added.len()) + 1024;
     let mut tokens: Vec<Option<Vec<u8>>> = Vec::new();
@@ -165,7 +165,7 @@ fn byte_pairs(
     };
     let merges = pairs.iter().map(|(a, b)| Ok((id(a)?, id(b)?))).collect::<Result<Vec<_>>>()?;
     let parts = Parts { tokens, merges, pattern, add_prefix_space, ignore_merges, added };
-    Ok(Tokenizer(Kind::Bpe(Box::new(Bpe::new(parts)?))))
+    Ok(Vocabulary::Bpe(Box::new(Bpe::new(parts)?)))
 }
 
 fn pair_of_line(line: &str) -> Result<(String, String)> {
@@ -204,18 +204,18 @@ fn bytes_by_char() -> HashMap<char, u8> {
     char_of_bytes().into_iter().zip(0..=255u8).collect()
 }
 
-pub(super) fn to_json(tokenizer: &Tokenizer) -> String {
-    let value = match &tokenizer.0 {
-        Kind::Bytes => json!({"version": "1.0", "model": {"type": "Bytes"}}),
-        Kind::Chars(chars) => {
+pub(super) fn to_json(vocabulary: &Vocabulary) -> String {
+    let value = match vocabulary {
+        Vocabulary::Bytes => json!({"version": "1.0", "model": {"type": "Bytes"}}),
+        Vocabulary::Chars(chars) => {
             json!({"version": "1.0", "model": {"type": "Chars", "vocab": chars.chars.iter().collect::<String>()}})
         }
-        Kind::Bpe(bpe) => hugging_face(bpe),
+        Vocabulary::Bpe(bpe) => hugging_face(&bpe.parts),
     };
     value.to_string()
 }
 
-fn hugging_face(bpe: &Bpe) -> Value {
+fn hugging_face(bpe: &Parts) -> Value {
     let chars = char_of_bytes();
     let text = |id: u32| -> String {
         let bytes = bpe.tokens.get(id as usize).and_then(Option::as_ref).into_iter().flatten();

@@ -8,16 +8,14 @@ mod json;
 mod letters;
 mod scan;
 mod train;
+mod vocabulary;
 
-use bpe::Bpe;
-use std::collections::HashMap;
 use std::path::Path;
 use systole_base::{Error, ErrorKind, Result};
+use vocabulary::{Chars, END_OF_TEXT, Vocabulary};
 
 /// Bytes of a tokenizer's file at most: the largest in use have 20 million.
 const MOST_BYTES: u64 = 100_000_000;
-/// What GPT-2 and its followers end a document with.
-const END_OF_TEXT: &str = "<|endoftext|>";
 
 /// Turns text into tokens, numbers below [`Tokenizer::vocabulary_size`], and back.
 ///
@@ -31,51 +29,18 @@ const END_OF_TEXT: &str = "<|endoftext|>";
 /// # Ok::<(), systole_base::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tokenizer(Kind);
-
-#[derive(Clone, Debug, PartialEq)]
-enum Kind {
-    Bytes,
-    Chars(Chars),
-    Bpe(Box<Bpe>),
-}
-
-/// Characters in the order of their tokens.
-#[derive(Clone, Debug, PartialEq)]
-struct Chars {
-    chars: Vec<char>,
-    ids: HashMap<char, u32>,
-}
-
-impl Chars {
-    fn new(chars: Vec<char>) -> Chars {
-        let ids = chars.iter().enumerate().map(|(id, c)| (*c, id as u32)).collect();
-        Chars { chars, ids }
-    }
-
-    fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let of = |c: char| {
-            self.ids.get(&c).copied().ok_or_else(|| {
-                let known: String = self.chars.iter().take(100).collect();
-                Error::new(ErrorKind::Data, format!("the model has no token for the character `{c}`"))
-                    .because(format!("the text that it learnt from has {} others: {known:?}", self.chars.len()))
-                    .hint("leave it out, or train with data.tokenizer = \"bytes\" or \"bpe\", which take any text")
-            })
-        };
-        text.chars().map(of).collect()
-    }
-}
+pub struct Tokenizer(Vocabulary);
 
 impl Tokenizer {
     /// A token is a byte.
     pub fn bytes() -> Tokenizer {
-        Tokenizer(Kind::Bytes)
+        Tokenizer(Vocabulary::Bytes)
     }
 
     /// A token is a character; those of `text`, sorted, are the vocabulary.
     pub fn chars_of(text: &str) -> Tokenizer {
         let chars: std::collections::BTreeSet<char> = text.chars().collect();
-        Tokenizer(Kind::Chars(Chars::new(chars.into_iter().collect())))
+        Tokenizer(Vocabulary::Chars(Chars::new(chars.into_iter().collect())))
     }
 
     /// A byte-pair vocabulary of `size` tokens, learnt from `text`: the 256 bytes and what is joined of them. It has fewer where the
@@ -89,7 +54,7 @@ impl Tokenizer {
                 .because("the 256 bytes are tokens themselves")
                 .hint("choose a size from 256 to 1000000; 512 to 4096 suit a book"));
         }
-        Ok(Tokenizer(Kind::Bpe(Box::new(train::train(text, size)?))))
+        Ok(Tokenizer(Vocabulary::Bpe(Box::new(train::train(text, size)?))))
     }
 
     /// Reads a `tokenizer.json` of Hugging Face's, the `vocab.json` beside a `merges.txt` of GPT-2's, or a folder that has one of
@@ -116,7 +81,7 @@ impl Tokenizer {
             true => json::from_vocabulary(&text, &read_text(&merges)?),
             false => json::from_json(&text),
         };
-        made.map_err(|e| e.at(file.display().to_string()))
+        made.map(Tokenizer).map_err(|e| e.at(file.display().to_string()))
     }
 
     /// Reads what [`Tokenizer::to_json`] wrote, or the text of a `tokenizer.json`.
@@ -124,29 +89,29 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::read`].
     pub fn from_json(text: &str) -> Result<Tokenizer> {
-        json::from_json(text)
+        json::from_json(text).map(Tokenizer)
     }
 
     /// As JSON: for byte pairs a `tokenizer.json` that Hugging Face's library reads.
     pub fn to_json(&self) -> String {
-        json::to_json(self)
+        json::to_json(&self.0)
     }
 
     /// What a token is: `bytes`, `chars` or `bpe`.
     pub fn name(&self) -> &'static str {
         match &self.0 {
-            Kind::Bytes => "bytes",
-            Kind::Chars(_) => "chars",
-            Kind::Bpe(_) => "bpe",
+            Vocabulary::Bytes => "bytes",
+            Vocabulary::Chars(_) => "chars",
+            Vocabulary::Bpe(_) => "bpe",
         }
     }
 
     /// Tokens are below this.
     pub fn vocabulary_size(&self) -> usize {
         match &self.0 {
-            Kind::Bytes => 256,
-            Kind::Chars(chars) => chars.chars.len(),
-            Kind::Bpe(bpe) => bpe.tokens.len(),
+            Vocabulary::Bytes => 256,
+            Vocabulary::Chars(chars) => chars.chars.len(),
+            Vocabulary::Bpe(bpe) => bpe.parts.tokens.len(),
         }
     }
 
@@ -156,9 +121,9 @@ impl Tokenizer {
     /// When the vocabulary lacks a character or a byte of it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         match &self.0 {
-            Kind::Bytes => Ok(text.bytes().map(u32::from).collect()),
-            Kind::Chars(chars) => chars.encode(text),
-            Kind::Bpe(bpe) => bpe.encode(text),
+            Vocabulary::Bytes => Ok(text.bytes().map(u32::from).collect()),
+            Vocabulary::Chars(chars) => chars.encode(text),
+            Vocabulary::Bpe(bpe) => bpe.encode(text),
         }
     }
 
@@ -167,14 +132,13 @@ impl Tokenizer {
         let mut text = Vec::with_capacity(tokens.len() * 4);
         for &id in tokens {
             match &self.0 {
-                Kind::Bytes => text.extend(u8::try_from(id).ok()),
-                Kind::Chars(chars) => {
+                Vocabulary::Bytes => text.extend(u8::try_from(id).ok()),
+                Vocabulary::Chars(chars) => {
                     let c = chars.chars.get(id as usize);
                     text.extend(c.map_or(String::new(), char::to_string).bytes());
                 }
-                Kind::Bpe(bpe) => {
-                    text.extend(bpe.tokens.get(id as usize).and_then(Option::as_ref).into_iter().flatten())
-                }
+                Vocabulary::Bpe(bpe) => text
+                    .extend(bpe.parts.tokens.get(id as usize).and_then(Option::as_ref).into_iter().flatten()),
             }
         }
         text
@@ -183,7 +147,7 @@ impl Tokenizer {
     /// Whether a number is a token.
     pub fn has(&self, id: u32) -> bool {
         match &self.0 {
-            Kind::Bpe(bpe) => bpe.tokens.get(id as usize).is_some_and(Option::is_some),
+            Vocabulary::Bpe(bpe) => bpe.parts.tokens.get(id as usize).is_some_and(Option::is_some),
             _ => (id as usize) < self.vocabulary_size(),
         }
     }
@@ -191,7 +155,7 @@ impl Tokenizer {
     /// The token that ends a document, where the vocabulary has one.
     pub fn end_of_text(&self) -> Option<u32> {
         match &self.0 {
-            Kind::Bpe(bpe) => bpe.added.iter().find(|a| a.text == END_OF_TEXT).map(|a| a.id),
+            Vocabulary::Bpe(bpe) => bpe.parts.added.iter().find(|a| a.text == END_OF_TEXT).map(|a| a.id),
             _ => None,
         }
     }

@@ -83,7 +83,7 @@ fn gpt2(text: &str) -> usize {
         return length;
     }
     let space = usize::from(text.starts_with(' '));
-    let after = text.get(space..).unwrap_or_default();
+    let after = &text[space..];
     match after.chars().next().map(class) {
         None | Some(Class::Space) => white(text),
         Some(of) => space + run(after, |c| class(c) == of),
@@ -103,7 +103,7 @@ fn digits(text: &str, most: usize) -> usize {
         _ if is_line_end(first) => 0,
         _ => first.len_utf8(),
     };
-    let letters = run(text.get(sign..).unwrap_or_default(), is_letter);
+    let letters = run(&text[sign..], is_letter);
     if letters > 0 {
         return sign + letters;
     }
@@ -111,12 +111,12 @@ fn digits(text: &str, most: usize) -> usize {
         return text.chars().take(most).take_while(|c| c.is_numeric()).map(char::len_utf8).sum();
     }
     let space = usize::from(first == ' ');
-    let after = text.get(space..).unwrap_or_default();
+    let after = &text[space..];
     let others = run(after, |c| class(c) == Class::Other);
     if others > 0 {
-        return space + others + run(after.get(others..).unwrap_or_default(), is_line_end);
+        return space + others + run(&after[others..], is_line_end);
     }
-    let spaces = text.get(..run(text, char::is_whitespace)).unwrap_or_default();
+    let spaces = &text[..run(text, char::is_whitespace)];
     spaces.rfind(is_line_end).map_or_else(|| white(text), |at| at + 1)
 }
 

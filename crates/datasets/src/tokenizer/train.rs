@@ -70,7 +70,7 @@ impl Pairs {
                 }
                 continue;
             }
-            let of = |id: u32| tokens.get(id as usize).map(Vec::as_slice).unwrap_or_default();
+            let of = |id: u32| tokens[id as usize].as_slice();
             let joined = [of(pair.0), of(pair.1)].concat();
             let new = *by_bytes.entry(joined).or_insert_with_key(|bytes| {
                 tokens.push(bytes.clone());
@@ -119,7 +119,7 @@ fn join(word: &[u32], pair: (u32, u32), new: u32) -> Vec<u32> {
     while let [first, after @ ..] = rest {
         let is_pair = *first == pair.0 && after.first() == Some(&pair.1);
         joined.push(if is_pair { new } else { *first });
-        rest = if is_pair { after.get(1..).unwrap_or_default() } else { after };
+        rest = if is_pair { &after[1..] } else { after };
     }
     joined
 }

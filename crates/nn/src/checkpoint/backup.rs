@@ -7,6 +7,7 @@ use crate::layers::CustomLayers;
 use crate::model::Model;
 use crate::model::file::ModelFile;
 use crate::model::history::{History, Logs, Validation};
+use crate::setters::field_setters;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io;
@@ -69,36 +70,6 @@ impl BackupAndRestore {
         }
     }
 
-    /// How long after a backup the next one is taken; `None`: not by time. Default: 60 seconds.
-    pub fn every(mut self, time: impl Into<Option<Duration>>) -> Self {
-        self.every = time.into();
-        self
-    }
-
-    /// Takes a backup after every so many steps of the run, too.
-    pub fn every_steps(mut self, steps: u64) -> Self {
-        self.every_steps = Some(steps.max(1));
-        self
-    }
-
-    /// Whether a backup is taken after every epoch.
-    pub fn every_epoch(mut self, yes: bool) -> Self {
-        self.every_epoch = yes;
-        self
-    }
-
-    /// How many of the last backups are kept, at least one.
-    pub fn keep(mut self, backups: usize) -> Self {
-        self.keep = backups.max(1);
-        self
-    }
-
-    /// Whether the run in the folder is given up and its backups are removed.
-    pub fn restart(mut self, yes: bool) -> Self {
-        self.restart = yes;
-        self
-    }
-
     /// The run in the folder, for a process that does not write there.
     pub(crate) fn found(&self) -> Result<Option<FoundBackup>> {
         if self.restart { Ok(None) } else { latest(&self.dir) }
@@ -123,6 +94,21 @@ impl BackupAndRestore {
     /// When backups are there and none is whole.
     pub fn place(&self) -> Result<Option<RunPlace>> {
         Ok(latest(&self.dir)?.map(|found| found.run.place))
+    }
+}
+
+field_setters! {
+    impl BackupAndRestore {
+        /// How long after a backup the next one is taken; `None`: not by time. Default: 60 seconds.
+        every(time: impl Into<Option<Duration>>) => time.into();
+        /// Takes a backup after every so many steps of the run, too.
+        every_steps(steps: u64) => Some(steps.max(1));
+        /// Whether a backup is taken after every epoch.
+        every_epoch(yes: bool);
+        /// How many of the last backups are kept, at least one.
+        keep(backups: usize) => backups.max(1);
+        /// Whether the run in the folder is given up and its backups are removed.
+        restart(yes: bool);
     }
 }
 

@@ -66,15 +66,6 @@ pub(super) trait Arguments: Layer {
     fn call_frozen(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         self.call(cx, inputs)
     }
-
-    /// Cases of the parity test, in Keras's terms, as a JSON array; `fixtures/keras/generate.py` reads them where they
-    /// are written as `const PARITY`. Layers without have theirs in `fixtures/keras/parts`.
-    fn parity() -> &'static str
-    where
-        Self: Sized,
-    {
-        "[]"
-    }
 }
 
 /// A layer whose arguments can be read and written by name.

@@ -32,16 +32,6 @@ pub use read::{CustomLayers, CustomObjects, LayerConstructor};
 pub use spec::{LayerKind, LayerSpec, NestedModel};
 pub use wrapped::Wrapped;
 
-use built_in::Arguments;
-
-/// What the table has of a layer.
-struct LayerRow {
-    /// With every argument at its default.
-    defaults: fn() -> BuiltIn,
-    /// Cases of the parity test, as JSON.
-    parity: fn() -> &'static str,
-}
-
 /// The struct of a class: of the same name, unless the row says another.
 macro_rules! layer_of {
     ($class:ident) => {
@@ -64,11 +54,12 @@ macro_rules! layers {
         /// Class names of the built-in layers.
         pub const LAYER_NAMES: &[&str] = &[$($($(stringify!($class)),+),*),*];
 
-        /// In the order of [`LAYER_NAMES`].
-        const TABLE: &[LayerRow] = &[$($($(LayerRow {
-            defaults: || BuiltIn::of(<layer_of!($class $($layer)?)>::default()),
-            parity: <layer_of!($class $($layer)?)>::parity,
-        }),+),*),*];
+        /// The layers with every argument at its default, in the order of [`LAYER_NAMES`].
+        const DEFAULTS: &[fn() -> BuiltIn] =
+            &[$($($(|| BuiltIn::of(<layer_of!($class $($layer)?)>::default())),+),*),*];
+
+        /// Cases of the parity tests, as JSON arrays.
+        const PARITY: &[&str] = &[$($(self::$folder::$module::PARITY),*),*];
 
         $($($(impl From<layer_of!($class $($layer)?)> for LayerSpec {
             #[track_caller]
@@ -159,6 +150,6 @@ pub mod testing {
 
     /// The cases of the parity test that the layers' files list, each as a JSON array.
     pub fn parity_cases() -> impl Iterator<Item = &'static str> {
-        super::TABLE.iter().map(|row| (row.parity)())
+        super::PARITY.iter().copied()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::built_in::*;
 use super::spec::{LayerKind, LayerSpec, snake_case};
-use super::{LAYER_NAMES, TABLE};
+use super::{DEFAULTS, LAYER_NAMES};
 use crate::did_you_mean::{nearest, unknown};
 use crate::layer::adapter::Adapters;
 use crate::layer::quantizer::Quantizer;
@@ -16,7 +16,7 @@ impl BuiltIn {
     /// The layer of a class with every argument at its default; required ones are 0.
     pub fn with_defaults(class: &str) -> Option<BuiltIn> {
         let at = LAYER_NAMES.iter().position(|name| *name == class)?;
-        Some((TABLE[at].defaults)())
+        Some(DEFAULTS[at]())
     }
 }
 

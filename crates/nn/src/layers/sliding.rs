@@ -2,6 +2,7 @@
 //! and poolings share.
 
 use super::built_in::*;
+use crate::layer::activation::Activation;
 use crate::layer::argument::listed;
 use systole_ir::op::Convolution;
 use systole_ir::op::conv::same_padding;
@@ -32,6 +33,26 @@ impl Sliding {
     ) -> Sliding {
         let [size, strides, dilation] = [size, strides, dilation].map(|sizes| sizes.0.to_vec());
         Sliding { class, argument: "kernel_size", size, strides, dilation, padding, takes_causal: false }
+    }
+
+    /// What a convolution with this window is in operators.
+    pub(super) fn lowering(
+        self,
+        kind: ConvolutionKind,
+        groups: usize,
+        use_bias: bool,
+        activation: Activation,
+    ) -> Lowering {
+        let Sliding { strides, dilation, padding, .. } = self;
+        Lowering::Convolution(lowering::Convolution {
+            kind,
+            strides,
+            dilation,
+            padding,
+            groups,
+            use_bias,
+            activation,
+        })
     }
 
     /// Errors when a size or step is 0, or the padding is none of the layer's.

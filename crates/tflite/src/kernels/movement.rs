@@ -52,7 +52,7 @@ fn pad(call: &Call) -> Result<Vec<Literal>> {
     let dims: Vec<usize> = x.dims().iter().zip(&edges).map(|(d, (a, b))| a + d + b).collect();
     let n = call.check_output(&dims)?;
     let zero = match x.dtype() {
-        DType::I8 => call.output()?.scale().map_or(0, |(_, zero)| zero) as u8,
+        DType::I8 if call.output()?.quantization.is_some() => call.output_scale()?.1 as u8,
         _ => 0,
     };
     let size = x.dtype().size();

@@ -4,8 +4,7 @@
 
 use crate::graph::rewrite::{Rewriter, Values, rebuild};
 use smallvec::SmallVec;
-use systole_ir::op::BroadcastInDim;
-use systole_ir::op::{Lowering, Monoid, Reduce, Reshape, Slice, Transpose};
+use systole_ir::op::{BroadcastInDim, Lowering, Monoid, Reduce, Reshape, Slice, Transpose};
 use systole_ir::{Graph, Node, Op, ValueId};
 
 /// Elements that are folded into one result below which the general kernel is as fast.

@@ -34,9 +34,7 @@ fn check_sequence(class: &str, x: &Tensor) -> Result<()> {
 }
 
 impl Layer for ClassToken {
-    fn class_name(&self) -> &'static str {
-        "ClassToken"
-    }
+    named!("ClassToken");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -49,10 +47,6 @@ impl Layer for ClassToken {
         })
     }
 
-    fn config(&self) -> Value {
-        config_of(self)
-    }
-
     fn lowering(&self) -> Result<Lowering> {
         Ok(Lowering::ClassToken)
     }
@@ -63,9 +57,7 @@ impl Layer for ClassToken {
 }
 
 impl Layer for FirstStep {
-    fn class_name(&self) -> &'static str {
-        "FirstStep"
-    }
+    named!("FirstStep");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -73,10 +65,6 @@ impl Layer for FirstStep {
             let x = cast_floats(cx, x);
             Ok(x.slice_dim(1, 0, 1).reshape([x.dim(0), x.dim(2)]))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -121,3 +109,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         LayerSample::new(first_step(), SEQUENCE, &[2, 4], &[], FLAT),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -34,16 +34,10 @@ impl Arguments for Dot {
             n => Err(wrong("Dot", "one or two axes", format!("{n} of them"))),
         }
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for Dot {
-    fn class_name(&self) -> &'static str {
-        "Dot"
-    }
+    named!("Dot");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
@@ -55,10 +49,6 @@ impl Layer for Dot {
                 .hint("in a functional model: dot(1).on(&[&a, &b])")),
         });
         built.unwrap_or_else(|e| refuse(cx, inputs, e))
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 }
 
@@ -135,7 +125,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "dot", "class": "Dot", "x_shape": [[2, 3, 4], [2, 4, 5]], "kwargs": {"axes": [2, 1]}},
     {"name": "dot_vectors", "class": "Dot", "x_shape": [[3, 4], [3, 4]], "kwargs": {"axes": 1, "normalize": true}},
     {"name": "dot_middle", "class": "Dot", "x_shape": [[2, 3, 2], [2, 3, 4]], "kwargs": {"axes": 1}}

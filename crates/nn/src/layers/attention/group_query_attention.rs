@@ -70,16 +70,10 @@ impl Arguments for GroupQueryAttention {
         }
         check_rate(CLASS, "dropout", self.dropout)
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for GroupQueryAttention {
-    fn class_name(&self) -> &'static str {
-        CLASS
-    }
+    named!(CLASS);
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
@@ -96,10 +90,6 @@ impl Layer for GroupQueryAttention {
             .hint("in a functional model: group_query_attention(64, 8, 2).on(&[&query, &value])")),
         });
         built.unwrap_or_else(|e| refuse(cx, inputs, e))
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn masks(&self) -> Result<MaskPropagation> {
@@ -270,7 +260,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "group_query", "class": "GroupQueryAttention", "x_shape": [2, 4, 3], "kwargs": {"head_dim": 2, "num_query_heads": 4, "num_key_value_heads": 2}},
     {"name": "group_query_causal", "class": "GroupQueryAttention", "x_shape": [2, 4, 3], "call": {"use_causal_mask": true}, "kwargs": {"head_dim": 2, "num_query_heads": 2, "num_key_value_heads": 1, "use_gate": true}},
     {"name": "group_query_window", "class": "GroupQueryAttention", "x_shape": [2, 5, 3], "call": {"use_causal_mask": true}, "kwargs": {"head_dim": 2, "num_query_heads": 2, "num_key_value_heads": 2, "sliding_window": 2, "use_bias": false}},

@@ -68,9 +68,7 @@ impl Arguments for MultiHeadAttention {
 }
 
 impl Layer for MultiHeadAttention {
-    fn class_name(&self) -> &'static str {
-        "MultiHeadAttention"
-    }
+    named!("MultiHeadAttention");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
@@ -87,10 +85,6 @@ impl Layer for MultiHeadAttention {
             .hint("in a functional model: multi_head_attention(8, 64).on(&[&query, &value])")),
         });
         built.unwrap_or_else(|e| refuse(cx, inputs, e))
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -382,3 +376,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         ),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -48,16 +48,10 @@ impl Arguments for Attention {
     fn check(&self) -> Result<()> {
         check_rate("Attention", "dropout", self.dropout)
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for Attention {
-    fn class_name(&self) -> &'static str {
-        "Attention"
-    }
+    named!("Attention");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let own = (self.dropout, self.use_causal_mask);
@@ -73,10 +67,6 @@ impl Layer for Attention {
                 }
             }
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn masks(&self) -> Result<MaskPropagation> {
@@ -107,9 +97,7 @@ impl Arguments for AdditiveAttention {
 }
 
 impl Layer for AdditiveAttention {
-    fn class_name(&self) -> &'static str {
-        "AdditiveAttention"
-    }
+    named!("AdditiveAttention");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let own = (self.dropout, self.use_causal_mask);
@@ -121,10 +109,6 @@ impl Layer for AdditiveAttention {
             let scale = cx.weight("scale", &[query.dim(2)], &Initializer::GlorotUniform);
             (&sums * scale.broadcast_in_dim(sums.shape(), &[3])).sum(&[3])
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn masks(&self) -> Result<MaskPropagation> {
@@ -270,7 +254,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "dot_attention", "class": "Attention", "x_shape": [[2, 3, 4], [2, 5, 4]], "kwargs": {}},
     {"name": "dot_attention_key", "class": "Attention", "x_shape": [[2, 3, 4], [2, 5, 2], [2, 5, 4]], "kwargs": {"use_scale": true}},
     {"name": "dot_attention_causal", "class": "Attention", "x_shape": [[2, 3, 4], [2, 5, 4]], "call": {"use_causal_mask": true}, "kwargs": {}},

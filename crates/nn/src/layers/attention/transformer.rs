@@ -70,9 +70,7 @@ const PARTS: [&str; 5] = [
 ];
 
 impl Layer for TransformerBlock {
-    fn class_name(&self) -> &'static str {
-        "TransformerBlock"
-    }
+    named!("TransformerBlock");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -94,10 +92,6 @@ impl Layer for TransformerBlock {
                 self.part(cx, &x, PARTS[4], |cx, x| self.feed_forward(cx, x))
             }))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -242,3 +236,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         ),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

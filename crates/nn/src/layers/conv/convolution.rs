@@ -95,10 +95,6 @@ impl<const N: usize> Arguments for Conv<N> {
         }
         self.sliding().check()
     }
-
-    fn parity() -> &'static str {
-        if N == 1 { PARITY } else { "[]" }
-    }
 }
 
 impl<const N: usize> Layer for Conv<N> {
@@ -126,15 +122,12 @@ impl<const N: usize> Layer for Conv<N> {
 
     fn lowering(&self) -> Result<Lowering> {
         match N {
-            1 | 2 => Ok(Lowering::Convolution(lowering::Convolution {
-                kind: ConvolutionKind::Plain,
-                strides: self.strides.0.to_vec(),
-                dilation: self.dilation_rate.0.to_vec(),
-                padding: self.padding,
-                groups: self.groups,
-                use_bias: self.use_bias,
-                activation: self.activation,
-            })),
+            1 | 2 => Ok(self.sliding().lowering(
+                ConvolutionKind::Plain,
+                self.groups,
+                self.use_bias,
+                self.activation,
+            )),
             _ => Err(no_operators(self.class_name())),
         }
     }
@@ -218,7 +211,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "conv1d_valid", "class": "Conv1D", "x_shape": [2, 7, 3], "kwargs": {"filters": 2, "kernel_size": 3}},
     {"name": "conv1d_same_s2", "class": "Conv1D", "x_shape": [2, 7, 3], "kwargs": {"filters": 2, "kernel_size": 4, "strides": 2, "padding": "same", "activation": "relu"}},
     {"name": "conv1d_causal", "class": "Conv1D", "x_shape": [2, 7, 3], "kwargs": {"filters": 2, "kernel_size": 3, "dilation_rate": 2, "padding": "causal"}},

@@ -77,10 +77,6 @@ impl<const N: usize> Arguments for DepthwiseConv<N> {
         check_multiplier(self.class_name(), self.depth_multiplier)?;
         self.sliding().check()
     }
-
-    fn parity() -> &'static str {
-        if N == 1 { PARITY } else { "[]" }
-    }
 }
 
 impl<const N: usize> Layer for DepthwiseConv<N> {
@@ -103,16 +99,9 @@ impl<const N: usize> Layer for DepthwiseConv<N> {
     }
 
     fn lowering(&self) -> Result<Lowering> {
+        let kind = ConvolutionKind::Depthwise { multiplier: self.depth_multiplier };
         match N {
-            2 => Ok(Lowering::Convolution(lowering::Convolution {
-                kind: ConvolutionKind::Depthwise { multiplier: self.depth_multiplier },
-                strides: self.strides.0.to_vec(),
-                dilation: self.dilation_rate.0.to_vec(),
-                padding: self.padding,
-                groups: 1,
-                use_bias: self.use_bias,
-                activation: self.activation,
-            })),
+            2 => Ok(self.sliding().lowering(kind, 1, self.use_bias, self.activation)),
             _ => Err(no_operators(self.class_name())),
         }
     }
@@ -210,7 +199,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "depthwise_conv1d", "class": "DepthwiseConv1D", "x_shape": [2, 6, 3], "kwargs": {"kernel_size": 3}},
     {"name": "depthwise_conv1d_same_s2", "class": "DepthwiseConv1D", "x_shape": [2, 6, 3], "kwargs": {"kernel_size": 3, "strides": 2, "padding": "same", "depth_multiplier": 2}}
 ]"#;

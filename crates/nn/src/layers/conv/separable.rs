@@ -90,10 +90,6 @@ impl<const N: usize> Arguments for SeparableConv<N> {
         check_multiplier(class, self.depth_multiplier)?;
         self.sliding().check()
     }
-
-    fn parity() -> &'static str {
-        if N == 2 { PARITY } else { "[]" }
-    }
 }
 
 impl<const N: usize> Layer for SeparableConv<N> {
@@ -125,15 +121,7 @@ impl<const N: usize> Layer for SeparableConv<N> {
 
     fn lowering(&self) -> Result<Lowering> {
         match N {
-            2 => Ok(Lowering::Convolution(lowering::Convolution {
-                kind: ConvolutionKind::Separable,
-                strides: self.strides.0.to_vec(),
-                dilation: self.dilation_rate.0.to_vec(),
-                padding: self.padding,
-                groups: 1,
-                use_bias: self.use_bias,
-                activation: self.activation,
-            })),
+            2 => Ok(self.sliding().lowering(ConvolutionKind::Separable, 1, self.use_bias, self.activation)),
             _ => Err(no_operators(self.class_name())),
         }
     }
@@ -197,7 +185,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "separable_conv2d", "class": "SeparableConv2D", "x_shape": [2, 5, 4, 3], "kwargs": {"filters": 2, "kernel_size": 3}},
     {"name": "separable_conv2d_same_s2", "class": "SeparableConv2D", "x_shape": [2, 5, 4, 3], "kwargs": {"filters": 2, "kernel_size": 3, "strides": 2, "padding": "same", "depth_multiplier": 2, "activation": "relu"}},
     {"name": "separable_conv2d_dilated", "class": "SeparableConv2D", "x_shape": [2, 5, 6, 2], "kwargs": {"filters": 2, "kernel_size": 2, "dilation_rate": 2, "use_bias": false}},

@@ -104,10 +104,6 @@ impl<const N: usize> Arguments for ConvTranspose<N> {
         check_filters(class, self.filters)?;
         self.stamps().check()
     }
-
-    fn parity() -> &'static str {
-        if N == 1 { PARITY } else { "[]" }
-    }
 }
 
 impl<const N: usize> Layer for ConvTranspose<N> {
@@ -128,16 +124,9 @@ impl<const N: usize> Layer for ConvTranspose<N> {
     }
 
     fn lowering(&self) -> Result<Lowering> {
+        let kind = ConvolutionKind::Transposed { has_output_padding: self.output_padding.is_some() };
         match N {
-            2 => Ok(Lowering::Convolution(lowering::Convolution {
-                kind: ConvolutionKind::Transposed { has_output_padding: self.output_padding.is_some() },
-                strides: self.strides.0.to_vec(),
-                dilation: self.dilation_rate.0.to_vec(),
-                padding: self.padding,
-                groups: 1,
-                use_bias: self.use_bias,
-                activation: self.activation,
-            })),
+            2 => Ok(self.stamps().window.lowering(kind, 1, self.use_bias, self.activation)),
             _ => Err(no_operators(self.class_name())),
         }
     }
@@ -289,7 +278,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "conv2d_transpose_valid", "class": "Conv2DTranspose", "x_shape": [2, 4, 3, 3], "kwargs": {"filters": 4, "kernel_size": 3}},
     {"name": "conv2d_transpose_valid_s2", "class": "Conv2DTranspose", "x_shape": [2, 4, 3, 3], "kwargs": {"filters": 2, "kernel_size": 3, "strides": 2}},
     {"name": "conv2d_transpose_valid_s3_k2", "class": "Conv2DTranspose", "x_shape": [2, 4, 3, 3], "kwargs": {"filters": 2, "kernel_size": 2, "strides": 3}},

@@ -15,16 +15,10 @@ pub struct ActivationLayer {
     pub activation: Activation,
 }
 
-impl Arguments for ActivationLayer {
-    fn parity() -> &'static str {
-        PARITY
-    }
-}
+impl Arguments for ActivationLayer {}
 
 impl Layer for ActivationLayer {
-    fn class_name(&self) -> &'static str {
-        "Activation"
-    }
+    named!("Activation");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -33,10 +27,6 @@ impl Layer for ActivationLayer {
             }
             Ok(cx.activate(self.activation, &cast(cx, x)))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -67,9 +57,7 @@ impl Arguments for ReLU {
 }
 
 impl Layer for ReLU {
-    fn class_name(&self) -> &'static str {
-        "ReLU"
-    }
+    named!("ReLU");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -87,10 +75,6 @@ impl Layer for ReLU {
             });
             Ok(limited.unwrap_or(y))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -117,9 +101,7 @@ impl Arguments for LeakyReLU {
 }
 
 impl Layer for LeakyReLU {
-    fn class_name(&self) -> &'static str {
-        "LeakyReLU"
-    }
+    named!("LeakyReLU");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -127,10 +109,6 @@ impl Layer for LeakyReLU {
             cx.made_as_leaky(&y, x, self.negative_slope);
             Ok(y)
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -156,16 +134,10 @@ impl Arguments for ELU {
 }
 
 impl Layer for ELU {
-    fn class_name(&self) -> &'static str {
-        "ELU"
-    }
+    named!("ELU");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x).elu(self.alpha)))
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -184,9 +156,7 @@ arguments! {
 impl Arguments for Softmax {}
 
 impl Layer for Softmax {
-    fn class_name(&self) -> &'static str {
-        "Softmax"
-    }
+    named!("Softmax");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -199,10 +169,6 @@ impl Layer for Softmax {
             swapped.swap(axis, x.rank() - 1);
             Ok(x.transpose(&swapped).softmax().transpose(&swapped))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -324,6 +290,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "activation_gelu", "class": "Activation", "x_shape": [3, 5], "inputs": "wide", "kwargs": {"activation": "gelu"}}
 ]"#;

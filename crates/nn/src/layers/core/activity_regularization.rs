@@ -24,9 +24,7 @@ impl Arguments for ActivityRegularization {
 }
 
 impl Layer for ActivityRegularization {
-    fn class_name(&self) -> &'static str {
-        "ActivityRegularization"
-    }
+    named!("ActivityRegularization");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -34,10 +32,6 @@ impl Layer for ActivityRegularization {
             penalize_output(cx, Some(Regularizer { l1: self.l1, l2: self.l2 }), &x);
             Ok(x)
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -65,3 +59,6 @@ pub fn activity_regularization(l1: f64, l2: f64) -> LayerSpec {
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![LayerSample::new(activity_regularization(1e-3, 1e-3), &[2, 5], &[2, 5], &[], None)]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -58,9 +58,7 @@ impl Arguments for Dense {
 }
 
 impl Layer for Dense {
-    fn class_name(&self) -> &'static str {
-        "Dense"
-    }
+    named!("Dense");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -80,10 +78,6 @@ impl Layer for Dense {
             let bias = self.use_bias.then_some((&self.bias_initializer, rules));
             finished(cx, "Dense", y, bias, (self.activation, self.activity_regularizer))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -118,3 +112,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         LayerSample::new(dense(4).use_bias(false), &[2, 3, 5], &[2, 3, 4], &["kernel"], Some(&[2, 0])),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

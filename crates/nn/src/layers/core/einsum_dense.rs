@@ -170,16 +170,10 @@ impl Arguments for EinsumDense {
         }
         Ok(())
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for EinsumDense {
-    fn class_name(&self) -> &'static str {
-        "EinsumDense"
-    }
+    named!("EinsumDense");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -198,10 +192,6 @@ impl Layer for EinsumDense {
             }
             Ok(cx.activate(self.activation, &y))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 }
 
@@ -278,7 +268,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "einsum_dense", "class": "EinsumDense", "x_shape": [2, 3, 4], "kwargs": {"equation": "abc,cd->abd", "output_shape": [null, 5], "bias_axes": "d", "activation": "relu"}},
     {"name": "einsum_dense_heads", "class": "EinsumDense", "x_shape": [2, 3, 4], "kwargs": {"equation": "abc,cde->adbe", "output_shape": [2, 3, 2], "bias_axes": "de"}},
     {"name": "einsum_dense_elided", "class": "EinsumDense", "x_shape": [2, 3, 2, 4], "kwargs": {"equation": "...x,xy->...y", "output_shape": 3, "bias_axes": "y"}},

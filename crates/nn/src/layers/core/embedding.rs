@@ -35,9 +35,7 @@ impl Arguments for Embedding {
 }
 
 impl Layer for Embedding {
-    fn class_name(&self) -> &'static str {
-        "Embedding"
-    }
+    named!("Embedding");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -58,10 +56,6 @@ impl Layer for Embedding {
             }
             Ok(y)
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -97,9 +91,7 @@ impl Arguments for PositionEmbedding {
 }
 
 impl Layer for PositionEmbedding {
-    fn class_name(&self) -> &'static str {
-        "PositionEmbedding"
-    }
+    named!("PositionEmbedding");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -127,10 +119,6 @@ impl Layer for PositionEmbedding {
             cx.same_levels(&y, &used);
             Ok(y)
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -237,9 +225,7 @@ impl Arguments for ReversibleEmbedding {
 }
 
 impl Layer for ReversibleEmbedding {
-    fn class_name(&self) -> &'static str {
-        "ReversibleEmbedding"
-    }
+    named!("ReversibleEmbedding");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| match x.dtype().is_int() {
@@ -247,10 +233,6 @@ impl Layer for ReversibleEmbedding {
             false if x.rank() == 0 => Err(unfit("ReversibleEmbedding", "a batch [B, …]", x.ty())),
             false => self.reverse(cx, x),
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -341,3 +323,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
             .of_integers(),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

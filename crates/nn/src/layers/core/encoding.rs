@@ -45,16 +45,10 @@ impl Arguments for CategoryEncoding {
             _ => Ok(()),
         }
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for CategoryEncoding {
-    fn class_name(&self) -> &'static str {
-        "CategoryEncoding"
-    }
+    named!("CategoryEncoding");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -65,10 +59,6 @@ impl Layer for CategoryEncoding {
             }
             encoded("CategoryEncoding", cx, &x.convert(DType::I32), self.num_tokens, self.output_mode)
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 }
 
@@ -100,9 +90,7 @@ impl Arguments for Discretization {
 }
 
 impl Layer for Discretization {
-    fn class_name(&self) -> &'static str {
-        "Discretization"
-    }
+    named!("Discretization");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -120,10 +108,6 @@ impl Layer for Discretization {
             let bins = passed.convert(DType::I32).sum(&[places.len()]);
             encoded("Discretization", cx, &bins, self.bin_boundaries.len() + 1, self.output_mode)
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 }
 
@@ -195,7 +179,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "category_multi_hot", "class": "CategoryEncoding", "x_shape": [3, 4], "inputs": "indices", "kwargs": {"num_tokens": 6}},
     {"name": "category_one_hot", "class": "CategoryEncoding", "x_shape": [3, 1], "inputs": "indices", "kwargs": {"num_tokens": 6, "output_mode": "one_hot"}},
     {"name": "category_count", "class": "CategoryEncoding", "x_shape": [3, 4], "inputs": "indices", "kwargs": {"num_tokens": 3, "output_mode": "count"}},

@@ -33,9 +33,7 @@ impl Arguments for LayerScale {
 }
 
 impl Layer for LayerScale {
-    fn class_name(&self) -> &'static str {
-        "LayerScale"
-    }
+    named!("LayerScale");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -50,10 +48,6 @@ impl Layer for LayerScale {
             let gamma = weight(cx, "LayerScale", "gamma", &[x.dim(-1)], &start)?;
             Ok(cast(cx, x) * gamma)
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn weight_roles(&self) -> Vec<WeightRole> {
@@ -86,3 +80,6 @@ setters!(LayerSpec:
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![LayerSample::new(layer_scale(0.5).projection_dim(3), IMAGE, IMAGE, &["gamma"], Some(&[2, 4]))]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

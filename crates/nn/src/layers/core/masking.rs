@@ -34,16 +34,10 @@ impl Arguments for Masking {
             false => Ok(()),
         }
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for Masking {
-    fn class_name(&self) -> &'static str {
-        "Masking"
-    }
+    named!("Masking");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -59,10 +53,6 @@ impl Layer for Masking {
             cx.set_mask(&y, &mask);
             Ok(y)
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 }
 
@@ -88,6 +78,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "masking", "class": "Masking", "x_shape": [2, 4, 3], "kwargs": {"mask_value": 0.05}}
 ]"#;

@@ -14,16 +14,10 @@ macro_rules! element_wise {
         impl Arguments for $class {}
 
         impl Layer for $class {
-            fn class_name(&self) -> &'static str {
-                stringify!($class)
-            }
+            named!(stringify!($class));
 
             fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
                 merge(stringify!($class), cx, inputs, $fold)
-            }
-
-            fn config(&self) -> Value {
-                config_of(self)
             }
 
             fn lowering(&self) -> Result<Lowering> {
@@ -100,11 +94,7 @@ arguments! {
     }
 }
 
-impl Arguments for Concatenate {
-    fn parity() -> &'static str {
-        PARITY
-    }
-}
+impl Arguments for Concatenate {}
 
 impl Concatenate {
     fn join(&self, cx: &Cx, inputs: &[Tensor]) -> Result<Tensor> {
@@ -132,19 +122,13 @@ impl Concatenate {
 }
 
 impl Layer for Concatenate {
-    fn class_name(&self) -> &'static str {
-        "Concatenate"
-    }
+    named!("Concatenate");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
             return poisoned.clone();
         }
         self.join(cx, inputs).unwrap_or_else(|e| refuse(cx, inputs, e))
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -265,7 +249,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "add", "class": "Add", "x_shape": [[2, 3, 4], [2, 1, 4], [2, 3, 4]], "kwargs": {}},
     {"name": "subtract", "class": "Subtract", "x_shape": [[2, 3, 4], [2, 3, 4]], "kwargs": {}},
     {"name": "multiply", "class": "Multiply", "x_shape": [[2, 3, 4], [2, 1, 4], [2, 3, 4]], "kwargs": {}},

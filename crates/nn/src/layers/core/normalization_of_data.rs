@@ -73,16 +73,10 @@ impl Arguments for Normalization {
             None => Ok(()),
         }
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for Normalization {
-    fn class_name(&self) -> &'static str {
-        "Normalization"
-    }
+    named!("Normalization");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -95,10 +89,6 @@ impl Layer for Normalization {
             let y = if self.invert { x * deviation + mean } else { (x - mean) / deviation };
             Ok(cast(cx, &y))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn masks(&self) -> Result<MaskPropagation> {
@@ -242,7 +232,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "normalization", "class": "Normalization", "x_shape": [3, 2], "kwargs": {"mean": [0.5, -1.0], "variance": [0.25, 4.0]}},
     {"name": "normalization_invert", "class": "Normalization", "x_shape": [2, 3, 2], "kwargs": {"mean": [0.5, -1.0], "variance": [0.25, 0.0], "invert": true}}
 ]"#;

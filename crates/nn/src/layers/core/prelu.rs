@@ -55,16 +55,10 @@ impl Arguments for PReLU {
             None => Ok(()),
         }
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for PReLU {
-    fn class_name(&self) -> &'static str {
-        "PReLU"
-    }
+    named!("PReLU");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -80,10 +74,6 @@ impl Layer for PReLU {
             let (x, alpha) = (cast(cx, x), alpha.broadcast_in_dim(x.shape(), &dims));
             Ok(x.relu() - alpha * (-&x).relu())
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -104,7 +94,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "prelu", "class": "PReLU", "x_shape": [4, 6], "kwargs": {}},
     {"name": "prelu_wide", "class": "PReLU", "x_shape": [3, 10], "inputs": "wide", "kwargs": {}},
     {"name": "prelu_images", "class": "PReLU", "x_shape": [2, 4, 3, 5], "kwargs": {}},

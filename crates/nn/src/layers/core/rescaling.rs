@@ -33,16 +33,10 @@ impl Arguments for Rescaling {
 }
 
 impl Layer for Rescaling {
-    fn class_name(&self) -> &'static str {
-        "Rescaling"
-    }
+    named!("Rescaling");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x) * self.scale + self.offset))
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -75,3 +69,6 @@ setters!(LayerSpec:
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![LayerSample::new(rescaling(1.0 / 255.0).offset(-0.5), IMAGE, IMAGE, &[], None)]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

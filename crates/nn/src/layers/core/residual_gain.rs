@@ -33,9 +33,7 @@ pub fn residual_gain() -> LayerSpec {
 impl Arguments for ResidualGain {}
 
 impl Layer for ResidualGain {
-    fn class_name(&self) -> &'static str {
-        "ResidualGain"
-    }
+    named!("ResidualGain");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
@@ -55,10 +53,6 @@ impl Layer for ResidualGain {
         let gamma = cx.weight("gamma", &[1], &self.gamma_initializer).reshape(Shape::from([0usize; 0]));
         x + gamma.broadcast_in_dim(branch.shape(), &[]) * branch
     }
-
-    fn config(&self) -> Value {
-        config_of(self)
-    }
 }
 
 /// Layers with inputs that they take and refuse.
@@ -66,3 +60,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     let of_two = LayerSample::of_two(residual_gain(), &[2, 3, 4]);
     vec![LayerSample { weights: &["gamma"], ..of_two }]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -55,16 +55,10 @@ impl Arguments for GroupNormalization {
         }
         at_least_0("GroupNormalization", "epsilon", self.epsilon)
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for GroupNormalization {
-    fn class_name(&self) -> &'static str {
-        "GroupNormalization"
-    }
+    named!("GroupNormalization");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -96,10 +90,6 @@ impl Layer for GroupNormalization {
             }
             Ok(cast(cx, &y))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn masks(&self) -> Result<MaskPropagation> {
@@ -152,7 +142,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "group_norm", "class": "GroupNormalization", "x_shape": [2, 3, 2, 6], "kwargs": {"groups": 3}},
     {"name": "group_norm_rank2", "class": "GroupNormalization", "x_shape": [3, 8], "kwargs": {"groups": 2, "epsilon": 1e-5}},
     {"name": "group_norm_instance", "class": "GroupNormalization", "x_shape": [2, 3, 4, 2], "kwargs": {"groups": -1, "scale": false}},

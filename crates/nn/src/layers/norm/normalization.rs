@@ -122,17 +122,11 @@ impl Arguments for BatchNormalization {
 }
 
 impl Layer for BatchNormalization {
-    fn class_name(&self) -> &'static str {
-        "BatchNormalization"
-    }
+    named!("BatchNormalization");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         let training = cx.training();
         self.call_as(cx, inputs, training)
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -186,9 +180,7 @@ impl Arguments for LayerNormalization {
 }
 
 impl Layer for LayerNormalization {
-    fn class_name(&self) -> &'static str {
-        "LayerNormalization"
-    }
+    named!("LayerNormalization");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -221,10 +213,6 @@ impl Layer for LayerNormalization {
             }
             Ok(cast(cx, &y))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -355,3 +343,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         LayerSample::new(layer_normalization().axis([1, 2]), IMAGE, IMAGE, &["gamma", "beta"], Some(&[2, 3])),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

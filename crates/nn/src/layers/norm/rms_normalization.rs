@@ -23,16 +23,10 @@ impl Arguments for RMSNormalization {
         check_axis("RMSNormalization", &self.axis)?;
         at_least_0("RMSNormalization", "epsilon", self.epsilon)
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for RMSNormalization {
-    fn class_name(&self) -> &'static str {
-        "RMSNormalization"
-    }
+    named!("RMSNormalization");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -46,10 +40,6 @@ impl Layer for RMSNormalization {
                 x32 * inverse.broadcast_except(x.shape(), &dims) * scale.broadcast_in_dim(x.shape(), &dims);
             Ok(cast(cx, &y))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn decoding(&self) -> Result<IncrementalDecoding> {
@@ -78,19 +68,13 @@ impl Arguments for UnitNormalization {
 }
 
 impl Layer for UnitNormalization {
-    fn class_name(&self) -> &'static str {
-        "UnitNormalization"
-    }
+    named!("UnitNormalization");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
             let dims = feature_dims("UnitNormalization", &self.axis, x)?;
             Ok(cast(cx, &unit(&cast(cx, x).convert(DType::F32), &dims)))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn masks(&self) -> Result<MaskPropagation> {
@@ -161,7 +145,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "rms_norm", "class": "RMSNormalization", "x_shape": [2, 3, 6], "kwargs": {}},
     {"name": "rms_norm_epsilon", "class": "RMSNormalization", "x_shape": [4, 6], "kwargs": {"epsilon": 0.1}},
     {"name": "unit_norm", "class": "UnitNormalization", "x_shape": [2, 3, 6], "kwargs": {}},

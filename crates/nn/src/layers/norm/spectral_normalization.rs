@@ -158,10 +158,6 @@ impl Arguments for SpectralNormalization {
     fn call_frozen(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         self.call_as(cx, inputs, false)
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 /// Layers with one `kernel` or `embeddings`.
@@ -180,16 +176,10 @@ const HAVE_KERNELS: &[&str] = &[
 ];
 
 impl Layer for SpectralNormalization {
-    fn class_name(&self) -> &'static str {
-        CLASS
-    }
+    named!(CLASS);
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         self.call_as(cx, inputs, true)
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn adapters(&self) -> Result<()> {
@@ -245,7 +235,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "spectral_dense_train", "class": "SpectralNormalization", "x_shape": [3, 4], "training": true, "kwargs": {"layer": {"class_name": "Dense", "config": {"units": 3}}}},
     {"name": "spectral_dense_infer", "class": "SpectralNormalization", "x_shape": [3, 4], "kwargs": {"layer": {"class_name": "Dense", "config": {"units": 3}}}},
     {"name": "spectral_conv_train", "class": "SpectralNormalization", "x_shape": [1, 4, 3, 2], "training": true, "kwargs": {"power_iterations": 3, "layer": {"class_name": "Conv2D", "config": {"filters": 3, "kernel_size": 2}}}}

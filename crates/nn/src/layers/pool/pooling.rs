@@ -71,10 +71,6 @@ impl<const N: usize> Arguments for MaxPooling<N> {
     fn check(&self) -> Result<()> {
         windows(self.class_name(), self.pool_size, self.strides, self.padding).check()
     }
-
-    fn parity() -> &'static str {
-        if N == 1 { PARITY } else { "[]" }
-    }
 }
 
 impl<const N: usize> Layer for MaxPooling<N> {
@@ -90,15 +86,7 @@ impl<const N: usize> Layer for MaxPooling<N> {
     }
 
     fn lowering(&self) -> Result<Lowering> {
-        match N {
-            1 | 2 => Ok(Lowering::Pooling {
-                max: true,
-                size: self.pool_size.0.to_vec(),
-                strides: self.strides.unwrap_or(self.pool_size).0.to_vec(),
-                padding: self.padding,
-            }),
-            _ => Err(no_operators(self.class_name())),
-        }
+        lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), true)
     }
 }
 
@@ -124,15 +112,7 @@ impl<const N: usize> Layer for AveragePooling<N> {
     }
 
     fn lowering(&self) -> Result<Lowering> {
-        match N {
-            1 | 2 => Ok(Lowering::Pooling {
-                max: false,
-                size: self.pool_size.0.to_vec(),
-                strides: self.strides.unwrap_or(self.pool_size).0.to_vec(),
-                padding: self.padding,
-            }),
-            _ => Err(no_operators(self.class_name())),
-        }
+        lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), false)
     }
 }
 
@@ -145,6 +125,14 @@ fn windows<const N: usize>(
 ) -> Sliding {
     let window = Sliding::of_kernel(class, size, strides.unwrap_or(size), Sizes([1; N]), padding);
     Sliding { argument: "pool_size", ..window }
+}
+
+fn lowering<const N: usize>(windows: Sliding, max: bool) -> Result<Lowering> {
+    let Sliding { class, size, strides, padding, .. } = windows;
+    match N {
+        1 | 2 => Ok(Lowering::Pooling { max, size, strides, padding }),
+        _ => Err(no_operators(class)),
+    }
 }
 
 /// `x: T[B, …, C] → T[B, …', C]`: each window folded by `monoid`.
@@ -261,7 +249,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "max_pool1d", "class": "MaxPooling1D", "x_shape": [2, 7, 2], "kwargs": {"pool_size": 2}},
     {"name": "max_pool1d_same_s2", "class": "MaxPooling1D", "x_shape": [2, 7, 2], "kwargs": {"pool_size": 3, "strides": 2, "padding": "same"}},
     {"name": "average_pool1d", "class": "AveragePooling1D", "x_shape": [2, 7, 2], "kwargs": {"pool_size": 3, "strides": 1}},

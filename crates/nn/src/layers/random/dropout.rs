@@ -54,9 +54,7 @@ impl Arguments for Dropout {
 }
 
 impl Layer for Dropout {
-    fn class_name(&self) -> &'static str {
-        "Dropout"
-    }
+    named!("Dropout");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -74,10 +72,6 @@ impl Layer for Dropout {
             let Some(kept) = kept else { return Ok(x) };
             Ok(kept.select(&(&x * (1.0 / (1.0 - self.rate))), &x.zeros_like()))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -128,3 +122,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         LayerSample::new(dropout(0.5).noise_shape([0, 1, 1, 1]), IMAGE, IMAGE, &[], None),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -22,9 +22,7 @@ impl Arguments for GaussianNoise {
 }
 
 impl Layer for GaussianNoise {
-    fn class_name(&self) -> &'static str {
-        "GaussianNoise"
-    }
+    named!("GaussianNoise");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -35,10 +33,6 @@ impl Layer for GaussianNoise {
             let noise = normal(cx, x.shape());
             Ok(noise.map_or(x.clone(), |n| (x.convert(DType::F32) + n * self.stddev).convert(x.dtype())))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -65,9 +59,7 @@ impl Arguments for GaussianDropout {
 }
 
 impl Layer for GaussianDropout {
-    fn class_name(&self) -> &'static str {
-        "GaussianDropout"
-    }
+    named!("GaussianDropout");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -79,10 +71,6 @@ impl Layer for GaussianDropout {
             let noise = normal(cx, x.shape());
             Ok(noise.map_or(x.clone(), |n| (x.convert(DType::F32) * (n * stddev + 1.0)).convert(x.dtype())))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -109,9 +97,7 @@ impl Arguments for AlphaDropout {
 }
 
 impl Layer for AlphaDropout {
-    fn class_name(&self) -> &'static str {
-        "AlphaDropout"
-    }
+    named!("AlphaDropout");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -128,10 +114,6 @@ impl Layer for AlphaDropout {
             let dropped = x.builder().full(x.ty(), SELU_LIMIT);
             Ok(kept.select(&x, &dropped) * factor + shift)
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -203,3 +185,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         LayerSample::new(alpha_dropout(0.3), &[2, 5], &[2, 5], &[], None),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

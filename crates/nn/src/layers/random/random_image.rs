@@ -397,15 +397,10 @@ macro_rules! random_images {
                 self.check_own()
             }
 
-            fn parity() -> &'static str {
-                if stringify!($class) == "RandomFlip" { PARITY } else { "[]" }
-            }
         }
 
         impl Layer for $class {
-            fn class_name(&self) -> &'static str {
-                stringify!($class)
-            }
+            named!(stringify!($class));
 
             fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
                 one_input(self, cx, inputs, |cx, x| {
@@ -415,10 +410,6 @@ macro_rules! random_images {
                     }
                     Ok(self.change(cx, x))
                 })
-            }
-
-            fn config(&self) -> Value {
-                config_of(self)
             }
         }
     )* };
@@ -535,7 +526,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here. Where least and most are one, nothing is
 /// left to chance. Gradients are left out: TensorFlow's are those of the way back, not of the function.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "random_translation", "class": "RandomTranslation", "x_shape": [2, 5, 6, 2], "training": true, "gradients": false, "kwargs": {"height_factor": [0.3, 0.3], "width_factor": [-0.15, -0.15]}},
     {"name": "random_translation_constant", "class": "RandomTranslation", "x_shape": [2, 5, 6, 2], "training": true, "gradients": false, "kwargs": {"height_factor": [-0.3, -0.3], "width_factor": [0.55, 0.55], "fill_mode": "constant", "fill_value": 0.7}},
     {"name": "random_rotation", "class": "RandomRotation", "x_shape": [2, 5, 6, 2], "training": true, "gradients": false, "kwargs": {"factor": [0.1, 0.1]}},

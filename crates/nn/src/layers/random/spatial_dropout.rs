@@ -117,3 +117,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         LayerSample::new(spatial_dropout3d(0.5), VOLUME, VOLUME, &[], FLAT),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -23,9 +23,7 @@ impl Arguments for StochasticDepth {
 }
 
 impl Layer for StochasticDepth {
-    fn class_name(&self) -> &'static str {
-        "StochasticDepth"
-    }
+    named!("StochasticDepth");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -45,10 +43,6 @@ impl Layer for StochasticDepth {
             let kept = kept.broadcast_in_dim(x.shape(), &[0]);
             Ok(kept.select(&(&x * (1.0 / (1.0 - rate))), &x.zeros_like()))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -76,3 +70,6 @@ pub fn stochastic_depth(drop_path_rate: f64) -> LayerSpec {
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     vec![LayerSample::new(stochastic_depth(0.5), IMAGE, IMAGE, &[], Some(&[]))]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -94,16 +94,10 @@ impl Arguments for Bidirectional {
     fn check(&self) -> Result<()> {
         self.both().map(|_| ())
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for Bidirectional {
-    fn class_name(&self) -> &'static str {
-        "Bidirectional"
-    }
+    named!("Bidirectional");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -137,10 +131,6 @@ impl Layer for Bidirectional {
                 MergeMode::Ave => (there + back) * 0.5,
             })
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -215,7 +205,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "bidirectional", "class": "Bidirectional", "x_shape": [2, 4, 3], "kwargs": {"layer": {"class_name": "LSTM", "config": {"units": 2}}}},
     {"name": "bidirectional_sequences", "class": "Bidirectional", "x_shape": [2, 4, 3], "kwargs": {"layer": {"class_name": "GRU", "config": {"units": 2, "return_sequences": true}}, "merge_mode": "sum"}},
     {"name": "bidirectional_ave", "class": "Bidirectional", "x_shape": [2, 4, 3], "kwargs": {"layer": {"class_name": "SimpleRNN", "config": {"units": 2}}, "merge_mode": "ave"}},

@@ -81,9 +81,7 @@ macro_rules! recurrent {
         }
 
         impl Layer for $class {
-            fn class_name(&self) -> &'static str {
-                stringify!($class)
-            }
+            named!(stringify!($class));
 
             fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
                 one_input(self, cx, inputs, |cx, x| {
@@ -101,10 +99,6 @@ macro_rules! recurrent {
                     let steps = run.inputs(cx, x)?;
                     self.build(cx, &run, &steps)
                 })
-            }
-
-            fn config(&self) -> Value {
-                config_of(self)
             }
 
             fn lowering(&self) -> Result<Lowering> {
@@ -520,3 +514,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         LayerSample::new(simple_rnn(4).go_backwards(true), &[2, 5, 3], &[2, 4], RECURRENT, Some(&[2, 5])),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -53,23 +53,13 @@ impl Arguments for TimeDistributed {
     fn call_frozen(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         self.call_as(cx, inputs, false)
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for TimeDistributed {
-    fn class_name(&self) -> &'static str {
-        "TimeDistributed"
-    }
+    named!("TimeDistributed");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         self.call_as(cx, inputs, true)
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn masks(&self) -> Result<MaskPropagation> {
@@ -104,6 +94,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "time_distributed", "class": "TimeDistributed", "x_shape": [2, 3, 4, 3, 2], "kwargs": {"layer": {"class_name": "Conv2D", "config": {"filters": 2, "kernel_size": 2}}}}
 ]"#;

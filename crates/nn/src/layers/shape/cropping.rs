@@ -22,11 +22,7 @@ pub type Cropping2D = Cropping<2>;
 /// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: without the places at its edges.
 pub type Cropping3D = Cropping<3>;
 
-impl<const N: usize> Arguments for Cropping<N> {
-    fn parity() -> &'static str {
-        if N == 1 { PARITY } else { "[]" }
-    }
-}
+impl<const N: usize> Arguments for Cropping<N> {}
 
 impl<const N: usize> Layer for Cropping<N> {
     named!(by_rank::<N, 3>(["Cropping1D", "Cropping2D", "Cropping3D"]));
@@ -120,7 +116,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "cropping1d", "class": "Cropping1D", "x_shape": [2, 5, 2], "kwargs": {"cropping": [1, 2]}},
     {"name": "cropping2d_each", "class": "Cropping2D", "x_shape": [1, 5, 4, 2], "kwargs": {"cropping": [2, 1]}},
     {"name": "cropping2d_sides", "class": "Cropping2D", "x_shape": [1, 5, 4, 2], "kwargs": {"cropping": [[1, 0], [0, 2]]}},

@@ -31,16 +31,10 @@ impl Arguments for Permute {
         }
         Ok(())
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for Permute {
-    fn class_name(&self) -> &'static str {
-        "Permute"
-    }
+    named!("Permute");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -50,10 +44,6 @@ impl Layer for Permute {
             }
             Ok(cast_floats(cx, x).transpose(&[&[0], self.dims.as_slice()].concat()))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -79,9 +69,7 @@ impl Arguments for RepeatVector {
 }
 
 impl Layer for RepeatVector {
-    fn class_name(&self) -> &'static str {
-        "RepeatVector"
-    }
+    named!("RepeatVector");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -93,10 +81,6 @@ impl Layer for RepeatVector {
             sized("RepeatVector", "output", &shape)?;
             Ok(cast_floats(cx, x).broadcast_in_dim(&Shape::new(shape), &[0, 2]))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -112,16 +96,10 @@ pub struct Identity {}
 impl Arguments for Identity {}
 
 impl Layer for Identity {
-    fn class_name(&self) -> &'static str {
-        "Identity"
-    }
+    named!("Identity");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| Ok(cast_floats(cx, x)))
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -185,7 +163,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "permute", "class": "Permute", "x_shape": [2, 3, 2, 2], "kwargs": {"dims": [3, 1, 2]}},
     {"name": "repeat_vector", "class": "RepeatVector", "x_shape": [2, 3], "kwargs": {"n": 3}},
     {"name": "identity", "class": "Identity", "x_shape": [2, 3], "kwargs": {}}

@@ -12,19 +12,13 @@ pub struct Flatten {}
 impl Arguments for Flatten {}
 
 impl Layer for Flatten {
-    fn class_name(&self) -> &'static str {
-        "Flatten"
-    }
+    named!("Flatten");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
             let (batch, features) = split_batch("Flatten", x)?;
             Ok(cast_floats(cx, x).reshape([batch, features]))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -80,9 +74,7 @@ impl Arguments for Reshape {
 }
 
 impl Layer for Reshape {
-    fn class_name(&self) -> &'static str {
-        "Reshape"
-    }
+    named!("Reshape");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -91,10 +83,6 @@ impl Layer for Reshape {
             shape.insert(0, batch);
             Ok(cast_floats(cx, x).reshape(shape))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 
     fn lowering(&self) -> Result<Lowering> {
@@ -150,3 +138,6 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
         LayerSample::new(reshape([90]), IMAGE, &[2, 90], &[], Some(&[2, 7])),
     ]
 }
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -44,16 +44,10 @@ impl Arguments for Resizing {
         }
         Ok(())
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for Resizing {
-    fn class_name(&self) -> &'static str {
-        "Resizing"
-    }
+    named!("Resizing");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
@@ -68,10 +62,6 @@ impl Layer for Resizing {
             }
             Ok(cast(cx, &resized(&y, [self.height, self.width], self.interpolation, self.antialias)))
         })
-    }
-
-    fn config(&self) -> Value {
-        config_of(self)
     }
 }
 
@@ -105,9 +95,7 @@ macro_rules! crops {
         }
 
         impl Layer for $class {
-            fn class_name(&self) -> &'static str {
-                stringify!($class)
-            }
+            named!(stringify!($class));
 
             fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
                 one_input(self, cx, inputs, |cx, x| {
@@ -116,10 +104,6 @@ macro_rules! crops {
                     let x = cast(cx, x);
                     Ok($crop(cx, &x, self.height, self.width))
                 })
-            }
-
-            fn config(&self) -> Value {
-                config_of(self)
             }
         }
     )* };
@@ -280,7 +264,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here. Cubics are those at
 /// places that TensorFlow's table of 1024 has.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "resizing", "class": "Resizing", "x_shape": [2, 6, 5, 2], "kwargs": {"height": 4, "width": 8}},
     {"name": "resizing_nearest", "class": "Resizing", "x_shape": [2, 6, 5, 2], "kwargs": {"height": 4, "width": 7, "interpolation": "nearest"}},
     {"name": "resizing_bicubic", "class": "Resizing", "x_shape": [2, 6, 5, 1], "kwargs": {"height": 3, "width": 10, "interpolation": "bicubic"}},

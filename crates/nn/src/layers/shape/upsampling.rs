@@ -87,10 +87,6 @@ impl Arguments for UpSampling2D {
     fn check(&self) -> Result<()> {
         check_size("UpSampling2D", "a size", &self.size)
     }
-
-    fn parity() -> &'static str {
-        PARITY
-    }
 }
 
 impl Layer for UpSampling2D {
@@ -116,8 +112,9 @@ impl Layer for UpSampling2D {
         match self.interpolation {
             Interpolation::Nearest => Ok(Lowering::UpSampling { bilinear: false }),
             Interpolation::Bilinear => Ok(Lowering::UpSampling { bilinear: true }),
-            _ => {
-                let name = config_of(self)["interpolation"].as_str().unwrap_or_default().to_string();
+            other => {
+                let name = config_of(&other);
+                let name = name.as_str().unwrap_or_default();
                 let what = format!("UpSampling2D with interpolation {name} has no operator of .tflite");
                 Err(Error::new(ErrorKind::Unsupported, what).hint("use nearest or bilinear"))
             }
@@ -205,7 +202,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "up_sampling1d", "class": "UpSampling1D", "x_shape": [2, 3, 2], "kwargs": {"size": 3}},
     {"name": "up_sampling2d", "class": "UpSampling2D", "x_shape": [1, 3, 2, 2], "kwargs": {"size": [2, 3]}},
     {"name": "up_sampling2d_bilinear", "class": "UpSampling2D", "x_shape": [1, 3, 4, 2], "kwargs": {"size": [3, 2], "interpolation": "bilinear"}},

@@ -32,11 +32,7 @@ pub type ZeroPadding3D = ZeroPadding<3>;
 #[deprecated(note = "Edges<2>")]
 pub type Borders = Edges<2>;
 
-impl<const N: usize> Arguments for ZeroPadding<N> {
-    fn parity() -> &'static str {
-        if N == 1 { PARITY } else { "[]" }
-    }
-}
+impl<const N: usize> Arguments for ZeroPadding<N> {}
 
 impl<const N: usize> Layer for ZeroPadding<N> {
     named!(by_rank::<N, 3>(["ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D"]));
@@ -126,7 +122,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
 }
 
 /// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
-const PARITY: &str = r#"[
+pub(in crate::layers) const PARITY: &str = r#"[
     {"name": "zero_padding1d", "class": "ZeroPadding1D", "x_shape": [2, 3, 2], "kwargs": {"padding": [1, 2]}},
     {"name": "zero_padding3d", "class": "ZeroPadding3D", "x_shape": [1, 2, 1, 2, 2], "kwargs": {"padding": [[1, 0], [0, 2], [1, 1]]}}
 ]"#;

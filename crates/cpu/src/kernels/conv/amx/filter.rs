@@ -3,7 +3,7 @@
 
 use crate::kernel::{Cx, Ptr};
 use crate::kernels::conv::staging::{FEWEST_TASKS, group};
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::amx;
 use crate::simd::amx::spread::COLUMNS;
 use crate::simd::amx::{LANES, LINE};
@@ -91,7 +91,7 @@ impl Filter {
         layout: KernelLayout,
         features: usize,
         vectors: Level,
-    ) -> Result<Filter, Refusal> {
+    ) -> Accepted<Filter> {
         let panels: Vec<Range<usize>> =
             (0..features).step_by(COLUMNS).map(|at| at..features.min(at + COLUMNS)).collect();
         let mut bytes = 0;

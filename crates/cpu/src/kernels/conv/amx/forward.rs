@@ -4,16 +4,15 @@
 //! so for each tap the tile is loaded from the image itself, or from a strip that was copied with explicit zeros.
 //! Phases and strips are those of the other kernels ([`crate::kernels::conv::staging::phases`]).
 
-use crate::kernel::Ptr;
 use crate::kernel::convolution::is_forward;
-use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Cx, Ptr, with_scratch};
 use crate::kernels::conv::amx::filter::{CHUNK, Filter, KernelLayout, Taps, tiles};
 use crate::kernels::conv::staging::phases::{AxisPhase, axis, choices};
 use crate::kernels::conv::staging::{Axis, Prefetch, Staging, Strip};
 use crate::kernels::conv::strips::Strips;
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
 use crate::kernels::conv::strips::operands::{Arrays, NO_LAYER};
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::amx;
 use crate::simd::amx::spread::{COLUMNS, Operands, Rows, STATISTICS, Spread, Windows};
 use crate::simd::amx::{LANES, LINE};
@@ -204,11 +203,7 @@ pub fn axes(c: &Convolution, x: &TensorType, k: &TensorType, y: &TensorType) -> 
 }
 
 /// How strips of the input are staged: as stored.
-fn stage(
-    x: &TensorType,
-    axes: &[(Axis, Vec<AxisPhase>)],
-    target: Target,
-) -> std::result::Result<Staging, Refusal> {
+fn stage(x: &TensorType, axes: &[(Axis, Vec<AxisPhase>)], target: Target) -> Accepted<Staging> {
     let channels = x.shape[x.rank() - 1];
     // In a chunk that is not full, the elements after the last channel are those of the next pixel. They are
     // multiplied by zero weights, which changes the result where they are infinite or NaN: allowed only with
@@ -230,12 +225,7 @@ fn stage(
 
 impl Forward {
     /// For layers of bf16 on machines with tile registers.
-    pub fn new(
-        c: &Convolution,
-        bias: bool,
-        types: [&TensorType; 3],
-        target: Target,
-    ) -> std::result::Result<Forward, Refusal> {
+    pub fn new(c: &Convolution, bias: bool, types: [&TensorType; 3], target: Target) -> Accepted<Forward> {
         let unit = amx::kernels_of(target.level).ok_or("the machine has no tile registers")?;
         Forward::with(&unit.spread, c, bias, types, target)
     }
@@ -246,7 +236,7 @@ impl Forward {
         bias: bool,
         [x, k, y]: [&TensorType; 3],
         target: Target,
-    ) -> std::result::Result<Forward, Refusal> {
+    ) -> Accepted<Forward> {
         let vectors = target.level.vectors();
         let known = [x.dtype, k.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
         if !is_forward(c) {

@@ -8,13 +8,12 @@
 //! are features. The accumulators, features by channels, are transposed when they are complete.
 
 use crate::kernel::convolution::is_kernel_gradient;
-use crate::kernel::partial_sums::PartialSums;
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel};
+use crate::kernel::partial_sums::{PartialSums, kernel_of_parts};
+use crate::kernel::with_scratch;
 use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip, group, runs};
 use crate::kernels::conv::strips::operands::NO_GRADIENT;
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::amx;
 use crate::simd::amx::spread::{COLUMNS, Operands, Spread, Sums};
 use crate::simd::amx::{LANES, LINE};
@@ -25,7 +24,7 @@ use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_ir::op::Convolution;
-use systole_ir::{DType, Result, TensorType};
+use systole_ir::{DType, TensorType};
 
 /// Pixels of a K chunk: 16 pairs.
 const CHUNK: usize = 2 * LANES;
@@ -145,11 +144,7 @@ type TransposeFn = unsafe fn(*const f32, *const *mut f32, [usize; 2], bool);
 
 impl KernelGradient {
     /// For layers of bf16 on machines with tile registers.
-    pub fn new(
-        c: &Convolution,
-        types: [&TensorType; 3],
-        target: Target,
-    ) -> std::result::Result<KernelGradient, Refusal> {
+    pub fn new(c: &Convolution, types: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
         let unit = amx::kernels_of(target.level).ok_or("the machine has no tile registers")?;
         KernelGradient::with(&unit.spread, c, types, target)
     }
@@ -159,7 +154,7 @@ impl KernelGradient {
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
         target: Target,
-    ) -> std::result::Result<KernelGradient, Refusal> {
+    ) -> Accepted<KernelGradient> {
         let known = [x.dtype, dy.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
         if !is_kernel_gradient(c) {
             return Err(NO_GRADIENT.into());
@@ -586,23 +581,7 @@ mod avx512 {
     }
 }
 
-impl Kernel for KernelGradient {
-    fn scratch(&self) -> usize {
-        self.parts.bytes()
-    }
-
-    fn add_to_result(&mut self) -> bool {
-        self.parts.add_to_result()
-    }
-
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let pixels = self.staging.batch() * self.pixels()[1];
-        let work = pixels as f64 * self.parts.size as f64 / 500.0;
-        // SAFETY: tasks write disjoint sums.
-        let task =
-            |i: usize, x: *const u8, dy: *const u8, sums: *mut f32| unsafe { self.task(i, x, dy, sums) };
-        // SAFETY: as above; the tasks of a part write all of its sums.
-        unsafe { self.parts.sum(cx, io, self.per_part(), work, &task) };
-        Ok(())
-    }
-}
+kernel_of_parts!(KernelGradient, |this| {
+    let pixels = this.staging.batch() * this.pixels()[1];
+    pixels as f64 * this.parts.size as f64 / 500.0
+});

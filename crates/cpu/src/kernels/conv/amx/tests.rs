@@ -276,9 +276,10 @@ fn depthwise_kernels_give_the_sums_of_plain_loops() {
             let want = sums(&(c.clone(), types.clone()), &a, &b);
             for (dtype, level) in [DType::F32, DType::BF16].into_iter().flat_map(|d| levels.map(|l| (d, l))) {
                 let [x, k, y] = &types.clone().map(|t| t.with_dtype(dtype));
-                let forward = depthwise::Forward::new(&c, false, [x, k, y], level)
+                let target = target(level);
+                let forward = depthwise::Forward::new(&c, false, [x, k, y], target)
                     .map(|k| Box::new(k) as Box<dyn Kernel>);
-                let gradient = depthwise::KernelGradient::new(&c, [x, k, y], level)
+                let gradient = depthwise::KernelGradient::new(&c, [x, k, y], target)
                     .map(|k| Box::new(k) as Box<dyn Kernel>);
                 let (kernel, which) = match (forward, gradient) {
                     (Ok(kernel), _) => (kernel, 0),

@@ -14,7 +14,7 @@ use crate::kernels::conv::staging::{Axis, Prefetch, Strip};
 use crate::kernels::conv::strips::Strips;
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
 use crate::kernels::conv::strips::operands::{Arrays, NO_LAYER};
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::amx::spread::{COLUMNS, Operands, Rows, STATISTICS, Spread, Windows};
 use crate::simd::amx::{LANES, LINE, kernels_of};
 use crate::simd::level::{Target, TileFn};
@@ -299,12 +299,7 @@ struct Places<'a> {
 
 impl Forward {
     /// For layers of bf16 on machines with tile registers, where lines of pixels leave tiles empty.
-    pub fn new(
-        c: &Convolution,
-        bias: bool,
-        types: [&TensorType; 3],
-        target: Target,
-    ) -> Result<Forward, Refusal> {
+    pub fn new(c: &Convolution, bias: bool, types: [&TensorType; 3], target: Target) -> Accepted<Forward> {
         let unit = kernels_of(target.level).ok_or("the machine has no tile registers")?;
         let lines = amx::Forward::with(&unit.spread, c, bias, types, target)?;
         let images = Forward::with(&unit.spread, c, bias, types, target)?;
@@ -320,7 +315,7 @@ impl Forward {
         bias: bool,
         [x, k, y]: [&TensorType; 3],
         target: Target,
-    ) -> Result<Forward, Refusal> {
+    ) -> Accepted<Forward> {
         let vectors = target.level.vectors();
         let known = [x.dtype, k.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
         if !is_forward(c) {
@@ -353,7 +348,7 @@ impl Forward {
     }
 
     /// As [`amx::Forward::with_statistics`].
-    pub fn with_statistics(mut self, target: Target) -> Result<Forward, Refusal> {
+    pub fn with_statistics(mut self, target: Target) -> Accepted<Forward> {
         let inner = self.image / self.element / self.features / self.staged.first.count;
         if self.staged.rows * inner > PIXELS {
             return Err("so many pixels are too far from one of them for sums of squares in f32".into());

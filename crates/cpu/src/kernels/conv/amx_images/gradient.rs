@@ -6,14 +6,14 @@
 //! lies inside the input. Rows of A tiles are channels, columns of B tiles features.
 
 use crate::kernel::convolution::is_kernel_gradient;
-use crate::kernel::partial_sums::PartialSums;
-use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
+use crate::kernel::partial_sums::{PartialSums, kernel_of_parts};
+use crate::kernel::{Ptr, with_scratch};
 use crate::kernels::conv::amx::filter::{CHUNK, tiles};
 use crate::kernels::conv::amx::gradient;
 use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
 use crate::kernels::conv::staging::{Axis, FEWEST_TASKS, Strip, group};
 use crate::kernels::conv::strips::operands::NO_GRADIENT;
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::amx;
 use crate::simd::amx::spread::{COLUMNS, Operands, Spread, Sums};
 use crate::simd::amx::{LANES, LINE};
@@ -22,7 +22,7 @@ use crate::simd::pack::{PackFn, PanelArgs};
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_ir::op::Convolution;
-use systole_ir::{DType, Result, TensorType};
+use systole_ir::{DType, TensorType};
 
 /// Bytes of the packed operands of a strip, which stay in L2.
 const STRIP: usize = 1 << 20;
@@ -94,11 +94,7 @@ fn steps(n: usize, size: usize) -> impl Iterator<Item = (usize, usize)> {
 
 impl KernelGradient {
     /// For layers of bf16 on machines with tile registers, where lines of pixels are mostly zeros.
-    pub fn new(
-        c: &Convolution,
-        types: [&TensorType; 3],
-        target: Target,
-    ) -> std::result::Result<KernelGradient, Refusal> {
+    pub fn new(c: &Convolution, types: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
         let unit = amx::kernels_of(target.level).ok_or("the machine has no tile registers")?;
         let lines = gradient::KernelGradient::with(&unit.spread, c, types, target)?;
         let images = KernelGradient::with(&unit.spread, c, types, target)?;
@@ -113,7 +109,7 @@ impl KernelGradient {
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
         target: Target,
-    ) -> std::result::Result<KernelGradient, Refusal> {
+    ) -> Accepted<KernelGradient> {
         let known = [x.dtype, dy.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
         if !is_kernel_gradient(c) {
             return Err(NO_GRADIENT.into());
@@ -413,22 +409,4 @@ impl KernelGradient {
     }
 }
 
-impl Kernel for KernelGradient {
-    fn scratch(&self) -> usize {
-        self.parts.bytes()
-    }
-
-    fn add_to_result(&mut self) -> bool {
-        self.parts.add_to_result()
-    }
-
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let work = (self.products() * COLUMNS) as f64;
-        // SAFETY: tasks write disjoint sums.
-        let task =
-            |i: usize, x: *const u8, dy: *const u8, sums: *mut f32| unsafe { self.task(i, x, dy, sums) };
-        // SAFETY: as above; the tasks of a part write all of its sums.
-        unsafe { self.parts.sum(cx, io, self.per_part(), work, &task) };
-        Ok(())
-    }
-}
+kernel_of_parts!(KernelGradient, |this| (this.products() * COLUMNS) as f64);

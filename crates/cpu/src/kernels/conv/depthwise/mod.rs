@@ -6,14 +6,13 @@
 
 mod images;
 
-use crate::kernel::Cx;
 use crate::kernel::convolution::is_channels_last;
 use crate::kernel::padded::{Padded, offsets};
 use crate::kernel::partial_sums::{Finish, sum_parts};
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::kernels::conv::depthwise::images::Images;
-use crate::select::Refusal;
-use crate::simd::level::{Level, TileFn};
+use crate::select::Accepted;
+use crate::simd::level::{Level, Target, TileFn, by_level};
 use crate::simd::loops::{narrow, widen};
 use crate::simd::vector::{Portable32, Vector};
 use systole_ir::op::Convolution;
@@ -123,13 +122,7 @@ levels!(avx2, V8x32, "avx2,fma");
 levels!(avx512, V16x32, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
 fn rows_of(level: Level) -> RowsFn {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => avx512,
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => avx2,
-        _ => portable,
-    }
+    by_level!(level, avx512, avx2, portable)
 }
 
 /// `x: f32|bf16|f16[B, …, C]`, one filter per channel → `y: [B, …', C]`.
@@ -186,12 +179,8 @@ fn along(strides: &[usize], sizes: &[usize], steps: &[usize]) -> Vec<usize> {
 }
 
 impl Forward {
-    pub fn new(
-        c: &Convolution,
-        bias: bool,
-        types: [&TensorType; 3],
-        level: Level,
-    ) -> std::result::Result<Forward, Refusal> {
+    pub fn new(c: &Convolution, bias: bool, types: [&TensorType; 3], target: Target) -> Accepted<Forward> {
+        let level = target.level.vectors();
         if c.reversal.iter().any(|&r| r) {
             return Err(REVERSED.into());
         }
@@ -317,11 +306,8 @@ impl Forward {
 }
 
 impl KernelGradient {
-    pub fn new(
-        c: &Convolution,
-        types: [&TensorType; 3],
-        level: Level,
-    ) -> std::result::Result<KernelGradient, Refusal> {
+    pub fn new(c: &Convolution, types: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
+        let level = target.level.vectors();
         if c.reversal.iter().any(|&r| r) {
             return Err(REVERSED.into());
         }

@@ -6,9 +6,8 @@
 //!
 //! At the level with VDPBF16PS, two bf16 channels are one element: a word of 32 bits that nothing here looks into.
 
-use crate::kernel::Ptr;
 use crate::kernel::convolution::is_forward;
-use crate::kernel::{Cx, with_scratch};
+use crate::kernel::{Cx, Ptr, with_scratch};
 use crate::kernels::conv::microkernel::{Across, KC, Out, Panel, UNROLL, panels};
 use crate::kernels::conv::staging::phases::{AxisPhase, axis, choices};
 use crate::kernels::conv::staging::weights::Weights;
@@ -16,8 +15,8 @@ use crate::kernels::conv::staging::{Axis, FEWEST_TASKS, Prefetch, Staging, Strip
 use crate::kernels::conv::strips::Strips;
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
 use crate::kernels::conv::strips::operands::{Arrays, NO_LAYER, Stored, is_paired};
-use crate::select::Refusal;
-use crate::simd::level::{Level, Target, TileFn};
+use crate::select::Accepted;
+use crate::simd::level::{Target, TileFn};
 use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -112,7 +111,7 @@ impl Forward {
         bias: bool,
         [x, k, y]: [&TensorType; 3],
         target: Target,
-    ) -> std::result::Result<Forward, Refusal> {
+    ) -> Accepted<Forward> {
         let (d, n, level) = (&c.dims, c.dims.input_spatial.len(), target.level);
         if !is_forward(c) {
             return Err(NO_LAYER.into());
@@ -164,10 +163,10 @@ impl Forward {
 
     /// Adds two results: for each image and feature the sum, and the sum of squared deviations from the mean. Only
     /// for convolutions without input dilation.
-    pub fn with_statistics(mut self, level: Level) -> Forward {
+    pub fn with_statistics(mut self, target: Target) -> Forward {
         let strips = self.staging.strips_of_image();
         let parts = strips.map(|s| self.phases[0].pixels(1, s.row, s.rows)).collect();
-        self.statistics = Some(BatchStatistics::new(self.features, parts, level));
+        self.statistics = Some(BatchStatistics::new(self.features, parts, target.level.vectors()));
         self
     }
 

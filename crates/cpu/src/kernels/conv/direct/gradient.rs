@@ -8,20 +8,19 @@
 //! At the level with VDPBF16PS, a K step is two neighbouring pixels of a line.
 
 use crate::kernel::convolution::is_kernel_gradient;
-use crate::kernel::partial_sums::PartialSums;
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel};
+use crate::kernel::partial_sums::{PartialSums, kernel_of_parts};
+use crate::kernel::with_scratch;
 use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, UNROLL, panels};
 use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, group, put, runs};
 use crate::kernels::conv::strips::operands::NO_GRADIENT;
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::level::{Level, Target, TileFn};
 use crate::simd::loops::{Pairs, widen};
 use crate::simd::ranges::pieces;
 use std::ops::Range;
 use systole_ir::op::Convolution;
-use systole_ir::{DType, Result, TensorType};
+use systole_ir::{DType, TensorType};
 
 /// Pixels of a strip: just above the 392 that 2, 8 or half an image of 14, 7 or 28 pixels to a side have, the sizes
 /// that halving common photos leads to. Strips are large because each one adds to all sums.
@@ -86,11 +85,7 @@ fn cut(staging: &Staging, size: usize, panels: usize) -> (usize, usize) {
 
 impl KernelGradient {
     /// `target.winograd` permits zeros to be multiplied by elements that the definition does not use.
-    pub fn new(
-        c: &Convolution,
-        [x, dy, y]: [&TensorType; 3],
-        target: Target,
-    ) -> std::result::Result<KernelGradient, Refusal> {
+    pub fn new(c: &Convolution, [x, dy, y]: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
         if !is_kernel_gradient(c) {
             return Err(NO_GRADIENT.into());
         }
@@ -270,23 +265,7 @@ impl KernelGradient {
     }
 }
 
-impl Kernel for KernelGradient {
-    fn scratch(&self) -> usize {
-        self.parts.bytes()
-    }
-
-    fn add_to_result(&mut self) -> bool {
-        self.parts.add_to_result()
-    }
-
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let strips = self.staging.strips() as f64;
-        let work = strips * (self.pixel.len() * self.parts.size) as f64 / 50.0;
-        // SAFETY: tasks write disjoint sums.
-        let task =
-            |i: usize, x: *const u8, dy: *const u8, sums: *mut f32| unsafe { self.task(i, x, dy, sums) };
-        // SAFETY: as above; the tasks of a part write all of its sums.
-        unsafe { self.parts.sum(cx, io, self.per_part(), work, &task) };
-        Ok(())
-    }
-}
+kernel_of_parts!(KernelGradient, |this| {
+    let strips = this.staging.strips() as f64;
+    strips * (this.pixel.len() * this.parts.size) as f64 / 50.0
+});

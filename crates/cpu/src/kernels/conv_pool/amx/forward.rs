@@ -3,13 +3,12 @@
 //! Padding is multiplied as zeros, which must give zeros: operands whose sums might not be finite go to [`Forward`],
 //! the kernel for vectors. Accumulators begin with the bias, so that each result is rounded once, after bias and pooling.
 
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::kernels::conv_pool::finite::{Bounds, MagnitudeOfBf16};
 use crate::kernels::conv_pool::forward::Forward;
 use crate::kernels::conv_pool::pooled::{NO_PRODUCT, PooledConvolution};
 use crate::machine::team::inside;
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::amx::LANES;
 use crate::simd::amx::fused::{Fused, WIDTH, few_columns, fused_of, pooled};
 use crate::simd::level::TileFn;
@@ -65,7 +64,7 @@ pub struct AmxConvPool {
 
 impl AmxConvPool {
     /// With the kernel for vectors beside it.
-    pub fn new(p: &PooledConvolution<'_>) -> std::result::Result<AmxConvPool, Refusal> {
+    pub fn new(p: &PooledConvolution<'_>) -> Accepted<AmxConvPool> {
         let &PooledConvolution { c, pool, inputs, of_product, y, target, .. } = p;
         let (x, k, level) = (&inputs[0], &inputs[1], target.level.vectors());
         let fused = fused_of(target.level).ok_or("the machine has no tile registers")?;

@@ -7,11 +7,10 @@
 use crate::kernel::few_rows::FewRows;
 use crate::kernel::padded::offsets;
 use crate::kernel::partial_sums::{Finish, sum_parts};
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::kernels::conv_pool::finite::MagnitudeOfBf16;
 use crate::kernels::conv_pool::gradient::{ConvPoolGradient, Method, fused_gradient, product_of};
-use crate::select::{Problem, Refusal};
+use crate::select::{Accepted, Problem};
 use crate::simd::amx::LANES;
 use crate::simd::amx::fused::unpooled::FEATURES;
 use crate::simd::amx::fused::{Fused, WIDTH, fused_of, unpooled};
@@ -69,7 +68,7 @@ struct Given {
 }
 
 /// Why tiles do not take a gradient. `padded`: height and width of the padded input.
-fn fits(p: &Problem<'_>, window_elements: usize, padded: [i64; 2]) -> std::result::Result<(), Refusal> {
+fn fits(p: &Problem<'_>, window_elements: usize, padded: [i64; 2]) -> Accepted<()> {
     let (g, types) = (fused_gradient(p)?, &p.step.input_types);
     if types[0].dtype != DType::BF16 || types[2].dtype != DType::BF16 {
         return Err("its input or its gradients are not bf16".into());
@@ -91,7 +90,7 @@ fn fits(p: &Problem<'_>, window_elements: usize, padded: [i64; 2]) -> std::resul
 
 impl AmxConvPoolGradient {
     /// With the kernel for vectors beside it, for inputs that are not finite.
-    pub fn new(p: &Problem<'_>) -> std::result::Result<AmxConvPoolGradient, Refusal> {
+    pub fn new(p: &Problem<'_>) -> Accepted<AmxConvPoolGradient> {
         let g = fused_gradient(p)?;
         let (step, level) = (p.step, p.target.level.vectors());
         let fused = fused_of(p.target.level).ok_or("the machine has no tile registers")?;

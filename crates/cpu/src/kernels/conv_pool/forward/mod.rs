@@ -17,7 +17,7 @@ use crate::kernels::conv_pool::forward::microkernel::{Stored, Windows, WindowsSh
 use crate::kernels::conv_pool::forward::winograd::Winograd;
 use crate::kernels::conv_pool::pooled::{Maxima, PooledConvolution};
 use crate::machine::team::inside;
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::gemm::{IndirectKernel, KC, TileArgs, View, indirect_shape, pack_right, packed_len};
 use crate::simd::halves::{BF16, F16};
 use crate::simd::level::{Level, TileFn};
@@ -153,7 +153,7 @@ impl Method {
         ask: Ask,
         (stored, in_registers): (Stored, bool),
         pixel: [usize; 2],
-    ) -> std::result::Result<(Method, usize), Refusal> {
+    ) -> Accepted<(Method, usize)> {
         let (x, k, level) = (&p.inputs[0], &p.inputs[1], p.target.level.vectors());
         let features = k.shape[3];
         if ask == Ask::Rows {
@@ -190,12 +190,12 @@ impl Method {
 
 impl Forward {
     /// The first method, in the order of the candidates, that takes the problem.
-    pub fn any(p: &PooledConvolution<'_>) -> std::result::Result<Forward, Refusal> {
+    pub fn any(p: &PooledConvolution<'_>) -> Accepted<Forward> {
         let in_registers = Forward::new(p, Ask::Winograd).or_else(|_| Forward::new(p, Ask::Registers));
         in_registers.or_else(|_| Forward::new(p, Ask::Rows))
     }
 
-    pub fn new(p: &PooledConvolution<'_>, ask: Ask) -> std::result::Result<Forward, Refusal> {
+    pub fn new(p: &PooledConvolution<'_>, ask: Ask) -> Accepted<Forward> {
         let &PooledConvolution { c, pool, inputs, y, target, .. } = p;
         let level = target.level.vectors();
         let (x, k) = (&inputs[0], &inputs[1]);

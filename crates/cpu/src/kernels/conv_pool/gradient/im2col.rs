@@ -7,7 +7,7 @@
 //! never leave L1.
 
 use crate::kernel::padded::{Padded, offsets};
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::level::Level;
 use systole_compile::{Step, UnpooledGradient};
 use systole_ir::DType;
@@ -263,7 +263,7 @@ pub struct Gradients {
 }
 
 /// Why there is no microkernel for patches of so many elements, pooling windows of so many, and so many taps.
-fn fits(patch: usize, window: usize, taps: usize) -> Result<(), Refusal> {
+fn fits(patch: usize, window: usize, taps: usize) -> Accepted<()> {
     if patch > MOST_ELEMENTS {
         return Err("the taps of a window read more than 64 elements".into());
     }
@@ -280,7 +280,7 @@ fn fits(patch: usize, window: usize, taps: usize) -> Result<(), Refusal> {
 
 impl Im2col {
     /// The layout of a step, or why it does not take it.
-    pub fn new(g: &UnpooledGradient, step: &Step, input: &Padded, level: Level) -> Result<Im2col, Refusal> {
+    pub fn new(g: &UnpooledGradient, step: &Step, input: &Padded, level: Level) -> Accepted<Im2col> {
         let (x, argmax, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
         if step.input_types[2].dtype != DType::F32 {
             return Err("its gradients are not f32".into());

@@ -19,14 +19,13 @@ use crate::kernel::few_rows::FewRows;
 use crate::kernel::padded::{Padded, offsets};
 use crate::kernel::partial_sums::{Finish, sum_parts};
 use crate::kernel::product::roles;
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::kernels::conv_pool::finite::Magnitude;
 use crate::kernels::conv_pool::gradient::im2col::{Gradients, Im2col, LANES};
 use crate::kernels::conv_pool::gradient::zeros::ZeroProducts;
-use crate::select::{Problem, Refusal};
+use crate::select::{Accepted, Problem};
 use crate::simd::halves::{BF16, F16, F32, Format, Halves};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, Tile, TileFn, by_level};
 use crate::simd::loops::{lanes, lanes_mut, narrow, widen};
 use crate::simd::vector::Portable32;
 use std::ops::Range;
@@ -361,13 +360,12 @@ struct Shape {
 
 fn shape<const P: usize, const F: Format>(level: Level) -> Shape {
     let single = |one: SumKernel, lanes, taps| Shape { one, more: (one, 1), lanes, taps };
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Shape { more: (avx512x2::<P, F>, 2), ..single(avx512x1::<P, F>, 16, 12) },
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => single(avx2::<P, F>, 8, 10),
-        _ => single(portable::<P, F>, 4, 5),
-    }
+    by_level!(
+        level,
+        Shape { more: (avx512x2::<P, F>, 2), ..single(avx512x1::<P, F>, 16, 12) },
+        single(avx2::<P, F>, 8, 10),
+        single(portable::<P, F>, 4, 5)
+    )
 }
 
 /// [`shape`] for table entries of `entry` elements and gradients of type `dtype`.
@@ -395,7 +393,7 @@ fn shape_of_pairs(shape: Shape) -> Shape {
 }
 
 /// The fused gradient of a step.
-pub fn fused_gradient<'a>(p: &Problem<'a>) -> std::result::Result<&'a UnpooledGradient, Refusal> {
+pub fn fused_gradient<'a>(p: &Problem<'a>) -> Accepted<&'a UnpooledGradient> {
     match &p.step.kernel {
         Plan::UnpooledGradient(g) => Ok(g),
         _ => Err("it is no gradient of a pooled convolution".into()),
@@ -403,11 +401,7 @@ pub fn fused_gradient<'a>(p: &Problem<'a>) -> std::result::Result<&'a UnpooledGr
 }
 
 /// The product that computes `dy`, where the step has its two operands instead of an array.
-pub fn product_of(
-    g: &UnpooledGradient,
-    step: &Step,
-    level: Level,
-) -> std::result::Result<Option<FewRows>, Refusal> {
+pub fn product_of(g: &UnpooledGradient, step: &Step, level: Level) -> Accepted<Option<FewRows>> {
     let [left, right] = &step.input_types[2..] else { return Ok(None) };
     if !g.product {
         return Ok(None);
@@ -479,12 +473,7 @@ impl Tile for Pairs {
 }
 
 /// The microkernels of a method and what fills their tables, or why there are none.
-fn microkernels(
-    method: Method,
-    entry: usize,
-    dtype: DType,
-    level: Level,
-) -> std::result::Result<(Shape, TileFn), Refusal> {
+fn microkernels(method: Method, entry: usize, dtype: DType, level: Level) -> Accepted<(Shape, TileFn)> {
     let shape = shape_of(entry, dtype, level);
     match method {
         Method::Bf16Pairs if dtype != DType::BF16 => Err("its gradients are not bf16".into()),
@@ -573,7 +562,7 @@ fn portions(
 }
 
 impl ConvPoolGradient {
-    pub fn new(p: &Problem<'_>, method: Method) -> std::result::Result<ConvPoolGradient, Refusal> {
+    pub fn new(p: &Problem<'_>, method: Method) -> Accepted<ConvPoolGradient> {
         let g = fused_gradient(p)?;
         let (step, level) = (p.step, p.target.level.vectors());
         let (x, argmax, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);

@@ -24,8 +24,7 @@ mod integers;
 
 use crate::kernel::copy::{BoxCopy, Dim};
 use crate::kernel::product::{Epilogue, Roles, count, joint_stride, offsets};
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel, OutputBlock, Ptr, Side, TakeBlock};
+use crate::kernel::{Cx, Io, Kernel, OutputBlock, Ptr, Side, TakeBlock, with_scratch};
 use crate::simd::gemm::{CHAIN, Configured, Element, Left, Shape, Tile, UNROLLED, WIDEST};
 use crate::simd::level::TileFn;
 use crate::simd::pack::{PackFn, PanelArgs};

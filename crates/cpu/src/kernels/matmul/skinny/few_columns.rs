@@ -6,6 +6,7 @@
 
 use crate::kernel::product::{Epilogue, Roles, count, joint_stride};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::select::Accepted;
 use crate::simd::level::Level;
 use crate::simd::prefetch::fetch;
 use crate::simd::vector::Vector;
@@ -181,7 +182,7 @@ impl FewColumns {
         rb: &Roles,
         epilogue: Epilogue,
         level: Level,
-    ) -> std::result::Result<FewColumns, &'static str> {
+    ) -> Accepted<FewColumns, &'static str> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         let strides = |r: &Roles| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
         let (Some((a_row, a_k)), Some((b_column, b_k))) = (strides(ra), strides(rb)) else {

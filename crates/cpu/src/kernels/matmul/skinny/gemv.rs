@@ -6,6 +6,7 @@
 
 use crate::kernel::product::{Epilogue, Roles, count, joint_stride};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::select::Accepted;
 use crate::simd::level::Level;
 use crate::simd::prefetch::prefetch_far;
 use crate::simd::vector::{Portable32, Vector};
@@ -204,12 +205,7 @@ pub struct Gemv {
 
 impl Gemv {
     /// The product, or the reason why these kernels do not take it.
-    pub fn accept(
-        ra: &Roles,
-        rb: &Roles,
-        epilogue: Epilogue,
-        level: Level,
-    ) -> std::result::Result<Gemv, &'static str> {
+    pub fn accept(ra: &Roles, rb: &Roles, epilogue: Epilogue, level: Level) -> Accepted<Gemv, &'static str> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         if !(1..=MAX_M).contains(&m) {
             return Err("M is more than 8");

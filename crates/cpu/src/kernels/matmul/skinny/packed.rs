@@ -6,8 +6,8 @@
 use crate::kernel::product::{Epilogue, roles};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::kernels::matmul::skinny::gemv::{AHEAD, COLUMNS, DOTS, Gemv, LANES, ROWS, finish_dots};
-use crate::select::{Candidate, EVERY, Family, Problem, Refusal};
-use crate::simd::level::Level;
+use crate::select::{Accepted, Candidate, EVERY, Family, Problem};
+use crate::simd::level::{Level, by_level};
 use crate::simd::lift::Lift;
 use crate::simd::prefetch::prefetch_far;
 use crate::simd::vector::Portable32;
@@ -22,40 +22,30 @@ pub static FAMILY: Family = Family {
     name: "packed",
     doc: "matrices of whole numbers with scales: products of few rows, and all of one as floats",
     takes: |step| matches!(step.kernel, Plan::Packed(_)),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate {
-            name: "gemv",
-            why: "K of at least 65, N of at least 64: the numbers are read once and in place, a quarter or an eighth of the bytes of \
-                  floats",
-            levels: EVERY,
-            accepts: |p| {
+        Candidate::new("gemv", EVERY, "K of at least 65, N of at least 64: the numbers are read once and in \
+             place, a quarter or an eighth of the bytes of floats",
+            |p| {
                 let (packed, product) = product_of(p)?;
                 Ok(Box::new(Rows::accept(packed, product, p)?))
-            },
-        },
-        Candidate {
-            name: "floats",
-            why: "all numbers as floats, for products of many rows",
-            levels: EVERY,
-            accepts: |p| match &p.step.kernel {
+            }),
+        Candidate::new("floats", EVERY, "all numbers as floats, for products of many rows",
+            |p| match &p.step.kernel {
                 Plan::Packed(packed) if packed.product.is_none() => Ok(Box::new(Floats::new(packed, p))),
                 _ => Err("it is a product".into()),
-            },
-        },
-        Candidate {
-            name: "one_by_one",
-            why: "small matrices, and such whose numbers do not lie in rows: in plain loops",
-            levels: EVERY,
-            accepts: |p| {
+            }),
+        Candidate::new("one_by_one", EVERY, "small matrices, and such whose numbers do not lie in rows: in \
+             plain loops",
+            |p| {
                 let (packed, product) = product_of(p)?;
                 Ok(Box::new(OneByOne::accept(packed, product, p)?))
-            },
-        },
+            }),
     ],
 };
 
 /// The product of a step.
-fn product_of<'a>(p: &Problem<'a>) -> std::result::Result<(&'a Packed, &'a PackedProduct), Refusal> {
+fn product_of<'a>(p: &Problem<'a>) -> Accepted<(&'a Packed, &'a PackedProduct)> {
     match &p.step.kernel {
         Plan::Packed(packed) => match &packed.product {
             Some(product) => Ok((packed, product)),
@@ -308,13 +298,7 @@ fn kernel(level: Level, how: &Unpack) -> RowsFn {
             }
         };
     }
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => of!(avx512),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => of!(avx2),
-        _ => of!(portable),
-    }
+    by_level!(level, of!(avx512), of!(avx2), of!(portable))
 }
 
 /// Numbers in a row.
@@ -361,11 +345,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn accept(
-        packed: &Packed,
-        product: &PackedProduct,
-        p: &Problem<'_>,
-    ) -> std::result::Result<Rows, Refusal> {
+    fn accept(packed: &Packed, product: &PackedProduct, p: &Problem<'_>) -> Accepted<Rows> {
         let Op::DotGeneral(d) = &product.op else { return Err("it is no product".into()) };
         let (left, right) = (&p.step.input_types[0], &product.right);
         let left = roles(left, &d.lhs_batch, &d.lhs_free(left.rank()), &d.lhs_contract);
@@ -530,11 +510,7 @@ struct OneByOne {
 }
 
 impl OneByOne {
-    fn accept(
-        packed: &Packed,
-        product: &PackedProduct,
-        p: &Problem<'_>,
-    ) -> std::result::Result<OneByOne, Refusal> {
+    fn accept(packed: &Packed, product: &PackedProduct, p: &Problem<'_>) -> Accepted<OneByOne> {
         use crate::kernel::product::offsets;
         let (a, b) = (&p.step.input_types[0], &product.right);
         let Op::DotGeneral(d) = &product.op else { return Err("it is no product".into()) };

@@ -1,0 +1,124 @@
+//! JPEG pictures to `ui8[H, W, C]`, with bounded memory: the frequent kind by a decoder of our own, all others through the
+//! `zune-jpeg` crate.
+
+mod baseline;
+mod colour;
+mod huffman;
+mod idct;
+
+use super::limit::{is_too_large, most_bytes, too_large};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
+
+/// Neither side may be longer.
+const MAX_SIDE: usize = 1 << 15;
+
+/// Reads a JPEG from memory: `→ ui8[H, W, 1]` (grey) or `ui8[H, W, 3]` (RGB; CMYK is converted). `name` stands for the
+/// file in messages.
+///
+/// # Errors
+/// When it is no JPEG, is damaged or cut, or too large.
+pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
+    let wrong = |why: String| {
+        Error::new(ErrorKind::Data, "this picture cannot be read")
+            .at(name)
+            .because(why)
+            .hint("open the picture elsewhere and save it again as JPEG or PNG")
+    };
+    // The end marker is the last thing of a whole file but for padding: a cut one would decode to grey below the cut.
+    if !after_headers(bytes).windows(2).rev().any(|w| w == [0xff, 0xd9]) {
+        return Err(wrong("the file is cut short: it has no end marker".into()));
+    }
+    most_bytes()?;
+    caught(|| decode(bytes)).map_err(wrong)
+}
+
+/// What follows the header of the first scan: a thumbnail before it has an end marker of its own.
+fn after_headers(bytes: &[u8]) -> &[u8] {
+    let mut rest = bytes.get(2..).unwrap_or_default();
+    loop {
+        match *rest {
+            [0xff, 0xff, ..] => rest = &rest[1..],
+            [0xff, 0xda, ..] => return rest,
+            [0xff, _, high, low, ..] => match rest.get(2 + usize::from(u16::from_be_bytes([high, low]))..) {
+                Some(next) => rest = next,
+                None => return &[],
+            },
+            // No headers as they should be: the decoder says what is wrong with them.
+            _ => return rest,
+        }
+    }
+}
+
+/// The general decoder's authors call panics on damaged files defects; there are some.
+fn caught<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err("the decoder gave up".into()))
+}
+
+/// Height, width and channels (1 or 3), from the headers alone.
+///
+/// # Errors
+/// When there are none.
+pub(crate) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
+    caught(|| headers(bytes).map(|(_, size)| size))
+        .map_err(|why| Error::new(ErrorKind::Data, "this picture cannot be read").at(name).because(why))
+}
+
+/// What the decoder of the frequent kind makes of a picture, which leaves all others alone, and what the general one does.
+/// For tests of the one against the other: [`from_bytes`] takes the first answer that there is.
+#[doc(hidden)]
+pub fn both_decoders(bytes: &[u8]) -> (Option<Literal>, Result<Literal, String>) {
+    (baseline(bytes), caught(|| general(bytes)))
+}
+
+type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
+
+fn headers(bytes: &[u8]) -> Result<(Decoder<'_>, [usize; 3]), String> {
+    let options = DecoderOptions::default().set_max_width(MAX_SIDE).set_max_height(MAX_SIDE);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    decoder.decode_headers().map_err(|e| format!("{e:?}"))?;
+    let (wanted, channels) = match decoder.input_colorspace() {
+        Some(ColorSpace::Luma) => (ColorSpace::Luma, 1),
+        _ => (ColorSpace::RGB, 3),
+    };
+    decoder.set_options(options.jpeg_set_out_colorspace(wanted));
+    let info = decoder.info().ok_or("it has no size")?;
+    Ok((decoder, [usize::from(info.height), usize::from(info.width), channels]))
+}
+
+fn decode(bytes: &[u8]) -> Result<Literal, String> {
+    match baseline(bytes) {
+        Some(picture) => Ok(picture),
+        None => general(bytes),
+    }
+}
+
+/// `None`: for the general decoder.
+fn baseline(bytes: &[u8]) -> Option<Literal> {
+    let frame = baseline::Frame::of(bytes)?;
+    let size = [frame.height, frame.width, frame.channels()];
+    if frame.height > MAX_SIDE || frame.width > MAX_SIDE || is_too_large(size.iter().product()) {
+        return None;
+    }
+    let mut out = Literal::unfilled(TensorType::new(DType::U8, size));
+    frame.decode(out.bytes_mut())?;
+    Some(out)
+}
+
+fn general(bytes: &[u8]) -> Result<Literal, String> {
+    let (mut decoder, size) = headers(bytes)?;
+    if is_too_large(size.iter().product()) {
+        let [h, w, _] = size;
+        return Err(format!("{w} × {h} pixels are too many: {}", too_large()));
+    }
+    let mut out = Literal::zeros(TensorType::new(DType::U8, size));
+    decoder.decode_into(out.bytes_mut()).map_err(|e| format!("{e:?}"))?;
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! Tests against the general decoder, a picture at a time and damaged.
+
+mod encoder;
+
+use super::*;
+
+const COLOUR: &[u8] = include_bytes!("../../../../fixtures/gradient.jpg");
+const GREY: &[u8] = include_bytes!("../../../../fixtures/grey.jpg");
+const PROGRESSIVE: &[u8] = include_bytes!("../../../../fixtures/progressive.jpg");
+
+/// The picture that the fixtures were made of: red grows to the right, green downward, blue is 128.
+fn near_the_original(x: &Literal) -> bool {
+    let (h, w) = (x.shape()[0], x.shape()[1]);
+    let pixel = |i: usize, j: usize| [(j * 10) as u8, (i * 15) as u8, 128];
+    let all = (0..h * w).all(|p| {
+        let expected = pixel(p / w, p % w);
+        x.bytes()[3 * p..][..3].iter().zip(expected).all(|(a, b)| a.abs_diff(b) < 12)
+    });
+    all && (h, w) == (12, 20)
+}
+
+#[test]
+fn pictures_of_tensorflow_and_pillow_are_read() {
+    for bytes in [COLOUR, PROGRESSIVE] {
+        let x = from_bytes("p", bytes).unwrap();
+        assert!(x.ty().to_string() == "ui8[12, 20, 3]" && near_the_original(&x), "{x:?}");
+    }
+    assert_eq!(from_bytes("g", GREY).unwrap().ty().to_string(), "ui8[7, 9, 1]");
+}
+
+#[test]
+fn pixels_of_the_frequent_kind_are_libjpegs_to_the_bit() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/data/jpeg");
+    for name in ["half", "full", "grey", "even"] {
+        let bytes = std::fs::read(format!("{folder}/{name}.jpg")).unwrap();
+        let expected = crate::format::picture::read(format!("{folder}/{name}.png")).unwrap();
+        assert!(baseline(&bytes).expect(name) == expected, "{name}");
+    }
+}
+
+#[test]
+fn both_decoders_agree_on_every_layout() {
+    let mut draws = systole_base::rng::Stream::new(1, 2, 3);
+    let mut below = |n| draws.below(n) as usize;
+    for seed in 0..160 {
+        let sampling = [None, Some((1, 1)), Some((2, 1)), Some((2, 2))][below(4)];
+        let (width, height) = (5 + below(60), 1 + below(60));
+        let (coarse, restart) = ([0, 1, 8, 60, 500][below(5)], [0, 0, 1, 3, 11][below(5)]);
+        let layout = encoder::Layout { width, height, sampling, coarse, restart, seed };
+        let bytes = encoder::jpeg(&layout);
+        let what =
+            format!("{width} × {height}, {sampling:?}, steps {coarse}, restart {restart}, seed {seed}");
+        let (ours, other) = (baseline(&bytes).expect(&what), general(&bytes).unwrap());
+        assert_eq!(ours.ty(), other.ty(), "{what}");
+        let apart = ours.bytes().iter().zip(other.bytes()).map(|(a, b)| a.abs_diff(*b));
+        let (most, sum) = apart.fold((0, 0), |(m, s), d| (m.max(d), s + usize::from(d)));
+        let mean = sum as f64 / ours.bytes().len() as f64;
+        // Between samples of colour the other one does not round as libjpeg does, which the test above is for.
+        let far = if matches!(sampling, Some((2, _))) { 16 } else { 4 };
+        assert!(most <= far && mean < 0.7, "{what}: up to {most} levels apart, {mean} on average");
+    }
+}
+
+#[test]
+fn a_photo_is_cut_short_though_its_thumbnail_is_whole() {
+    for photo in [COLOUR, PROGRESSIVE] {
+        // An application segment with a whole picture in it, as cameras write it.
+        let length = (GREY.len() as u16 + 2).to_be_bytes();
+        let whole = [&photo[..2], &[0xff, 0xe1], &length, GREY, &photo[2..]].concat();
+        assert!(from_bytes("whole", &whole).unwrap() == from_bytes("plain", photo).unwrap());
+        for cut in [photo.len() - 2, photo.len() - 20, photo.len() / 2] {
+            let cut = &whole[..whole.len() - photo.len() + cut];
+            let e = from_bytes("thumb.jpg", cut).unwrap_err().to_string();
+            assert!(e.contains("thumb.jpg"), "{e}");
+        }
+    }
+}
+
+#[test]
+fn where_the_general_decoder_panics_there_is_an_error() {
+    // Found by the fuzzer: zune-jpeg 0.5.15 unwraps nothing while it places a block.
+    let bytes = include_bytes!("../../../../fixtures/gives-up.jpg");
+    let error = from_bytes("gives-up.jpg", bytes).unwrap_err().to_string();
+    assert!(error.contains("gives-up.jpg") && error.contains("the decoder gave up"), "{error}");
+}
+
+#[test]
+fn damage_is_an_error_or_another_picture_and_never_a_panic() {
+    let layout =
+        encoder::Layout { width: 21, height: 18, sampling: Some((2, 2)), coarse: 9, restart: 1, seed: 1 };
+    let restarts = encoder::jpeg(&layout);
+    for good in [COLOUR, GREY, PROGRESSIVE, &restarts] {
+        for cut in 0..good.len() - 2 {
+            assert!(from_bytes("cut", &good[..cut]).is_err(), "cut at {cut} of {}", good.len());
+        }
+        for bit in (0..good.len() * 8).step_by(3) {
+            let mut bad = good.to_vec();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            if let Err(e) = from_bytes("flipped", &bad) {
+                assert!(e.to_string().contains("flipped"));
+            }
+        }
+    }
+    assert!(from_bytes("text", b"hello").unwrap_err().to_string().contains("cannot be read"));
+}

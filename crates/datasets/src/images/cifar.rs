@@ -1,0 +1,85 @@
+//! CIFAR-10: finding its binary files, which `systole_data::format::cifar` reads.
+
+use super::glyphs::colour_glyphs;
+use crate::files::{DataDir, roots};
+use crate::{Arrays, ImageDataset};
+use std::path::{Path, PathBuf};
+use systole_base::{Error, ErrorKind, Result};
+use systole_data::format::cifar::{self, Cifar};
+
+const FOLDER: &str = "cifar-10-batches-bin";
+const CLASSES: [&str; 10] =
+    ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
+
+/// CIFAR-10: 50,000 + 10,000 colour pictures, `u8[32, 32, 3]`, ten classes, from its binary files.
+///
+/// Where no folder is named and none of the usual places has the files, colour glyphs of the same shape are drawn in
+/// their place; the data set's name and origin say so. Krizhevsky, "Learning multiple layers of features from tiny
+/// images", 2009.
+///
+/// # Errors
+/// `Io` when a named folder has not all six files; `Data` when they are damaged.
+pub fn cifar10(dir: impl Into<DataDir>) -> Result<ImageDataset> {
+    let dir = dir.into();
+    let places = roots(&dir);
+    let folders = places.iter().flat_map(|root| [root.clone(), root.join(FOLDER), root.join("cifar10")]);
+    match folders.into_iter().find(|f| f.join("test_batch.bin").is_file()) {
+        Some(folder) => read(&folder),
+        None if dir.is_named() => Err(missing(&places)),
+        None => {
+            let mut drawn = colour_glyphs(0)?;
+            drawn.origin += &format!(", as there is no folder {FOLDER}");
+            Ok(drawn)
+        }
+    }
+}
+
+fn missing(places: &[PathBuf]) -> Error {
+    let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+    Error::new(ErrorKind::Io, "the files of cifar10 are not there")
+        .because(format!("looked for {FOLDER} in {}", places.join(", ")))
+        .hint("unpack cifar-10-binary.tar.gz there; without a folder, colour glyphs are drawn by code")
+}
+
+fn read(folder: &Path) -> Result<ImageDataset> {
+    let batches: Vec<PathBuf> = (1..=5).map(|i| folder.join(format!("data_batch_{i}.bin"))).collect();
+    let train = arrays(&batches)?;
+    let test = arrays(&[folder.join("test_batch.bin")])?;
+    ImageDataset::new("cifar10", folder.display().to_string(), &CLASSES, train, test)
+}
+
+fn arrays(files: &[PathBuf]) -> Result<Arrays> {
+    let (images, labels) = cifar::read(files, Cifar::Ten)?;
+    Ok(Arrays { images, labels })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLANE: usize = 32 * 32;
+
+    #[test]
+    fn planes_become_pixels_and_damage_is_told() {
+        let folder = std::env::temp_dir().join(format!("systole-cifar-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let record = |label: u8| {
+            let planes = [1u8, 2, 3].into_iter().flat_map(|c| std::iter::repeat_n(10 * c, PLANE));
+            std::iter::once(label).chain(planes).collect::<Vec<u8>>()
+        };
+        for i in 1..=5 {
+            std::fs::write(folder.join(format!("data_batch_{i}.bin")), record(i)).unwrap();
+        }
+        std::fs::write(folder.join("test_batch.bin"), [record(7), record(9)].concat()).unwrap();
+        let data = cifar10(folder.clone()).unwrap();
+        assert_eq!((data.train_len, data.test_len, data.image_shape), (5, 2, [32, 32, 3]));
+        assert_eq!(data.train_arrays.labels.to_f64s(), [1., 2., 3., 4., 5.]);
+        assert_eq!(data.test_arrays.images.bytes()[..6], [10, 20, 30, 10, 20, 30]);
+        std::fs::write(folder.join("data_batch_3.bin"), &record(3)[1..]).unwrap();
+        let e = cifar10(folder.clone()).unwrap_err().to_string();
+        assert!(e.contains("data_batch_3.bin") && e.contains("3072"), "{e}");
+        std::fs::remove_dir_all(&folder).unwrap();
+        let e = cifar10(folder).unwrap_err().to_string();
+        assert!(e.contains(FOLDER), "{e}");
+    }
+}

@@ -1,0 +1,138 @@
+//! Which files are files of records, and which of them are to train and to test on.
+
+use super::options::RecordOptions;
+use crate::files::DataDir;
+use std::path::{Path, PathBuf};
+use systole_base::{Error, ErrorKind, Result};
+use systole_data::Table;
+use systole_data::tools::files_of;
+
+/// How the names of files begin that are for testing.
+const TEST: [&str; 4] = ["test", "val", "valid", "t10k"];
+/// Ends of files of records, and what they are.
+const ENDS: [(&str, &str); 10] = [
+    (".tfrecord", "TFRecord"),
+    (".tfrecords", "TFRecord"),
+    (".tfrec", "TFRecord"),
+    (".csv", "CSV"),
+    (".tsv", "CSV"),
+    (".npz", "NumPy"),
+    (".npy", "NumPy"),
+    (".parquet", "Parquet"),
+    (".tar", "WebDataset"),
+    (".tgz", "WebDataset"),
+];
+
+fn name_of(file: &Path) -> String {
+    file.file_name().map_or(String::new(), |n| n.to_string_lossy().to_lowercase())
+}
+
+/// Whether a file's name is that of a file of records.
+pub fn is_of_records(file: impl AsRef<Path>) -> bool {
+    kind_of(file.as_ref()).is_some()
+}
+
+/// What a file is by its name. Shards of TFRecord files are also written `train.tfrecord-00000-of-00008` and
+/// `train-00000-of-00008`.
+fn kind_of(file: &Path) -> Option<&'static str> {
+    let name = name_of(file);
+    let stem = name.strip_suffix(".gz").unwrap_or(&name);
+    let kind = ENDS.iter().find(|(end, _)| stem.ends_with(end)).map(|(_, kind)| *kind);
+    kind.or_else(|| is_shard(stem).then_some("TFRecord"))
+}
+
+fn is_shard(name: &str) -> bool {
+    let is_number = |n: &str| n.len() >= 5 && n.bytes().all(|b| b.is_ascii_digit());
+    let parts = name.rsplit_once("-of-").and_then(|(rest, all)| Some((rest.rsplit_once('-')?.1, all)));
+    parts.is_some_and(|(one, all)| is_number(one) && is_number(all))
+}
+
+/// The files to train and to test on.
+pub(super) fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
+    let root = dir.named().unwrap_or(Path::new(""));
+    let all = |patterns: &[String]| -> Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        for pattern in patterns {
+            files.extend(files_of(&root.join(pattern))?);
+        }
+        Ok(files)
+    };
+    if !options.train.is_empty() {
+        return Ok((all(&options.train)?, all(&options.test)?));
+    }
+    if dir.named().is_none() {
+        return Err(Error::new(ErrorKind::Config, "no files of records are named").hint(
+            "name their folder with --data-dir or data.dir, or patterns of files with data.records.train",
+        ));
+    }
+    let found: Vec<PathBuf> = files_of(root)?.into_iter().filter(|f| is_of_records(f)).collect();
+    let is_test = |f: &PathBuf| {
+        let name = name_of(f);
+        TEST.iter().any(|t| name.strip_prefix(t).is_some_and(|r| !r.starts_with(char::is_alphabetic)))
+            || name.starts_with("validation")
+    };
+    let (test, train): (Vec<_>, Vec<_>) = found.into_iter().partition(is_test);
+    if train.is_empty() {
+        let ends: Vec<&str> = ENDS.iter().map(|(end, _)| *end).collect();
+        return Err(Error::new(
+            ErrorKind::Io,
+            format!("{} has no files of records to train on", root.display()),
+        )
+        .hint(format!("files are known by their ends: {}", ends.join(", "))));
+    }
+    Ok((train, if options.test.is_empty() { test } else { all(&options.test)? }))
+}
+
+/// Refuses files of several kinds, and tables of other columns than the first: they are no parts of one data set.
+pub(super) fn check_alike(dir: &DataDir, files: &[PathBuf], options: &RecordOptions) -> Result<()> {
+    let encoding = options.written()?.encoding;
+    let root = dir.named().unwrap_or(Path::new(""));
+    let starts = |f: &&PathBuf| name_of(f).starts_with("train");
+    let Some(main) = files.iter().find(starts).or(files.first()) else { return Ok(()) };
+    let shown = |f: &Path| f.strip_prefix(root).unwrap_or(f).display().to_string();
+    let odd = |other: &Path, what: &str, why: String| {
+        Err(Error::new(ErrorKind::Data, format!("{} {what} {}", shown(other), shown(main)))
+            .at(root.display().to_string())
+            .because(why)
+            .hint(format!(
+                "say which files are to be trained on: --set 'data.records.train=[\"{}\"]'",
+                shown(main)
+            )))
+    };
+    let kind = |f: &Path| kind_of(f).unwrap_or_default();
+    if let Some(other) = files.iter().find(|f| kind(f) != kind(main)) {
+        return odd(other, "is of another kind than", format!("{} and {}", kind(other), kind(main)));
+    }
+    if kind(main) != "CSV" || files.len() == 1 {
+        return Ok(());
+    }
+    let columns = Table::names_of(main, encoding)?;
+    for other in files.iter().filter(|f| *f != main) {
+        let names = Table::names_of(other, encoding)?;
+        if columns.iter().any(|c| !names.contains(c)) || names.len() != columns.len() {
+            let why = format!("{} and {}", names.join(", "), columns.join(", "));
+            return odd(other, "has other columns than", why);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_known_by_their_names() {
+        for (name, kind) in [
+            ("a.tfrec", Some("TFRecord")),
+            ("d.tfrecord-00000-of-00001", Some("TFRecord")),
+            ("train-00000-of-00008", Some("TFRecord")),
+            ("train-00000-of-00008.gz", Some("TFRecord")),
+            ("A.CSV.gz", Some("CSV")),
+            ("notes-of-mine", None),
+            ("a.txt", None),
+        ] {
+            assert_eq!(kind_of(Path::new(name)), kind, "{name}");
+        }
+    }
+}

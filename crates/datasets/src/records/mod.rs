@@ -1,0 +1,988 @@
+//! Files of records of your own: TFRecord files of Examples, CSV, NumPy, and what else `systole_data::tools` opens.
+//!
+//! All of them are read once before training: for their number, for the classes of their labels, and so that damage is
+//! found before hours are spent. TFRecord files are then read as tf.data's tutorials do, several at a time in turns; the
+//! shuffle holds records as they are in the files, and what they hold is taken out and decoded after it.
+
+mod columns;
+mod files;
+mod labels;
+mod options;
+mod picture_tables;
+
+pub use columns::ColumnCode;
+pub use files::is_of_records;
+pub use options::{Packed, RecordOptions};
+
+use crate::files::DataDir;
+use crate::images::folder::{LOOKED_AT, SIDES, fit_picture_on, size_for, told_transparent};
+use crate::{Prepare, Streamed, TrainingData, numbered, unnumbered};
+use labels::{Counted, Labels};
+use options::LABELS;
+use picture_tables::PictureColumn;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use systole_base::rng::{hash_name, mix};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_data::format::example::{Features, parse_example};
+use systole_data::format::picture;
+use systole_data::format::tfrecord::OnCorrupt;
+use systole_data::input;
+use systole_data::tools::{Opened, files_of, open_written};
+use systole_data::{AUTOTUNE, Dataset, HostArray, Sample, Shuffle, Table, TfRecord};
+
+/// Fields that hold a picture: `image`, and what WebDataset calls files.
+const PICTURES: [&str; 7] = ["image", "jpg", "jpeg", "png", "bmp", "webp", "gif"];
+/// Records that a shuffle over files draws from where nobody says.
+const BUFFER: usize = 10_000;
+/// Files of tables up to this size are gone through for a few samples of all of it.
+const SMALL: u64 = 256 << 20;
+
+/// What is asked of pictures in records, and of the split.
+#[derive(Clone, Debug)]
+pub struct RecordShape {
+    /// Height and width that pictures are brought to; none: those of the first one.
+    pub size: Option<[usize; 2]>,
+    /// 1: grey, 3: colour; none: as the first one.
+    pub channels: Option<usize>,
+    /// The part of the records that is kept for testing, where no files are for that.
+    pub validation_split: f64,
+    /// Which records are kept for testing, and the order of files.
+    pub seed: u64,
+    /// Whether labels are numbers to predict (true) or classes (false), where that is known; else they tell themselves.
+    pub numbers: Option<bool>,
+    /// What transparent parts of pictures are laid on, from 0 (black) to 1 (white).
+    pub background: f64,
+    /// The part of the pictures that a table names which may be unreadable.
+    pub unreadable_quota: f64,
+}
+
+impl RecordShape {
+    /// What a picture of this size is brought to.
+    fn picture(&self, [h, w, c]: [usize; 3]) -> [usize; 3] {
+        let [h, w] = self.size.unwrap_or([h, w]);
+        [h, w, self.channels.unwrap_or(if c <= 2 { 1 } else { 3 })]
+    }
+}
+
+/// Whether a folder holds files of records, rather than folders of pictures.
+pub fn holds_records(dir: impl AsRef<Path>) -> bool {
+    files_of(dir.as_ref()).is_ok_and(|files| files.iter().any(is_of_records))
+}
+
+/// Height, width and channels to bring the pictures in files of records to, by some of them; none: they hold no pictures.
+///
+/// # Errors
+/// As [`records`], for the first record.
+pub fn picture_size_of_records(
+    dir: impl Into<DataDir>,
+    options: &RecordOptions,
+) -> Result<Option<[usize; 3]>> {
+    let dir = dir.into();
+    let (train, _) = files::find(&dir, options)?;
+    // What is wrong with files is told when all options are known, which may leave the wrong ones out.
+    let Some(first) = train.into_iter().next() else { return Ok(None) };
+    let source = match Source::open(vec![first], options) {
+        Ok(source) => source,
+        Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
+        Err(_) => return Ok(None),
+    };
+    if let Some(table) = &source.opened.table {
+        let Some(column) = PictureColumn::find(table, options, dir.named(), true)? else { return Ok(None) };
+        let paths = column.rows(table, None).debug();
+        let paths = paths
+            .iter()
+            .take(LOOKED_AT)
+            .filter_map(|row| picture::size(row.ok()?.text(&column.field).ok()?).ok());
+        return Ok(Some(size_for(&paths.collect::<Vec<_>>())));
+    }
+    // The label may still have to be named: a field with a picture tells itself.
+    let Ok(first) = source.first() else { return Ok(None) };
+    let label = label_of(&first, options).unwrap_or_default();
+    Ok(match Input::of(&first, &label, options, &SHAPELESS) {
+        Ok(Input::File { field, .. }) => {
+            let all = source.opened.dataset.debug();
+            let size = |s: Result<Sample>| {
+                let s = s.ok()?;
+                let bytes = s.get(picture_field(&s, &field)).ok()?.bytes().to_vec();
+                picture::size_of_bytes("the picture", &bytes).ok()
+            };
+            size_of_all(&all.iter().take(LOOKED_AT).filter_map(size).collect::<Vec<_>>())
+        }
+        Ok(Input::Pixels { field, .. }) if first.names().any(|n| *n == format!("{field}/shape")) => {
+            let all = source.opened.dataset.debug();
+            let size = |s: Result<Sample>| match *shape_of(&s.ok()?, &field).ok()?.as_slice() {
+                [h, w] => Some([h, w, 1]),
+                [h, w, c] => Some([h, w, c]),
+                _ => None,
+            };
+            size_of_all(&all.iter().take(LOOKED_AT).filter_map(size).collect::<Vec<_>>())
+        }
+        Ok(Input::Pixels { size, .. }) => Some(size),
+        _ => None,
+    })
+}
+
+/// Small pictures keep the size of the first, large ones are brought to what folders of such are; grey where all are grey.
+fn size_of_all(sizes: &[[usize; 3]]) -> Option<[usize; 3]> {
+    let [height, width, channels] = size_for(sizes);
+    Some(match sizes.first() {
+        Some([h, w, _]) if h.min(w) <= SIDES.end() => [*h, *w, channels],
+        _ => [height, width, channels],
+    })
+}
+
+const SHAPELESS: RecordShape = RecordShape {
+    size: None,
+    channels: None,
+    validation_split: 0.0,
+    seed: 0,
+    numbers: None,
+    background: 0.0,
+    unreadable_quota: 0.1,
+};
+
+/// Records of your own: `image: u8[H, W, C], label: i32[]` where they hold pictures, else `x: f32[n]` and `label`, which
+/// is `i32[]` where labels are classes and `f32[1]` where they are numbers.
+///
+/// # Errors
+/// `Io` when there are no files; `Data` when a record cannot be read, or has no label (names it).
+pub fn records(
+    dir: impl Into<DataDir>,
+    options: &RecordOptions,
+    shape: &RecordShape,
+) -> Result<TrainingData> {
+    let dir = dir.into();
+    let Sources { train: source, test, label, columns: of_table, mut notes, mark } =
+        Sources::find(&dir, options, shape)?;
+    let (train_part, test_part) = match &test {
+        // All of them are to be tested on.
+        None if shape.validation_split >= 1.0 => (Subset::All, Subset::All),
+        None => Subset::split(shape)?,
+        Some(_) => (Subset::All, Subset::All),
+    };
+    let test_source = test.unwrap_or_else(|| source.clone());
+    let mut reading = Reading::of(&source, (&label, of_table), options, shape)?;
+    let report = |done, all| dir.report("reading records", done, all);
+    let mut counted = Counted::new(&label);
+    let train = reading.count(&source, train_part, &mut counted, &report)?;
+    let test = reading.count(&test_source, test_part, &mut counted, &report)?;
+    some_of_each(train, test, &source)?;
+    let decided = counted.decide(&source.opened.classes, shape.numbers)?;
+    notes.extend(decided.note);
+    reading.labels = decided.labels;
+    let element = reading.element();
+    let (fields, columns) = (reading.input.fields(), reading.input.columns());
+    let prepare = Prepare(Arc::new(move |s| reading.prepare(s)));
+    let in_order = |source: &Source, part| {
+        let prepare = prepare.clone();
+        source.in_order(part).map_parallel(move |s| prepare.call(s), AUTOTUNE)
+    };
+    let buffer = options.shuffle_buffer.unwrap_or(if source.is_in_memory() { train } else { BUFFER });
+    Ok(TrainingData {
+        name: name_of(&dir, source.files()),
+        origin: origin(&dir, source.files()),
+        train: in_order(&source, train_part),
+        test: in_order(&test_source, test_part),
+        train_len: train,
+        test_len: test,
+        elements: if element.rank() == 3 { "pictures" } else { "records" },
+        element,
+        class_names: decided.class_names,
+        fields,
+        columns,
+        notes,
+        language: None,
+        identity: Some(identity(&[source.files(), test_source.files()], train, test, mark)),
+        streamed: Some(Streamed {
+            in_order: source.in_order(train_part),
+            mixed: source.mixed(train_part, mix(shape.seed ^ hash_name("order of files"))),
+            buffer,
+            is_small: source.sizes.values().sum::<u64>() <= SMALL,
+            prepare,
+        }),
+    })
+}
+
+/// Refuses a part without records.
+fn some_of_each(train: usize, test: usize, source: &Source) -> Result<()> {
+    let what = match (train, test) {
+        (0, _) => "train",
+        (_, 0) => "test",
+        _ => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::Data, format!("there are no records to {what} on"))
+        .at(source.place())
+        .because(format!("there are {} in all", train + test))
+        .hint("add records; data.validation_split says what part of them is kept for testing"))
+}
+
+/// What is trained and tested on, of which columns.
+struct Sources {
+    train: Source,
+    /// None: a part of the others.
+    test: Option<Source>,
+    label: String,
+    columns: Columns,
+    notes: Vec<String>,
+    /// What tells the pictures that tables name from others of the same names.
+    mark: u64,
+}
+
+/// What the columns of tables are.
+#[derive(Clone, Default)]
+enum Columns {
+    /// These are no tables.
+    #[default]
+    None,
+    /// How they become numbers.
+    Codes(Vec<ColumnCode>),
+    /// One of them names pictures.
+    Pictures(PictureColumn),
+}
+
+impl Sources {
+    fn find(dir: &DataDir, options: &RecordOptions, shape: &RecordShape) -> Result<Sources> {
+        let (train_files, test_files) = files::find(dir, options)?;
+        if options.train.is_empty() {
+            files::check_alike(dir, &train_files, options)?;
+        }
+        let train = Source::open(train_files, options)?;
+        let mut notes = train.opened.notes.clone();
+        let pictures = match &train.opened.table {
+            Some(table) => PictureColumn::find(table, options, dir.named(), true)?,
+            None => None,
+        };
+        let other = train.opened.table.as_ref().zip(pictures.as_ref());
+        let other = other.and_then(|(table, column)| picture_tables::only_other(table, &column.field));
+        let label = label_of(&train.first()?, options).or_else(|e| other.ok_or(e))?;
+        let test = match test_files.is_empty() || test_files == train.files() {
+            true => train.opened.test.clone().map(|dataset| train.with(dataset)),
+            false => Some(Source::open(test_files, options)?),
+        };
+        let test = match test {
+            // What competitions give: rows whose answers are to be told.
+            Some(t) if options.test.is_empty() && t.first()?.names().all(|n| n != label) => {
+                let files: Vec<String> = t.files().iter().map(|f| f.display().to_string()).collect();
+                notes.push(format!(
+                    "{} is left out: it has no `{label}`, so nothing can be tested on it (predict takes it)",
+                    files.join(", ")
+                ));
+                None
+            }
+            test => test,
+        };
+        let tables: Vec<Arc<Table>> =
+            std::iter::once(&train).chain(&test).filter_map(|s| s.opened.table.clone()).collect();
+        tables.iter().try_for_each(|t| columns::check_label(t, &label))?;
+        let mut sources = Sources { train, test, label, columns: Columns::None, notes, mark: 0 };
+        match (tables.is_empty(), pictures) {
+            (true, _) => {}
+            (false, Some(column)) => sources.name_pictures(column, (dir, options, shape))?,
+            (false, None) => sources.encode_columns(&tables, options)?,
+        }
+        Ok(sources)
+    }
+
+    /// Tables whose columns become numbers.
+    fn encode_columns(&mut self, tables: &[Arc<Table>], options: &RecordOptions) -> Result<()> {
+        let all: Vec<&Table> = tables.iter().map(|t| &**t).collect();
+        let (found, left_out) = columns::codes(&all, &self.label, &options.inputs, &options.columns)?;
+        for source in std::iter::once(&mut self.train).chain(&mut self.test) {
+            if let Some(table) = &source.opened.table {
+                source.opened.dataset = columns::rows(table, &found, Some(&self.label));
+            }
+        }
+        Input::of_columns(found.clone(), &left_out)?;
+        self.notes.extend(left_out);
+        self.columns = Columns::Codes(found);
+        Ok(())
+    }
+
+    /// Tables of which one column names pictures.
+    fn name_pictures(
+        &mut self,
+        column: PictureColumn,
+        (dir, options, shape): (&DataDir, &RecordOptions, &RecordShape),
+    ) -> Result<()> {
+        let report = |done, all| dir.report("reading pictures", done, all);
+        let mut transparent = 0;
+        for source in std::iter::once(&mut self.train).chain(&mut self.test) {
+            let Some(table) = source.opened.table.clone() else { continue };
+            // Another table may lie in another folder.
+            let here = PictureColumn::find(&table, options, dir.named(), true)?.unwrap_or(column.clone());
+            let dtype = table.column(&self.label).map_or(DType::U8, |c| c.dtype());
+            let rows = here.rows(&table, Some((&self.label, dtype)));
+            let checked = here.check(&rows, options, shape.unreadable_quota, &report)?;
+            self.notes.extend(checked.note);
+            transparent += checked.transparent;
+            self.mark = mix(self.mark ^ checked.mark);
+            source.opened.dataset = here.without(rows, checked.bad);
+        }
+        self.notes.extend(told_transparent(transparent, shape.background));
+        self.columns = Columns::Pictures(column);
+        Ok(())
+    }
+}
+
+/// What is wanted of files of records whose labels may be missing.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordInputs<'a> {
+    /// How they were read in training.
+    pub options: &'a RecordOptions,
+    /// The fields that the model learnt from; none: as for training.
+    pub fields: &'a [String],
+    /// What pictures are brought to; none: the model takes numbers.
+    pub size: Option<[usize; 3]>,
+    /// What transparent parts of pictures are laid on, from 0 (black) to 1 (white).
+    pub background: f64,
+    /// Whether a row of a table that is not as in training is an error in its place; else the whole table is refused.
+    pub goes_on: bool,
+}
+
+/// What a model takes of records, whose labels may be missing: `image: u8[H, W, C]` where they hold pictures or name them,
+/// brought to a size, else `x: f32[n]`.
+///
+/// # Errors
+/// `Io` when a file cannot be opened; `Data` when it has no such field.
+pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<Dataset> {
+    let &RecordInputs { options, fields, size, background, goes_on } = wanted;
+    let mut source = Source::open(files, options)?;
+    // A file with a part for testing has these rows too.
+    if let Some(test) = source.opened.test.take() {
+        source.opened.dataset = source.opened.dataset.concatenate(&test);
+    }
+    let first = source.first()?;
+    let lacking = fields.iter().find(|name| first.names().all(|n| n != name.as_str()));
+    // A picture is one, whatever the field is called that it comes in.
+    let fields = if size.is_some() && lacking.is_some() { &[][..] } else { fields };
+    if let Some(lacking) = lacking.filter(|_| size.is_none()) {
+        let there = first.names().collect::<Vec<_>>().join(", ");
+        return Err(Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
+            .at(source.place())
+            .because(format!("their fields are {there}; the model learnt from {}", fields.join(", ")))
+            .hint("give them the names that they had in training"));
+    }
+    let label = label_of(&first, options).unwrap_or_default();
+    let inputs = if fields.is_empty() && size.is_none() { options.inputs.clone() } else { fields.to_vec() };
+    let options = RecordOptions { inputs, ..options.clone() };
+    let (sides, channels) = (size.map(|[h, w, _]| [h, w]), size.map(|s| s[2]));
+    let shape = RecordShape { size: sides, channels, background, ..SHAPELESS };
+    let input = match (source.opened.table.clone(), size) {
+        (Some(table), None) => {
+            let told = match options.columns.is_empty() {
+                // Models of earlier versions learnt from numbers alone.
+                true => fields.iter().map(|name| ColumnCode::number(name)).collect(),
+                false => options.columns.clone(),
+            };
+            if goes_on && !told.is_empty() {
+                return columns::rows_one_by_one(&table, &told);
+            }
+            let (codes, notes) = columns::codes(&[&*table], &label, &options.inputs, &told)?;
+            source.opened.dataset = columns::rows(&table, &codes, None);
+            Input::of_columns(codes, &notes)?
+        }
+        (Some(table), Some(size)) => {
+            let Some(column) = PictureColumn::find(&table, &options, None, false)? else {
+                return Err(no_pictures(&table));
+            };
+            source.opened.dataset = column.rows(&table, None);
+            Input::Path { field: column.field, size }
+        }
+        (None, _) => Input::of(&first, &label, &options, &shape)?,
+    };
+    let features = source.features().map(|all| only(all, |name| input.reads(name)));
+    let reading = Reading { features, input, label, labels: Labels::Values, background };
+    let place = source.place();
+    Ok(numbered(source.in_order(Subset::All)).map_parallel(
+        move |s| {
+            let row = s.get("index")?.get(0).as_i64();
+            let parsed = reading.parse(unnumbered(s))?;
+            reading.check_finite(&parsed, || format!("{place}, record {row}"))?;
+            let (name, input) = reading.input(&parsed)?;
+            Sample::new([(name, input)]).check()
+        },
+        AUTOTUNE,
+    ))
+}
+
+fn no_pictures(table: &Table) -> Error {
+    let names: Vec<&str> = table.columns.iter().map(|c| c.name.as_str()).collect();
+    Error::new(ErrorKind::Data, "no column of this table names pictures that are there")
+        .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
+        .because(format!("the model takes pictures; the columns are {}", names.join(", ")))
+        .hint("put the pictures beside the table, or name their folder: data.records.pictures")
+}
+
+/// Which of the records of a file are meant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Subset {
+    All,
+    /// All but the ten-thousandths that are kept for testing, which the seed chooses.
+    Train(u64, u64),
+    /// Those.
+    Test(u64, u64),
+}
+
+/// Neighbours among which a part is chosen, where it is not one of each so many.
+const NEIGHBOURS: u64 = 100;
+/// A part is counted in these.
+const PARTS: u64 = 10_000;
+
+impl Subset {
+    fn split(shape: &RecordShape) -> Result<(Subset, Subset)> {
+        if shape.validation_split <= 0.0 {
+            return Err(Error::new(ErrorKind::Config, "there are no records to test on")
+                .because("no files are for testing, and data.validation_split is 0")
+                .hint("name files with data.records.test, or set data.validation_split to 0.2"));
+        }
+        let part = (shape.validation_split * PARTS as f64).round().clamp(1.0, PARTS as f64 - 1.0) as u64;
+        Ok((Subset::Train(part, shape.seed), Subset::Test(part, shape.seed)))
+    }
+
+    fn of(self, records: Dataset) -> Dataset {
+        let (is_test, part, seed) = match self {
+            Subset::All => return records,
+            Subset::Train(part, seed) => (false, part, seed),
+            Subset::Test(part, seed) => (true, part, seed),
+        };
+        if let Some(n) = records.cardinality().finite() {
+            let fixed = Shuffle { buffer_size: usize::MAX, seed, reshuffle_each_iteration: false };
+            let mixed = records.shuffle_with(fixed);
+            let kept = (u128::from(n) * u128::from(part) / u128::from(PARTS)) as u64;
+            return if is_test { mixed.take(kept) } else { mixed.skip(kept) };
+        }
+        let chosen = move |s: &Sample| {
+            let place = s.get("index").map_or(0, |i| i.get(0).as_i64() as u64);
+            is_kept(place, part, seed) == is_test
+        };
+        numbered(records).filter(chosen).map(unnumbered)
+    }
+}
+
+/// Whether a record is of the part that is kept for testing: some of its neighbours, others each time, as data may be
+/// sorted in turns.
+fn is_kept(place: u64, part: u64, seed: u64) -> bool {
+    if PARTS.is_multiple_of(part) {
+        let every = PARTS / part;
+        return place % every == mix(seed ^ mix(place / every)) % every;
+    }
+    let block = place / NEIGHBOURS;
+    let before = |blocks: u64| blocks * NEIGHBOURS * part / PARTS;
+    let wanted = before(block + 1) - before(block);
+    let draw = |place: u64| (mix(seed ^ mix(place)), place);
+    let first = block * NEIGHBOURS;
+    let ahead = (first..first + NEIGHBOURS).filter(|other| draw(*other) < draw(place)).count() as u64;
+    ahead < wanted
+}
+
+/// Files, and how they are read.
+#[derive(Clone)]
+struct Source {
+    opened: Opened,
+    options: RecordOptions,
+    /// Bytes of the files when they were opened first.
+    sizes: Arc<BTreeMap<PathBuf, u64>>,
+}
+
+impl Source {
+    fn open(files: Vec<PathBuf>, options: &RecordOptions) -> Result<Source> {
+        if files.is_empty() {
+            return Err(Error::new(ErrorKind::Io, "there are no files of records")
+                .hint("check data.records.train and data.records.test"));
+        }
+        let features = options.parse_features()?;
+        let mut opened = open_written(files, features, options.written()?)?;
+        // These are read whole, one file at a time.
+        if ["NumPy array", "NumPy arrays", "IDX"].contains(&opened.kind) {
+            for file in &opened.files[1..] {
+                let next = open_written(vec![file.clone()], None, options.written()?)?;
+                opened.dataset = opened.dataset.concatenate(&next.dataset);
+                opened.notes.extend(next.notes);
+                opened.test = match (opened.test, next.test) {
+                    (Some(a), Some(b)) => Some(a.concatenate(&b)),
+                    (a, b) => a.or(b),
+                };
+            }
+        }
+        let size = |f: &PathBuf| Some((f.clone(), input::size(f)?));
+        let sizes = Arc::new(opened.files.iter().filter_map(size).collect());
+        Ok(Source { opened, options: options.clone(), sizes })
+    }
+
+    /// The same files for other elements of theirs.
+    fn with(&self, dataset: Dataset) -> Source {
+        let opened = Opened { dataset, test: None, ..self.opened.clone() };
+        Source { opened, ..self.clone() }
+    }
+
+    /// The first file, for messages.
+    fn place(&self) -> String {
+        self.files().first().map_or(String::new(), |f| f.display().to_string())
+    }
+
+    fn files(&self) -> &[PathBuf] {
+        &self.opened.files
+    }
+
+    fn first(&self) -> Result<Sample> {
+        let first = self.opened.dataset.debug().iter().next();
+        first.ok_or_else(|| {
+            Error::new(ErrorKind::Data, "there are no records")
+                .at(self.place())
+                .because("it is empty, or holds a header alone")
+                .hint("check that it was written whole")
+        })?
+    }
+
+    /// What Examples hold; none: the files are read as they are.
+    fn features(&self) -> Option<&Features> {
+        self.opened.features.as_ref()
+    }
+
+    /// Whether all elements can be had at once, so that a shuffle needs no buffer.
+    fn is_in_memory(&self) -> bool {
+        self.opened.dataset.cardinality().finite().is_some()
+    }
+
+    fn of_file(options: &RecordOptions, path: PathBuf, part: Subset) -> Dataset {
+        let on_corrupt = match options.skip {
+            0 => OnCorrupt::Fail,
+            quota => OnCorrupt::Skip { quota },
+        };
+        let how = TfRecord { compression: options.compression.into(), on_corrupt, random_access: false };
+        part.of(Dataset::tfrecord_with([path], how))
+    }
+
+    /// File by file: the same elements in the same order in each epoch.
+    fn in_order(&self, part: Subset) -> Dataset {
+        self.read(Dataset::files(self.files().to_vec()), part, 1)
+    }
+
+    /// Several files at a time, their order new in each epoch.
+    fn mixed(&self, part: Subset, seed: u64) -> Dataset {
+        let files = Dataset::files(self.files().to_vec()).shuffle(usize::MAX, seed);
+        self.read(files, part, self.options.cycle_length)
+    }
+
+    fn read(&self, files: Dataset, part: Subset, cycle: usize) -> Dataset {
+        if self.features().is_none() {
+            return part.of(match self.options.skip {
+                0 => self.opened.dataset.clone(),
+                quota => self.opened.dataset.ignore_errors(quota),
+            });
+        }
+        let (options, sizes) = (self.options.clone(), self.sizes.clone());
+        let open = move |s: Sample| -> Result<Dataset> {
+            let path = PathBuf::from(s.text("path")?);
+            same_size(&path, sizes.get(&path).copied())?;
+            Ok(Source::of_file(&options, path, part))
+        };
+        files.interleave_parallel(open, cycle, self.options.block_length, AUTOTUNE)
+    }
+}
+
+/// A file that was cut between two records looks like a shorter one: only its size tells.
+fn same_size(path: &Path, had: Option<u64>) -> Result<()> {
+    // A file that is gone is told by who opens it.
+    let has = input::size(path);
+    match (has, had) {
+        (Some(has), Some(had)) if has != had => {
+            Err(Error::new(ErrorKind::Data, "the file has changed since the run began")
+                .at(path.display().to_string())
+                .because(format!("it has {has} bytes, it had {had}"))
+                .hint("put it back and start the same command again: the run goes on from its last backup"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What becomes of a record.
+#[derive(Clone)]
+struct Reading {
+    features: Option<Features>,
+    input: Input,
+    label: String,
+    labels: Labels,
+    background: f64,
+}
+
+/// What a model takes of a record.
+#[derive(Clone)]
+enum Input {
+    /// The path of a picture, brought to this size.
+    Path { field: String, size: [usize; 3] },
+    /// A JPEG or PNG file, brought to this size.
+    File { field: String, size: [usize; 3] },
+    /// Pixels `T[H, W]` or `T[H, W, C]`; with their sizes in a field beside them where these differ.
+    Pixels { field: String, size: [usize; 3], dtype: DType },
+    /// Numbers, side by side.
+    Numbers { fields: Vec<String>, count: usize },
+    /// Columns of a table.
+    Columns { codes: Vec<ColumnCode>, count: usize },
+}
+
+impl Reading {
+    /// By the first record. What labels are is told by all of them, later.
+    fn of(
+        source: &Source,
+        (label, columns): (&str, Columns),
+        options: &RecordOptions,
+        shape: &RecordShape,
+    ) -> Result<Reading> {
+        let input = match columns {
+            Columns::Codes(codes) => Input::of_columns(codes, &[])?,
+            Columns::Pictures(column) => {
+                let first = source.first()?.text(&column.field)?.to_string();
+                Input::Path { size: shape.picture(picture::size(first)?), field: column.field }
+            }
+            Columns::None => Input::of(&source.first()?, label, options, shape)?,
+        };
+        Ok(Reading {
+            features: source.features().cloned(),
+            input,
+            label: label.into(),
+            labels: Labels::Values,
+            background: shape.background,
+        })
+    }
+
+    /// How many records there are; remembers their labels.
+    fn count(
+        &self,
+        source: &Source,
+        part: Subset,
+        counted: &mut Counted,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<usize> {
+        // The part for testing is one of the same files.
+        if !matches!(part, Subset::Test(..)) {
+            self.check_numbers(source)?;
+        }
+        let files = source.files();
+        let first = files.first().map_or(String::new(), |f| f.display().to_string());
+        let Some(features) = &self.features else {
+            return self.count_all(&source.in_order(part), counted, &first).map_err(explain);
+        };
+        // Of each record the label only: the pictures are looked at when they are trained on.
+        let only = only(features, |name| name == self.label);
+        let mut n = 0;
+        for (i, file) in files.iter().enumerate() {
+            let records =
+                Source::of_file(&source.options, file.clone(), part).map(parse_example(only.clone()));
+            n += self.count_all(&records, counted, &file.display().to_string()).map_err(explain)?;
+            progress(i as u64 + 1, files.len() as u64);
+        }
+        Ok(n)
+    }
+
+    fn count_all(&self, records: &Dataset, counted: &mut Counted, file: &str) -> Result<usize> {
+        let mut n = 0;
+        for sample in records {
+            let sample = sample?;
+            let place = || format!("{file}, record {n}");
+            counted.add(sample.get(&self.label)?, place)?;
+            n += 1;
+        }
+        Ok(n)
+    }
+
+    /// Refuses files with numbers that are not finite. Of tables that was done when they were read. All records are gone
+    /// through in their order, so that their numbers are those of the files.
+    fn check_numbers(&self, source: &Source) -> Result<()> {
+        if !self.input.has_numbers() {
+            return Ok(());
+        }
+        let check = |records: Dataset, file: &Path| -> Result<()> {
+            for (n, sample) in records.iter().enumerate() {
+                // What cannot be read is told when it is counted.
+                let Ok(sample) = sample else { continue };
+                self.check_finite(&sample, || format!("{}, record {n}", file.display()))?;
+            }
+            Ok(())
+        };
+        match &self.features {
+            None => check(
+                source.opened.dataset.clone(),
+                source.files().first().map_or(Path::new(""), |f| f.as_path()),
+            ),
+            Some(features) => source.files().iter().try_for_each(|file| {
+                let all = Source::of_file(&source.options, file.clone(), Subset::All);
+                check(all.map(parse_example(only(features, |name| self.input.reads(name)))), file)
+            }),
+        }
+    }
+
+    /// Refuses numbers that are not finite.
+    fn check_finite(&self, parsed: &Sample, place: impl Fn() -> String) -> Result<()> {
+        let fields: &[String] = match &self.input {
+            Input::Numbers { fields, .. } => fields,
+            Input::Pixels { field, dtype, .. } if dtype.is_float() => std::slice::from_ref(field),
+            _ => return Ok(()),
+        };
+        for field in fields {
+            let x = parsed.get(field)?;
+            let bad = |x: &Literal| x.to_f64s().into_iter().enumerate().find(|(_, v)| !v.is_finite());
+            if let Some((column, value)) = x.dtype().is_float().then(|| bad(x)).flatten() {
+                let place = format!("{}, column {column}", place());
+                return Err(columns::not_finite(field, &value.to_string(), &place));
+            }
+        }
+        Ok(())
+    }
+
+    /// What an element's input is.
+    fn element(&self) -> TensorType {
+        match &self.input {
+            Input::Path { size, .. } | Input::File { size, .. } => TensorType::new(DType::U8, *size),
+            Input::Pixels { size, dtype, .. } => TensorType::new(*dtype, *size),
+            Input::Numbers { count, .. } | Input::Columns { count, .. } => {
+                TensorType::new(DType::F32, [*count])
+            }
+        }
+    }
+
+    /// `record` or fields → `image` or `x`, and `label`.
+    fn prepare(&self, sample: Sample) -> Result<Sample> {
+        let parsed = self.parse(sample)?;
+        let label = self.labels.of(parsed.get(&self.label)?)?;
+        Sample::new([self.input(&parsed)?, ("label", label)]).check()
+    }
+
+    /// The fields of a record.
+    fn parse(&self, sample: Sample) -> Result<Sample> {
+        match &self.features {
+            Some(features) => parse_example(features.clone())(sample),
+            None => Ok(sample),
+        }
+    }
+
+    /// What the model takes of the fields.
+    fn input(&self, parsed: &Sample) -> Result<(&'static str, HostArray)> {
+        Ok(match &self.input {
+            Input::Path { field, size } => {
+                let pixels = picture::read(parsed.text(field)?)?;
+                ("image", fit_picture_on(pixels.into(), *size, self.background))
+            }
+            Input::File { field, size } => {
+                let field = picture_field(parsed, field);
+                let pixels = picture::from_bytes("the picture", parsed.get(field)?.bytes())?;
+                ("image", fit_picture_on(pixels.into(), *size, self.background))
+            }
+            Input::Pixels { field, size, .. } => ("image", pixels(parsed, field, *size, self.background)?),
+            Input::Numbers { fields, count } => ("x", numbers(parsed, fields, *count)?),
+            Input::Columns { codes, count } => ("x", columns::encode(parsed, codes, *count)?),
+        })
+    }
+}
+
+/// Those features whose names are wanted.
+fn only(features: &Features, wanted: impl Fn(&str) -> bool) -> Features {
+    let kept = features.iter().filter(|(name, _)| wanted(name));
+    kept.fold(Features::new(), |all, (name, feature)| all.with(name, feature.clone()))
+}
+
+/// What the command line can do about a record that cannot be read.
+fn explain(e: Error) -> Error {
+    let says_so = e.hint_text().is_some_and(|hint| hint.contains("data.records.skip"));
+    match e.kind() {
+        ErrorKind::Data if !says_so => e.because(
+            "`systole data verify` lists what is damaged; data.records.skip=10 leaves out up to ten in each file",
+        ),
+        _ => e,
+    }
+}
+
+/// The field to predict.
+fn label_of(first: &Sample, options: &RecordOptions) -> Result<String> {
+    let has = |name: &str| first.names().any(|n| n == name);
+    let like = |label: &str| first.names().find(|n| n.eq_ignore_ascii_case(label)).map(str::to_string);
+    let found = match &options.label {
+        Some(label) if has(label) => Some(label.clone()),
+        Some(_) => None,
+        None => LABELS
+            .into_iter()
+            .find(|l| has(l))
+            .map(str::to_string)
+            .or_else(|| LABELS.into_iter().find_map(like)),
+    };
+    found.ok_or_else(|| {
+        let what = options.label.as_ref().map_or("no field of the records is a label".into(), |l| {
+            format!("the records have no field `{l}`")
+        });
+        Error::new(ErrorKind::Data, what)
+            .because(format!("their fields are {}", first.names().collect::<Vec<_>>().join(", ")))
+            .hint(match first.names().last() {
+                Some(last) if last.parse::<usize>().is_ok() => format!(
+                    "the first line holds numbers, so that columns go by their number from 0: data.records.label={last}; or \
+                     give the file a line of names"
+                ),
+                Some(last) => format!("name the field to predict: data.records.label={last}"),
+                None => "name the field to predict: data.records.label".into(),
+            })
+    })
+}
+
+impl Input {
+    fn fields(&self) -> Vec<String> {
+        match self {
+            Input::Path { field, .. } | Input::File { field, .. } | Input::Pixels { field, .. } => {
+                vec![field.clone()]
+            }
+            Input::Numbers { fields, .. } => fields.clone(),
+            Input::Columns { codes, .. } => codes.iter().map(|c| c.name.clone()).collect(),
+        }
+    }
+
+    fn columns(&self) -> Vec<ColumnCode> {
+        match self {
+            Input::Columns { codes, .. } => codes.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether numbers are read that may not be finite.
+    fn has_numbers(&self) -> bool {
+        match self {
+            Input::Numbers { .. } => true,
+            Input::Pixels { dtype, .. } => dtype.is_float(),
+            _ => false,
+        }
+    }
+
+    /// `notes` say of each column that is left out why.
+    fn of_columns(codes: Vec<ColumnCode>, notes: &[String]) -> Result<Input> {
+        let count = codes.iter().map(ColumnCode::width).sum();
+        if count > 0 {
+            return Ok(Input::Columns { codes, count });
+        }
+        Err(match notes {
+            [] => Error::new(ErrorKind::Data, "the records hold a label and nothing else")
+                .hint("name the fields to learn from: data.records.inputs"),
+            _ => Error::new(ErrorKind::Data, "the records have no column to learn from")
+                .because(notes.join("; "))
+                .hint("write numbers, or texts that repeat, into the columns to learn from"),
+        })
+    }
+
+    /// Whether a field of a record is needed.
+    fn reads(&self, name: &str) -> bool {
+        self.fields().iter().any(|f| name == f || name.strip_suffix("/shape") == Some(f))
+    }
+
+    fn of(first: &Sample, label: &str, options: &RecordOptions, shape: &RecordShape) -> Result<Input> {
+        let picture = PICTURES.into_iter().find(|p| first.names().any(|n| n == *p));
+        let names = match options.inputs.as_slice() {
+            [] if picture.is_some() => picture.into_iter().map(str::to_string).collect(),
+            [] => {
+                first.names().filter(|n| *n != label && !n.ends_with("/shape")).map(str::to_string).collect()
+            }
+            told => told.to_vec(),
+        };
+        if names.is_empty() {
+            return Err(Error::new(ErrorKind::Data, "the records hold a label and nothing else")
+                .hint("name the fields to learn from: data.records.inputs"));
+        }
+        if let [field] = names.as_slice()
+            && let Some(input) = Input::picture(first, field, shape)?
+        {
+            return Ok(input);
+        }
+        let mut count = 0;
+        for name in &names {
+            let ty = first.get(name)?.ty().clone();
+            if ty.dtype == DType::U8 && ty.rank() == 1 {
+                return Err(Error::new(ErrorKind::Data, format!("the field `{name}` holds text or bytes"))
+                    .because("a model takes numbers, or one picture")
+                    .hint("name the fields to learn from: data.records.inputs = [\"a\", \"b\"]"));
+            }
+            count += ty.elements();
+        }
+        Ok(Input::Numbers { fields: names, count })
+    }
+
+    /// A picture, as a file or as pixels.
+    fn picture(first: &Sample, field: &str, shape: &RecordShape) -> Result<Option<Input>> {
+        let x = first.get(field)?;
+        let field = field.to_string();
+        let wanted = |size: [usize; 3]| shape.picture(size);
+        if x.dtype() == DType::U8 && x.shape().rank() == 1 && picture::is_picture(x.bytes()) {
+            let pixels = picture::from_bytes("the first picture", x.bytes())?;
+            let [h, w, c] = *pixels.shape().dims() else { return Ok(None) };
+            return Ok(Some(Input::File { field, size: wanted([h, w, c]) }));
+        }
+        let dtype = x.dtype();
+        Ok(match *shape_of(first, &field)?.as_slice() {
+            [h, w, c @ 1..=4] => Some(Input::Pixels { field, size: wanted([h, w, c]), dtype }),
+            [h, w] => Some(Input::Pixels { field, size: wanted([h, w, 1]), dtype }),
+            _ => None,
+        })
+    }
+}
+
+/// The field of a record with its picture: samples of one archive may hold JPEG and PNG.
+fn picture_field<'a>(sample: &Sample, field: &'a str) -> &'a str {
+    let has = |name: &str| sample.names().any(|n| n == name);
+    if has(field) { field } else { PICTURES.into_iter().find(|p| has(p)).unwrap_or(field) }
+}
+
+/// The shape of a field: its own, or what stands beside it where shapes differ from record to record.
+fn shape_of(sample: &Sample, field: &str) -> Result<Vec<usize>> {
+    let beside = format!("{field}/shape");
+    match sample.names().any(|n| n == beside) {
+        true => Ok(sample.get(&beside)?.to_f64s().iter().map(|d| *d as usize).collect()),
+        false => Ok(sample.get(field)?.shape().to_vec()),
+    }
+}
+
+fn pixels(sample: &Sample, field: &str, [h, w, c]: [usize; 3], ground: f64) -> Result<HostArray> {
+    let shape = match shape_of(sample, field)?.as_slice() {
+        &[h, w] => vec![h, w, 1],
+        shape => shape.to_vec(),
+    };
+    let x = HostArray::from(sample.get(field)?).reshape(shape.clone());
+    Ok(if shape == [h, w, c] { x } else { fit_picture_on(x, [h, w, c], ground) })
+}
+
+fn numbers(sample: &Sample, fields: &[String], count: usize) -> Result<HostArray> {
+    let mut all = Vec::with_capacity(count);
+    for name in fields {
+        all.extend(sample.get(name)?.convert(DType::F32).to_f32s());
+    }
+    if all.len() != count {
+        return Err(Error::new(ErrorKind::Data, format!("a record has {} numbers", all.len()))
+            .because(format!("the first one has {count}, and a model takes the same number of each"))
+            .hint("name fields of a fixed size: data.records.inputs"));
+    }
+    Ok(Literal::from_slice([count], &all)?.into())
+}
+
+/// The folder's name, or that of the only file.
+fn name_of(dir: &DataDir, files: &[PathBuf]) -> String {
+    let stem = |p: &Path| p.file_stem().map(|n| n.to_string_lossy().into_owned());
+    let name = match (files, dir.named()) {
+        ([one], _) => stem(one),
+        (_, Some(root)) => root.canonicalize().ok().as_deref().or(Some(root)).and_then(stem),
+        _ => None,
+    };
+    name.unwrap_or_else(|| "records".into())
+}
+
+fn origin(dir: &DataDir, files: &[PathBuf]) -> String {
+    match (files, dir.named()) {
+        ([one], _) => one.display().to_string(),
+        (many, Some(root)) => format!("{} files of {}", many.len(), root.display()),
+        (many, None) => format!("{} files", many.len()),
+    }
+}
+
+/// Names and sizes of the files and the number of records in a line: a run that goes on must find the same.
+fn identity(parts: &[&[PathBuf]], train: usize, test: usize, mut mark: u64) -> String {
+    for path in parts.iter().flat_map(|files| files.iter()) {
+        let size = input::size(path).unwrap_or(0);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        mark = mix(mark ^ hash_name(&name) ^ mix(size));
+    }
+    format!("{train} + {test} records, mark {mark:016x}")
+}
