@@ -159,6 +159,11 @@ pub(super) fn one_input<L: Arguments>(
     built.unwrap_or_else(|e| refuse(cx, inputs, e))
 }
 
+/// The operators of a layer, where the formats have them for its number of dimensions.
+pub(super) fn operators_if(layer: &impl Layer, has_them: bool, own: Lowering) -> Result<Lowering> {
+    if has_them { Ok(own) } else { Err(no_operators(layer.class_name())) }
+}
+
 /// Records that a layer cannot take its inputs.
 pub(super) fn refuse(cx: &Cx, inputs: &[Tensor], error: Error) -> Tensor {
     match inputs.first() {

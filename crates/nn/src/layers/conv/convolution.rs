@@ -121,15 +121,11 @@ impl<const N: usize> Layer for Conv<N> {
     }
 
     fn lowering(&self) -> Result<Lowering> {
-        match N {
-            1 | 2 => Ok(self.sliding().lowering(
-                ConvolutionKind::Plain,
-                self.groups,
-                self.use_bias,
-                self.activation,
-            )),
-            _ => Err(no_operators(self.class_name())),
-        }
+        operators_if(
+            self,
+            N < 3,
+            self.sliding().lowering(ConvolutionKind::Plain, self.groups, self.use_bias, self.activation),
+        )
     }
 
     fn weight_roles(&self) -> Vec<WeightRole> {

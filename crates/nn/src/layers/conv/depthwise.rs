@@ -100,10 +100,7 @@ impl<const N: usize> Layer for DepthwiseConv<N> {
 
     fn lowering(&self) -> Result<Lowering> {
         let kind = ConvolutionKind::Depthwise { multiplier: self.depth_multiplier };
-        match N {
-            2 => Ok(self.sliding().lowering(kind, 1, self.use_bias, self.activation)),
-            _ => Err(no_operators(self.class_name())),
-        }
+        operators_if(self, N == 2, self.sliding().lowering(kind, 1, self.use_bias, self.activation))
     }
 
     fn adapters(&self) -> Result<()> {

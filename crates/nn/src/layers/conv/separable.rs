@@ -120,10 +120,11 @@ impl<const N: usize> Layer for SeparableConv<N> {
     }
 
     fn lowering(&self) -> Result<Lowering> {
-        match N {
-            2 => Ok(self.sliding().lowering(ConvolutionKind::Separable, 1, self.use_bias, self.activation)),
-            _ => Err(no_operators(self.class_name())),
-        }
+        operators_if(
+            self,
+            N == 2,
+            self.sliding().lowering(ConvolutionKind::Separable, 1, self.use_bias, self.activation),
+        )
     }
 }
 

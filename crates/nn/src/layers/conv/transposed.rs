@@ -1,9 +1,9 @@
 //! Transposed convolutions: each place of the input adds a learned stamp to a larger output.
 
 use crate::layer::activation::Activation;
+use crate::layer::argument::listed;
 use crate::layer::constraint::Constraint;
 use crate::layer::regularizer::Regularizer;
-use crate::layer::argument::listed;
 use crate::layers::built_in::*;
 use crate::layers::ruled::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
@@ -125,10 +125,7 @@ impl<const N: usize> Layer for ConvTranspose<N> {
 
     fn lowering(&self) -> Result<Lowering> {
         let kind = ConvolutionKind::Transposed { has_output_padding: self.output_padding.is_some() };
-        match N {
-            2 => Ok(self.stamps().window.lowering(kind, 1, self.use_bias, self.activation)),
-            _ => Err(no_operators(self.class_name())),
-        }
+        operators_if(self, N == 2, self.stamps().window.lowering(kind, 1, self.use_bias, self.activation))
     }
 
     fn weight_roles(&self) -> Vec<WeightRole> {

@@ -54,10 +54,7 @@ impl<const N: usize> Layer for GlobalMaxPooling<N> {
     }
 
     fn lowering(&self) -> Result<Lowering> {
-        match N {
-            1 | 2 => Ok(Lowering::GlobalPooling { max: true }),
-            _ => Err(no_operators(self.class_name())),
-        }
+        operators_if(self, N < 3, Lowering::GlobalPooling { max: true })
     }
 }
 
@@ -74,10 +71,7 @@ impl<const N: usize> Layer for GlobalAveragePooling<N> {
     }
 
     fn lowering(&self) -> Result<Lowering> {
-        match N {
-            1 | 2 => Ok(Lowering::GlobalPooling { max: false }),
-            _ => Err(no_operators(self.class_name())),
-        }
+        operators_if(self, N < 3, Lowering::GlobalPooling { max: false })
     }
 }
 

@@ -13,7 +13,7 @@ use crate::setters::setters;
 use systole_ir::flow;
 
 macro_rules! recurrent {
-    ($(#[$doc:meta])* $class:ident { $($(#[$own_doc:meta])* $own:ident: $ty:ty = $default:expr,)* }) => {
+    ($(#[$doc:meta])* $class:ident { $($(#[$own_doc:meta])* $own:ident: $ty:ty = $default:expr,)* } $kind:expr) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
@@ -102,11 +102,12 @@ macro_rules! recurrent {
             }
 
             fn lowering(&self) -> Result<Lowering> {
+                let (kind, recurrent_activation) = $kind(self);
                 Ok(Lowering::Recurrent(lowering::Recurrent {
-                    kind: self.kind(),
+                    kind,
                     units: self.units,
                     activation: self.activation,
-                    recurrent_activation: self.gates(),
+                    recurrent_activation,
                     use_bias: self.use_bias,
                     go_backwards: self.go_backwards,
                     return_sequences: self.return_sequences,
@@ -115,7 +116,7 @@ macro_rules! recurrent {
 
             /// PyTorch adds two biases where Keras has one, but for a GRU.
             fn weight_roles(&self) -> Vec<WeightRole> {
-                let (order, both_biases) = match self.kind() {
+                let (order, both_biases) = match $kind(self).0 {
                     RecurrentKind::Simple => (vec![0], false),
                     RecurrentKind::Lstm => (vec![0, 1, 2, 3], false),
                     RecurrentKind::Gru { .. } => (vec![1, 0, 2], true),
@@ -137,7 +138,7 @@ recurrent!(
     ///
     /// `h ← activation(x · kernel + h · recurrent_kernel + bias)`, from zeros. Weights: `kernel: f32[K, units]`,
     /// `recurrent_kernel: f32[units, units]`, `bias: f32[units]`.
-    SimpleRNN {}
+    SimpleRNN {} |_: &SimpleRNN| (RecurrentKind::Simple, Activation::Linear)
 );
 
 recurrent!(
@@ -159,7 +160,7 @@ recurrent!(
         recurrent_activation: Activation = Activation::Sigmoid,
         /// Whether the forget gates' bias starts as 1. Default: true.
         unit_forget_bias: bool = true,
-    }
+    } |own: &LSTM| (RecurrentKind::Lstm, own.recurrent_activation)
 );
 
 recurrent!(
@@ -176,7 +177,7 @@ recurrent!(
         recurrent_activation: Activation = Activation::Sigmoid,
         /// Whether the reset gate acts after the product with the state. Default: true.
         reset_after: bool = true,
-    }
+    } |own: &GRU| (RecurrentKind::Gru { reset_after: own.reset_after }, own.recurrent_activation)
 );
 
 /// What all recurrent layers do the same way.
@@ -338,14 +339,6 @@ fn part(x: &Tensor, units: usize, k: usize) -> Tensor {
 }
 
 impl SimpleRNN {
-    fn kind(&self) -> RecurrentKind {
-        RecurrentKind::Simple
-    }
-
-    fn gates(&self) -> Activation {
-        Activation::Linear
-    }
-
     fn build(&self, cx: &mut Cx, run: &Recurrence, steps: &Tensor) -> Result<Tensor> {
         let units = self.units;
         let mut x = run.project(cx, steps, units, &self.kernel_initializer)?;
@@ -359,14 +352,6 @@ impl SimpleRNN {
 }
 
 impl LSTM {
-    fn kind(&self) -> RecurrentKind {
-        RecurrentKind::Lstm
-    }
-
-    fn gates(&self) -> Activation {
-        self.recurrent_activation
-    }
-
     fn build(&self, cx: &mut Cx, run: &Recurrence, steps: &Tensor) -> Result<Tensor> {
         let (units, columns) = (self.units, 4 * self.units);
         let mut x = run.project(cx, steps, columns, &self.kernel_initializer)?;
@@ -391,14 +376,6 @@ impl LSTM {
 }
 
 impl GRU {
-    fn kind(&self) -> RecurrentKind {
-        RecurrentKind::Gru { reset_after: self.reset_after }
-    }
-
-    fn gates(&self) -> Activation {
-        self.recurrent_activation
-    }
-
     fn build(&self, cx: &mut Cx, run: &Recurrence, steps: &Tensor) -> Result<Tensor> {
         let (units, columns) = (self.units, 3 * self.units);
         let mut x = run.project(cx, steps, columns, &self.kernel_initializer)?;

@@ -35,10 +35,7 @@ impl<const N: usize> Layer for Cropping<N> {
     }
 
     fn lowering(&self) -> Result<Lowering> {
-        match N {
-            1 | 2 => Ok(Lowering::Cropping(self.cropping.0.to_vec())),
-            _ => Err(no_operators(self.class_name())),
-        }
+        operators_if(self, N < 3, Lowering::Cropping(self.cropping.0.to_vec()))
     }
 }
 

@@ -45,10 +45,7 @@ impl<const N: usize> Layer for ZeroPadding<N> {
     }
 
     fn lowering(&self) -> Result<Lowering> {
-        match N {
-            1 | 2 => Ok(Lowering::Padding(self.padding.0.to_vec())),
-            _ => Err(no_operators(self.class_name())),
-        }
+        operators_if(self, N < 3, Lowering::Padding(self.padding.0.to_vec()))
     }
 }
 
