@@ -46,6 +46,8 @@ mod entry;
 pub mod prelude;
 
 pub use entry::{Sequential, backend, functional, jit, load_model, load_model_with, register};
+#[cfg(feature = "cloud")]
+pub use systole_cloud as cloud;
 pub use systole_compile as compile;
 pub use systole_config as config;
 pub use systole_cpu as cpu;
@@ -54,6 +56,8 @@ pub use systole_datasets as datasets;
 pub use systole_devices as devices;
 pub use systole_dist as dist;
 pub use systole_ir as ir;
+#[cfg(feature = "launch")]
+pub use systole_launch as launch;
 pub use systole_nn as nn;
 pub use systole_pjrt as pjrt;
 pub use systole_progress::progress;
@@ -61,3 +65,5 @@ pub use systole_progress::progress;
 pub use systole_progress::tui;
 pub use systole_report as report;
 pub use systole_runtime as runtime;
+#[cfg(feature = "tpu1")]
+pub use systole_tpu1 as tpu1;

@@ -283,6 +283,25 @@ fn show_prints_each_stage() {
 }
 
 #[test]
+fn the_matrix_of_layers_and_what_they_can_do() {
+    let f = Folder::new("layers");
+    let text = f.run(&["layers"]).ok().out;
+    for part in ["layer ", "int8 training", "PyTorch weights", "StochasticDepth", "GroupQueryAttention"] {
+        assert!(text.contains(part), "{part}:\n{text}");
+    }
+    let all = f.run(&["layers", "--json"]).ok().json();
+    let find = |name: &str| all.as_array().unwrap().iter().find(|l| l["layer"] == name).unwrap().clone();
+    assert_eq!(find("Dense")["adapters"]["supported"], true);
+    assert_eq!(find("StochasticDepth")["int8_training"]["supported"], true);
+    let depthwise = find("DepthwiseConv2D");
+    assert_eq!((&depthwise["operators"]["supported"], &depthwise["adapters"]["supported"]), (&true.into(), &false.into()));
+    assert!(depthwise["adapters"]["why"].as_str().unwrap().contains("no matrix"), "{depthwise}");
+    let text = f.run(&["layers", "Resizing"]).ok().out;
+    assert!(text.contains("has no operators of .tflite") && !text.contains("Conv2D"), "{text}");
+    f.run(&["layers", "Desne"]).fails(1, &["unknown layer `Desne`", "did you mean `Dense`"]);
+}
+
+#[test]
 fn tables_of_ops_and_knobs() {
     let f = Folder::new("tables");
     let text = f.run(&["ops"]).ok().out;

@@ -6,7 +6,7 @@ use crate::table::{Gpu, Past, Price, Printed, Tables, Tpu};
 use std::collections::BTreeMap;
 
 /// One chip or GPU.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chip {
     /// `v5e`, `h100`.
     pub name: String,
@@ -69,22 +69,18 @@ impl Chip {
 
     fn of_tpu(t: &Tpu, tables: &Tables) -> Chip {
         let slices = Slice::all(tables).into_iter().filter(|s| s.generation == t.name);
-        let product =
-            if t.name.starts_with("tpu") { "TPU7x (Ironwood)".into() } else { format!("TPU {}", t.name) };
         let chip = Chip {
             name: t.name.clone(),
             aliases: t.aliases.clone(),
-            product,
+            product: t.product.clone().unwrap_or_else(|| format!("TPU {}", t.name)),
             year: t.year,
             peaks: t.peak_tflops.clone(),
             memory_gib: t.hbm_gib,
             memory_gb_per_s: Some(t.hbm_gb_per_s),
             watts: t.watts.map(|w| (w, t.watts_note.clone().unwrap_or_default())),
             slices: slices.map(|s| s.name).collect(),
-            prices: Vec::new(),
-            unplanned: None,
             source: t.source.clone(),
-            printed: Vec::new(),
+            ..Chip::default()
         };
         chip.priced(&t.printed, tables)
     }
@@ -92,7 +88,6 @@ impl Chip {
     fn of_gpu(g: &Gpu, tables: &Tables) -> Chip {
         let chip = Chip {
             name: g.name.clone(),
-            aliases: Vec::new(),
             product: g.product.clone(),
             year: g.year,
             peaks: g.peak_tflops.clone(),
@@ -100,10 +95,8 @@ impl Chip {
             memory_gb_per_s: Some(g.memory_gb_per_s),
             watts: Some((g.watts, "at most".into())),
             slices: vec![g.name.clone(), format!("8*{}", g.name)],
-            prices: Vec::new(),
-            unplanned: None,
             source: g.source.clone(),
-            printed: Vec::new(),
+            ..Chip::default()
         };
         chip.priced(&g.printed, tables)
     }
@@ -111,18 +104,15 @@ impl Chip {
     fn of_past(p: &Past, tables: &Tables) -> Chip {
         let chip = Chip {
             name: p.name.clone(),
-            aliases: Vec::new(),
             product: p.product.clone(),
             year: Some(p.year),
             peaks: p.peak_tflops.clone(),
             memory_gib: p.memory_gb * 1e9 / GIB,
             memory_gb_per_s: p.memory_gb_per_s,
             watts: p.watts.map(|w| (w, p.watts_note.clone().unwrap_or_default())),
-            slices: Vec::new(),
-            prices: Vec::new(),
             unplanned: Some(p.why.clone()),
             source: p.source.clone(),
-            printed: Vec::new(),
+            ..Chip::default()
         };
         chip.priced(&p.printed, tables)
     }

@@ -1,38 +1,9 @@
 //! A GPU as XLA's compiler is told of it where there is none: the text of a `stream_executor.GpuTargetConfigProto`.
 //! Fields: <https://github.com/openxla/xla/blob/main/xla/stream_executor/device_description.proto>.
 
-use crate::table::Gpu;
-use serde::Deserialize;
+use crate::table::{Gpu, GpuTarget};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::AheadSlice;
-
-/// What differs between GPUs; what all of them since 2017 have in common is in the text itself.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GpuTarget {
-    /// The driver's name of the device.
-    pub device: String,
-    /// CUDA's compute capability, major and minor.
-    pub compute_capability: [u32; 2],
-    /// Whether the compiler may use what only this very capability has (`sm_90a`).
-    pub accelerated_features: bool,
-    /// Multiprocessors.
-    pub cores: u32,
-    /// Units of f32 arithmetic in one of them.
-    pub fpus_per_core: u32,
-    /// Cycles at most, in 10⁹ a second.
-    pub clock_ghz: f64,
-    /// Bytes of memory that the driver reports.
-    pub memory: u64,
-    /// Bytes of it that a second moves at best.
-    pub memory_per_s: u64,
-    /// Bytes of the second cache.
-    pub l2_cache: u64,
-    /// Bytes of shared memory of a multiprocessor.
-    pub shared_memory_per_core: u64,
-    /// Bytes of that which one block may have.
-    pub shared_memory_per_block_optin: u64,
-}
 
 impl Gpu {
     /// So many GPUs of one machine, as a compiler is told of them.

@@ -20,6 +20,7 @@
 
 mod chips;
 mod choice;
+mod cloud;
 mod collective;
 mod compiled;
 mod device;
@@ -39,17 +40,17 @@ mod work;
 
 pub use chips::{Chip, Compared};
 pub use choice::{Advice, Choice, Wish, advise, dollars, duration};
+pub use cloud::{Cloud, Node};
 pub use collective::{Mesh, all_reduce};
 pub use compiled::compiled;
 pub use device::{Cpu, Device, Tile};
 pub use energy::{Energy, digits, joules};
 pub use estimate::{DISPATCH, Estimate, Host, KernelTime, Range, analytic};
-pub use gpu::GpuTarget;
 pub use machine::{Half, Machine};
 pub use memory::Memory;
 pub use price::{Bill, bill, regions};
 pub use roofline::{Padding, Time};
 pub use slice::Slice;
-pub use table::{Fit, Gpu, Past, Price, Printed, Tables, Tpu};
+pub use table::{Fit, Gpu, GpuTarget, Past, Price, Printed, Tables, Tpu};
 pub use traffic::{Traffic, traffic};
 pub use work::{Argument, Array, Kernel, Product, Role, Work};

@@ -62,16 +62,12 @@ pub fn regions<'a>(tables: &'a Tables, chip: &str) -> Vec<&'a str> {
 
 /// Whether `date` is more than a year before `today`, both `YYYY-MM-DD`.
 fn older_than_a_year(date: &str, today: &str) -> bool {
-    let shifted = |d: &str| {
-        let (year, rest) = d.split_once('-')?;
-        Some((year.parse::<i64>().ok()? + 1, rest.to_string()))
-    };
-    let whole = |d: &str| {
+    let parts = |d: &str| {
         let (year, rest) = d.split_once('-')?;
         Some((year.parse::<i64>().ok()?, rest.to_string()))
     };
-    match (shifted(date), whole(today)) {
-        (Some(a), Some(b)) => a < b,
+    match (parts(date), parts(today)) {
+        (Some((year, rest)), Some(today)) => (year + 1, rest) < today,
         // A date that does not read vouches for nothing.
         _ => true,
     }

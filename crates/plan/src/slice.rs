@@ -209,8 +209,17 @@ fn unknown(name: &str, tables: &Tables) -> Error {
         topology => format!("{} ({topology})", s.name),
     };
     let near: Vec<String> = near.iter().take(3).map(told).collect();
+    let counting = |unit: &str| {
+        let of_unit = tables.tpus.iter().filter(|t| t.names_count == unit).map(|t| t.name.as_str());
+        let names: Vec<&str> = of_unit.collect();
+        match names.as_slice() {
+            [some @ .., last] if !some.is_empty() => format!("{} and {last}", some.join(", ")),
+            one => one.concat(),
+        }
+    };
+    let (cores, chips, topology) = (counting("cores"), counting("chips"), counting("topology"));
     Error::new(ErrorKind::Config, format!("there is no TPU slice `{name}`"))
-        .because("v2, v3, v4 and v5p count TensorCores, v5e and v6e chips; tpu7x takes a topology")
+        .because(format!("{cores} count TensorCores, {chips} chips; {topology} takes a topology"))
         .hint(format!("the nearest: {}", near.join(", ")))
 }
 
@@ -306,6 +315,8 @@ mod tests {
         let told = |name: &str| Slice::of(name, &tables).unwrap_err().to_string();
         assert!(told("v3-16").contains("v3-8") || told("v3-16").contains("v3-32"), "{}", told("v3-16"));
         assert!(told("v5e-10").contains("v5litepod-8"), "{}", told("v5e-10"));
+        let units = "v2, v3, v4 and v5p count TensorCores, v5e and v6e chips; tpu7x takes a topology";
+        assert!(told("v5e-10").contains(units), "{}", told("v5e-10"));
         assert!(told("v6-8").contains("v6e-8"), "{}", told("v6-8"));
         assert!(told("v5e:3x3").contains("v5litepod-8"), "{}", told("v5e:3x3"));
         assert!(told("v5e:32x16").contains("v5litepod-256"), "{}", told("v5e:32x16"));

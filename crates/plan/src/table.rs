@@ -1,24 +1,19 @@
-//! Dated tables: chips and slices of TPUs, GPUs, prices. They are TOML inside the program; a user's file is laid over
-//! them.
+//! Dated tables: chips, slices and prices of TPUs and GPUs. They are TOML inside the program, all that is known of a chip in
+//! one row; a user's file is laid over them.
 //!
 //! Nothing here reads files or knows graphs, so that naming a slice costs a caller nothing else.
 
-use crate::gpu::GpuTarget;
+use crate::cloud::Cloud;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result};
 
 const TPU: &str = include_str!("../tables/tpu.toml");
 const GPU: &str = include_str!("../tables/gpu.toml");
-const PRICES: &str = include_str!("../tables/prices.toml");
 const HISTORY: &str = include_str!("../tables/history.toml");
 
-const BUILT_IN: [(&str, &str); 4] = [
-    (TPU, "tables/tpu.toml"),
-    (GPU, "tables/gpu.toml"),
-    (PRICES, "tables/prices.toml"),
-    (HISTORY, "tables/history.toml"),
-];
+const BUILT_IN: [(&str, &str); 3] =
+    [(TPU, "tables/tpu.toml"), (GPU, "tables/gpu.toml"), (HISTORY, "tables/history.toml")];
 
 /// All tables.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +36,9 @@ pub struct Tables {
 pub struct Tpu {
     /// `v5e`.
     pub name: String,
+    /// The product's name, where it is not `TPU` and the name.
+    #[serde(default)]
+    pub product: Option<String>,
     /// Other beginnings of slice names: `v5litepod`.
     #[serde(default)]
     pub aliases: Vec<String>,
@@ -106,6 +104,12 @@ pub struct Tpu {
     pub cubes: Option<usize>,
     /// User-facing names and their topologies.
     pub slices: BTreeMap<String, String>,
+    /// Slices that are compared where nobody names any.
+    #[serde(default)]
+    pub usual: Vec<String>,
+    /// Names of its machines in Google's clouds, where they have it.
+    #[serde(default)]
+    pub cloud: Option<Cloud>,
     /// When it came into use.
     #[serde(default)]
     pub year: Option<u32>,
@@ -227,6 +231,9 @@ pub struct Gpu {
     /// When it came into use.
     #[serde(default)]
     pub year: Option<u32>,
+    /// Machines that are compared where nobody names any: `h100`, `8*h100`.
+    #[serde(default)]
+    pub usual: Vec<String>,
     /// Where this GPU's figures are from.
     #[serde(default)]
     pub source: String,
@@ -236,6 +243,34 @@ pub struct Gpu {
     /// What a compiler is told of it; a GPU that a user adds has none unless it is written down.
     #[serde(default)]
     pub target: Option<GpuTarget>,
+}
+
+/// What a compiler is told of a GPU, as far as GPUs differ.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuTarget {
+    /// The driver's name of the device.
+    pub device: String,
+    /// CUDA's compute capability, major and minor.
+    pub compute_capability: [u32; 2],
+    /// Whether the compiler may use what only this very capability has (`sm_90a`).
+    pub accelerated_features: bool,
+    /// Multiprocessors.
+    pub cores: u32,
+    /// Units of f32 arithmetic in one of them.
+    pub fpus_per_core: u32,
+    /// Cycles at most, in 10⁹ a second.
+    pub clock_ghz: f64,
+    /// Bytes of memory that the driver reports.
+    pub memory: u64,
+    /// Bytes of it that a second moves at best.
+    pub memory_per_s: u64,
+    /// Bytes of the second cache.
+    pub l2_cache: u64,
+    /// Bytes of shared memory of a multiprocessor.
+    pub shared_memory_per_core: u64,
+    /// Bytes of that which one block may have.
+    pub shared_memory_per_block_optin: u64,
 }
 
 /// What one chip or GPU costs for an hour.
@@ -280,12 +315,6 @@ fn second() -> f64 {
     1.0
 }
 
-#[derive(Deserialize)]
-struct File {
-    #[serde(default)]
-    sources: Vec<String>,
-}
-
 impl Tables {
     /// The tables inside the program.
     pub fn built_in() -> Result<Tables> {
@@ -306,18 +335,26 @@ impl Tables {
     }
 
     fn from_texts(texts: &[(&str, &str)]) -> Result<Tables> {
-        let mut sources = Vec::new();
+        let mut sources: Vec<String> = Vec::new();
         let (mut chips, mut gpus, mut prices, mut history) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (text, origin) in texts {
-            let whole: toml::Table = toml::from_str(text).map_err(|e| wrong(&e, origin))?;
-            let head: File = toml::from_str(text).map_err(|e| wrong(&e, origin))?;
-            sources.extend(head.sources);
-            lay_over(&mut chips, entries(&whole, "chip", origin)?, &["name"]);
-            lay_over(&mut gpus, entries(&whole, "gpu", origin)?, &["name"]);
-            lay_over(&mut history, entries(&whole, "past", origin)?, &["name"]);
-            let new = entries(&whole, "price", origin)?;
-            new.iter().for_each(|entry| replace_price(&mut prices, entry));
-            lay_over(&mut prices, new, &["chip", "region"]);
+            let mut whole: toml::Table = toml::from_str(text).map_err(|e| wrong(&e, origin))?;
+            if let Some(list) = whole.remove("sources") {
+                sources.extend(list.try_into::<Vec<String>>().map_err(|e| wrong(&e, origin))?);
+            }
+            let mut priced = Vec::new();
+            for (key, below) in [("chip", &mut chips), ("gpu", &mut gpus), ("past", &mut history)] {
+                let mut rows = entries(&mut whole, key, origin)?;
+                for row in &mut rows {
+                    let chip = row.get("name").map(|name| ("chip".to_string(), name.clone()));
+                    let own = entries(row, "price", origin)?;
+                    priced.extend(own.into_iter().map(|p| p.into_iter().chain(chip.clone()).collect()));
+                }
+                lay_over(below, rows, &["name"]);
+            }
+            priced.extend(entries(&mut whole, "price", origin)?);
+            priced.iter().for_each(|entry| replace_price(&mut prices, entry));
+            lay_over(&mut prices, priced, &["chip", "region"]);
         }
         let origin = texts.last().map_or("", |t| t.1);
         Ok(Tables {
@@ -338,6 +375,12 @@ impl Tables {
     pub fn gpu(&self, name: &str) -> Option<&Gpu> {
         self.gpus.iter().find(|g| g.name == name)
     }
+
+    /// Small machines of every kind, for who has not decided.
+    pub fn usual(&self) -> impl Iterator<Item = &str> {
+        let tpus = self.tpus.iter().flat_map(|t| &t.usual);
+        tpus.chain(self.gpus.iter().flat_map(|g| &g.usual)).map(String::as_str)
+    }
 }
 
 fn wrong(e: &toml::de::Error, origin: &str) -> Error {
@@ -349,10 +392,9 @@ fn wrong(e: &toml::de::Error, origin: &str) -> Error {
 
 type Entries = Vec<toml::Table>;
 
-fn entries(whole: &toml::Table, key: &str, origin: &str) -> Result<Entries> {
-    let Some(list) = whole.get(key) else { return Ok(Vec::new()) };
-    let tables = list.as_array().map(|a| a.iter().map(|v| v.as_table().cloned()).collect::<Option<Vec<_>>>());
-    tables.flatten().ok_or_else(|| {
+/// Takes the list of tables `key` out of a table.
+fn entries(whole: &mut toml::Table, key: &str, origin: &str) -> Result<Entries> {
+    whole.remove(key).map_or(Ok(Vec::new()), toml::Value::try_into).map_err(|_| {
         Error::new(ErrorKind::Config, format!("`{key}` is not a list of tables"))
             .at(origin)
             .hint(format!("write [[{key}]]"))
@@ -405,6 +447,28 @@ mod tests {
         assert!(e.contains("mine.toml") && e.contains("hbm"), "{e}");
     }
 
+    /// A row with its prices in it says the same as prices in a table of their own.
+    #[test]
+    fn prices_may_stand_in_a_chips_row() {
+        let price = "region = 'us'\non_demand = 9.0\ndate = '2026-11-01'\nsource = 'me'\n";
+        let inside = Tables::with(&format!("[[chip]]\nname = 'v5e'\n[[chip.price]]\n{price}"), "mine.toml");
+        let apart = Tables::with(&format!("[[price]]\nchip = 'v5e'\n{price}"), "mine.toml");
+        assert_eq!(inside.unwrap(), apart.unwrap());
+    }
+
+    #[test]
+    fn every_usual_machine_is_one() {
+        let t = Tables::built_in().unwrap();
+        for name in t.usual() {
+            let machine = crate::Machine::of(name, &t).unwrap();
+            let chips = t.tpus.iter().map(|c| (&c.name, &c.usual));
+            let mut rows = chips.chain(t.gpus.iter().map(|g| (&g.name, &g.usual)));
+            let (of, _) = rows.find(|(_, usual)| usual.iter().any(|u| u == name)).unwrap();
+            assert_eq!(machine.billed().unwrap().0, of, "{name} stands in the row of another chip");
+        }
+        assert!(t.usual().count() >= 17);
+    }
+
     #[test]
     fn a_price_of_ones_own_takes_nothing_from_the_one_it_replaces() {
         let mine = "[[price]]\nchip = 'v2'\nregion = 'us-central1'\non_demand = 1.0\ndate = '2026-11-01'\nsource = 'me'\n";
@@ -416,7 +480,7 @@ mod tests {
     #[test]
     fn every_figure_has_a_source_that_others_can_read() {
         let t = Tables::built_in().unwrap();
-        let texts = [TPU, GPU, PRICES, HISTORY].concat().to_lowercase();
+        let texts = [TPU, GPU, HISTORY].concat().to_lowercase();
         assert!(!texts.contains("from memory") && !texts.contains("written down"), "memory is no source");
         let chips = t.tpus.iter().map(|c| (&c.name, &c.source));
         let gpus = t.gpus.iter().map(|c| (&c.name, &c.source));

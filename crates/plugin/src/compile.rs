@@ -1,14 +1,14 @@
 //! Code → a program: text as Systole prints it or as others do, and bytecode, on one or several devices.
 
 use crate::annotations;
-use crate::call::{Failure, seen};
+use crate::call::{Answer, Failure, Handle, list, seen};
 use crate::device::{Client, Device};
 use crate::kind::Kind;
 use crate::layout;
 use crate::options::Options;
 use crate::profiler::module_of;
-use crate::program::{Engine, Program};
-use crate::serialized::Serialized;
+use crate::program::{Engine, Loaded, Program};
+use crate::source::{Source, Written, parse};
 use crate::told::{Facts, Told};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -18,51 +18,13 @@ use systole_ir::rng::fnv1a;
 use systole_ir::{Graph, TensorType, cost, text};
 use systole_mlir::import;
 use systole_mlir::interface::{Face, Interface};
-use systole_mlir::syntax::{Attribute, Function, Module};
+use systole_mlir::syntax::Module;
 use systole_mlir::tiles::Tiles;
-use systole_pjrt::sys::Object;
-use systole_pjrt::with_layers;
+use systole_pjrt::sys::{self, Object};
 use systole_runtime::{Backend, CompileOptions};
-
-/// How MLIR bytecode begins.
-const BYTECODE: &[u8] = b"ML\xefR";
 
 /// Programs of more work than this run on a thread of their own, so that the caller goes on meanwhile.
 const LITTLE_WORK: f64 = 4e6;
-
-/// A program as it came.
-enum Written {
-    /// Systole's own text: what each device has is said by its mesh.
-    Own(Box<text::Program>),
-    Other(Box<Module>),
-}
-
-fn read(code: &[u8]) -> Result<Written, Failure> {
-    if code.starts_with(BYTECODE) {
-        return Ok(Written::Other(Box::new(systole_bytecode::parse(code)?)));
-    }
-    let text = std::str::from_utf8(code).map_err(|_| {
-        Failure::invalid("the program is neither StableHLO text nor bytecode (a portable artifact)")
-    })?;
-    if text.starts_with("ML\u{ef}R") {
-        return Err(Failure::invalid("the program is bytecode that was taken for text"));
-    }
-    match text::parse_program(text) {
-        Ok(mut program) => {
-            program.graph = Arc::new(with_layers(Arc::unwrap_or_clone(program.graph), text));
-            Ok(Written::Own(Box::new(program)))
-        }
-        // All in the generic form is meant as text of ours.
-        Err(e) if is_ours(text) => Err(e.into()),
-        Err(_) => Ok(Written::Other(Box::new(systole_mlir::text::parse(text)?))),
-    }
-}
-
-/// Whether a text that does not read was meant as one of ours: it is in the generic form, or none at all.
-fn is_ours(text: &str) -> bool {
-    let generic = text.contains("\"stablehlo.") && !text.contains(" stablehlo.");
-    generic || !text.contains("func")
-}
 
 /// Which parts of a program this process's devices run.
 fn own_parts(assigned: &[Object]) -> Result<Range<usize>, Failure> {
@@ -129,13 +91,13 @@ struct Parts {
     is_foreign: bool,
 }
 
-pub(crate) fn compile(client: &Client, source: Serialized) -> Result<Program, Failure> {
+fn compile(client: &Client, source: Source) -> Result<Program, Failure> {
     let options = Options::read(&source.options)?;
-    let (place, parts) = match read(&source.code)? {
+    let (place, parts) = match parse(&source.code)? {
         Written::Own(program) => own(client, &options, *program)?,
         Written::Other(module) => other(client, &options, *module)?,
     };
-    let devices = place.assigned.get(place.own.clone()).unwrap_or_default().to_vec();
+    let devices = place.assigned[place.own.clone()].to_vec();
     let work = cost::cost(&parts.graph);
     let is_long = parts.is_foreign
         && ((work.flops as f64).max(work.bytes as f64) > LITTLE_WORK || has_loops(&parts.graph));
@@ -177,35 +139,6 @@ pub(crate) fn compile(client: &Client, source: Serialized) -> Result<Program, Fa
         arena: parts.arena,
         told,
     })
-}
-
-/// A program with Shardy's ops as StableHLO without them, as each device runs it, and one of several devices with what
-/// JAX until 0.8 reads of how arguments and results lie; `None` where the source has neither.
-pub(crate) fn plain(code: &[u8], arguments: &[Tiles], results: &[Tiles]) -> Option<Vec<u8>> {
-    let Ok(Written::Other(mut module)) = read(code) else { return None };
-    let is_shardys = |f: &Function| f.body.operations.iter().any(|op| op.name.starts_with("sdy."));
-    let texts = |all: &[Tiles]| all.iter().map(Tiles::to_text).collect::<Vec<_>>();
-    let outs = match texts(results).as_slice() {
-        [one] => one.clone(),
-        all => format!("{{{}}}", all.join(", ")),
-    };
-    const INS: &str = "mhlo.spmd_parameters_shardings";
-    const OUTS: &str = "mhlo.spmd_output_sharding";
-    if module.functions.iter().any(is_shardys) {
-        annotations::take(&mut module, 1, &[]).ok()?;
-        let import::Imported { program, .. } = import::program(&module).ok()?;
-        let own = text::print_program(&program.graph, &[], None);
-        let head = "module @main ";
-        let ins = texts(arguments).iter().map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", ");
-        let told = format!("attributes {{{INS} = [{ins}], {OUTS} = \"{outs}\"}}");
-        return Some(format!("{head}{told} {}", own.strip_prefix(head)?).into());
-    }
-    if results.iter().chain(arguments).all(|t| t.devices() == 1) {
-        return None;
-    }
-    let ins = texts(arguments).into_iter().map(Attribute::String).collect();
-    module.attributes.extend([(INS.into(), Attribute::List(ins)), (OUTS.into(), Attribute::String(outs))]);
-    Some(systole_mlir::text::write(&module).into_bytes())
 }
 
 /// Loops whose number of trips is not known.
@@ -321,4 +254,43 @@ fn other(client: &Client, options: &Options, mut module: Module) -> Result<(Plac
         is_foreign: true,
     };
     Ok((place, parts))
+}
+
+impl Handle for sys::Client_Compile {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        let client: &Client = unsafe { seen(self.client)? };
+        // SAFETY: the caller's program.
+        let program = unsafe { self.program.as_ref() }.ok_or_else(|| Failure::invalid("no program"))?;
+        // SAFETY: code and format have the lengths that stand beside them.
+        let (code, format) = unsafe {
+            (list(program.code.cast_const(), program.code_size), list(program.format, program.format_size))
+        };
+        if format != b"mlir" {
+            let format = String::from_utf8_lossy(format);
+            return Err(Failure::unimplemented(format!("programs must be StableHLO text, not `{format}`")));
+        }
+        // SAFETY: the options have the length that stands beside them.
+        let options = unsafe { list(self.compile_options, self.compile_options_size) };
+        let program = compile(client, Source { code: code.into(), options: options.into() })?;
+        self.executable = Loaded::object(&Arc::new(program));
+        Ok(())
+    }
+}
+
+impl Handle for sys::Executable_DeserializeAndLoad {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        let client: &Client = unsafe { seen(self.client)? };
+        // SAFETY: the caller's bytes are that many.
+        let given = unsafe { list(self.serialized_executable, self.serialized_executable_size) };
+        let mut source = Source::read(given)?;
+        if !self.overridden_serialized_compile_options.is_null() {
+            let len = self.overridden_serialized_compile_options_size;
+            // SAFETY: the options have the length that stands beside them.
+            source.options = unsafe { list(self.overridden_serialized_compile_options, len) }.into();
+        }
+        self.loaded_executable = Loaded::object(&Arc::new(compile(client, source)?));
+        Ok(())
+    }
 }

@@ -131,7 +131,7 @@ impl Client {
     }
 
     fn own(&self) -> &[Box<Device>] {
-        self.topology.devices.get(self.local.clone()).unwrap_or_default()
+        &self.topology.devices[self.local.clone()]
     }
 }
 
@@ -239,7 +239,7 @@ handle! {
         (args.devices, args.num_devices) = (all.as_ptr(), all.len());
     }
     Client_AddressableDevices: |args, client: Client| client => {
-        let own = client.topology.device_list.get(client.local.clone()).unwrap_or_default();
+        let own = &client.topology.device_list[client.local.clone()];
         (args.addressable_devices, args.num_addressable_devices) = (own.as_ptr(), own.len());
     }
     Client_LookupDevice: |args, client: Client| client => {

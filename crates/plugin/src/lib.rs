@@ -31,7 +31,7 @@ mod profiler;
 mod program;
 mod queue;
 mod run;
-mod serialized;
+mod source;
 mod table;
 mod told;
 mod transfer;

@@ -3,13 +3,12 @@
 //! A serialized program is its code with what it was compiled for: to load it is to compile it again. It is of use to
 //! callers that keep what was compiled.
 
-use crate::call::{Answer, Failure, Handle, chars, list, seen};
-use crate::compile::{compile, plain};
-use crate::device::{Client, free_bytes};
+use crate::call::{Answer, Failure, Handle, chars, seen};
+use crate::device::free_bytes;
 use crate::event::Pace;
 use crate::kind::Kind;
 use crate::queue::Queue;
-use crate::serialized::Serialized;
+use crate::source::{Source, plain};
 use crate::told::Told;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -50,7 +49,7 @@ pub(crate) struct Program {
     pub(crate) terms: Vec<bool>,
     /// The arrays that hold each argument of all devices together.
     pub(crate) wholes: Vec<Vec<TensorType>>,
-    pub(crate) source: Serialized,
+    pub(crate) source: Source,
     /// For those who cannot read the source, made when they ask.
     pub(crate) plain: OnceLock<Option<Vec<u8>>>,
     pub(crate) pace: Pace,
@@ -80,35 +79,14 @@ unsafe impl Send for Program {}
 unsafe impl Sync for Program {}
 
 impl Loaded {
-    fn object(program: &Arc<Program>) -> Object {
+    /// For callers, who give it back.
+    pub(crate) fn object(program: &Arc<Program>) -> Object {
         let is_deleted = AtomicBool::new(false);
         Box::into_raw(Box::new(Loaded { program: program.clone(), is_deleted })).cast()
     }
 
     pub(crate) fn is_deleted(&self) -> bool {
         self.is_deleted.load(Ordering::Relaxed)
-    }
-}
-
-impl Handle for sys::Client_Compile {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let client: &Client = unsafe { seen(self.client)? };
-        // SAFETY: the caller's program.
-        let program = unsafe { self.program.as_ref() }.ok_or_else(|| Failure::invalid("no program"))?;
-        // SAFETY: code and format have the lengths that stand beside them.
-        let (code, format) = unsafe {
-            (list(program.code.cast_const(), program.code_size), list(program.format, program.format_size))
-        };
-        if format != b"mlir" {
-            let format = String::from_utf8_lossy(format);
-            return Err(Failure::unimplemented(format!("programs must be StableHLO text, not `{format}`")));
-        }
-        // SAFETY: the options have the length that stands beside them.
-        let options = unsafe { list(self.compile_options, self.compile_options_size) };
-        let program = compile(client, Serialized { code: code.into(), options: options.into() })?;
-        self.executable = Loaded::object(&Arc::new(program));
-        Ok(())
     }
 }
 
@@ -231,8 +209,7 @@ impl Program {
         for p in 0..self.partitions {
             let mut ids = Vec::new();
             for r in 0..self.replicas {
-                let id = self.ids.get(r * self.partitions + p).copied().unwrap_or_default();
-                varint(id as u64, &mut ids);
+                varint(self.ids[r * self.partitions + p] as u64, &mut ids);
             }
             let mut own = vec![0x0a];
             varint(ids.len() as u64, &mut own);
@@ -268,23 +245,6 @@ impl Handle for sys::Executable_OptimizedProgram {
             unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), given.code, code.len()) };
         }
         given.code_size = code.len();
-        Ok(())
-    }
-}
-
-impl Handle for sys::Executable_DeserializeAndLoad {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let client: &Client = unsafe { seen(self.client)? };
-        // SAFETY: the caller's bytes are that many.
-        let given = unsafe { list(self.serialized_executable, self.serialized_executable_size) };
-        let mut source = Serialized::read(given)?;
-        if !self.overridden_serialized_compile_options.is_null() {
-            let len = self.overridden_serialized_compile_options_size;
-            // SAFETY: the options have the length that stands beside them.
-            source.options = unsafe { list(self.overridden_serialized_compile_options, len) }.into();
-        }
-        self.loaded_executable = Loaded::object(&Arc::new(compile(client, source)?));
         Ok(())
     }
 }

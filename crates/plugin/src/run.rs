@@ -163,7 +163,7 @@ impl Program {
 
     /// What each device gets of a result that all have: its own, or its part of the first one's.
     fn own_shares(&self, k: usize, devices: &mut [Vec<Vec<Buffer>>]) -> Vec<Content> {
-        let mut taken = devices.iter_mut().map(|own| own.get_mut(k).map(std::mem::take).unwrap_or_default());
+        let mut taken = devices.iter_mut().map(|own| std::mem::take(&mut own[k]));
         if self.result_tiles.get(k).is_some_and(Tiles::is_replicated) {
             return taken.map(|arrays| Content::Own(Held::Ready(arrays))).collect();
         }
@@ -172,8 +172,7 @@ impl Program {
                 taken.enumerate().map(|(d, arrays)| self.shares(k, Held::Ready(arrays)).into_iter().nth(d));
             return own.flatten().collect();
         }
-        let first = taken.next().unwrap_or_default();
-        self.shares(k, Held::Ready(first))
+        taken.next().map_or(Vec::new(), |first| self.shares(k, Held::Ready(first)))
     }
 
     /// Whether each device makes its own term of a result.

@@ -248,7 +248,7 @@ impl Arrival {
         let place = usize::try_from(offset).ok().and_then(|at| bytes.get_mut(at..)?.get_mut(..data.len()));
         place.ok_or_else(|| Failure::invalid("the bytes are not the array's"))?.copy_from_slice(data);
         if is_last {
-            let values = self.kind.split(&held.take().unwrap_or_default())?;
+            let values = self.kind.split(&held.take().ok_or_else(complete)?)?;
             self.pending.set(values.into_iter().map(Into::into).collect());
             self.pending.event.happens(Ok(()));
         }

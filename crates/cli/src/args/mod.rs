@@ -1,6 +1,5 @@
 //! What commands share of the command line: common options, exit codes, suggestions.
 
-pub(crate) mod clock;
 pub(crate) mod common;
 pub(crate) mod outcome;
 pub(crate) mod plugins;

@@ -1,9 +1,10 @@
 //! The table of commands: what each does, its name, its file. A new command is one file that implements [`Run`], and one
-//! row here.
+//! row here; `if "NAME"` puts it behind a feature of the program.
 
 mod bench;
 mod check;
 mod chips;
+#[cfg(feature = "cloud")]
 mod cloud;
 mod compare;
 mod compile;
@@ -19,7 +20,9 @@ mod generate;
 mod import;
 mod init;
 mod knobs;
+#[cfg(feature = "launch")]
 mod launch;
+mod layers;
 mod lr_find;
 mod man;
 mod ops;
@@ -34,6 +37,7 @@ mod show;
 mod shrink;
 mod summary;
 mod sweep;
+#[cfg(feature = "tpu1")]
 mod tpu1;
 mod train;
 mod translate;
@@ -44,35 +48,35 @@ use crate::render::screen::Screen;
 use clap::Subcommand;
 
 macro_rules! commands {
-    ($($(#[$about:meta])* $name:ident($args:ty),)*) => {
+    ($($(#[$about:meta])* $name:ident($args:ty) $(if $feature:literal)?,)*) => {
         /// A command with its arguments.
         #[derive(Subcommand)]
         pub(crate) enum Command {
-            $($(#[$about])* $name($args),)*
+            $($(#[$about])* $(#[cfg(feature = $feature)])? $name($args),)*
         }
 
         impl Run for Command {
             fn run(self, common: &Common, screen: &Screen) -> Outcome {
                 match self {
-                    $(Command::$name(args) => args.run(common, screen),)*
+                    $($(#[cfg(feature = $feature)])? Command::$name(args) => args.run(common, screen),)*
                 }
             }
 
             fn starts_children(&self) -> bool {
                 match self {
-                    $(Command::$name(args) => args.starts_children(),)*
+                    $($(#[cfg(feature = $feature)])? Command::$name(args) => args.starts_children(),)*
                 }
             }
 
             fn own_devices(&self) -> Option<&str> {
                 match self {
-                    $(Command::$name(args) => args.own_devices(),)*
+                    $($(#[cfg(feature = $feature)])? Command::$name(args) => args.own_devices(),)*
                 }
             }
 
             fn writes_its_own_trace(&self) -> bool {
                 match self {
-                    $(Command::$name(args) => args.writes_its_own_trace(),)*
+                    $($(#[cfg(feature = $feature)])? Command::$name(args) => args.writes_its_own_trace(),)*
                 }
             }
         }
@@ -85,10 +89,10 @@ commands! {
     /// Go on with a training run that was stopped or killed, where it was; every train does so too
     Resume(resume::ResumeArgs),
     /// Start several processes as the hosts of one run, here or on other machines, and start them again where one dies
-    Launch(launch::LaunchArgs),
+    Launch(launch::LaunchArgs) if "launch",
     /// What `launch --hosts` starts on another machine
-    #[command(name = launch::AGENT, hide = true)]
-    LaunchAgent(launch::LaunchAgentArgs),
+    #[command(name = systole_launch::AGENT, hide = true)]
+    LaunchAgent(launch::LaunchAgentArgs) if "launch",
     /// Look for the learning rate to train with: a short run whose rate rises, its curve, and what that suggests
     LrFind(lr_find::LrFindArgs),
     /// Try many settings: a grid, draws at random or successive halving; a table and a page of which are the best
@@ -139,15 +143,17 @@ commands! {
     /// Show every TPU generation and GPU: peak, memory, bandwidth, watts, slices, price, source, and what tutorials print
     Chips(chips::ChipsArgs),
     /// Simulate the first TPU (2015): where the cycles of a model go there, its array, and what other chips would need
-    Tpu1(tpu1::Tpu1Args),
+    Tpu1(tpu1::Tpu1Args) if "tpu1",
     /// Write what a cloud, a cluster or a notebook needs to run a training there: scripts, manifests, notebooks
-    Cloud(cloud::CloudArgs),
+    Cloud(cloud::CloudArgs) if "cloud",
     /// Write a commented TOML file with a whole training run
     Init(init::InitArgs),
     /// Print the graphs that a model is compiled from
     Show(show::ShowArgs),
     /// List the operations of the intermediate representation
     Ops(ops::OpsArgs),
+    /// List the built-in layers and what each can do
+    Layers(layers::LayersArgs),
     /// List the environment variables and their values
     Knobs(knobs::KnobsArgs),
     /// Say what the report of a problem needs: version, system, processor, devices, variables; no secrets

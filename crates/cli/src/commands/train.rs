@@ -225,6 +225,7 @@ impl TrainArgs {
     ///
     /// # Errors
     /// When the configuration is wrong.
+    #[cfg(feature = "launch")]
     pub(crate) fn chooses_batch(mut self) -> Result<bool, Failure> {
         self.from = self.from.as_deref().map(model_file).transpose()?;
         let earlier = self.from.as_ref().map(Model::load).transpose()?;

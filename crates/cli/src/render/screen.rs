@@ -5,6 +5,7 @@ use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+pub(crate) use systole_base::shell_quoted as quoted;
 use systole_nn::Logs;
 use systole_progress::terminal;
 
@@ -147,17 +148,6 @@ pub(crate) fn number_of(n: impl Display, thing: &str) -> String {
     let n = n.to_string();
     let end = if n == "1" { "" } else { "s" };
     format!("{n} {thing}{end}")
-}
-
-/// A path or argument as a shell takes it.
-pub(crate) fn quoted(argument: impl AsRef<Path>) -> String {
-    let text = argument.as_ref().display().to_string();
-    let plain = |c: char| c.is_alphanumeric() || "-_./=:+,@%".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        text
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
-    }
 }
 
 /// This program as it was called, for commands to paste: by `cargo run` or by its path.

@@ -1,7 +1,7 @@
 //! Which values of a model that is trained for eight bits are whole steps, of what size, and how operators of the file make values of
 //! them: so that both get the same level. What is not known here is rounded as floats are.
 
-use crate::layer::Cx;
+use crate::layer::cx::Cx;
 use crate::layer::fixed_point::{Made, Rounding, Term};
 use crate::layer::lowering::ElementWise::{Add, Multiply, Subtract};
 use crate::layer::lowering::Lowering;
@@ -11,12 +11,12 @@ use systole_ir::Tensor;
 impl Cx {
     /// `f32[]`: the step that a value is whole numbers of, if it is.
     pub(crate) fn step_of_value(&self, x: &Tensor) -> Option<Tensor> {
-        self.levels.iter().rev().find(|(id, _)| *id == x.id()).map(|(_, step)| step.clone())
+        self.quantization.levels.iter().rev().find(|(id, _)| *id == x.id()).map(|(_, step)| step.clone())
     }
 
     /// Says what step a value is whole numbers of.
     pub(crate) fn has_step(&mut self, y: &Tensor, step: &Tensor) {
-        self.levels.push((y.id(), step.stop_gradient()));
+        self.quantization.levels.push((y.id(), step.stop_gradient()));
     }
 
     /// `y` has the levels of `x`.
@@ -28,16 +28,16 @@ impl Cx {
 
     /// How a value is made, if that is known.
     pub(crate) fn made_of(&self, x: &Tensor) -> Option<Made> {
-        self.made.iter().rev().find(|(id, _)| *id == x.id()).map(|(_, made)| made.clone())
+        self.quantization.made.iter().rev().find(|(id, _)| *id == x.id()).map(|(_, made)| made.clone())
     }
 
     fn is_made(&mut self, y: &Tensor, made: Made) {
-        self.made.push((y.id(), made));
+        self.quantization.made.push((y.id(), made));
     }
 
     /// Whether steps of any value are known.
     pub(crate) fn has_levels(&self) -> bool {
-        !self.levels.is_empty()
+        !self.quantization.levels.is_empty()
     }
 
     fn numbers(&self, x: &Tensor) -> Option<(Tensor, Tensor)> {
@@ -111,7 +111,7 @@ impl Cx {
         let Some(unit) = self.unit_of_sums().map(|unit| unit * factor) else { return };
         let fits = unit.rank() == 0 || y.rank() > 0 && unit.shape().dims() == &y.shape()[y.rank() - 1..];
         if fits && y.dtype() == F32 {
-            let is_dense = self.weight_steps.as_ref().is_some_and(|(_, is_dense)| *is_dense);
+            let is_dense = self.quantization.weight_steps.as_ref().is_some_and(|(_, is_dense)| *is_dense);
             let rounding = if is_dense { Rounding::Once } else { Rounding::Twice };
             self.is_made(y, Made::of(vec![Term { numbers: None, unit }], rounding));
         }

@@ -1,6 +1,6 @@
 //! How masks go on from layer to layer: which steps of an output count, by which steps of the inputs count.
 
-use crate::layer::Cx;
+use crate::layer::cx::Cx;
 use systole_ir::{DType, Tensor, TensorType};
 
 /// What a layer makes of the masks of its inputs (`bool[B, S]`: which steps count).

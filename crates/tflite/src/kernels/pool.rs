@@ -1,10 +1,18 @@
 //! Poolings of pictures. What lies outside the picture is left out.
 
 use super::call::Call;
+use super::row::operators;
 use super::window::{Slide, slides};
 use crate::fixed::activation_range;
 use crate::op::Field;
 use systole_base::{DType, Literal, Result};
+
+operators! {
+    AveragePool2D "AVERAGE_POOL_2D" 1;
+        options 5 [0 Padding, 1 StrideW, 2 StrideH, 3 FilterW, 4 FilterH, 5 Activation]; versions 1 2; Same; average
+    MaxPool2D "MAX_POOL_2D" 17;
+        options 5 [0 Padding, 1 StrideW, 2 StrideH, 3 FilterW, 4 FilterH, 5 Activation]; versions 1 2; Same; max
+}
 
 /// Windows over `x: T[B, H, W, C]`.
 struct Pool {
@@ -52,7 +60,7 @@ impl Pool {
 }
 
 /// `x: T[B, H, W, C] → T[B, H', W', C]`: means.
-pub(super) fn average(call: &Call) -> Result<Vec<Literal>> {
+fn average(call: &Call) -> Result<Vec<Literal>> {
     let (x, pool) = (call.input(0)?, Pool::new(call)?);
     let activation = call.operator.activation()?;
     match x.dtype() {
@@ -78,7 +86,7 @@ pub(super) fn average(call: &Call) -> Result<Vec<Literal>> {
 }
 
 /// `x: T[B, H, W, C] → T[B, H', W', C]`: the greatest.
-pub(super) fn max(call: &Call) -> Result<Vec<Literal>> {
+fn max(call: &Call) -> Result<Vec<Literal>> {
     let (x, pool) = (call.input(0)?, Pool::new(call)?);
     let activation = call.operator.activation()?;
     match x.dtype() {

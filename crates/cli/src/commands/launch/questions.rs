@@ -1,7 +1,6 @@
 //! `systole launch config`: five questions, answered on a terminal or by options, and the file that comes of it.
 
 use super::args::{ConfigArgs, check};
-use super::machines::machines;
 use crate::args::outcome::{Failure, Outcome, check_out};
 use crate::render::screen::{Screen, program, quoted};
 use serde_json::json;
@@ -9,6 +8,7 @@ use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
 use systole_config::{LaunchConfig, LaunchPlace};
 use systole_data::disk::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
+use systole_launch::check_hosts;
 use systole_nn::did_you_mean::suggestion;
 
 /// Starts after deaths that are proposed.
@@ -23,7 +23,7 @@ pub(super) fn configure(args: &ConfigArgs, screen: &Screen) -> Outcome {
     }
     check(&config).map_err(Failure::usage)?;
     if config.place == LaunchPlace::Hosts && config.hosts.as_ref().is_some_and(|path| path.is_file()) {
-        machines(&config).map_err(Failure::usage)?;
+        check_hosts(&config).map_err(Failure::usage)?;
     }
     write_atomically(&Disk, &args.out, &[config.to_toml().as_bytes()])?;
     if screen.json {

@@ -12,14 +12,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use systole_config::{LaunchConfig, LaunchPlace};
 use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_launch::ProcessCommand;
 
 /// The arguments of each process.
 pub(super) struct Words {
-    pub(super) args: Vec<OsString>,
+    args: Vec<OsString>,
     /// Whether processes must be told of each other: TPUs find their hosts by themselves.
     pub(super) are_wired: bool,
     /// The folder of the run, where the command names it.
-    pub(super) folder: Option<PathBuf>,
+    folder: Option<PathBuf>,
     /// As they were given, without those of the launch.
     given: Vec<OsString>,
 }
@@ -79,9 +80,15 @@ impl Words {
         Ok(Words { args: args.collect(), are_wired: is_plugin, folder, given: command.to_vec() })
     }
 
-    /// How many threads were asked for; 0: none were.
-    pub(super) fn names_threads(&self) -> bool {
-        value_of(&self.args, "--threads").is_some()
+    /// The command that each process runs.
+    pub(super) fn into_command(self, batch: Option<u64>) -> ProcessCommand {
+        ProcessCommand {
+            sets_threads: value_of(&self.args, "--threads").is_some(),
+            args: self.args,
+            is_wired: self.are_wired,
+            run_dir: self.folder,
+            batch,
+        }
     }
 
     /// The samples of a step, which stay the same where processes are left out.

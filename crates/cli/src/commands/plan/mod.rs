@@ -8,7 +8,6 @@ mod page;
 mod show;
 mod subject;
 
-use crate::args::clock::today;
 use crate::args::common::Common;
 use crate::args::outcome::{Failure, Outcome, Run};
 use crate::render::screen::Screen;
@@ -18,6 +17,7 @@ use here::{this_cpu, tried};
 use show::Plan;
 use std::path::Path;
 use subject::Subject;
+use systole_base::clock::today;
 use systole_ir::{DType, Error, ErrorKind, Result};
 use systole_plan::{
     Advice, Choice, Energy, Estimate, Half, Machine, Price, Slice, Tables, Wish, Work, advise, analytic,

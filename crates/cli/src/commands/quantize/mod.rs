@@ -151,6 +151,7 @@ pub(crate) enum Kind {
 
 impl QuantArgs {
     /// One scale for each tensor, ranges from so many samples.
+    #[cfg(feature = "tpu1")]
     pub(crate) fn per_tensor(data: DataArgs, dataset: Option<String>, samples: Option<u64>) -> QuantArgs {
         QuantArgs {
             data,
@@ -342,6 +343,7 @@ fn calibrated(
 }
 
 /// A trained model on int8 with the ranges of its training data, for who needs no file of it.
+#[cfg(feature = "tpu1")]
 pub(crate) fn graph(
     model: &str,
     args: &QuantArgs,

@@ -17,6 +17,7 @@ fn the_models_guide_lists_what_there_is() {
     let parts = [
         ("applications", applications()),
         ("layers", layers()),
+        ("capabilities", capabilities()),
         ("importers", super::parity::importers()),
         ("losses", losses()),
         ("metrics", metrics()),
@@ -109,6 +110,16 @@ fn layers() -> String {
         [code(class), call_of(&known, class), sentence(doc, class), compared[*class].clone()]
     });
     table(["layer", "in Rust", "what it does", "compared"], rows)
+}
+
+/// The matrix of `systole layers`.
+fn capabilities() -> String {
+    let [a, b, c, d, e, f, g] = systole_nn::CAPABILITIES;
+    let rows = systole_nn::layer_capabilities().into_iter().map(|layer| {
+        let [a, b, c, d, e, f, g] = layer.all.map(|own| if own.is_ok() { "yes" } else { "–" }.to_string());
+        [code(layer.class), a, b, c, d, e, f, g]
+    });
+    table(["layer", a, b, c, d, e, f, g], rows)
 }
 
 /// The variant of an enum.

@@ -4,29 +4,20 @@
 //! Layouts are channels-last, except in [`general`] and the fallbacks of all families. No im2col matrix of the whole
 //! input is built. [`staging`] copies one strip of the input into a thread's working memory, with explicit zeros for
 //! padding, or lets it be read in place; the microkernels ([`microkernel`]) address it through offset tables.
-//! [`direct`] and [`direct_gradient`] compute the definition in this way, [`winograd`] needs fewer multiplications,
-//! [`amx`] and [`amx_gradient`] use tile registers, [`amx_images`] and [`amx_images_gradient`] for small images. The gradient w.r.t. the input of a strided layer is a convolution
-//! of a dilated input: [`phases`] splits it into convolutions without input dilation. [`pointwise`] convolutions are
-//! plain GEMMs.
+//! [`direct`] computes the definition in this way, [`winograd`] needs fewer multiplications, [`amx`] uses tile
+//! registers, and [`amx_images`] does for small images. The gradient w.r.t. the input of a strided layer is a
+//! convolution of a dilated input: [`staging::phases`] splits it into convolutions without input dilation.
+//! [`pointwise`] convolutions are plain GEMMs.
 
 mod amx;
-mod amx_filter;
-mod amx_gradient;
 mod amx_images;
-mod amx_images_gradient;
-mod batch_statistics;
 mod depthwise;
 mod direct;
-mod direct_gradient;
 mod general;
-mod images;
 mod microkernel;
-mod operands;
-mod phases;
 mod pointwise;
 mod staging;
 mod strips;
-mod weights;
 mod winograd;
 
 use crate::kernel::Kernel;
@@ -81,7 +72,7 @@ pub static FAMILY: Family = Family {
             levels: AMX,
             accepts: |p| {
                 let Layer { c, types, .. } = without_bias(floats(p)?)?;
-                made(amx_images_gradient::KernelGradient::new(c, types, p.target))
+                made(amx_images::KernelGradient::new(c, types, p.target))
             },
         },
         Candidate {
@@ -90,7 +81,7 @@ pub static FAMILY: Family = Family {
             levels: AMX,
             accepts: |p| {
                 let Layer { c, types, .. } = without_bias(floats(p)?)?;
-                made(amx_gradient::KernelGradient::new(c, types, p.target))
+                made(amx::KernelGradient::new(c, types, p.target))
             },
         },
         Candidate {
@@ -137,7 +128,7 @@ pub static FAMILY: Family = Family {
             levels: EVERY,
             accepts: |p| {
                 let Layer { c, types, .. } = without_bias(floats(p)?)?;
-                made(direct_gradient::KernelGradient::new(c, types, p.target))
+                made(direct::KernelGradient::new(c, types, p.target))
             },
         },
         Candidate {
@@ -269,6 +260,3 @@ fn without_bias(layer: Layer<'_>) -> Result<Layer<'_>, Refusal> {
 fn made<K: Kernel + 'static>(kernel: Result<K, Refusal>) -> Answer {
     kernel.map(|k| Box::new(k) as Box<dyn Kernel>)
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,17 +3,12 @@
 //! The convolution's result is never an array: each window of it is pooled where it is computed. The forward pass
 //! stores the argmax of each window, which is all that the gradient needs of it.
 
-pub mod amx;
-pub mod amx_gradient;
+mod amx;
 mod finite;
-pub mod forward;
-pub mod gradient;
-pub mod im2col;
-pub mod microkernel;
+mod forward;
+mod gradient;
 mod pooled;
-pub mod winograd;
 mod winograd_tiles;
-mod zeros;
 
 use crate::kernels::conv_pool::forward::{Ask, Forward};
 use crate::kernels::conv_pool::gradient::{ConvPoolGradient, Method};
@@ -77,7 +72,7 @@ pub static GRADIENT: Family = Family {
             why: "bf16 where there are tile registers: gradients are spread to whole windows, mostly zeros, which \
                   become operands of tiles",
             levels: AMX,
-            accepts: |p| Ok(Box::new(amx_gradient::AmxConvPoolGradient::new(p)?)),
+            accepts: |p| Ok(Box::new(amx::AmxConvPoolGradient::new(p)?)),
         },
         Candidate {
             name: "im2col",

@@ -1,24 +1,21 @@
 //! GEMM (`dot_general`): `[M, K] · [K, N]`, or a batch of them, with an optional bias.
 //!
-//! [`FAMILY`] lists the implementations. Skinny products have kernels that read operands in place; all others are
+//! [`FAMILY`] lists the implementations. [`skinny`] products have kernels that read operands in place; all others are
 //! [`blocked`], as in BLIS: operands are packed into micro-panels, and microkernels compute register tiles.
-//! [`element_types`] selects microkernel and packing for each element type.
+//! [`blocked::element_types`] selects microkernel and packing for each element type.
 
 pub mod blocked;
-mod element_types;
-mod few_columns;
-mod gemv;
-mod integers;
-mod packed;
 mod product;
 pub mod product_epilogue;
 mod rows_in_place;
+mod skinny;
 
 use crate::kernel::few_rows::FewRows;
 use crate::kernel::inner_products::InnerProducts;
-use crate::kernels::matmul::few_columns::FewColumns;
-use crate::kernels::matmul::gemv::Gemv;
+use crate::kernels::matmul::blocked::element_types;
 use crate::kernels::matmul::product::Product;
+use crate::kernels::matmul::skinny::few_columns::FewColumns;
+use crate::kernels::matmul::skinny::gemv::Gemv;
 use crate::kernels::reference;
 use crate::select::{AMX, Candidate, EVERY, Family};
 use crate::simd::amx;
@@ -30,7 +27,7 @@ use systole_ir::{DType, Op};
 const WIDE: &[Level] = &[Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
 
 /// The families of this folder.
-pub const FAMILIES: &[&Family] = &[&FAMILY, &product_epilogue::FAMILY, &packed::FAMILY];
+pub const FAMILIES: &[&Family] = &[&FAMILY, &product_epilogue::FAMILY, &skinny::packed::FAMILY];
 
 /// GEMM, with its candidates by priority.
 pub static FAMILY: Family = Family {

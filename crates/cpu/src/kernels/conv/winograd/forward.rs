@@ -8,12 +8,12 @@ use crate::kernel::Ptr;
 use crate::kernel::convolution::{has_unit_steps, is_forward};
 use crate::kernel::padded::offsets;
 use crate::kernel::{Cx, with_scratch};
-use crate::kernels::conv::batch_statistics::BatchStatistics;
 use crate::kernels::conv::microkernel::{Across, KC, Out, Panel, UNROLL, panels};
-use crate::kernels::conv::operands::{Arrays, NO_LAYER, Stored};
+use crate::kernels::conv::staging::weights::Weights;
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip, group};
 use crate::kernels::conv::strips::Strips;
-use crate::kernels::conv::weights::Weights;
+use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
+use crate::kernels::conv::strips::operands::{Arrays, NO_LAYER, Stored};
 use crate::kernels::conv::winograd::tiling::{
     APART, Costs, NO_GAIN, NO_WINDOW, Sizes, axes, may_transform, padded,
 };

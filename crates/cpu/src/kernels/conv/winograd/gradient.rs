@@ -11,8 +11,8 @@ use crate::kernel::partial_sums::PartialSums;
 use crate::kernel::{Cx, with_scratch};
 use crate::kernel::{Io, Kernel};
 use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, UNROLL, panels};
-use crate::kernels::conv::operands::NO_GRADIENT;
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip};
+use crate::kernels::conv::strips::operands::NO_GRADIENT;
 use crate::kernels::conv::winograd::tiling::{
     APART, Costs, NO_GAIN, NO_WINDOW, Sizes, axes, may_transform, padded,
 };
