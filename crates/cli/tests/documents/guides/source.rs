@@ -65,8 +65,8 @@ impl Source {
 
     /// The lines inside of each that begins with `head`.
     fn bodies(&self, head: &str) -> impl Iterator<Item = Range<usize>> {
-        let is_head = |i: &usize| self.lines[*i].trim_start().starts_with(head);
-        (0..self.lines.len()).filter(is_head).filter_map(|at| {
+        let is_head = move |i: &usize| self.lines[*i].trim_start().starts_with(head);
+        (0..self.lines.len()).filter(is_head).filter_map(move |at| {
             let close = format!("{}}}", indentation(&self.lines[at]));
             Some(at + 1..(at + 1..self.lines.len()).find(|&i| self.lines[i].starts_with(&close))?)
         })
