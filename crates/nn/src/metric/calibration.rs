@@ -48,10 +48,6 @@ impl ExpectedCalibrationError {
 }
 
 impl Rule for ExpectedCalibrationError {
-    fn name(&self) -> &'static str {
-        "expected_calibration_error"
-    }
-
     fn check(&self) -> Result<()> {
         check_number("num_bins", self.num_bins, 1)
     }

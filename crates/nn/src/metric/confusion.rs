@@ -177,7 +177,7 @@ pub(super) fn check_number(name: &str, number: usize, least: usize) -> Result<()
 }
 
 macro_rules! counts {
-    ($($name:ident, $label:literal;)*) => {
+    ($($name:ident;)*) => {
         $(impl Default for $name {
             fn default() -> $name {
                 $name { thresholds: vec![0.5] }
@@ -185,10 +185,6 @@ macro_rules! counts {
         }
 
         impl Rule for $name {
-            fn name(&self) -> &'static str {
-                $label
-            }
-
             fn check(&self) -> Result<()> {
                 check_thresholds(&self.thresholds)
             }
@@ -209,10 +205,10 @@ macro_rules! counts {
 }
 
 counts! {
-    TruePositives, "true_positives";
-    TrueNegatives, "true_negatives";
-    FalsePositives, "false_positives";
-    FalseNegatives, "false_negatives";
+    TruePositives;
+    TrueNegatives;
+    FalsePositives;
+    FalseNegatives;
 }
 
 /// How many samples labelled 1 have a score above the threshold.
@@ -265,7 +261,7 @@ fn shares(sums: &[Vec<f64>]) -> Vec<Shares> {
 }
 
 macro_rules! bests {
-    ($($name:ident, $label:literal, $key:ident, $held:ident => $best:ident;)*) => {
+    ($($name:ident, $key:ident, $held:ident => $best:ident;)*) => {
         $(impl Default for $name {
             fn default() -> $name {
                 $name { $key: 0.5, num_thresholds: 200, class_id: None }
@@ -273,10 +269,6 @@ macro_rules! bests {
         }
 
         impl Rule for $name {
-            fn name(&self) -> &'static str {
-                $label
-            }
-
             fn check(&self) -> Result<()> {
                 check_number("num_thresholds", self.num_thresholds, 1)?;
                 match (0.0..=1.0).contains(&self.$key) {
@@ -304,10 +296,10 @@ macro_rules! bests {
 }
 
 bests! {
-    SensitivityAtSpecificity, "sensitivity_at_specificity", specificity, specificity => sensitivity;
-    SpecificityAtSensitivity, "specificity_at_sensitivity", sensitivity, sensitivity => specificity;
-    PrecisionAtRecall, "precision_at_recall", recall, sensitivity => precision;
-    RecallAtPrecision, "recall_at_precision", precision, precision => sensitivity;
+    SensitivityAtSpecificity, specificity, specificity => sensitivity;
+    SpecificityAtSensitivity, sensitivity, sensitivity => specificity;
+    PrecisionAtRecall, recall, sensitivity => precision;
+    RecallAtPrecision, precision, precision => sensitivity;
 }
 
 /// The greatest sensitivity at a threshold where the specificity is at least the given one.
@@ -474,10 +466,6 @@ fn interpolated(tp: &[f64], fp: &[f64], fne: &[f64]) -> f64 {
 }
 
 impl Rule for AUC {
-    fn name(&self) -> &'static str {
-        "auc"
-    }
-
     fn check(&self) -> Result<()> {
         check_thresholds(&self.thresholds)?;
         check_number("num_thresholds", self.num_thresholds, 2)?;

@@ -70,10 +70,6 @@ impl FBetaScore {
 }
 
 impl Rule for FBetaScore {
-    fn name(&self) -> &'static str {
-        "fbeta_score"
-    }
-
     fn check(&self) -> Result<()> {
         if !(self.beta > 0.0 && self.beta.is_finite()) {
             return Err(wrong(format!("beta is {}", self.beta), "choose a number above 0; 1 is usual"));
@@ -131,10 +127,6 @@ impl F1Score {
 }
 
 impl Rule for F1Score {
-    fn name(&self) -> &'static str {
-        "f1_score"
-    }
-
     fn check(&self) -> Result<()> {
         self.general().check()
     }

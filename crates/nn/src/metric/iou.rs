@@ -106,12 +106,8 @@ impl Matrix<'_> {
 }
 
 macro_rules! overlaps {
-    ($($name:ident, $label:literal;)*) => {
+    ($($name:ident;)*) => {
         $(impl Rule for $name {
-            fn name(&self) -> &'static str {
-                $label
-            }
-
             fn check(&self) -> Result<()> {
                 self.matrix().check()
             }
@@ -132,11 +128,11 @@ macro_rules! overlaps {
 }
 
 overlaps! {
-    IoU, "iou";
-    MeanIoU, "mean_iou";
-    OneHotIoU, "one_hot_iou";
-    OneHotMeanIoU, "one_hot_mean_iou";
-    BinaryIoU, "binary_iou";
+    IoU;
+    MeanIoU;
+    OneHotIoU;
+    OneHotMeanIoU;
+    BinaryIoU;
 }
 
 with_defaults! {

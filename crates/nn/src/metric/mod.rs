@@ -159,10 +159,13 @@ impl From<Loss> for Metric {
     }
 }
 
-/// What a metric of the table below is: its name, what is kept, and how that is added to and read.
-pub(crate) trait Rule {
+/// What the table below says of a metric.
+pub(crate) trait Named {
     fn name(&self) -> &'static str;
+}
 
+/// What a metric of the table below is: what is kept, and how that is added to and read.
+pub(crate) trait Rule: Named {
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -214,7 +217,13 @@ macro_rules! rules {
             $($name),*
         ];
 
-        $(impl From<$class> for Metric {
+        $(impl Named for $class {
+            fn name(&self) -> &'static str {
+                $name
+            }
+        }
+
+        impl From<$class> for Metric {
             fn from(rule: $class) -> Metric {
                 Metric::$class(rule)
             }
@@ -400,7 +409,7 @@ impl Metric {
             Metric::Loss(loss) => loss.name(),
             Metric::Mean { name } => name,
             Metric::Custom(own) => own.get().name(),
-            other => other.rule().map_or("", Rule::name),
+            other => other.rule().map_or("", Named::name),
         }
     }
 
@@ -450,7 +459,8 @@ impl Metric {
         let averages = match self {
             Metric::Precision { .. } | Metric::Recall { .. } => false,
             Metric::Custom(own) => own.mean().is_some(),
-            other => other.rule().is_none_or(|rule| rule.name() == "cosine_similarity"),
+            Metric::CosineSimilarity(_) => true,
+            other => other.rule().is_none(),
         };
         let mask = mask.filter(|_| averages).map(|mask| mask.convert(DType::F32));
         let weight = match (&mask, sample_weight) {

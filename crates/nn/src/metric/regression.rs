@@ -11,10 +11,6 @@ use systole_ir::{DType, Result, Tensor};
 pub struct RootMeanSquaredError {}
 
 impl Rule for RootMeanSquaredError {
-    fn name(&self) -> &'static str {
-        "root_mean_squared_error"
-    }
-
     fn slots(&self, _: usize) -> Vec<(&'static str, Vec<usize>)> {
         mean_slots()
     }
@@ -56,10 +52,6 @@ with_defaults! {
 }
 
 impl Rule for R2Score {
-    fn name(&self) -> &'static str {
-        "r2_score"
-    }
-
     fn slots(&self, outputs: usize) -> Vec<(&'static str, Vec<usize>)> {
         let mut slots =
             ["squared_sum", "sum", "residual", "count"].map(|name| (name, vec![outputs])).to_vec();
@@ -117,7 +109,7 @@ impl Rule for R2Score {
 }
 
 macro_rules! along_an_axis {
-    ($($name:ident, $label:literal, $values:ident;)*) => {
+    ($($name:ident, $values:ident;)*) => {
         $(impl Default for $name {
             fn default() -> $name {
                 $name { axis: -1 }
@@ -125,10 +117,6 @@ macro_rules! along_an_axis {
         }
 
         impl Rule for $name {
-            fn name(&self) -> &'static str {
-                $label
-            }
-
             fn check(&self) -> Result<()> {
                 match self.axis {
                     0 => Err(wrong("axis is 0, along which the samples lie".into(), "choose -1, the last one, or from 1 up")),
@@ -161,9 +149,9 @@ macro_rules! along_an_axis {
 }
 
 along_an_axis! {
-    CosineSimilarity, "cosine_similarity", cosine;
-    PearsonCorrelation, "pearson_correlation", pearson;
-    ConcordanceCorrelation, "concordance_correlation", concordance;
+    CosineSimilarity, cosine;
+    PearsonCorrelation, pearson;
+    ConcordanceCorrelation, concordance;
 }
 
 /// The mean cosine between labels and predictions: 1 where they point the same way; the loss of this name is its negative.
