@@ -372,6 +372,22 @@ fn a_top_k_takes_a_number_that_is_computed_of_constants() {
 }
 
 #[test]
+fn shapes_of_complex_arrays_are_settled_too() {
+    let out = results(
+        "func.func @main() -> (tensor<2x2xf32>, tensor<2x2xf32>) {
+            %re = stablehlo.constant dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xf32>
+            %im = stablehlo.negate %re : tensor<4xf32>
+            %x = stablehlo.complex %re, %im : tensor<4xcomplex<f32>>
+            %n = stablehlo.constant dense<[2, 2]> : tensor<2xi64>
+            %y = stablehlo.dynamic_reshape %x, %n : (tensor<4xcomplex<f32>>, tensor<2xi64>) -> tensor<2x2xcomplex<f32>>
+            %0 = stablehlo.real %y : (tensor<2x2xcomplex<f32>>) -> tensor<2x2xf32>
+            %1 = stablehlo.imag %y : (tensor<2x2xcomplex<f32>>) -> tensor<2x2xf32>
+            return %0, %1 : tensor<2x2xf32>, tensor<2x2xf32> }",
+    );
+    assert_eq!(out, [[1.0, 2.0, 3.0, 4.0], [-1.0, -2.0, -3.0, -4.0]]);
+}
+
+#[test]
 fn attributes_of_another_kind_are_errors_that_name_them() {
     let top_k = |k: &str| {
         refused(&format!(
