@@ -8,7 +8,7 @@ import tomllib
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TARGET = "x86_64-unknown-linux-gnu"
 # What is delivered.
-PROGRAMS = ("systole", "systole-plugin")
+PROGRAMS = ("systole-cli", "systole-plugin")
 TEXTS = ("LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE")
 
 

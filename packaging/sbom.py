@@ -34,7 +34,7 @@ def component(crate):
 
 def made(crates, program):
     """The whole of it, of the bytes of a program. The same crates and program give the same text: no time of day is in it."""
-    own = next(crate for crate in crates if crate.is_ours and crate.name == "systole")
+    own = next(crate for crate in crates if crate.is_ours and crate.name == "systole-cli")
     main = {**component(own), "type": "application"}
     del main["scope"]
     main["hashes"] = [{"alg": "SHA-256", "content": hashlib.sha256(program).hexdigest()}]

@@ -24,8 +24,8 @@
 //! # }
 //! ```
 //!
-//! This crate is the facade: it re-exports the parts, registers the backends it is built with, loads data sets, and
-//! holds the command-line program. `ARCHITECTURE.md` shows how the parts fit together.
+//! This crate is the facade: it re-exports the parts and registers the backends it is built with. The command-line program is
+//! the package `systole-cli`. `ARCHITECTURE.md` shows how the parts fit together.
 
 /// The tutorials' page, whose Rust is run with the tests.
 #[cfg(doctest)]
@@ -42,27 +42,28 @@ struct Tutorials;
 #[doc = include_str!("../docs/guide/toolbox.md")]
 struct Guides;
 
-#[doc(hidden)] // The program's; it is here so that it is compiled while the engine is.
-pub mod cli;
-pub mod config;
-mod debug_build;
 mod entry;
 pub mod prelude;
-pub mod progress;
-mod recorder;
-pub mod report;
-mod terminal;
-#[cfg(feature = "tui")]
-pub mod tui;
 
 pub use entry::{Sequential, backend, functional, jit, load_model, load_model_with, register};
+#[cfg(feature = "cloud")]
+pub use systole_cloud as cloud;
 pub use systole_compile as compile;
+pub use systole_config as config;
 pub use systole_cpu as cpu;
 pub use systole_data as data;
 pub use systole_datasets as datasets;
 pub use systole_devices as devices;
 pub use systole_dist as dist;
 pub use systole_ir as ir;
+#[cfg(feature = "launch")]
+pub use systole_launch as launch;
 pub use systole_nn as nn;
 pub use systole_pjrt as pjrt;
+pub use systole_progress::progress;
+#[cfg(feature = "tui")]
+pub use systole_progress::tui;
+pub use systole_report as report;
 pub use systole_runtime as runtime;
+#[cfg(feature = "tpu1")]
+pub use systole_tpu1 as tpu1;

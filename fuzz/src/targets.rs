@@ -1,4 +1,4 @@
-// What is fuzzed, and the inputs to begin with; the fuzzers of this folder and tests/fuzz.rs share it. A target takes any
+// What is fuzzed, and the inputs to begin with; the fuzzers of this folder and crates/cli/tests/cli/fuzz.rs share it. A target takes any
 // bytes, and must neither panic nor take much memory.
 
 use systole_base::{DType, Literal};

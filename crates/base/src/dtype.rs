@@ -27,6 +27,14 @@ pub enum DType {
 
 use DType::*;
 
+/// Spellings of StableHLO and of NumPy, in declaration order.
+#[rustfmt::skip]
+const NAMES: [(&str, &str); 13] = [
+    ("i1", "bool"), ("i8", "int8"), ("i16", "int16"), ("i32", "int32"), ("i64", "int64"), ("ui8", "uint8"),
+    ("ui16", "uint16"), ("ui32", "uint32"), ("ui64", "uint64"), ("f16", "float16"), ("bf16", "bfloat16"),
+    ("f32", "float32"), ("f64", "float64"),
+];
+
 impl DType {
     /// Every element type, in declaration order.
     pub const ALL: [DType; 13] = [Bool, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F32, F64];
@@ -71,56 +79,23 @@ impl DType {
 
     /// The StableHLO spelling: `i1`, `i8`, `ui8`, `f16`, `bf16`, `f32`, …
     pub const fn name(self) -> &'static str {
-        match self {
-            Bool => "i1",
-            I8 => "i8",
-            I16 => "i16",
-            I32 => "i32",
-            I64 => "i64",
-            U8 => "ui8",
-            U16 => "ui16",
-            U32 => "ui32",
-            U64 => "ui64",
-            F16 => "f16",
-            BF16 => "bf16",
-            F32 => "f32",
-            F64 => "f64",
-        }
+        NAMES[self as usize].0
     }
 
     /// Reads a StableHLO spelling, or the NumPy one (`bool`, `int32`, `uint8`, `bfloat16`, `float32`, …).
     pub fn parse(name: &str) -> Option<DType> {
-        let numpy = match name {
-            "bool" => Bool,
-            "int8" => I8,
-            "int16" => I16,
-            "int32" => I32,
-            "int64" => I64,
-            "uint8" => U8,
-            "uint16" => U16,
-            "uint32" => U32,
-            "uint64" => U64,
-            "float16" => F16,
-            "bfloat16" => BF16,
-            "float32" => F32,
-            "float64" => F64,
-            _ => return DType::ALL.into_iter().find(|d| d.name() == name),
-        };
-        Some(numpy)
+        DType::ALL.into_iter().find(|d| {
+            let (stablehlo, numpy) = NAMES[*d as usize];
+            stablehlo == name || numpy == name
+        })
     }
 
     /// Largest finite value, as f64 (exact for all but 64-bit integers).
     pub fn max_value(self) -> Scalar {
         match self {
             Bool => Scalar::Bool(true),
-            I8 => Scalar::Int(i8::MAX.into()),
-            I16 => Scalar::Int(i16::MAX.into()),
-            I32 => Scalar::Int(i32::MAX.into()),
-            I64 => Scalar::Int(i64::MAX),
-            U8 => Scalar::Uint(u8::MAX.into()),
-            U16 => Scalar::Uint(u16::MAX.into()),
-            U32 => Scalar::Uint(u32::MAX.into()),
-            U64 => Scalar::Uint(u64::MAX),
+            I8 | I16 | I32 | I64 => Scalar::Int(i64::MAX >> (64 - self.bits())),
+            U8 | U16 | U32 | U64 => Scalar::Uint(u64::MAX >> (64 - self.bits())),
             F16 => Scalar::Float(f16::MAX.to_f64()),
             BF16 => Scalar::Float(bf16::MAX.to_f64()),
             F32 => Scalar::Float(f32::MAX.into()),
@@ -132,10 +107,7 @@ impl DType {
     pub fn lowest(self) -> Scalar {
         match self {
             Bool => Scalar::Bool(false),
-            I8 => Scalar::Int(i8::MIN.into()),
-            I16 => Scalar::Int(i16::MIN.into()),
-            I32 => Scalar::Int(i32::MIN.into()),
-            I64 => Scalar::Int(i64::MIN),
+            I8 | I16 | I32 | I64 => Scalar::Int(i64::MIN >> (64 - self.bits())),
             U8 | U16 | U32 | U64 => Scalar::Uint(0),
             F16 | BF16 | F32 | F64 => Scalar::Float(f64::NEG_INFINITY),
         }

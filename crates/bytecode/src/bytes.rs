@@ -136,6 +136,17 @@ impl<'a> Bytes<'a> {
 pub(crate) struct Sink(pub(crate) Vec<u8>);
 
 impl Sink {
+    /// These numbers.
+    pub(crate) fn of<const N: usize>(numbers: [u64; N]) -> Sink {
+        let mut out = Sink::default();
+        out.numbers_of(numbers);
+        out
+    }
+
+    pub(crate) fn numbers_of<const N: usize>(&mut self, all: [u64; N]) {
+        all.into_iter().for_each(|n| self.number(n));
+    }
+
     pub(crate) fn byte(&mut self, b: u8) {
         self.0.push(b);
     }

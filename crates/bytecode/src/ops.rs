@@ -1,40 +1,61 @@
 //! The tables of VHLO: which attributes each version of an op has, how they stand in StableHLO, which types there are.
 
-/// Since which version, or until which.
-type Since = (u16, u16);
-/// Until today.
-const NOW: Since = (u16::MAX, 0);
+use std::collections::HashMap;
+use std::sync::LazyLock;
 
-/// Op, its version, the versions of StableHLO from and to which it is there, its attributes in the order of their names.
-type Row = (&'static str, u16, Since, Since, &'static str);
+/// Since which version of StableHLO.
+type Since = (u16, u16);
 
 /// A version of an op.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpVersion {
     pub(crate) version: u16,
     pub(crate) since: Since,
-    pub(crate) until: Since,
+    /// The first version of StableHLO that has another in its place.
+    pub(crate) until: Option<Since>,
     attributes: &'static str,
 }
 
 impl OpVersion {
     /// Names of its attributes, in the order in which they are written.
     pub(crate) fn attributes(self) -> impl Iterator<Item = &'static str> {
-        self.attributes.split_ascii_whitespace()
+        self.attributes.split_ascii_whitespace().filter_map(move |name| {
+            match (name.strip_suffix('+'), name.strip_suffix('-')) {
+                (Some(name), _) => (self.version > 1).then_some(name),
+                (_, Some(name)) => (self.version == 1).then_some(name),
+                _ => Some(name),
+            }
+        })
     }
 }
 
 /// All versions of an op, oldest first; none: there is no such op.
 pub(crate) fn versions(name: &str) -> impl Iterator<Item = OpVersion> {
-    let plain = PLAIN.split_ascii_whitespace().find(|n| *n == name).map(|n| (n, 1, (0, 9), NOW, ""));
-    let rows = OPS.iter().copied().filter(move |row| row.0 == name);
-    rows.chain(plain).map(|(_, version, since, until, attributes)| OpVersion {
-        version,
-        since,
-        until,
-        attributes,
-    })
+    VERSIONS.get(name).into_iter().flatten().copied()
 }
+
+static VERSIONS: LazyLock<HashMap<&str, Vec<OpVersion>>> = LazyLock::new(|| {
+    let first = OpVersion { version: 1, since: (0, 9), until: None, attributes: "" };
+    let plain = PLAIN.split_ascii_whitespace().map(|name| (name, vec![first]));
+    let row = |row: &'static str| {
+        let (head, attributes) = row.split_once(':')?;
+        let mut words = head.split_ascii_whitespace();
+        let name = words.next()?;
+        let since = |word: &str| {
+            let (major, minor) = word.split_once('.')?;
+            Some((major.parse().ok()?, minor.parse().ok()?))
+        };
+        let since: Vec<Since> = words.filter_map(since).collect();
+        let of = |(i, own): (usize, &Since)| OpVersion {
+            version: i as u16 + 1,
+            since: *own,
+            until: since.get(i + 1).copied(),
+            attributes,
+        };
+        Some((name, since.iter().enumerate().map(of).collect()))
+    };
+    plain.chain(OPS.split(';').filter_map(row)).collect()
+});
 
 /// Ops of one version, without attributes.
 const PLAIN: &str = "\
@@ -43,205 +64,93 @@ const PLAIN: &str = "\
     not optimization_barrier or partition_id popcnt power real real_dynamic_slice remainder replica_id reshape return \
     round_nearest_afz round_nearest_even select shift_left shift_right_arithmetic shift_right_logical sign subtract \
     tuple uniform_dequantize uniform_quantize while xor";
-const OPS: &[Row] = &[
-    ("all_gather", 1, (0, 9), (1, 4), "all_gather_dim channel_id replica_groups use_global_device_ids"),
-    ("all_gather", 2, (1, 5), NOW, "all_gather_dim channel_id replica_groups use_global_device_ids"),
-    ("all_reduce", 1, (0, 9), (1, 4), "channel_id replica_groups use_global_device_ids"),
-    ("all_reduce", 2, (1, 5), NOW, "channel_id replica_groups use_global_device_ids"),
-    (
-        "all_to_all",
-        1,
-        (0, 9),
-        (1, 4),
-        "channel_id concat_dimension replica_groups split_count split_dimension",
-    ),
-    ("all_to_all", 2, (1, 5), NOW, "channel_id concat_dimension replica_groups split_count split_dimension"),
-    ("async_done", 1, (1, 15), NOW, ""),
-    ("async_start", 1, (1, 15), NOW, ""),
-    ("batch_norm_grad", 1, (0, 9), NOW, "epsilon feature_index"),
-    ("batch_norm_inference", 1, (0, 9), NOW, "epsilon feature_index"),
-    ("batch_norm_training", 1, (0, 9), NOW, "epsilon feature_index"),
-    ("broadcast", 1, (0, 9), NOW, "broadcast_sizes"),
-    ("broadcast_in_dim", 1, (0, 9), NOW, "broadcast_dimensions"),
-    ("call", 1, (0, 9), NOW, "callee"),
-    ("cbrt", 1, (0, 9), (1, 9), ""),
-    ("cbrt", 2, (1, 10), NOW, "result_accuracy"),
-    ("cholesky", 1, (0, 9), NOW, "lower"),
-    ("collective_broadcast", 1, (0, 16), (1, 19), "channel_id replica_groups"),
-    ("collective_broadcast", 2, (1, 20), NOW, "channel_id has_dynamic_root replica_groups"),
-    ("collective_permute", 1, (0, 9), NOW, "channel_id source_target_pairs"),
-    (
-        "collective_reduce",
-        1,
-        (1, 19),
-        NOW,
-        "channel_id has_dynamic_root replica_groups use_global_device_ids",
-    ),
-    ("compare", 1, (0, 9), NOW, "compare_type comparison_direction"),
-    ("composite", 1, (0, 19), (1, 13), "composite_attributes decomposition name version"),
-    ("composite", 2, (1, 14), NOW, "composite_attributes decomposition name version"),
-    ("concatenate", 1, (0, 9), NOW, "dimension"),
-    ("constant", 1, (0, 9), NOW, "value"),
-    (
-        "convolution",
-        1,
-        (0, 9),
-        NOW,
-        "batch_group_count feature_group_count input_batch_dimension input_feature_dimension input_spatial_dimensions kernel_input_feature_dimension kernel_output_feature_dimension kernel_spatial_dimensions lhs_dilation output_batch_dimension output_feature_dimension output_spatial_dimensions padding precision_config rhs_dilation window_reversal window_strides",
-    ),
-    ("cosine", 1, (0, 9), (1, 9), ""),
-    ("cosine", 2, (1, 10), NOW, "result_accuracy"),
-    ("cross-replica-sum", 1, (0, 9), NOW, "replica_groups"),
-    (
-        "custom_call",
-        1,
-        (0, 9),
-        (1, 17),
-        "api_version backend_config call_target_name called_computations has_side_effect operand_layouts output_operand_aliases result_layouts",
-    ),
-    (
-        "custom_call",
-        2,
-        (1, 18),
-        NOW,
-        "api_version backend_config call_target_name called_computations has_side_effect operand_layouts output_operand_aliases result_layouts result_tilings",
-    ),
-    ("dot", 1, (0, 9), NOW, "precision_config"),
-    (
-        "dot_general",
-        1,
-        (0, 9),
-        (1, 5),
-        "lhs_batching_dimensions lhs_contracting_dimensions precision_config rhs_batching_dimensions rhs_contracting_dimensions",
-    ),
-    (
-        "dot_general",
-        2,
-        (1, 6),
-        NOW,
-        "accumulation_type allow_imprecise_accumulation lhs_batching_dimensions lhs_component_count lhs_contracting_dimensions lhs_precision_type num_primitive_operations precision_config rhs_batching_dimensions rhs_component_count rhs_contracting_dimensions rhs_precision_type",
-    ),
-    (
-        "dynamic_broadcast_in_dim",
-        1,
-        (0, 9),
-        NOW,
-        "broadcast_dimensions known_expanding_dimensions known_nonexpanding_dimensions",
-    ),
-    (
-        "dynamic_conv",
-        1,
-        (0, 9),
-        (0, 19),
-        "batch_group_count feature_group_count input_batch_dimension input_feature_dimension input_spatial_dimensions kernel_input_feature_dimension kernel_output_feature_dimension kernel_spatial_dimensions lhs_dilation output_batch_dimension output_feature_dimension output_spatial_dimensions padding precision_config rhs_dilation window_reversal window_strides",
-    ),
-    (
-        "dynamic_conv",
-        2,
-        (0, 20),
-        NOW,
-        "batch_group_count feature_group_count input_batch_dimension input_feature_dimension input_spatial_dimensions kernel_input_feature_dimension kernel_output_feature_dimension kernel_spatial_dimensions lhs_dilation output_batch_dimension output_feature_dimension output_spatial_dimensions precision_config rhs_dilation window_reversal window_strides",
-    ),
-    (
-        "dynamic_gather",
-        1,
-        (0, 9),
-        (1, 0),
-        "collapsed_slice_dims index_vector_dim indices_are_sorted offset_dims start_index_map",
-    ),
-    (
-        "dynamic_gather",
-        2,
-        (1, 1),
-        NOW,
-        "collapsed_slice_dims index_vector_dim indices_are_sorted offset_dims operand_batching_dims start_index_map start_indices_batching_dims",
-    ),
-    ("dynamic_iota", 1, (0, 9), NOW, "iota_dimension"),
-    ("dynamic_slice", 1, (0, 9), NOW, "slice_sizes"),
-    ("einsum", 1, (0, 9), NOW, "einsum_config"),
-    ("exponential", 1, (0, 9), (1, 8), ""),
-    ("exponential", 2, (1, 9), NOW, "result_accuracy"),
-    ("exponential_minus_one", 1, (0, 9), (1, 9), ""),
-    ("exponential_minus_one", 2, (1, 10), NOW, "result_accuracy"),
-    ("fft", 1, (0, 9), NOW, "fft_length fft_type"),
-    ("func", 1, (0, 9), NOW, "arg_attrs function_type res_attrs sym_name sym_visibility"),
-    (
-        "gather",
-        1,
-        (0, 9),
-        (1, 0),
-        "collapsed_slice_dims index_vector_dim indices_are_sorted offset_dims slice_sizes start_index_map",
-    ),
-    (
-        "gather",
-        2,
-        (1, 1),
-        NOW,
-        "collapsed_slice_dims index_vector_dim indices_are_sorted offset_dims operand_batching_dims slice_sizes start_index_map start_indices_batching_dims",
-    ),
-    ("get_dimension_size", 1, (0, 9), NOW, "dimension"),
-    ("get_tuple_element", 1, (0, 9), NOW, "index"),
-    ("infeed", 1, (0, 9), NOW, "infeed_config layout"),
-    ("iota", 1, (0, 9), NOW, "iota_dimension"),
-    ("log", 1, (0, 9), (1, 9), ""),
-    ("log", 2, (1, 10), NOW, "result_accuracy"),
-    ("log_plus_one", 1, (0, 9), (1, 9), ""),
-    ("log_plus_one", 2, (1, 10), NOW, "result_accuracy"),
-    ("logistic", 1, (0, 9), (1, 9), ""),
-    ("logistic", 2, (1, 10), NOW, "result_accuracy"),
-    ("map", 1, (0, 9), NOW, "dimensions"),
-    ("outfeed", 1, (0, 9), NOW, "outfeed_config"),
-    ("pad", 1, (0, 9), NOW, "edge_padding_high edge_padding_low interior_padding"),
-    ("recv", 1, (0, 9), (1, 11), "channel_id channel_type is_host_transfer"),
-    ("recv", 2, (1, 12), NOW, "channel_id channel_type is_host_transfer source_target_pairs"),
-    ("reduce", 1, (0, 9), NOW, "dimensions"),
-    ("reduce_precision", 1, (0, 9), NOW, "exponent_bits mantissa_bits"),
-    ("reduce_scatter", 1, (0, 9), NOW, "channel_id replica_groups scatter_dimension use_global_device_ids"),
-    (
-        "reduce_window",
-        1,
-        (0, 9),
-        NOW,
-        "base_dilations padding window_dilations window_dimensions window_strides",
-    ),
-    ("reverse", 1, (0, 9), NOW, "dimensions"),
-    ("rng", 1, (0, 9), NOW, "rng_distribution"),
-    ("rng_bit_generator", 1, (0, 9), NOW, "rng_algorithm"),
-    ("rsqrt", 1, (0, 9), (1, 9), ""),
-    ("rsqrt", 2, (1, 10), NOW, "result_accuracy"),
-    (
-        "scatter",
-        1,
-        (0, 9),
-        (1, 0),
-        "index_vector_dim indices_are_sorted inserted_window_dims scatter_dims_to_operand_dims unique_indices update_window_dims",
-    ),
-    (
-        "scatter",
-        2,
-        (1, 1),
-        NOW,
-        "index_vector_dim indices_are_sorted input_batching_dims inserted_window_dims scatter_dims_to_operand_dims scatter_indices_batching_dims unique_indices update_window_dims",
-    ),
-    ("select_and_scatter", 1, (0, 9), NOW, "padding window_dimensions window_strides"),
-    ("send", 1, (0, 9), (1, 11), "channel_id channel_type is_host_transfer"),
-    ("send", 2, (1, 12), NOW, "channel_id channel_type is_host_transfer source_target_pairs"),
-    ("set_dimension_size", 1, (0, 9), NOW, "dimension"),
-    ("sine", 1, (0, 9), (1, 9), ""),
-    ("sine", 2, (1, 10), NOW, "result_accuracy"),
-    ("slice", 1, (0, 9), NOW, "limit_indices start_indices strides"),
-    ("sort", 1, (0, 9), NOW, "dimension is_stable"),
-    ("sqrt", 1, (0, 9), (1, 9), ""),
-    ("sqrt", 2, (1, 10), NOW, "result_accuracy"),
-    ("tan", 1, (1, 4), (1, 9), ""),
-    ("tan", 2, (1, 10), NOW, "result_accuracy"),
-    ("tanh", 1, (0, 9), (1, 9), ""),
-    ("tanh", 2, (1, 10), NOW, "result_accuracy"),
-    ("torch_index_select", 1, (0, 9), NOW, "batch_dims dim"),
-    ("transpose", 1, (0, 9), NOW, "permutation"),
-    ("triangular_solve", 1, (0, 9), NOW, "left_side lower transpose_a unit_diagonal"),
-    ("unary_einsum", 1, (0, 9), NOW, "einsum_config"),
-];
+
+/// Op, the versions of StableHLO since which its versions are there, its attributes in the order of their names: `+` behind
+/// those that its second version has alone, `-` behind those of its first.
+const OPS: &str = "
+    all_gather 0.9 1.5: all_gather_dim channel_id replica_groups use_global_device_ids;
+    all_reduce 0.9 1.5: channel_id replica_groups use_global_device_ids;
+    all_to_all 0.9 1.5: channel_id concat_dimension replica_groups split_count split_dimension;
+    async_done 1.15:;
+    async_start 1.15:;
+    batch_norm_grad 0.9: epsilon feature_index;
+    batch_norm_inference 0.9: epsilon feature_index;
+    batch_norm_training 0.9: epsilon feature_index;
+    broadcast 0.9: broadcast_sizes;
+    broadcast_in_dim 0.9: broadcast_dimensions;
+    call 0.9: callee;
+    cbrt 0.9 1.10: result_accuracy+;
+    cholesky 0.9: lower;
+    collective_broadcast 0.16 1.20: channel_id has_dynamic_root+ replica_groups;
+    collective_permute 0.9: channel_id source_target_pairs;
+    collective_reduce 1.19: channel_id has_dynamic_root replica_groups use_global_device_ids;
+    compare 0.9: compare_type comparison_direction;
+    composite 0.19 1.14: composite_attributes decomposition name version;
+    concatenate 0.9: dimension;
+    constant 0.9: value;
+    convolution 0.9: batch_group_count feature_group_count input_batch_dimension input_feature_dimension
+        input_spatial_dimensions kernel_input_feature_dimension kernel_output_feature_dimension
+        kernel_spatial_dimensions lhs_dilation output_batch_dimension output_feature_dimension
+        output_spatial_dimensions padding precision_config rhs_dilation window_reversal window_strides;
+    cosine 0.9 1.10: result_accuracy+;
+    cross-replica-sum 0.9: replica_groups;
+    custom_call 0.9 1.18: api_version backend_config call_target_name called_computations has_side_effect
+        operand_layouts output_operand_aliases result_layouts result_tilings+;
+    dot 0.9: precision_config;
+    dot_general 0.9 1.6: accumulation_type+ allow_imprecise_accumulation+ lhs_batching_dimensions
+        lhs_component_count+ lhs_contracting_dimensions lhs_precision_type+ num_primitive_operations+
+        precision_config rhs_batching_dimensions rhs_component_count+ rhs_contracting_dimensions rhs_precision_type+;
+    dynamic_broadcast_in_dim 0.9: broadcast_dimensions known_expanding_dimensions known_nonexpanding_dimensions;
+    dynamic_conv 0.9 0.20: batch_group_count feature_group_count input_batch_dimension input_feature_dimension
+        input_spatial_dimensions kernel_input_feature_dimension kernel_output_feature_dimension
+        kernel_spatial_dimensions lhs_dilation output_batch_dimension output_feature_dimension
+        output_spatial_dimensions padding- precision_config rhs_dilation window_reversal window_strides;
+    dynamic_gather 0.9 1.1: collapsed_slice_dims index_vector_dim indices_are_sorted offset_dims
+        operand_batching_dims+ start_index_map start_indices_batching_dims+;
+    dynamic_iota 0.9: iota_dimension;
+    dynamic_slice 0.9: slice_sizes;
+    einsum 0.9: einsum_config;
+    exponential 0.9 1.9: result_accuracy+;
+    exponential_minus_one 0.9 1.10: result_accuracy+;
+    fft 0.9: fft_length fft_type;
+    func 0.9: arg_attrs function_type res_attrs sym_name sym_visibility;
+    gather 0.9 1.1: collapsed_slice_dims index_vector_dim indices_are_sorted offset_dims operand_batching_dims+
+        slice_sizes start_index_map start_indices_batching_dims+;
+    get_dimension_size 0.9: dimension;
+    get_tuple_element 0.9: index;
+    infeed 0.9: infeed_config layout;
+    iota 0.9: iota_dimension;
+    log 0.9 1.10: result_accuracy+;
+    log_plus_one 0.9 1.10: result_accuracy+;
+    logistic 0.9 1.10: result_accuracy+;
+    map 0.9: dimensions;
+    outfeed 0.9: outfeed_config;
+    pad 0.9: edge_padding_high edge_padding_low interior_padding;
+    recv 0.9 1.12: channel_id channel_type is_host_transfer source_target_pairs+;
+    reduce 0.9: dimensions;
+    reduce_precision 0.9: exponent_bits mantissa_bits;
+    reduce_scatter 0.9: channel_id replica_groups scatter_dimension use_global_device_ids;
+    reduce_window 0.9: base_dilations padding window_dilations window_dimensions window_strides;
+    reverse 0.9: dimensions;
+    rng 0.9: rng_distribution;
+    rng_bit_generator 0.9: rng_algorithm;
+    rsqrt 0.9 1.10: result_accuracy+;
+    scatter 0.9 1.1: index_vector_dim indices_are_sorted input_batching_dims+ inserted_window_dims
+        scatter_dims_to_operand_dims scatter_indices_batching_dims+ unique_indices update_window_dims;
+    select_and_scatter 0.9: padding window_dimensions window_strides;
+    send 0.9 1.12: channel_id channel_type is_host_transfer source_target_pairs+;
+    set_dimension_size 0.9: dimension;
+    sine 0.9 1.10: result_accuracy+;
+    slice 0.9: limit_indices start_indices strides;
+    sort 0.9: dimension is_stable;
+    sqrt 0.9 1.10: result_accuracy+;
+    tan 1.4 1.10: result_accuracy+;
+    tanh 0.9 1.10: result_accuracy+;
+    torch_index_select 0.9: batch_dims dim;
+    transpose 0.9: permutation;
+    triangular_solve 0.9: left_side lower transpose_a unit_diagonal;
+    unary_einsum 0.9: einsum_config;
+";
 
 /// How an attribute of VHLO stands in StableHLO.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -306,6 +215,49 @@ pub(crate) const WORDS: &[(u64, &str, &str)] = &[
     (16, "transpose", "TRANSPOSE_INVALID NO_TRANSPOSE TRANSPOSE ADJOINT"),
     (19, "result_accuracy_mode", "DEFAULT HIGHEST TOLERANCE"),
 ];
+
+/// How a field of a structure is stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Field {
+    /// Numbers; none where it is not said.
+    Ints,
+    /// A number; 0 where it is not said.
+    Int,
+    /// The bits of an f64.
+    Float,
+    Attribute,
+    /// A name, in StableHLO a symbol.
+    Symbol,
+    /// Perhaps an attribute, behind a number that says whether.
+    Tagged,
+    /// Perhaps an attribute, whose number has a bit that says whether.
+    Flagged,
+}
+
+type NamedField = (&'static str, Field);
+
+/// Attributes with fields: code, name in StableHLO, since which version, the fields in their order.
+pub(crate) const STRUCTURES: &[(u64, &str, Since, &[NamedField])] = {
+    use Field::*;
+    &[
+        (
+            10,
+            "output_operand_alias",
+            (0, 9),
+            &[("output_tuple_indices", Ints), ("operand_index", Int), ("operand_tuple_indices", Ints)],
+        ),
+        (
+            20,
+            "result_accuracy",
+            (1, 9),
+            &[("atol", Float), ("rtol", Float), ("ulps", Int), ("mode", Attribute)],
+        ),
+        (22, "axis_ref", (0, 9), &[("name", Attribute), ("sub_axis_info", Tagged)]),
+        (23, "replica_group_mesh_axes", (1, 16), &[("mesh", Symbol), ("axes", Attribute)]),
+        (24, "mesh_axis", (0, 9), &[("name", Attribute), ("size", Int)]),
+        (25, "mesh", (0, 9), &[("axes", Attribute), ("device_ids", Flagged)]),
+    ]
+};
 
 /// What StableHLO leaves out and VHLO always says.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,4 +1,4 @@
-//! Compiles a graph into a program of kernels: the [`PASSES`] over graphs, then the [`STAGES`] of [`pipeline`].
+//! Compiles a graph into a program of kernels: the [`PASSES`] over graphs, then the [`STAGES`].
 //!
 //! The stages outline row blocks (loop tiling over the batch), lower nodes to steps, fuse steps, order them, and assign
 //! every array an offset in one arena.
@@ -13,7 +13,7 @@ mod graph;
 mod lower;
 mod memory;
 mod options;
-pub mod pipeline;
+mod pipeline;
 mod program;
 mod tile;
 

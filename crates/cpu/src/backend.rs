@@ -6,15 +6,11 @@
 use crate::kernel::Cx;
 use crate::machine::memory::Memory;
 use crate::machine::team::{Team, flush_denormals, restore_denormals};
-use crate::run::ALL_FAMILIES;
 use crate::run::buffer::CpuData;
 use crate::run::executor::Executor;
-use crate::run::explain;
 use crate::run::explain::StepKernel;
-use crate::run::limit;
-use crate::run::panels;
 use crate::run::panels::Panels;
-use crate::run::profile_tables;
+use crate::run::{ALL_FAMILIES, explain, limit, panels, profile_tables};
 use crate::select;
 use crate::select::{Preference, Registry};
 use crate::simd::level::{Level, Target};

@@ -1,6 +1,6 @@
 //! The CPU backend: runs a compiled schedule with its own kernels, threads and memory.
 //!
-//! Reading order, from the top: [`backend`](mod@backend) (compile and run), `run/` (a program with kernels bound to its
+//! Reading order, from the top: `backend` (compile and run), `run/` (a program with kernels bound to its
 //! steps), `kernels/` (one folder and one table of candidate kernels per family), `select` (how a candidate is chosen),
 //! [`int8`](mod@int8) (kernels of quantised models, which no program has), `kernel` (the contract of kernels, and what
 //! several families share), `machine/` (instruction-set levels, threads, memory), `simd/` (vectors, loops over them, GEMM
@@ -13,7 +13,7 @@
 //! to arrays of its step's types, which the buffer plan keeps disjoint or validly in place.
 #![allow(unsafe_code)]
 
-pub mod backend;
+mod backend;
 pub mod int8;
 mod kernel;
 mod kernels;

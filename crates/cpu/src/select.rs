@@ -78,8 +78,23 @@ pub struct Candidate {
     pub accepts: fn(&Problem<'_>) -> Answer,
 }
 
+impl Candidate {
+    /// A row of a family's table.
+    pub const fn new(
+        name: &'static str,
+        levels: &'static [Level],
+        why: &'static str,
+        accepts: fn(&Problem<'_>) -> Answer,
+    ) -> Candidate {
+        Candidate { name, why, levels, accepts }
+    }
+}
+
+/// What was asked for, or why a candidate does not take the problem.
+pub type Accepted<T, E = Refusal> = std::result::Result<T, E>;
+
 /// Answer of a candidate.
-pub type Answer = std::result::Result<Box<dyn Kernel>, Refusal>;
+pub type Answer = Accepted<Box<dyn Kernel>>;
 
 /// Why there is no kernel.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! A backend that runs programs on several devices of another.
 
+use crate::strategy::Kind;
 use crate::{SimulatedMesh, Strategy, Team, partition};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,8 +20,45 @@ pub struct Distributed {
     split: Mutex<HashMap<String, usize>>,
 }
 
+impl Strategy {
+    /// The backend that runs programs by this strategy on `backend`.
+    ///
+    /// # Errors
+    /// When the mesh has more devices than a backend of several, which cannot make more, or does not take all of those on several hosts.
+    pub fn on(&self, backend: Arc<dyn Backend>) -> Result<Arc<dyn Backend>> {
+        let there = backend.devices().len();
+        let mesh = match (&self.mesh, self.kind) {
+            (_, Kind::OneDevice) => return Ok(backend),
+            (None, Kind::Auto) if there == 1 && self.devices.is_none() => return Ok(backend),
+            (Some(mesh), _) => mesh.clone(),
+            (None, _) => Mesh::new([("data", self.devices.unwrap_or(there))])?,
+        };
+        let more = (mesh.devices() > there).then(|| backend.with_devices(mesh.devices())).flatten();
+        let backend = more.transpose()?.unwrap_or(backend);
+        let there = backend.devices().len();
+        if there > 1 && mesh.devices() > there {
+            let what =
+                format!("the mesh {mesh} has {} devices, {} has {there}", mesh.devices(), backend.name());
+            return Err(Error::new(ErrorKind::Config, what)
+                .hint(format!("take a mesh of at most {there} devices, such as data={there}")));
+        }
+        self.takes_all(&*backend, mesh.devices())?;
+        Ok(Arc::new(Distributed::new(backend, self.clone(), mesh)))
+    }
+
+    /// An error where some of several hosts would have nothing to do, and wait for ever.
+    fn takes_all(&self, backend: &dyn Backend, devices: usize) -> Result<()> {
+        let there = backend.devices().len();
+        let Some(hosts) = backend.hosts().filter(|_| devices < there) else { return Ok(()) };
+        let what = format!("{self} takes {devices} of {there} devices on {} hosts", hosts.count());
+        Err(Error::new(ErrorKind::Config, what)
+            .because("every host runs the same program, and each must have a part in it")
+            .hint(format!("choose data_parallel or fully_sharded, over all {there} devices")))
+    }
+}
+
 impl Distributed {
-    pub(crate) fn new(inner: Arc<dyn Backend>, strategy: Strategy, mesh: Mesh) -> Distributed {
+    fn new(inner: Arc<dyn Backend>, strategy: Strategy, mesh: Mesh) -> Distributed {
         Distributed { inner, strategy, mesh, split: Mutex::default() }
     }
 

@@ -1,10 +1,8 @@
 //! Which arrays of a program are split, and how.
 
-use crate::Distributed;
 use std::ops::Range;
-use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Graph, Mesh, Result, Sharding, Spread, TensorType};
-use systole_runtime::{Backend, Roles};
+use systole_runtime::Roles;
 
 /// How a model's steps are split over devices: an argument of `compile`.
 ///
@@ -27,16 +25,16 @@ use systole_runtime::{Backend, Roles};
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Strategy {
-    kind: Kind,
-    mesh: Option<Mesh>,
+    pub(crate) kind: Kind,
+    pub(crate) mesh: Option<Mesh>,
     /// Without a mesh: how many devices.
-    devices: Option<usize>,
+    pub(crate) devices: Option<usize>,
     /// Patterns of paths, and for each dimension the axis that splits it.
     shardings: Vec<(String, Vec<Option<String>>)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Kind {
+pub(crate) enum Kind {
     #[default]
     OneDevice,
     DataParallel,
@@ -117,41 +115,6 @@ impl Strategy {
         let axes = axes.into_iter().map(|a| a.map(str::to_string)).collect();
         self.shardings.push((pattern.into(), axes));
         self
-    }
-
-    /// The backend that runs programs by this strategy on `backend`.
-    ///
-    /// # Errors
-    /// When the mesh has more devices than a backend of several, which cannot make more, or does not take all of those on several hosts.
-    pub fn on(&self, backend: Arc<dyn Backend>) -> Result<Arc<dyn Backend>> {
-        let there = backend.devices().len();
-        let mesh = match (&self.mesh, self.kind) {
-            (_, Kind::OneDevice) => return Ok(backend),
-            (None, Kind::Auto) if there == 1 && self.devices.is_none() => return Ok(backend),
-            (Some(mesh), _) => mesh.clone(),
-            (None, _) => Mesh::new([("data", self.devices.unwrap_or(there))])?,
-        };
-        let more = (mesh.devices() > there).then(|| backend.with_devices(mesh.devices())).flatten();
-        let backend = more.transpose()?.unwrap_or(backend);
-        let there = backend.devices().len();
-        if there > 1 && mesh.devices() > there {
-            let what =
-                format!("the mesh {mesh} has {} devices, {} has {there}", mesh.devices(), backend.name());
-            return Err(Error::new(ErrorKind::Config, what)
-                .hint(format!("take a mesh of at most {there} devices, such as data={there}")));
-        }
-        self.takes_all(&*backend, mesh.devices())?;
-        Ok(Arc::new(Distributed::new(backend, self.clone(), mesh)))
-    }
-
-    /// An error where some of several hosts would have nothing to do, and wait for ever.
-    fn takes_all(&self, backend: &dyn Backend, devices: usize) -> Result<()> {
-        let there = backend.devices().len();
-        let Some(hosts) = backend.hosts().filter(|_| devices < there) else { return Ok(()) };
-        let what = format!("{self} takes {devices} of {there} devices on {} hosts", hosts.count());
-        Err(Error::new(ErrorKind::Config, what)
-            .because("every host runs the same program, and each must have a part in it")
-            .hint(format!("choose data_parallel or fully_sharded, over all {there} devices")))
     }
 
     /// Into how many parts batches are split on so many devices, and which parts the devices `own` take.

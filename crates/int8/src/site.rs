@@ -70,17 +70,6 @@ impl<'a> Site<'a> {
         Some(activation_range(self.operator.activation().ok()?, scale, zero))
     }
 
-    /// An option of at least 1.
-    pub fn at_least_1(&self, field: Field) -> Option<usize> {
-        usize::try_from(self.operator.int(field)).ok().filter(|v| (1..1 << 30).contains(v))
-    }
-
-    /// An axis, counted from the end where negative.
-    pub fn axis(&self, axis: i64, rank: usize) -> Option<usize> {
-        let from_start = if axis < 0 { axis + rank as i64 } else { axis };
-        usize::try_from(from_start).ok().filter(|a| *a < rank)
-    }
-
     /// The tensor that a PAD of lines and columns is of, and where it lies in what that makes.
     pub fn padded(&self) -> Option<(usize, Inside)> {
         let (x, y, pads) = (self.bytes(0)?, self.output()?, self.constant::<i32>(1)?);
@@ -98,13 +87,9 @@ impl<'a> Site<'a> {
 
     /// How windows move over lines and columns.
     pub fn slides(&self, size: [usize; 2], window: [usize; 2], dilated: bool) -> Option<[Along; 2]> {
-        let same = match self.operator.int(Field::Padding) {
-            0 => true,
-            1 => false,
-            _ => return None,
-        };
-        let dilation = |field| if dilated { self.at_least_1(field) } else { Some(1) };
-        let strides = [self.at_least_1(Field::StrideH)?, self.at_least_1(Field::StrideW)?];
+        let (o, same) = (self.operator, self.operator.is_same()?);
+        let dilation = |field| if dilated { o.count(field) } else { Some(1) };
+        let strides = [o.count(Field::StrideH)?, o.count(Field::StrideW)?];
         let dilations = [dilation(Field::DilationH)?, dilation(Field::DilationW)?];
         let one = |d: usize| {
             let s = Slide::new(size[d], window[d], strides[d], dilations[d], same).ok()?;

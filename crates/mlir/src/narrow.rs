@@ -4,29 +4,6 @@
 
 use systole_base::DType;
 
-/// Such a type, by its name in programs.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)]
-pub enum Narrow {
-    I2,
-    I4,
-    U2,
-    U4,
-    F4E2M1FN,
-    F6E2M3FN,
-    F6E3M2FN,
-    F8E3M4,
-    F8E4M3,
-    F8E4M3B11FNUZ,
-    F8E4M3FN,
-    F8E4M3FNUZ,
-    F8E5M2,
-    F8E5M2FNUZ,
-    F8E8M0FNU,
-}
-
-use Narrow::*;
-
 /// What stands for what is no finite number, and what becomes of numbers beyond the greatest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Special {
@@ -69,45 +46,54 @@ impl Format {
     }
 }
 
+macro_rules! narrow_types {
+    ($($ty:ident $name:literal $bits:literal $held:ident $format:expr;)*) => {
+        /// Such a type, by its name in programs.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[allow(missing_docs)]
+        pub enum Narrow { $($ty),* }
+
+        impl Narrow {
+            /// Every such type.
+            pub const ALL: [Narrow; ROWS.len()] = [$(Narrow::$ty),*];
+        }
+
+        /// Name, bits, the IR's type that holds it, and the layout of floats.
+        const ROWS: [(&str, u32, DType, Option<Format>); 15] = [$(($name, $bits, DType::$held, $format)),*];
+    };
+}
+
+const fn float(exponent: u32, mantissa: u32, bias: i32, max: f64, special: Special) -> Option<Format> {
+    Some(Format { exponent, mantissa, bias, max, special })
+}
+
+narrow_types! {
+    I2 "i2" 2 I8 None;
+    I4 "i4" 4 I8 None;
+    U2 "ui2" 2 U8 None;
+    U4 "ui4" 4 U8 None;
+    F4E2M1FN "f4E2M1FN" 4 F32 float(2, 1, 1, 6.0, Special::None);
+    F6E2M3FN "f6E2M3FN" 6 F32 float(2, 3, 1, 7.5, Special::None);
+    F6E3M2FN "f6E3M2FN" 6 F32 float(3, 2, 3, 28.0, Special::None);
+    F8E3M4 "f8E3M4" 8 F32 float(3, 4, 3, 15.5, Special::Ieee);
+    F8E4M3 "f8E4M3" 8 F32 float(4, 3, 7, 240.0, Special::Ieee);
+    F8E4M3B11FNUZ "f8E4M3B11FNUZ" 8 F32 float(4, 3, 11, 30.0, Special::NanAtMinusZero);
+    F8E4M3FN "f8E4M3FN" 8 F32 float(4, 3, 7, 448.0, Special::Nan);
+    F8E4M3FNUZ "f8E4M3FNUZ" 8 F32 float(4, 3, 8, 240.0, Special::NanAtMinusZero);
+    F8E5M2 "f8E5M2" 8 F32 float(5, 2, 15, 57344.0, Special::Ieee);
+    F8E5M2FNUZ "f8E5M2FNUZ" 8 F32 float(5, 2, 16, 57344.0, Special::NanAtMinusZero);
+    // Up to 2¹²⁷.
+    F8E8M0FNU "f8E8M0FNU" 8 F32 float(8, 0, 127, 170141183460469231731687303715884105728.0, Special::Powers);
+}
+
 impl Narrow {
-    /// Every such type.
-    pub const ALL: [Narrow; 15] = [
-        I2,
-        I4,
-        U2,
-        U4,
-        F4E2M1FN,
-        F6E2M3FN,
-        F6E3M2FN,
-        F8E3M4,
-        F8E4M3,
-        F8E4M3B11FNUZ,
-        F8E4M3FN,
-        F8E4M3FNUZ,
-        F8E5M2,
-        F8E5M2FNUZ,
-        F8E8M0FNU,
-    ];
+    fn row(self) -> (&'static str, u32, DType, Option<Format>) {
+        ROWS[self as usize]
+    }
 
     /// The name in programs: `i4`, `f8E4M3FN`.
     pub fn name(self) -> &'static str {
-        match self {
-            I2 => "i2",
-            I4 => "i4",
-            U2 => "ui2",
-            U4 => "ui4",
-            F4E2M1FN => "f4E2M1FN",
-            F6E2M3FN => "f6E2M3FN",
-            F6E3M2FN => "f6E3M2FN",
-            F8E3M4 => "f8E3M4",
-            F8E4M3 => "f8E4M3",
-            F8E4M3B11FNUZ => "f8E4M3B11FNUZ",
-            F8E4M3FN => "f8E4M3FN",
-            F8E4M3FNUZ => "f8E4M3FNUZ",
-            F8E5M2 => "f8E5M2",
-            F8E5M2FNUZ => "f8E5M2FNUZ",
-            F8E8M0FNU => "f8E8M0FNU",
-        }
+        self.row().0
     }
 
     /// The type of a name.
@@ -117,41 +103,17 @@ impl Narrow {
 
     /// Bits of an element.
     pub fn bits(self) -> u32 {
-        match self {
-            I2 | U2 => 2,
-            I4 | U4 | F4E2M1FN => 4,
-            F6E2M3FN | F6E3M2FN => 6,
-            _ => 8,
-        }
+        self.row().1
     }
 
     /// The IR's type that holds it: each value exactly.
     pub fn held(self) -> DType {
-        match self {
-            I2 | I4 => DType::I8,
-            U2 | U4 => DType::U8,
-            _ => DType::F32,
-        }
+        self.row().2
     }
 
     /// The layout of a float; `None`: it is a whole number.
     pub fn format(self) -> Option<Format> {
-        let of =
-            |exponent, mantissa, bias, max, special| Some(Format { exponent, mantissa, bias, max, special });
-        match self {
-            I2 | I4 | U2 | U4 => None,
-            F4E2M1FN => of(2, 1, 1, 6.0, Special::None),
-            F6E2M3FN => of(2, 3, 1, 7.5, Special::None),
-            F6E3M2FN => of(3, 2, 3, 28.0, Special::None),
-            F8E3M4 => of(3, 4, 3, 15.5, Special::Ieee),
-            F8E4M3 => of(4, 3, 7, 240.0, Special::Ieee),
-            F8E4M3B11FNUZ => of(4, 3, 11, 30.0, Special::NanAtMinusZero),
-            F8E4M3FN => of(4, 3, 7, 448.0, Special::Nan),
-            F8E4M3FNUZ => of(4, 3, 8, 240.0, Special::NanAtMinusZero),
-            F8E5M2 => of(5, 2, 15, 57344.0, Special::Ieee),
-            F8E5M2FNUZ => of(5, 2, 16, 57344.0, Special::NanAtMinusZero),
-            F8E8M0FNU => of(8, 0, 127, 2f64.powi(127), Special::Powers),
-        }
+        self.row().3
     }
 
     /// The number that the low bits of a byte mean.
@@ -180,7 +142,7 @@ impl Narrow {
     fn decode_int(self, byte: u8) -> f64 {
         let unused = 8 - self.bits();
         match self {
-            I2 | I4 => f64::from((byte << unused) as i8 >> unused),
+            Narrow::I2 | Narrow::I4 => f64::from((byte << unused) as i8 >> unused),
             _ => f64::from(byte << unused >> unused),
         }
     }

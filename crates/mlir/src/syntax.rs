@@ -6,6 +6,17 @@ use std::fmt;
 /// Attributes by name, in order.
 pub type Attributes = Vec<(String, Attribute)>;
 
+/// The attribute of a name.
+pub fn find<'a>(attributes: &'a Attributes, name: &str) -> Option<&'a Attribute> {
+    attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value)
+}
+
+/// Takes the attribute of a name out; the last one takes its place.
+pub fn take(attributes: &mut Attributes, name: &str) -> Option<Attribute> {
+    let i = attributes.iter().position(|(n, _)| n == name)?;
+    Some(attributes.swap_remove(i).1)
+}
+
 /// A value of a function: an index into [`Function::values`].
 pub type Value = usize;
 
@@ -20,6 +31,13 @@ pub struct Module {
     pub meshes: Vec<(String, Vec<(String, u64)>)>,
     /// Bytes that `dense_resource` names.
     pub resources: Vec<(String, Vec<u8>)>,
+}
+
+impl Module {
+    /// The elements that attributes refer to by a name.
+    pub fn resource(&self, name: &str) -> Option<&Vec<u8>> {
+        self.resources.iter().find(|(n, _)| n == name).map(|(_, bytes)| bytes)
+    }
 }
 
 /// A function.

@@ -205,8 +205,9 @@ impl Tiles {
         if self.term.get(device).is_some_and(|t| *t > 0) {
             return Ok(part);
         }
+        let tile = self.owner.get(device).copied();
+        let tile = tile.ok_or_else(|| wrong(format!("there is no device {device} of {}", self.devices())))?;
         let (from, to) = (whole.bytes(), part.bytes_mut());
-        let tile = self.owner.get(device).copied().unwrap_or(0);
         self.runs(whole.ty(), &local, tile, |at, own, len| {
             if let (Some(to), Some(from)) = (to.get_mut(own..own + len), from.get(at..at + len)) {
                 to.copy_from_slice(from);

@@ -337,6 +337,56 @@ fn a_broadcast_between_devices_takes_the_first_of_each_group() {
 }
 
 #[test]
+fn a_sum_across_replicas_is_an_all_reduce() {
+    let groups = "replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>";
+    for (ty, values) in [("tensor<2xf32>", 1), ("tensor<2xcomplex<f32>>", 2)] {
+        let graph = read_text(&format!(
+            "func.func @main(%x: {ty}) -> {ty} {{
+                %0 = \"stablehlo.cross-replica-sum\"(%x) {{{groups}}} : ({ty}) -> {ty}
+                return %0 : {ty} }}"
+        ))
+        .unwrap()
+        .graph;
+        let [a, b] = [[1f32, 2.0], [3.0, 4.0]].map(|v| Literal::from_slice([2], &v).unwrap());
+        let given = [vec![&a; values], vec![&b; values]];
+        let out = interp::run_devices(&graph, systole_ir::op::Devices::replicas(2), &given).unwrap();
+        assert!(out.iter().flatten().all(|y| y.to_f64s() == [4.0, 6.0]), "{ty}: {out:?}");
+    }
+}
+
+#[test]
+fn a_top_k_takes_a_number_that_is_computed_of_constants() {
+    let source = |k: &str| {
+        format!(
+            "func.func @main() -> (tensor<2xf32>, tensor<2xi32>) {{
+                %x = stablehlo.constant dense<[1.0, 4.0, 3.0]> : tensor<3xf32>
+                %one = stablehlo.constant dense<1> : tensor<i32>
+                %k = {k} : tensor<i32>
+                %0:2 = stablehlo.custom_call @stablehlo.dynamic_top_k(%x, %k) : (tensor<3xf32>, tensor<i32>) -> (tensor<2xf32>, tensor<2xi32>)
+                return %0#0, %0#1 : tensor<2xf32>, tensor<2xi32> }}"
+        )
+    };
+    assert_eq!(results(&source("stablehlo.add %one, %one")), [[4.0, 3.0], [1.0, 2.0]]);
+    let (kind, text) = refused(&source("stablehlo.constant dense<4>"));
+    assert!(kind == ErrorKind::Data && text.contains("k = 4 is more than the 3 elements"), "{text}");
+}
+
+#[test]
+fn attributes_of_another_kind_are_errors_that_name_them() {
+    let top_k = |k: &str| {
+        refused(&format!(
+            "func.func @main(%x: tensor<4xf32>) -> (tensor<2xf32>, tensor<2xi32>) {{
+                %0:2 = \"chlo.top_k\"(%x) {{{k}}} : (tensor<4xf32>) -> (tensor<2xf32>, tensor<2xi32>)
+                return %0#0, %0#1 : tensor<2xf32>, tensor<2xi32> }}"
+        ))
+    };
+    for (k, named) in [("k = 2.0 : f64", "`k` is"), ("k = 2 : i64, largest = 1 : i64", "`largest` is")] {
+        let (kind, text) = top_k(k);
+        assert!(kind == ErrorKind::Data && text.contains(named) && text.contains("chlo.top_k"), "{text}");
+    }
+}
+
+#[test]
 fn probes_and_tolerances_are_claims_too() {
     holds(
         "func.func @main() {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use systole_data::Dataset;
 use systole_ir::rng::Stream;
 use systole_ir::{DType, Literal, Tensor, TensorType};
-use systole_nn::biggan::{BigGan, FeatureStatistics, NormStyle, Param, frechet_distance, inception_score};
+use systole_nn::applications::biggan::{
+    BigGan, FeatureStatistics, NormStyle, Param, frechet_distance, inception_score,
+};
 use systole_nn::{Batch, Compile, Cx, Fit, Model, Precision, StepCx, TrainStep};
 use systole_runtime::{Backend, Buffer, Params, backend, jit, value_and_grad};
 

@@ -104,8 +104,9 @@ fn steps_are_those_of_a_model() {
     }
     // The same gathered by the accelerator instead of the optimizer.
     let plain = adam(Schedule::cosine_decay(0.1, 20));
-    assert_eq!(train(&accelerator().gradient_accumulation_steps(2), &plain, 2).0, losses);
-    let twice = accelerator().gradient_accumulation_steps(3).prepare(&optimizer, Params::new());
+    assert_eq!(train(&Accelerator { gradient_accumulation_steps: 2, ..accelerator() }, &plain, 2).0, losses);
+    let twice =
+        Accelerator { gradient_accumulation_steps: 3, ..accelerator() }.prepare(&optimizer, Params::new());
     assert!(twice.unwrap_err().to_string().contains("over 3 steps and over 2"));
 }
 
@@ -116,11 +117,12 @@ fn strategies_and_precisions_train_alike() {
     assert!(losses[11] < 0.8 * losses[0], "{losses:?}");
     let far = |other: &[f64]| losses.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
     for strategy in [Strategy::data_parallel(), Strategy::fully_sharded()] {
-        let (split, _) = train(&accelerator().strategy(strategy.devices(4)), &optimizer, 3);
+        let (split, _) =
+            train(&Accelerator { strategy: strategy.devices(4), ..accelerator() }, &optimizer, 3);
         assert!(far(&split) < 1e-5, "{split:?}");
     }
     for (precision, near) in [(Precision::MixedBfloat16, 0.05), (Precision::MixedFloat16, 0.02)] {
-        let (narrow, state) = train(&accelerator().precision(precision), &optimizer, 3);
+        let (narrow, state) = train(&Accelerator { precision, ..accelerator() }, &optimizer, 3);
         assert!(far(&narrow) < near && far(&narrow) > 0.0, "{precision:?}: {narrow:?} {losses:?}");
         assert_eq!(state.optimizer.get("loss_scale/scale").is_some(), precision == Precision::MixedFloat16);
     }
@@ -128,7 +130,7 @@ fn strategies_and_precisions_train_alike() {
 
 #[test]
 fn plain_tensors_are_cast_and_other_results_come_along() {
-    let accelerator = accelerator().precision(Precision::MixedBfloat16);
+    let accelerator = Accelerator { precision: Precision::MixedBfloat16, ..accelerator() };
     let optimizer = sgd(0.1);
     let start = [("w".to_string(), Buffer::from(Literal::from_slice([2, 1], &[0.5f32, -0.5]).unwrap()))];
     let mut state = accelerator.prepare(&optimizer, start.into_iter().collect()).unwrap();

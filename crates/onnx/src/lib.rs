@@ -28,11 +28,13 @@
 mod export;
 mod import;
 mod model;
+mod ops;
 mod read;
 mod wire;
 mod write;
 
-pub use export::{BATCH, IR_VERSION, OPSET, Recurrent, RecurrentKind, export, export_with_loops};
-pub use import::{Imported, Sizes, operators};
+pub use export::{BATCH, IR_VERSION, OPSET, export, export_with_loops};
+pub use import::{Imported, Sizes};
 pub use model::{Attribute, Graph, Model, Node, Port, Size};
+pub use ops::{Operator, Recurrent, RecurrentKind, coverage, operators};
 pub use read::Beside;

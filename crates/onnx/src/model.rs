@@ -73,6 +73,22 @@ pub enum Attribute {
     Other,
 }
 
+impl Attribute {
+    /// What it is called in errors.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Attribute::Int(_) => "an integer",
+            Attribute::Float(_) => "a float",
+            Attribute::Text(_) => "a string",
+            Attribute::Tensor(_) => "an array",
+            Attribute::Ints(_) => "a list of integers",
+            Attribute::Floats(_) => "a list of floats",
+            Attribute::Texts(_) => "a list of strings",
+            Attribute::Other => "of a kind that is not read",
+        }
+    }
+}
+
 /// An input or an output of the graph.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Port {

@@ -1,7 +1,7 @@
 //! The bytes of an ONNX file as a [`Model`].
 
 use crate::model::{Attribute, Graph, Model, Node, Port, Size, broken, dtype_of};
-use crate::wire::{add_fixed, add_ints, each, number, text};
+use crate::wire::{add_fixed, add_ints, content, each, number, text};
 use std::collections::{BTreeMap, btree_map::Entry};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
 use systole_runtime::proto::Value;
@@ -55,17 +55,17 @@ impl Reader<'_> {
         let mut graph = None;
         each(bytes, |field, value| {
             match field {
-                1 => model.ir_version = number(value),
-                2 => model.producer = text(value),
-                7 => graph = Some(value.bytes()),
+                1 => model.ir_version = number(value)?,
+                2 => model.producer = text(value)?,
+                7 => graph = Some(content(value)?),
                 8 => {
-                    let (domain, version) = pair(value)?;
+                    let (domain, version) = named(value, 2, number)?;
                     if domain.is_empty() || domain == "ai.onnx" {
                         model.opset = version;
                     }
                 }
-                14 => drop(model.notes.insert(words(value)?.0, words(value)?.1)),
-                25 => model.functions.push(function(value)?),
+                14 => model.notes.extend([named(value, 2, text)?]),
+                25 => model.functions.push(named(value, 10, text)?),
                 _ => {}
             }
             Ok(())
@@ -83,9 +83,9 @@ impl Reader<'_> {
         each(bytes, |field, value| {
             match field {
                 1 => g.nodes.push(self.node(value)?),
-                2 => g.name = text(value),
+                2 => g.name = text(value)?,
                 5 => {
-                    let (name, value) = self.tensor(value.bytes())?;
+                    let (name, value) = self.tensor(content(value)?)?;
                     match g.constants.entry(name) {
                         Entry::Vacant(slot) => drop(slot.insert(value)),
                         Entry::Occupied(slot) => {
@@ -105,17 +105,17 @@ impl Reader<'_> {
 
     fn node(&mut self, value: Value) -> Result<Node> {
         let mut n = Node::default();
-        each(value.bytes(), |field, value| {
+        each(content(value)?, |field, value| {
             match field {
-                1 => n.inputs.push(text(value)),
-                2 => n.outputs.push(text(value)),
-                3 => n.name = text(value),
-                4 => n.op = text(value),
+                1 => n.inputs.push(text(value)?),
+                2 => n.outputs.push(text(value)?),
+                3 => n.name = text(value)?,
+                4 => n.op = text(value)?,
                 5 => {
-                    let (name, attribute) = self.attribute(value.bytes())?;
+                    let (name, attribute) = self.attribute(content(value)?)?;
                     n.attributes.insert(name, attribute);
                 }
-                7 => n.domain = text(value),
+                7 => n.domain = text(value)?,
                 _ => {}
             }
             Ok(())
@@ -131,20 +131,23 @@ impl Reader<'_> {
         let (mut ints, mut floats, mut texts) = (Vec::new(), Vec::new(), Vec::new());
         each(bytes, |field, value| {
             match field {
-                1 => name = text(value),
-                2 => single = Some(Attribute::Float(f32::from_bits(number(value) as u32))),
-                3 => single = Some(Attribute::Int(number(value))),
-                4 => single = Some(Attribute::Text(text(value))),
-                5 => single = Some(Attribute::Tensor(self.tensor(value.bytes())?.1)),
+                1 => name = text(value)?,
+                2 => single = Some(Attribute::Float(f32::from_bits(number(value)? as u32))),
+                3 => single = Some(Attribute::Int(number(value)?)),
+                4 => single = Some(Attribute::Text(text(value)?)),
+                5 => single = Some(Attribute::Tensor(self.tensor(content(value)?)?.1)),
                 6 | 10.. if field < 20 => single = Some(Attribute::Other),
                 7 => add_fixed::<4>(&mut floats, value),
-                8 => add_ints(&mut ints, value),
-                9 => texts.push(text(value)),
-                20 => kind = number(value),
+                8 => add_ints(&mut ints, value)?,
+                9 => texts.push(text(value)?),
+                20 => kind = number(value)?,
                 _ => {}
             }
             Ok(())
         })?;
+        if !floats.len().is_multiple_of(4) {
+            return Err(broken(format!("the floats of the option `{name}` are cut short")));
+        }
         let of_kind = match kind {
             6 => Some(Attribute::Floats(f32s(&floats))),
             7 => Some(Attribute::Ints(ints.clone())),
@@ -168,18 +171,15 @@ impl Reader<'_> {
         let mut t = Stored::default();
         each(bytes, |field, value| {
             match field {
-                1 => add_ints(&mut t.dims, value),
-                2 => t.code = number(value),
+                1 => add_ints(&mut t.dims, value)?,
+                2 => t.code = number(value)?,
                 4 => add_fixed::<4>(&mut t.bytes, value),
-                5 | 7 | 11 => add_ints(&mut t.ints, value),
-                8 => t.name = text(value),
-                9 => t.bytes = value.bytes().to_vec(),
+                5 | 7 | 11 => add_ints(&mut t.ints, value)?,
+                8 => t.name = text(value)?,
+                9 => t.bytes = content(value)?.to_vec(),
                 10 => add_fixed::<8>(&mut t.bytes, value),
-                13 => {
-                    let (key, value) = words(value)?;
-                    t.place.insert(key, value);
-                }
-                14 => t.is_beside = number(value) == 1,
+                13 => t.place.extend([named(value, 2, text)?]),
+                14 => t.is_beside = number(value)? == 1,
                 _ => {}
             }
             Ok(())
@@ -264,54 +264,26 @@ fn f32s(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
-/// Two words.
-fn words(value: Value) -> Result<(String, String)> {
-    let (mut a, mut b) = (String::new(), String::new());
-    each(value.bytes(), |field, value| {
+/// A name, and what another field holds.
+fn named<T: Default>(value: Value, other: u64, read: fn(Value) -> Result<T>) -> Result<(String, T)> {
+    let mut both = (String::new(), T::default());
+    each(content(value)?, |field, value| {
         match field {
-            1 => a = text(value),
-            2 => b = text(value),
+            1 => both.0 = text(value)?,
+            _ if field == other => both.1 = read(value)?,
             _ => {}
         }
         Ok(())
     })?;
-    Ok((a, b))
-}
-
-/// A word and a number.
-fn pair(value: Value) -> Result<(String, i64)> {
-    let (mut word, mut count) = (String::new(), 0);
-    each(value.bytes(), |field, value| {
-        match field {
-            1 => word = text(value),
-            2 => count = number(value),
-            _ => {}
-        }
-        Ok(())
-    })?;
-    Ok((word, count))
-}
-
-/// The name and the domain of a function of the file.
-fn function(value: Value) -> Result<(String, String)> {
-    let (mut name, mut domain) = (String::new(), String::new());
-    each(value.bytes(), |field, value| {
-        match field {
-            1 => name = text(value),
-            10 => domain = text(value),
-            _ => {}
-        }
-        Ok(())
-    })?;
-    Ok((name, domain))
+    Ok(both)
 }
 
 fn port(value: Value) -> Result<Port> {
     let mut p = Port::default();
-    each(value.bytes(), |field, value| {
+    each(content(value)?, |field, value| {
         match field {
-            1 => p.name = text(value),
-            2 => each(value.bytes(), |kind, value| match kind {
+            1 => p.name = text(value)?,
+            2 => each(content(value)?, |kind, value| match kind {
                 1 => tensor_type(value, &mut p),
                 _ => {
                     let what = format!("{} is no array", text_of_kind(kind));
@@ -337,12 +309,12 @@ fn text_of_kind(kind: u64) -> &'static str {
 }
 
 fn tensor_type(value: Value, p: &mut Port) -> Result<()> {
-    each(value.bytes(), |field, value| {
+    each(content(value)?, |field, value| {
         match field {
-            1 => p.dtype = dtype_of(number(value)),
+            1 => p.dtype = dtype_of(number(value)?),
             2 => {
                 let mut sizes = Vec::new();
-                each(value.bytes(), |field, value| {
+                each(content(value)?, |field, value| {
                     if field == 1 {
                         sizes.push(size(value)?);
                     }
@@ -358,11 +330,11 @@ fn tensor_type(value: Value, p: &mut Port) -> Result<()> {
 
 fn size(value: Value) -> Result<Size> {
     let mut size = Size::Open;
-    each(value.bytes(), |field, value| {
+    each(content(value)?, |field, value| {
         match field {
             // Some writers have −1 for a size that is open.
-            1 => size = usize::try_from(number(value)).map_or(Size::Open, Size::Known),
-            2 => size = Size::Named(text(value)),
+            1 => size = usize::try_from(number(value)?).map_or(Size::Open, Size::Known),
+            2 => size = Size::Named(text(value)?),
             _ => {}
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Protocol buffers as ONNX files need them: messages written field by field, and reading of what repeats. Reading single
 //! fields is [`systole_runtime::proto`].
 
+use crate::model::broken;
 use systole_base::Result;
 use systole_runtime::proto::{Value, fields};
 
@@ -73,8 +74,19 @@ pub(crate) fn each<'a>(bytes: &'a [u8], mut each: impl FnMut(u64, Value<'a>) -> 
 }
 
 /// Adds a repeated integer, packed or not.
-pub(crate) fn add_ints(to: &mut Vec<i64>, value: Value) {
-    to.extend(value.numbers().into_iter().map(|n| n as i64));
+pub(crate) fn add_ints(to: &mut Vec<i64>, value: Value) -> Result<()> {
+    let numbers = value.numbers();
+    // Each ends in a byte without the bit that says that more follow.
+    let promised = match value {
+        Value::Number(_) => 1,
+        Value::Bytes(b) => b.iter().filter(|b| **b < 0x80).count(),
+    };
+    let is_open = matches!(value, Value::Bytes([.., last]) if *last >= 0x80);
+    if numbers.len() != promised || is_open {
+        return Err(broken("a list of integers is cut short or damaged"));
+    }
+    to.extend(numbers.into_iter().map(|n| n as i64));
+    Ok(())
 }
 
 /// Adds numbers of `N` bytes, packed or not.
@@ -85,12 +97,23 @@ pub(crate) fn add_fixed<const N: usize>(to: &mut Vec<u8>, value: Value) {
     }
 }
 
-/// A number; 0 where it is none.
-pub(crate) fn number(value: Value) -> i64 {
-    if let Value::Number(n) = value { n as i64 } else { 0 }
+/// A number.
+pub(crate) fn number(value: Value) -> Result<i64> {
+    match value {
+        Value::Number(n) => Ok(n as i64),
+        Value::Bytes(_) => Err(broken("bytes stand where a number is needed")),
+    }
+}
+
+/// Bytes, or a message.
+pub(crate) fn content(value: Value<'_>) -> Result<&[u8]> {
+    match value {
+        Value::Bytes(bytes) => Ok(bytes),
+        Value::Number(_) => Err(broken("a number stands where bytes are needed")),
+    }
 }
 
 /// Text, whatever its bytes.
-pub(crate) fn text(value: Value) -> String {
-    String::from_utf8_lossy(value.bytes()).into_owned()
+pub(crate) fn text(value: Value) -> Result<String> {
+    Ok(String::from_utf8_lossy(content(value)?).into_owned())
 }

@@ -8,8 +8,9 @@ use systole_base::{DType, ErrorKind, Literal, Result, TensorType};
 use systole_cpu::CpuBackend;
 use systole_data::format::npy::{Raw, raw_npz_from_bytes};
 use systole_ir::{Graph, interp};
-use systole_onnx::{Attribute, Model, Node, Port, Size, Sizes, operators};
+use systole_onnx::{Attribute, Model, Node, Port, Size, Sizes, export, operators};
 use systole_runtime::{Arg, Backend, Buffer, CompileOptions};
+use systole_tflite::{Interpreter, Model as Lite, Op, Operator, Tensor};
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/onnx")
@@ -182,6 +183,69 @@ fn what_is_not_read_is_told_by_its_node() {
     let e = told(&m, &Sizes::default());
     assert!(e.contains("node 0, MatMul p") && !e.contains(".rs"), "{e}");
     assert!(operators().count() > 100);
+}
+
+#[test]
+fn options_of_another_kind_are_told_by_node_and_name() {
+    let mut m = dense();
+    m.graph.nodes[1] = Node::new("Softmax", ["p"], "y").with("axis", Attribute::Float(1.0));
+    let e = told(&m, &Sizes::default());
+    assert!(e.contains("node 1, Softmax") && e.contains("option `axis` is a float"), "{e}");
+    m.graph.nodes[1] = Node::new("TopK", ["p", "k"], "y");
+    m.graph.constants.insert("k".into(), Literal::from_slice([2], &[1i64, 2]).unwrap());
+    assert!(told(&m, &Sizes::default()).contains("operand 1 has 2 numbers"));
+    // A list of integers whose last one does not end.
+    let mut file = m.to_bytes();
+    let at = file.windows(4).position(|w| w == [0x0a, 1, 2, 0x10]).unwrap();
+    file[at + 2] = 0x82;
+    let e = Model::from_bytes("cut", &file).unwrap_err().to_string();
+    assert!(e.contains("a list of integers is cut short"), "{e}");
+}
+
+/// Values of ONNX Runtime 1.32 for LpNormalization.
+#[test]
+fn unit_lengths_are_those_of_onnx_and_come_from_tflite() {
+    let x = Literal::from_slice([3, 2], &[3f32, 4.0, 0.0, 0.0, 1.0, -1.0]).unwrap();
+    let port = |name: &str| Port {
+        name: name.into(),
+        dtype: Some(DType::F32),
+        sizes: Some(vec![Size::Known(3), Size::Known(2)]),
+    };
+    let run = |m: &Model, x: &Literal| {
+        let program = m.import(&sizes_of(std::slice::from_ref(x))).unwrap();
+        interp::run(&program.graph, &[x]).unwrap().remove(0).to_f64s()
+    };
+    let half = 0.707_106_77;
+    let (a, b) = (0.948_683_3, 0.970_142_5);
+    let cases: [(&[(&str, i64)], [f64; 6]); 3] = [
+        (&[], [0.6, 0.8, 0.0, 0.0, half, -half]),
+        (&[("p", 1)], [3.0 / 7.0, 4.0 / 7.0, 0.0, 0.0, 0.5, -0.5]),
+        (&[("axis", 0), ("p", 2)], [a, b, 0.0, 0.0, a / 3.0, -b / 4.0]),
+    ];
+    for (options, expected) in cases {
+        let mut node = Node::new("LpNormalization", ["x"], "y");
+        node.attributes = options.iter().map(|(n, v)| (n.to_string(), Attribute::Int(*v))).collect();
+        let mut m = Model { opset: 22, ..Model::default() };
+        m.graph.inputs.push(port("x"));
+        m.graph.outputs.push(port("y"));
+        m.graph.nodes.push(node);
+        let made = run(&m, &x);
+        assert!(made.iter().zip(expected).all(|(y, e)| (y - e).abs() < 1e-6), "{options:?}: {made:?}");
+    }
+    for dims in [vec![1, 6], vec![1, 2, 1, 3]] {
+        let t = |name: &str| Tensor::new(name, &dims[..], DType::F32);
+        let lite = Lite {
+            tensors: vec![t("x"), t("y")],
+            operators: vec![Operator::new(Op::L2Normalization, [0], [1])],
+            inputs: vec![0],
+            outputs: vec![1],
+            ..Lite::default()
+        };
+        let x = x.reshape(&dims[..]).unwrap();
+        let theirs = Interpreter::new(&lite).unwrap().run(std::slice::from_ref(&x)).unwrap()[0].to_f64s();
+        let made = run(&export(&lite).unwrap(), &x);
+        assert!(made.iter().zip(&theirs).all(|(y, e)| (y - e).abs() < 1e-6), "{made:?} {theirs:?}");
+    }
 }
 
 #[test]

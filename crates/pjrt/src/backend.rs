@@ -10,7 +10,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 use systole_ir::{
-    Graph, GraphBuilder, Literal, Mesh, Result, ResultExt, Shape, Sharding, Spread, TensorType, cost, interp,
+    Graph, GraphBuilder, Literal, Mesh, Result, ResultExt, Shape, Sharding, Spread, TensorType, bug, cost,
+    interp,
 };
 use systole_runtime::{
     Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId, DeviceInfo, Executable, Hosts, Pieces,
@@ -391,7 +392,10 @@ impl Executable for Split {
             let (arrays, ours) = match copies {
                 // Copies are ours to give away.
                 Some(copies) => (copies.iter().collect(), true),
-                None => (self.in_place(arg.buffer(), sharding).unwrap_or_default(), donated(arg)),
+                None => match self.in_place(arg.buffer(), sharding) {
+                    Some(arrays) => (arrays, donated(arg)),
+                    None => bug!("an argument has neither copies nor its place on the devices"),
+                },
             };
             for (list, array) in inputs.iter_mut().zip(arrays) {
                 list.push(if ours { Input::Donated(array) } else { Input::Kept(array) });

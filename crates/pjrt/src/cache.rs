@@ -6,12 +6,11 @@
 //! Files are written directly and not through the trait of `systole-data`: nothing here need survive a power cut, since
 //! answers carry a checksum or are read as JSON, and what is damaged is compiled again.
 
-use std::fs;
 use std::hash::{DefaultHasher, Hasher};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
+use std::{fs, io};
 
 /// How the names of folders begin that are not complete yet.
 const PART: &str = "part-";

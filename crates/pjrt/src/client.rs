@@ -7,11 +7,11 @@ use crate::cache::{CompileCache, build};
 use crate::mended::mended;
 use crate::options::{Placement, deterministic_flags, of_gpus};
 use crate::plugin::{Named, Plugin, Value, program, slice, text};
-use crate::profile;
+use crate::profiler;
 use crate::sys::{self, Args, Object};
 use crate::topology::{Compiled, describe};
 use std::borrow::Cow;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -219,7 +219,7 @@ impl Client {
     /// One part of the program for each of these devices.
     fn compile_for(&self, text: &str, ids: &[i64]) -> Result<Loaded> {
         let platform = self.platform()?.0;
-        let one_by_one = profile::wanted() && of_gpus(&platform);
+        let one_by_one = profiler::wanted() && of_gpus(&platform);
         let with = |flags: &&'static [&'static str]| {
             Placement { partitions: ids.len(), devices: ids, flags, one_by_one, ..Placement::default() }
                 .compile_options()
@@ -531,12 +531,6 @@ impl Loaded {
         self.client.plugin()
     }
 
-    /// The paths that its operations have from their author, by their names; none where the plugin does not say.
-    pub(crate) fn paths(&self) -> HashMap<String, String> {
-        let program = self.executable().and_then(|e| e.optimized());
-        program.and_then(|bytes| profile::paths_of(&bytes)).unwrap_or_default()
-    }
-
     /// Waits for the end of all runs that were begun.
     ///
     /// # Errors
@@ -634,7 +628,7 @@ impl Loaded {
         Some(memory.peak.max(held)).filter(|bytes| *bytes > 0)
     }
 
-    fn executable(&self) -> Result<Compiled> {
+    pub(crate) fn executable(&self) -> Result<Compiled> {
         let plugin = &self.client.connection.plugin;
         let mut args = sys::LoadedExecutable_GetExecutable { loaded_executable: self.object, ..Args::new() };
         plugin.call(&mut args)?;

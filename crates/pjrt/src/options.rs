@@ -62,7 +62,7 @@ impl Placement<'_> {
             .int(5, self.partitions as i64)
             .int(6, 1); // use_spmd_partitioning
         if !self.devices.is_empty() {
-            build = build.bytes(9, &self.device_assignment());
+            build = build.bytes(9, &device_assignment(self.replicas, self.partitions, self.devices));
         }
         build = build.int(19, 1); // use_shardy_partitioner
         if self.quick {
@@ -74,16 +74,17 @@ impl Placement<'_> {
         let all = set.chain(graphs);
         all.fold(options, |options, entry| options.bytes(ENV_OPTION_OVERRIDES, &entry)).done()
     }
+}
 
-    /// `xla.DeviceAssignmentProto`: for each part, the device of every copy.
-    pub(crate) fn device_assignment(&self) -> Vec<u8> {
-        let mut assignment = Message::default().int(1, self.replicas as i64).int(2, self.partitions as i64);
-        for part in 0..self.partitions {
-            let devices = (0..self.replicas).map(|r| self.devices[r * self.partitions + part]);
-            assignment = assignment.bytes(3, &Message::default().packed(1, devices).done());
-        }
-        assignment.done()
+/// A serialized `xla.DeviceAssignmentProto`: for each part, the device of every copy. `devices`: `[replica][partition]` in
+/// one list.
+pub fn device_assignment(replicas: usize, partitions: usize, devices: &[i64]) -> Vec<u8> {
+    let mut assignment = Message::default().int(1, replicas as i64).int(2, partitions as i64);
+    for part in 0..partitions {
+        let devices = (0..replicas).map(|r| devices[r * partitions + part]);
+        assignment = assignment.bytes(3, &Message::default().packed(1, devices).done());
     }
+    assignment.done()
 }
 
 /// The option that says from how many kernels on one launch is made of them, and more than any program has.

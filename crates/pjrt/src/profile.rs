@@ -4,7 +4,7 @@
 //! Runs are waited for before and after the watched ones, which by themselves overlap as always.
 
 use crate::client::Loaded;
-use crate::profiler::Profiler;
+use crate::profiler::{Profiler, wanted};
 use crate::xspace::{self, Event, Plane};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,11 +23,6 @@ const WATCHED: usize = 10;
 const SLOWEST: usize = 10;
 /// Columns of their names.
 const NAMES: usize = 45;
-
-/// Whether a profile is asked for.
-pub(crate) fn wanted() -> bool {
-    event::wanted(2) || trace::is_on()
-}
 
 /// Profilers watch all of a process, so one program has its turn after the other.
 static WATCHING: AtomicBool = AtomicBool::new(false);
@@ -116,7 +111,7 @@ impl Watch {
             Ok(planes) => planes,
             Err(e) => return self.give_up(state, &e.to_string()),
         };
-        let Some(seen) = Seen::of(&planes, &self.module, &program.paths(), state.watched) else {
+        let Some(seen) = Seen::of(&planes, &self.module, &paths(program), state.watched) else {
             return self.give_up(state, "the plugin's profiler saw no kernel of it");
         };
         state.is_done = true;
@@ -135,8 +130,14 @@ fn counted(runs: usize) -> String {
     format!("{runs} run{}", if runs == 1 { "" } else { "s" })
 }
 
+/// The paths that a program's operations have from their author, by their names; none where the plugin does not say.
+fn paths(program: &Loaded) -> HashMap<String, String> {
+    let text = program.executable().and_then(|e| e.optimized());
+    text.and_then(|bytes| paths_of(&bytes)).unwrap_or_default()
+}
+
 /// The paths of a program's operations by their names, from its serialized `HloModuleProtoWithConfig`.
-pub(crate) fn paths_of(bytes: &[u8]) -> Result<HashMap<String, String>> {
+fn paths_of(bytes: &[u8]) -> Result<HashMap<String, String>> {
     const MODULE: u64 = 1;
     const COMPUTATIONS: u64 = 3;
     const INSTRUCTIONS: u64 = 2;

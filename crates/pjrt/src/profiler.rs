@@ -7,6 +7,12 @@ use crate::sys::profiler::{Api, Code, CollectData, Create, One, ProfilerExtensio
 use crate::sys::{self, Function, Object};
 use std::ffi::c_void;
 use systole_ir::{Error, ErrorKind, Result};
+use systole_runtime::{event, trace};
+
+/// Whether a profile is asked for.
+pub(crate) fn wanted() -> bool {
+    event::wanted(2) || trace::is_on()
+}
 
 /// A plugin's profiler while it watches.
 pub(crate) struct Profiler {

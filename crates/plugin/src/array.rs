@@ -1,6 +1,6 @@
 //! Arrays: what is behind `PJRT_Buffer*`, also while it is still being made.
 
-use crate::call::{Answer, Failure, Handle, seen};
+use crate::call::{Answer, Failure, Handle, destroy, handle, seen};
 use crate::device::{Device, Memory, Stats};
 use crate::event::Event;
 use crate::kind::Kind;
@@ -309,90 +309,48 @@ impl Drop for Array {
     }
 }
 
-impl Handle for sys::Buffer_Destroy {
-    unsafe fn handle(&mut self) -> Answer {
-        if !self.buffer.is_null() {
-            // SAFETY: made by `Array::object`, and given back once.
-            drop(unsafe { Box::from_raw(self.buffer.cast::<Array>()) });
-        }
-        Ok(())
-    }
-}
-
-macro_rules! handle {
-    ($($name:ident: |$args:ident, $array:ident| $body:block)*) => {
-        $(impl Handle for sys::$name {
-            unsafe fn handle(&mut self) -> Answer {
-                let $args = self;
-                // SAFETY: callers hand back what they were given.
-                let $array: &Array = unsafe { seen($args.buffer)? };
-                $body
-                Ok(())
-            }
-        })*
-    };
-}
-
 handle! {
-    Buffer_ElementType: |args, array| {
-        args.type_ = array.kind.code;
-    }
-    Buffer_Dimensions: |args, array| {
+    Buffer_ElementType: |args, array: Array| buffer => { args.type_ = array.kind.code; }
+    Buffer_Dimensions: |args, array: Array| buffer => {
         (args.dims, args.num_dims) = (array.kind.dims.as_ptr(), array.kind.dims.len());
     }
-    Buffer_UnpaddedDimensions: |args, array| {
+    Buffer_UnpaddedDimensions: |args, array: Array| buffer => {
         (args.unpadded_dims, args.num_dims) = (array.kind.dims.as_ptr(), array.kind.dims.len());
     }
-    Buffer_DynamicDimensionIndices: |args, _array| {
-        args.num_dynamic_dims = 0;
-    }
-    Buffer_GetMemoryLayout: |args, array| {
+    Buffer_DynamicDimensionIndices: |args, _array: Array| buffer => { args.num_dynamic_dims = 0; }
+    Buffer_GetMemoryLayout: |args, array: Array| buffer => {
         let order = &array.kind.minor_to_major;
         args.layout.type_ = sys::layout::TILED;
         args.layout.tiled.minor_to_major = order.as_ptr();
         args.layout.tiled.minor_to_major_size = order.len();
     }
-    Buffer_OnDeviceSizeInBytes: |args, array| {
+    Buffer_OnDeviceSizeInBytes: |args, array: Array| buffer => {
         args.on_device_size_in_bytes = array.kind.bytes();
     }
-    Buffer_Device: |args, array| {
-        args.device = array.device;
-    }
-    Buffer_Memory: |args, array| {
+    Buffer_Device: |args, array: Array| buffer => { args.device = array.device; }
+    Buffer_Memory: |args, array: Array| buffer => {
         // SAFETY: an array's device lives as long as its client.
         let device: &Device = unsafe { seen(array.device)? };
         args.memory = device.memory();
     }
-    Buffer_Delete: |_args, array| {
-        array.take(&mut array.content());
-    }
-    Buffer_IsDeleted: |args, array| {
-        args.is_deleted = array.is_gone();
-    }
-    Buffer_IsOnCpu: |args, _array| {
-        args.is_on_cpu = true;
-    }
-    Buffer_ReadyEvent: |args, array| {
-        args.event = array.event().object();
-    }
-    Buffer_CopyToDevice: |args, array| {
-        args.dst_buffer = array.copy_to(args.dst_device)?;
-    }
-    Buffer_CopyToMemory: |args, array| {
+    Buffer_Delete: |_args, array: Array| buffer => { array.take(&mut array.content()); }
+    Buffer_IsDeleted: |args, array: Array| buffer => { args.is_deleted = array.is_gone(); }
+    Buffer_IsOnCpu: |args, _array: Array| buffer => { args.is_on_cpu = true; }
+    Buffer_ReadyEvent: |args, array: Array| buffer => { args.event = array.event().object(); }
+    Buffer_CopyToDevice: |args, array: Array| buffer => { args.dst_buffer = array.copy_to(args.dst_device)?; }
+    Buffer_CopyToMemory: |args, array: Array| buffer => {
         // SAFETY: callers hand back what they were given.
         args.dst_buffer = array.copy_to(unsafe { seen::<Memory>(args.dst_memory)? }.device)?;
     }
-    Buffer_UnsafePointer: |args, array| {
-        args.buffer_pointer = array.pin()? as usize;
-    }
-    Buffer_OpaqueDeviceMemoryDataPointer: |args, array| {
+    Buffer_UnsafePointer: |args, array: Array| buffer => { args.buffer_pointer = array.pin()? as usize; }
+    Buffer_OpaqueDeviceMemoryDataPointer: |args, array: Array| buffer => {
         args.device_memory_ptr = array.pin()?.cast_mut().cast();
     }
-    Buffer_IncreaseExternalReferenceCount: |_args, array| {
+    Buffer_IncreaseExternalReferenceCount: |_args, array: Array| buffer => {
         array.pin()?;
         array.readers.fetch_add(1, Ordering::Relaxed);
     }
-    Buffer_DecreaseExternalReferenceCount: |_args, array| {
+    Buffer_DecreaseExternalReferenceCount: |_args, array: Array| buffer => {
         let less = |n: usize| n.checked_sub(1);
         if array.readers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
             return Err(Failure::invalid("nobody reads the array's memory"));
@@ -426,4 +384,8 @@ pub(crate) fn put_memory(kind: &Kind, bytes: &[u8]) -> Result<Vec<Buffer>, Failu
 /// An array of the engine with a caller's elements, in row-major order. The engine reads host memory as it is.
 pub(crate) fn put(kind: &Kind, bytes: &[u8]) -> Result<Vec<Buffer>, Failure> {
     Ok(kind.split(bytes)?.into_iter().map(Buffer::from).collect())
+}
+
+destroy! {
+    Buffer_Destroy: Array, buffer;
 }

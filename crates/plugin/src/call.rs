@@ -54,6 +54,39 @@ pub(crate) trait Handle: Args {
     unsafe fn handle(&mut self) -> Answer;
 }
 
+/// Functions on an object that callers were given: name, the arguments and the object as the body calls them, the object's
+/// type, and the argument that it is.
+macro_rules! handle {
+    ($($name:ident: |$args:ident, $object:ident: $type:ty| $from:ident => $body:block)*) => {
+        $(impl Handle for sys::$name {
+            unsafe fn handle(&mut self) -> Answer {
+                let $args = self;
+                // SAFETY: callers hand back what they were given.
+                let $object: &$type = unsafe { seen($args.$from)? };
+                $body
+                Ok(())
+            }
+        })*
+    };
+}
+
+/// Functions that callers give an object back by: name, and the argument that it is.
+macro_rules! destroy {
+    ($($name:ident: $type:ty, $from:ident;)*) => {
+        $(impl Handle for sys::$name {
+            unsafe fn handle(&mut self) -> Answer {
+                if !self.$from.is_null() {
+                    // SAFETY: a box of that type that was given away, given back once.
+                    drop(unsafe { Box::from_raw(self.$from.cast::<$type>()) });
+                }
+                Ok(())
+            }
+        })*
+    };
+}
+
+pub(crate) use {destroy, handle};
+
 /// The object behind `PJRT_Error*`. Since version 0.117 it begins with a pointer to its own functions.
 #[repr(C)]
 struct ErrorObject {
@@ -125,31 +158,11 @@ pub(crate) unsafe extern "C" fn entry<A: Handle>(args: *mut c_void) -> Object {
     }
 }
 
-impl Handle for sys::Error_Destroy {
-    unsafe fn handle(&mut self) -> Answer {
-        if !self.error.is_null() {
-            // SAFETY: made by `error`, and given back once.
-            drop(unsafe { Box::from_raw(self.error.cast::<ErrorObject>()) });
-        }
-        Ok(())
+handle! {
+    Error_Message: |args, object: ErrorObject| error => {
+        (args.message, args.message_size) = chars(&object.failure.message);
     }
-}
-
-impl Handle for sys::Error_Message {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: made by `error`, and alive.
-        let object: &ErrorObject = unsafe { seen(self.error)? };
-        (self.message, self.message_size) = chars(&object.failure.message);
-        Ok(())
-    }
-}
-
-impl Handle for sys::Error_GetCode {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: made by `error`, and alive.
-        self.code = unsafe { seen::<ErrorObject>(self.error)? }.failure.code;
-        Ok(())
-    }
+    Error_GetCode: |args, object: ErrorObject| error => { args.code = object.failure.code; }
 }
 
 impl Handle for sys::Error_ForEachPayload {
@@ -162,4 +175,8 @@ impl Handle for sys::Error_ForEachPayload {
 /// Pointer and length of a text.
 pub(crate) fn chars(text: &str) -> (sys::Chars, usize) {
     (text.as_ptr(), text.len())
+}
+
+destroy! {
+    Error_Destroy: ErrorObject, error;
 }

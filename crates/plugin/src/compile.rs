@@ -1,15 +1,14 @@
-//! Code → a program: text as Systole prints it or as others do, and bytecode, on one or several devices.
+//! Code → a program: text as Systole prints it or as others do, and bytecode, on one or several devices; and back to code.
 
-use crate::annotations;
-use crate::call::{Failure, seen};
+use crate::call::{Answer, Failure, Handle, chars, handle, list, seen};
 use crate::device::{Client, Device};
-use crate::kind::Kind;
-use crate::layout;
+use crate::kind::{Kind, Signature};
 use crate::options::Options;
 use crate::profiler::module_of;
-use crate::program::{Engine, Program};
-use crate::serialized::Serialized;
+use crate::program::{Engine, Loaded, Program};
+use crate::serialized::Source;
 use crate::told::{Facts, Told};
+use crate::{annotations, layout};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use systole_dist::{SimulatedMesh, Team, partition};
@@ -20,7 +19,7 @@ use systole_mlir::import;
 use systole_mlir::interface::{Face, Interface};
 use systole_mlir::syntax::{Attribute, Function, Module};
 use systole_mlir::tiles::Tiles;
-use systole_pjrt::sys::Object;
+use systole_pjrt::sys::{self, Object};
 use systole_pjrt::with_layers;
 use systole_runtime::{Backend, CompileOptions};
 
@@ -37,7 +36,8 @@ enum Written {
     Other(Box<Module>),
 }
 
-fn read(code: &[u8]) -> Result<Written, Failure> {
+/// Reads text or bytecode.
+fn parse(code: &[u8]) -> Result<Written, Failure> {
     if code.starts_with(BYTECODE) {
         return Ok(Written::Other(Box::new(systole_bytecode::parse(code)?)));
     }
@@ -115,27 +115,18 @@ impl Place {
 struct Parts {
     engine: Engine,
     graph: Arc<Graph>,
-    /// Of one device.
-    arguments: Vec<Arc<Kind>>,
-    results: Vec<Arc<Kind>>,
-    argument_tiles: Vec<Tiles>,
-    result_tiles: Vec<Tiles>,
-    /// Results of which each device makes a term of its own.
-    terms: Vec<bool>,
-    /// Of all devices together.
-    wholes: Vec<Vec<TensorType>>,
-    donated: Vec<bool>,
+    signature: Signature,
     arena: usize,
     is_foreign: bool,
 }
 
-pub(crate) fn compile(client: &Client, source: Serialized) -> Result<Program, Failure> {
+fn compile(client: &Client, source: Source) -> Result<Program, Failure> {
     let options = Options::read(&source.options)?;
-    let (place, parts) = match read(&source.code)? {
+    let (place, parts) = match parse(&source.code)? {
         Written::Own(program) => own(client, &options, *program)?,
         Written::Other(module) => other(client, &options, *module)?,
     };
-    let devices = place.assigned.get(place.own.clone()).unwrap_or_default().to_vec();
+    let devices = place.assigned[place.own.clone()].to_vec();
     let work = cost::cost(&parts.graph);
     let is_long = parts.is_foreign
         && ((work.flops as f64).max(work.bytes as f64) > LITTLE_WORK || has_loops(&parts.graph));
@@ -143,11 +134,7 @@ pub(crate) fn compile(client: &Client, source: Serialized) -> Result<Program, Fa
     key.extend_from_slice(&source.options);
     let told = Told::new(Facts {
         fingerprint: format!("{:016x}", fnv1a(&key)),
-        arguments: &parts.arguments,
-        results: &parts.results,
-        argument_tiles: &parts.argument_tiles,
-        result_tiles: &parts.result_tiles,
-        donated: &parts.donated,
+        signature: &parts.signature,
         graph: &parts.graph,
         replicas: options.replicas,
         partitions: options.partitions,
@@ -157,19 +144,13 @@ pub(crate) fn compile(client: &Client, source: Serialized) -> Result<Program, Fa
         name: parts.graph.name.clone(),
         module: module_of(&source.code),
         engine: parts.engine,
-        donated: parts.donated,
         replicas: options.replicas,
         partitions: options.partitions,
         devices,
         ids: Arc::new(place.ids),
-        result_arrays: parts.results.iter().map(|k| k.face.types().len()).collect(),
+        result_arrays: parts.signature.results.iter().map(|k| k.face.types().len()).collect(),
         queue: Arc::downgrade(&client.queue),
-        arguments: parts.arguments,
-        results: parts.results,
-        argument_tiles: parts.argument_tiles,
-        result_tiles: parts.result_tiles,
-        terms: parts.terms,
-        wholes: parts.wholes,
+        signature: parts.signature,
         source,
         plain: OnceLock::new(),
         pace: client.pace.clone(),
@@ -181,8 +162,9 @@ pub(crate) fn compile(client: &Client, source: Serialized) -> Result<Program, Fa
 
 /// A program with Shardy's ops as StableHLO without them, as each device runs it, and one of several devices with what
 /// JAX until 0.8 reads of how arguments and results lie; `None` where the source has neither.
-pub(crate) fn plain(code: &[u8], arguments: &[Tiles], results: &[Tiles]) -> Option<Vec<u8>> {
-    let Ok(Written::Other(mut module)) = read(code) else { return None };
+fn plain(code: &[u8], signature: &Signature) -> Option<Vec<u8>> {
+    let Signature { argument_tiles: arguments, result_tiles: results, .. } = signature;
+    let Ok(Written::Other(mut module)) = parse(code) else { return None };
     let is_shardys = |f: &Function| f.body.operations.iter().any(|op| op.name.starts_with("sdy."));
     let texts = |all: &[Tiles]| all.iter().map(Tiles::to_text).collect::<Vec<_>>();
     let outs = match texts(results).as_slice() {
@@ -253,8 +235,7 @@ fn own(client: &Client, options: &Options, program: text::Program) -> Result<(Pl
     };
     let whole = |types: &[TensorType]| types.iter().map(|t| Tiles::replicated(t.rank(), wanted)).collect();
     let (params, made) = (graph.param_types(), graph.result_types());
-    let parts = Parts {
-        engine,
+    let signature = Signature {
         arguments: kinds(&params)?,
         results: kinds(&made)?,
         argument_tiles: whole(&params),
@@ -262,11 +243,8 @@ fn own(client: &Client, options: &Options, program: text::Program) -> Result<(Pl
         terms: Vec::new(),
         wholes: params.iter().map(|t| vec![t.clone()]).collect(),
         donated: (0..params.len()).map(|i| given.contains(&i)).collect(),
-        graph,
-        arena,
-        is_foreign: false,
     };
-    Ok((place, parts))
+    Ok((place, Parts { engine, graph, signature, arena, is_foreign: false }))
 }
 
 /// A program of another system.
@@ -307,8 +285,7 @@ fn other(client: &Client, options: &Options, mut module: Module) -> Result<(Plac
     };
     let given = arguments.iter().zip(&annotated.arguments).zip(&annotated.argument_layouts);
     let made = results.iter().zip(&annotated.results).zip(&annotated.result_layouts);
-    let parts = Parts {
-        engine,
+    let signature = Signature {
         arguments: given.map(local).collect::<Result<_, _>>()?,
         results: made.map(local).collect::<Result<_, _>>()?,
         wholes: arguments.iter().map(Face::types).collect(),
@@ -316,9 +293,61 @@ fn other(client: &Client, options: &Options, mut module: Module) -> Result<(Plac
         result_tiles: annotated.results,
         terms,
         donated: annotated.donated,
-        graph,
-        arena,
-        is_foreign: true,
     };
-    Ok((place, parts))
+    Ok((place, Parts { engine, graph, signature, arena, is_foreign: true }))
+}
+
+handle! {
+    Client_Compile: |args, client: Client| client => {
+        // SAFETY: the caller's program.
+        let program = unsafe { args.program.as_ref() }.ok_or_else(|| Failure::invalid("no program"))?;
+        // SAFETY: code and format have the lengths that stand beside them.
+        let (code, format) = unsafe {
+            (list(program.code.cast_const(), program.code_size), list(program.format, program.format_size))
+        };
+        if format != b"mlir" {
+            let format = String::from_utf8_lossy(format);
+            return Err(Failure::unimplemented(format!("programs must be StableHLO text, not `{format}`")));
+        }
+        // SAFETY: the options have the length that stands beside them.
+        let options = unsafe { list(args.compile_options, args.compile_options_size) };
+        let program = compile(client, Source { code: code.into(), options: options.into() })?;
+        args.executable = Loaded::object(&Arc::new(program));
+    }
+    Executable_DeserializeAndLoad: |args, client: Client| client => {
+        // SAFETY: the caller's bytes are that many.
+        let given = unsafe { list(args.serialized_executable, args.serialized_executable_size) };
+        let mut source = Source::read(given)?;
+        if !args.overridden_serialized_compile_options.is_null() {
+            let len = args.overridden_serialized_compile_options_size;
+            // SAFETY: the options have the length that stands beside them.
+            source.options = unsafe { list(args.overridden_serialized_compile_options, len) }.into();
+        }
+        args.loaded_executable = Loaded::object(&Arc::new(compile(client, source)?));
+    }
+}
+
+impl Handle for sys::Executable_OptimizedProgram {
+    /// The program as it came, or one that needs no Shardy to be read. Callers ask twice: how long it is, then for the
+    /// bytes.
+    unsafe fn handle(&mut self) -> Answer {
+        const FORMAT: &str = "mlir";
+        // SAFETY: callers hand back what they were given.
+        let program = &unsafe { seen::<Loaded>(self.executable)? }.program;
+        // SAFETY: the caller's structure, which is to be filled.
+        let given = unsafe { self.program.as_mut() }.ok_or_else(|| Failure::invalid("no program"))?;
+        let code = program.plain.get_or_init(|| plain(&program.source.code, &program.signature));
+        let code = code.as_deref().unwrap_or(&program.source.code);
+        (given.format, given.format_size) = chars(FORMAT);
+        if !given.code.is_null() {
+            if given.code_size < code.len() {
+                let what = format!("{} bytes of room for {}", given.code_size, code.len());
+                return Err(Failure::invalid(what));
+            }
+            // SAFETY: the caller's memory has room for that many bytes.
+            unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), given.code, code.len()) };
+        }
+        given.code_size = code.len();
+        Ok(())
+    }
 }

@@ -1,6 +1,6 @@
 //! The client, its logical devices and their memories. A client owns all of them; callers hold pointers.
 
-use crate::call::{Answer, Failure, Handle, IS_OLD, chars, list, seen};
+use crate::call::{Answer, Failure, Handle, IS_OLD, chars, destroy, handle, list, seen};
 use crate::event::Pace;
 use crate::hosts::{Line, ProcessOptions};
 use crate::queue::Queue;
@@ -131,7 +131,7 @@ impl Client {
     }
 
     fn own(&self) -> &[Box<Device>] {
-        self.topology.devices.get(self.local.clone()).unwrap_or_default()
+        &self.topology.devices[self.local.clone()]
     }
 }
 
@@ -189,20 +189,6 @@ fn pointer<T>(of: &T) -> Object {
     std::ptr::from_ref(of).cast_mut().cast()
 }
 
-macro_rules! handle {
-    ($($name:ident: |$args:ident, $object:ident: $type:ty| $from:ident => $body:block)*) => {
-        $(impl Handle for sys::$name {
-            unsafe fn handle(&mut self) -> Answer {
-                let $args = self;
-                // SAFETY: callers hand back what they were given.
-                let $object: &$type = unsafe { seen($args.$from)? };
-                $body
-                Ok(())
-            }
-        })*
-    };
-}
-
 impl Handle for sys::Client_Create {
     unsafe fn handle(&mut self) -> Answer {
         // Callers ask for the plugin's attributes after this.
@@ -214,16 +200,6 @@ impl Handle for sys::Client_Create {
     }
 }
 
-impl Handle for sys::Client_Destroy {
-    unsafe fn handle(&mut self) -> Answer {
-        if !self.client.is_null() {
-            // SAFETY: made by `Client_Create`, and given back once.
-            drop(unsafe { Box::from_raw(self.client.cast::<Client>()) });
-        }
-        Ok(())
-    }
-}
-
 handle! {
     Client_PlatformName: |args, _client: Client| client => {
         (args.platform_name, args.platform_name_size) = chars(PLATFORM);
@@ -231,20 +207,16 @@ handle! {
     Client_PlatformVersion: |args, _client: Client| client => {
         (args.platform_version, args.platform_version_size) = chars(VERSION);
     }
-    Client_ProcessIndex: |args, client: Client| client => {
-        args.process_index = client.process;
-    }
+    Client_ProcessIndex: |args, client: Client| client => { args.process_index = client.process; }
     Client_Devices: |args, client: Client| client => {
         let all = &client.topology.device_list;
         (args.devices, args.num_devices) = (all.as_ptr(), all.len());
     }
     Client_AddressableDevices: |args, client: Client| client => {
-        let own = client.topology.device_list.get(client.local.clone()).unwrap_or_default();
+        let own = &client.topology.device_list[client.local.clone()];
         (args.addressable_devices, args.num_addressable_devices) = (own.as_ptr(), own.len());
     }
-    Client_LookupDevice: |args, client: Client| client => {
-        args.device = client.device(args.id)?;
-    }
+    Client_LookupDevice: |args, client: Client| client => { args.device = client.device(args.id)?; }
     Client_LookupAddressableDevice: |args, client: Client| client => {
         let own = client.own().iter().find(|d| d.local == Some(args.local_hardware_id));
         let missing = || Failure::invalid(format!("this process has no device {}", args.local_hardware_id));
@@ -286,9 +258,7 @@ handle! {
         args.serialized_topology = Box::into_raw(bytes).cast();
         args.serialized_topology_deleter = Some(free_bytes);
     }
-    DeviceDescription_Id: |args, device: Device| device_description => {
-        args.id = device.id;
-    }
+    DeviceDescription_Id: |args, device: Device| device_description => { args.id = device.id; }
     DeviceDescription_ProcessIndex: |args, device: Device| device_description => {
         args.process_index = device.process;
     }
@@ -304,21 +274,15 @@ handle! {
     DeviceDescription_ToString: |args, device: Device| device_description => {
         (args.to_string, args.to_string_size) = chars(&device.name);
     }
-    Device_GetDescription: |args, device: Device| device => {
-        args.device_description = pointer(device);
-    }
-    Device_IsAddressable: |args, device: Device| device => {
-        args.is_addressable = device.is_local();
-    }
+    Device_GetDescription: |args, device: Device| device => { args.device_description = pointer(device); }
+    Device_IsAddressable: |args, device: Device| device => { args.is_addressable = device.is_local(); }
     Device_LocalHardwareId: |args, device: Device| device => {
         args.local_hardware_id = device.local.unwrap_or(-1);
     }
     Device_AddressableMemories: |args, device: Device| device => {
         (args.memories, args.num_memories) = (device.memories.as_ptr(), device.memories.len());
     }
-    Device_DefaultMemory: |args, device: Device| device => {
-        args.memory = device.memories[0];
-    }
+    Device_DefaultMemory: |args, device: Device| device => { args.memory = device.memories[0]; }
     Device_GetAttributes: |args, device: Device| device => {
         (args.attributes, args.num_attributes) = (std::ptr::null(), 0);
         args.device_attributes = pointer(device);
@@ -336,15 +300,9 @@ handle! {
             (args.bytes_limit, args.bytes_limit_is_set) = (args.bytes_in_use.saturating_add(left as i64), true);
         }
     }
-    Memory_Kind_Id: |args, _memory: Memory| memory => {
-        args.kind_id = 0;
-    }
-    Memory_Id: |args, memory: Memory| memory => {
-        args.id = memory.id;
-    }
-    Memory_Kind: |args, _memory: Memory| memory => {
-        (args.kind, args.kind_size) = chars(MEMORY_KIND);
-    }
+    Memory_Kind_Id: |args, _memory: Memory| memory => { args.kind_id = 0; }
+    Memory_Id: |args, memory: Memory| memory => { args.id = memory.id; }
+    Memory_Kind: |args, _memory: Memory| memory => { (args.kind, args.kind_size) = chars(MEMORY_KIND); }
     Memory_DebugString: |args, _memory: Memory| memory => {
         (args.debug_string, args.debug_string_size) = chars(MEMORY_KIND);
     }
@@ -388,12 +346,7 @@ impl Handle for sys::TopologyDescription_Deserialize {
     }
 }
 
-impl Handle for sys::TopologyDescription_Destroy {
-    unsafe fn handle(&mut self) -> Answer {
-        if !self.topology.is_null() {
-            // SAFETY: made by one of the two functions above, and given back once.
-            drop(unsafe { Box::from_raw(self.topology.cast::<Topology>()) });
-        }
-        Ok(())
-    }
+destroy! {
+    Client_Destroy: Client, client;
+    TopologyDescription_Destroy: Topology, topology;
 }

@@ -1,6 +1,6 @@
 //! Events: what has happened, and what a device that takes its time will tell.
 
-use crate::call::{Answer, Failure, Handle, error, list, seen};
+use crate::call::{Answer, Failure, Handle, error, handle, list, seen};
 use std::ffi::c_void;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -161,40 +161,6 @@ impl Handle for sys::Event_Destroy {
     }
 }
 
-impl Handle for sys::Event_IsReady {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        self.is_ready = unsafe { seen::<Event>(self.event)? }.outcome().is_some();
-        Ok(())
-    }
-}
-
-impl Handle for sys::Event_Error {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        unsafe { seen::<Event>(self.event)? }.outcome().unwrap_or(Ok(()))
-    }
-}
-
-impl Handle for sys::Event_Await {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        unsafe { seen::<Event>(self.event)? }.clone().wait()
-    }
-}
-
-impl Handle for sys::Event_OnReady {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given. The callback may give the event back: a copy is used here.
-        let event = unsafe { seen::<Event>(self.event)? }.clone();
-        if let Some(function) = self.callback {
-            let told = Told { function, argument: self.user_arg };
-            event.on_ready(move |outcome| told.call(outcome));
-        }
-        Ok(())
-    }
-}
-
 impl Handle for sys::Event_Create {
     unsafe fn handle(&mut self) -> Answer {
         self.event = Event::coming().object();
@@ -202,18 +168,25 @@ impl Handle for sys::Event_Create {
     }
 }
 
-impl Handle for sys::Event_Set {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let event = unsafe { seen::<Event>(self.event)? }.clone();
-        event.happens(match self.error_code {
+handle! {
+    Event_IsReady: |args, event: Event| event => { args.is_ready = event.outcome().is_some(); }
+    Event_Error: |_args, event: Event| event => { event.outcome().unwrap_or(Ok(()))?; }
+    Event_Await: |_args, event: Event| event => { event.clone().wait()?; }
+    Event_OnReady: |args, event: Event| event => {
+        if let Some(function) = args.callback {
+            let told = Told { function, argument: args.user_arg };
+            // The callback may give the event back: a copy is used here.
+            event.clone().on_ready(move |outcome| told.call(outcome));
+        }
+    }
+    Event_Set: |args, event: Event| event => {
+        event.clone().happens(match args.error_code {
             0 => Ok(()),
             code => {
                 // SAFETY: the message has the length that stands beside it.
-                let message = unsafe { list(self.error_message, self.error_message_size) };
+                let message = unsafe { list(args.error_message, args.error_message_size) };
                 Err(Failure { code, message: String::from_utf8_lossy(message).into_owned() })
             }
         });
-        Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! Extensions of the C API: layouts, which are all row-major, how programs split their arguments and results, and the profiler.
 
 use crate::array::Array;
-use crate::call::{Answer, Failure, Handle, entry, list, seen};
+use crate::call::{Answer, Handle, destroy, entry, handle, list, seen};
 use crate::kind::Kind;
 use crate::profiler;
-use crate::program::{Loaded, Program};
+use crate::program::Loaded;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use systole_pjrt::sys::{self, Object};
@@ -78,29 +78,8 @@ fn object(kind: &Kind) -> Object {
     Box::into_raw(Box::new(kind.layout())).cast()
 }
 
-impl Handle for sys::Layouts_MemoryLayout_Destroy {
-    unsafe fn handle(&mut self) -> Answer {
-        if !self.layout.is_null() {
-            // SAFETY: made by `object`, and given back once.
-            drop(unsafe { Box::from_raw(self.layout.cast::<String>()) });
-        }
-        Ok(())
-    }
-}
-
 /// Layouts own their text.
 unsafe extern "C" fn keep(_: Object) {}
-
-impl Handle for sys::Layouts_MemoryLayout_Serialize {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let text: &String = unsafe { seen(self.layout)? };
-        (self.serialized_bytes, self.serialized_bytes_size) = (text.as_ptr(), text.len());
-        self.serialized_layout = self.layout;
-        self.serialized_layout_deleter = Some(keep);
-        Ok(())
-    }
-}
 
 impl Handle for sys::Layouts_Client_GetDefaultLayout {
     unsafe fn handle(&mut self) -> Answer {
@@ -118,55 +97,33 @@ impl Handle for sys::Layouts_Topology_GetDefaultLayout {
     }
 }
 
-impl Handle for sys::Layouts_Buffer_MemoryLayout {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        self.layout = object(&unsafe { seen::<Array>(self.buffer)? }.kind);
-        Ok(())
+handle! {
+    Layouts_Buffer_MemoryLayout: |args, array: Array| buffer => { args.layout = object(&array.kind); }
+    Layouts_Executable_GetOutputLayouts: |args, program: Loaded| executable => {
+        let lists = &program.told.result_layouts;
+        (args.layouts, args.num_outputs) = (lists.objects(), lists.len());
+    }
+    Layouts_Executable_GetParameterLayouts: |args, program: Loaded| executable => {
+        let lists = &program.told.argument_layouts;
+        (args.layouts, args.num_parameters) = (lists.objects(), lists.len());
+    }
+    Shardings_Executable_ParameterShardings: |args, program: Loaded| executable => {
+        let lists = &program.told.argument_shardings;
+        args.num_parameters = lists.len();
+        (args.shardings, args.sharding_sizes) = (lists.starts(), lists.sizes());
+    }
+    Shardings_Executable_OutputShardings: |args, program: Loaded| executable => {
+        let lists = &program.told.result_shardings;
+        args.num_outputs = lists.len();
+        (args.shardings, args.sharding_sizes) = (lists.starts(), lists.sizes());
+    }
+    Layouts_MemoryLayout_Serialize: |args, text: String| layout => {
+        (args.serialized_bytes, args.serialized_bytes_size) = (text.as_ptr(), text.len());
+        args.serialized_layout = args.layout;
+        args.serialized_layout_deleter = Some(keep);
     }
 }
 
-/// # Safety
-/// `object` is null or an executable of this plugin.
-unsafe fn program<'a>(object: Object) -> Result<&'a Program, Failure> {
-    // SAFETY: passed on.
-    Ok(&unsafe { seen::<Loaded>(object)? }.program)
-}
-
-impl Handle for sys::Layouts_Executable_GetOutputLayouts {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let lists = &unsafe { program(self.executable)? }.told.result_layouts;
-        (self.layouts, self.num_outputs) = (lists.objects(), lists.len());
-        Ok(())
-    }
-}
-
-impl Handle for sys::Layouts_Executable_GetParameterLayouts {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let lists = &unsafe { program(self.executable)? }.told.argument_layouts;
-        (self.layouts, self.num_parameters) = (lists.objects(), lists.len());
-        Ok(())
-    }
-}
-
-impl Handle for sys::Shardings_Executable_ParameterShardings {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let lists = &unsafe { program(self.executable)? }.told.argument_shardings;
-        self.num_parameters = lists.len();
-        (self.shardings, self.sharding_sizes) = (lists.starts(), lists.sizes());
-        Ok(())
-    }
-}
-
-impl Handle for sys::Shardings_Executable_OutputShardings {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let lists = &unsafe { program(self.executable)? }.told.result_shardings;
-        self.num_outputs = lists.len();
-        (self.shardings, self.sharding_sizes) = (lists.starts(), lists.sizes());
-        Ok(())
-    }
+destroy! {
+    Layouts_MemoryLayout_Destroy: String, layout;
 }

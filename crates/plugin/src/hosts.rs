@@ -158,19 +158,18 @@ impl ProcessOptions {
         let (process, processes, devices) = (number(0), number(1), number(2));
         let place = usize::try_from(process - 1).ok().and_then(|k| ends.get_mut(k));
         let wrong = match place {
-            _ if (processes, devices) != (self.processes, self.devices) => Some(format!(
+            _ if (processes, devices) != (self.processes, self.devices) => format!(
                 "process {process} was started with {processes} processes of {devices} devices, process 0 with {} of {}",
                 self.processes, self.devices
-            )),
+            ),
             Some(free @ None) => {
                 let kept = prepare(&stream, self.patience);
                 kept.map_err(|e| format!("{} {}", self.named(process as usize), told(&e, self.patience)))?;
                 *free = Some(stream);
                 return Ok(());
             }
-            _ => Some(format!("two processes have process_id {process}")),
+            _ => format!("two processes have process_id {process}"),
         };
-        let wrong = wrong.unwrap_or_default();
         let _ = answer(&mut stream, Err(&wrong));
         Err(wrong)
     }

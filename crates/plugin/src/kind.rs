@@ -2,9 +2,11 @@
 
 use crate::call::Failure;
 use std::fmt;
+use std::sync::Arc;
 use systole_ir::{DType, Literal, TensorType};
 use systole_mlir::interface::{Element, Face};
 use systole_mlir::narrow::Narrow;
+use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys;
 
 /// More bytes than any machine has: a shape like that is a mistake or an attack.
@@ -31,6 +33,21 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{:?}", self.face.element.name(), self.dims)
     }
+}
+
+/// Arguments and results of a program.
+pub(crate) struct Signature {
+    /// Of one device.
+    pub(crate) arguments: Vec<Arc<Kind>>,
+    pub(crate) results: Vec<Arc<Kind>>,
+    pub(crate) argument_tiles: Vec<Tiles>,
+    pub(crate) result_tiles: Vec<Tiles>,
+    /// Results of which each device makes a term of its own.
+    pub(crate) terms: Vec<bool>,
+    /// The arrays that hold each argument of all devices together.
+    pub(crate) wholes: Vec<Vec<TensorType>>,
+    /// Arguments that are given away.
+    pub(crate) donated: Vec<bool>,
 }
 
 /// The numbers of element types that the IR has none for, by their names.

@@ -52,24 +52,31 @@ pub(crate) fn said(kind: Kind, mode: &str) -> Result<Kind, Failure> {
 
 /// Row-major order → the dimensions in another order.
 pub(crate) fn turn(kind: &Kind, bytes: &[u8], minor_to_major: &[i64]) -> Result<Vec<u8>, Failure> {
+    check(kind, bytes)?;
     let mut out = room(bytes.len())?;
-    each(kind, minor_to_major, |at, size| {
-        out.extend_from_slice(bytes.get(at..at + size).unwrap_or_default())
-    })?;
+    each(kind, minor_to_major, |at, size| out.extend_from_slice(&bytes[at..at + size]))?;
     Ok(out)
 }
 
 /// The kind's own order → row-major order.
 pub(crate) fn straight(kind: &Kind, bytes: &[u8]) -> Result<Vec<u8>, Failure> {
+    check(kind, bytes)?;
     let mut out = room(bytes.len())?;
     out.resize(bytes.len(), 0);
-    let mut given = bytes.chunks_exact(kind.size().max(1));
+    let mut next = 0;
     each(kind, &kind.minor_to_major, |at, size| {
-        if let (Some(to), Some(from)) = (out.get_mut(at..at + size), given.next()) {
-            to.copy_from_slice(from);
-        }
+        out[at..at + size].copy_from_slice(&bytes[next..next + size]);
+        next += size;
     })?;
     Ok(out)
+}
+
+/// Refuses memory that has more or fewer bytes than the array.
+fn check(kind: &Kind, bytes: &[u8]) -> Result<(), Failure> {
+    if bytes.len() == kind.bytes() {
+        return Ok(());
+    }
+    Err(Failure::invalid(format!("{} bytes are given where {kind} has {}", bytes.len(), kind.bytes())))
 }
 
 /// Calls for each element of that order with its place in row-major order and its bytes.

@@ -3,19 +3,18 @@
 //! A serialized program is its code with what it was compiled for: to load it is to compile it again. It is of use to
 //! callers that keep what was compiled.
 
-use crate::call::{Answer, Failure, Handle, chars, list, seen};
-use crate::compile::{compile, plain};
-use crate::device::{Client, free_bytes};
+use crate::call::{Answer, Handle, chars, destroy, handle, seen};
+use crate::device::free_bytes;
 use crate::event::Pace;
-use crate::kind::Kind;
+use crate::kind::Signature;
 use crate::queue::Queue;
-use crate::serialized::Serialized;
+use crate::serialized::Source;
 use crate::told::Told;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use systole_dist::SimulatedMesh;
-use systole_ir::TensorType;
-use systole_mlir::tiles::Tiles;
+use systole_pjrt::device_assignment;
 use systole_pjrt::sys::{self, Object};
 use systole_runtime::Executable;
 
@@ -31,26 +30,16 @@ pub(crate) struct Program {
     /// What profiles call it.
     pub(crate) module: Arc<str>,
     pub(crate) engine: Engine,
-    /// Arguments that are given away.
-    pub(crate) donated: Vec<bool>,
+    pub(crate) signature: Signature,
     pub(crate) replicas: usize,
     pub(crate) partitions: usize,
     /// Devices of this process.
     pub(crate) devices: Vec<Object>,
     /// Those of all processes.
     pub(crate) ids: Arc<Vec<i32>>,
-    /// Of one device.
-    pub(crate) arguments: Vec<Arc<Kind>>,
-    pub(crate) results: Vec<Arc<Kind>>,
     /// How many arrays hold each result.
     pub(crate) result_arrays: Vec<usize>,
-    pub(crate) argument_tiles: Vec<Tiles>,
-    pub(crate) result_tiles: Vec<Tiles>,
-    /// Results of which each device makes a term of its own.
-    pub(crate) terms: Vec<bool>,
-    /// The arrays that hold each argument of all devices together.
-    pub(crate) wholes: Vec<Vec<TensorType>>,
-    pub(crate) source: Serialized,
+    pub(crate) source: Source,
     /// For those who cannot read the source, made when they ask.
     pub(crate) plain: OnceLock<Option<Vec<u8>>>,
     pub(crate) pace: Pace,
@@ -79,8 +68,17 @@ unsafe impl Send for Program {}
 // SAFETY: as above.
 unsafe impl Sync for Program {}
 
+impl Deref for Loaded {
+    type Target = Arc<Program>;
+
+    fn deref(&self) -> &Arc<Program> {
+        &self.program
+    }
+}
+
 impl Loaded {
-    fn object(program: &Arc<Program>) -> Object {
+    /// For callers, who give it back.
+    pub(crate) fn object(program: &Arc<Program>) -> Object {
         let is_deleted = AtomicBool::new(false);
         Box::into_raw(Box::new(Loaded { program: program.clone(), is_deleted })).cast()
     }
@@ -88,50 +86,6 @@ impl Loaded {
     pub(crate) fn is_deleted(&self) -> bool {
         self.is_deleted.load(Ordering::Relaxed)
     }
-}
-
-impl Handle for sys::Client_Compile {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let client: &Client = unsafe { seen(self.client)? };
-        // SAFETY: the caller's program.
-        let program = unsafe { self.program.as_ref() }.ok_or_else(|| Failure::invalid("no program"))?;
-        // SAFETY: code and format have the lengths that stand beside them.
-        let (code, format) = unsafe {
-            (list(program.code.cast_const(), program.code_size), list(program.format, program.format_size))
-        };
-        if format != b"mlir" {
-            let format = String::from_utf8_lossy(format);
-            return Err(Failure::unimplemented(format!("programs must be StableHLO text, not `{format}`")));
-        }
-        // SAFETY: the options have the length that stands beside them.
-        let options = unsafe { list(self.compile_options, self.compile_options_size) };
-        let program = compile(client, Serialized { code: code.into(), options: options.into() })?;
-        self.executable = Loaded::object(&Arc::new(program));
-        Ok(())
-    }
-}
-
-macro_rules! handle {
-    ($($name:ident: |$args:ident, $program:ident| $from:ident => $body:block)*) => {
-        $(impl Handle for sys::$name {
-            unsafe fn handle(&mut self) -> Answer {
-                let $args = self;
-                // SAFETY: callers hand back what they were given.
-                let $program: &Arc<Program> = unsafe { &seen::<Loaded>($args.$from)?.program };
-                $body
-                Ok(())
-            }
-        })*
-    };
-}
-
-fn varint(mut v: u64, out: &mut Vec<u8>) {
-    while v > 0x7f {
-        out.push(v as u8 | 0x80);
-        v >>= 7;
-    }
-    out.push(v as u8);
 }
 
 /// Hands bytes out: start, length, what backs them, and its deleter.
@@ -142,46 +96,46 @@ fn give(bytes: Vec<u8>) -> (sys::Chars, usize, Object, Option<sys::Deleter>) {
 }
 
 handle! {
-    LoadedExecutable_GetExecutable: |args, program| loaded_executable => {
+    LoadedExecutable_Delete: |args, program: Loaded| executable => {
+        program.is_deleted.store(true, Ordering::Relaxed);
+    }
+    LoadedExecutable_IsDeleted: |args, program: Loaded| executable => { args.is_deleted = program.is_deleted(); }
+    LoadedExecutable_GetExecutable: |args, program: Loaded| loaded_executable => {
         args.executable = Loaded::object(program);
     }
-    LoadedExecutable_AddressableDevices: |args, program| executable => {
+    LoadedExecutable_AddressableDevices: |args, program: Loaded| executable => {
         args.addressable_devices = program.devices.as_ptr();
         args.num_addressable_devices = program.devices.len();
     }
-    LoadedExecutable_AddressableDeviceLogicalIds: |args, program| executable => {
+    LoadedExecutable_AddressableDeviceLogicalIds: |args, program: Loaded| executable => {
         args.addressable_device_logical_ids = program.told.logical_ids.as_ptr().cast_mut();
         args.num_addressable_device_logical_ids = program.told.logical_ids.len();
     }
-    LoadedExecutable_GetDeviceAssignment: |args, program| executable => {
+    LoadedExecutable_GetDeviceAssignment: |args, program: Loaded| executable => {
         (args.serialized_bytes, args.serialized_bytes_size, args.serialized_device_assignment,
          args.serialized_device_assignment_deleter) = give(program.assignment());
     }
-    LoadedExecutable_Fingerprint: |args, program| executable => {
+    LoadedExecutable_Fingerprint: |args, program: Loaded| executable => {
         (args.executable_fingerprint, args.executable_fingerprint_size) = chars(&program.told.fingerprint);
     }
-    Executable_Fingerprint: |args, program| executable => {
+    Executable_Fingerprint: |args, program: Loaded| executable => {
         (args.executable_fingerprint, args.executable_fingerprint_size) = chars(&program.told.fingerprint);
     }
-    Executable_Name: |args, program| executable => {
+    Executable_Name: |args, program: Loaded| executable => {
         (args.executable_name, args.executable_name_size) = chars(&program.name);
     }
-    Executable_NumReplicas: |args, program| executable => {
-        args.num_replicas = program.replicas;
-    }
-    Executable_NumPartitions: |args, program| executable => {
+    Executable_NumReplicas: |args, program: Loaded| executable => { args.num_replicas = program.replicas; }
+    Executable_NumPartitions: |args, program: Loaded| executable => {
         args.num_partitions = program.partitions;
     }
-    Executable_NumOutputs: |args, program| executable => {
-        args.num_outputs = program.results.len();
-    }
-    Executable_SizeOfGeneratedCodeInBytes: |args, program| executable => {
+    Executable_NumOutputs: |args, program: Loaded| executable => { args.num_outputs = program.signature.results.len(); }
+    Executable_SizeOfGeneratedCodeInBytes: |args, program: Loaded| executable => {
         args.size_in_bytes = program.source.code.len() as i64;
     }
-    Executable_GetCostAnalysis: |args, program| executable => {
+    Executable_GetCostAnalysis: |args, program: Loaded| executable => {
         (args.properties, args.num_properties) = (program.told.costs.as_ptr(), program.told.costs.len());
     }
-    Executable_GetCompiledMemoryStats: |args, program| executable => {
+    Executable_GetCompiledMemoryStats: |args, program: Loaded| executable => {
         let told = &program.told;
         args.argument_size_in_bytes = told.argument_bytes as i64;
         args.output_size_in_bytes = told.result_bytes as i64;
@@ -192,140 +146,43 @@ handle! {
         args.total_size_in_bytes = args.peak_memory_in_bytes;
         args.total_allocation_bytes = args.peak_memory_in_bytes;
     }
-    Executable_OutputMemoryKinds: |args, program| executable => {
+    Executable_OutputMemoryKinds: |args, program: Loaded| executable => {
         let kinds = &program.told.result_memories;
         args.num_outputs = kinds.len();
         (args.memory_kinds, args.memory_kind_sizes) = (kinds.starts(), kinds.sizes());
     }
-    Executable_ParameterMemoryKinds: |args, program| executable => {
+    Executable_ParameterMemoryKinds: |args, program: Loaded| executable => {
         let kinds = &program.told.argument_memories;
         args.num_parameters = kinds.len();
         (args.memory_kinds, args.memory_kind_sizes) = (kinds.starts(), kinds.sizes());
     }
-    Executable_OutputElementTypes: |args, program| executable => {
+    Executable_OutputElementTypes: |args, program: Loaded| executable => {
         let types = &program.told.result_types;
         (args.output_types, args.num_output_types) = (types.as_ptr(), types.len());
     }
-    Executable_OutputDimensions: |args, program| executable => {
+    Executable_OutputDimensions: |args, program: Loaded| executable => {
         let told = &program.told;
         args.num_outputs = told.result_ranks.len();
         (args.dims, args.dim_sizes) = (told.result_dims.as_ptr(), told.result_ranks.as_ptr());
     }
-    Executable_GetCompileOptions: |args, program| executable => {
+    Executable_GetCompileOptions: |args, program: Loaded| executable => {
         (args.serialized_bytes, args.serialized_bytes_size, args.serialized_compile_options,
          args.serialized_compile_options_deleter) = give(program.source.options.clone());
     }
-    Executable_Serialize: |args, program| executable => {
+    Executable_Serialize: |args, program: Loaded| executable => {
         (args.serialized_bytes, args.serialized_bytes_size, args.serialized_executable,
          args.serialized_executable_deleter) = give(program.source.to_bytes());
     }
 }
 
 impl Program {
-    /// A serialized `xla.DeviceAssignmentProto`: for each partition the devices of its replicas.
     fn assignment(&self) -> Vec<u8> {
-        let mut bytes = vec![0x08];
-        varint(self.replicas as u64, &mut bytes);
-        bytes.push(0x10);
-        varint(self.partitions as u64, &mut bytes);
-        for p in 0..self.partitions {
-            let mut ids = Vec::new();
-            for r in 0..self.replicas {
-                let id = self.ids.get(r * self.partitions + p).copied().unwrap_or_default();
-                varint(id as u64, &mut ids);
-            }
-            let mut own = vec![0x0a];
-            varint(ids.len() as u64, &mut own);
-            own.extend(ids);
-            bytes.push(0x1a);
-            varint(own.len() as u64, &mut bytes);
-            bytes.extend(own);
-        }
-        bytes
+        let ids: Vec<i64> = self.ids.iter().map(|id| i64::from(*id)).collect();
+        device_assignment(self.replicas, self.partitions, &ids)
     }
 }
 
-impl Handle for sys::Executable_OptimizedProgram {
-    /// The program as it came, or one that needs no Shardy to be read. Callers ask twice: how long it is, then for the
-    /// bytes.
-    unsafe fn handle(&mut self) -> Answer {
-        const FORMAT: &str = "mlir";
-        // SAFETY: callers hand back what they were given.
-        let program = &unsafe { seen::<Loaded>(self.executable)? }.program;
-        // SAFETY: the caller's structure, which is to be filled.
-        let given = unsafe { self.program.as_mut() }.ok_or_else(|| Failure::invalid("no program"))?;
-        let code = program
-            .plain
-            .get_or_init(|| plain(&program.source.code, &program.argument_tiles, &program.result_tiles));
-        let code = code.as_deref().unwrap_or(&program.source.code);
-        (given.format, given.format_size) = chars(FORMAT);
-        if !given.code.is_null() {
-            if given.code_size < code.len() {
-                let what = format!("{} bytes of room for {}", given.code_size, code.len());
-                return Err(Failure::invalid(what));
-            }
-            // SAFETY: the caller's memory has room for that many bytes.
-            unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), given.code, code.len()) };
-        }
-        given.code_size = code.len();
-        Ok(())
-    }
-}
-
-impl Handle for sys::Executable_DeserializeAndLoad {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let client: &Client = unsafe { seen(self.client)? };
-        // SAFETY: the caller's bytes are that many.
-        let given = unsafe { list(self.serialized_executable, self.serialized_executable_size) };
-        let mut source = Serialized::read(given)?;
-        if !self.overridden_serialized_compile_options.is_null() {
-            let len = self.overridden_serialized_compile_options_size;
-            // SAFETY: the options have the length that stands beside them.
-            source.options = unsafe { list(self.overridden_serialized_compile_options, len) }.into();
-        }
-        self.loaded_executable = Loaded::object(&Arc::new(compile(client, source)?));
-        Ok(())
-    }
-}
-
-impl Handle for sys::LoadedExecutable_Delete {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        unsafe { seen::<Loaded>(self.executable)? }.is_deleted.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-impl Handle for sys::LoadedExecutable_IsDeleted {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        self.is_deleted = unsafe { seen::<Loaded>(self.executable)? }.is_deleted();
-        Ok(())
-    }
-}
-
-/// # Safety
-/// `object` is null or was made by [`Loaded::object`], and is given back once.
-unsafe fn destroy(object: Object) {
-    if !object.is_null() {
-        // SAFETY: passed on.
-        drop(unsafe { Box::from_raw(object.cast::<Loaded>()) });
-    }
-}
-
-impl Handle for sys::LoadedExecutable_Destroy {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers give back what they were given.
-        unsafe { destroy(self.executable) };
-        Ok(())
-    }
-}
-
-impl Handle for sys::Executable_Destroy {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers give back what they were given.
-        unsafe { destroy(self.executable) };
-        Ok(())
-    }
+destroy! {
+    LoadedExecutable_Destroy: Loaded, executable;
+    Executable_Destroy: Loaded, executable;
 }

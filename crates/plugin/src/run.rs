@@ -1,7 +1,7 @@
 //! Runs: arrays in, arrays out. Programs with little work run on the caller's thread; others go on after the call.
 
 use crate::array::{Array, Content, Held, Pending, Whole};
-use crate::call::{Answer, Failure, Handle, list, seen};
+use crate::call::{Answer, Failure, Handle, destroy, list, seen};
 use crate::event::Event;
 use crate::program::{Engine, Loaded, Program};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,7 +28,7 @@ enum Made {
 impl Program {
     /// Before anything is given away.
     fn check(&self, arrays: &[&Array]) -> Answer {
-        for (i, (array, kind)) in arrays.iter().zip(&self.arguments).enumerate() {
+        for (i, (array, kind)) in arrays.iter().zip(&self.signature.arguments).enumerate() {
             if array.kind != *kind {
                 let what = format!("argument {i} is {} and must be {kind}", array.kind);
                 return Err(Failure::invalid(what));
@@ -42,7 +42,7 @@ impl Program {
     }
 
     fn gives(&self, i: usize, kept: &[i64]) -> bool {
-        self.donated.get(i).copied().unwrap_or(false) && !kept.contains(&(i as i64))
+        self.signature.donated.get(i).copied().unwrap_or(false) && !kept.contains(&(i as i64))
     }
 
     /// Nothing may be given away and be used in the same call.
@@ -67,7 +67,7 @@ impl Program {
         if own.len() <= 1 {
             return own.pop().ok_or_else(missing)?.wait();
         }
-        let tiles = self.argument_tiles.get(i).ok_or_else(missing)?;
+        let tiles = self.signature.argument_tiles.get(i).ok_or_else(missing)?;
         let of = |content: &Content| match content {
             Content::Part(whole, _) => Some(whole.clone()),
             _ => None,
@@ -94,7 +94,7 @@ impl Program {
             let own = parts.iter().map(own).collect::<Result<Vec<Literal>, Failure>>()?;
             Ok(tiles.join(ty, &own)?.into())
         };
-        self.wholes.get(i).ok_or_else(missing)?.iter().enumerate().map(whole).collect()
+        self.signature.wholes.get(i).ok_or_else(missing)?.iter().enumerate().map(whole).collect()
     }
 
     /// Runs once, on this thread.
@@ -117,7 +117,7 @@ impl Program {
             Engine::Same(program) => {
                 let mut lists: Vec<Vec<Arg<'static>>> = self.devices.iter().map(|_| Vec::new()).collect();
                 for (i, own) in given.into_iter().enumerate() {
-                    let whole = self.argument_tiles.get(i).is_some_and(Tiles::is_replicated);
+                    let whole = self.signature.argument_tiles.get(i).is_some_and(Tiles::is_replicated);
                     if whole && own.iter().all(|c| matches!(c, Content::Own(_))) {
                         for (list, content) in lists.iter_mut().zip(own) {
                             list.extend(content.wait()?.into_iter().map(Arg::Donate));
@@ -163,8 +163,8 @@ impl Program {
 
     /// What each device gets of a result that all have: its own, or its part of the first one's.
     fn own_shares(&self, k: usize, devices: &mut [Vec<Vec<Buffer>>]) -> Vec<Content> {
-        let mut taken = devices.iter_mut().map(|own| own.get_mut(k).map(std::mem::take).unwrap_or_default());
-        if self.result_tiles.get(k).is_some_and(Tiles::is_replicated) {
+        let mut taken = devices.iter_mut().map(|own| std::mem::take(&mut own[k]));
+        if self.signature.result_tiles.get(k).is_some_and(Tiles::is_replicated) {
             return taken.map(|arrays| Content::Own(Held::Ready(arrays))).collect();
         }
         if self.has_terms(k) {
@@ -172,19 +172,18 @@ impl Program {
                 taken.enumerate().map(|(d, arrays)| self.shares(k, Held::Ready(arrays)).into_iter().nth(d));
             return own.flatten().collect();
         }
-        let first = taken.next().unwrap_or_default();
-        self.shares(k, Held::Ready(first))
+        taken.next().map_or(Vec::new(), |first| self.shares(k, Held::Ready(first)))
     }
 
     /// Whether each device makes its own term of a result.
     fn has_terms(&self, k: usize) -> bool {
-        self.terms.get(k).copied().unwrap_or(false)
+        self.signature.terms.get(k).copied().unwrap_or(false)
     }
 
     /// What each device gets of a result.
     fn shares(&self, k: usize, held: Held) -> Vec<Content> {
         let n = self.devices.len();
-        match self.result_tiles.get(k) {
+        match self.signature.result_tiles.get(k) {
             Some(tiles) if n > 1 => {
                 let tiles = if self.has_terms(k) { tiles.without_terms() } else { tiles.clone() };
                 let whole = Arc::new(Whole { held, tiles, ids: self.ids.clone() });
@@ -197,7 +196,8 @@ impl Program {
     /// Runs on the client's own thread; what it makes is there when the event happens.
     fn compute_later(self: &Arc<Program>, given: Given) -> Result<(Vec<Held>, Event), Failure> {
         let event = Event::coming();
-        let pending: Vec<Arc<Pending>> = self.results.iter().map(|_| Pending::new(event.clone())).collect();
+        let pending: Vec<Arc<Pending>> =
+            self.signature.results.iter().map(|_| Pending::new(event.clone())).collect();
         let held = pending.iter().map(|p| Held::Later(p.clone())).collect();
         let (program, told) = (self.clone(), event.clone());
         let job = move || {
@@ -278,7 +278,8 @@ impl Call<'_> {
         end: &Event,
     ) -> Answer {
         for (k, own) in shares.into_iter().enumerate() {
-            let kind = program.results.get(k).ok_or_else(|| Failure::invalid("a result too many"))?;
+            let kind =
+                program.signature.results.get(k).ok_or_else(|| Failure::invalid("a result too many"))?;
             for (d, content) in own.into_iter().enumerate() {
                 let device = devices.get(d).copied().unwrap_or(std::ptr::null_mut());
                 let array = Array::object(kind.clone(), content, device, end.clone())?;
@@ -306,8 +307,8 @@ impl Handle for sys::LoadedExecutable_Execute {
         }
         // SAFETY: as above.
         let devices = unsafe { Call(self).devices(program)? };
-        if self.num_args != program.arguments.len() {
-            let what = format!("{} arguments for {}", self.num_args, program.arguments.len());
+        if self.num_args != program.signature.arguments.len() {
+            let what = format!("{} arguments for {}", self.num_args, program.signature.arguments.len());
             return Err(Failure::invalid(what));
         }
         // SAFETY: the caller's options, with a list of that length.
@@ -330,8 +331,8 @@ impl Handle for sys::LoadedExecutable_Execute {
             match program.compute(given)? {
                 Made::Together(results) => end(results.into_iter().map(Held::Ready).collect()),
                 Made::Same(mut devices_results) => {
-                    let shares =
-                        (0..program.results.len()).map(|k| program.own_shares(k, &mut devices_results));
+                    let shares = (0..program.signature.results.len())
+                        .map(|k| program.own_shares(k, &mut devices_results));
                     let shares = shares.collect();
                     // SAFETY: passed on.
                     return unsafe {
@@ -339,7 +340,8 @@ impl Handle for sys::LoadedExecutable_Execute {
                     };
                 }
                 Made::Each(devices_results) => {
-                    let mut shares: Vec<Vec<Content>> = program.results.iter().map(|_| Vec::new()).collect();
+                    let mut shares: Vec<Vec<Content>> =
+                        program.signature.results.iter().map(|_| Vec::new()).collect();
                     for own in devices_results {
                         let own = own.into_iter().map(|arrays| Content::Own(Held::Ready(arrays)));
                         shares.iter_mut().zip(own).for_each(|(all, content)| all.push(content));
@@ -366,12 +368,6 @@ impl Handle for sys::ExecuteContext_Create {
     }
 }
 
-impl Handle for sys::ExecuteContext_Destroy {
-    unsafe fn handle(&mut self) -> Answer {
-        if !self.context.is_null() {
-            // SAFETY: made by `ExecuteContext_Create`, and given back once.
-            drop(unsafe { Box::from_raw(self.context.cast::<u64>()) });
-        }
-        Ok(())
-    }
+destroy! {
+    ExecuteContext_Destroy: u64, context;
 }

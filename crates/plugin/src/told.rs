@@ -1,10 +1,9 @@
 //! What an executable tells its callers: lists that live as long as it does.
 
 use crate::device::MEMORY_KIND;
-use crate::kind::Kind;
+use crate::kind::{Kind, Signature};
 use std::sync::Arc;
-use systole_ir::Graph;
-use systole_ir::cost;
+use systole_ir::{Graph, cost};
 use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys::{self, Args, Chars, LogicalIds, Object, named};
 
@@ -86,12 +85,7 @@ pub(crate) struct Told {
 /// What [`Told`] is made from.
 pub(crate) struct Facts<'a> {
     pub(crate) fingerprint: String,
-    /// Of one device.
-    pub(crate) arguments: &'a [Arc<Kind>],
-    pub(crate) results: &'a [Arc<Kind>],
-    pub(crate) argument_tiles: &'a [Tiles],
-    pub(crate) result_tiles: &'a [Tiles],
-    pub(crate) donated: &'a [bool],
+    pub(crate) signature: &'a Signature,
     pub(crate) graph: &'a Graph,
     pub(crate) replicas: usize,
     pub(crate) partitions: usize,
@@ -101,30 +95,31 @@ pub(crate) struct Facts<'a> {
 
 impl Told {
     pub(crate) fn new(facts: Facts<'_>) -> Told {
+        let io = facts.signature;
         let kinds = |n: usize| Texts::new(vec![MEMORY_KIND.as_bytes().to_vec(); n]);
         let tiles = |all: &[Tiles]| Texts::new(all.iter().map(Tiles::to_proto).collect());
         let bytes = |all: &[Arc<Kind>]| all.iter().map(|k| k.bytes()).sum();
-        let given = facts.arguments.iter().zip(facts.donated).filter(|(_, gives)| **gives);
+        let given = io.arguments.iter().zip(&io.donated).filter(|(_, gives)| **gives);
         let alias: usize = given.map(|(k, _)| k.bytes()).sum();
-        let result_bytes = bytes(facts.results);
+        let result_bytes = bytes(&io.results);
         let id = |d: usize| LogicalIds {
             replica: (d / facts.partitions.max(1)) as i32,
             partition: (d % facts.partitions.max(1)) as i32,
         };
         debug_assert!(facts.own.end <= facts.replicas.max(1) * facts.partitions.max(1));
         Told {
-            argument_memories: kinds(facts.arguments.len()),
-            result_memories: kinds(facts.results.len()),
-            argument_layouts: Layouts::new(facts.arguments),
-            result_layouts: Layouts::new(facts.results),
-            argument_shardings: tiles(facts.argument_tiles),
-            result_shardings: tiles(facts.result_tiles),
-            result_types: facts.results.iter().map(|k| k.code).collect(),
-            result_dims: facts.results.iter().flat_map(|k| k.dims.iter().copied()).collect(),
-            result_ranks: facts.results.iter().map(|k| k.dims.len()).collect(),
+            argument_memories: kinds(io.arguments.len()),
+            result_memories: kinds(io.results.len()),
+            argument_layouts: Layouts::new(&io.arguments),
+            result_layouts: Layouts::new(&io.results),
+            argument_shardings: tiles(&io.argument_tiles),
+            result_shardings: tiles(&io.result_tiles),
+            result_types: io.results.iter().map(|k| k.code).collect(),
+            result_dims: io.results.iter().flat_map(|k| k.dims.iter().copied()).collect(),
+            result_ranks: io.results.iter().map(|k| k.dims.len()).collect(),
             logical_ids: facts.own.clone().map(id).collect(),
             costs: costs(facts.graph),
-            argument_bytes: bytes(facts.arguments),
+            argument_bytes: bytes(&io.arguments),
             result_bytes,
             alias_bytes: alias.min(result_bytes),
             fingerprint: facts.fingerprint,

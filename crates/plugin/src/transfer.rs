@@ -1,7 +1,7 @@
 //! Elements on their way: from host memory in any strides, in one piece or in several, and back.
 
 use crate::array::{Array, Content, Held, Pending, destination, put, put_memory};
-use crate::call::{Answer, Failure, Handle, list, seen};
+use crate::call::{Answer, Failure, Handle, handle, list, seen};
 use crate::device::Client;
 use crate::event::Event;
 use crate::kind::Kind;
@@ -120,45 +120,6 @@ fn fetch(array: &Array, order: Vec<i64>, to: To) -> Result<Event, Failure> {
     Ok(done)
 }
 
-impl Handle for sys::Buffer_ToHostBuffer {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let array: &Array = unsafe { seen(self.src)? };
-        let bytes = array.kind.bytes();
-        if self.dst.is_null() {
-            self.dst_size = bytes;
-            return Ok(());
-        }
-        if self.dst_size < bytes {
-            return Err(Failure::invalid(format!("{} bytes of room for {bytes}", self.dst_size)));
-        }
-        // SAFETY: null or a layout of the caller's.
-        let order = unsafe { minor_to_major(self.host_layout.cast())? };
-        let order = order.unwrap_or(&array.kind.minor_to_major).to_vec();
-        self.event = fetch(array, order, To(self.dst.cast()))?.object();
-        Ok(())
-    }
-}
-
-impl Handle for sys::Buffer_CopyRawToHost {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        let array: &Array = unsafe { seen(self.buffer)? };
-        let part = usize::try_from(self.offset).ok().zip(usize::try_from(self.transfer_size).ok());
-        let outside = || Failure::invalid("the bytes asked for are not the array's");
-        let (at, len) = part.ok_or_else(outside)?;
-        let to: *mut u8 = self.dst.cast();
-        array.with_memory(|bytes| {
-            let own = bytes.get(at..).and_then(|b| b.get(..len)).ok_or_else(outside)?;
-            // SAFETY: the caller's memory has room for that many bytes.
-            unsafe { std::ptr::copy_nonoverlapping(own.as_ptr(), to, len) };
-            Ok(())
-        })?;
-        self.event = array.event().object();
-        Ok(())
-    }
-}
-
 impl Handle for sys::Client_CreateViewOfDeviceBuffer {
     /// The elements are copied: the engine's arrays do not change, and the caller's memory may.
     unsafe fn handle(&mut self) -> Answer {
@@ -248,7 +209,7 @@ impl Arrival {
         let place = usize::try_from(offset).ok().and_then(|at| bytes.get_mut(at..)?.get_mut(..data.len()));
         place.ok_or_else(|| Failure::invalid("the bytes are not the array's"))?.copy_from_slice(data);
         if is_last {
-            let values = self.kind.split(&held.take().unwrap_or_default())?;
+            let values = self.kind.split(&held.take().ok_or_else(complete)?)?;
             self.pending.set(values.into_iter().map(Into::into).collect());
             self.pending.event.happens(Ok(()));
         }
@@ -298,28 +259,44 @@ impl Handle for sys::AsyncHostToDeviceTransferManager_SetBufferError {
     }
 }
 
-macro_rules! handle {
-    ($($name:ident: |$args:ident, $all:ident| $body:block)*) => {
-        $(impl Handle for sys::$name {
-            unsafe fn handle(&mut self) -> Answer {
-                let $args = self;
-                // SAFETY: callers hand back what they were given.
-                let $all: &Arrivals = unsafe { seen($args.transfer_manager)? };
-                $body
-                Ok(())
-            }
-        })*
-    };
-}
-
 handle! {
-    AsyncHostToDeviceTransferManager_Device: |args, all| {
+    Buffer_ToHostBuffer: |args, array: Array| src => {
+        let bytes = array.kind.bytes();
+        if args.dst.is_null() {
+            args.dst_size = bytes;
+            return Ok(());
+        }
+        if args.dst_size < bytes {
+            return Err(Failure::invalid(format!("{} bytes of room for {bytes}", args.dst_size)));
+        }
+        // SAFETY: null or a layout of the caller's.
+        let order = unsafe { minor_to_major(args.host_layout.cast())? };
+        let order = order.unwrap_or(&array.kind.minor_to_major).to_vec();
+        args.event = fetch(array, order, To(args.dst.cast()))?.object();
+    }
+    Buffer_CopyRawToHost: |args, array: Array| buffer => {
+        let part = usize::try_from(args.offset).ok().zip(usize::try_from(args.transfer_size).ok());
+        let outside = || Failure::invalid("the bytes asked for are not the array's");
+        let (at, len) = part.ok_or_else(outside)?;
+        let to: *mut u8 = args.dst.cast();
+        array.with_memory(|bytes| {
+            let own = bytes.get(at..).and_then(|b| b.get(..len)).ok_or_else(outside)?;
+            // SAFETY: the caller's memory has room for that many bytes.
+            unsafe { std::ptr::copy_nonoverlapping(own.as_ptr(), to, len) };
+            Ok(())
+        })?;
+        args.event = array.event().object();
+    }
+    AsyncHostToDeviceTransferManager_Device: |args, all: Arrivals| transfer_manager => {
         args.device_out = all.device;
     }
-    AsyncHostToDeviceTransferManager_BufferCount: |args, all| {
+    AsyncHostToDeviceTransferManager_BufferCount: |args, all: Arrivals| transfer_manager => {
         args.buffer_count = all.arrays.len();
     }
-    AsyncHostToDeviceTransferManager_AddMetadata: |_args, _all| {}
+    AsyncHostToDeviceTransferManager_AddMetadata: |_args, _all: Arrivals| transfer_manager => {}
+    // Host memory is the device's memory: there is nothing to map.
+    Client_DmaMap: |_args, _client: Client| client => {}
+    Client_DmaUnmap: |_args, _client: Client| client => {}
 }
 
 impl Handle for sys::AsyncHostToDeviceTransferManager_Destroy {
@@ -334,20 +311,5 @@ impl Handle for sys::AsyncHostToDeviceTransferManager_Destroy {
             || Err(Failure { code: sys::code::CANCELLED, message: "its transfer was given up".into() });
         all.arrays.iter().for_each(|array| array.pending.event.happens(lost()));
         Ok(())
-    }
-}
-
-impl Handle for sys::Client_DmaMap {
-    /// Host memory is the device's memory: there is nothing to map.
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        unsafe { seen::<Client>(self.client) }.map(drop)
-    }
-}
-
-impl Handle for sys::Client_DmaUnmap {
-    unsafe fn handle(&mut self) -> Answer {
-        // SAFETY: callers hand back what they were given.
-        unsafe { seen::<Client>(self.client) }.map(drop)
     }
 }

@@ -66,8 +66,8 @@ pub fn of_file(faces: &[Face], own: &[String], given: Vec<(String, Stored)>) -> 
             .hint(format!("give {}", listed(faces))));
     }
     let split = |(i, (face, array)): (usize, (&Face, Option<Stored>))| {
-        let bytes = array.map(|a| a.bytes).unwrap_or_default();
-        face.split(&bytes).at(|| name(i))
+        let array = array.ok_or_else(|| Error::new(ErrorKind::Bug, "an array that was there is missing"));
+        array.and_then(|a| face.split(&a.bytes)).at(|| name(i))
     };
     faces.iter().zip(found).enumerate().map(split).collect()
 }

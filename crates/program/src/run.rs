@@ -107,9 +107,10 @@ impl Runner {
         };
         let values = self.interface.results.iter().map(value).collect::<Result<Vec<_>>>()?;
         let compared: usize = self.checks.iter().map(Check::arrays).sum();
-        let mut rest = arrays.get(arrays.len().saturating_sub(compared)..).unwrap_or_default();
+        let too_few = || Error::new(ErrorKind::Bug, "the device gave too few results");
+        let mut rest = arrays.len().checked_sub(compared).map(|at| &arrays[at..]).ok_or_else(too_few)?;
         let mut judge = |check: &Check| {
-            let (own, others) = rest.split_at_checked(check.arrays()).unwrap_or_default();
+            let (own, others) = rest.split_at(check.arrays());
             rest = others;
             check.run(&own.iter().collect::<Vec<_>>())
         };

@@ -35,6 +35,11 @@ pub trait Judge {
 }
 
 impl Case {
+    fn with_size(&self, size: usize, smaller: usize) -> Option<Case> {
+        let (graph, arguments) = sizes::with(&self.graph, &self.arguments, (size, smaller))?;
+        Some(Case { graph, arguments })
+    }
+
     /// Ops that are no parameters, those in bodies too.
     pub fn ops(&self) -> usize {
         bodies::count(&self.graph, true)
@@ -365,7 +370,7 @@ impl Work<'_> {
         for size in sizes::of(&self.case.graph) {
             for smaller in [1, 2, size / 2, size - 1] {
                 let case =
-                    if smaller < size && smaller > 0 { sizes::with(&self.case, size, smaller) } else { None };
+                    if smaller < size && smaller > 0 { self.case.with_size(size, smaller) } else { None };
                 if case.is_some_and(|case| self.take(&case)) {
                     break;
                 }

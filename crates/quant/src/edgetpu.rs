@@ -114,14 +114,34 @@ fn refused(model: &Model, o: &Operator) -> Option<String> {
 
 /// The limits of each operator that works on int8.
 fn by_rule(model: &Model, o: &Operator, x: &Tensor, y: &Tensor) -> Option<String> {
-    use Op::*;
     let tensor = |i: Option<usize>| i.and_then(|i| model.tensors.get(i));
     let fused = o.activation().ok().filter(|a| *a != Activation::None);
     match o.op {
-        Add | Sub | Mul | Maximum | Minimum | Logistic | Relu | Relu6 | ReluN1To1 | Tanh
-        | L2Normalization | DepthwiseConv2D | Reshape | Slice | SpaceToDepth | Split | ExpandDims | Prelu
-        | Quantize | Rsqrt | SquaredDifference | Transpose | Sum | ReduceMax => None,
-        Conv2D => {
+        Op::Add
+        | Op::Sub
+        | Op::Mul
+        | Op::Maximum
+        | Op::Minimum
+        | Op::Logistic
+        | Op::Relu
+        | Op::Relu6
+        | Op::ReluN1To1
+        | Op::Tanh
+        | Op::L2Normalization
+        | Op::DepthwiseConv2D
+        | Op::Reshape
+        | Op::Slice
+        | Op::SpaceToDepth
+        | Op::Split
+        | Op::ExpandDims
+        | Op::Prelu
+        | Op::Quantize
+        | Op::Rsqrt
+        | Op::SquaredDifference
+        | Op::Transpose
+        | Op::Sum
+        | Op::ReduceMax => None,
+        Op::Conv2D => {
             let w = tensor(o.inputs.get(1).copied().flatten())?;
             match (x.dims().last() != w.dims().last(), o.int(Field::DilationH) != o.int(Field::DilationW)) {
                 (true, _) => Some(
@@ -131,14 +151,16 @@ fn by_rule(model: &Model, o: &Operator, x: &Tensor, y: &Tensor) -> Option<String
                 _ => None,
             }
         }
-        TransposeConv => fused
+        Op::TransposeConv => fused
             .map(|_| "a fused activation is version 4, which its compiler refuses for the whole file".into()),
-        AveragePool2D | MaxPool2D | Concatenation => fused.map(|_| "it has a fused activation".into()),
-        FullyConnected => {
+        Op::AveragePool2D | Op::MaxPool2D | Op::Concatenation => {
+            fused.map(|_| "it has a fused activation".into())
+        }
+        Op::FullyConnected => {
             let rows: usize = y.dims().iter().rev().skip(1).product();
             (rows != 1).then(|| format!("its output {} has several rows; one is taken", y.ty))
         }
-        Mean => {
+        Op::Mean => {
             let axes = tensor(o.inputs.get(1).copied().flatten())?.data.as_ref()?.to_f64s();
             let places = axes.iter().all(|&a| x.ty.rank() == 4 && (a == 1.0 || a == 2.0));
             match (places, x.dims().iter().product::<usize>() > 64 * 128 * 3 * 16) {
@@ -147,22 +169,22 @@ fn by_rule(model: &Model, o: &Operator, x: &Tensor, y: &Tensor) -> Option<String
                 _ => None,
             }
         }
-        Pad => {
+        Op::Pad => {
             let p = tensor(o.inputs.get(1).copied().flatten())?.data.as_ref()?.to_f64s();
             let outer = p.len() == 8 && p[..2].iter().chain(&p[6..]).any(|&v| v != 0.0);
             (outer || p.len() != 8).then(|| "it pads something else than rows and columns".into())
         }
-        Softmax => {
+        Op::Softmax => {
             let n = y.ty.elements();
             let rows = n / y.dims().last().copied().unwrap_or(1).max(1);
             (rows != 1 || n > 16_000)
                 .then(|| format!("it takes {} at once: one row of 16,000 at most is taken", y.ty))
         }
-        ResizeBilinear | ResizeNearest => o
+        Op::ResizeBilinear | Op::ResizeNearest => o
             .is(Field::HalfPixelCenters)
             .then(|| "half-pixel centres are version 3, which older compilers refuse".into()),
-        Squeeze => None,
-        StridedSlice => {
+        Op::Squeeze => None,
+        Op::StridedSlice => {
             let steps = tensor(o.inputs.get(3).copied().flatten())?.data.as_ref()?.to_f64s();
             steps.iter().any(|&s| s != 1.0).then(|| "its strides are not 1".into())
         }

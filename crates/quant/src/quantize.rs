@@ -2,10 +2,10 @@
 
 use crate::calibrate::{Ranges, is_float, layer_of};
 use crate::integers::{Layout, constant, weighted};
-use crate::scales::{Form, assign, form};
+use crate::scales::assign;
 use std::collections::BTreeMap;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
-use systole_tflite::{Model, Op, Operator, Quantization, Tensor};
+use systole_tflite::{Model, Op, Operator, Quantization, Scales, Tensor};
 
 /// How a graph is quantised.
 #[derive(Clone, PartialEq, Debug)]
@@ -76,12 +76,14 @@ pub(crate) fn choose(model: &Model, options: &Options) -> Result<Vec<bool>> {
             return Ok(false);
         }
         let floats = o.outputs.iter().all(|&y| is_float(model, y));
-        match (form(o.op), floats) {
+        match (o.op.scales(), floats) {
             (_, false) => Ok(false),
-            (Some(_), true) => Ok(true),
-            (None, true) => Err(Error::new(ErrorKind::Unsupported, format!("{} has no int8 form", o.op))
-                .at(format!("layer {layer}"))
-                .hint(format!("leave it in floats: --skip {layer}"))),
+            (Scales::None, true) => {
+                Err(Error::new(ErrorKind::Unsupported, format!("{} has no int8 form", o.op))
+                    .at(format!("layer {layer}"))
+                    .hint(format!("leave it in floats: --skip {layer}")))
+            }
+            (_, true) => Ok(true),
         }
     };
     model.operators.iter().zip(&layers).map(one).collect()
@@ -223,15 +225,14 @@ impl Work<'_> {
     }
 
     fn on_int8(&mut self, o: &Operator) -> Result<()> {
-        let form = form(o.op).unwrap_or(Form::Free);
-        let inputs = match form {
-            Form::Weights => self.weights(o)?,
-            _ => {
+        let inputs = match o.op.scales() {
+            Scales::Weights => self.weights(o)?,
+            scales => {
                 let mut inputs = Vec::new();
                 for t in &o.inputs {
                     inputs.push(match t {
                         Some(t) if !is_float(self.from, *t) => Some(self.plain(*t)?),
-                        Some(t) if form == Form::Same => {
+                        Some(t) if scales == Scales::Same => {
                             Some(self.requantized(*t, o.outputs.first().copied().unwrap_or(*t))?)
                         }
                         Some(t) => Some(self.int8(*t)?),

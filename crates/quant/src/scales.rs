@@ -4,36 +4,7 @@
 use crate::calibrate::{Ranges, is_float, layer_of};
 use crate::integers::{asymmetric, range_of};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
-use systole_tflite::{Model, Op};
-
-/// What an operator on int8 asks of scales.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) enum Form {
-    /// Weights and bias are its second and third operand, or as TRANSPOSE_CONV has them.
-    Weights,
-    /// Operands and results have one scale.
-    Same,
-    /// The result has this scale and zero point.
-    Fixed(f32, i32),
-    /// Any scales.
-    Free,
-}
-
-/// What an operator asks of scales; `None`: it has no int8 form.
-pub(crate) fn form(op: Op) -> Option<Form> {
-    use Op::*;
-    Some(match op {
-        Conv2D | DepthwiseConv2D | FullyConnected | TransposeConv => Form::Weights,
-        AveragePool2D | MaxPool2D | Concatenation | Reshape | Squeeze | ExpandDims | Pad | Transpose
-        | Gather | Slice | StridedSlice | Split | SpaceToDepth | DepthToSpace | ResizeBilinear
-        | ResizeNearest | Maximum | Minimum | BroadcastTo | ReduceMax => Form::Same,
-        Softmax | Logistic => Form::Fixed(1.0 / 256.0, -128),
-        Tanh => Form::Fixed(1.0 / 128.0, 0),
-        Add | Sub | Mul | Mean | Sum | Relu | Relu6 | ReluN1To1 | LeakyRelu | HardSwish | Gelu | Elu
-        | Exp | Sqrt | Rsqrt | BatchMatmul | SquaredDifference | Prelu => Form::Free,
-        Div | L2Normalization | ArgMax | Neg | Quantize | Dequantize => return None,
-    })
-}
+use systole_tflite::{Model, Op, Scales};
 
 /// Scale and zero point of each tensor of floats that an operator on int8 touches.
 pub(crate) fn assign(model: &Model, ranges: &Ranges, is_int8: &[bool]) -> Result<Vec<Option<(f32, i32)>>> {
@@ -74,9 +45,9 @@ fn groups(model: &Model, is_int8: &[bool]) -> (Groups, Fixed) {
     let mut fixed = vec![None; model.tensors.len()];
     for (o, _) in model.operators.iter().zip(is_int8).filter(|(_, int8)| **int8) {
         let own = o.outputs.first().copied();
-        match (form(o.op), own) {
-            (Some(Form::Fixed(scale, zero)), Some(y)) => fixed[y] = Some((scale, zero)),
-            (Some(Form::Same), Some(y)) => {
+        match (o.op.scales(), own) {
+            (Scales::Fixed(scale, zero), Some(y)) => fixed[y] = Some((scale, zero)),
+            (Scales::Same, Some(y)) => {
                 let movable = |&x: &usize| is_float(model, x) && model.tensors[x].data.is_none();
                 let inputs: Vec<usize> = o.inputs.iter().flatten().copied().filter(movable).collect();
                 for x in inputs.iter().chain(&o.outputs) {

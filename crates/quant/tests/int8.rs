@@ -892,3 +892,35 @@ fn layers_that_stayed_in_floats_while_training_do_so_in_the_file() {
     let plain = &networks()[0];
     assert!(trained(&plain.layers).unwrap().is_none());
 }
+
+/// A layer of a user that says by which operator it is computed.
+#[derive(Debug)]
+struct Half;
+
+impl systole_nn::Layer for Half {
+    fn class_name(&self) -> &'static str {
+        "Half"
+    }
+
+    fn call(&self, _: &mut systole_nn::Cx, inputs: &[systole_ir::Tensor]) -> systole_ir::Tensor {
+        &inputs[0] * 0.5
+    }
+
+    fn lowering(&self) -> Result<systole_nn::Lowering> {
+        Ok(systole_nn::Lowering::Rescaling { scale: 0.5, offset: 0.0 })
+    }
+}
+
+#[test]
+fn layers_of_users_become_operators_too() {
+    let mut layers =
+        Layers::sequential([LayerSpec::custom(Half), dense(3).activation("relu"), LayerSpec::custom(Half)]);
+    layers.build(&[TensorType::new(DType::F32, [4])]).unwrap();
+    let x = drawn(&[1, 4], 7);
+    let expected = layers.predict_on_batch(&x).unwrap().to_f32s();
+    let model = lower(&layers).unwrap();
+    let found = Interpreter::new(&model).unwrap().run(&[x]).unwrap()[0].to_f32s();
+    for (a, b) in found.iter().zip(&expected) {
+        assert!((a - b).abs() < 1e-5, "{found:?} {expected:?}");
+    }
+}

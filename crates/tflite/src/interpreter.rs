@@ -1,6 +1,6 @@
 //! The interpreter: every operator in order, each by LiteRT's reference arithmetic. For bits, not for speed.
 
-use crate::kernels::{Call, compute};
+use crate::kernels::{Call, row};
 use crate::model::{Model, broken};
 use systole_base::{Error, ErrorKind, Literal, Result};
 
@@ -87,7 +87,9 @@ impl<'a> Interpreter<'a> {
     pub fn run_operator(&self, n: usize, values: &[Option<Literal>]) -> Result<Vec<Literal>> {
         let model = self.model;
         let operator = model.operators.get(n).ok_or_else(|| broken(format!("there is no operator {n}")))?;
-        let made = compute(&Call { model, operator, values }).map_err(|e| e.at(model.place(n)))?;
+        let row =
+            row(operator.op.code()).ok_or_else(|| broken(format!("{} is not known here", operator.op)))?;
+        let made = (row.kernel)(&Call { model, operator, values }).map_err(|e| e.at(model.place(n)))?;
         for (&i, y) in operator.outputs.iter().zip(&made) {
             let t = model.tensor(i)?;
             if y.ty() != &t.ty {

@@ -33,7 +33,6 @@ mod model;
 mod op;
 mod read;
 mod tree;
-mod version;
 mod write;
 
 pub use fixed::{
@@ -41,5 +40,5 @@ pub use fixed::{
 };
 pub use interpreter::Interpreter;
 pub use kernels::{IntegerSoftmax, Slide};
-pub use model::{Model, Operator, Quantization, Tensor};
-pub use op::{Activation, Field, Op, Padding};
+pub use model::{Model, Operator, Quantization, Tensor, axis_of};
+pub use op::{Activation, Field, Op, Padding, Scales};

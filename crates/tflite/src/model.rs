@@ -144,6 +144,20 @@ impl Operator {
         self.number(field) != 0.0
     }
 
+    /// An option of at least 1.
+    pub fn count(&self, field: Field) -> Option<usize> {
+        usize::try_from(self.int(field)).ok().filter(|v| (1..1 << 30).contains(v))
+    }
+
+    /// Whether windows have as many positions as the strides leave; `None`: the option is neither of [`crate::Padding`]'s.
+    pub fn is_same(&self) -> Option<bool> {
+        match self.int(Field::Padding) {
+            0 => Some(true),
+            1 => Some(false),
+            _ => None,
+        }
+    }
+
     /// An option that is a list.
     pub fn list(&self, field: Field) -> &[i32] {
         self.lists.get(&field).map_or(&[], Vec::as_slice)
@@ -159,6 +173,12 @@ impl Operator {
             Error::new(ErrorKind::Unsupported, format!("{} with fused activation {code}", self.op))
         })
     }
+}
+
+/// An axis among `rank`, counted from the end where negative.
+pub fn axis_of(axis: i64, rank: usize) -> Option<usize> {
+    let from_start = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
+    usize::try_from(from_start).ok().filter(|a| *a < rank)
 }
 
 /// A model: one graph of operators in the order of their execution.

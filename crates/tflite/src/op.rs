@@ -1,4 +1,4 @@
-//! The table of operators: codes, options and versions of the schema's numbers. What each computes is in `kernels`.
+//! Operators and their options by the schema's numbers. The table of operators is in `kernels`: a row in the file of a family.
 
 use std::fmt;
 
@@ -145,128 +145,53 @@ impl Activation {
     }
 }
 
-/// A row of the table.
-pub(crate) struct OpRow {
-    pub op: Op,
-    pub name: &'static str,
-    pub code: i32,
-    /// The union's number of its options; 0: it has none.
-    pub union: u8,
-    /// Versions for floats and for int8, where nothing else raises them.
-    pub versions: (i32, i32),
-    /// Its options: slot in the table, and which.
-    pub fields: &'static [(u16, Field)],
-}
-
-macro_rules! ops {
-    ($($op:ident $name:literal $code:literal $union:literal $float:literal $int8:literal [$($slot:literal $field:ident),*];)*) => {
-        /// An operator that is known here, by the schema's name.
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-        #[allow(missing_docs)]
-        pub enum Op { $($op),* }
-
-        pub(crate) const TABLE: &[OpRow] = &[$(OpRow {
-            op: Op::$op, name: $name, code: $code, union: $union, versions: ($float, $int8),
-            fields: &[$(($slot, Field::$field)),*],
-        }),*];
-
-        impl Op {
-            pub(crate) fn row(self) -> &'static OpRow {
-                &TABLE[self as usize]
-            }
-        }
-    };
-}
-
-ops! {
-    Add "ADD" 0 11 1 2 [0 Activation];
-    AveragePool2D "AVERAGE_POOL_2D" 1 5 1 2 [0 Padding, 1 StrideW, 2 StrideH, 3 FilterW, 4 FilterH, 5 Activation];
-    Concatenation "CONCATENATION" 2 10 1 2 [0 Axis, 1 Activation];
-    Conv2D "CONV_2D" 3 1 1 3 [0 Padding, 1 StrideW, 2 StrideH, 3 Activation, 4 DilationW, 5 DilationH];
-    DepthwiseConv2D "DEPTHWISE_CONV_2D" 4 2 1 3
-        [0 Padding, 1 StrideW, 2 StrideH, 3 DepthMultiplier, 4 Activation, 5 DilationW, 6 DilationH];
-    DepthToSpace "DEPTH_TO_SPACE" 5 94 1 1 [0 BlockSize];
-    Dequantize "DEQUANTIZE" 6 38 2 2 [];
-    FullyConnected "FULLY_CONNECTED" 9 8 1 4 [0 Activation, 1 WeightsFormat, 2 KeepNumDims, 3 AsymmetricInputs];
-    L2Normalization "L2_NORMALIZATION" 11 12 1 2 [0 Activation];
-    Logistic "LOGISTIC" 14 0 1 2 [];
-    MaxPool2D "MAX_POOL_2D" 17 5 1 2 [0 Padding, 1 StrideW, 2 StrideH, 3 FilterW, 4 FilterH, 5 Activation];
-    Mul "MUL" 18 21 1 2 [0 Activation];
-    Relu "RELU" 19 0 1 2 [];
-    ReluN1To1 "RELU_N1_TO_1" 20 0 1 1 [];
-    Relu6 "RELU6" 21 0 1 2 [];
-    Reshape "RESHAPE" 22 17 1 1 [0 NewShape];
-    ResizeBilinear "RESIZE_BILINEAR" 23 15 1 2 [2 AlignCorners, 3 HalfPixelCenters];
-    Softmax "SOFTMAX" 25 9 1 2 [0 Beta];
-    SpaceToDepth "SPACE_TO_DEPTH" 26 19 1 2 [0 BlockSize];
-    Tanh "TANH" 28 0 1 2 [];
-    Pad "PAD" 34 22 1 2 [];
-    Gather "GATHER" 36 23 1 2 [0 Axis, 1 BatchDims];
-    Transpose "TRANSPOSE" 39 26 1 2 [];
-    Mean "MEAN" 40 27 1 2 [0 KeepDims];
-    Sub "SUB" 41 28 1 2 [0 Activation];
-    Div "DIV" 42 29 1 1 [0 Activation];
-    Squeeze "SQUEEZE" 43 30 1 1 [0 SqueezeDims];
-    StridedSlice "STRIDED_SLICE" 45 32 1 2
-        [0 BeginMask, 1 EndMask, 2 EllipsisMask, 3 NewAxisMask, 4 ShrinkAxisMask];
-    Exp "EXP" 47 33 1 2 [];
-    Split "SPLIT" 49 35 1 2 [0 NumSplits];
-    Prelu "PRELU" 54 0 1 1 [];
-    Maximum "MAXIMUM" 55 39 1 2 [];
-    ArgMax "ARG_MAX" 56 40 1 2 [0 OutputType];
-    Minimum "MINIMUM" 57 39 1 2 [];
-    Neg "NEG" 59 42 1 2 [];
-    Slice "SLICE" 65 48 1 2 [];
-    TransposeConv "TRANSPOSE_CONV" 67 49 1 2 [0 Padding, 1 StrideW, 2 StrideH, 3 Activation];
-    ExpandDims "EXPAND_DIMS" 70 52 1 1 [];
-    Sum "SUM" 74 27 1 2 [0 KeepDims];
-    Sqrt "SQRT" 75 0 1 2 [];
-    Rsqrt "RSQRT" 76 0 1 2 [];
-    ReduceMax "REDUCE_MAX" 82 27 1 2 [0 KeepDims];
-    ResizeNearest "RESIZE_NEAREST_NEIGHBOR" 97 74 1 2 [0 AlignCorners, 1 HalfPixelCenters];
-    LeakyRelu "LEAKY_RELU" 98 75 1 2 [0 Alpha];
-    SquaredDifference "SQUARED_DIFFERENCE" 99 76 1 2 [];
-    Elu "ELU" 111 0 1 1 [];
-    Quantize "QUANTIZE" 114 89 1 1 [];
-    HardSwish "HARD_SWISH" 117 91 1 1 [];
-    BatchMatmul "BATCH_MATMUL" 126 101 1 2 [0 AdjX, 1 AdjY, 2 AsymmetricInputs];
-    BroadcastTo "BROADCAST_TO" 130 104 2 3 [];
-    Gelu "GELU" 150 116 1 2 [0 Approximate];
+/// An operator, by the schema's name: `Op::Conv2D`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Op {
+    code: i32,
+    name: &'static str,
 }
 
 impl Op {
+    /// The operator of a row of the table.
+    pub(crate) const fn of_row(code: i32, name: &'static str) -> Op {
+        Op { code, name }
+    }
+
+    /// The schema's number.
+    pub fn code(self) -> i32 {
+        self.code
+    }
+
     /// The schema's name: `CONV_2D`.
     pub fn name(self) -> &'static str {
-        self.row().name
-    }
-
-    /// The operator of the schema's number.
-    pub fn of_code(code: i32) -> Option<Op> {
-        TABLE.iter().find(|row| row.code == code).map(|row| row.op)
-    }
-
-    /// Every operator, in the order of the schema's numbers.
-    pub fn all() -> impl Iterator<Item = Op> {
-        TABLE.iter().map(|row| row.op)
+        self.name
     }
 }
 
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(self.name)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_are_in_the_order_of_their_codes_and_found_by_them() {
-        for (i, row) in TABLE.iter().enumerate() {
-            assert_eq!(Op::of_code(row.code), Some(row.op));
-            assert_eq!(row.op.row().name, row.name);
-            assert!(i == 0 || TABLE[i - 1].code < row.code, "{}", row.name);
-        }
+impl fmt::Debug for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
     }
+}
+
+/// Which scales an operator on int8 takes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Scales {
+    /// Weights and bias are its second and third operand, or as TRANSPOSE_CONV has them.
+    Weights,
+    /// Operands and results have one scale.
+    Same,
+    /// The result has this scale and zero point.
+    Fixed(f32, i32),
+    /// Any scales.
+    Free,
+    /// It has no int8 form, or converts to it.
+    None,
 }

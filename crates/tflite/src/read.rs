@@ -1,8 +1,9 @@
 //! A `.tflite` file as a [`Model`].
 
 use crate::bytes::{Bytes, Table};
+use crate::kernels::row;
 use crate::model::{Model, Operator, Quantization, Tensor, broken};
-use crate::op::{Op, Stored};
+use crate::op::Stored;
 use crate::write::dtype_of;
 use systole_base::{Error, ErrorKind, Literal, Result, Shape, TensorType};
 
@@ -100,21 +101,20 @@ fn operator(table: &Table, codes: &[(i32, i32, String)]) -> Result<Operator> {
     let at = table.word(0)?.unwrap_or(0) as usize;
     let (code, version, custom) =
         codes.get(at).ok_or_else(|| broken(format!("there is no operator code {at}")))?;
-    let op = Op::of_code(*code).ok_or_else(|| {
+    let row = row(*code).ok_or_else(|| {
         let what = match custom.as_str() {
             "" => format!("the operator of the schema's number {code} is not known here"),
             custom => format!("the custom operator {custom}"),
         };
         Error::new(ErrorKind::Unsupported, what).hint("run this file with the LiteRT runtime")
     })?;
-    let mut o = Operator::new(op, [], indices(&table.ints(2)?)?);
+    let mut o = Operator::new(row.op, [], indices(&table.ints(2)?)?);
     o.version = *version;
     for i in table.ints(1)? {
         let index =
             (i != -1).then(|| usize::try_from(i).map_err(|_| broken(format!("there is no tensor {i}"))));
         o.inputs.push(index.transpose()?);
     }
-    let row = op.row();
     let union = table.byte(3)?.unwrap_or(0);
     let Some(options) = table.table(4)?.filter(|_| union == row.union && union != 0) else { return Ok(o) };
     for &(slot, field) in row.fields {

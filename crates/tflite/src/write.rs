@@ -1,9 +1,9 @@
 //! A model as the bytes of a `.tflite` file.
 
-use crate::model::{Model, Operator, Quantization, Tensor};
-use crate::op::{Op, Stored};
+use crate::kernels::{OpRow, Types, row};
+use crate::model::{Model, Operator, Quantization, Tensor, broken};
+use crate::op::Stored;
 use crate::tree::{Node, Slot, file};
-use crate::version::version;
 use systole_base::{DType, Error, ErrorKind, Result};
 
 /// The schema's number of an element type.
@@ -37,16 +37,16 @@ impl Model {
     /// When the graph is not sound ([`Model::check`]), or an element type has no number in the schema.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.check()?;
-        let versions: Vec<i32> = self.operators.iter().map(|o| version(self, o)).collect::<Result<_>>()?;
-        let mut codes: Vec<(Op, i32)> = Vec::new();
+        let mut codes: Vec<(i32, i32)> = Vec::new();
         let mut operators = Vec::new();
-        for (o, &version) in self.operators.iter().zip(&versions) {
-            let code = (o.op, version);
+        for o in &self.operators {
+            let row = row(o.op.code()).ok_or_else(|| broken(format!("{} is not known here", o.op)))?;
+            let code = (o.op.code(), version(self, o, row));
             let index = codes.iter().position(|c| *c == code).unwrap_or_else(|| {
                 codes.push(code);
                 codes.len() - 1
             });
-            operators.push(operator(o, index));
+            operators.push(operator(o, row, index));
         }
         // Buffer 0 is empty: that of tensors that are no constants.
         let mut buffers = vec![Node::Table(Vec::new())];
@@ -97,25 +97,28 @@ fn bytes(bytes: &[u8]) -> Node {
     Node::Table(vec![(0, Slot::Node(Node::Bytes(bytes.into())))])
 }
 
-/// Old readers know the field of one byte alone.
-fn code((op, version): &(Op, i32)) -> Node {
-    let code = op.row().code;
-    Node::Table(vec![(0, Slot::Byte(code.min(127) as u8)), (2, Slot::int(*version)), (3, Slot::int(code))])
+/// The version of an operator that the file names: the lowest that computes it, since compilers of 2021 refuse later ones.
+fn version(model: &Model, o: &Operator, row: &OpRow) -> i32 {
+    if o.version > 0 { o.version } else { (row.version)(&Types::new(model, o, row.versions)) }
 }
 
-fn operator(o: &Operator, index: usize) -> Node {
-    let row = o.op.row();
+/// Old readers know the field of one byte alone.
+fn code(&(code, version): &(i32, i32)) -> Node {
+    Node::Table(vec![(0, Slot::Byte(code.min(127) as u8)), (2, Slot::int(version)), (3, Slot::int(code))])
+}
+
+fn operator(o: &Operator, row: &OpRow, index: usize) -> Node {
     let inputs: Vec<i32> = o.inputs.iter().map(|i| i.map_or(-1, |i| i as i32)).collect();
     let mut fields =
         vec![(0, Slot::int(index as i32)), (1, Slot::Node(Node::Ints(inputs))), (2, ints(&o.outputs))];
     if row.union != 0 {
         fields.push((3, Slot::Byte(row.union)));
-        fields.push((4, Slot::Node(Node::Table(options(o)))));
+        fields.push((4, Slot::Node(Node::Table(options(o, row)))));
     }
     Node::Table(fields)
 }
 
-fn options(o: &Operator) -> Vec<(u16, Slot)> {
+fn options(o: &Operator, row: &OpRow) -> Vec<(u16, Slot)> {
     let field = |&(slot, field): &(u16, crate::op::Field)| {
         let number = o.number(field);
         let value = match field.stored() {
@@ -128,7 +131,7 @@ fn options(o: &Operator) -> Vec<(u16, Slot)> {
         };
         Some((slot, value))
     };
-    o.op.row().fields.iter().filter_map(field).collect()
+    row.fields.iter().filter_map(field).collect()
 }
 
 fn tensor(t: &Tensor, buffers: &mut Vec<Node>) -> Result<Node> {

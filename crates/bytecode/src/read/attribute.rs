@@ -2,7 +2,7 @@
 
 use super::reader::{MAX_DEPTH, Reader, unknown};
 use crate::bytes::{Bytes, wrong};
-use crate::ops::{TYPES, WORDS};
+use crate::ops::{Field, STRUCTURES, TYPES, WORDS};
 use systole_base::Result;
 use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Ranked, Type};
 
@@ -159,7 +159,7 @@ fn quantized_text(storage: &str, signed: bool, range: (i64, i64), expressed: &st
 }
 
 /// A number as MLIR writes floats.
-pub(super) fn float_text(x: f64) -> String {
+pub(super) fn float_text(x: impl std::fmt::Debug) -> String {
     let shortest = format!("{x:?}");
     match shortest.split_once('e') {
         Some((digits, exponent)) if !digits.contains('.') => format!("{digits}.0e{exponent}"),
@@ -247,12 +247,9 @@ impl<'a> Reader<'a> {
                 _ => Attribute::Keyword((*kind).into(), word.into()),
             });
         }
-        let int = |n: i64| Attribute::Int(n.into());
-        let ints = |b: &mut Bytes<'a>| -> Result<Attribute> {
-            let all = b.list(Bytes::signed)?;
-            self.charge(all.len() * ATTRIBUTE_BYTES)?;
-            Ok(Attribute::List(all.into_iter().map(int).collect()))
-        };
+        if let Some((_, kind, _, fields)) = STRUCTURES.iter().find(|(c, ..)| *c == code) {
+            return Ok(Attribute::Struct((*kind).into(), self.fields(fields, bytes, depth)?));
+        }
         match code {
             1 => Ok(Attribute::List(self.list(bytes, depth)?)),
             2 => Ok(Attribute::Bool(bytes.number()? == 1)),
@@ -260,14 +257,6 @@ impl<'a> Reader<'a> {
             6 => Ok(Attribute::Dictionary(self.dictionary(bytes, depth)?)),
             8 => self.float(bytes, depth),
             9 => self.int(bytes, depth),
-            10 => Ok(structure(
-                "output_operand_alias",
-                [
-                    ("output_tuple_indices", ints(bytes)?),
-                    ("operand_index", int(bytes.signed()?)),
-                    ("operand_tuple_indices", ints(bytes)?),
-                ],
-            )),
             14 => Ok(Attribute::String(self.text(bytes)?)),
             15 => self.dense(bytes, depth),
             17 => Ok(Attribute::Type(self.ty(bytes, depth)?)),
@@ -278,56 +267,43 @@ impl<'a> Reader<'a> {
                 self.charge(all.len() * 24)?;
                 Ok(Attribute::Other("stablehlo.bounds".into(), all.join(", ")))
             }
-            20 => {
-                let mut float =
-                    || Ok(Attribute::Float(float_text(f64::from_bits(bytes.signed()? as u64)), "f64".into()));
-                let (atol, rtol) = (float()?, float()?);
-                let (ulps, mode) = (int(bytes.signed()?), self.attribute(bytes, depth)?);
-                let fields = [("atol", atol), ("rtol", rtol), ("ulps", ulps), ("mode", mode)];
-                Ok(structure("result_accuracy", fields))
-            }
-            _ => self.mesh_axes(code, bytes, depth),
-        }
-    }
-
-    /// Groups of devices by the axes of a mesh.
-    fn mesh_axes(&self, code: u64, bytes: &mut Bytes<'a>, depth: usize) -> Result<Attribute> {
-        let int = |n: i64| Attribute::Int(n.into());
-        match code {
             21 => {
                 Ok(Attribute::Other("sub_axis".into(), format!("({}){}", bytes.signed()?, bytes.signed()?)))
             }
-            22 => {
-                let name = self.attribute(bytes, depth)?;
-                let mut fields = vec![("name".into(), name)];
-                if bytes.number()? != 0 {
-                    fields.push(("sub_axis_info".into(), self.attribute(bytes, depth)?));
-                }
-                Ok(Attribute::Struct("axis_ref".into(), fields))
-            }
-            23 => {
-                let mesh = match self.attribute(bytes, depth)? {
-                    Attribute::String(name) => Attribute::Symbol(name),
-                    mesh => mesh,
-                };
-                Ok(structure(
-                    "replica_group_mesh_axes",
-                    [("mesh", mesh), ("axes", self.attribute(bytes, depth)?)],
-                ))
-            }
-            24 => {
-                let name = self.attribute(bytes, depth)?;
-                Ok(structure("mesh_axis", [("name", name), ("size", int(bytes.signed()?))]))
-            }
-            25 => {
-                let mut fields = vec![("axes".into(), self.attribute(bytes, depth)?)];
-                if let (n, true) = bytes.flagged()? {
-                    fields.push(("device_ids".into(), self.attribute_of(n, bytes.at, depth)?));
-                }
-                Ok(Attribute::Struct("mesh".into(), fields))
-            }
             code => Err(unknown(format!("attribute {code} of VHLO is not read"), bytes.at)),
         }
+    }
+
+    /// The fields of a structure.
+    fn fields(&self, fields: &[(&str, Field)], bytes: &mut Bytes<'a>, depth: usize) -> Result<Attributes> {
+        let int = |n: i64| Attribute::Int(n.into());
+        let mut all = Attributes::new();
+        for (name, field) in fields {
+            let value = match field {
+                Field::Ints => {
+                    let numbers = bytes.list(Bytes::signed)?;
+                    self.charge(numbers.len() * ATTRIBUTE_BYTES)?;
+                    Some(Attribute::List(numbers.into_iter().map(int).collect()))
+                }
+                Field::Int => Some(int(bytes.signed()?)),
+                Field::Float => {
+                    let value = f64::from_bits(bytes.signed()? as u64);
+                    Some(Attribute::Float(float_text(value), "f64".into()))
+                }
+                Field::Attribute => Some(self.attribute(bytes, depth)?),
+                Field::Symbol => Some(match self.attribute(bytes, depth)? {
+                    Attribute::String(name) => Attribute::Symbol(name),
+                    other => other,
+                }),
+                Field::Tagged => (bytes.number()? != 0).then(|| self.attribute(bytes, depth)).transpose()?,
+                Field::Flagged => {
+                    let (n, is_there) = bytes.flagged()?;
+                    is_there.then(|| self.attribute_of(n, bytes.at, depth)).transpose()?
+                }
+            };
+            all.extend(value.map(|value| ((*name).to_owned(), value)));
+        }
+        Ok(all)
     }
 
     /// A type of numbers and a number of it: bits, in a byte where they fit.
@@ -359,7 +335,7 @@ impl<'a> Reader<'a> {
             _ => None,
         };
         let text = match value.filter(|v| v.is_finite()) {
-            Some(_) if ty == "f32" => float_text_f32(f32::from_bits(bits as u32)),
+            Some(_) if ty == "f32" => float_text(f32::from_bits(bits as u32)),
             Some(value) => float_text(value),
             None => format!("0x{bits:0digits$X}", digits = width.div_ceil(4) as usize),
         };
@@ -401,18 +377,6 @@ impl<'a> Reader<'a> {
             (_, all) => Elements::Bytes(all.to_vec()),
         };
         Ok(Attribute::Dense(Dense { ty, elements }))
-    }
-}
-
-fn structure<const N: usize>(kind: &str, fields: [(&str, Attribute); N]) -> Attribute {
-    Attribute::Struct(kind.into(), fields.map(|(name, value)| (name.to_owned(), value)).into())
-}
-
-fn float_text_f32(x: f32) -> String {
-    let shortest = format!("{x:?}");
-    match shortest.split_once('e') {
-        Some((digits, exponent)) if !digits.contains('.') => format!("{digits}.0e{exponent}"),
-        _ => shortest,
     }
 }
 

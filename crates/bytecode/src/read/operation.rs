@@ -1,12 +1,14 @@
 //! Modules, functions, regions and ops.
 
-use super::raise::{plain, take};
+use super::raise::plain;
 use super::reader::{MAX_DEPTH, Reader, unknown};
 use crate::bytes::{Bytes, wrong};
 use crate::file::section;
 use crate::ops::{OTHERS, versions};
 use systole_base::{Result, ResultExt};
-use systole_mlir::syntax::{Attribute, Attributes, Function, Module, Operation, Place, Region, Type, Value};
+use systole_mlir::syntax::{
+    Attribute, Attributes, Function, Module, Operation, Place, Region, Type, Value, take,
+};
 
 /// What the bits of an op's mask say is there.
 mod part {

@@ -4,7 +4,7 @@ use super::attribute::{bad, little};
 use super::reader::Reader;
 use crate::ops::{Default, Kind, LAYOUTS, default, gathered, kind};
 use systole_base::Result;
-use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Type};
+use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Type, find, take};
 
 impl Reader<'_> {
     /// The attributes of an op as StableHLO names and writes them, in the order of their names.
@@ -146,17 +146,6 @@ pub(super) fn plain(value: Attribute) -> Attribute {
         Attribute::Struct(kind, fields) => Attribute::Struct(kind, all(fields)),
         value => value,
     }
-}
-
-/// The attribute of a name.
-pub(super) fn find<'b>(all: &'b Attributes, name: &str) -> Option<&'b Attribute> {
-    all.iter().find(|(n, _)| n == name).map(|(_, value)| value)
-}
-
-/// Takes the attribute of a name out.
-pub(super) fn take(all: &mut Attributes, name: &str) -> Option<Attribute> {
-    let i = all.iter().position(|(n, _)| n == name)?;
-    Some(all.swap_remove(i).1)
 }
 
 fn is_none_type(value: &Attribute) -> bool {

@@ -3,10 +3,10 @@
 use super::elements::{bits_of, bytes, of_ints};
 use super::writer::{MAX_DEPTH, Writer, refused};
 use crate::bytes::Sink;
-use crate::ops::{TYPES, WORDS};
+use crate::ops::{Field, STRUCTURES, TYPES, WORDS};
 use crate::read::width;
 use systole_base::Result;
-use systole_mlir::syntax::{Attribute, Attributes, Dense, OPEN, Ranked, Type};
+use systole_mlir::syntax::{Attribute, Attributes, Dense, OPEN, Ranked, Type, find};
 
 /// Whose types and attributes are written.
 #[derive(Clone, Copy, PartialEq)]
@@ -29,9 +29,7 @@ impl Dialect {
 
 /// Codes of the types with parameters: StableHLO's and MLIR's.
 fn code(dialect: Dialect, vhlo: u64, builtin: u64) -> Sink {
-    let mut out = Sink::default();
-    out.number(if dialect == Vhlo { vhlo } else { builtin });
-    out
+    Sink::of([code_of(dialect, vhlo, builtin)])
 }
 
 /// Types.
@@ -92,8 +90,7 @@ impl Writer<'_> {
         let bounds = items.and_then(|items| items.map(one).collect::<Option<Vec<i64>>>());
         let bounds =
             bounds.ok_or_else(|| refused(format!("the encoding {text} of a type is not written")))?;
-        let mut out = Sink::default();
-        out.number(18);
+        let mut out = Sink::of([18]);
         out.signeds(&bounds);
         Ok(self.tables.attribute("vhlo", out))
     }
@@ -102,8 +99,7 @@ impl Writer<'_> {
     fn named(&mut self, name: &str, dialect: Dialect, depth: usize) -> Result<u64> {
         if let Some(part) = name.strip_prefix("complex<").and_then(|rest| rest.strip_suffix('>')) {
             let part = self.named(part, dialect, depth)?;
-            let mut out = code(dialect, 1, 9);
-            out.number(part);
+            let out = Sink::of([code_of(dialect, 1, 9), part]);
             return Ok(self.tables.ty(dialect.name(), out));
         }
         match dialect {
@@ -146,15 +142,11 @@ impl Writer<'_> {
     }
 
     fn quantized(&mut self, q: Quantization<'_>, depth: usize) -> Result<u64> {
-        let mut out = Sink::default();
-        out.number(if q.axis.is_some() { 30 } else { 24 });
-        out.number(u64::from(q.signed));
-        out.number(self.named(&q.storage, Vhlo, depth + 1)?);
-        out.number(self.named(q.expressed, Vhlo, depth + 1)?);
-        let range = |out: &mut Sink| {
-            out.signed(q.range.0);
-            out.signed(q.range.1);
-        };
+        let (storage, expressed) =
+            (self.named(&q.storage, Vhlo, depth + 1)?, self.named(q.expressed, Vhlo, depth + 1)?);
+        let code = if q.axis.is_some() { 30 } else { 24 };
+        let mut out = Sink::of([code, u64::from(q.signed), storage, expressed]);
+        let range = |out: &mut Sink| [q.range.0, q.range.1].into_iter().for_each(|n| out.signed(n));
         match (q.axis, q.scales.as_slice()) {
             (Some(axis), scales) => {
                 out.number(axis);
@@ -246,10 +238,7 @@ impl Writer<'_> {
         let mut out = Sink::default();
         match value {
             Attribute::Sharding(mesh, dims) => return Ok(self.sharding(mesh, dims)),
-            Attribute::Unit => {
-                out.number(7);
-                return Ok(self.tables.attribute("builtin", out));
-            }
+            Attribute::Unit => return Ok(self.tables.attribute("builtin", Sink::of([7]))),
             Attribute::Array(element, _) if element != "i64" && element != "i1" || dialect == Builtin => {
                 return self.array(value, depth);
             }
@@ -324,9 +313,7 @@ impl Writer<'_> {
     /// A dictionary of MLIR's, whose values may be StableHLO's.
     pub(super) fn dictionary(&mut self, entries: &Attributes, values: Dialect) -> Result<u64> {
         let numbers = self.entries(entries, (Builtin, values), 0)?;
-        let mut out = Sink::default();
-        out.number(1);
-        out.number(numbers.len() as u64 / 2);
+        let mut out = Sink::of([1, numbers.len() as u64 / 2]);
         numbers.iter().for_each(|n| out.number(*n));
         Ok(self.tables.attribute("builtin", out))
     }
@@ -345,12 +332,9 @@ impl Writer<'_> {
     }
 
     pub(super) fn symbol(&mut self, name: &str) -> u64 {
-        let mut out = Sink::default();
-        out.numbers_of([2, self.tables.string(name)]);
-        let name = self.tables.attribute("builtin", out);
-        let mut out = Sink::default();
-        out.numbers_of([4, name]);
-        self.tables.attribute("builtin", out)
+        let name = Sink::of([2, self.tables.string(name)]);
+        let name = self.tables.attribute("builtin", name);
+        self.tables.attribute("builtin", Sink::of([4, name]))
     }
 
     fn dense(&mut self, dense: &Dense, dialect: Dialect, depth: usize, out: &mut Sink) -> Result<()> {
@@ -369,14 +353,14 @@ impl Writer<'_> {
             let bits = match item {
                 Attribute::Int(n) => *n as u64,
                 Attribute::Bool(b) => u64::from(*b),
-                Attribute::Float(digits, _) => bits_of(digits, element).unwrap_or_default(),
+                Attribute::Float(digits, _) => bits_of(digits, element)
+                    .ok_or_else(|| refused(format!("{digits} in an array of {element}")))?,
                 _ => return Err(refused(format!("an array of {element}"))),
             };
             raw.extend(bits.to_le_bytes().iter().take(size));
         }
-        let mut out = Sink::default();
         let ty = self.ty(&Type::Scalar(element.clone()), Builtin, depth)?;
-        out.numbers_of([17, ty, items.len() as u64]);
+        let mut out = Sink::of([17, ty, items.len() as u64]);
         out.blob(&raw);
         Ok(self.tables.attribute("builtin", out))
     }
@@ -407,8 +391,7 @@ impl Writer<'_> {
                 let parts = parts.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
                 let (before, size) = parts.ok_or_else(|| refused(format!("{text} is no part of an axis")))?;
                 out.number(21);
-                out.signed(before);
-                out.signed(size);
+                [before, size].into_iter().for_each(|n| out.signed(n));
                 Ok(())
             }
             Attribute::Struct(kind, fields) => self.structure(kind, fields, depth, out),
@@ -425,72 +408,45 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn structure(&mut self, kind: &str, fields: &Attributes, depth: usize, out: &mut Sink) -> Result<()> {
-        let field = |name: &str| fields.iter().find(|(n, _)| n == name).map(|(_, value)| value);
-        let need = |name: &str| field(name).ok_or_else(|| refused(format!("{kind} without `{name}`")));
-        let int = |value: Option<&Attribute>| match value {
-            Some(Attribute::Int(n)) => *n as i64,
-            _ => 0,
+    fn structure(&mut self, kind: &str, given: &Attributes, depth: usize, out: &mut Sink) -> Result<()> {
+        let row = STRUCTURES.iter().find(|(_, name, ..)| *name == kind);
+        let row = row.ok_or_else(|| refused(format!("the attribute {kind} is not written")))?;
+        let &(code, _, since, fields) = row;
+        self.since(since, &format!("`{kind}`"))?;
+        out.number(code);
+        let int = |value: &Attribute| match value {
+            Attribute::Int(n) => i64::try_from(*n).ok(),
+            _ => None,
         };
-        let ints = |name: &str| match field(name) {
-            Some(Attribute::List(items) | Attribute::Array(_, items)) => {
-                items.iter().map(|i| int(Some(i))).collect()
-            }
-            _ => Vec::new(),
-        };
-        match kind {
-            "output_operand_alias" => {
-                out.number(10);
-                out.signeds(&ints("output_tuple_indices"));
-                out.signed(int(field("operand_index")));
-                out.signeds(&ints("operand_tuple_indices"));
-            }
-            "result_accuracy" => {
-                self.since((1, 9), "`result_accuracy`")?;
-                out.number(20);
-                for name in ["atol", "rtol"] {
-                    let value = match need(name)? {
-                        Attribute::Float(digits, _) => bits_of(digits, "f64").unwrap_or_default(),
-                        _ => 0,
-                    };
-                    out.signed(value as i64);
+        for (name, field) in fields {
+            let value = find(given, name);
+            let wrong = || refused(format!("`{name}` of {kind} is missing or is not as it must be"));
+            match (field, value) {
+                (Field::Ints, None) => out.signeds(&[]),
+                (Field::Ints, Some(Attribute::List(items) | Attribute::Array(_, items))) => {
+                    out.signeds(&items.iter().map(int).collect::<Option<Vec<_>>>().ok_or_else(wrong)?);
                 }
-                out.signed(int(field("ulps")));
-                out.number(self.attribute(need("mode")?, Vhlo, depth)?);
-            }
-            "axis_ref" => {
-                out.numbers_of([22, self.attribute(need("name")?, Vhlo, depth)?]);
-                match field("sub_axis_info") {
-                    None => out.number(0),
-                    Some(part) => out.numbers_of([1, self.attribute(part, Vhlo, depth)?]),
+                (Field::Int, value) => out.signed(value.map_or(Some(0), int).ok_or_else(wrong)?),
+                (Field::Float, Some(Attribute::Float(digits, _))) => {
+                    out.signed(bits_of(digits, "f64").ok_or_else(wrong)? as i64);
                 }
-            }
-            "replica_group_mesh_axes" => {
-                self.since((1, 16), "groups of devices by axes of a mesh")?;
-                let mesh = self.attribute(need("mesh")?, Vhlo, depth)?;
-                out.numbers_of([23, mesh, self.attribute(need("axes")?, Vhlo, depth)?]);
-            }
-            "mesh_axis" => {
-                out.numbers_of([24, self.attribute(need("name")?, Vhlo, depth)?]);
-                out.signed(int(field("size")));
-            }
-            "mesh" => {
-                out.numbers_of([25, self.attribute(need("axes")?, Vhlo, depth)?]);
-                match field("device_ids") {
-                    None => out.number(0),
-                    Some(ids) => out.flagged(self.attribute(ids, Vhlo, depth)?, true),
+                (Field::Attribute | Field::Symbol, Some(value)) => {
+                    out.number(self.attribute(value, Vhlo, depth)?);
                 }
+                (Field::Tagged, None) => out.number(0),
+                (Field::Tagged, Some(value)) => out.numbers_of([1, self.attribute(value, Vhlo, depth)?]),
+                (Field::Flagged, None) => out.number(0),
+                (Field::Flagged, Some(value)) => out.flagged(self.attribute(value, Vhlo, depth)?, true),
+                _ => return Err(wrong()),
             }
-            kind => return Err(refused(format!("the attribute {kind} is not written"))),
         }
         Ok(())
     }
 
     /// `#sdy.sharding<@mesh, [{"x"}, {}]>`
     fn sharding(&mut self, mesh: &str, dims: &[Vec<String>]) -> u64 {
-        let mut out = Sink::default();
         let dims: Vec<u64> = dims.iter().map(|axes| self.axes(axes)).collect();
-        out.numbers_of([6, self.symbol(mesh)]);
+        let mut out = Sink::of([6, self.symbol(mesh)]);
         out.numbers(&dims);
         out.numbers(&[]);
         self.tables.attribute("sdy", out)
@@ -500,12 +456,10 @@ impl Writer<'_> {
     fn axes(&mut self, axes: &[String]) -> u64 {
         let mut numbers = Vec::new();
         for axis in axes.iter().filter(|a| *a != OPEN) {
-            let mut out = Sink::default();
-            out.numbers_of([4, self.tables.string(axis), 0]);
-            numbers.push(self.tables.attribute("sdy", out));
+            let axis = Sink::of([4, self.tables.string(axis), 0]);
+            numbers.push(self.tables.attribute("sdy", axis));
         }
-        let mut out = Sink::default();
-        out.number(5);
+        let mut out = Sink::of([5]);
         out.numbers(&numbers);
         out.byte(u8::from(!axes.iter().any(|a| a == OPEN)));
         out.flagged(0, false);
@@ -516,13 +470,11 @@ impl Writer<'_> {
     pub(super) fn mesh(&mut self, axes: &[(String, u64)]) -> u64 {
         let mut numbers = Vec::new();
         for (name, size) in axes {
-            let mut out = Sink::default();
-            out.numbers_of([1, self.tables.string(name)]);
+            let mut out = Sink::of([1, self.tables.string(name)]);
             out.signed(*size as i64);
             numbers.push(self.tables.attribute("sdy", out));
         }
-        let mut out = Sink::default();
-        out.number(2);
+        let mut out = Sink::of([2]);
         out.numbers(&numbers);
         out.numbers(&[]);
         self.tables.attribute("sdy", out)
@@ -532,15 +484,8 @@ impl Writer<'_> {
     pub(super) fn shardy_list(&mut self, items: &[Attribute]) -> Result<u64> {
         let is_names = items.iter().all(|item| matches!(item, Attribute::String(_)));
         let numbers = self.all(items, Builtin, 0)?;
-        let mut out = Sink::default();
-        out.number(if is_names && !items.is_empty() { 0 } else { 7 });
+        let mut out = Sink::of([if is_names && !items.is_empty() { 0 } else { 7 }]);
         out.numbers(&numbers);
         Ok(self.tables.attribute("sdy", out))
-    }
-}
-
-impl Sink {
-    fn numbers_of<const N: usize>(&mut self, all: [u64; N]) {
-        all.into_iter().for_each(|n| self.number(n));
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::read::width;
 use systole_base::{DType, Error, ErrorKind, Result, Scalar};
+use systole_mlir::narrow::Narrow;
 use systole_mlir::syntax::{Attribute, Dense, Elements, Module, Ranked, Type};
 
 fn wrong(what: String) -> Error {
@@ -27,8 +28,7 @@ pub(super) fn bytes(dense: &Dense, module: &Module) -> Result<Vec<u8>> {
         }
         Elements::Bytes(bytes) => unpacked(bytes, count, &element),
         Elements::Resource(name) => {
-            let found = module.resources.iter().find(|(n, _)| n == name);
-            let (_, bytes) = found.ok_or_else(|| wrong(format!("there is no resource {name}")))?;
+            let bytes = module.resource(name).ok_or_else(|| wrong(format!("there is no resource {name}")))?;
             unpacked(bytes, count, &element)
         }
     };
@@ -118,41 +118,9 @@ pub(super) fn bits_of(word: &str, ty: &str) -> Option<u64> {
         "f32" => Some(word.parse::<f32>().ok()?.to_bits().into()),
         "f64" => Some(value.to_bits()),
         "f16" | "bf16" => Some(Scalar::Float(value).to_bits(DType::parse(ty)?)),
-        _ => narrow(value, ty),
+        // Infinities and NaN are written as bits.
+        _ => Some(Narrow::parse(ty)?.encode(value).into()),
     }
-}
-
-/// Types of at most eight bits: those of the exponent and of the mantissa, and the exponent's bias.
-const NARROW: &[(&str, i32, i32, i32)] = &[
-    ("f8E4M3FN", 4, 3, 7),
-    ("f8E5M2", 5, 2, 15),
-    ("f8E4M3FNUZ", 4, 3, 8),
-    ("f8E5M2FNUZ", 5, 2, 16),
-    ("f8E4M3B11FNUZ", 4, 3, 11),
-    ("f8E4M3", 4, 3, 7),
-    ("f8E3M4", 3, 4, 3),
-    ("f8E8M0FNU", 8, 0, 127),
-    ("f6E2M3FN", 2, 3, 1),
-    ("f6E3M2FN", 3, 2, 3),
-    ("f4E2M1FN", 2, 1, 1),
-];
-
-/// The bits of the nearest number of at most eight bits; infinities and NaN are written as bits.
-fn narrow(value: f64, ty: &str) -> Option<u64> {
-    let (_, exponent, mantissa, bias) = *NARROW.iter().find(|(name, ..)| *name == ty)?;
-    let one = |code: u64| {
-        let fraction = (code & ((1 << mantissa) - 1)) as f64 / f64::from(1 << mantissa);
-        match (code >> mantissa) as i32 {
-            0 if mantissa > 0 => fraction * 2f64.powi(1 - bias),
-            e => (1.0 + fraction) * 2f64.powi(e - bias),
-        }
-    };
-    let codes = 0..1u64 << (exponent + mantissa);
-    let apart = |code: &u64| (one(*code) - value.abs()).abs();
-    let nearest = codes.min_by(|a, b| apart(a).total_cmp(&apart(b)).then((a & 1).cmp(&(b & 1))))?;
-    // Those without a negative zero have a NaN in its place.
-    let signed = value.is_sign_negative() && !(nearest == 0 && ty.ends_with("UZ"));
-    Some(nearest | u64::from(signed) << (exponent + mantissa))
 }
 
 /// Whole numbers as an array of one dimension.

@@ -5,7 +5,7 @@ use super::writer::{Writer, refused};
 use crate::ops::{Default, Kind, LAYOUTS, OpVersion, default, gathered, kind, versions};
 use crate::read::is_default;
 use systole_base::{Error, ErrorKind, Result};
-use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Operation, Ranked, Type};
+use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Operation, Ranked, Type, find, take};
 
 fn lacks(name: &str) -> Error {
     Error::new(ErrorKind::Data, format!("the attribute `{name}` is missing or is not as it must be"))
@@ -15,7 +15,8 @@ impl Writer<'_> {
     /// The version of an op that the file's version has.
     pub(super) fn version_of(&self, op: &str) -> Result<OpVersion> {
         let target = self.version.ops();
-        let found = versions(op).find(|row| row.since <= target && target <= row.until);
+        let found =
+            versions(op).find(|row| row.since <= target && row.until.is_none_or(|until| target < until));
         match (found, versions(op).next()) {
             (Some(row), _) => Ok(row),
             (None, Some(first)) => {
@@ -35,9 +36,9 @@ impl Writer<'_> {
         let window = window(name, &parts, &rest);
         let mut own = Attributes::new();
         for attribute in newest.attributes() {
-            let given = parts.remove_named(attribute).or_else(|| rest.remove_named(attribute));
+            let given = take(&mut parts, attribute).or_else(|| take(&mut rest, attribute));
             let default = default(name, attribute);
-            let is_typed = matches!(rest.get_named("api_version"), Some(Attribute::Int(4)));
+            let is_typed = matches!(find(&rest, "api_version"), Some(Attribute::Int(4)));
             let value = match (given, default) {
                 (Some(value), _) => formed(attribute, value)?,
                 (None, Some(Default::Text)) if attribute == "backend_config" && typed(&own, is_typed) => {
@@ -72,37 +73,20 @@ impl Writer<'_> {
 }
 
 fn typed(own: &Attributes, rest: bool) -> bool {
-    rest || matches!(own.get_named("api_version"), Some(Attribute::Int(4)))
-}
-
-/// Attributes by name.
-trait Named {
-    fn get_named(&self, name: &str) -> Option<&Attribute>;
-    fn remove_named(&mut self, name: &str) -> Option<Attribute>;
-}
-
-impl Named for Attributes {
-    fn get_named(&self, name: &str) -> Option<&Attribute> {
-        self.iter().find(|(n, _)| n == name).map(|(_, value)| value)
-    }
-
-    fn remove_named(&mut self, name: &str) -> Option<Attribute> {
-        let i = self.iter().position(|(n, _)| n == name)?;
-        Some(self.remove(i).1)
-    }
+    rest || matches!(find(own, "api_version"), Some(Attribute::Int(4)))
 }
 
 /// The attributes of VHLO that are fields of some of StableHLO, which are taken out of `rest`.
 fn taken_apart(op: &str, rest: &mut Attributes) -> Result<Attributes> {
     let mut parts = Attributes::new();
     for g in gathered(op) {
-        let fields = match rest.remove_named(g.name) {
+        let fields = match take(rest, g.name) {
             Some(Attribute::Struct(_, fields)) => fields,
             None if g.name == "algorithm" => continue,
             _ => return Err(lacks(g.name)),
         };
         for name in g.fields.split_ascii_whitespace() {
-            let given = fields.get_named(name).cloned();
+            let given = find(&fields, name).cloned();
             let absent = match name {
                 "index_vector_dim" => Attribute::Int(0),
                 _ => Attribute::List(Vec::new()),
@@ -115,13 +99,13 @@ fn taken_apart(op: &str, rest: &mut Attributes) -> Result<Attributes> {
         }
     }
     if matches!(op, "convolution" | "dynamic_conv") {
-        let Some(Attribute::Convolution(layouts)) = rest.remove_named("dimension_numbers") else {
+        let Some(Attribute::Convolution(layouts)) = take(rest, "dimension_numbers") else {
             return Err(lacks("dimension_numbers"));
         };
         layouts.iter().zip(LAYOUTS).try_for_each(|(layout, names)| dimensions(layout, names, &mut parts))?;
     }
-    if let Some(Attribute::Struct(_, fields)) = rest.remove_named("channel_handle") {
-        let field = |name: &str| fields.get_named(name).cloned().unwrap_or(Attribute::Int(0));
+    if let Some(Attribute::Struct(_, fields)) = take(rest, "channel_handle") {
+        let field = |name: &str| find(&fields, name).cloned().unwrap_or(Attribute::Int(0));
         parts.push(("channel_id".into(), field("handle")));
         parts.push(("channel_type".into(), field("type")));
     }
@@ -151,8 +135,8 @@ fn dimensions(layout: &[String], names: [(&str, &str); 3], parts: &mut Attribute
 /// How many dimensions the window of an op has.
 fn window(op: &str, parts: &Attributes, rest: &Attributes) -> usize {
     let list = match op {
-        "convolution" | "dynamic_conv" => parts.get_named("input_spatial_dimensions"),
-        _ => rest.get_named("window_dimensions"),
+        "convolution" | "dynamic_conv" => find(parts, "input_spatial_dimensions"),
+        _ => find(rest, "window_dimensions"),
     };
     match list {
         Some(Attribute::Array(_, items) | Attribute::List(items)) => items.len(),

@@ -6,7 +6,7 @@ use crate::bytes::Sink;
 use crate::file::section;
 use crate::ops::OTHERS;
 use systole_base::{Error, ErrorKind, Result, ResultExt};
-use systole_mlir::syntax::{Attribute, Attributes, Function, Operation, Region, Type, Value};
+use systole_mlir::syntax::{Attribute, Attributes, Function, Operation, Region, Type, Value, find};
 
 /// What an op has.
 #[derive(Default)]
@@ -23,19 +23,16 @@ pub(super) fn module(writer: &mut Writer<'_>) -> Result<Sink> {
     let mut block = Sink::default();
     block.flagged((module.meshes.len() + module.functions.len()) as u64, false);
     for (name, axes) in &module.meshes {
-        let mut own = Sink::default();
-        own.number(writer.mesh(axes));
-        own.number(writer.attribute(&Attribute::String(name.clone()), Builtin, 0)?);
-        let properties = Some(writer.tables.property(own));
+        let axes = writer.mesh(axes);
+        let name = writer.attribute(&Attribute::String(name.clone()), Builtin, 0)?;
+        let properties = Some(writer.tables.property(Sink::of([axes, name])));
         writer.head(&mut block, ("sdy", "mesh"), Parts { properties, ..Parts::default() }, false);
     }
     for f in &module.functions {
         let mut body = Body { writer, function: f, numbers: vec![None; f.values.len()], reserved: 0 };
         body.function(&mut block).at(|| format!("@{}", f.name))?;
     }
-    let mut region = Sink::default();
-    region.number(1);
-    region.number(0);
+    let mut region = Sink::of([1, 0]);
     region.0.extend(&block.0);
 
     let mut out = Sink::default();
@@ -44,10 +41,7 @@ pub(super) fn module(writer: &mut Writer<'_>) -> Result<Sink> {
         true => None,
         false => Some(writer.dictionary(&module.attributes, Builtin)?),
     };
-    let mut own = Sink::default();
-    own.number(0);
-    own.number(0);
-    let properties = Some(writer.tables.property(own));
+    let properties = Some(writer.tables.property(Sink::of([0, 0])));
     writer.head(&mut out, ("builtin", "module"), Parts { attributes, properties, ..Parts::default() }, true);
     out.flagged(1, true);
     out.section(section::IR, &region);
@@ -77,19 +71,14 @@ impl Writer<'_> {
 
     /// The location that is none.
     fn nowhere(&mut self) -> u64 {
-        let mut out = Sink::default();
-        out.number(15);
-        self.tables.attribute("builtin", out)
+        self.tables.attribute("builtin", Sink::of([15]))
     }
 
     /// The location that is a name.
     fn name(&mut self, name: &str) -> Result<u64> {
-        let mut out = Sink::default();
         let name = self.attribute(&Attribute::String(name.into()), Builtin, 0)?;
-        out.number(14);
-        out.number(name);
-        out.number(self.nowhere());
-        Ok(self.tables.attribute("builtin", out))
+        let nowhere = self.nowhere();
+        Ok(self.tables.attribute("builtin", Sink::of([14, name, nowhere])))
     }
 
     /// Attributes that are not an op's own; `None`: there are none.
@@ -337,7 +326,7 @@ impl<'m> Body<'_, 'm> {
         self.casts(&op.operands, Builtin, out, (&mut *next, &mut *ops))?;
         let mut properties = Sink::default();
         for name in names.split_ascii_whitespace() {
-            let found = op.attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value);
+            let found = find(&op.attributes, name);
             let found = found.ok_or_else(|| refused(format!("{} without `{name}`", op.name)))?;
             properties.number(match found {
                 Attribute::List(items) if items.is_empty() && name == "manual_axes" => self.writer.no_axes(),
@@ -364,17 +353,11 @@ impl<'m> Body<'_, 'm> {
 impl Writer<'_> {
     /// The version of a custom call's interface.
     fn api_version(&mut self, n: i128) -> u64 {
-        let mut out = Sink::default();
-        out.number(5);
-        out.number(n as u64);
-        self.tables.attribute("vhlo", out)
+        self.tables.attribute("vhlo", Sink::of([5, n as u64]))
     }
 
     /// Of no axes.
     fn no_axes(&mut self) -> u64 {
-        let mut out = Sink::default();
-        out.number(0);
-        out.numbers(&[]);
-        self.tables.attribute("sdy", out)
+        self.tables.attribute("sdy", Sink::of([0, 0]))
     }
 }

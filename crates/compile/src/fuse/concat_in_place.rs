@@ -6,7 +6,7 @@
 //! makes or reads the entry: the map stores through a view of the state, and the state is not copied. This rule runs
 //! after all other fusion, because those rules know only maps with whole results, and before the buffer plan.
 
-use crate::graph::slices::RUN;
+use crate::graph::layout::slices::RUN;
 use crate::memory::lies_together;
 use crate::options::Options;
 use crate::program::{

@@ -45,50 +45,27 @@ const fn on_steps(name: &'static str, doc: &'static str, run: fn(&mut Steps<'_>)
 }
 
 /// All rules, in the order they run.
+#[rustfmt::skip]
 pub const RULES: &[Rule] = &[
-    on_steps(
-        "max_pool_argmax",
-        "max pooling stores where each maximum was, so that its derivative does not read the operand",
-        pooling::remember_places,
-    ),
-    on_steps(
-        "sum_pool_gradient",
-        "the derivative of sum and average pooling as one step",
-        pooling::spread_sums,
-    ),
+    on_steps("max_pool_argmax", "max pooling stores where each maximum was, so that its derivative does not read the operand",
+        pooling::remember_places),
+    on_steps("sum_pool_gradient", "the derivative of sum and average pooling as one step",
+        pooling::spread_sums),
     on_steps("relu_before_pool", "the maximum of relus, and its derivative", pooling::relu_before),
-    on_steps(
-        "convolution_into_pool",
-        "a convolution whose result is only pooled",
-        pooling::convolution_into_pool,
-    ),
+    on_steps("convolution_into_pool", "a convolution whose result is only pooled",
+        pooling::convolution_into_pool),
     on_steps("relu_after_pool", "relu of a maximum, and its derivative", pooling::relu_after),
     // Kernel gradients are small, so an extra addition is cheap, and the next rule matches no accumulation.
-    on_steps(
-        "separate_kernel_gradient_sum",
-        "running sums of pooled gradients are added to by a step apart",
-        pooling::add_kernel_gradients_apart,
-    ),
-    on_steps(
-        "pooled_kernel_gradient",
-        "gradients of kernel and bias from that of the pooled result",
-        pooling::gradient_of_pooled,
-    ),
-    on_steps(
-        "product_into_kernel_gradient",
-        "that pooled gradient, where it is a product of few terms",
-        pooling::product_into_gradient,
-    ),
-    on_steps(
-        "pool_into_product",
-        "a product with the result of a pooled convolution",
-        pooling::product_of_pooled,
-    ),
-    on_steps(
-        "batch_statistics",
-        "mean and variance of a convolution's result, gathered where it is computed",
-        batch_statistics::of_convolutions,
-    ),
+    on_steps("separate_kernel_gradient_sum", "running sums of pooled gradients are added to by a step apart",
+        pooling::add_kernel_gradients_apart),
+    on_steps("pooled_kernel_gradient", "gradients of kernel and bias from that of the pooled result",
+        pooling::gradient_of_pooled),
+    on_steps("product_into_kernel_gradient", "that pooled gradient, where it is a product of few terms",
+        pooling::product_into_gradient),
+    on_steps("pool_into_product", "a product with the result of a pooled convolution",
+        pooling::product_of_pooled),
+    on_steps("batch_statistics", "mean and variance of a convolution's result, gathered where it is computed",
+        batch_statistics::of_convolutions),
     on_steps("packed_products", "products of few rows by matrices of whole numbers", packed::products),
     on_steps("top_k", "sorts of which the first elements of each line are read", top_k::of_sorts),
     rule("multi_reduce", "folds of one kind over the same data read it once", |s, _| multi_reduce::join(s)),

@@ -8,6 +8,7 @@
 
 use crate::program::{Kernel, Load, Map, Rows, Schedule, Slot, Step};
 use std::collections::HashSet;
+use systole_ir::bug;
 
 /// Bytes of one row of all arrays of a fused step, at most. A longer row does not stay in L2.
 const ROW_BYTES: usize = 3 << 18;
@@ -170,7 +171,7 @@ impl Cluster {
 
     /// Replaces the members by one step; returns its index.
     fn replace(self, s: &mut Schedule) -> usize {
-        let later = self.later(s).unwrap_or_default();
+        let later = self.later(s).unwrap_or_else(|| bug!("steps that are not convex are joined"));
         let (first, last) = (self.members[0], self.members[self.members.len() - 1]);
         let joined = self.step(s);
         // Intermediate arrays need no place in the arena.

@@ -1,5 +1,10 @@
 //! The list of graph passes, and the driver that runs them.
 
+use crate::graph::canonicalize::{cse, pad_sums, prune, ranges, simplify};
+use crate::graph::layout::{slices, transpose_weights};
+use crate::graph::loops::{derived, invariants, sums};
+use crate::graph::memory::recompute;
+use crate::graph::reductions::{arg_max, batch_variance, folds, linear, sort_keys, window_sums};
 use systole_ir::{Graph, Result, ResultExt, knobs};
 
 /// A rewrite of a graph into an equivalent one.
@@ -15,6 +20,13 @@ pub struct Pass {
     pub exact: bool,
 }
 
+impl Pass {
+    /// An exact pass.
+    const fn new(name: &'static str, doc: &'static str, run: fn(&Graph) -> Graph) -> Pass {
+        Pass { name, doc, run, exact: true }
+    }
+}
+
 /// Statistics of one pass.
 #[derive(Clone, Debug)]
 pub struct PassStat {
@@ -27,113 +39,39 @@ pub struct PassStat {
 }
 
 /// All passes, in execution order. `simplify` runs again after `cse`, because merged values expose new identities.
+#[rustfmt::skip]
 pub const PASSES: &[Pass] = &[
-    Pass { name: "prune", doc: "drops nodes that no result needs", run: super::prune::run, exact: true },
+    Pass::new("prune", "drops nodes that no result needs", prune::run),
+    Pass::new("simplify", "exact identities, constant folding, chains of moves", simplify::run),
+    Pass::new("ranges", "whole numbers that are known to be small in 32 bits", ranges::run),
+    Pass::new("cse", "computes equal expressions once", cse::run),
+    Pass::new("simplify", "once more, on merged values", simplify::run),
+    Pass::new("pad_sums", "sums of padded pieces that fill an array", pad_sums::run),
+    Pass::new("arg_max", "the place of an extreme element by two plain folds", arg_max::run),
+    Pass::new("folds", "reductions by bodies of several ops as element-wise ops on neighbours", folds::run),
+    Pass::new("sort_keys", "sorts by a function of either element by its values", sort_keys::run),
+    Pass::new("captures", "states of a loop that never change as captures", invariants::captures),
+    Pass::new("loops", "sums of all trips of a loop after it", |graph| {
+        sums::run(graph, |body| Some(optimize(body).ok()?.0))
+    }),
+    Pass::new("invariants", "what a loop moves of its captures before it", invariants::run),
+    Pass::new("derived", "what a loop keeps and is a cheap function of what else it keeps is computed where it is read",
+        derived::run),
+    Pass::new("linear", "sums of linear combinations by sums that exist", linear::run),
+    Pass::new("batch_variance", "variances by way of each sample's own", batch_variance::run),
+    Pass::new("window_sums", "sums over windows of convolutions by sums of their inputs", window_sums::run),
     Pass {
-        name: "simplify",
-        doc: "exact identities, constant folding, chains of moves",
-        run: super::simplify::run,
-        exact: true,
-    },
-    Pass {
-        name: "ranges",
-        doc: "whole numbers that are known to be small in 32 bits",
-        run: super::ranges::run,
-        exact: true,
-    },
-    Pass { name: "cse", doc: "computes equal expressions once", run: super::cse::run, exact: true },
-    Pass { name: "simplify", doc: "once more, on merged values", run: super::simplify::run, exact: true },
-    Pass {
-        name: "pad_sums",
-        doc: "sums of padded pieces that fill an array",
-        run: super::pad_sums::run,
-        exact: true,
-    },
-    Pass {
-        name: "arg_max",
-        doc: "the place of an extreme element by two plain folds",
-        run: super::arg_max::run,
-        exact: true,
-    },
-    Pass {
-        name: "folds",
-        doc: "reductions by bodies of several ops as element-wise ops on neighbours",
-        run: super::folds::run,
-        exact: true,
-    },
-    Pass {
-        name: "sort_keys",
-        doc: "sorts by a function of either element by its values",
-        run: super::sort_keys::run,
-        exact: true,
-    },
-    Pass {
-        name: "captures",
-        doc: "states of a loop that never change as captures",
-        run: super::invariants::captures,
-        exact: true,
-    },
-    Pass { name: "loops", doc: "sums of all trips of a loop after it", run: super::loops::run, exact: true },
-    Pass {
-        name: "invariants",
-        doc: "what a loop moves of its captures before it",
-        run: super::invariants::run,
-        exact: true,
-    },
-    Pass {
-        name: "derived",
-        doc: "what a loop keeps and is a cheap function of what else it keeps is computed where it is read",
-        run: super::derived::run,
-        exact: true,
-    },
-    Pass {
-        name: "linear",
-        doc: "sums of linear combinations by sums that exist",
-        run: super::linear::run,
-        exact: true,
-    },
-    Pass {
-        name: "batch_variance",
-        doc: "variances by way of each sample's own",
-        run: super::batch_variance::run,
-        exact: true,
-    },
-    Pass {
-        name: "window_sums",
-        doc: "sums over windows of convolutions by sums of their inputs",
-        run: super::window_sums::run,
-        exact: true,
-    },
-    Pass {
-        name: "window_sums",
-        doc: "those of narrow floats: they are not rounded on the way",
-        run: super::window_sums::run_narrow,
         exact: false,
+        ..Pass::new(
+            "window_sums",
+            "those of narrow floats: they are not rounded on the way",
+            window_sums::run_narrow,
+        )
     },
-    Pass {
-        name: "slices",
-        doc: "slices before element-wise work, not after it",
-        run: super::slices::run,
-        exact: true,
-    },
-    Pass {
-        name: "transpose_weights",
-        doc: "weights of few columns by columns",
-        run: super::transpose_weights::run,
-        exact: true,
-    },
-    Pass {
-        name: "recompute",
-        doc: "copies of cheap nodes for late readers",
-        run: super::recompute::run,
-        exact: true,
-    },
-    Pass {
-        name: "prune",
-        doc: "drops what the others made superfluous",
-        run: super::prune::run,
-        exact: true,
-    },
+    Pass::new("slices", "slices before element-wise work, not after it", slices::run),
+    Pass::new("transpose_weights", "weights of few columns by columns", transpose_weights::run),
+    Pass::new("recompute", "copies of cheap nodes for late readers", recompute::run),
+    Pass::new("prune", "drops what the others made superfluous", prune::run),
 ];
 
 /// Runs the [`PASSES`] that are exact.

@@ -2,7 +2,42 @@
 
 use smallvec::SmallVec;
 use systole_ir::op::{BroadcastInDim, Constant, Outs};
-use systole_ir::{Graph, Node, Op, Shape, TensorType, ValueId, bug};
+use systole_ir::{DType, Dims, Graph, Literal, Node, Op, Shape, TensorType, ValueId, bug};
+
+/// Nodes by their values: those of a graph or of one under construction.
+pub trait Nodes {
+    /// The node that produces a value.
+    fn producer(&self, v: ValueId) -> &Node;
+
+    /// The number that all elements of a value equal, if it is a constant or a broadcast of one.
+    fn splat(&self, v: ValueId) -> Option<f64> {
+        let node = self.producer(v);
+        match &node.op {
+            Op::Constant(c) if c.value.ty().elements() > 0 && c.value.is_splat() => {
+                Some(c.value.get(0).as_f64())
+            }
+            Op::BroadcastInDim(_) => self.splat(node.inputs[0]),
+            _ => None,
+        }
+    }
+
+    /// Whether a value is a constant zero or a broadcast of one.
+    fn is_zero(&self, v: ValueId) -> bool {
+        self.splat(v) == Some(0.0)
+    }
+}
+
+impl Nodes for Graph {
+    fn producer(&self, v: ValueId) -> &Node {
+        self.node(v)
+    }
+}
+
+impl Nodes for Rewriter {
+    fn producer(&self, v: ValueId) -> &Node {
+        self.node(v)
+    }
+}
 
 /// A graph under construction.
 #[derive(Default)]
@@ -33,6 +68,17 @@ impl Rewriter {
             Err(c) => bug!("a pass made an ill-typed {}: ({}) {}", op.name(), c.label, c.message),
         };
         self.append(op, inputs, outs, like)[0]
+    }
+
+    /// Appends a scalar constant.
+    pub fn scalar(&mut self, dtype: DType, value: f64, like: &Node) -> ValueId {
+        self.push(Constant { value: Literal::scalar(dtype, value) }, &[], like)
+    }
+
+    /// Appends an array of one number.
+    pub fn full(&mut self, ty: &TensorType, value: f64, like: &Node) -> ValueId {
+        let scalar = self.scalar(ty.dtype, value, like);
+        self.push(BroadcastInDim { dims: Dims::new(), shape: ty.shape.clone() }, &[scalar], like)
     }
 
     /// Appends a copy of an old node with other operands of the same types, and returns its first result.

@@ -3,7 +3,8 @@
 //! Element-wise nodes of one shape form groups. Broadcasts, iotas and slices are loads of their consumers. A reduction
 //! absorbs the element-wise group that feeds it alone, and a contraction the bias that is added to it.
 
-use crate::graph::{loops, slices};
+use crate::graph::layout::slices;
+use crate::graph::loops::sums;
 use std::collections::HashMap;
 use systole_ir::op::{Binary, Lowering, Monoid};
 use systole_ir::{DType, Graph, Node, Op, ValueId};
@@ -94,7 +95,7 @@ impl<'g> Fusion<'g> {
         f.find_slices();
         for (i, node) in graph.nodes.iter().enumerate() {
             if let Op::While(w) = &node.op {
-                f.blank.insert(i, loops::blank_states(graph, node, w));
+                f.blank.insert(i, sums::blank_states(graph, node, w));
             }
         }
         for i in 0..n {

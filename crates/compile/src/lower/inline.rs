@@ -6,7 +6,7 @@
 //! input three times instead of storing differences and squares.
 
 use super::groups::{Fusion, Role};
-use crate::graph::cheap::is_one_instruction;
+use crate::graph::memory::cheap::is_one_instruction;
 use std::collections::{BTreeSet, HashMap};
 use systole_ir::op::{Binary, Lowering, Monoid};
 use systole_ir::{Op, ValueId};

@@ -83,6 +83,19 @@ impl fmt::Display for Scope {
     }
 }
 
+/// Kernels of fused patterns: they run no programs, have no map of their own, and read and write their arrays whole.
+macro_rules! fused {
+    () => {
+        Kernel::Attention(_)
+            | Kernel::Pool(_)
+            | Kernel::Unpool(_)
+            | Kernel::UnpooledGradient(_)
+            | Kernel::Moments(_)
+            | Kernel::TopK(_)
+            | Kernel::Packed(_)
+    };
+}
+
 /// What a step computes.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant)] // There are few steps, and no arrays of them are moved about.
@@ -199,13 +212,7 @@ impl Kernel {
             | Kernel::Rows(_)
             | Kernel::Op { .. }
             | Kernel::Accumulate { .. }
-            | Kernel::Attention(_)
-            | Kernel::Pool(_)
-            | Kernel::Unpool(_)
-            | Kernel::UnpooledGradient(_)
-            | Kernel::Moments(_)
-            | Kernel::TopK(_)
-            | Kernel::Packed(_) => Vec::new(),
+            | fused!() => Vec::new(),
         }
     }
 
@@ -219,15 +226,9 @@ impl Kernel {
             | Kernel::Op { .. }
             | Kernel::Accumulate { .. }
             | Kernel::Blocks(_)
-            | Kernel::Attention(_)
-            | Kernel::Pool(_)
-            | Kernel::Unpool(_)
-            | Kernel::UnpooledGradient(_)
-            | Kernel::Moments(_)
-            | Kernel::TopK(_)
-            | Kernel::Packed(_)
             | Kernel::While { .. }
-            | Kernel::Case { .. } => None,
+            | Kernel::Case { .. }
+            | fused!() => None,
         }
     }
 }
@@ -272,15 +273,9 @@ impl Step {
             | Kernel::Op { .. }
             | Kernel::Accumulate { .. }
             | Kernel::Blocks(_)
-            | Kernel::Attention(_)
-            | Kernel::Pool(_)
-            | Kernel::Unpool(_)
-            | Kernel::UnpooledGradient(_)
-            | Kernel::Moments(_)
-            | Kernel::TopK(_)
-            | Kernel::Packed(_)
             | Kernel::While { .. }
-            | Kernel::Case { .. } => None,
+            | Kernel::Case { .. }
+            | fused!() => None,
         }
     }
 
@@ -304,16 +299,7 @@ impl Step {
             // The addend has the type of the result and is read element by element.
             Kernel::Accumulate { .. } => i + 1 == self.inputs.len(),
             // These read an operand again after they have written a part of a result.
-            Kernel::Op { .. }
-            | Kernel::Reduce { .. }
-            | Kernel::Attention(_)
-            | Kernel::Pool(_)
-            | Kernel::Unpool(_)
-            | Kernel::UnpooledGradient(_)
-            | Kernel::Moments(_)
-            | Kernel::TopK(_)
-            | Kernel::Packed(_)
-            | Kernel::Case { .. } => false,
+            Kernel::Op { .. } | Kernel::Reduce { .. } | Kernel::Case { .. } | fused!() => false,
         }
     }
 
@@ -338,13 +324,7 @@ impl Step {
             | Kernel::ProductEpilogue(_)
             | Kernel::Rows(_)
             | Kernel::Accumulate { .. }
-            | Kernel::Attention(_)
-            | Kernel::Pool(_)
-            | Kernel::Unpool(_)
-            | Kernel::UnpooledGradient(_)
-            | Kernel::Moments(_)
-            | Kernel::TopK(_)
-            | Kernel::Packed(_) => read + written,
+            | fused!() => read + written,
             // Bodies may read and write their arrays several times; this is the least.
             Kernel::Blocks(_) | Kernel::While { .. } | Kernel::Case { .. } => read + written,
         }
@@ -387,15 +367,9 @@ pub fn right_operand(step: &Step) -> Option<(Slot, [usize; 2])> {
         | Kernel::Reduce { .. }
         | Kernel::Rows(_)
         | Kernel::Blocks(_)
-        | Kernel::Attention(_)
-        | Kernel::Pool(_)
-        | Kernel::Unpool(_)
-        | Kernel::UnpooledGradient(_)
-        | Kernel::Moments(_)
-        | Kernel::TopK(_)
-        | Kernel::Packed(_)
         | Kernel::While { .. }
-        | Kernel::Case { .. } => return None,
+        | Kernel::Case { .. }
+        | fused!() => return None,
     };
     let Op::DotGeneral(d) = op else { return None };
     let b = &step.input_types[1];

@@ -23,11 +23,12 @@ pub use nested::{Blocks, Rows};
 pub use packed::{Packed, PackedProduct};
 pub use pooling::{DEAD, Pool, Relu, Unpool, UnpooledGradient};
 pub use product_epilogue::ProductEpilogue;
-pub use storage::{ALIGN, Location, ResultPlan, Slot, Storage, View, array_bytes};
+pub use storage::{ALIGN, Location, ResultPlan, Slot, Storage, View};
 pub use strided_map::{Store, StridedMap};
 pub use top_k::TopK;
 pub use verify::verify_planned as verify;
 
 // Of this crate alone.
 pub(crate) use edit::{Steps, is_result, readers, writer};
+pub(crate) use storage::array_bytes;
 pub(crate) use verify::{verify_planned, verify_steps};

@@ -4,7 +4,7 @@
 //! its result depends on the same row of some operands ([`Use::Rows`]) and on nothing but the whole of others
 //! ([`Use::Whole`]), or if it sums over the rows, so that the sums of the blocks add up to its result.
 
-use crate::graph::transpose_weights::FEW;
+use crate::graph::layout::transpose_weights::FEW;
 use smallvec::{SmallVec, smallvec};
 use systole_ir::op::{
     Binary, BroadcastInDim, Concatenate, Convolution, DotGeneral, Gather, Iota, Monoid, Pad, Reduce,
@@ -20,7 +20,7 @@ pub enum Use {
     /// All of it.
     Whole,
     /// All of it, a matrix, transposed. Kernels read a right operand `[K, N]` along its rows, unless it has few columns
-    /// (see [`crate::graph::transpose_weights`]); it is transposed once, not in each block.
+    /// (see [`crate::graph::layout::transpose_weights`]); it is transposed once, not in each block.
     Turned,
 }
 

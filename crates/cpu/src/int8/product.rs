@@ -12,9 +12,10 @@ use crate::int8::unit::Unit;
 use crate::int8::windows::Along;
 use crate::kernel::with_scratch;
 use crate::machine::team::{self, Team};
+use crate::simd::int8::block::Block;
 use crate::simd::int8::ends::Ends;
 use crate::simd::int8::sums::RowSums;
-use crate::simd::int8::{Block, COLUMNS, Form, ROWS, STEP};
+use crate::simd::int8::{COLUMNS, Form, ROWS, STEP};
 use std::ops::Range;
 
 /// Bytes of rows that a task stages at a time: they stay in L2.

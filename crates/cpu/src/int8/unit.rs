@@ -1,10 +1,11 @@
 //! The instructions that multiply bytes.
 
 use crate::simd::amx::bytes::Bytes;
+use crate::simd::int8::block::Block;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::int8::sums::row_sums_of_quads;
 use crate::simd::int8::sums::{RowSums, row_sums};
-use crate::simd::int8::{Block, Form, ROWS, dots};
+use crate::simd::int8::{Form, ROWS, dots};
 use crate::simd::level::Level;
 
 /// What multiplies bytes: an instruction set.

@@ -13,7 +13,7 @@ use crate::simd::amx::LANES;
 use crate::simd::amx::fused::few_rows::To;
 use crate::simd::amx::fused::{Fused, WIDTH, few_rows as tiles};
 use crate::simd::halves::{BF16, F16, F32, Format, Halves};
-use crate::simd::level::Level;
+use crate::simd::level::{Level, by_level};
 use crate::simd::math;
 use crate::simd::prefetch::fetch;
 use crate::simd::ranges::pieces;
@@ -192,13 +192,7 @@ fn kernel(level: Level, [from, to]: [DType; 2]) -> Option<(StripFn, usize, usize
             Some((run, $rows, $columns))
         }};
     }
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => of_types!(avx512, 13, 32),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => of_types!(avx2, 6, 16),
-        _ => of_types!(portable, 4, 8),
-    }
+    by_level!(level, of_types!(avx512, 13, 32), of_types!(avx2, 6, 16), of_types!(portable, 4, 8))
 }
 
 /// GEMM `[M, K] · [K, N]` for small M and K, where the rows of B are contiguous.

@@ -9,7 +9,7 @@
 use crate::kernel::product::{Epilogue, Roles, count, joint_stride};
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::simd::halves::{BF16, F16, F32, Format, Halves};
-use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::level::{Isa, Level, Tile, TileFn, by_level};
 use crate::simd::loops::widen;
 use crate::simd::math;
 use crate::simd::prefetch::fetch;
@@ -266,13 +266,12 @@ impl InnerProducts {
             return Err("the rows of an operand have no single stride");
         };
         let half = from == DType::F16;
-        let (run, most, lanes): ([DotsFn; 2], [usize; 2], usize) = match level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => ([avx512::<F32>, if half { avx512::<F16> } else { avx512::<BF16> }], [4, 6], 16),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => ([avx2::<F32>, if half { avx2::<F16> } else { avx2::<BF16> }], [2, 5], 8),
-            _ => ([portable::<F32>, if half { portable::<F16> } else { portable::<BF16> }], [2, 4], 4),
-        };
+        let (run, most, lanes): ([DotsFn; 2], [usize; 2], usize) = by_level!(
+            level,
+            ([avx512::<F32>, if half { avx512::<F16> } else { avx512::<BF16> }], [4, 6], 16),
+            ([avx2::<F32>, if half { avx2::<F16> } else { avx2::<BF16> }], [2, 5], 8),
+            ([portable::<F32>, if half { portable::<F16> } else { portable::<BF16> }], [2, 4], 4)
+        );
         Ok(InnerProducts {
             m,
             n,

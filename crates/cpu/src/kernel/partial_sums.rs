@@ -84,6 +84,39 @@ impl PartialSums {
     }
 }
 
+/// Implements [`Kernel`](crate::kernel::Kernel) for a gradient w.r.t. a filter with fields and methods `parts`, `per_part`
+/// and `task`. The expression is the time of all tasks on one core in nanoseconds.
+macro_rules! kernel_of_parts {
+    ($name:ty, |$this:ident| $work:expr) => {
+        impl $crate::kernel::Kernel for $name {
+            fn scratch(&self) -> usize {
+                self.parts.bytes()
+            }
+
+            fn add_to_result(&mut self) -> bool {
+                self.parts.add_to_result()
+            }
+
+            unsafe fn run(
+                &self,
+                cx: &$crate::kernel::Cx<'_>,
+                io: &$crate::kernel::Io<'_>,
+            ) -> systole_ir::Result<()> {
+                let $this = self;
+                let work: f64 = $work;
+                // SAFETY: tasks write disjoint sums.
+                let task = |i: usize, x: *const u8, dy: *const u8, sums: *mut f32| unsafe {
+                    self.task(i, x, dy, sums)
+                };
+                // SAFETY: as above; the tasks of a part write all of its sums.
+                unsafe { self.parts.sum(cx, io, self.per_part(), work, &task) };
+                Ok(())
+            }
+        }
+    };
+}
+pub(crate) use kernel_of_parts;
+
 /// How a sum is stored.
 #[derive(Clone, Copy)]
 pub enum Finish {

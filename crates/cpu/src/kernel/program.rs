@@ -6,8 +6,7 @@
 //! and widened arrays are copied to registers. JIT code is one loop with all instructions, whose tiles may be longer:
 //! up to a row, or the whole range where every load is read in place.
 
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel, OutputBlock, Ptr};
+use crate::kernel::{Cx, Io, Kernel, OutputBlock, Ptr, with_scratch};
 use crate::machine::memory::Memory;
 use crate::simd::jit;
 use crate::simd::jit::{ACCUMULATORS, Access, Loop, Sink};

@@ -5,7 +5,7 @@
 //! scratch, which a second pass adds to `y`.
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::select::{Candidate, EVERY, Family, Problem, Refusal};
+use crate::select::{Accepted, Candidate, EVERY, Family, Problem};
 use crate::simd::folds::adder;
 use crate::simd::level::TileFn;
 use systole_compile::{Kernel as Plan, Step};
@@ -31,7 +31,7 @@ struct AddAfter {
 }
 
 /// Binds the op without the addend.
-fn bind(p: &Problem<'_>) -> Result<Box<dyn Kernel>, Refusal> {
+fn bind(p: &Problem<'_>) -> Accepted<Box<dyn Kernel>> {
     let step = p.step;
     let Plan::Accumulate { op } = &step.kernel else { return Err("it adds to no operand".into()) };
     let operands = step.inputs.len() - 1;
@@ -111,28 +111,23 @@ pub static FAMILY: Family = Family {
     name: "accumulate",
     doc: "a product or convolution that is added to its last operand",
     takes: |step| matches!(step.kernel, Plan::Accumulate { .. }),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate {
-            name: "in_place",
-            why: "the op's kernel adds to its result (beta = 1): no second pass, no array of the result's size",
-            levels: EVERY,
-            accepts: |p| {
+        Candidate::new("in_place", EVERY, "the op's kernel adds to its result (beta = 1): no second pass, no \
+             array of the result's size",
+            |p| {
                 let mut inner = bind(p)?;
                 if !inner.add_to_result() {
                     return Err("the op's kernel overwrites its result".into());
                 }
                 Ok(Box::new(InPlace { inner, bytes: p.step.output_types[0].bytes() }))
-            },
-        },
-        Candidate {
-            name: "add_after",
-            why: "the op's kernel writes to scratch, which a second pass adds to the result; takes every op",
-            levels: EVERY,
-            accepts: |p| {
+            }),
+        Candidate::new("add_after", EVERY, "the op's kernel writes to scratch, which a second pass adds to \
+             the result; takes every op",
+            |p| {
                 let (inner, ty) = (bind(p)?, &p.step.output_types[0]);
                 let add = adder(ty.dtype, p.target.level);
                 Ok(Box::new(AddAfter { inner, add, elements: ty.elements(), size: ty.dtype.size() }))
-            },
-        },
+            }),
     ],
 };

@@ -55,15 +55,13 @@ impl Kernel for Reference {
 }
 
 /// The last candidate of every family of single ops.
-pub const CANDIDATE: Candidate = Candidate {
-    name: "reference",
-    why: "takes every op, element type and attribute, slowly",
-    levels: EVERY,
-    accepts: |p| match &p.step.kernel {
+#[rustfmt::skip]
+pub const CANDIDATE: Candidate = Candidate::new("reference", EVERY, "takes every op, element type and \
+     attribute, slowly",
+    |p| match &p.step.kernel {
         Plan::Op { op: Op::DynamicSlice(_), .. } => {
             Err("those who read a slice may ask where it lies".into())
         }
         Plan::Op { op, bias } => Ok(Box::new(Reference::new(op, *bias, p.step))),
         _ => Err("the interpreter knows single ops only".into()),
-    },
-};
+    });

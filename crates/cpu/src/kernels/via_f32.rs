@@ -121,16 +121,13 @@ impl Kernel for ViaF32 {
 }
 
 /// The candidate for convolutions of narrow floats that have no kernel of their own.
-pub const CANDIDATE: Candidate = Candidate {
-    name: "via_f32",
-    why: "narrow floats that no other kernel takes: whole operands are converted to f32, one pass more \
-          over them",
-    levels: EVERY,
-    accepts: |p| match &p.step.kernel {
+#[rustfmt::skip]
+pub const CANDIDATE: Candidate = Candidate::new("via_f32", EVERY, "narrow floats that no other kernel takes: \
+     whole operands are converted to f32, one pass more over them",
+    |p| match &p.step.kernel {
         Plan::Op { op, bias } => answer(ViaF32::new(op, *bias, p)?, "it is no convolution of bf16 or f16"),
         _ => Err("it is no single op".into()),
-    },
-};
+    });
 
 /// A product by the kernel that f32 has for it.
 pub fn product(p: &Problem<'_>) -> Answer {

@@ -180,35 +180,24 @@ pub static FAMILY: Family = Family {
     name: "control",
     doc: "loops, branches, blocks of rows: programs inside a program",
     takes: |step| matches!(step.kernel, Plan::While { .. } | Plan::Case { .. } | Plan::Blocks(_)),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate {
-            name: "while",
-            why: "loops: the state lies in the results",
-            levels: EVERY,
-            accepts: |p| match &p.step.kernel {
+        Candidate::new("while", EVERY, "loops: the state lies in the results",
+            |p| match &p.step.kernel {
                 Plan::While { captures, starts, cond, body } => {
                     Ok(Box::new(WhileKernel::new(*captures, starts, [cond, body], p)?))
                 }
                 _ => Err("no loop".into()),
-            },
-        },
-        Candidate {
-            name: "case",
-            why: "branches",
-            levels: EVERY,
-            accepts: |p| match &p.step.kernel {
+            }),
+        Candidate::new("case", EVERY, "branches",
+            |p| match &p.step.kernel {
                 Plan::Case { branches } => Ok(Box::new(CaseKernel::new(branches, p)?)),
                 _ => Err("no branches".into()),
-            },
-        },
-        Candidate {
-            name: "row_blocks",
-            why: "a part of the program for a few rows at a time",
-            levels: EVERY,
-            accepts: |p| match &p.step.kernel {
+            }),
+        Candidate::new("row_blocks", EVERY, "a part of the program for a few rows at a time",
+            |p| match &p.step.kernel {
                 Plan::Blocks(b) => Ok(Box::new(BlocksKernel::new(b, p)?)),
                 _ => Err("no blocks of rows".into()),
-            },
-        },
+            }),
     ],
 };

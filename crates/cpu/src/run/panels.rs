@@ -11,10 +11,8 @@
 //! for which every use in the program allows this: parameters that are updated in place by results, read by products as
 //! their right operand and by element-wise programs at the running index only.
 
-use crate::kernel::Cx;
-use crate::kernel::Kernel;
-use crate::kernel::Side;
 use crate::kernel::copy::{BoxCopy, Dim};
+use crate::kernel::{Cx, Kernel, Side};
 use crate::machine::memory::Memory;
 use systole_compile::{Load, Location, Map, Schedule, Slot, Step, right_operand};
 use systole_ir::Result;

@@ -2,8 +2,7 @@
 //! `--profile`, `--trace`).
 
 use crate::kernel::StepTimes;
-use crate::machine::team;
-use crate::machine::watch;
+use crate::machine::{team, watch};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;

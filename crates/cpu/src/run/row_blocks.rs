@@ -6,8 +6,7 @@
 //! and add to the group's own sums, and a tree adds the groups' sums. The number of groups is part of the plan, so the
 //! order of additions does not depend on the number of threads.
 
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Inner, Io, Kernel, Ptr};
+use crate::kernel::{Cx, Inner, Io, Kernel, Ptr, with_scratch};
 use crate::run::executor::Executor;
 use crate::select::Problem;
 use crate::simd::folds::adder;

@@ -1,9 +1,9 @@
 //! Reduction loops over one tile of elements, for each associative op and element type. Narrow floats are reduced as
 //! f32 lanes.
 
+use crate::simd::cells::{Add, And, Cell, Fold, Max, Min, Mul, Or};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{Lane, lanes, lanes_mut};
-use crate::simd::math;
 use std::marker::PhantomData;
 use systole_ir::DType;
 use systole_ir::op::Monoid;
@@ -12,44 +12,14 @@ use systole_ir::op::Monoid;
 /// vector width.
 pub const LANES: usize = 64;
 
-/// An associative, commutative function of lanes.
-pub trait Fold<T> {
-    fn f(a: T, b: T) -> T;
-}
-
-pub struct Add;
-pub struct Mul;
-pub struct Min;
-pub struct Max;
-pub struct And;
-pub struct Or;
-
-macro_rules! int_folds {
-    ($($t:ty),*) => { $(
-        impl Fold<$t> for Add { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.wrapping_add(b) } }
-        impl Fold<$t> for Mul { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.wrapping_mul(b) } }
-        impl Fold<$t> for Min { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.min(b) } }
-        impl Fold<$t> for Max { #[inline(always)] fn f(a: $t, b: $t) -> $t { a.max(b) } }
-        impl Fold<$t> for And { #[inline(always)] fn f(a: $t, b: $t) -> $t { a & b } }
-        impl Fold<$t> for Or { #[inline(always)] fn f(a: $t, b: $t) -> $t { a | b } }
-    )* };
-}
-int_folds!(i8, i16, i32, i64, u8, u16, u32, u64);
-
-macro_rules! float_folds {
-    ($($t:ty, $max:path, $min:path;)*) => { $(
-        impl Fold<$t> for Add { #[inline(always)] fn f(a: $t, b: $t) -> $t { a + b } }
-        impl Fold<$t> for Mul { #[inline(always)] fn f(a: $t, b: $t) -> $t { a * b } }
-        impl Fold<$t> for Min { #[inline(always)] fn f(a: $t, b: $t) -> $t { $min(a, b) } }
-        impl Fold<$t> for Max { #[inline(always)] fn f(a: $t, b: $t) -> $t { $max(a, b) } }
-    )* };
-}
-float_folds!(f32, math::maximum, math::minimum; f64, math::maximum64, math::minimum64;);
+/// A type of elements that are their own lanes.
+trait Element: Lane + Cell<Lane = Self> {}
+impl<T: Lane + Cell<Lane = T>> Element for T {}
 
 /// Reduces `n` contiguous elements into [`LANES`] accumulators at `dst`: element `i` into accumulator `i % LANES`.
 struct Along<T, F>(PhantomData<(T, F)>);
-impl<T: Lane, F: Fold<T>> Tile for Along<T, F> {
-    const EVERY_LEVEL: bool = T::COMMON;
+impl<T: Element, F: Fold<T>> Tile for Along<T, F> {
+    const EVERY_LEVEL: bool = <T as Lane>::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
@@ -72,8 +42,8 @@ impl<T: Lane, F: Fold<T>> Tile for Along<T, F> {
 
 /// Reduces `n` elements into `n` accumulators, element by element.
 struct Across<T, F>(PhantomData<(T, F)>);
-impl<T: Lane, F: Fold<T>> Tile for Across<T, F> {
-    const EVERY_LEVEL: bool = T::COMMON;
+impl<T: Element, F: Fold<T>> Tile for Across<T, F> {
+    const EVERY_LEVEL: bool = <T as Lane>::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
@@ -87,8 +57,8 @@ impl<T: Lane, F: Fold<T>> Tile for Across<T, F> {
 
 /// Reduces [`LANES`] accumulators to one, as a binary tree.
 struct Within<T, F>(PhantomData<(T, F)>);
-impl<T: Lane, F: Fold<T>> Tile for Within<T, F> {
-    const EVERY_LEVEL: bool = T::COMMON;
+impl<T: Element, F: Fold<T>> Tile for Within<T, F> {
+    const EVERY_LEVEL: bool = <T as Lane>::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, _: usize) {
@@ -110,8 +80,8 @@ impl<T: Lane, F: Fold<T>> Tile for Within<T, F> {
 
 /// Reduces each of `n` rows at `a` to one lane of `dst`; `b` points to the row length (a `usize`).
 struct Short<T, F>(PhantomData<(T, F)>);
-impl<T: Lane, F: Fold<T>> Tile for Short<T, F> {
-    const EVERY_LEVEL: bool = T::COMMON;
+impl<T: Element, F: Fold<T>> Tile for Short<T, F> {
+    const EVERY_LEVEL: bool = <T as Lane>::COMMON;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
@@ -139,7 +109,7 @@ pub struct Loops {
     pub short: TileFn,
 }
 
-fn loops<T: Lane, F: Fold<T>>(level: Level) -> Loops {
+fn loops<T: Element, F: Fold<T>>(level: Level) -> Loops {
     Loops {
         along: level.tile::<Along<T, F>>(),
         across: level.tile::<Across<T, F>>(),
@@ -148,7 +118,7 @@ fn loops<T: Lane, F: Fold<T>>(level: Level) -> Loops {
     }
 }
 
-fn float_loops<T: Lane>(monoid: Monoid, level: Level) -> Loops
+fn float_loops<T: Element>(monoid: Monoid, level: Level) -> Loops
 where
     Add: Fold<T>,
     Mul: Fold<T>,
@@ -164,7 +134,7 @@ where
     }
 }
 
-fn int_loops<T: Lane>(monoid: Monoid, level: Level) -> Loops
+fn int_loops<T: Element>(monoid: Monoid, level: Level) -> Loops
 where
     Add: Fold<T>,
     Mul: Fold<T>,

@@ -6,7 +6,7 @@
 //! of multiply-adds in the order of K, whatever the size of the tile. Its rounding depends on how K is blocked, not on
 //! how M and N are.
 
-use crate::simd::level::Level;
+use crate::simd::level::{Level, by_level};
 use crate::simd::prefetch::{prefetch_far, prefetch_row};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::vector::x86;
@@ -602,24 +602,22 @@ pub fn shape_halves(level: Level, n: usize) -> Option<Shape<f32>> {
 
 /// The f64 kernels.
 pub fn shape_f64(level: Level) -> Shape<f64> {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Shape::new(&AVX512_64, 8, None),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => Shape::new(&AVX2_64, 4, None),
-        _ => Shape::new(&PORTABLE_64, 2, None),
-    }
+    by_level!(
+        level,
+        Shape::new(&AVX512_64, 8, None),
+        Shape::new(&AVX2_64, 4, None),
+        Shape::new(&PORTABLE_64, 2, None)
+    )
 }
 
 /// The kernels whose k group is a pair of i16.
 pub fn shape_pairs(level: Level) -> Shape<i32> {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => Shape::new(&AVX512_PAIRS, 16, None),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => Shape::new(&AVX2_PAIRS, 8, None),
-        _ => Shape::new(&PORTABLE_PAIRS, 4, None),
-    }
+    by_level!(
+        level,
+        Shape::new(&AVX512_PAIRS, 16, None),
+        Shape::new(&AVX2_PAIRS, 8, None),
+        Shape::new(&PORTABLE_PAIRS, 4, None)
+    )
 }
 
 /// The kernels whose k group is four u8 by four i8 (VNNI); `None` where the machine lacks the instruction.

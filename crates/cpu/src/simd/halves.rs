@@ -1,6 +1,6 @@
 //! Vectors of f32 that are loaded from bf16 or f16 and rounded to these types.
 
-use crate::simd::level::{Isa, Level, Tile};
+use crate::simd::level::{Isa, Tile, by_level};
 use crate::simd::math;
 use crate::simd::vector::{Portable32, Vector};
 
@@ -190,13 +190,12 @@ impl Tile for WidenF16 {
         let (to, from) = (dst.cast(), a.cast());
         // SAFETY: by the promises of `Tile::run`; the level is that of the instance.
         unsafe {
-            match I::LEVEL {
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => widen::<V8x32>(to, from, n),
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx512 => widen::<V16x32>(to, from, n),
-                _ => widen::<Portable32>(to, from, n),
-            }
+            by_level!(
+                I::LEVEL,
+                widen::<V16x32>(to, from, n),
+                widen::<V8x32>(to, from, n),
+                widen::<Portable32>(to, from, n)
+            )
         }
     }
 }
@@ -230,13 +229,12 @@ impl Tile for NarrowF16 {
         let (to, from) = (dst.cast(), a.cast());
         // SAFETY: by the promises of `Tile::run`; the level is that of the instance.
         unsafe {
-            match I::LEVEL {
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => narrow::<V8x32>(to, from, n),
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx512 => narrow::<V16x32>(to, from, n),
-                _ => narrow::<Portable32>(to, from, n),
-            }
+            by_level!(
+                I::LEVEL,
+                narrow::<V16x32>(to, from, n),
+                narrow::<V8x32>(to, from, n),
+                narrow::<Portable32>(to, from, n)
+            )
         }
     }
 }
@@ -265,6 +263,7 @@ unsafe fn narrow<V: Halves>(to: *mut u16, from: *const f32, n: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::level::Level;
     use systole_ir::f16;
 
     /// Runs a loop over some elements, in pieces of many lengths.

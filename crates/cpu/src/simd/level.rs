@@ -65,6 +65,20 @@ impl Target {
     }
 }
 
+/// One of three values, by the level of vectors: AVX-512, AVX2, any machine. Only x86-64 has the first two.
+macro_rules! by_level {
+    ($level:expr, $avx512:expr, $avx2:expr, $portable:expr) => {
+        match $level {
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::level::Level::Avx512 => $avx512,
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::level::Level::Avx2 => $avx2,
+            _ => $portable,
+        }
+    };
+}
+pub(crate) use by_level;
+
 /// What generic kernels may ask about the instruction set they are instantiated for.
 pub trait Isa: Copy + Send + Sync + 'static {
     /// The level, which every machine that runs the instance has.

@@ -6,6 +6,7 @@ pub mod cells;
 pub mod folds;
 pub mod gemm;
 pub mod halves;
+pub mod inlined;
 pub mod int8;
 pub mod jit;
 pub mod level;

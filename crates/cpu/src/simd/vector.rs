@@ -20,8 +20,8 @@ pub unsafe trait Vector: Copy {
 }
 
 macro_rules! array_vector {
-    ($name:ident, $t:ty, $n:expr) => {
-        /// An array that the compiler vectorises for the baseline instruction set.
+    ($(#[$doc:meta])* $name:ident, $t:ty, $n:expr, |$x:ident, $y:ident| $add:expr, |$a:ident, $b:ident| $product:expr) => {
+        $(#[$doc])*
         #[derive(Clone, Copy)]
         pub struct $name(pub [$t; $n]);
         // SAFETY: plain arithmetic, available everywhere.
@@ -62,7 +62,9 @@ macro_rules! array_vector {
             unsafe fn mul_add(self, b: Self, c: Self) -> Self {
                 let mut y = c.0;
                 for i in 0..$n {
-                    y[i] += self.0[i] * b.0[i];
+                    let ($a, $b) = (self.0[i], b.0[i]);
+                    let ($x, $y) = (y[i], $product);
+                    y[i] = $add;
                 }
                 $name(y)
             }
@@ -70,122 +72,52 @@ macro_rules! array_vector {
             unsafe fn add(self, b: Self) -> Self {
                 let mut y = self.0;
                 for i in 0..$n {
-                    y[i] += b.0[i];
+                    let ($x, $y) = (y[i], b.0[i]);
+                    y[i] = $add;
                 }
                 $name(y)
             }
         }
     };
 }
-array_vector!(Portable32, f32, 4);
-array_vector!(Portable64, f64, 2);
-
-/// Four i32 lanes; `mul_add` multiplies pairs of i16 and accumulates both products.
-#[derive(Clone, Copy)]
-pub struct PortablePairs([i32; 4]);
-// SAFETY: plain arithmetic, available everywhere.
-#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
-unsafe impl Vector for PortablePairs {
-    type T = i32;
-    const LANES: usize = 4;
-    #[inline(always)]
-    unsafe fn splat(x: i32) -> Self {
-        PortablePairs([x; 4])
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const i32) -> Self {
-        // SAFETY: the caller has the lanes there.
-        PortablePairs(unsafe { *p.cast::<[i32; 4]>() })
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut i32) {
-        // SAFETY: as for `load`.
-        unsafe { *p.cast::<[i32; 4]>() = self.0 }
-    }
-    #[inline(always)]
-    unsafe fn load_part(p: *const i32, n: usize) -> Self {
-        let mut y = [0; 4];
-        for (i, y) in y.iter_mut().enumerate().take(n) {
-            // SAFETY: the caller has `n` lanes there.
-            *y = unsafe { *p.add(i) };
-        }
-        PortablePairs(y)
-    }
-    #[inline(always)]
-    unsafe fn store_part(self, p: *mut i32, n: usize) {
-        for (i, y) in self.0.iter().enumerate().take(n) {
-            // SAFETY: as for `load_part`.
-            unsafe { *p.add(i) = *y };
-        }
-    }
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        let mut y = c.0;
-        for i in 0..4 {
-            let low = (self.0[i] as i16 as i32) * (b.0[i] as i16 as i32);
-            let high = (self.0[i] >> 16) * (b.0[i] >> 16);
-            y[i] = y[i].wrapping_add(low).wrapping_add(high);
-        }
-        PortablePairs(y)
-    }
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        let mut y = self.0;
-        for i in 0..4 {
-            y[i] = y[i].wrapping_add(b.0[i]);
-        }
-        PortablePairs(y)
-    }
-}
+array_vector!(
+    /// An array that the compiler vectorises for the baseline instruction set.
+    Portable32, f32, 4, |x, y| x + y, |a, b| a * b
+);
+array_vector!(
+    /// An array that the compiler vectorises for the baseline instruction set.
+    Portable64, f64, 2, |x, y| x + y, |a, b| a * b
+);
+array_vector!(
+    /// Four i32 lanes; `mul_add` multiplies pairs of i16 and accumulates both products.
+    PortablePairs, i32, 4, |x, y| x.wrapping_add(y),
+    |a, b| ((a as i16 as i32) * (b as i16 as i32)).wrapping_add((a >> 16) * (b >> 16))
+);
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86 {
-    use super::Vector;
+    use crate::simd::inlined::inlined;
+    use crate::simd::vector::Vector;
     use std::arch::x86_64::*;
 
     /// Implements a vector by intrinsics; arguments are the register and pointer types and one intrinsic per operation.
     macro_rules! intrinsic_vector {
-        ($name:ident, $reg:ty, $t:ty, $n:expr, $p:ty, $set:expr, $load:expr, $store:expr, $load_part:expr, $store_part:expr, $fma:expr, $add:expr) => {
+        ($name:ident, $reg:ty, $t:ty, $n:expr, $p:ty; $set:expr, $load:expr, $store:expr, $load_part:expr,
+         $store_part:expr, $fma:expr, $add:expr) => {
             #[derive(Clone, Copy)]
             pub struct $name(pub $reg);
             // SAFETY: callers ensure that the CPU has these instructions.
             unsafe impl Vector for $name {
                 type T = $t;
                 const LANES: usize = $n;
-                #[inline(always)]
-                unsafe fn splat(x: $t) -> Self {
-                    // SAFETY: the level is available.
-                    $name(unsafe { $set(x) })
-                }
-                #[inline(always)]
-                unsafe fn load(p: *const $t) -> Self {
-                    // SAFETY: the level is available and the caller has the lanes there.
-                    $name(unsafe { $load(p.cast::<$p>()) })
-                }
-                #[inline(always)]
-                unsafe fn store(self, p: *mut $t) {
-                    // SAFETY: as for `load`.
-                    unsafe { $store(p.cast::<$p>(), self.0) }
-                }
-                #[inline(always)]
-                unsafe fn load_part(p: *const $t, n: usize) -> Self {
-                    // SAFETY: as for `load`, for the lanes of the mask.
-                    $name(unsafe { $load_part(p.cast::<$p>(), n) })
-                }
-                #[inline(always)]
-                unsafe fn store_part(self, p: *mut $t, n: usize) {
-                    // SAFETY: as for `load_part`.
-                    unsafe { $store_part(p.cast::<$p>(), n, self.0) }
-                }
-                #[inline(always)]
-                unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-                    // SAFETY: the level is available.
-                    $name(unsafe { $fma(self.0, b.0, c.0) })
-                }
-                #[inline(always)]
-                unsafe fn add(self, b: Self) -> Self {
-                    // SAFETY: the level is available.
-                    $name(unsafe { $add(self.0, b.0) })
+                inlined! {
+                    unsafe fn splat(x: $t) -> Self = $name($set(x));
+                    unsafe fn load(p: *const $t) -> Self = $name($load(p.cast::<$p>()));
+                    unsafe fn store(self, p: *mut $t) = $store(p.cast::<$p>(), self.0);
+                    unsafe fn load_part(p: *const $t, n: usize) -> Self = $name($load_part(p.cast::<$p>(), n));
+                    unsafe fn store_part(self, p: *mut $t, n: usize) = $store_part(p.cast::<$p>(), n, self.0);
+                    unsafe fn mul_add(self, b: Self, c: Self) -> Self = $name($fma(self.0, b.0, c.0));
+                    unsafe fn add(self, b: Self) -> Self = $name($add(self.0, b.0));
                 }
             }
         };
@@ -207,99 +139,57 @@ pub(crate) mod x86 {
         unsafe { _mm256_cmpgt_epi64(_mm256_set1_epi64x(n as i64), _mm256_setr_epi64x(0, 1, 2, 3)) }
     }
 
-    intrinsic_vector!(
-        V8x32,
-        __m256,
-        f32,
-        8,
-        f32,
-        _mm256_set1_ps,
-        _mm256_loadu_ps,
-        _mm256_storeu_ps,
+    intrinsic_vector! {
+        V8x32, __m256, f32, 8, f32;
+        _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
         |p, n| _mm256_maskload_ps(p, first8(n)),
         |p, n, x| _mm256_maskstore_ps(p, first8(n), x),
-        _mm256_fmadd_ps,
-        _mm256_add_ps
-    );
-    intrinsic_vector!(
-        V4x64,
-        __m256d,
-        f64,
-        4,
-        f64,
-        _mm256_set1_pd,
-        _mm256_loadu_pd,
-        _mm256_storeu_pd,
+        _mm256_fmadd_ps, _mm256_add_ps
+    }
+    intrinsic_vector! {
+        V4x64, __m256d, f64, 4, f64;
+        _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd,
         |p, n| _mm256_maskload_pd(p, first4(n)),
         |p, n, x| _mm256_maskstore_pd(p, first4(n), x),
-        _mm256_fmadd_pd,
-        _mm256_add_pd
-    );
-    intrinsic_vector!(
-        Pairs8,
-        __m256i,
-        i32,
-        8,
-        __m256i,
-        _mm256_set1_epi32,
-        _mm256_loadu_si256,
-        _mm256_storeu_si256,
+        _mm256_fmadd_pd, _mm256_add_pd
+    }
+    intrinsic_vector! {
+        Pairs8, __m256i, i32, 8, __m256i;
+        _mm256_set1_epi32, _mm256_loadu_si256, _mm256_storeu_si256,
         |p: *const __m256i, n| _mm256_maskload_epi32(p.cast(), first8(n)),
         |p: *mut __m256i, n, x| _mm256_maskstore_epi32(p.cast(), first8(n), x),
-        |a, b, c| _mm256_add_epi32(c, _mm256_madd_epi16(a, b)),
-        _mm256_add_epi32
-    );
+        |a, b, c| _mm256_add_epi32(c, _mm256_madd_epi16(a, b)), _mm256_add_epi32
+    }
     /// Sixteen f32 lanes; the types differ in `mul_add`.
     macro_rules! floats16 {
         ($name:ident, $fma:expr) => {
-            intrinsic_vector!(
-                $name,
-                __m512,
-                f32,
-                16,
-                f32,
-                _mm512_set1_ps,
-                _mm512_loadu_ps,
-                _mm512_storeu_ps,
+            intrinsic_vector! {
+                $name, __m512, f32, 16, f32;
+                _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
                 |p, n| _mm512_maskz_loadu_ps(bits(n), p),
                 |p, n, x| _mm512_mask_storeu_ps(p, bits(n), x),
-                $fma,
-                _mm512_add_ps
-            );
+                $fma, _mm512_add_ps
+            }
         };
     }
     floats16!(V16x32, _mm512_fmadd_ps);
-    intrinsic_vector!(
-        V8x64,
-        __m512d,
-        f64,
-        8,
-        f64,
-        _mm512_set1_pd,
-        _mm512_loadu_pd,
-        _mm512_storeu_pd,
+    intrinsic_vector! {
+        V8x64, __m512d, f64, 8, f64;
+        _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd,
         |p, n| _mm512_maskz_loadu_pd(bits(n) as u8, p),
         |p, n, x| _mm512_mask_storeu_pd(p, bits(n) as u8, x),
-        _mm512_fmadd_pd,
-        _mm512_add_pd
-    );
+        _mm512_fmadd_pd, _mm512_add_pd
+    }
     /// Sixteen i32 lanes whose `mul_add` accumulates groups of narrow integers; the types differ in `mul_add`.
     macro_rules! sums16 {
         ($name:ident, $fma:expr) => {
-            intrinsic_vector!(
-                $name,
-                __m512i,
-                i32,
-                16,
-                i32,
-                _mm512_set1_epi32,
-                _mm512_loadu_epi32,
-                _mm512_storeu_epi32,
+            intrinsic_vector! {
+                $name, __m512i, i32, 16, i32;
+                _mm512_set1_epi32, _mm512_loadu_epi32, _mm512_storeu_epi32,
                 |p, n| _mm512_maskz_loadu_epi32(bits(n), p),
                 |p, n, x| _mm512_mask_storeu_epi32(p, bits(n), x),
-                $fma,
-                _mm512_add_epi32
-            );
+                $fma, _mm512_add_epi32
+            }
         };
     }
     sums16!(Pairs16, |a, b, c| _mm512_add_epi32(c, _mm512_madd_epi16(a, b)));

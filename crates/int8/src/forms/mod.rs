@@ -14,23 +14,32 @@ use systole_tflite::Op;
 
 /// The forms of an operator, one for each output; `None`: it has none.
 pub(crate) fn choose(site: &Site) -> Option<Vec<Box<dyn Form>>> {
-    use Op::*;
     let one = |form: Option<Box<dyn Form>>| Some(vec![form?]);
     match site.operator.op {
-        Conv2D => one(products::convolution(site)),
-        DepthwiseConv2D => one(products::depthwise(site)),
-        FullyConnected => one(products::dense(site)),
-        BatchMatmul => one(batch::matmul(site)),
-        AveragePool2D | MaxPool2D => one(windows::pool(site)),
-        Mean | Sum | ReduceMax => one(windows::reduction(site)),
-        Relu | ReluN1To1 | Relu6 | LeakyRelu | HardSwish | Logistic | Tanh | Elu | Exp | Gelu | Sqrt
-        | Rsqrt | Neg | Dequantize => one(elements::table(site)),
-        Quantize => one(elements::quantize(site)),
-        Add | Sub | Mul | Maximum | Minimum | SquaredDifference | Prelu => one(elements::both(site)),
-        Softmax => one(rows::softmax(site)),
-        Concatenation => one(movement::concatenation(site)),
-        Transpose | Slice | StridedSlice | Split | Gather | SpaceToDepth | DepthToSpace | ResizeNearest
-        | BroadcastTo | Pad => movement::moves(site),
+        Op::Conv2D => one(products::convolution(site)),
+        Op::DepthwiseConv2D => one(products::depthwise(site)),
+        Op::FullyConnected => one(products::dense(site)),
+        Op::BatchMatmul => one(batch::matmul(site)),
+        Op::AveragePool2D | Op::MaxPool2D => one(windows::pool(site)),
+        Op::Mean | Op::Sum | Op::ReduceMax => one(windows::reduction(site)),
+        Op::Dequantize => one(elements::table(site)),
+        Op::Quantize => one(elements::quantize(site)),
+        Op::Add | Op::Sub | Op::Mul | Op::Maximum | Op::Minimum | Op::SquaredDifference | Op::Prelu => {
+            one(elements::both(site))
+        }
+        Op::Softmax => one(rows::softmax(site)),
+        Op::Concatenation => one(movement::concatenation(site)),
+        Op::Transpose
+        | Op::Slice
+        | Op::StridedSlice
+        | Op::Split
+        | Op::Gather
+        | Op::SpaceToDepth
+        | Op::DepthToSpace
+        | Op::ResizeNearest
+        | Op::BroadcastTo
+        | Op::Pad => movement::moves(site),
+        op if op.is_unary() => one(elements::table(site)),
         _ => None,
     }
 }

@@ -5,7 +5,7 @@ use crate::probe::{Probe, probe};
 use crate::site::Site;
 use systole_base::{DType, Literal};
 use systole_cpu::int8::in_chunks;
-use systole_tflite::{Field, Op};
+use systole_tflite::{Field, Op, axis_of};
 
 /// Elements of a tensor that is moved so, at most: their numbers take four times as much.
 const MOST: usize = 1 << 22;
@@ -72,8 +72,8 @@ pub(super) fn moves(site: &Site) -> Option<Vec<Box<dyn Form>>> {
     let value = Literal::from_slice(x.dims(), &numbers).ok()?;
     let found = probe(site, vec![Probe { operand, value }], None, Some(DType::I32))?;
     let one = |(y, numbers): (&&systole_tflite::Tensor, &Literal)| {
-        let zero = y.scale().map_or(0, |(_, zero)| zero);
-        let fill = if x.ty.dtype == DType::I8 { zero as u8 } else { 0 };
+        let is_scaled = x.ty.dtype == DType::I8 && y.quantization.is_some();
+        let fill = if is_scaled { y.scale().ok()?.1 as u8 } else { 0 };
         let pieces = pieces(numbers.as_slice::<i32>().ok()?, size);
         let moves = Moves { operand, pieces, fill, x: x.ty.bytes(), y: y.ty.bytes() };
         Some(Box::new(moves) as Box<dyn Form>)
@@ -124,7 +124,7 @@ impl Form for Joined {
 pub(super) fn concatenation(site: &Site) -> Option<Box<dyn Form>> {
     let parts = (0..site.operator.inputs.len()).map(|n| site.input(n)).collect::<Option<Vec<_>>>()?;
     let (first, y) = (*parts.first()?, site.output()?);
-    let axis = site.axis(site.operator.int(Field::Axis), first.dims().len())?;
+    let axis = axis_of(site.operator.int(Field::Axis), first.dims().len())?;
     let mut dims = first.dims().to_vec();
     dims[axis] = 0;
     for p in &parts {

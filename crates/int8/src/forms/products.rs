@@ -66,7 +66,7 @@ pub(super) fn depthwise(site: &Site) -> Option<Box<dyn Form>> {
     let (&[b, h, width, c], &[1, kh, kw, o]) = (x.dims(), w.dims()) else { return None };
     let along = site.slides([h, width], [kh, kw], true)?;
     let y = site.byte_output(&[b, along[0].positions, along[1].positions, o])?;
-    if c.checked_mul(site.at_least_1(Field::DepthMultiplier)?) != Some(o) {
+    if c.checked_mul(site.operator.count(Field::DepthMultiplier)?) != Some(o) {
         return None;
     }
     let output = output(site, x, w, o, y)?;

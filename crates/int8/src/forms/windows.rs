@@ -4,7 +4,7 @@ use super::form::{Context, Form};
 use crate::site::Site;
 use systole_base::DType;
 use systole_cpu::int8::{Along, Output, Pool, Pooling, Scale};
-use systole_tflite::{Field, Op, mean_multiplier, quantize_multiplier};
+use systole_tflite::{Field, Op, axis_of, mean_multiplier, quantize_multiplier};
 
 impl Form for Pool {
     fn name(&self) -> &'static str {
@@ -19,7 +19,7 @@ impl Form for Pool {
 pub(super) fn pool(site: &Site) -> Option<Box<dyn Form>> {
     let x = site.bytes(0)?;
     let &[b, h, w, c] = x.dims() else { return None };
-    let window = [site.at_least_1(Field::FilterH)?, site.at_least_1(Field::FilterW)?];
+    let window = [site.operator.count(Field::FilterH)?, site.operator.count(Field::FilterW)?];
     let along = site.slides([h, w], window, false)?;
     let y = site.byte_output(&[b, along[0].positions, along[1].positions, c])?;
     let (scale, zero) = y.scale().ok()?;
@@ -41,7 +41,7 @@ pub(super) fn reduction(site: &Site) -> Option<Box<dyn Form>> {
     let rank = x.dims().len();
     let mut gone = vec![false; rank];
     for axis in site.indices(1)? {
-        gone[site.axis(axis, rank)?] = true;
+        gone[axis_of(axis, rank)?] = true;
     }
     let each = || x.dims().iter().zip(&gone);
     let dims: Vec<usize> = match site.operator.is(Field::KeepDims) {

@@ -342,23 +342,17 @@ fn emit(op: impl Into<Op>, x: &Tensor) -> Tensor {
 
 /// Rules that all ops here share.
 macro_rules! shared {
-    () => {
+    ($name:literal) => {
+        named!($name, Exchange);
+
         fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
             alone(self, args)
-        }
-
-        fn lower(&self) -> Lowering {
-            Lowering::Exchange
         }
     };
 }
 
 impl OpRule for AllReduce {
-    shared!();
-
-    fn name(&self) -> &'static str {
-        "all_reduce"
-    }
+    shared!("all_reduce");
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let x = one(args)?;
@@ -381,11 +375,7 @@ impl OpRule for AllReduce {
 }
 
 impl OpRule for AllGather {
-    shared!();
-
-    fn name(&self) -> &'static str {
-        "all_gather"
-    }
+    shared!("all_gather");
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let x = one(args)?;
@@ -407,11 +397,7 @@ impl OpRule for AllGather {
 }
 
 impl OpRule for ReduceScatter {
-    shared!();
-
-    fn name(&self) -> &'static str {
-        "reduce_scatter"
-    }
+    shared!("reduce_scatter");
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let x = one(args)?;
@@ -439,11 +425,7 @@ impl OpRule for ReduceScatter {
 }
 
 impl OpRule for AllToAll {
-    shared!();
-
-    fn name(&self) -> &'static str {
-        "all_to_all"
-    }
+    shared!("all_to_all");
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let x = one(args)?;
@@ -476,11 +458,7 @@ impl OpRule for AllToAll {
 }
 
 impl OpRule for CollectivePermute {
-    shared!();
-
-    fn name(&self) -> &'static str {
-        "collective_permute"
-    }
+    shared!("collective_permute");
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let x = one(args)?;
@@ -508,11 +486,7 @@ impl OpRule for CollectivePermute {
 macro_rules! identity {
     ($($op:ident $name:literal),*) => { $(
         impl OpRule for $op {
-            shared!();
-
-            fn name(&self) -> &'static str {
-                $name
-            }
+            shared!($name);
 
             fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
                 expect_args(args, 0)?;

@@ -21,9 +21,7 @@ impl Compare {
 }
 
 impl OpRule for Compare {
-    fn name(&self) -> &'static str {
-        "compare"
-    }
+    named!("compare", Map);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
         let (a, b) = (args[0], args[1]);
@@ -49,9 +47,6 @@ impl OpRule for Compare {
         Some(Scalar::Bool(self.apply(args[0], args[1])))
     }
 
-    fn lower(&self) -> Lowering {
-        Lowering::Map
-    }
     fn attrs(&self) -> Attrs {
         let spelled = Direction::ALL.iter().find(|d| d.0 == self.direction).map_or("", |d| d.1);
         vec![
@@ -62,9 +57,7 @@ impl OpRule for Compare {
 }
 
 impl OpRule for Select {
-    fn name(&self) -> &'static str {
-        "select"
-    }
+    named!("select", Map);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 3)?;
         let (p, t, f) = (args[0], args[1], args[2]);
@@ -90,16 +83,10 @@ impl OpRule for Select {
     fn eval_scalar(&self, args: &[Scalar], _: DType) -> Option<Scalar> {
         Some(args[if args[0].as_bool() { 1 } else { 2 }])
     }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Map
-    }
 }
 
 impl OpRule for Clamp {
-    fn name(&self) -> &'static str {
-        "clamp"
-    }
+    named!("clamp", Map);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 3)?;
         let (lo, x, hi) = (args[0], args[1], args[2]);
@@ -135,8 +122,5 @@ impl OpRule for Clamp {
             Grad::Of(below.select(&zero, &above.select(&zero, dy))),
             Grad::Of(bound(&above, &x[2])),
         ]
-    }
-    fn lower(&self) -> Lowering {
-        Lowering::Map
     }
 }

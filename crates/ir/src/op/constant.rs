@@ -6,9 +6,7 @@ use smallvec::smallvec;
 use systole_base::{LiteralBuilder, Scalar, bug};
 
 impl OpRule for Parameter {
-    fn name(&self) -> &'static str {
-        "parameter"
-    }
+    named!("parameter", Leaf);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 0)?;
         Ok(smallvec![self.ty.clone()])
@@ -19,18 +17,13 @@ impl OpRule for Parameter {
     fn vjp(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
         vec![]
     }
-    fn lower(&self) -> Lowering {
-        Lowering::Leaf
-    }
     fn cost(&self, _: &[&TensorType], _: &Outs) -> Cost {
         Cost::default()
     }
 }
 
 impl OpRule for Constant {
-    fn name(&self) -> &'static str {
-        "constant"
-    }
+    named!("constant", Leaf);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 0)?;
         Ok(smallvec![self.value.ty().clone()])
@@ -41,9 +34,6 @@ impl OpRule for Constant {
     fn vjp(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
         vec![]
     }
-    fn lower(&self) -> Lowering {
-        Lowering::Leaf
-    }
     fn attrs(&self) -> Attrs {
         vec![("value", Attr::Dense(self.value.clone()))]
     }
@@ -53,9 +43,7 @@ impl OpRule for Constant {
 }
 
 impl OpRule for Iota {
-    fn name(&self) -> &'static str {
-        "iota"
-    }
+    named!("iota", Map);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 0)?;
         require!(
@@ -76,9 +64,6 @@ impl OpRule for Iota {
     }
     fn vjp(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
         vec![]
-    }
-    fn lower(&self) -> Lowering {
-        Lowering::Map
     }
     fn attrs(&self) -> Attrs {
         vec![("iota_dimension", Attr::Int(self.dim as i64))]

@@ -13,9 +13,7 @@ use std::sync::Arc;
 use systole_base::{DType, Dims, Error, Scalar};
 
 impl OpRule for While {
-    fn name(&self) -> &'static str {
-        "while"
-    }
+    named!("while", Control);
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(
@@ -94,10 +92,6 @@ impl OpRule for While {
                 refused(x, &self.needed().err().unwrap_or(why))
             }
         }
-    }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Control
     }
 
     fn attrs(&self) -> Attrs {
@@ -479,9 +473,7 @@ impl Case {
 }
 
 impl OpRule for Case {
-    fn name(&self) -> &'static str {
-        "case"
-    }
+    named!("case", Control);
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let Some(first) = self.branches.first() else {
@@ -532,10 +524,6 @@ impl OpRule for Case {
         grads
     }
 
-    fn lower(&self) -> Lowering {
-        Lowering::Control
-    }
-
     fn regions(&self) -> SmallVec<[&Arc<Graph>; 2]> {
         self.branches.iter().collect()
     }
@@ -552,9 +540,7 @@ impl OpRule for Case {
 }
 
 impl OpRule for OptimizationBarrier {
-    fn name(&self) -> &'static str {
-        "optimization_barrier"
-    }
+    named!("optimization_barrier", Map);
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         Ok(args.iter().map(|&t| t.clone()).collect())
@@ -569,10 +555,6 @@ impl OpRule for OptimizationBarrier {
             return vec![Grad::Zero; x.len()];
         }
         dy.iter().map(|d| d.clone().map_or(Grad::Zero, Grad::Of)).collect()
-    }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Map
     }
 
     fn attrs(&self) -> Attrs {

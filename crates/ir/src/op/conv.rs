@@ -398,9 +398,7 @@ impl ConvDims {
 }
 
 impl OpRule for Convolution {
-    fn name(&self) -> &'static str {
-        "convolution"
-    }
+    named!("convolution", Contract);
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
@@ -450,10 +448,6 @@ impl OpRule for Convolution {
         let dx = self.input_gradient(x, &kernel, &dy);
         let dk = self.kernel_gradient(x, &kernel, &dy);
         vec![Grad::Of(dx), Grad::Of(reverse(&dk, &backwards))]
-    }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Contract
     }
 
     fn attrs(&self) -> Attrs {

@@ -6,9 +6,7 @@ use smallvec::smallvec;
 use systole_base::{DType, LiteralBuilder, Scalar};
 
 impl OpRule for Convert {
-    fn name(&self) -> &'static str {
-        "convert"
-    }
+    named!("convert", Map);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         Ok(smallvec![args[0].with_dtype(self.to)])
@@ -25,16 +23,10 @@ impl OpRule for Convert {
     fn eval_scalar(&self, args: &[Scalar], _: DType) -> Option<Scalar> {
         Some(args[0].convert_to(self.to))
     }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Map
-    }
 }
 
 impl OpRule for BitcastConvert {
-    fn name(&self) -> &'static str {
-        "bitcast_convert"
-    }
+    named!("bitcast_convert", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let x = args[0];
@@ -58,9 +50,6 @@ impl OpRule for BitcastConvert {
     }
     fn vjp(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
         vec![Grad::Zero]
-    }
-    fn lower(&self) -> Lowering {
-        Lowering::Move
     }
 }
 
@@ -91,9 +80,7 @@ impl ReducePrecision {
 }
 
 impl OpRule for ReducePrecision {
-    fn name(&self) -> &'static str {
-        "reduce_precision"
-    }
+    named!("reduce_precision", Map);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         require!(args[0].dtype.is_float(), "-", "is not defined on {}", args[0].dtype);
@@ -109,9 +96,6 @@ impl OpRule for ReducePrecision {
     }
     fn vjp(&self, _: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
         vec![dy[0].clone().map_or(Grad::Zero, Grad::Of)]
-    }
-    fn lower(&self) -> Lowering {
-        Lowering::Map
     }
     fn attrs(&self) -> Attrs {
         vec![

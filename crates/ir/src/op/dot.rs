@@ -23,9 +23,7 @@ fn distinct(batch: &[usize], contract: &[usize]) -> bool {
 }
 
 impl OpRule for DotGeneral {
-    fn name(&self) -> &'static str {
-        "dot_general"
-    }
+    named!("dot_general", Contract);
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
@@ -125,10 +123,6 @@ impl OpRule for DotGeneral {
         ]
         .concat();
         vec![Grad::Of(da.transpose(&inverse(&da_dims))), Grad::Of(db.transpose(&inverse(&db_dims)))]
-    }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Contract
     }
 
     fn attrs(&self) -> Attrs {

@@ -35,9 +35,7 @@ fn block<'a>(shape: &'a Shape, start: &'a [usize], sizes: &Shape) -> impl Iterat
 }
 
 impl OpRule for DynamicSlice {
-    fn name(&self) -> &'static str {
-        "dynamic_slice"
-    }
+    named!("dynamic_slice", Move);
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(!args.is_empty(), "-", "takes an operand and its start indices");
@@ -75,10 +73,6 @@ impl OpRule for DynamicSlice {
         grads
     }
 
-    fn lower(&self) -> Lowering {
-        Lowering::Move
-    }
-
     fn attrs(&self) -> Attrs {
         vec![("slice_sizes", ints(&self.sizes))]
     }
@@ -90,9 +84,7 @@ impl OpRule for DynamicSlice {
 }
 
 impl OpRule for DynamicUpdateSlice {
-    fn name(&self) -> &'static str {
-        "dynamic_update_slice"
-    }
+    named!("dynamic_update_slice", Move);
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(args.len() >= 2, "-", "takes an operand, an update and its start indices");
@@ -125,10 +117,6 @@ impl OpRule for DynamicUpdateSlice {
             grads[1] = Grad::Of(dy.dynamic_slice(&starts, x[1].shape()));
         }
         grads
-    }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Move
     }
 
     /// Only the block moves when the operand is updated in place.

@@ -196,9 +196,7 @@ fn signed(indices: &Tensor, high: &[usize]) -> Tensor {
 }
 
 impl OpRule for Gather {
-    fn name(&self) -> &'static str {
-        "gather"
-    }
+    named!("gather", Move);
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
@@ -254,10 +252,6 @@ impl OpRule for Gather {
             body: Monoid::Add.body(operand.dtype()),
         };
         vec![Grad::Of(operand.zeros_like().scatter(&indices, dy, op)), Grad::Zero]
-    }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Move
     }
 
     fn attrs(&self) -> Attrs {

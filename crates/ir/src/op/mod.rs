@@ -6,6 +6,19 @@
 //! `op/compose.rs`. Adding a structural op is its attribute struct and a variant of [`Op`] in `graph/op.rs`, a file with
 //! its `impl OpRule`, and an entry of [`TABLE`]. Everything else is derived from the rules.
 
+/// The mnemonic of an op and what it does to elements, in its `impl OpRule`.
+macro_rules! named {
+    ($name:literal, $lowering:ident) => {
+        fn name(&self) -> &'static str {
+            $name
+        }
+
+        fn lower(&self) -> Lowering {
+            Lowering::$lowering
+        }
+    };
+}
+
 pub mod attention;
 pub mod binary;
 pub mod collective;

@@ -22,9 +22,7 @@ pub(crate) fn check_fold_body(body: &Graph, dtypes: &[systole_base::DType]) -> R
 }
 
 impl OpRule for Reduce {
-    fn name(&self) -> &'static str {
-        "reduce"
-    }
+    named!("reduce", Fold);
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(
@@ -96,10 +94,6 @@ impl OpRule for Reduce {
             }
             Monoid::And | Monoid::Or => vec![Grad::Zero, Grad::Zero],
         }
-    }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Fold
     }
 
     fn attrs(&self) -> Attrs {

@@ -20,9 +20,7 @@ impl RngAlgorithm {
 }
 
 impl OpRule for RngBitGenerator {
-    fn name(&self) -> &'static str {
-        "rng_bit_generator"
-    }
+    named!("rng_bit_generator", Draw);
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
@@ -48,10 +46,6 @@ impl OpRule for RngBitGenerator {
 
     fn vjp(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
         vec![Grad::Zero]
-    }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Draw
     }
 
     fn attrs(&self) -> Attrs {

@@ -4,8 +4,7 @@ use super::attr::Field;
 use super::gather::{Placement, elements, fixed_indices, list, sorted, unique};
 use super::reduce::check_fold_body;
 use super::*;
-use crate::GraphBuilder;
-use crate::require;
+use crate::{GraphBuilder, require};
 use smallvec::smallvec;
 use std::sync::Arc;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar};
@@ -128,9 +127,7 @@ impl Scatter {
 }
 
 impl OpRule for Scatter {
-    fn name(&self) -> &'static str {
-        "scatter"
-    }
+    named!("scatter", Fold);
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(args.len() >= 3 && !args.len().is_multiple_of(2), "C5", "takes as many updates as inputs");
@@ -199,10 +196,6 @@ impl OpRule for Scatter {
             None => at.overwrite_gradients(dy),
         };
         vec![Grad::Of(dx), Grad::Zero, Grad::Of(du)]
-    }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Fold
     }
 
     fn attrs(&self) -> Attrs {

@@ -26,9 +26,7 @@ fn gather_by(
 }
 
 impl OpRule for BroadcastInDim {
-    fn name(&self) -> &'static str {
-        "broadcast_in_dim"
-    }
+    named!("broadcast_in_dim", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let x = args[0];
@@ -77,18 +75,13 @@ impl OpRule for BroadcastInDim {
         order.sort_by_key(|&k| from(kept[k]));
         vec![Grad::Of(sum.transpose(&order).reshape(x[0].shape()))]
     }
-    fn lower(&self) -> Lowering {
-        Lowering::Move
-    }
     fn attrs(&self) -> Attrs {
         vec![("broadcast_dimensions", ints(&self.dims))]
     }
 }
 
 impl OpRule for Reshape {
-    fn name(&self) -> &'static str {
-        "reshape"
-    }
+    named!("reshape", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let n = self.shape.checked_elements();
@@ -109,15 +102,10 @@ impl OpRule for Reshape {
     fn vjp(&self, x: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
         vec![dy[0].as_ref().map_or(Grad::Zero, |dy| Grad::Of(dy.reshape(x[0].shape())))]
     }
-    fn lower(&self) -> Lowering {
-        Lowering::Move
-    }
 }
 
 impl OpRule for Transpose {
-    fn name(&self) -> &'static str {
-        "transpose"
-    }
+    named!("transpose", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let mut sorted = self.permutation.clone();
@@ -144,18 +132,13 @@ impl OpRule for Transpose {
         self.permutation.iter().enumerate().for_each(|(i, &d)| inverse[d] = i);
         vec![Grad::Of(dy.transpose(&inverse))]
     }
-    fn lower(&self) -> Lowering {
-        Lowering::Move
-    }
     fn attrs(&self) -> Attrs {
         vec![("permutation", ints(&self.permutation))]
     }
 }
 
 impl OpRule for Reverse {
-    fn name(&self) -> &'static str {
-        "reverse"
-    }
+    named!("reverse", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         for (i, &d) in self.dims.iter().enumerate() {
@@ -177,18 +160,13 @@ impl OpRule for Reverse {
     fn vjp(&self, _: &[Tensor], _: &[Tensor], dy: &[Option<Tensor>]) -> Vec<Grad> {
         vec![dy[0].as_ref().map_or(Grad::Zero, |dy| Grad::Of(dy.reverse(&self.dims)))]
     }
-    fn lower(&self) -> Lowering {
-        Lowering::Move
-    }
     fn attrs(&self) -> Attrs {
         vec![("dimensions", ints(&self.dims))]
     }
 }
 
 impl OpRule for Concatenate {
-    fn name(&self) -> &'static str {
-        "concatenate"
-    }
+    named!("concatenate", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(!args.is_empty(), "C3", "needs at least one operand");
         let first = args[0];
@@ -225,18 +203,13 @@ impl OpRule for Concatenate {
         };
         x.iter().map(part).collect()
     }
-    fn lower(&self) -> Lowering {
-        Lowering::Move
-    }
     fn attrs(&self) -> Attrs {
         vec![("dimension", Attr::Int(self.dim as i64))]
     }
 }
 
 impl OpRule for Slice {
-    fn name(&self) -> &'static str {
-        "slice"
-    }
+    named!("slice", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let x = args[0];
@@ -281,9 +254,6 @@ impl OpRule for Slice {
             .collect();
         vec![Grad::Of(dy.pad(&dy.scalar_like(0.0), &low, &high, &interior))]
     }
-    fn lower(&self) -> Lowering {
-        Lowering::Move
-    }
     fn attrs(&self) -> Attrs {
         vec![
             ("start_indices", ints(&self.start)),
@@ -302,9 +272,7 @@ impl Pad {
 }
 
 impl OpRule for Pad {
-    fn name(&self) -> &'static str {
-        "pad"
-    }
+    named!("pad", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
         let (x, v) = (args[0], args[1]);
@@ -342,9 +310,6 @@ impl OpRule for Pad {
         let dx = inner.slice(&vec![0; x[0].rank()], inner.shape(), &strides);
         let dx_kept = dx.sum_all();
         vec![Grad::Of(dx), Grad::Of(dy.sum_all() - dx_kept)]
-    }
-    fn lower(&self) -> Lowering {
-        Lowering::Move
     }
     fn attrs(&self) -> Attrs {
         vec![

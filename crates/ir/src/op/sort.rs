@@ -6,9 +6,7 @@ use std::sync::Arc;
 use systole_base::{DType, Error, LiteralBuilder, Scalar};
 
 impl OpRule for Sort {
-    fn name(&self) -> &'static str {
-        "sort"
-    }
+    named!("sort", Move);
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(!args.is_empty(), "C1", "needs at least one operand");
@@ -81,10 +79,6 @@ impl OpRule for Sort {
             grads[i] = Grad::Of(dx.clone());
         }
         grads
-    }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Move
     }
 
     fn attrs(&self) -> Attrs {

@@ -3,8 +3,7 @@
 use super::attr::ints;
 use super::reduce::check_fold_body;
 use super::*;
-use crate::require;
-use crate::{GraphBuilder, grad};
+use crate::{GraphBuilder, grad, require};
 use smallvec::smallvec;
 use std::sync::Arc;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar, Shape};
@@ -237,9 +236,7 @@ fn comparison(direction: Direction, dtype: DType) -> Arc<Graph> {
 }
 
 impl OpRule for ReduceWindow {
-    fn name(&self) -> &'static str {
-        "reduce_window"
-    }
+    named!("reduce_window", Fold);
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let paired = !args.is_empty() && args.len().is_multiple_of(2);
@@ -297,10 +294,6 @@ impl OpRule for ReduceWindow {
             Monoid::Multiply => self.product_vjp(x, dy),
             Monoid::And | Monoid::Or => vec![Grad::Zero, Grad::Zero],
         }
-    }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Fold
     }
 
     fn attrs(&self) -> Attrs {
@@ -393,9 +386,7 @@ impl SelectAndScatter {
 }
 
 impl OpRule for SelectAndScatter {
-    fn name(&self) -> &'static str {
-        "select_and_scatter"
-    }
+    named!("select_and_scatter", Fold);
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 3)?;
@@ -450,10 +441,6 @@ impl OpRule for SelectAndScatter {
         let any = places.greater_equal(&places.zeros_like());
         // What is selected is constant almost everywhere: the operand has no gradient.
         vec![Grad::Zero, Grad::Of(any.select(&found, &found.zeros_like())), dinit]
-    }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Fold
     }
 
     fn attrs(&self) -> Attrs {

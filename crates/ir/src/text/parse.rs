@@ -5,11 +5,10 @@ mod values;
 
 use super::cursor::{Cursor, Reader};
 use super::lex::Token;
-use crate::flow;
 use crate::graph::Graph;
 use crate::op::source::Value;
 use crate::op::{Op, Source, entry};
-use crate::{GraphBuilder, Mesh, Sharding, Spread, Tensor};
+use crate::{GraphBuilder, Mesh, Sharding, Spread, Tensor, flow};
 use std::collections::HashMap;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result, TensorType};

@@ -26,16 +26,16 @@ fn one(name: &str, value: &Attribute, module: &Module) -> Result<Value> {
         Attribute::Bool(b) => Value::Bool(*b),
         Attribute::Int(i) => Value::Int(int(*i)?),
         Attribute::String(text) => Value::Str(text.clone()),
-        Attribute::Array(element, items) if element == "i1" => Value::Bools(bools(items)),
+        Attribute::Array(element, items) if element == "i1" => Value::Bools(bools(items)?),
         Attribute::Array(_, items) => Value::Ints(ints(items)?),
         Attribute::List(items) if is_pairs(items) => Value::Dense(pairs(items)?),
         Attribute::List(items) if items.iter().all(|i| matches!(i, Attribute::Int(_))) => match name {
             // `reverse = [1, 0]` in older text.
-            "window_reversal" => Value::Bools(bools(items)),
+            "window_reversal" => Value::Bools(bools(items)?),
             _ => Value::Ints(ints(items)?),
         },
         Attribute::List(items) if items.iter().all(|i| matches!(i, Attribute::Bool(_))) => {
-            Value::Bools(bools(items))
+            Value::Bools(bools(items)?)
         }
         Attribute::Dense(dense) => {
             let literal = literal(dense, module)?;
@@ -74,8 +74,13 @@ fn ints(items: &[Attribute]) -> Result<Vec<i64>> {
     items.iter().map(one).collect()
 }
 
-fn bools(items: &[Attribute]) -> Vec<bool> {
-    items.iter().map(|i| matches!(i, Attribute::Bool(true) | Attribute::Int(1))).collect()
+fn bools(items: &[Attribute]) -> Result<Vec<bool>> {
+    let one = |item: &Attribute| match item {
+        Attribute::Bool(b) => Ok(*b),
+        Attribute::Int(i @ (0 | 1)) => Ok(*i == 1),
+        other => Err(wrong(format!("{other:?} stands in a list of bools"))),
+    };
+    items.iter().map(one).collect()
 }
 
 fn is_pairs(items: &[Attribute]) -> bool {
@@ -174,8 +179,7 @@ fn narrow_literal(dense: &Dense, narrow: Narrow, module: &Module) -> Result<Lite
         }
         Elements::Bytes(bytes) => bytes.clone(),
         Elements::Resource(name) => {
-            let found = module.resources.iter().find(|(n, _)| n == name).map(|(_, bytes)| bytes.clone());
-            found.ok_or_else(|| wrong(format!("there is no resource {name}")))?
+            module.resource(name).cloned().ok_or_else(|| wrong(format!("there is no resource {name}")))?
         }
     };
     let bytes = match bytes.as_slice() {
@@ -233,8 +237,7 @@ pub(super) fn literal(dense: &Dense, module: &Module) -> Result<Literal> {
         }
         Elements::Bytes(bytes) => of_bytes(ty, bytes),
         Elements::Resource(name) => {
-            let found = module.resources.iter().find(|(n, _)| n == name).map(|(_, bytes)| bytes);
-            of_bytes(ty, found.ok_or_else(|| wrong(format!("there is no resource {name}")))?)
+            of_bytes(ty, module.resource(name).ok_or_else(|| wrong(format!("there is no resource {name}")))?)
         }
     }
 }
@@ -269,7 +272,7 @@ fn of_bytes(ty: TensorType, bytes: &[u8]) -> Result<Literal> {
 
 /// An array that stands in an attribute, as the arrays that hold it; none where it is missing.
 pub(super) fn elements(op: &Operation, name: &str) -> Result<Vec<Literal>> {
-    match crate::text::find(&op.attributes, name) {
+    match crate::syntax::find(&op.attributes, name) {
         Some(Attribute::Dense(dense)) => literals(dense, &Module::default()),
         _ => Ok(Vec::new()),
     }
@@ -277,7 +280,7 @@ pub(super) fn elements(op: &Operation, name: &str) -> Result<Vec<Literal>> {
 
 /// A string attribute.
 pub(super) fn text<'a>(op: &'a Operation, name: &str) -> Option<&'a str> {
-    match crate::text::find(&op.attributes, name) {
+    match crate::syntax::find(&op.attributes, name) {
         Some(Attribute::String(text)) => Some(text),
         _ => None,
     }
@@ -285,7 +288,7 @@ pub(super) fn text<'a>(op: &'a Operation, name: &str) -> Option<&'a str> {
 
 /// A list of whole numbers.
 pub(super) fn sizes(op: &Operation, name: &str) -> Result<Vec<usize>> {
-    let value = crate::text::find(&op.attributes, name)
+    let value = crate::syntax::find(&op.attributes, name)
         .ok_or_else(|| wrong(format!("the attribute `{name}` is missing")))?;
     match one(name, value, &Module::default())? {
         Value::Ints(all) => {
@@ -298,34 +301,49 @@ pub(super) fn sizes(op: &Operation, name: &str) -> Result<Vec<usize>> {
 
 /// An attribute of an op, or of those that JAX keeps beside a custom call (`mhlo.attributes`).
 fn own<'a>(op: &'a Operation, name: &str) -> Option<&'a Attribute> {
-    crate::text::find(&op.attributes, name).or_else(|| {
-        match crate::text::find(&op.attributes, "mhlo.attributes") {
-            Some(Attribute::Dictionary(all)) => crate::text::find(all, name),
+    crate::syntax::find(&op.attributes, name).or_else(|| {
+        match crate::syntax::find(&op.attributes, "mhlo.attributes") {
+            Some(Attribute::Dictionary(all)) => crate::syntax::find(all, name),
             _ => None,
         }
     })
 }
 
-/// A whole number that is not negative.
-pub(super) fn size(op: &Operation, name: &str) -> Option<usize> {
-    match own(op, name) {
-        Some(Attribute::Int(i)) => usize::try_from(*i).ok(),
-        _ => None,
-    }
+/// An integer that is not negative; `None`: the op does not say it.
+pub(super) fn size(op: &Operation, name: &str) -> Result<Option<usize>> {
+    let Some(given) = own(op, name) else { return Ok(None) };
+    let size = if let Attribute::Int(i) = given { usize::try_from(*i).ok() } else { None };
+    size.map(Some).ok_or_else(|| wrong(format!("`{name}` is {given:?}, where a size is needed")))
 }
 
-/// A bool.
-pub(super) fn flag(op: &Operation, name: &str) -> Option<bool> {
+/// How many devices a module is for; one where it does not say.
+pub(super) fn device_count(module: &Module) -> Result<usize> {
+    let count = match crate::syntax::find(&module.attributes, "mhlo.num_partitions") {
+        None => Some(1),
+        Some(Attribute::Int(n)) => usize::try_from(*n).ok(),
+        Some(_) => None,
+    };
+    count.ok_or_else(|| wrong("`mhlo.num_partitions` is no number of devices"))
+}
+
+/// A bool, or what holds where the op does not say it.
+pub(super) fn flag(op: &Operation, name: &str, default: bool) -> Result<bool> {
     match own(op, name) {
-        Some(Attribute::Bool(b)) => Some(*b),
-        _ => None,
+        None => Ok(default),
+        Some(Attribute::Bool(b)) => Ok(*b),
+        Some(other) => Err(wrong(format!("`{name}` is {other:?}, where true or false is needed"))),
     }
 }
 
 /// The word of `#stablehlo<kind WORD>`.
 pub(super) fn keyword<'a>(op: &'a Operation, name: &str) -> Option<&'a str> {
-    match crate::text::find(&op.attributes, name) {
+    match crate::syntax::find(&op.attributes, name) {
         Some(Attribute::Keyword(_, word)) => Some(word),
         _ => None,
     }
+}
+
+/// The target of a custom call; `None`: it is another op, or names none.
+pub(super) fn target(op: &Operation) -> Option<&str> {
+    if op.name == "stablehlo.custom_call" { text(op, "call_target_name") } else { None }
 }

@@ -3,9 +3,9 @@
 //! Source: the StableHLO specification, batch_norm_inference, batch_norm_training and batch_norm_grad.
 
 use super::attribute::size;
+use super::call::{Arrays, OpRow, Results, op};
 use super::types::wrong;
-use crate::syntax::{Attribute, Operation};
-use crate::text::find;
+use crate::syntax::{Attribute, Operation, find};
 use systole_base::{DType, Result};
 use systole_ir::Tensor;
 
@@ -18,50 +18,47 @@ struct Features {
     count: f64,
 }
 
-/// The results of such an op; `None`: it is another.
-pub(super) fn write(op: &Operation, operands: &[Tensor]) -> Result<Option<Vec<Tensor>>> {
-    let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
-    let written = match (name, operands) {
-        ("batch_norm_inference", [x, rest @ ..]) => {
-            let f = Features::new(op, x, rest, 4)?;
-            vec![f.normalized(&rest[2], &rest[3], &rest[0], &rest[1])]
-        }
-        ("batch_norm_training", [x, rest @ ..]) => {
-            let f = Features::new(op, x, rest, 2)?;
-            let mean = f.mean(&f.x);
-            let centered = &f.x - &f.wide(&mean);
-            let variance = f.mean(&(&centered * &centered));
-            vec![f.normalized(&mean, &variance, &rest[0], &rest[1]), mean, variance]
-        }
-        ("batch_norm_grad", [x, scale, mean, variance, grad]) => {
-            let f = Features::new(op, x, &[scale.clone(), mean.clone(), variance.clone()], 3)?;
-            if grad.ty() != x.ty() {
-                return Err(wrong(format!(
-                    "{} and {}: the gradient has another type (C3)",
-                    x.ty(),
-                    grad.ty()
-                )));
-            }
-            f.gradients(scale, mean, variance, &f.in_f32(grad))
-        }
-        ("batch_norm_inference" | "batch_norm_training" | "batch_norm_grad", _) => {
-            return Err(wrong("the number of operands is another"));
-        }
-        _ => return Ok(None),
-    };
-    let own = operands.first().map(Tensor::dtype);
-    Ok(Some(written.into_iter().map(|t| own.map_or(t.clone(), |own| t.convert(own))).collect()))
+pub(super) const OPERATIONS: &[OpRow] = &[
+    op("stablehlo.batch_norm_inference").arrays(inference),
+    op("stablehlo.batch_norm_training").arrays(training),
+    op("stablehlo.batch_norm_grad").arrays(gradient),
+];
+
+/// Results in the operand's type.
+fn narrowed(x: &Tensor, made: Vec<Tensor>) -> Results {
+    Ok(Some(made.into_iter().map(|t| t.convert(x.dtype())).collect()))
+}
+
+fn inference(c: &Arrays) -> Results {
+    let [x, rest @ ..] = c.all::<5>()?;
+    let f = Features::new(c.op, x, rest)?;
+    narrowed(x, vec![f.normalized(&rest[2], &rest[3], &rest[0], &rest[1])])
+}
+
+fn training(c: &Arrays) -> Results {
+    let [x, rest @ ..] = c.all::<3>()?;
+    let f = Features::new(c.op, x, rest)?;
+    let mean = f.mean(&f.x);
+    let centered = &f.x - &f.wide(&mean);
+    let variance = f.mean(&(&centered * &centered));
+    narrowed(x, vec![f.normalized(&mean, &variance, &rest[0], &rest[1]), mean, variance])
+}
+
+fn gradient(c: &Arrays) -> Results {
+    let [x, scale, mean, variance, grad] = c.all::<5>()?;
+    let f = Features::new(c.op, x, &c.operands[1..4])?;
+    if grad.ty() != x.ty() {
+        return Err(wrong(format!("{} and {}: the gradient has another type (C3)", x.ty(), grad.ty())));
+    }
+    narrowed(x, f.gradients(scale, mean, variance, &f.in_f32(grad)))
 }
 
 impl Features {
-    /// `rest`: what there is for each feature, so many.
-    fn new(op: &Operation, x: &Tensor, rest: &[Tensor], count: usize) -> Result<Features> {
-        let feature = size(op, "feature_index").filter(|d| *d < x.rank());
+    /// `rest`: what there is for each feature.
+    fn new(op: &Operation, x: &Tensor, rest: &[Tensor]) -> Result<Features> {
+        let feature = size(op, "feature_index")?.filter(|d| *d < x.rank());
         let feature = feature.ok_or_else(|| wrong("`feature_index` is no dimension of the operand (C1)"))?;
         let (whole, own) = (x.ty().elements(), x.shape()[feature]);
-        if rest.len() != count {
-            return Err(wrong(format!("{} operands beside the first, not {count}", rest.len())));
-        }
         if let Some(t) = rest.iter().find(|t| t.shape()[..] != [own] || t.dtype() != x.dtype()) {
             return Err(wrong(format!("{} is not one number for each of {own} features (C2, C3)", t.ty())));
         }

@@ -1,11 +1,12 @@
 //! Bodies of ops: what they capture, and what one does to whole arrays.
 
 use super::attribute::sizes;
+use super::call::{Arrays, Results};
 use super::types::{not_there, wrong};
 use crate::syntax::Operation;
 use std::sync::Arc;
-use systole_base::{Result, Shape, TensorType};
-use systole_ir::op::{Lowering, Op};
+use systole_base::{DType, Result, Shape, TensorType};
+use systole_ir::op::{Case, Lowering, Op};
 use systole_ir::{Graph, GraphBuilder, Tensor};
 
 /// A body of elements on whole arrays of one shape, as `map` runs it: single numbers are repeated.
@@ -44,6 +45,26 @@ pub(super) fn on_arrays(
     let results = body.results.iter().map(|r| values.get(r.index())?.get(r.out as usize));
     let results = results.collect::<Option<Vec<&Tensor>>>().ok_or_else(|| wrong("a result is missing"))?;
     Ok(results.into_iter().map(|t| t.broadcast_to(shape)).collect())
+}
+
+/// `if`: of two branches that give the same types.
+pub(super) fn branches(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Results {
+    let ([pred], [on_true, on_false]) = (c.operands, bodies) else { return Ok(None) };
+    if on_true.result_types() != on_false.result_types() {
+        return Err(wrong("(C2) the branches have other results"));
+    }
+    // Branch 0 is for false, as false converts to 0.
+    let case = Case { branches: vec![on_false.clone(), on_true.clone()] };
+    let index = pred.convert(DType::I32);
+    Ok(Some(c.g.emit(case, &captured.iter().chain([&index]).collect::<Vec<_>>())))
+}
+
+/// `map`: the body on whole arrays.
+pub(super) fn mapped(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Results {
+    let ([x, ..], [body]) = (c.operands, bodies) else { return Ok(None) };
+    check_map(c.op, body, c.operands, captured.len())?;
+    let args: Vec<Tensor> = captured.iter().chain(c.operands).cloned().collect();
+    on_arrays(c.g, body, &args, x.shape()).map(Some)
 }
 
 /// The bodies of an op that has no captures, without their first parameters, which stand for captured values: constants are
@@ -153,7 +174,7 @@ pub(super) fn with_further(name: &str, operands: Vec<Tensor>, further: &[Tensor]
 }
 
 /// The specification's constraints of `map`.
-pub(super) fn check_map(op: &Operation, body: &Graph, operands: &[Tensor], captures: usize) -> Result<()> {
+fn check_map(op: &Operation, body: &Graph, operands: &[Tensor], captures: usize) -> Result<()> {
     let Some(first) = operands.first() else { return Err(wrong("(C2) needs at least one operand")) };
     if let Some(other) = operands.iter().find(|x| x.shape() != first.shape()) {
         return Err(wrong(format!("(C1) operand shapes differ: {} and {}", first.ty(), other.ty())));

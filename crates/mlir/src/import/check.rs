@@ -1,9 +1,8 @@
 //! What test programs say of their own results: `check.expect_close` and its kin, as ops or as custom calls.
 
-use super::attribute::{elements, text};
+use super::attribute::{elements, size, target};
 use super::types::wrong;
-use crate::syntax::{Attribute, Operation};
-use crate::text::find;
+use crate::syntax::{Attribute, Operation, find};
 use systole_base::{Literal, Result, Scalar};
 
 /// One claim about an array: what is compared with what, and how nearly.
@@ -26,28 +25,25 @@ enum Kind {
 }
 
 impl Check {
-    /// The claims of an op, one for each part of complex numbers; `None`: it makes none.
-    pub(super) fn of(op: &Operation, parts: usize) -> Result<Option<Vec<Check>>> {
-        let called = text(op, "call_target_name").unwrap_or_default();
-        let name = if op.name == "stablehlo.custom_call" { called } else { op.name.as_str() };
-        let int = |name: &str, usual: u64| match find(&op.attributes, name) {
-            Some(Attribute::Int(i)) => u64::try_from(*i).unwrap_or(usual),
-            _ => usual,
-        };
+    /// The claims of an op, one for each part of complex numbers.
+    pub(super) fn of(op: &Operation, parts: usize) -> Result<Vec<Check>> {
+        let name = target(op).unwrap_or(&op.name);
+        let int = |name: &str, usual: usize| -> Result<u64> { Ok(size(op, name)?.unwrap_or(usual) as u64) };
         let kind = match name {
             "check.expect_eq" | "check.eq" | "check.expect_eq_const" => Kind::Equal,
             "check.expect_almost_eq" | "check.almost_eq" | "check.expect_almost_eq_const" => {
-                Kind::AlmostEqual(match find(&op.attributes, "tolerance") {
-                    Some(Attribute::Float(digits, _)) => digits.parse().unwrap_or(1e-3),
-                    _ => 1e-3,
-                })
+                let tolerance = match find(&op.attributes, "tolerance") {
+                    None => Some(1e-3),
+                    Some(Attribute::Float(digits, _)) => digits.parse().ok(),
+                    Some(_) => None,
+                };
+                Kind::AlmostEqual(tolerance.ok_or_else(|| wrong("`tolerance` is no number"))?)
             }
-            "check.expect_close" => Kind::Ulps(int("min_ulp_difference", 0), int("max_ulp_difference", 3)),
-            _ if name.starts_with("check.") => return Err(wrong(format!("{name} is not supported"))),
-            _ => return Ok(None),
+            "check.expect_close" => Kind::Ulps(int("min_ulp_difference", 0)?, int("max_ulp_difference", 3)?),
+            _ => return Err(wrong(format!("{name} is not supported"))),
         };
         let mut expected = elements(op, "value")?.into_iter();
-        Ok(Some((0..parts).map(|_| Check { kind, expected: expected.next() }).collect()))
+        Ok((0..parts).map(|_| Check { kind, expected: expected.next() }).collect())
     }
 
     /// That two arrays are the same.

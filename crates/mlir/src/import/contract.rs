@@ -78,8 +78,8 @@ pub(super) fn einsum(config: Option<&str>, a: &Tensor, b: &Tensor) -> Result<Ten
 
 /// Slices of `x` along `dim` at the places that `index` names, as PyTorch's `index_select` with leading `batch_dims`.
 pub(super) fn select(op: &Operation, x: &Tensor, index: &Tensor) -> Result<Tensor> {
-    let dim = size(op, "dim").ok_or_else(|| wrong("`dim` is missing"))?;
-    let batch = size(op, "batch_dims").unwrap_or(0);
+    let dim = size(op, "dim")?.ok_or_else(|| wrong("`dim` is missing"))?;
+    let batch = size(op, "batch_dims")?.unwrap_or(0);
     if dim >= x.rank() || batch > dim || batch > index.rank() {
         return Err(wrong(format!("`dim` {dim} or `batch_dims` {batch} is beyond the rank")));
     }
@@ -102,19 +102,4 @@ pub(super) fn select(op: &Operation, x: &Tensor, index: &Tensor) -> Result<Tenso
     };
     let index = if index.dtype().is_unsigned_int() { index.convert(DType::I64) } else { index.clone() };
     Ok(x.gather(&index, gather))
-}
-
-/// Operands of products with two element types, which XLA takes: both as the wider one, of bf16 and f16 as f32.
-pub(super) fn of_one_type(name: &str, operands: Vec<Tensor>) -> Vec<Tensor> {
-    let [a, b] = operands.as_slice() else { return operands };
-    let (x, y) = (a.dtype(), b.dtype());
-    if !matches!(name, "dot_general" | "convolution") || x == y || !x.is_float() || !y.is_float() {
-        return operands;
-    }
-    let wide = match x.bits().cmp(&y.bits()) {
-        std::cmp::Ordering::Greater => x,
-        std::cmp::Ordering::Less => y,
-        std::cmp::Ordering::Equal => DType::F32,
-    };
-    vec![a.convert(wide), b.convert(wide)]
 }

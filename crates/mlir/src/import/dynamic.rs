@@ -2,109 +2,98 @@
 //! program is read, the rest is refused.
 
 use super::attribute::{size, text};
+use super::call::{Arrays, Complex, Import, OpRow, Results, call, op};
+use super::chlo;
+use super::complex::{PADDED_PRODUCT, SHAPED_IOTA};
 use super::fold;
-use super::types::{is_settled, not_there, wrong};
+use super::types::wrong;
 use crate::syntax::{Attribute, Dense, Elements, Operation, Ranked, Type};
 use systole_base::{Result, TensorType};
-use systole_ir::Tensor;
 
-/// An op that stands for another: itself, its operands and the types of its results.
-pub(super) type Settled = (Operation, Vec<Tensor>, Vec<TensorType>);
+pub(super) const OPERATIONS: &[OpRow] = &[
+    op("stablehlo.dynamic_broadcast_in_dim")
+        .complex(Complex::Parts)
+        .arrays(|c| shaped(c, "broadcast_in_dim")),
+    op("stablehlo.dynamic_reshape").complex(Complex::Parts).arrays(|c| shaped(c, "reshape")),
+    op("stablehlo.dynamic_iota").complex(SHAPED_IOTA).arrays(|c| shaped(c, "iota")),
+    op("stablehlo.dynamic_pad").complex(Complex::Parts).arrays(pad),
+    op("stablehlo.real_dynamic_slice").complex(Complex::Parts).arrays(slice),
+    op("stablehlo.dynamic_gather").complex(Complex::Parts).arrays(gather),
+    op("stablehlo.dynamic_conv").complex(PADDED_PRODUCT).arrays(convolution),
+    op("stablehlo.set_dimension_size").arrays(set_size),
+    call("shape_assertion", Import::Arrays(assert_shape)),
+    // JAX's top_k of a number of elements that a symbol stands for.
+    call("stablehlo.dynamic_top_k", Import::Arrays(top_k)),
+];
 
-/// The op with its shapes as attributes; `None`: its shapes are no operands.
-pub(super) fn settle(op: &Operation, operands: &[Tensor], results: &[TensorType]) -> Result<Option<Settled>> {
-    let element = || results.first().map(|ty| ty.dtype).ok_or_else(|| wrong("a result is missing"));
-    let typed = |shape: Vec<usize>| Ok::<_, systole_base::Error>(vec![TensorType::new(element()?, shape)]);
-    let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
-    Ok(Some(match (name, operands) {
-        ("dynamic_broadcast_in_dim", [x, shape]) => {
-            let shape = fold::shape(shape, "the shape")?;
-            (renamed(op, "broadcast_in_dim"), vec![x.clone()], typed(shape)?)
-        }
-        ("dynamic_reshape", [x, shape]) => {
-            let shape = fold::shape(shape, "the shape")?;
-            (renamed(op, "reshape"), vec![x.clone()], typed(shape)?)
-        }
-        ("dynamic_iota", [shape]) => {
-            (renamed(op, "iota"), Vec::new(), typed(fold::shape(shape, "the shape")?)?)
-        }
-        ("dynamic_pad", [x, value, low, high, interior]) => {
-            let mut pad = renamed(op, "pad");
-            for (name, t) in
-                [("edge_padding_low", low), ("edge_padding_high", high), ("interior_padding", interior)]
-            {
-                with(&mut pad, name, array(&fold::ints(t, name)?));
-            }
-            (pad, vec![x.clone(), value.clone()], results.to_vec())
-        }
-        ("real_dynamic_slice", [x, start, limit, strides]) => {
-            let mut slice = renamed(op, "slice");
-            for (name, t) in [("start_indices", start), ("limit_indices", limit), ("strides", strides)] {
-                with(&mut slice, name, array(&fold::ints(t, name)?));
-            }
-            (slice, vec![x.clone()], results.to_vec())
-        }
-        ("dynamic_gather", [x, indices, slice_sizes]) => {
-            let mut gather = renamed(op, "gather");
-            with(&mut gather, "slice_sizes", array(&fold::ints(slice_sizes, "slice_sizes")?));
-            (gather, vec![x.clone(), indices.clone()], results.to_vec())
-        }
-        ("dynamic_conv", [x, kernel, padding]) => {
-            let mut conv = renamed(op, "convolution");
-            with(&mut conv, "padding", pairs(&fold::ints(padding, "padding")?));
-            (conv, vec![x.clone(), kernel.clone()], results.to_vec())
-        }
-        _ => return Ok(None),
-    }))
+/// The static op, its last operand the shape of its result.
+fn shaped(c: &Arrays, name: &str) -> Results {
+    let (shape, x) = c.operands.split_last().ok_or_else(|| wrong("an operand is missing"))?;
+    let ty = TensorType::new(c.result()?.dtype, fold::shape(shape, "the shape")?);
+    c.emit(&renamed(c.op, name), x.to_vec(), vec![ty], Vec::new()).map(Some)
 }
 
-/// What needs no op of its own: sizes, and claims about them.
-pub(super) fn write(op: &Operation, operands: &[Tensor]) -> Result<Option<Vec<Tensor>>> {
-    let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
-    match (name, operands) {
-        ("set_dimension_size", [x, new]) => set_size(op, x, new).map(|t| Some(vec![t])),
-        ("custom_call", [holds, ..]) if text(op, "call_target_name") == Some("shape_assertion") => {
-            if fold::ints_or_bools(holds, "the claim about a shape")?.first() == Some(&0) {
-                let numbers: Result<Vec<_>> = operands[1..].iter().map(|t| fold::ints(t, "a size")).collect();
-                let said = text(op, "error_message").unwrap_or("shape_assertion");
-                return Err(wrong(format!(
-                    "the shapes are not those that the program was exported for: {said}"
-                ))
-                .because(format!("sizes: {:?}", numbers?.concat())));
-            }
-            Ok(Some(Vec::new()))
-        }
-        _ => Ok(None),
+/// The static op on the first operands; the further ones are its attributes.
+fn with_lists(c: &Arrays, name: &str, operands: usize, lists: &[&str]) -> Results {
+    if c.operands.len() != operands + lists.len() {
+        return Err(wrong(format!("{} operands, not {}", c.operands.len(), operands + lists.len())));
+    }
+    let mut op = renamed(c.op, name);
+    for (i, list) in lists.iter().enumerate() {
+        with(&mut op, list, array(&fold::ints(c.operand(operands + i)?, list)?));
+    }
+    c.emit(&op, c.operands[..operands].to_vec(), c.results.to_vec(), Vec::new()).map(Some)
+}
+
+fn pad(c: &Arrays) -> Results {
+    with_lists(c, "pad", 2, &["edge_padding_low", "edge_padding_high", "interior_padding"])
+}
+
+fn slice(c: &Arrays) -> Results {
+    with_lists(c, "slice", 1, &["start_indices", "limit_indices", "strides"])
+}
+
+fn gather(c: &Arrays) -> Results {
+    with_lists(c, "gather", 2, &["slice_sizes"])
+}
+
+fn convolution(c: &Arrays) -> Results {
+    let [x, kernel, padding] = c.all::<3>()?;
+    let mut conv = renamed(c.op, "convolution");
+    with(&mut conv, "padding", pairs(&fold::ints(padding, "padding")?));
+    c.emit(&conv, vec![x.clone(), kernel.clone()], c.results.to_vec(), Vec::new()).map(Some)
+}
+
+fn assert_shape(c: &Arrays) -> Results {
+    if fold::ints_or_bools(c.operand(0)?, "the claim about a shape")?.first() == Some(&0) {
+        let numbers: Result<Vec<_>> = c.operands[1..].iter().map(|t| fold::ints(t, "a size")).collect();
+        let said = text(c.op, "error_message").unwrap_or("shape_assertion");
+        return Err(wrong(format!("the shapes are not those that the program was exported for: {said}"))
+            .because(format!("sizes: {:?}", numbers?.concat())));
+    }
+    Ok(Some(Vec::new()))
+}
+
+fn top_k(c: &Arrays) -> Results {
+    let [x, k] = c.all::<2>()?;
+    match fold::sizes(k, "k")?[..] {
+        [k] => chlo::top_k(x, k, true).map(Some),
+        _ => Err(wrong("k is not one number")),
     }
 }
 
 /// The size of a dimension as another that is known now: the elements before it.
-fn set_size(op: &Operation, x: &Tensor, new: &Tensor) -> Result<Tensor> {
-    let dim = size(op, "dimension").filter(|d| *d < x.rank());
+fn set_size(c: &Arrays) -> Results {
+    let [x, new] = c.all::<2>()?;
+    let dim = size(c.op, "dimension")?.filter(|d| *d < x.rank());
     let dim = dim.ok_or_else(|| wrong("there is no such dimension"))?;
     let now = x.shape()[dim];
     match fold::sizes(new, "the size")?.as_slice() {
-        [n] if *n == now => Ok(x.clone()),
-        [n] if *n < now => Ok(x.slice_dim(dim, 0, *n)),
+        [n] if *n == now => Ok(Some(vec![x.clone()])),
+        [n] if *n < now => Ok(Some(vec![x.slice_dim(dim, 0, *n)])),
         [n] => Err(wrong(format!("the size {n} is more than {now}"))),
         _ => Err(wrong("the size is not one number")),
     }
-}
-
-/// Refuses sizes that nothing tells: ops that take their shape from the type of their result.
-pub(super) fn check_result(op: &Operation, ty: &Type) -> Result<()> {
-    const SHAPED: [&str; 6] = [
-        "stablehlo.broadcast_in_dim",
-        "stablehlo.broadcast",
-        "stablehlo.iota",
-        "stablehlo.reshape",
-        "stablehlo.rng_bit_generator",
-        "stablehlo.constant",
-    ];
-    if is_settled(ty) || !SHAPED.contains(&op.name.as_str()) {
-        return Ok(());
-    }
-    Err(not_there(format!("{ty}: sizes that are known only when it runs")))
 }
 
 fn renamed(op: &Operation, name: &str) -> Operation {

@@ -4,11 +4,11 @@
 //!
 //! Source: the StableHLO specification, fft; Cooley and Tukey 1965; Bluestein 1970.
 
+use super::call::{Call, Import, OpRow, op};
 use super::given::Given;
 use super::number::Number;
-use super::types::{held, not_there, wrong};
-use crate::syntax::{Attribute, Operation, Type};
-use crate::text::find;
+use super::types::{not_there, wrong};
+use crate::syntax::{Attribute, find};
 use std::f64::consts::PI;
 use systole_base::{Literal, Result};
 use systole_ir::Tensor;
@@ -22,13 +22,10 @@ const LONGEST: usize = 1 << 22;
 /// The same of factors that are convolutions.
 const LONGEST_CONVOLVED: usize = 1 << 18;
 
-/// The result of `fft`; `None`: it is another op.
-pub(super) fn write(op: &Operation, operands: &[Given], results: &[&Type]) -> Result<Option<Given>> {
-    if op.name != "stablehlo.fft" {
-        return Ok(None);
-    }
-    let x = operands.first().ok_or_else(|| wrong("an operand is missing"))?.number()?;
-    let to = held(results.first().ok_or_else(|| wrong("a result is missing"))?)?;
+pub(super) const OPERATIONS: &[OpRow] = &[op("stablehlo.fft").import(Import::Values(transformed))];
+
+fn transformed(call: &Call) -> Result<Vec<Given>> {
+    let (op, x, to) = (call.op, call.number(0)?, call.ty()?);
     let lengths = super::attribute::sizes(op, "fft_length")?;
     let kind = match find(&op.attributes, "fft_type") {
         Some(Attribute::Keyword(_, kind)) => kind.as_str(),
@@ -36,13 +33,11 @@ pub(super) fn write(op: &Operation, operands: &[Given], results: &[&Type]) -> Re
     };
     checked(&x, &lengths, kind)?;
     let first = x.rank() - lengths.len();
-    let to = to.first().ok_or_else(|| wrong("a result without a type"))?;
     if x.ty().elements() == 0 || to.elements() == 0 || lengths.contains(&0) {
-        let zeros = x.g().full(to, 0.0);
+        let zeros = x.g().full(&to, 0.0);
         let complex = kind != "IRFFT";
-        return Ok(Some(
-            if complex { Number::complex(zeros.clone(), zeros) } else { Number::real(zeros) }.into(),
-        ));
+        let zeros = if complex { Number::complex(zeros.clone(), zeros) } else { Number::real(zeros) };
+        return Ok(vec![zeros.into()]);
     }
     let others = |x: Number, sign: f64| {
         lengths[..lengths.len() - 1].iter().enumerate().fold(x, |x, (i, _)| along(&x, first + i, sign))
@@ -61,7 +56,7 @@ pub(super) fn write(op: &Operation, operands: &[Given], results: &[&Type]) -> Re
         }
     };
     let complex = kind != "IRFFT";
-    Ok(Some(if complex { written.widened() } else { written }.into()))
+    Ok(vec![if complex { written.widened() } else { written }.into()])
 }
 
 fn checked(x: &Number, lengths: &[usize], kind: &str) -> Result<()> {

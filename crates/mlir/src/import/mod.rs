@@ -3,37 +3,36 @@
 mod attribute;
 mod batch_norm;
 mod bodies;
+mod call;
 mod check;
 mod chlo;
 mod complex;
 mod contract;
+mod control;
+mod devices;
 mod dynamic;
 mod fft;
 mod fold;
 mod given;
-mod groups;
 mod importer;
 mod linalg;
-mod manual;
 mod narrow;
 mod number;
-mod parallel;
-mod rewrite;
-mod spread;
+mod stablehlo;
+mod table;
 mod top;
 mod types;
 
 use crate::interface::{Element, Face, Interface};
-use crate::syntax::{Attribute, Function, Module, Operation, Place, Region, Type};
-use crate::text::find;
+use crate::syntax::{Attribute, Function, Module, Operation, Place, Region, Type, find};
 use crate::tiles::Tiles;
-use attribute::text;
+use call::{Arrays, Call, Import, OpRow, emit};
 pub use check::Check;
+use devices::{groups, parallel, spread};
 use given::Given;
 use importer::{Frame, Importer, MAX_CALLS, place};
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
-use systole_ir::op::{Op, Source, entry};
 use systole_ir::text::Program;
 use systole_ir::{Graph, GraphBuilder, Tensor, flow};
 use types::{element, fits, held, is_settled, not_there, unsettled, wrong};
@@ -256,8 +255,9 @@ impl<'m> Importer<'m> {
             if results.len() != op.results.len() {
                 return Err(wrong(format!("it has {} results", results.len())).at(place(op)));
             }
+            let keeps = table::row(op).keeps_elements;
             for (value, given) in op.results.iter().zip(results) {
-                let given = narrow::fitted(op, given, frame.ty(*value)?);
+                let given = narrow::fitted(keeps, given, frame.ty(*value)?);
                 let parts = given.parts().unwrap_or_default();
                 parts.iter().for_each(|t| self.note(t, op));
                 if let (Given::Array(t) | Given::Complex(t, _), said) = (&given, frame.ty(*value)?) {
@@ -279,47 +279,18 @@ impl<'m> Importer<'m> {
         frame: &mut Frame<'m>,
         g: &GraphBuilder,
     ) -> Result<Vec<Given>> {
-        match op.name.as_str() {
-            "func.call" => self.call(find(&op.attributes, "callee"), operands, g),
-            "stablehlo.composite" => self.call(find(&op.attributes, "decomposition"), operands, g),
-            "stablehlo.tuple" => Ok(vec![Given::Tuple(operands)]),
-            "stablehlo.get_tuple_element" => {
-                let index = match find(&op.attributes, "index") {
-                    Some(Attribute::Int(i)) => usize::try_from(*i).ok(),
-                    _ => None,
-                };
-                match operands.into_iter().next() {
-                    Some(Given::Tuple(items)) => {
-                        let item = index.and_then(|i| items.get(i).cloned());
-                        Ok(vec![item.ok_or_else(|| wrong("the tuple has no such element"))?])
-                    }
-                    _ => Err(wrong("the operand is no tuple")),
-                }
-            }
-            "stablehlo.create_token" | "stablehlo.after_all" => Ok(vec![Given::Token]),
-            "interpreter.print" => Ok(Vec::new()),
-            "interpreter.probe" => {
-                self.probes.extend(text(op, "probe_id").map(|id| (id.to_owned(), operands.clone())));
-                Ok(operands)
-            }
-            "check.expect_serialized_eq" => self.expect_serialized(op, operands),
-            name if rewrite::refused(name).is_some() => Err(rewrite::refusal(name)),
-            "interpreter.run_parallel" => self.run_parallel(op, operands, g),
-            "sdy.sharding_constraint" | "sdy.reshard" | "mhlo.copy" => Ok(operands),
-            "sdy.manual_computation" => self.manual(op, operands, frame, g),
-            "stablehlo.custom_call"
-                if attribute::text(op, "call_target_name")
-                    .is_some_and(|n| manual::SHAPE_CALLS.contains(&n)) =>
-            {
-                self.shape_call(op, operands, frame, g)
-            }
-            _ => self.values(op, operands, frame, g),
+        let row = table::row(op);
+        match row.import {
+            Import::Importer(f) => f(self, op, operands, frame, g),
+            Import::Refused(why) => Err(not_there(format!("{} is not supported", op.name)).because(why)),
+            _ => self.values(row, op, operands, frame, g),
         }
     }
 
     /// An op of values that one or two arrays hold.
     fn values(
         &mut self,
+        row: &'static OpRow,
         op: &'m Operation,
         operands: Vec<Given>,
         frame: &mut Frame<'m>,
@@ -329,19 +300,11 @@ impl<'m> Importer<'m> {
         let results =
             op.results.iter().map(|v| function.values.get(*v).ok_or_else(|| wrong("a value without a type")));
         let results = results.collect::<Result<Vec<&Type>>>()?;
-        let emit = |operands, types, bodies| self.emit(op, operands, types, (Vec::new(), bodies), g);
-        let call =
-            complex::Call { module: self.module, op, operands: &operands, results: &results, g, emit: &emit };
-        if let Some(written) = fft::write(op, &operands, &results)? {
-            return Ok(vec![written]);
+        let call = Call { row, module: self.module, op, operands: &operands, results: &results, g };
+        if let Import::Values(f) = row.import {
+            return f(&call);
         }
-        if let Some(written) = linalg::write(op, &operands)? {
-            return Ok(written);
-        }
-        if let Some(written) = top::write(op, &operands, &results, self.module)? {
-            return Ok(written);
-        }
-        if let Some(written) = complex::write(&call)? {
+        if let Some(written) = complex::write(&call, table::complex(op))? {
             return Ok(written);
         }
         let from = op.operands.iter().map(|v| frame.ty(*v)).collect::<Result<Vec<_>>>()?;
@@ -351,83 +314,48 @@ impl<'m> Importer<'m> {
         let parts = operands.iter().map(Given::parts).collect::<Result<Vec<_>>>()?;
         let counts = results.iter().map(|ty| held(ty).map_or(1, |parts| parts.len()));
         let counts: Vec<usize> = counts.collect();
-        let mut arrays = self.arrays(op, parts.into_iter().flatten().collect(), frame, g)?.into_iter();
+        let mut arrays = self.arrays(row, op, parts.into_iter().flatten().collect(), frame, g)?.into_iter();
         let given = |count: &usize| Given::of_parts(&mut arrays, *count);
         Ok(counts.iter().map_while(given).collect())
-    }
-
-    /// `check.expect_serialized_eq %0, probe_id = "name", iter = 1`: the array is the one that the probe was given.
-    fn expect_serialized(&mut self, op: &Operation, operands: Vec<Given>) -> Result<Vec<Given>> {
-        let name = text(op, "probe_id").unwrap_or_default();
-        let turn = attribute::size(op, "iter").unwrap_or(0);
-        let probed = self.probes.iter().filter(|(id, _)| id == name).nth(turn);
-        let probed = probed.map(|(_, given)| given.clone()).ok_or_else(|| {
-            not_there(format!("there is no value {turn} of the probe `{name}`"))
-                .because("a probe in a loop has a value for each turn only while the program runs")
-        })?;
-        for given in operands.into_iter().chain(probed) {
-            self.compared.push(given.array()?);
-        }
-        self.checks.push(Check::equal());
-        Ok(Vec::new())
-    }
-
-    fn call(
-        &mut self,
-        callee: Option<&Attribute>,
-        operands: Vec<Given>,
-        g: &GraphBuilder,
-    ) -> Result<Vec<Given>> {
-        let Some(Attribute::Symbol(name)) = callee else {
-            return Err(wrong("it does not say what it calls"));
-        };
-        let called = self.module.functions.iter().find(|f| f.name == *name);
-        let called = called.ok_or_else(|| wrong(format!("there is no function @{name}")))?;
-        self.function(called, operands, g).at(|| format!("@{name}"))
     }
 
     /// An op of arrays.
     fn arrays(
         &mut self,
+        row: &OpRow,
         op: &'m Operation,
         operands: Vec<Tensor>,
         frame: &mut Frame<'m>,
         g: &GraphBuilder,
     ) -> Result<Vec<Tensor>> {
-        let parts = (operands.len() / op.operands.len().max(1)).max(1);
-        if let Some(mut checks) = Check::of(op, parts)? {
-            // The real parts of all that is compared, then the imaginary ones.
-            (0..parts).for_each(|p| self.compared.extend(operands.iter().skip(p).step_by(parts).cloned()));
-            self.checks.append(&mut checks);
-            return Ok(Vec::new());
-        }
         let types = op.results.iter().map(|v| held(frame.ty(*v)?)).collect::<Result<Vec<_>>>()?;
         let results: Vec<TensorType> = types.into_iter().flatten().collect();
-        op.results.iter().try_for_each(|v| dynamic::check_result(op, frame.ty(*v)?))?;
-        if let Some(written) = chlo::write(op, &operands)? {
-            return Ok(written);
+        for value in op.results.iter().filter(|_| row.is_shaped) {
+            let ty = frame.ty(*value)?;
+            if !is_settled(ty) {
+                return Err(not_there(format!("{ty}: sizes that are known only when it runs")));
+            }
         }
-        if let Some(written) = dynamic::write(op, &operands)? {
-            return Ok(written);
-        }
-        if let (Some(gather), [x]) = (parallel::as_gather(op), operands.as_slice()) {
-            let wide: Vec<usize> = std::iter::once(1).chain(x.shape().iter().copied()).collect();
-            let wide = x.reshape(&wide[..]);
-            let all = self.emit(&gather, vec![wide.clone()], results, (Vec::new(), Vec::new()), g)?;
-            let first = all.first().map(|t| t.slice_dim(0, 0, 1).reshape(x.shape().clone()));
-            return Ok(first.into_iter().collect());
-        }
-        if let Some((op, operands, results)) = dynamic::settle(op, &operands, &results)? {
-            return self.emit(&op, operands, results, (Vec::new(), Vec::new()), g);
-        }
-        if let Some(written) = rewrite::write(op, &operands, &results, g)? {
-            return Ok(written);
+        let arrays = Arrays { module: self.module, op, operands: &operands, results: &results, g };
+        match row.import {
+            Import::Arrays(f) => {
+                if let Some(made) = f(&arrays)? {
+                    return Ok(made);
+                }
+            }
+            Import::Elements(f) => return Ok(vec![f.apply(&op.name, &operands)?]),
+            _ => {}
         }
         let mut regions = Vec::new();
         for region in &op.regions {
             regions.push(self.region(&op.name, region, &operands, frame, g)?);
         }
         let (captured, regions) = flow::finish(&regions)?;
+        if let Import::Bodies(f) = row.import
+            && let Some(made) = f(&arrays, &captured, &regions)?
+        {
+            return Ok(made);
+        }
         self.with_bodies(op, operands, results, (captured, regions), g)
     }
 
@@ -440,41 +368,20 @@ impl<'m> Importer<'m> {
         (captured, regions): (Vec<Tensor>, Vec<Arc<systole_ir::Graph>>),
         g: &GraphBuilder,
     ) -> Result<Vec<Tensor>> {
-        match (op.name.as_str(), operands.as_slice(), regions.as_slice()) {
-            ("stablehlo.if", [pred], [on_true, on_false]) => {
-                if on_true.result_types() != on_false.result_types() {
-                    return Err(wrong("(C2) the branches have other results"));
-                }
-                // Branch 0 is for false, as false converts to 0.
-                let case = systole_ir::op::Case { branches: vec![on_false.clone(), on_true.clone()] };
-                let index = pred.convert(DType::I32);
-                return Ok(g.emit(case, &captured.iter().chain([&index]).collect::<Vec<_>>()));
-            }
-            ("stablehlo.map", [x, ..], [body]) => {
-                bodies::check_map(op, body, &operands, captured.len())?;
-                let args: Vec<Tensor> = captured.iter().chain(&operands).cloned().collect();
-                return bodies::on_arrays(g, body, &args, x.shape());
-            }
-            ("chlo.scan", all, [body]) if captured.is_empty() => {
-                return chlo::scan::write(op, all, &results, body);
-            }
-            ("stablehlo.while" | "stablehlo.case", ..) => {}
-            _ if !captured.is_empty() => {
-                let lifted = bodies::lift(&captured, &regions, bodies::kind_of(&op.name))?;
-                let operands = bodies::with_further(&op.name, operands, &lifted.further);
-                // A complex result is two arrays.
-                let own = results.len();
-                let all = self.emit(op, operands, results, (Vec::new(), lifted.bodies), g)?;
-                return Ok(all.into_iter().take(own).collect());
-            }
-            _ => {}
+        if !captured.is_empty() && !matches!(op.name.as_str(), "stablehlo.while" | "stablehlo.case") {
+            let lifted = bodies::lift(&captured, &regions, bodies::kind_of(&op.name))?;
+            let operands = bodies::with_further(&op.name, operands, &lifted.further);
+            // A complex result is two arrays.
+            let own = results.len();
+            let all = emit(self.module, op, operands, results, (Vec::new(), lifted.bodies), g)?;
+            return Ok(all.into_iter().take(own).collect());
         }
         if operands.len() > 1 && parallel::is_each_alone(&op.name) {
-            let one = |(x, ty)| self.emit(op, vec![x], vec![ty], (Vec::new(), regions.clone()), g);
+            let one = |(x, ty)| emit(self.module, op, vec![x], vec![ty], (Vec::new(), regions.clone()), g);
             let all = operands.into_iter().zip(results).map(one).collect::<Result<Vec<_>>>()?;
             return Ok(all.concat());
         }
-        self.emit(op, operands, results, (captured, regions), g)
+        emit(self.module, op, operands, results, (captured, regions), g)
     }
 
     /// A region in a builder of its own.
@@ -503,39 +410,6 @@ impl<'m> Importer<'m> {
         let results = self.body(region, frame, &inner)?;
         let results = results.iter().map(Given::parts).collect::<Result<Vec<_>>>()?;
         Ok((inner, results.into_iter().flatten().collect()))
-    }
-
-    /// The IR's own op of the same name.
-    fn emit(
-        &self,
-        op: &Operation,
-        operands: Vec<Tensor>,
-        results: Vec<TensorType>,
-        (captured, regions): (Vec<Tensor>, Vec<Arc<systole_ir::Graph>>),
-        g: &GraphBuilder,
-    ) -> Result<Vec<Tensor>> {
-        let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
-        let known = entry(name).ok_or_else(|| not_there(format!("{} is not supported", op.name)))?;
-        let attrs = attribute::all(op, self.module)?;
-        let operands = contract::of_one_type(name, operands);
-        let inputs: Vec<&Tensor> = captured.iter().chain(&operands).collect();
-        let types: Vec<&TensorType> = inputs.iter().map(|t| t.ty()).collect();
-        let source = Source {
-            attrs: &attrs,
-            regions,
-            captures: captured.len(),
-            operands: types.iter().map(|&t| t.clone()).collect(),
-            results,
-        };
-        let read: Op = (known.parse)(&source).map_err(wrong)?;
-        if read.rule().regions().len() != source.regions.len() {
-            return Err(wrong(format!("it has no {} regions", source.regions.len())));
-        }
-        if read.rule().captures() != captured.len() {
-            return Err(not_there("its regions use values from outside of it"));
-        }
-        read.rule().infer(&types).map_err(|c| wrong(format!("({}) {}", c.label, c.message)))?;
-        Ok(g.emit(read, &inputs))
     }
 }
 

@@ -9,50 +9,10 @@ use crate::syntax::{Operation, Type};
 use systole_base::{DType, Literal, Result, TensorType};
 use systole_ir::Tensor;
 
-/// Ops whose results are elements of operands, or come of bodies that have wrapped them, or are fitted when written.
-const KEEP: [&str; 33] = [
-    "reshape",
-    "transpose",
-    "slice",
-    "dynamic_slice",
-    "dynamic_update_slice",
-    "gather",
-    "scatter",
-    "pad",
-    "reverse",
-    "concatenate",
-    "broadcast",
-    "broadcast_in_dim",
-    "select",
-    "sort",
-    "reduce",
-    "reduce_window",
-    "optimization_barrier",
-    "while",
-    "case",
-    "if",
-    "composite",
-    "tuple",
-    "get_tuple_element",
-    "maximum",
-    "minimum",
-    "clamp",
-    "constant",
-    "and",
-    "or",
-    "xor",
-    "bitcast_convert",
-    "convert",
-    "custom_call",
-];
-
-/// A result as an element of its type.
-pub(super) fn fitted(op: &Operation, given: Given, ty: &Type) -> Given {
-    let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
+/// A result as an element of its type; `keeps`: the op's results are some already.
+pub(super) fn fitted(keeps: bool, given: Given, ty: &Type) -> Given {
     match (given, narrow(ty)) {
-        (Given::Array(t), Some(to)) if !KEEP.contains(&name) && op.name != "func.call" => {
-            Given::Array(if t.dtype() == to.held() { fit(&t, to) } else { t })
-        }
+        (Given::Array(t), Some(to)) if !keeps && t.dtype() == to.held() => Given::Array(fit(&t, to)),
         (given, _) => given,
     }
 }

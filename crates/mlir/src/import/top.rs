@@ -1,25 +1,18 @@
 //! `ApproxTopK`, which JAX writes for `approx_max_k` and `approx_min_k`: here the exact greatest or least, by a sort.
 
-use super::attribute::text;
+use super::call::{Call, Import, OpRow, call};
 use super::given::Given;
 use super::types::{held, not_there, wrong};
-use crate::syntax::{Attribute, Module, Operation, Type};
-use crate::text::find;
+use crate::syntax::{Attribute, Module, Operation, find};
 use std::sync::Arc;
 use systole_base::{Result, TensorType};
 use systole_ir::op::Direction;
 use systole_ir::{Graph, GraphBuilder, Tensor};
 
-/// The results of `ApproxTopK`; `None`: it is another op.
-pub(super) fn write(
-    op: &Operation,
-    operands: &[Given],
-    results: &[&Type],
-    module: &Module,
-) -> Result<Option<Vec<Given>>> {
-    if op.name != "stablehlo.custom_call" || text(op, "call_target_name") != Some("ApproxTopK") {
-        return Ok(None);
-    }
+pub(super) const OPERATIONS: &[OpRow] = &[call("ApproxTopK", Import::Values(sorted))];
+
+fn sorted(call: &Call) -> Result<Vec<Given>> {
+    let (op, operands, results) = (call.op, call.operands, call.results);
     let count = results.len();
     let arrays = operands.iter().take(count).map(|v| v.clone().array()).collect::<Result<Vec<_>>>()?;
     let first = arrays.first().ok_or_else(|| wrong("an operand is missing"))?;
@@ -38,17 +31,17 @@ pub(super) fn write(
     };
     let dim = dim.ok_or_else(|| wrong("ApproxTopK does not say a `reduction_dim` of its operand"))?;
     let types: Vec<&TensorType> = arrays.iter().map(Tensor::ty).collect();
-    let by = comparator(direction(op, module)?, &types)?;
+    let by = comparator(direction(op, call.module)?, &types)?;
     let sorted = Tensor::sort_by(&arrays.iter().collect::<Vec<_>>(), dim, true, by);
     let mut all = Vec::new();
     for (x, ty) in sorted.iter().zip(results) {
-        let size = held(ty)?.first().and_then(|ty| ty.shape.get(dim).copied()).unwrap_or(0);
-        if size > first.shape()[dim] {
-            return Err(wrong(format!("ApproxTopK results in {size} of {} elements", first.shape()[dim])));
-        }
+        let size = held(ty)?.first().and_then(|ty| ty.shape.get(dim).copied());
+        let size = size
+            .filter(|n| *n <= first.shape()[dim])
+            .ok_or_else(|| wrong(format!("ApproxTopK results in {ty} of {} elements", first.shape()[dim])))?;
         all.push(Given::Array(x.slice_dim(dim, 0, size)));
     }
-    Ok(Some(all))
+    Ok(all)
 }
 
 /// What the called function asks of two values.

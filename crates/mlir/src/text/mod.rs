@@ -7,7 +7,7 @@ mod operation;
 mod pretty;
 mod write;
 
-use crate::syntax::{Attribute, Attributes, Module, Place, Type, Value};
+use crate::syntax::{Attribute, Attributes, Module, Place, Region, Type, Value};
 pub use attribute::unreduced_along;
 pub use operation::function_of;
 use std::collections::HashMap;
@@ -43,6 +43,15 @@ pub fn parse_attribute(text: &str) -> Result<Attribute> {
     let mut parser = Parser::new(text)?;
     let attribute = parser.attribute()?;
     parser.end_of(attribute)
+}
+
+/// What an op says behind its name.
+#[derive(Default)]
+struct Said {
+    operands: Vec<Value>,
+    attributes: Attributes,
+    regions: Vec<Region>,
+    results: Vec<Type>,
 }
 
 /// What reads a text.
@@ -148,9 +157,4 @@ impl<'a> Parser<'a> {
         let found = known.and_then(|values| values.get(part)).copied();
         found.ok_or_else(|| self.error_at(at, format!("`%{name}` has no value {part} here")))
     }
-}
-
-/// The attribute of a name.
-pub(crate) fn find<'b>(attributes: &'b Attributes, name: &str) -> Option<&'b Attribute> {
-    attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value)
 }

@@ -1,23 +1,14 @@
 //! Modules, functions, regions and ops in text.
 
 use super::pretty;
-use super::{Parser, find};
-use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Region, Type, Value};
+use super::{Parser, Said};
+use crate::syntax::{Attribute, Attributes, Function, Module, Operation, Region, Type, Value, find};
 use systole_base::Result;
 use systole_ir::text::Token;
 use systole_ir::text::cursor::Reader;
 
 /// Results of one op.
 const MOST_RESULTS: usize = 1 << 16;
-
-/// What an op says behind its name.
-#[derive(Default)]
-pub(super) struct Said {
-    pub(super) operands: Vec<Value>,
-    pub(super) attributes: Attributes,
-    pub(super) regions: Vec<Region>,
-    pub(super) results: Vec<Type>,
-}
 
 /// Modules and functions.
 impl<'a> Parser<'a> {
@@ -145,9 +136,12 @@ impl<'a> Parser<'a> {
         self.expect(':')?;
         if let Token::Str(text) = self.token.clone() {
             self.advance()?;
-            if let Some(bytes) = systole_ir::text::parse_hex(&text) {
+            // Other strings are no elements: what external resources say to tools.
+            if text.starts_with("0x") {
                 // The first four bytes say how the rest is aligned.
-                module.resources.push((name, bytes.get(4..).unwrap_or_default().to_vec()));
+                let bytes = systole_ir::text::parse_hex(&text).and_then(|b| b.get(4..).map(<[u8]>::to_vec));
+                let bytes = bytes.ok_or_else(|| self.error(format!("the resource {name} is cut short")))?;
+                module.resources.push((name, bytes));
             }
             return Ok(());
         }
@@ -231,6 +225,9 @@ impl<'a> Parser<'a> {
         self.expect(':')?;
         self.function_type()?;
         self.location()?;
+        if regions.len() > 1 {
+            return Err(self.error("a function with several bodies"));
+        }
         let body = regions.pop().unwrap_or_default();
         function_of(attributes, body, std::mem::take(&mut self.values)).map_err(|what| self.error(what))
     }

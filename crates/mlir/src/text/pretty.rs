@@ -1,8 +1,7 @@
 //! The pretty forms of ops: those that StableHLO, CHLO, func and Shardy print by themselves.
 
-use super::Parser;
 use super::attribute::not_read;
-use super::operation::Said;
+use super::{Parser, Said};
 use crate::syntax::{Attribute, Attributes, Dense, Elements, Operation, Ranked, Region, Type, Value};
 use systole_base::Result;
 use systole_ir::text::Token;
@@ -153,12 +152,13 @@ impl<'a> Parser<'a> {
     }
 
     /// `{…} : types`, with which most forms end.
-    fn end(&mut self, name: &str, named: usize, said: &mut Said, at: usize) -> Result<()> {
+    fn end(&mut self, name: &str, named: usize, mut said: Said, at: usize) -> Result<Said> {
         if self.is('{') {
             said.attributes.extend(self.dictionary()?);
         }
         self.expect(':')?;
-        self.plain_types(name, named, said, at)
+        self.plain_types(name, named, &mut said, at)?;
+        Ok(said)
     }
 
     /// The types of an op in its plain form.
@@ -235,8 +235,7 @@ impl<'a> Parser<'a> {
             }
             said.operands.push(self.value()?);
         }
-        self.end(name, 1, &mut said, at)?;
-        Ok(said)
+        self.end(name, 1, said, at)
     }
 
     /// `%0, %1, batching_dims = [0] x [0], contracting_dims = [2] x [1], precision = […] : (…) -> …`
@@ -264,8 +263,7 @@ impl<'a> Parser<'a> {
             }
         }
         said.attributes.push(("dot_dimension_numbers".into(), Attribute::Struct("dot".into(), dims)));
-        self.end("dot_general", 1, &mut said, at)?;
-        Ok(said)
+        self.end("dot_general", 1, said, at)
     }
 
     /// `(%0, %1) dim_numbers = […]x[…]->[…], window = {stride = […], …} {…} : (…) -> …`
@@ -292,8 +290,7 @@ impl<'a> Parser<'a> {
                 break;
             }
         }
-        self.end("convolution", 1, &mut said, at)?;
-        Ok(said)
+        self.end("convolution", 1, said, at)
     }
 
     /// `%0 [0:3, 4:8:2] : (…) -> …`
@@ -311,8 +308,7 @@ impl<'a> Parser<'a> {
             let all = ranges.iter().map(|range| Attribute::Int(range[i])).collect();
             said.attributes.push((name.into(), Attribute::Array("i64".into(), all)));
         }
-        self.end("slice", 1, &mut said, at)?;
-        Ok(said)
+        self.end("slice", 1, said, at)
     }
 
     /// `%0[1] : (tuple<…>) -> …`
@@ -322,8 +318,7 @@ impl<'a> Parser<'a> {
         self.expect('[')?;
         said.attributes.push(("index".into(), Attribute::Int(self.int()?)));
         self.expect(']')?;
-        self.end("get_tuple_element", 1, &mut said, at)?;
-        Ok(said)
+        self.end("get_tuple_element", 1, said, at)
     }
 
     /// `%0, format = e8m10 : tensor<…>`
@@ -340,8 +335,7 @@ impl<'a> Parser<'a> {
             bits.ok_or_else(|| self.error(format!("`{word}` is no format like e8m10")))?;
         said.attributes.push(("exponent_bits".into(), Attribute::Int(exponent)));
         said.attributes.push(("mantissa_bits".into(), Attribute::Int(mantissa)));
-        self.end("reduce_precision", 1, &mut said, at)?;
-        Ok(said)
+        self.end("reduce_precision", 1, said, at)
     }
 
     /// `@name(%0, %1) {…} : (…) -> …`
@@ -413,7 +407,7 @@ impl<'a> Parser<'a> {
         self.expect_word("dimensions")?;
         self.expect('=')?;
         said.attributes.push(("dimensions".into(), of_words("dimensions", self.attribute()?)));
-        self.end("reduce", n, &mut said, at)?;
+        let mut said = self.end("reduce", n, said, at)?;
         let body = match applied {
             Some(name) => self.applied(name, &said.operands, n)?,
             None => self.reducer()?,
@@ -512,8 +506,7 @@ impl<'a> Parser<'a> {
         said.attributes.sort_by(|a, b| a.0.cmp(&b.0));
         let arguments = self.list('(', ')', Self::argument)?;
         said.regions.push(self.region_of(arguments)?);
-        self.end("manual_computation", said.operands.len(), &mut said, at)?;
-        Ok(said)
+        self.end("manual_computation", said.operands.len(), said, at)
     }
 
     /// `(%i = %0, %x = %1) : types attributes {…} cond {…} do {…}`

@@ -1,8 +1,7 @@
 //! [`Module`] → text that every reader of StableHLO takes: ops in the generic form, those of Shardy in their own.
 
-use super::find;
 use crate::syntax::{
-    Attribute, Attributes, Dense, Elements, Function, Module, OPEN, Operation, Region, Type, Value,
+    Attribute, Attributes, Dense, Elements, Function, Module, OPEN, Operation, Region, Type, Value, find,
 };
 use std::fmt::Write;
 

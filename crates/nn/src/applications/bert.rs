@@ -1,80 +1,62 @@
 //! BERT, an encoder of text: post-norm transformer blocks in which each place sees all others.
 
 use super::common::*;
-use crate::architecture::{Architecture, Symbol, any_input};
 use crate::layers::*;
+use crate::model::architecture::{Architecture, Symbol, any_input};
+use crate::setters::with_defaults;
 use crate::{Activation, Initializer};
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// BERT: `tokens: I[B, S], segments: I[B, S] → T[B, hidden_dim]`, with `output = "sequence"` `T[B, S, hidden_dim]`, with `classes` `T[B,
-/// classes]`; arguments and layers' names as KerasHub's `BertBackbone`.
-///
-/// Tables of tokens, places and segments, a normalisation, `num_layers` post-norm transformer blocks; the pooled output is a dense layer
-/// with tanh on the first place. With `num_segments = 0` tokens are the only input. All tokens of a batch are seen: there is no mask of
-/// padding. Source: Devlin, Chang, Lee and Toutanova 2018.
-///
-/// ```
-/// use systole_nn::{Model, applications::Bert};
-/// use systole_ir::{DType, TensorType};
-/// let small = Bert { vocabulary_size: 50, num_layers: 1, num_heads: 2, hidden_dim: 8, intermediate_dim: 16,
-///                    max_sequence_length: 12, ..Default::default() };
-/// let mut small = Model::new(small.architecture()?);
-/// small.build(&[TensorType::new(DType::I32, [12]), TensorType::new(DType::I32, [12])])?;
-/// assert_eq!(small.output_type().unwrap().shape.dims(), [8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Bert {
-    /// Number of tokens. Default: 30522.
-    pub vocabulary_size: usize,
-    /// Number of blocks.
-    pub num_layers: usize,
-    /// Heads of each attention.
-    pub num_heads: usize,
-    /// Width.
-    pub hidden_dim: usize,
-    /// Width inside the feed-forward part of a block.
-    pub intermediate_dim: usize,
-    /// Fraction that is dropped while training. Default: 0.1.
-    pub dropout: f64,
-    /// Most tokens of a sequence. Default: 512.
-    pub max_sequence_length: usize,
-    /// Kinds of segments, Hugging Face's `type_vocab_size`; 0: no such input. Default: 2.
-    pub num_segments: usize,
-    /// Function inside the feed-forward part of a block. Default: gelu, exactly.
-    pub activation: Activation,
-    /// Added to variances. Default: 1e-12.
-    pub layer_norm_epsilon: f64,
-    /// What is returned where there are no classes: `"pooled"` or `"sequence"`. Default: pooled.
-    pub output: String,
-    /// Number of classes of a dense layer on the pooled output; 0: none. Default: 0.
-    pub classes: usize,
-    /// Function of that layer. Default: softmax.
-    pub classifier_activation: Activation,
-    /// Whether blocks are computed again in the backward pass instead of kept. Default: false.
-    pub remat: bool,
-}
-
-impl Default for Bert {
-    fn default() -> Bert {
-        Bert {
-            vocabulary_size: 30522,
-            num_layers: 12,
-            num_heads: 12,
-            hidden_dim: 768,
-            intermediate_dim: 3072,
-            dropout: 0.1,
-            max_sequence_length: 512,
-            num_segments: 2,
-            activation: Activation::Gelu { approximate: false },
-            layer_norm_epsilon: 1e-12,
-            output: "pooled".into(),
-            classes: 0,
-            classifier_activation: Activation::Softmax,
-            remat: false,
-        }
+with_defaults! {
+    /// BERT: `tokens: I[B, S], segments: I[B, S] → T[B, hidden_dim]`, with `output = "sequence"` `T[B, S, hidden_dim]`, with `classes` `T[B,
+    /// classes]`; arguments and layers' names as KerasHub's `BertBackbone`.
+    ///
+    /// Tables of tokens, places and segments, a normalisation, `num_layers` post-norm transformer blocks; the pooled output is a dense layer
+    /// with tanh on the first place. With `num_segments = 0` tokens are the only input. All tokens of a batch are seen: there is no mask of
+    /// padding. Source: Devlin, Chang, Lee and Toutanova 2018.
+    ///
+    /// ```
+    /// use systole_nn::{Model, applications::Bert};
+    /// use systole_ir::{DType, TensorType};
+    /// let small = Bert { vocabulary_size: 50, num_layers: 1, num_heads: 2, hidden_dim: 8, intermediate_dim: 16,
+    ///                    max_sequence_length: 12, ..Default::default() };
+    /// let mut small = Model::new(small.architecture()?);
+    /// small.build(&[TensorType::new(DType::I32, [12]), TensorType::new(DType::I32, [12])])?;
+    /// assert_eq!(small.output_type().unwrap().shape.dims(), [8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Bert {
+        /// Number of tokens. Default: 30522.
+        pub vocabulary_size: usize = 30522,
+        /// Number of blocks.
+        pub num_layers: usize = 12,
+        /// Heads of each attention.
+        pub num_heads: usize = 12,
+        /// Width.
+        pub hidden_dim: usize = 768,
+        /// Width inside the feed-forward part of a block.
+        pub intermediate_dim: usize = 3072,
+        /// Fraction that is dropped while training. Default: 0.1.
+        pub dropout: f64 = 0.1,
+        /// Most tokens of a sequence. Default: 512.
+        pub max_sequence_length: usize = 512,
+        /// Kinds of segments, Hugging Face's `type_vocab_size`; 0: no such input. Default: 2.
+        pub num_segments: usize = 2,
+        /// Function inside the feed-forward part of a block. Default: gelu, exactly.
+        pub activation: Activation = Activation::Gelu { approximate: false },
+        /// Added to variances. Default: 1e-12.
+        pub layer_norm_epsilon: f64 = 1e-12,
+        /// What is returned where there are no classes: `"pooled"` or `"sequence"`. Default: pooled.
+        pub output: String = "pooled".into(),
+        /// Number of classes of a dense layer on the pooled output; 0: none. Default: 0.
+        pub classes: usize = 0,
+        /// Function of that layer. Default: softmax.
+        pub classifier_activation: Activation = Activation::Softmax,
+        /// Whether blocks are computed again in the backward pass instead of kept. Default: false.
+        pub remat: bool = false,
     }
 }
 

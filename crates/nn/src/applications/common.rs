@@ -1,8 +1,8 @@
 //! What several families of architectures have: limits of arguments, stems, heads.
 
 use crate::Activation;
-use crate::architecture::Symbol;
 use crate::layers::*;
+use crate::model::architecture::Symbol;
 use systole_ir::{Error, ErrorKind, Result};
 
 pub(super) fn at_least_1(application: &str, argument: &str, value: usize) -> Result<()> {

@@ -2,39 +2,30 @@
 
 use super::common::*;
 use crate::Activation;
-use crate::architecture::{Architecture, Symbol, any_input};
 use crate::layers::*;
+use crate::model::architecture::{Architecture, Symbol, any_input};
+use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::Result;
 
-/// DenseNet: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.DenseNet121`, `DenseNet169` and `DenseNet201`, which differ
-/// in `blocks`.
-///
-/// Weights have Keras's names and order. Source: Huang, Liu, van der Maaten and Weinberger 2016.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DenseNet {
-    /// Number of classes. Default: 1000.
-    pub classes: usize,
-    /// Function of the last layer. Default: softmax.
-    pub classifier_activation: Activation,
-    /// Layers in each block.
-    pub blocks: Vec<usize>,
-    /// Channels that a layer adds. Default: 32.
-    pub growth_rate: usize,
-    /// Filters of the first convolution. Default: 64.
-    pub width: usize,
-}
-
-impl Default for DenseNet {
-    fn default() -> DenseNet {
-        DenseNet {
-            classes: 1000,
-            classifier_activation: Activation::Softmax,
-            blocks: vec![6, 12, 24, 16],
-            growth_rate: 32,
-            width: 64,
-        }
+with_defaults! {
+    /// DenseNet: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.DenseNet121`, `DenseNet169` and `DenseNet201`, which differ
+    /// in `blocks`.
+    ///
+    /// Weights have Keras's names and order. Source: Huang, Liu, van der Maaten and Weinberger 2016.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct DenseNet {
+        /// Number of classes. Default: 1000.
+        pub classes: usize = 1000,
+        /// Function of the last layer. Default: softmax.
+        pub classifier_activation: Activation = Activation::Softmax,
+        /// Layers in each block.
+        pub blocks: Vec<usize> = vec![6, 12, 24, 16],
+        /// Channels that a layer adds. Default: 32.
+        pub growth_rate: usize = 32,
+        /// Filters of the first convolution. Default: 64.
+        pub width: usize = 64,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::common::*;
 use crate::Activation;
-use crate::architecture::{Architecture, Symbol, any_input};
 use crate::layers::*;
+use crate::model::architecture::{Architecture, Symbol, any_input};
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 

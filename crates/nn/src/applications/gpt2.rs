@@ -1,65 +1,52 @@
 //! GPT-2, a language model of pre-norm transformer blocks, as KerasHub has it.
 
 use super::common::*;
-use crate::architecture::{Architecture, any_input};
 use crate::layers::*;
+use crate::model::architecture::{Architecture, any_input};
+use crate::setters::with_defaults;
 use crate::{Activation, Initializer};
 use serde::{Deserialize, Serialize};
 use systole_ir::Result;
 
-/// GPT-2: `tokens: I[B, S] → T[B, S, vocabulary_size]`: for each place the logits of the next token, as KerasHub's
-/// `GPT2CausalLM`.
-///
-/// Token and position tables, `num_layers` pre-norm transformer blocks with causal attention, a normalisation, and the
-/// token table again as the head. Source: Radford et al. 2019.
-///
-/// ```
-/// use systole_nn::{Model, applications::Gpt2};
-/// use systole_ir::{DType, TensorType};
-/// let mut small = Model::new(
-///     Gpt2 { vocabulary_size: 50, num_layers: 2, num_heads: 2, hidden_dim: 8, intermediate_dim: 16,
-///            max_sequence_length: 12, ..Default::default() }.architecture()?,
-/// );
-/// small.build(&[TensorType::new(DType::I32, [12])])?;
-/// assert_eq!(small.output_type().unwrap().shape.dims(), [12, 50]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Gpt2 {
-    /// Number of tokens. Default: 50257.
-    pub vocabulary_size: usize,
-    /// Number of blocks.
-    pub num_layers: usize,
-    /// Heads of each attention.
-    pub num_heads: usize,
-    /// Width.
-    pub hidden_dim: usize,
-    /// Width inside the feed-forward part of a block.
-    pub intermediate_dim: usize,
-    /// Fraction that is dropped while training. Default: 0.1.
-    pub dropout: f64,
-    /// Most tokens of a sequence. Default: 1024.
-    pub max_sequence_length: usize,
-    /// Whether the head is the token table. Default: true.
-    pub tie_weights: bool,
-    /// Whether blocks are computed again in the backward pass instead of kept. Default: false.
-    pub remat: bool,
-}
-
-impl Default for Gpt2 {
-    fn default() -> Gpt2 {
-        Gpt2 {
-            vocabulary_size: 50257,
-            num_layers: 12,
-            num_heads: 12,
-            hidden_dim: 768,
-            intermediate_dim: 3072,
-            dropout: 0.1,
-            max_sequence_length: 1024,
-            tie_weights: true,
-            remat: false,
-        }
+with_defaults! {
+    /// GPT-2: `tokens: I[B, S] → T[B, S, vocabulary_size]`: for each place the logits of the next token, as KerasHub's
+    /// `GPT2CausalLM`.
+    ///
+    /// Token and position tables, `num_layers` pre-norm transformer blocks with causal attention, a normalisation, and the
+    /// token table again as the head. Source: Radford et al. 2019.
+    ///
+    /// ```
+    /// use systole_nn::{Model, applications::Gpt2};
+    /// use systole_ir::{DType, TensorType};
+    /// let mut small = Model::new(
+    ///     Gpt2 { vocabulary_size: 50, num_layers: 2, num_heads: 2, hidden_dim: 8, intermediate_dim: 16,
+    ///            max_sequence_length: 12, ..Default::default() }.architecture()?,
+    /// );
+    /// small.build(&[TensorType::new(DType::I32, [12])])?;
+    /// assert_eq!(small.output_type().unwrap().shape.dims(), [12, 50]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Gpt2 {
+        /// Number of tokens. Default: 50257.
+        pub vocabulary_size: usize = 50257,
+        /// Number of blocks.
+        pub num_layers: usize = 12,
+        /// Heads of each attention.
+        pub num_heads: usize = 12,
+        /// Width.
+        pub hidden_dim: usize = 768,
+        /// Width inside the feed-forward part of a block.
+        pub intermediate_dim: usize = 3072,
+        /// Fraction that is dropped while training. Default: 0.1.
+        pub dropout: f64 = 0.1,
+        /// Most tokens of a sequence. Default: 1024.
+        pub max_sequence_length: usize = 1024,
+        /// Whether the head is the token table. Default: true.
+        pub tie_weights: bool = true,
+        /// Whether blocks are computed again in the backward pass instead of kept. Default: false.
+        pub remat: bool = false,
     }
 }
 

@@ -2,38 +2,29 @@
 
 use super::common::*;
 use crate::Activation;
-use crate::architecture::{Architecture, Symbol, any_input};
 use crate::layers::*;
+use crate::model::architecture::{Architecture, Symbol, any_input};
+use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::Result;
 
-/// MobileNet: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.MobileNet`.
-///
-/// Weights have Keras's names and order. Source: Howard et al. 2017.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct MobileNet {
-    /// Number of classes. Default: 1000.
-    pub classes: usize,
-    /// Function of the last layer. Default: softmax.
-    pub classifier_activation: Activation,
-    /// Filters of every layer over the usual number. Default: 1.
-    pub alpha: f64,
-    /// Outputs for each channel of the depthwise convolutions. Default: 1.
-    pub depth_multiplier: usize,
-    /// Fraction that is dropped before the last layer while training. Default: 0.001.
-    pub dropout: f64,
-}
-
-impl Default for MobileNet {
-    fn default() -> MobileNet {
-        MobileNet {
-            classes: 1000,
-            classifier_activation: Activation::Softmax,
-            alpha: 1.0,
-            depth_multiplier: 1,
-            dropout: 1e-3,
-        }
+with_defaults! {
+    /// MobileNet: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.MobileNet`.
+    ///
+    /// Weights have Keras's names and order. Source: Howard et al. 2017.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct MobileNet {
+        /// Number of classes. Default: 1000.
+        pub classes: usize = 1000,
+        /// Function of the last layer. Default: softmax.
+        pub classifier_activation: Activation = Activation::Softmax,
+        /// Filters of every layer over the usual number. Default: 1.
+        pub alpha: f64 = 1.0,
+        /// Outputs for each channel of the depthwise convolutions. Default: 1.
+        pub depth_multiplier: usize = 1,
+        /// Fraction that is dropped before the last layer while training. Default: 0.001.
+        pub dropout: f64 = 1e-3,
     }
 }
 

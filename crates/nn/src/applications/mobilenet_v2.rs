@@ -2,29 +2,26 @@
 
 use super::common::*;
 use crate::Activation;
-use crate::architecture::{Architecture, Symbol, any_input};
 use crate::layers::*;
+use crate::model::architecture::{Architecture, Symbol, any_input};
+use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::Result;
 
-/// MobileNetV2: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.MobileNetV2`.
-///
-/// Weights have Keras's names and order. Where Keras pads by a layer (`block_1_pad`, which depends on the picture's size), the convolution
-/// pads itself: `same` is the same numbers. Source: Sandler et al. 2018.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct MobileNetV2 {
-    /// Number of classes. Default: 1000.
-    pub classes: usize,
-    /// Function of the last layer. Default: softmax.
-    pub classifier_activation: Activation,
-    /// Filters of every layer over the usual number. Default: 1.
-    pub alpha: f64,
-}
-
-impl Default for MobileNetV2 {
-    fn default() -> MobileNetV2 {
-        MobileNetV2 { classes: 1000, classifier_activation: Activation::Softmax, alpha: 1.0 }
+with_defaults! {
+    /// MobileNetV2: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.MobileNetV2`.
+    ///
+    /// Weights have Keras's names and order. Where Keras pads by a layer (`block_1_pad`, which depends on the picture's size), the convolution
+    /// pads itself: `same` is the same numbers. Source: Sandler et al. 2018.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct MobileNetV2 {
+        /// Number of classes. Default: 1000.
+        pub classes: usize = 1000,
+        /// Function of the last layer. Default: softmax.
+        pub classifier_activation: Activation = Activation::Softmax,
+        /// Filters of every layer over the usual number. Default: 1.
+        pub alpha: f64 = 1.0,
     }
 }
 

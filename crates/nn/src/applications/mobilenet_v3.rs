@@ -2,47 +2,36 @@
 
 use super::common::*;
 use crate::Activation;
-use crate::architecture::{Architecture, Symbol, any_input};
 use crate::layers::*;
+use crate::model::architecture::{Architecture, Symbol, any_input};
+use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// MobileNetV3: `image: T[B, H, W, 3] → T[B, classes]`, as Keras's `applications.MobileNetV3Small` and `MobileNetV3Large`, which differ in
-/// `size`.
-///
-/// Weights have Keras's names and order. Pixels are 0 to 255: the first layer rescales them, unless `include_preprocessing` is false.
-/// Where Keras pads by a layer that depends on the picture's size, the convolution pads itself: `same` is the same
-/// numbers. Source: Howard et al. 2019.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct MobileNetV3 {
-    /// `"small"` or `"large"`.
-    pub size: String,
-    /// Number of classes. Default: 1000.
-    pub classes: usize,
-    /// Function of the last layer. Default: softmax.
-    pub classifier_activation: Activation,
-    /// Filters of every layer over the usual number. Default: 1.
-    pub alpha: f64,
-    /// Without gates and hard swish, and with kernels of 3×3 only. Default: false.
-    pub minimalistic: bool,
-    /// Fraction that is dropped before the last layer while training. Default: 0.2.
-    pub dropout_rate: f64,
-    /// Whether the first layer brings pixels from 0..255 to −1..1. Default: true.
-    pub include_preprocessing: bool,
-}
-
-impl Default for MobileNetV3 {
-    fn default() -> MobileNetV3 {
-        MobileNetV3 {
-            size: "small".into(),
-            classes: 1000,
-            classifier_activation: Activation::Softmax,
-            alpha: 1.0,
-            minimalistic: false,
-            dropout_rate: 0.2,
-            include_preprocessing: true,
-        }
+with_defaults! {
+    /// MobileNetV3: `image: T[B, H, W, 3] → T[B, classes]`, as Keras's `applications.MobileNetV3Small` and `MobileNetV3Large`, which differ in
+    /// `size`.
+    ///
+    /// Weights have Keras's names and order. Pixels are 0 to 255: the first layer rescales them, unless `include_preprocessing` is false.
+    /// Where Keras pads by a layer that depends on the picture's size, the convolution pads itself: `same` is the same
+    /// numbers. Source: Howard et al. 2019.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct MobileNetV3 {
+        /// `"small"` or `"large"`.
+        pub size: String = "small".into(),
+        /// Number of classes. Default: 1000.
+        pub classes: usize = 1000,
+        /// Function of the last layer. Default: softmax.
+        pub classifier_activation: Activation = Activation::Softmax,
+        /// Filters of every layer over the usual number. Default: 1.
+        pub alpha: f64 = 1.0,
+        /// Without gates and hard swish, and with kernels of 3×3 only. Default: false.
+        pub minimalistic: bool = false,
+        /// Fraction that is dropped before the last layer while training. Default: 0.2.
+        pub dropout_rate: f64 = 0.2,
+        /// Whether the first layer brings pixels from 0..255 to −1..1. Default: true.
+        pub include_preprocessing: bool = true,
     }
 }
 

@@ -2,6 +2,7 @@
 //! row each name. Depths and widths are arguments too, so that small relatives can be built and tested.
 
 mod bert;
+pub mod biggan;
 mod common;
 mod convnext;
 mod densenet;
@@ -30,8 +31,8 @@ pub use unet::UNet;
 pub use vgg::Vgg;
 pub use vit::ViT;
 
-use crate::architecture::Architecture;
-use crate::nearest::{unknown, with_reason};
+use crate::did_you_mean::{unknown, with_reason};
+use crate::model::architecture::Architecture;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use systole_ir::{Error, ErrorKind, Result};

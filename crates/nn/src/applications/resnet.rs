@@ -2,46 +2,38 @@
 
 use super::common::*;
 use crate::Activation;
-use crate::architecture::{Architecture, Symbol, any_input};
 use crate::layers::*;
+use crate::model::architecture::{Architecture, Symbol, any_input};
+use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::Result;
 
-/// ResNet v1 with bottleneck blocks: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.ResNet50`,
-/// `ResNet101` and `ResNet152`, which differ in `depths`.
-///
-/// Weights have Keras's names and order: `conv1_conv/kernel`, …, `conv5_block3_3_bn/moving_variance`,
-/// `predictions/bias`. Source: He, Zhang, Ren and Sun 2015.
-///
-/// ```
-/// use systole_nn::{Model, applications::ResNet50};
-/// use systole_ir::{DType, TensorType};
-/// let mut small = Model::new(ResNet50 { depths: vec![1, 2], width: 4, classes: 10, ..Default::default() }.architecture()?);
-/// small.build(&[TensorType::new(DType::F32, [32, 32, 3])])?;
-/// assert_eq!(small.output_type().unwrap().shape.dims(), [10]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ResNet50 {
-    /// Number of classes. Default: 1000.
-    pub classes: usize,
-    /// Function of the last layer. Default: softmax.
-    pub classifier_activation: Activation,
-    /// Blocks in each stack.
-    pub depths: Vec<usize>,
-    /// Filters of the first stack's inner convolutions; each stack has twice those of the one before. Default: 64.
-    pub width: usize,
-}
-
-impl Default for ResNet50 {
-    fn default() -> ResNet50 {
-        ResNet50 {
-            classes: 1000,
-            classifier_activation: Activation::Softmax,
-            depths: vec![3, 4, 6, 3],
-            width: 64,
-        }
+with_defaults! {
+    /// ResNet v1 with bottleneck blocks: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.ResNet50`,
+    /// `ResNet101` and `ResNet152`, which differ in `depths`.
+    ///
+    /// Weights have Keras's names and order: `conv1_conv/kernel`, …, `conv5_block3_3_bn/moving_variance`,
+    /// `predictions/bias`. Source: He, Zhang, Ren and Sun 2015.
+    ///
+    /// ```
+    /// use systole_nn::{Model, applications::ResNet50};
+    /// use systole_ir::{DType, TensorType};
+    /// let mut small = Model::new(ResNet50 { depths: vec![1, 2], width: 4, classes: 10, ..Default::default() }.architecture()?);
+    /// small.build(&[TensorType::new(DType::F32, [32, 32, 3])])?;
+    /// assert_eq!(small.output_type().unwrap().shape.dims(), [10]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct ResNet50 {
+        /// Number of classes. Default: 1000.
+        pub classes: usize = 1000,
+        /// Function of the last layer. Default: softmax.
+        pub classifier_activation: Activation = Activation::Softmax,
+        /// Blocks in each stack.
+        pub depths: Vec<usize> = vec![3, 4, 6, 3],
+        /// Filters of the first stack's inner convolutions; each stack has twice those of the one before. Default: 64.
+        pub width: usize = 64,
     }
 }
 
@@ -93,41 +85,32 @@ fn bottleneck(x: &Symbol, filters: usize, strides: usize, project: bool, name: &
     sum.apply(relu_named(&format!("{name}_out")))
 }
 
-/// ResNet with blocks of two convolutions of 3×3: `image: T[B, H, W, C] → T[B, classes]`, as torchvision's `resnet18` and `resnet34`,
-/// which differ in `depths`.
-///
-/// Names of layers are those of [`ResNet50`]'s scheme; convolutions have no bias, as there. Keras has no such application.
-/// Source: He, Zhang, Ren and Sun 2015.
-///
-/// ```
-/// use systole_nn::{Model, applications::ResNet18};
-/// use systole_ir::{DType, TensorType};
-/// let mut small = Model::new(ResNet18 { depths: vec![1, 1], width: 4, classes: 10, ..Default::default() }.architecture()?);
-/// small.build(&[TensorType::new(DType::F32, [32, 32, 3])])?;
-/// assert_eq!(small.output_type().unwrap().shape.dims(), [10]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ResNet18 {
-    /// Number of classes. Default: 1000.
-    pub classes: usize,
-    /// Function of the last layer. Default: softmax.
-    pub classifier_activation: Activation,
-    /// Blocks in each stack.
-    pub depths: Vec<usize>,
-    /// Filters of the first stack; each stack has twice those of the one before. Default: 64.
-    pub width: usize,
-}
-
-impl Default for ResNet18 {
-    fn default() -> ResNet18 {
-        ResNet18 {
-            classes: 1000,
-            classifier_activation: Activation::Softmax,
-            depths: vec![2, 2, 2, 2],
-            width: 64,
-        }
+with_defaults! {
+    /// ResNet with blocks of two convolutions of 3×3: `image: T[B, H, W, C] → T[B, classes]`, as torchvision's `resnet18` and `resnet34`,
+    /// which differ in `depths`.
+    ///
+    /// Names of layers are those of [`ResNet50`]'s scheme; convolutions have no bias, as there. Keras has no such application.
+    /// Source: He, Zhang, Ren and Sun 2015.
+    ///
+    /// ```
+    /// use systole_nn::{Model, applications::ResNet18};
+    /// use systole_ir::{DType, TensorType};
+    /// let mut small = Model::new(ResNet18 { depths: vec![1, 1], width: 4, classes: 10, ..Default::default() }.architecture()?);
+    /// small.build(&[TensorType::new(DType::F32, [32, 32, 3])])?;
+    /// assert_eq!(small.output_type().unwrap().shape.dims(), [10]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct ResNet18 {
+        /// Number of classes. Default: 1000.
+        pub classes: usize = 1000,
+        /// Function of the last layer. Default: softmax.
+        pub classifier_activation: Activation = Activation::Softmax,
+        /// Blocks in each stack.
+        pub depths: Vec<usize> = vec![2, 2, 2, 2],
+        /// Filters of the first stack; each stack has twice those of the one before. Default: 64.
+        pub width: usize = 64,
     }
 }
 

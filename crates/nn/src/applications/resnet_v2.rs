@@ -2,36 +2,28 @@
 
 use super::common::*;
 use crate::Activation;
-use crate::architecture::{Architecture, Symbol, any_input};
 use crate::layers::*;
+use crate::model::architecture::{Architecture, Symbol, any_input};
+use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::Result;
 
-/// ResNet v2 with bottleneck blocks: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.ResNet50V2`,
-/// `ResNet101V2` and `ResNet152V2`, which differ in `depths`.
-///
-/// Weights have Keras's names and order. Source: He, Zhang, Ren and Sun 2016.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ResNet50V2 {
-    /// Number of classes. Default: 1000.
-    pub classes: usize,
-    /// Function of the last layer. Default: softmax.
-    pub classifier_activation: Activation,
-    /// Blocks in each stack.
-    pub depths: Vec<usize>,
-    /// Filters of the first stack's inner convolutions; each stack has twice those of the one before. Default: 64.
-    pub width: usize,
-}
-
-impl Default for ResNet50V2 {
-    fn default() -> ResNet50V2 {
-        ResNet50V2 {
-            classes: 1000,
-            classifier_activation: Activation::Softmax,
-            depths: vec![3, 4, 6, 3],
-            width: 64,
-        }
+with_defaults! {
+    /// ResNet v2 with bottleneck blocks: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.ResNet50V2`,
+    /// `ResNet101V2` and `ResNet152V2`, which differ in `depths`.
+    ///
+    /// Weights have Keras's names and order. Source: He, Zhang, Ren and Sun 2016.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct ResNet50V2 {
+        /// Number of classes. Default: 1000.
+        pub classes: usize = 1000,
+        /// Function of the last layer. Default: softmax.
+        pub classifier_activation: Activation = Activation::Softmax,
+        /// Blocks in each stack.
+        pub depths: Vec<usize> = vec![3, 4, 6, 3],
+        /// Filters of the first stack's inner convolutions; each stack has twice those of the one before. Default: 64.
+        pub width: usize = 64,
     }
 }
 

@@ -2,57 +2,46 @@
 
 use super::common::*;
 use crate::Activation;
-use crate::architecture::{Architecture, Symbol, any_input};
 use crate::layers::*;
+use crate::model::architecture::{Architecture, Symbol, any_input};
+use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// UNet: `image: T[B, H, W, C] → T[B, H, W, classes]`: stages of two convolutions of 3×3, each at half the size of the one before, then
-/// back up, each with what the stage of its size saw on the way down.
-///
-/// Keras has no such application. Convolutions pad (`same`), so that outputs have the size of the picture, where the paper crops; height
-/// and width must be multiples of 2 to the power of `depth`. Layers: `down1_conv1`, `down1_conv2`, `down1_pool`, …, `bottom_conv1`,
-/// …, `up1_upconv` (a transposed convolution of 2×2), `up1_concat`, `up1_conv1`, `up1_conv2`, `predictions`. Source: Ronneberger, Fischer and
-/// Brox 2015.
-///
-/// ```
-/// use systole_nn::{Model, applications::UNet};
-/// use systole_ir::{DType, TensorType};
-/// let mut small = Model::new(UNet { classes: 3, depth: 2, width: 4, ..Default::default() }.architecture()?);
-/// small.build(&[TensorType::new(DType::F32, [16, 24, 1])])?;
-/// assert_eq!(small.output_type().unwrap().shape.dims(), [16, 24, 3]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct UNet {
-    /// Number of classes of a pixel. Default: 2.
-    pub classes: usize,
-    /// Function of the last layer. Default: softmax.
-    pub classifier_activation: Activation,
-    /// How often the picture is halved. Default: 4.
-    pub depth: usize,
-    /// Filters of the first stage; each has twice those of the one before. Default: 64.
-    pub width: usize,
-    /// Convolutions of a stage. Default: 2.
-    pub convolutions: usize,
-    /// Whether each convolution's output is normalised. Default: false.
-    pub batch_normalization: bool,
-    /// Fraction that is dropped at the bottom while training. Default: 0.5.
-    pub dropout: f64,
-}
-
-impl Default for UNet {
-    fn default() -> UNet {
-        UNet {
-            classes: 2,
-            classifier_activation: Activation::Softmax,
-            depth: 4,
-            width: 64,
-            convolutions: 2,
-            batch_normalization: false,
-            dropout: 0.5,
-        }
+with_defaults! {
+    /// UNet: `image: T[B, H, W, C] → T[B, H, W, classes]`: stages of two convolutions of 3×3, each at half the size of the one before, then
+    /// back up, each with what the stage of its size saw on the way down.
+    ///
+    /// Keras has no such application. Convolutions pad (`same`), so that outputs have the size of the picture, where the paper crops; height
+    /// and width must be multiples of 2 to the power of `depth`. Layers: `down1_conv1`, `down1_conv2`, `down1_pool`, …, `bottom_conv1`,
+    /// …, `up1_upconv` (a transposed convolution of 2×2), `up1_concat`, `up1_conv1`, `up1_conv2`, `predictions`. Source: Ronneberger, Fischer and
+    /// Brox 2015.
+    ///
+    /// ```
+    /// use systole_nn::{Model, applications::UNet};
+    /// use systole_ir::{DType, TensorType};
+    /// let mut small = Model::new(UNet { classes: 3, depth: 2, width: 4, ..Default::default() }.architecture()?);
+    /// small.build(&[TensorType::new(DType::F32, [16, 24, 1])])?;
+    /// assert_eq!(small.output_type().unwrap().shape.dims(), [16, 24, 3]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct UNet {
+        /// Number of classes of a pixel. Default: 2.
+        pub classes: usize = 2,
+        /// Function of the last layer. Default: softmax.
+        pub classifier_activation: Activation = Activation::Softmax,
+        /// How often the picture is halved. Default: 4.
+        pub depth: usize = 4,
+        /// Filters of the first stage; each has twice those of the one before. Default: 64.
+        pub width: usize = 64,
+        /// Convolutions of a stage. Default: 2.
+        pub convolutions: usize = 2,
+        /// Whether each convolution's output is normalised. Default: false.
+        pub batch_normalization: bool = false,
+        /// Fraction that is dropped at the bottom while training. Default: 0.5.
+        pub dropout: f64 = 0.5,
     }
 }
 

@@ -2,39 +2,30 @@
 
 use super::common::*;
 use crate::Activation;
-use crate::architecture::{Architecture, any_input};
 use crate::layers::*;
+use crate::model::architecture::{Architecture, any_input};
+use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::Result;
 
-/// VGG: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.VGG16` and `VGG19`, which differ in `depths`.
-///
-/// Weights have Keras's names and order: `block1_conv1/kernel`, …, `fc2/bias`, `predictions/bias`. The first dense layer takes whole
-/// pictures, so a model takes pictures of one size. Source: Simonyan and Zisserman 2014.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Vgg {
-    /// Number of classes. Default: 1000.
-    pub classes: usize,
-    /// Function of the last layer. Default: softmax.
-    pub classifier_activation: Activation,
-    /// Convolutions in each of the blocks, at most five of them.
-    pub depths: Vec<usize>,
-    /// Filters of the first block; each has twice those of the one before, up to eight times. Default: 64.
-    pub width: usize,
-    /// Values of the two dense layers before the last. Default: 4096.
-    pub units: usize,
-}
-
-impl Default for Vgg {
-    fn default() -> Vgg {
-        Vgg {
-            classes: 1000,
-            classifier_activation: Activation::Softmax,
-            depths: vec![2, 2, 3, 3, 3],
-            width: 64,
-            units: 4096,
-        }
+with_defaults! {
+    /// VGG: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.VGG16` and `VGG19`, which differ in `depths`.
+    ///
+    /// Weights have Keras's names and order: `block1_conv1/kernel`, …, `fc2/bias`, `predictions/bias`. The first dense layer takes whole
+    /// pictures, so a model takes pictures of one size. Source: Simonyan and Zisserman 2014.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Vgg {
+        /// Number of classes. Default: 1000.
+        pub classes: usize = 1000,
+        /// Function of the last layer. Default: softmax.
+        pub classifier_activation: Activation = Activation::Softmax,
+        /// Convolutions in each of the blocks, at most five of them.
+        pub depths: Vec<usize> = vec![2, 2, 3, 3, 3],
+        /// Filters of the first block; each has twice those of the one before, up to eight times. Default: 64.
+        pub width: usize = 64,
+        /// Values of the two dense layers before the last. Default: 4096.
+        pub units: usize = 4096,
     }
 }
 

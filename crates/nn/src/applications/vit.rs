@@ -1,8 +1,8 @@
 //! Vision transformer: a picture as a sequence of patches.
 
 use super::common::*;
-use crate::architecture::{Architecture, any_input};
 use crate::layers::*;
+use crate::model::architecture::{Architecture, any_input};
 use crate::{Activation, Initializer};
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};

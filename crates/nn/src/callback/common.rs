@@ -1,9 +1,9 @@
 //! What callbacks are: the hooks of `fit`, what they see, and what backups keep of them.
 
-use crate::batch::Batch;
-use crate::history::Logs;
+use crate::callback::progress::{ProgressEvent, report};
 use crate::model::Model;
-use crate::progress::{ProgressEvent, report};
+use crate::model::batch::Batch;
+use crate::model::history::Logs;
 use serde_json::Value;
 use std::time::Duration;
 use systole_ir::{Error, ErrorKind, Literal, Result};
@@ -152,6 +152,12 @@ impl CallbackState {
         self.get(name)?.as_u64().and_then(|n| n.try_into().ok()).ok_or_else(wrong)
     }
 
+    /// A text of [`CallbackState::values`].
+    pub(super) fn text_of(&self, name: &str) -> Result<&str> {
+        let wrong = || Error::new(ErrorKind::Data, format!("`{name}` in a callback's state is no text"));
+        self.get(name)?.as_str().ok_or_else(wrong)
+    }
+
     /// What [`CallbackState::float`] wrote.
     pub fn float_of(&self, name: &str) -> Result<Option<f64>> {
         let wrong = || Error::new(ErrorKind::Data, format!("`{name}` in a callback's state is no number"));
@@ -160,6 +166,15 @@ impl CallbackState {
             value => value.as_str().and_then(|s| s.parse().ok()).map(Some).ok_or_else(wrong),
         }
     }
+}
+
+/// A time that a backup has in seconds.
+pub(crate) fn duration(name: &str, seconds: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|e| {
+        Error::new(ErrorKind::Data, format!("`{name}` in the backup is {seconds} seconds"))
+            .because(e.to_string())
+            .hint("go on from an earlier backup")
+    })
 }
 
 /// Hooks into `fit`. Every method does nothing unless written.

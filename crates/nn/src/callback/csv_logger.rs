@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use systole_data::disk::{Disk, FileSystem, append, cut};
-use systole_ir::{Error, Result};
+use systole_ir::{Error, ErrorKind, Result};
 
 /// Writes a line for each epoch to a CSV file.
 ///
@@ -154,9 +154,10 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
 
     fn restore(&mut self, state: &CallbackState) -> Result<()> {
         self.resumed_at = Some(state.count("bytes")? as u64);
-        self.pending = state.get("pending")?.as_str().unwrap_or_default().into();
-        let columns = state.get("columns")?.as_array().into_iter().flatten();
-        self.columns = columns.filter_map(|c| c.as_str().map(str::to_string)).collect();
+        self.pending = state.text_of("pending")?.into();
+        self.columns = serde_json::from_value(state.get("columns")?.clone()).map_err(|e| {
+            Error::new(ErrorKind::Data, "`columns` in CSVLogger's state are no texts").because(e.to_string())
+        })?;
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! The callback that ends training once a value has stopped improving.
 
+use crate::setters::{field_setters, with_defaults};
 use super::common::{Callback, CallbackState, FitCx};
 use super::configured::{Checked, Configured, Place, checked};
 use super::watch::{Mode, is_better, is_upward, is_validated, watched};
@@ -9,152 +10,96 @@ use serde_json::json;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::{Buffer, Params};
 
-/// Ends training when a value has stopped improving.
-///
-/// ```
-/// # use systole_data::Dataset;
-/// # use systole_ir::Literal;
-/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
-/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
-/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
-/// # let mut model = Model::sequential([dense(1)]);
-/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
-/// use systole_nn::{callback::EarlyStopping, Fit};
-/// let stop = EarlyStopping::new("val_loss", 2).min_delta(1e9).restore_best_weights(true);
-/// let (validation, callbacks) = (Some(data.clone()), vec![Box::new(stop) as _]);
-/// let history = model.fit(&data, Fit { epochs: 50, validation, callbacks, ..Default::default() })?;
-/// assert_eq!(history.epochs.len(), 3); // the first, and two that were no better
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[derive(Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EarlyStopping {
-    /// What is watched.
-    pub monitor: String,
-    /// Changes smaller than this are no improvement.
-    pub min_delta: f64,
-    /// Epochs without improvement that are waited for.
-    pub patience: usize,
-    /// Which direction is better.
-    pub mode: Mode,
-    /// A value that must be beaten for waiting to start over. Default: none.
-    pub baseline: Option<f64>,
-    /// Whether the weights of the best epoch are put back at the end.
-    pub restore_best_weights: bool,
-    /// Epochs before this one do not count.
-    pub start_from_epoch: usize,
-    /// Whether training ends where the value is not finite.
-    pub check_finite: bool,
-    /// Training ends once the value is better than this: it is good enough. Default: none.
-    pub stopping_threshold: Option<f64>,
-    /// Training ends once the value is worse than this: it will not come back. Default: none.
-    pub divergence_threshold: Option<f64>,
-    /// Whether a value that is not measured is an error.
-    pub strict: bool,
-    /// Whether it looks at the ends of epochs, and there alone; `false`: after validations alone. Default: after each validation that
-    /// measures its value, and at the ends of epochs.
-    pub check_on_train_epoch_end: Option<bool>,
-    #[serde(skip)]
-    best: Option<f64>,
-    /// The step whose value was looked at last: an epoch may end with a validation that was seen already.
-    #[serde(skip)]
-    seen: Option<u64>,
-    #[serde(skip)]
-    wait: usize,
-    #[serde(skip)]
-    best_weights: Option<Weights>,
+with_defaults! {
+    /// Ends training when a value has stopped improving.
+    ///
+    /// ```
+    /// # use systole_data::Dataset;
+    /// # use systole_ir::Literal;
+    /// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+    /// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+    /// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+    /// # let mut model = Model::sequential([dense(1)]);
+    /// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+    /// use systole_nn::{callback::EarlyStopping, Fit};
+    /// let stop = EarlyStopping::new("val_loss", 2).min_delta(1e9).restore_best_weights(true);
+    /// let (validation, callbacks) = (Some(data.clone()), vec![Box::new(stop) as _]);
+    /// let history = model.fit(&data, Fit { epochs: 50, validation, callbacks, ..Default::default() })?;
+    /// assert_eq!(history.epochs.len(), 3); // the first, and two that were no better
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    #[derive(Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct EarlyStopping {
+        /// What is watched.
+        pub monitor: String = "val_loss".into(),
+        /// Changes smaller than this are no improvement.
+        pub min_delta: f64 = 0.0,
+        /// Epochs without improvement that are waited for.
+        pub patience: usize = 0,
+        /// Which direction is better.
+        pub mode: Mode = Mode::Auto,
+        /// A value that must be beaten for waiting to start over. Default: none.
+        pub baseline: Option<f64> = None,
+        /// Whether the weights of the best epoch are put back at the end.
+        pub restore_best_weights: bool = false,
+        /// Epochs before this one do not count.
+        pub start_from_epoch: usize = 0,
+        /// Whether training ends where the value is not finite.
+        pub check_finite: bool = true,
+        /// Training ends once the value is better than this: it is good enough. Default: none.
+        pub stopping_threshold: Option<f64> = None,
+        /// Training ends once the value is worse than this: it will not come back. Default: none.
+        pub divergence_threshold: Option<f64> = None,
+        /// Whether a value that is not measured is an error.
+        pub strict: bool = true,
+        /// Whether it looks at the ends of epochs, and there alone; `false`: after validations alone. Default: after each validation that
+        /// measures its value, and at the ends of epochs.
+        pub check_on_train_epoch_end: Option<bool> = None,
+        #[serde(skip)]
+        best: Option<f64> = None,
+        /// The step whose value was looked at last: an epoch may end with a validation that was seen already.
+        #[serde(skip)]
+        seen: Option<u64> = None,
+        #[serde(skip)]
+        wait: usize = 0,
+        #[serde(skip)]
+        best_weights: Option<Weights> = None,
+    }
 }
 
 /// Those that are trained, and the others.
 type Weights = (Params<Buffer>, Params<Buffer>);
-
-impl Default for EarlyStopping {
-    fn default() -> EarlyStopping {
-        EarlyStopping {
-            monitor: "val_loss".into(),
-            min_delta: 0.0,
-            patience: 0,
-            mode: Mode::Auto,
-            baseline: None,
-            restore_best_weights: false,
-            start_from_epoch: 0,
-            check_finite: true,
-            stopping_threshold: None,
-            divergence_threshold: None,
-            strict: true,
-            check_on_train_epoch_end: None,
-            best: None,
-            seen: None,
-            wait: 0,
-            best_weights: None,
-        }
-    }
-}
 
 impl EarlyStopping {
     /// Watches `monitor` (Keras's default: `val_loss`) and waits `patience` epochs.
     pub fn new(monitor: &str, patience: usize) -> EarlyStopping {
         EarlyStopping { monitor: monitor.into(), patience, ..EarlyStopping::default() }
     }
+}
 
-    /// Sets the direction.
-    pub fn mode(mut self, mode: Mode) -> Self {
-        self.mode = mode;
-        self
-    }
-
-    /// Changes smaller than this are no improvement.
-    pub fn min_delta(mut self, min_delta: f64) -> Self {
-        self.min_delta = min_delta;
-        self
-    }
-
-    /// Puts the weights of the best epoch back at the end.
-    pub fn restore_best_weights(mut self, yes: bool) -> Self {
-        self.restore_best_weights = yes;
-        self
-    }
-
-    /// Epochs before this one do not count.
-    pub fn start_from_epoch(mut self, epoch: usize) -> Self {
-        self.start_from_epoch = epoch;
-        self
-    }
-
-    /// Whether training ends where the value is not finite.
-    pub fn check_finite(mut self, yes: bool) -> Self {
-        self.check_finite = yes;
-        self
-    }
-
-    /// Ends training once the value is better than this.
-    pub fn stopping_threshold(mut self, value: f64) -> Self {
-        self.stopping_threshold = Some(value);
-        self
-    }
-
-    /// Ends training once the value is worse than this.
-    pub fn divergence_threshold(mut self, value: f64) -> Self {
-        self.divergence_threshold = Some(value);
-        self
-    }
-
-    /// Whether a value that is not measured is an error; otherwise nothing is done without it.
-    pub fn strict(mut self, yes: bool) -> Self {
-        self.strict = yes;
-        self
-    }
-
-    /// Looks at the ends of epochs alone, or after validations alone. Default: at both, where its value is measured.
-    pub fn check_on_train_epoch_end(mut self, yes: bool) -> Self {
-        self.check_on_train_epoch_end = Some(yes);
-        self
-    }
-
-    /// A value that must be beaten for waiting to start over.
-    pub fn baseline(mut self, baseline: f64) -> Self {
-        self.baseline = Some(baseline);
-        self
+field_setters! {
+    impl EarlyStopping {
+        /// Sets the direction.
+        mode(mode: Mode);
+        /// Changes smaller than this are no improvement.
+        min_delta(min_delta: f64);
+        /// Puts the weights of the best epoch back at the end.
+        restore_best_weights(yes: bool);
+        /// Epochs before this one do not count.
+        start_from_epoch(epoch: usize);
+        /// Whether training ends where the value is not finite.
+        check_finite(yes: bool);
+        /// Ends training once the value is better than this.
+        stopping_threshold(value: f64) => Some(value);
+        /// Ends training once the value is worse than this.
+        divergence_threshold(value: f64) => Some(value);
+        /// Whether a value that is not measured is an error; otherwise nothing is done without it.
+        strict(yes: bool);
+        /// Looks at the ends of epochs alone, or after validations alone. Default: at both, where its value is measured.
+        check_on_train_epoch_end(yes: bool) => Some(yes);
+        /// A value that must be beaten for waiting to start over.
+        baseline(baseline: f64) => Some(baseline);
     }
 }
 

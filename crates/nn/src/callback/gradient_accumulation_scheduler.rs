@@ -2,7 +2,7 @@
 
 use super::common::{Callback, CallbackState, FitCx};
 use super::configured::{Checked, Configured, checked};
-use crate::accumulation::Phase;
+use crate::model::accumulation::Phase;
 use crate::model::{Model, counted};
 use serde::{Deserialize, Serialize};
 use serde_json::json;

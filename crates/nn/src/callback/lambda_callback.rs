@@ -1,6 +1,7 @@
 //! The callback that is made of closures.
 
 use super::common::{Callback, FitCx};
+use crate::setters::field_setters;
 use systole_ir::{Error, Result};
 
 /// A closure at a hook.
@@ -32,13 +33,13 @@ type ErrorHook = Box<dyn FnMut(&mut FitCx<'_>, &Error) + Send>;
 /// ```
 #[derive(Default)]
 pub struct LambdaCallback {
-    train_begin: Option<Hook>,
-    epoch_begin: Option<Hook>,
-    batch_end: Option<Hook>,
-    validation_end: Option<Hook>,
-    epoch_end: Option<Hook>,
-    exception: Option<ErrorHook>,
-    train_end: Option<Hook>,
+    on_train_begin: Option<Hook>,
+    on_epoch_begin: Option<Hook>,
+    on_train_batch_end: Option<Hook>,
+    on_validation_end: Option<Hook>,
+    on_epoch_end: Option<Hook>,
+    on_exception: Option<ErrorHook>,
+    on_train_end: Option<Hook>,
 }
 
 impl LambdaCallback {
@@ -46,50 +47,24 @@ impl LambdaCallback {
     pub fn new() -> LambdaCallback {
         LambdaCallback::default()
     }
+}
 
-    /// Before the first epoch. Default: nothing.
-    pub fn on_train_begin(mut self, f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) -> Self {
-        self.train_begin = Some(Box::new(f));
-        self
-    }
-
-    /// Before each epoch. Default: nothing.
-    pub fn on_epoch_begin(mut self, f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) -> Self {
-        self.epoch_begin = Some(Box::new(f));
-        self
-    }
-
-    /// After each step, for which devices wait then. Default: nothing.
-    pub fn on_train_batch_end(
-        mut self,
-        f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static,
-    ) -> Self {
-        self.batch_end = Some(Box::new(f));
-        self
-    }
-
-    /// After a validation in the middle of an epoch. Default: nothing.
-    pub fn on_validation_end(mut self, f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) -> Self {
-        self.validation_end = Some(Box::new(f));
-        self
-    }
-
-    /// After each epoch, validation included. Default: nothing.
-    pub fn on_epoch_end(mut self, f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) -> Self {
-        self.epoch_end = Some(Box::new(f));
-        self
-    }
-
-    /// After the last epoch. Default: nothing.
-    pub fn on_train_end(mut self, f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) -> Self {
-        self.train_end = Some(Box::new(f));
-        self
-    }
-
-    /// When training fails, with the error. Default: nothing.
-    pub fn on_exception(mut self, f: impl FnMut(&mut FitCx<'_>, &Error) + Send + 'static) -> Self {
-        self.exception = Some(Box::new(f));
-        self
+field_setters! {
+    impl LambdaCallback {
+        /// Before the first epoch. Default: nothing.
+        on_train_begin(f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) => Some(Box::new(f));
+        /// Before each epoch. Default: nothing.
+        on_epoch_begin(f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) => Some(Box::new(f));
+        /// After each step, for which devices wait then. Default: nothing.
+        on_train_batch_end(f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) => Some(Box::new(f));
+        /// After a validation in the middle of an epoch. Default: nothing.
+        on_validation_end(f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) => Some(Box::new(f));
+        /// After each epoch, validation included. Default: nothing.
+        on_epoch_end(f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) => Some(Box::new(f));
+        /// After the last epoch. Default: nothing.
+        on_train_end(f: impl FnMut(&mut FitCx<'_>) -> Result<()> + Send + 'static) => Some(Box::new(f));
+        /// When training fails, with the error. Default: nothing.
+        on_exception(f: impl FnMut(&mut FitCx<'_>, &Error) + Send + 'static) => Some(Box::new(f));
     }
 }
 
@@ -99,35 +74,35 @@ fn call(hook: &mut Option<Hook>, cx: &mut FitCx<'_>) -> Result<()> {
 
 impl Callback for LambdaCallback {
     fn wants_batch(&self, _step: u64) -> bool {
-        self.batch_end.is_some()
+        self.on_train_batch_end.is_some()
     }
 
     fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
-        call(&mut self.train_begin, cx)
+        call(&mut self.on_train_begin, cx)
     }
 
     fn on_epoch_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
-        call(&mut self.epoch_begin, cx)
+        call(&mut self.on_epoch_begin, cx)
     }
 
     fn on_train_batch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
-        call(&mut self.batch_end, cx)
+        call(&mut self.on_train_batch_end, cx)
     }
 
     fn on_validation_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
-        call(&mut self.validation_end, cx)
+        call(&mut self.on_validation_end, cx)
     }
 
     fn on_epoch_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
-        call(&mut self.epoch_end, cx)
+        call(&mut self.on_epoch_end, cx)
     }
 
     fn on_train_end(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
-        call(&mut self.train_end, cx)
+        call(&mut self.on_train_end, cx)
     }
 
     fn on_exception(&mut self, cx: &mut FitCx<'_>, error: &Error) {
-        if let Some(f) = &mut self.exception {
+        if let Some(f) = &mut self.on_exception {
             f(cx, error);
         }
     }

@@ -1,8 +1,9 @@
 //! The callback that writes down the learning rate.
 
+use crate::setters::field_setters;
 use super::common::{Callback, FitCx};
 use super::configured::Configured;
-use crate::history::Logs;
+use crate::model::history::Logs;
 use crate::optimizer::Optimizer;
 use serde::{Deserialize, Serialize};
 use systole_ir::Result;
@@ -52,29 +53,18 @@ impl LearningRateMonitor {
     pub fn new() -> LearningRateMonitor {
         LearningRateMonitor::default()
     }
+}
 
-    /// Writes after each step, too, or after epochs alone. Default: `LoggingInterval::Epoch`.
-    pub fn logging_interval(mut self, interval: LoggingInterval) -> Self {
-        self.logging_interval = Some(interval);
-        self
-    }
-
-    /// Writes the optimizer's momentum, too: `momentum`, or β₁. Default: `false`.
-    pub fn log_momentum(mut self, yes: bool) -> Self {
-        self.log_momentum = yes;
-        self
-    }
-
-    /// Writes the optimizer's weight decay, too. Default: `false`.
-    pub fn log_weight_decay(mut self, yes: bool) -> Self {
-        self.log_weight_decay = yes;
-        self
-    }
-
-    /// Sets what stands before the names. Default: nothing.
-    pub fn log_key_prefix(mut self, prefix: &str) -> Self {
-        self.log_key_prefix = Some(prefix.into());
-        self
+field_setters! {
+    impl LearningRateMonitor {
+        /// Writes after each step, too, or after epochs alone. Default: `LoggingInterval::Epoch`.
+        logging_interval(interval: LoggingInterval) => Some(interval);
+        /// Writes the optimizer's momentum, too: `momentum`, or β₁. Default: `false`.
+        log_momentum(yes: bool);
+        /// Writes the optimizer's weight decay, too. Default: `false`.
+        log_weight_decay(yes: bool);
+        /// Sets what stands before the names. Default: nothing.
+        log_key_prefix(prefix: &str) => Some(prefix.into());
     }
 }
 

@@ -1,7 +1,7 @@
 //! The callback that sets the learning rate by a function of the epoch.
 
 use super::common::{Callback, FitCx};
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use systole_ir::{Error, ErrorKind, Result};
 
 /// A callback cannot set a rate that a schedule sets too: one of them would be without effect.

@@ -6,6 +6,8 @@ mod configured;
 mod kept;
 mod lambda_callback;
 mod learning_rate_scheduler;
+pub(crate) mod limits;
+pub mod progress;
 mod read;
 mod save_last;
 mod template;
@@ -24,7 +26,7 @@ pub use tensorboard::UpdateFreq;
 pub use timer::TimerInterval;
 pub use watch::{Mode, grows};
 
-pub(crate) use common::Delay;
+pub(crate) use common::{Delay, duration};
 pub(crate) use watch::Best;
 
 use serde_json::Value;
@@ -41,6 +43,13 @@ macro_rules! callbacks {
     ($($callback:ident in mod $module:ident;)*) => {
         $(mod $module;
         pub use $module::$callback;)*
+
+        /// All callbacks, without what belongs to them.
+        pub mod classes {
+            pub use super::lambda_callback::LambdaCallback;
+            pub use super::learning_rate_scheduler::LearningRateScheduler;
+            $(pub use super::$module::$callback;)*
+        }
 
         /// The callbacks that configurations can name.
         pub const CALLBACK_NAMES: &[&str] = &[$(stringify!($callback)),*];

@@ -1,15 +1,16 @@
 //! The callback that saves models while training: Keras's `ModelCheckpoint`, and Lightning's where a `filename` or `dirpath` is
 //! given in place of Keras's `filepath`.
 
-use super::common::{Callback, CallbackState, Delay, FitCx, measured};
+use crate::setters::field_setters;
+use super::common::{Callback, CallbackState, Delay, FitCx, duration, measured};
 use super::configured::{Checked, Configured, Place, checked};
 use super::kept::Kept;
 use super::save_last::SaveLast;
 use super::template::Template;
 use super::watch::{Mode, is_better, is_upward, is_validated, watched};
-use crate::file::ModelFile;
-use crate::history::Logs;
-use crate::limits::time;
+use crate::model::file::ModelFile;
+use crate::model::history::Logs;
+use crate::callback::limits::time;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -234,78 +235,6 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         self
     }
 
-    /// Sets a value that must be beaten for the first one to be saved.
-    pub fn initial_value_threshold(mut self, value: f64) -> Self {
-        self.initial_value_threshold = Some(value);
-        self
-    }
-
-    /// Keeps so many of the best; -1: all, 0: none. Default: 1 with `in_dir`.
-    pub fn save_top_k(mut self, k: i64) -> Self {
-        self.save_top_k = Some(k);
-        self
-    }
-
-    /// Writes each save as `last.safetensors`, too; with [`SaveLast::Link`] that is a link to the last one.
-    pub fn save_last(mut self, how: impl Into<SaveLast>) -> Self {
-        self.save_last = how.into();
-        self
-    }
-
-    /// Saves the model as `on_exception.safetensors` when training fails.
-    pub fn save_on_exception(mut self, yes: bool) -> Self {
-        self.save_on_exception = yes;
-        self
-    }
-
-    /// Leaves the optimizer's state out.
-    pub fn save_weights_only(mut self, yes: bool) -> Self {
-        self.save_weights_only = yes;
-        self
-    }
-
-    /// Writes names of values before them. Default: true with `in_dir`.
-    pub fn auto_insert_metric_name(mut self, yes: bool) -> Self {
-        self.auto_insert_metric_name = Some(yes);
-        self
-    }
-
-    /// Gives a number to a name that is taken. Default: true with `in_dir`.
-    pub fn enable_version_counter(mut self, yes: bool) -> Self {
-        self.enable_version_counter = Some(yes);
-        self
-    }
-
-    /// Saves after epochs, or after every so many steps.
-    pub fn save_freq(mut self, freq: SaveFreq) -> Self {
-        self.save_freq = freq;
-        self
-    }
-
-    /// Saves after every so many steps of the run.
-    pub fn every_n_train_steps(mut self, steps: u64) -> Self {
-        self.every_n_train_steps = Some(steps);
-        self
-    }
-
-    /// Saves after every so many epochs. Default: 1.
-    pub fn every_n_epochs(mut self, epochs: usize) -> Self {
-        self.every_n_epochs = Some(epochs);
-        self
-    }
-
-    /// Saves when this time has gone by since the last save: `HH:MM:SS`.
-    pub fn train_time_interval(mut self, text: &str) -> Self {
-        self.train_time_interval = Some(text.into());
-        self
-    }
-
-    /// Looks at the ends of epochs alone, or after validations alone. Default: as its value is measured.
-    pub fn save_on_train_epoch_end(mut self, yes: bool) -> Self {
-        self.save_on_train_epoch_end = Some(yes);
-        self
-    }
-
     /// Whether it is Lightning's.
     fn is_lightnings(&self) -> bool {
         self.filepath.is_none()
@@ -483,6 +412,35 @@ impl<F: FileSystem> ModelCheckpoint<F> {
     }
 }
 
+field_setters! {
+    impl<F: FileSystem> ModelCheckpoint<F> {
+        /// Sets a value that must be beaten for the first one to be saved.
+        initial_value_threshold(value: f64) => Some(value);
+        /// Keeps so many of the best; -1: all, 0: none. Default: 1 with `in_dir`.
+        save_top_k(k: i64) => Some(k);
+        /// Writes each save as `last.safetensors`, too; with [`SaveLast::Link`] that is a link to the last one.
+        save_last(how: impl Into<SaveLast>) => how.into();
+        /// Saves the model as `on_exception.safetensors` when training fails.
+        save_on_exception(yes: bool);
+        /// Leaves the optimizer's state out.
+        save_weights_only(yes: bool);
+        /// Writes names of values before them. Default: true with `in_dir`.
+        auto_insert_metric_name(yes: bool) => Some(yes);
+        /// Gives a number to a name that is taken. Default: true with `in_dir`.
+        enable_version_counter(yes: bool) => Some(yes);
+        /// Saves after epochs, or after every so many steps.
+        save_freq(freq: SaveFreq);
+        /// Saves after every so many steps of the run.
+        every_n_train_steps(steps: u64) => Some(steps);
+        /// Saves after every so many epochs. Default: 1.
+        every_n_epochs(epochs: usize) => Some(epochs);
+        /// Saves when this time has gone by since the last save: `HH:MM:SS`.
+        train_time_interval(text: &str) => Some(text.into());
+        /// Looks at the ends of epochs alone, or after validations alone. Default: as its value is measured.
+        save_on_train_epoch_end(yes: bool) => Some(yes);
+    }
+}
+
 impl<F: FileSystem + Send> Configured for ModelCheckpoint<F> {
     fn check(&self) -> Checked {
         let wrong =
@@ -616,8 +574,9 @@ impl<F: FileSystem + Send> Callback for ModelCheckpoint<F> {
         self.kept = Kept::restored(&state.values["kept"], self.run_folder.as_deref())?;
         self.validated = CallbackState::logs_of(&state.values["validated"])?;
         self.seen = state.values["seen"].as_u64();
-        let waited = state.values["waited"].as_f64().unwrap_or_default();
-        self.since = Some((Instant::now(), Duration::try_from_secs_f64(waited).unwrap_or_default()));
+        let waited = &state.values["waited"];
+        let waited = if waited.is_null() { 0.0 } else { waited.as_f64().unwrap_or(f64::NAN) };
+        self.since = Some((Instant::now(), duration("waited", waited)?));
         Ok(())
     }
 

@@ -21,7 +21,8 @@ pub fn from_table(
     class: &str,
     arguments: Map<String, Value>,
 ) -> Option<serde_json::Result<Box<dyn Configured>>> {
-    let at = CALLBACK_NAMES.iter().position(|known| *known == class_of(class).unwrap_or_default())?;
+    let class = class_of(class)?;
+    let at = CALLBACK_NAMES.iter().position(|known| *known == class)?;
     Some((TABLE[at].read)(Value::Object(arguments)))
 }
 

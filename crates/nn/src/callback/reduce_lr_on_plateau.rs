@@ -1,5 +1,6 @@
 //! The callback that lowers the learning rate where a value has stopped improving.
 
+use crate::setters::{field_setters, with_defaults};
 use super::common::{Callback, CallbackState, FitCx};
 use super::configured::{Checked, Configured, Place, checked};
 use super::learning_rate_scheduler::refuse_schedule;
@@ -8,55 +9,42 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Lowers the learning rate when a value has stopped improving.
-///
-/// ```
-/// # use systole_data::Dataset;
-/// # use systole_ir::Literal;
-/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
-/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
-/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
-/// # let mut model = Model::sequential([dense(1)]);
-/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
-/// use systole_nn::{callback::ReduceLROnPlateau, Fit};
-/// let reduce = ReduceLROnPlateau::new("loss").factor(0.5).patience(5).min_lr(1e-5);
-/// model.fit(&data, Fit { epochs: 2, callbacks: vec![Box::new(reduce)], ..Default::default() })?;
-/// assert_eq!(model.learning_rate(), 0.05); // the loss falls
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[derive(Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ReduceLROnPlateau {
-    /// What is watched.
-    pub monitor: String,
-    /// What the rate, which must be a number, is multiplied by.
-    pub factor: f64,
-    /// Epochs without improvement that are waited for.
-    pub patience: usize,
-    /// Epochs after a change that do not count.
-    pub cooldown: usize,
-    /// The lowest rate.
-    pub min_lr: f64,
-    #[serde(skip)]
-    best: Option<f64>,
-    #[serde(skip)]
-    wait: usize,
-    #[serde(skip)]
-    cooling: usize,
-}
-
-impl Default for ReduceLROnPlateau {
-    fn default() -> ReduceLROnPlateau {
-        ReduceLROnPlateau {
-            monitor: "val_loss".into(),
-            factor: 0.1,
-            patience: 10,
-            cooldown: 0,
-            min_lr: 0.0,
-            best: None,
-            wait: 0,
-            cooling: 0,
-        }
+with_defaults! {
+    /// Lowers the learning rate when a value has stopped improving.
+    ///
+    /// ```
+    /// # use systole_data::Dataset;
+    /// # use systole_ir::Literal;
+    /// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+    /// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+    /// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+    /// # let mut model = Model::sequential([dense(1)]);
+    /// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+    /// use systole_nn::{callback::ReduceLROnPlateau, Fit};
+    /// let reduce = ReduceLROnPlateau::new("loss").factor(0.5).patience(5).min_lr(1e-5);
+    /// model.fit(&data, Fit { epochs: 2, callbacks: vec![Box::new(reduce)], ..Default::default() })?;
+    /// assert_eq!(model.learning_rate(), 0.05); // the loss falls
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    #[derive(Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct ReduceLROnPlateau {
+        /// What is watched.
+        pub monitor: String = "val_loss".into(),
+        /// What the rate, which must be a number, is multiplied by.
+        pub factor: f64 = 0.1,
+        /// Epochs without improvement that are waited for.
+        pub patience: usize = 10,
+        /// Epochs after a change that do not count.
+        pub cooldown: usize = 0,
+        /// The lowest rate.
+        pub min_lr: f64 = 0.0,
+        #[serde(skip)]
+        best: Option<f64> = None,
+        #[serde(skip)]
+        wait: usize = 0,
+        #[serde(skip)]
+        cooling: usize = 0,
     }
 }
 
@@ -65,29 +53,18 @@ impl ReduceLROnPlateau {
     pub fn new(monitor: &str) -> ReduceLROnPlateau {
         ReduceLROnPlateau { monitor: monitor.into(), ..ReduceLROnPlateau::default() }
     }
+}
 
-    /// Sets the factor, below 1.
-    pub fn factor(mut self, factor: f64) -> Self {
-        self.factor = factor;
-        self
-    }
-
-    /// Sets how many epochs to wait.
-    pub fn patience(mut self, patience: usize) -> Self {
-        self.patience = patience;
-        self
-    }
-
-    /// Sets how many epochs after a change do not count.
-    pub fn cooldown(mut self, epochs: usize) -> Self {
-        self.cooldown = epochs;
-        self
-    }
-
-    /// Sets the lowest rate.
-    pub fn min_lr(mut self, min_lr: f64) -> Self {
-        self.min_lr = min_lr;
-        self
+field_setters! {
+    impl ReduceLROnPlateau {
+        /// Sets the factor, below 1.
+        factor(factor: f64);
+        /// Sets how many epochs to wait.
+        patience(patience: usize);
+        /// Sets how many epochs after a change do not count.
+        cooldown(epochs: usize);
+        /// Sets the lowest rate.
+        min_lr(min_lr: f64);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The callback that finds batches whose loss jumps, and leaves them out from then on.
 
+use crate::setters::{field_setters, with_defaults};
 use super::common::{Callback, CallbackState, FitCx};
 use super::configured::{Checked, Configured, Place, checked};
 use super::watch::Mode;
@@ -13,50 +14,52 @@ use systole_ir::{Error, ErrorKind, Result};
 /// An epoch and a batch of it, both from 0.
 type BatchPlace = (usize, usize);
 
-/// Ends training with an error where a batch's own loss jumps: where it is worse than the one before and differs from the mean of the
-/// last `window` by at least `rtol` times that mean. That batch and the one before are written to `skip_batches.json`, and the next
-/// start leaves out the batches of that file.
-///
-/// Where the last backup was taken between the two, the earlier one has been trained on already. It looks at each step, for which
-/// devices wait.
-///
-/// ```
-/// # use systole_data::Dataset;
-/// # use systole_ir::Literal;
-/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
-/// # let x = Literal::from_slice([6, 1], &[1f32, 1.1, 1., 1.1, 1., 1e6])?;
-/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(1);
-/// # let mut model = Model::sequential([dense(1)]);
-/// # model.compile(Compile { optimizer: sgd(0.0), loss: mean_squared_error(), ..Default::default() })?;
-/// use systole_nn::{callback::SpikeDetection, Fit};
-/// let path = std::env::temp_dir().join(format!("doc-spike-{}.json", std::process::id()));
-/// let mut fit = || model.fit(&data, Fit { callbacks: vec![Box::new(SpikeDetection::new(&path))], ..Default::default() });
-/// assert!(fit().unwrap_err().to_string().contains("batch 6"));
-/// assert_eq!(fit()?.samples, 4); // without the fifth and the sixth
-/// # std::fs::remove_file(path).unwrap();
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[derive(Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SpikeDetection {
-    /// How many losses the mean is of.
-    pub window: usize,
-    /// Batches of the run before it judges.
-    pub warmup: u64,
-    /// What counts as a jump, as a multiple of the mean.
-    pub rtol: f64,
-    /// The least difference that counts as a jump. Default: none.
-    pub atol: Option<f64>,
-    /// Which direction of the loss is better.
-    pub mode: Mode,
-    /// Whether a loss that is not finite is a jump.
-    pub finite_only: bool,
-    /// The file of batches that are left out, in the run's folder.
-    pub exclude_batches_path: PathBuf,
-    #[serde(skip)]
-    seen: Seen,
-    #[serde(skip)]
-    left_out: BTreeSet<BatchPlace>,
+with_defaults! {
+    /// Ends training with an error where a batch's own loss jumps: where it is worse than the one before and differs from the mean of the
+    /// last `window` by at least `rtol` times that mean. That batch and the one before are written to `skip_batches.json`, and the next
+    /// start leaves out the batches of that file.
+    ///
+    /// Where the last backup was taken between the two, the earlier one has been trained on already. It looks at each step, for which
+    /// devices wait.
+    ///
+    /// ```
+    /// # use systole_data::Dataset;
+    /// # use systole_ir::Literal;
+    /// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+    /// # let x = Literal::from_slice([6, 1], &[1f32, 1.1, 1., 1.1, 1., 1e6])?;
+    /// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(1);
+    /// # let mut model = Model::sequential([dense(1)]);
+    /// # model.compile(Compile { optimizer: sgd(0.0), loss: mean_squared_error(), ..Default::default() })?;
+    /// use systole_nn::{callback::SpikeDetection, Fit};
+    /// let path = std::env::temp_dir().join(format!("doc-spike-{}.json", std::process::id()));
+    /// let mut fit = || model.fit(&data, Fit { callbacks: vec![Box::new(SpikeDetection::new(&path))], ..Default::default() });
+    /// assert!(fit().unwrap_err().to_string().contains("batch 6"));
+    /// assert_eq!(fit()?.samples, 4); // without the fifth and the sixth
+    /// # std::fs::remove_file(path).unwrap();
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    #[derive(Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct SpikeDetection {
+        /// How many losses the mean is of.
+        pub window: usize = 10,
+        /// Batches of the run before it judges.
+        pub warmup: u64 = 1,
+        /// What counts as a jump, as a multiple of the mean.
+        pub rtol: f64 = 2.0,
+        /// The least difference that counts as a jump. Default: none.
+        pub atol: Option<f64> = None,
+        /// Which direction of the loss is better.
+        pub mode: Mode = Mode::Min,
+        /// Whether a loss that is not finite is a jump.
+        pub finite_only: bool = true,
+        /// The file of batches that are left out, in the run's folder.
+        pub exclude_batches_path: PathBuf = "skip_batches.json".into(),
+        #[serde(skip)]
+        seen: Seen = Seen::default(),
+        #[serde(skip)]
+        left_out: BTreeSet<BatchPlace> = BTreeSet::new(),
+    }
 }
 
 /// What it knows of the batches before.
@@ -72,22 +75,6 @@ struct Seen {
     last: Option<BatchPlace>,
 }
 
-impl Default for SpikeDetection {
-    fn default() -> SpikeDetection {
-        SpikeDetection {
-            window: 10,
-            warmup: 1,
-            rtol: 2.0,
-            atol: None,
-            mode: Mode::Min,
-            finite_only: true,
-            exclude_batches_path: "skip_batches.json".into(),
-            seen: Seen::default(),
-            left_out: BTreeSet::new(),
-        }
-    }
-}
-
 impl SpikeDetection {
     /// Leaves out the batches of this file, where it is there, and adds to it.
     pub fn new(exclude_batches_path: impl AsRef<Path>) -> SpikeDetection {
@@ -95,42 +82,6 @@ impl SpikeDetection {
             exclude_batches_path: exclude_batches_path.as_ref().into(),
             ..SpikeDetection::default()
         }
-    }
-
-    /// Sets how many losses the mean is of.
-    pub fn window(mut self, batches: usize) -> Self {
-        self.window = batches;
-        self
-    }
-
-    /// Sets how many batches of the run go by before it judges.
-    pub fn warmup(mut self, batches: u64) -> Self {
-        self.warmup = batches;
-        self
-    }
-
-    /// Sets what counts as a jump, as a multiple of the mean.
-    pub fn rtol(mut self, rtol: f64) -> Self {
-        self.rtol = rtol;
-        self
-    }
-
-    /// Sets the least difference that counts as a jump.
-    pub fn atol(mut self, atol: f64) -> Self {
-        self.atol = Some(atol);
-        self
-    }
-
-    /// Sets which direction of the loss is better.
-    pub fn mode(mut self, mode: Mode) -> Self {
-        self.mode = mode;
-        self
-    }
-
-    /// Whether a loss that is not finite is a jump.
-    pub fn finite_only(mut self, yes: bool) -> Self {
-        self.finite_only = yes;
-        self
     }
 
     /// Lightning's conditions.
@@ -194,6 +145,23 @@ impl SpikeDetection {
     }
 }
 
+field_setters! {
+    impl SpikeDetection {
+        /// Sets how many losses the mean is of.
+        window(batches: usize);
+        /// Sets how many batches of the run go by before it judges.
+        warmup(batches: u64);
+        /// Sets what counts as a jump, as a multiple of the mean.
+        rtol(rtol: f64);
+        /// Sets the least difference that counts as a jump.
+        atol(atol: f64) => Some(atol);
+        /// Sets which direction of the loss is better.
+        mode(mode: Mode);
+        /// Whether a loss that is not finite is a jump.
+        finite_only(yes: bool);
+    }
+}
+
 impl Configured for SpikeDetection {
     fn check(&self) -> Checked {
         let wrong = |key, what: &str, hint: &str| Err((key, Error::new(ErrorKind::Config, what).hint(hint)));
@@ -217,7 +185,9 @@ impl Configured for SpikeDetection {
 
 impl Callback for SpikeDetection {
     fn state(&self) -> Result<CallbackState> {
-        let values = serde_json::to_value(&self.seen).unwrap_or_default();
+        let values = serde_json::to_value(&self.seen).map_err(|e| {
+            Error::new(ErrorKind::Bug, "SpikeDetection's state does not serialise").because(e.to_string())
+        })?;
         Ok(CallbackState { values, ..Default::default() })
     }
 

@@ -1,7 +1,7 @@
 //! Paths with values filled in: `runs/{epoch:02}-{val_loss:.2}.safetensors`. Read once, so that a mistake is told before the
 //! first step.
 
-use crate::history::Logs;
+use crate::model::history::Logs;
 use std::path::PathBuf;
 use systole_ir::{Error, ErrorKind, Result};
 

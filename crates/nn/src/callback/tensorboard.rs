@@ -3,9 +3,10 @@
 //! Each process of a run writes files of its own. A run that goes on cuts what is behind its backup off the files of the process
 //! before, so that no step is there twice.
 
+use crate::setters::field_setters;
 use super::common::{Callback, CallbackState, Delay, FitCx};
 use super::configured::{Checked, Configured, Place, checked};
-use crate::architecture::{Architecture, InputSpec, LayerNode, NodeInput};
+use crate::model::architecture::{Architecture, InputSpec, LayerNode, NodeInput};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -209,49 +210,6 @@ impl<F: FileSystem> TensorBoard<F> {
         }
     }
 
-    /// Writes a histogram of every weight after every so many epochs; 0: never.
-    pub fn histogram_freq(mut self, epochs: usize) -> Self {
-        self.histogram_freq = epochs;
-        self
-    }
-
-    /// Whether the layers are written as a graph.
-    pub fn write_graph(mut self, yes: bool) -> Self {
-        self.write_graph = yes;
-        self
-    }
-
-    /// Whether weights are written as pictures beside their histograms: vectors, matrices and stacks of up to three of them.
-    pub fn write_images(mut self, yes: bool) -> Self {
-        self.write_images = yes;
-        self
-    }
-
-    /// Whether histograms of the gradients of the epoch's last batch are written beside those of the weights: a program is compiled for
-    /// them each time.
-    pub fn write_grads(mut self, yes: bool) -> Self {
-        self.write_grads = yes;
-        self
-    }
-
-    /// Whether steps per second are written, of epochs and of what `update_freq` says.
-    pub fn write_steps_per_second(mut self, yes: bool) -> Self {
-        self.write_steps_per_second = yes;
-        self
-    }
-
-    /// Sets how often loss and metrics of the epoch so far are written. Default: `UpdateFreq::Epoch`.
-    pub fn update_freq(mut self, freq: UpdateFreq) -> Self {
-        self.update_freq = freq;
-        self
-    }
-
-    /// Whether a new run removes the event files of an earlier one; Keras adds to them.
-    pub fn overwrite(mut self, yes: bool) -> Self {
-        self.overwrite = yes;
-        self
-    }
-
     /// Writes the value `name` as another: Keras logs `accuracy` where that was asked for. Default: as it is.
     pub fn call(mut self, name: &str, shown: &str) -> Self {
         self.names.insert(name.into(), shown.into());
@@ -446,6 +404,26 @@ impl<F: FileSystem> TensorBoard<F> {
             UpdateFreq::Batch => true,
             UpdateFreq::Steps(n) => n > 0 && step.is_multiple_of(n),
         }
+    }
+}
+
+field_setters! {
+    impl<F: FileSystem> TensorBoard<F> {
+        /// Writes a histogram of every weight after every so many epochs; 0: never.
+        histogram_freq(epochs: usize);
+        /// Whether the layers are written as a graph.
+        write_graph(yes: bool);
+        /// Whether weights are written as pictures beside their histograms: vectors, matrices and stacks of up to three of them.
+        write_images(yes: bool);
+        /// Whether histograms of the gradients of the epoch's last batch are written beside those of the weights: a program is compiled for
+        /// them each time.
+        write_grads(yes: bool);
+        /// Whether steps per second are written, of epochs and of what `update_freq` says.
+        write_steps_per_second(yes: bool);
+        /// Sets how often loss and metrics of the epoch so far are written. Default: `UpdateFreq::Epoch`.
+        update_freq(freq: UpdateFreq);
+        /// Whether a new run removes the event files of an earlier one; Keras adds to them.
+        overwrite(yes: bool);
     }
 }
 

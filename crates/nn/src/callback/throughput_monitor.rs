@@ -2,7 +2,7 @@
 
 use super::common::{Callback, FitCx};
 use super::configured::{Checked, Configured, Place, checked};
-use crate::history::Logs;
+use crate::model::history::Logs;
 use serde::{Deserialize, Serialize};
 use systole_ir::cost::cost;
 use systole_ir::{Error, ErrorKind, Result};

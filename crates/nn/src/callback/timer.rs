@@ -1,8 +1,8 @@
 //! The callback that ends training by the clock.
 
-use super::common::{Callback, CallbackState, FitCx};
+use super::common::{Callback, CallbackState, FitCx, duration};
 use super::configured::{Checked, Configured, checked};
-use crate::limits::time;
+use crate::callback::limits::time;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -97,8 +97,7 @@ impl Callback for Timer {
     }
 
     fn restore(&mut self, state: &CallbackState) -> Result<()> {
-        let seconds = state.float_of("seconds")?.unwrap_or_default();
-        self.before = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        self.before = duration("seconds", state.float_of("seconds")?.unwrap_or(0.0))?;
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! A value that a callback watches, and which direction of it is better.
 
-use crate::history::Logs;
+use crate::model::history::Logs;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 

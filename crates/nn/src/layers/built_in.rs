@@ -1,9 +1,16 @@
 //! What built-in layers have in common: arguments by name, checks of inputs, casts, and the words of their errors.
 
-pub(super) use super::argument::{self, Axes, Each, Padding, Pair, Sizes, config_of};
-pub(super) use crate::initializer::Initializer;
+use crate::did_you_mean::{unknown_argument, with_reason};
+pub(super) use crate::layer::adapter::no_adapters;
+pub(super) use crate::layer::argument::{self, Axes, Each, Edges, Padding, Sizes, config_of};
+pub(super) use crate::layer::capability::IncrementalDecoding;
+pub(super) use crate::layer::initializer::Initializer;
+pub(super) use crate::layer::lowering::{
+    self, ConvolutionKind, ElementWise, Lowering, RecurrentKind, no_operators,
+};
+pub(super) use crate::layer::masks::MaskPropagation;
+pub(super) use crate::layer::weight_role::{WeightLayout, WeightRole, attention_roles};
 pub(super) use crate::layer::{Cx, Layer};
-use crate::nearest::{unknown_argument, with_reason};
 use serde::Serializer;
 use serde::de::DeserializeOwned;
 use serde::ser::SerializeStruct;
@@ -12,6 +19,40 @@ use serde_json::Map;
 pub(super) use serde_json::Value;
 use std::sync::Arc;
 pub(super) use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType};
+
+/// A layer's arguments with their defaults, read from files by their names: [`with_defaults!`](crate::setters).
+macro_rules! arguments {
+    ($(#[$meta:meta])* pub struct $($rest:tt)*) => {
+        $crate::setters::with_defaults! {
+            $(#[$meta])*
+            #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+            // Serde derives no bound for constants of types.
+            #[serde(default, deny_unknown_fields, bound(deserialize = ""))]
+            pub struct $($rest)*
+        }
+    };
+}
+
+/// The methods of [`Layer`] that all built-in layers write alike: their class, and their arguments for model files.
+macro_rules! named {
+    ($class:expr) => {
+        fn class_name(&self) -> &'static str {
+            $class
+        }
+
+        fn config(&self) -> Value {
+            config_of(self)
+        }
+    };
+}
+
+pub(super) use {arguments, named};
+
+/// The class of a layer that is generic over its dimensions of places, of which it has one to `M`.
+pub(super) fn by_rank<const N: usize, const M: usize>(classes: [&'static str; M]) -> &'static str {
+    const { assert!(1 <= N && N <= M, "no layer has so many dimensions of places") };
+    classes[N - 1]
+}
 
 /// What every built-in layer has besides [`Layer`]. Its arguments are the fields of the struct, with Keras's names; their
 /// defaults are those of its `Default`.
@@ -24,15 +65,6 @@ pub(super) trait Arguments: Layer {
     /// As [`Layer::call`], where the layer's weights do not train.
     fn call_frozen(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         self.call(cx, inputs)
-    }
-
-    /// Cases of the parity test, in Keras's terms, as a JSON array; `fixtures/keras/generate.py` reads them where they
-    /// are written as `const PARITY`. Layers without have theirs in `fixtures/keras/parts`.
-    fn parity() -> &'static str
-    where
-        Self: Sized,
-    {
-        "[]"
     }
 }
 
@@ -165,6 +197,19 @@ pub(super) fn sized(class: &str, name: &str, shape: &[usize]) -> Result<()> {
         _ => Err(Error::new(ErrorKind::Graph, format!("{class}'s {name} would be f32{shape}"))
             .because("that is more than 2⁴⁰ elements")
             .hint("make the layer or its input smaller")),
+    }
+}
+
+/// Errors when a convolution has no filters.
+pub(super) fn check_filters(class: &str, filters: usize) -> Result<()> {
+    if filters == 0 { Err(wrong(class, "filters of at least 1", filters)) } else { Ok(()) }
+}
+
+/// Errors when a size is 0; `argument` is what the layer calls them.
+pub(super) fn check_size<const N: usize>(class: &str, argument: &str, sizes: &Sizes<N>) -> Result<()> {
+    match sizes.0.contains(&0) {
+        true => Err(wrong(class, &format!("{argument} of at least 1 each"), sizes)),
+        false => Ok(()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Attention of which some places do not count: what the fused operation has no place for.
 
-use super::built_in::*;
-use super::dropout::kept;
+use crate::layers::built_in::*;
+use crate::layers::random::dropout::kept;
 
 /// `query: T[B, S, …], value, key: T[B, T, …] → bool[B, S, T]`: which places see which, where inputs have masks. As in Keras, a place
 /// that does not count sees nothing.

@@ -14,10 +14,8 @@
 //! assert!(e.contains("did you mean `same`"), "{e}");
 //! ```
 
-mod argument;
 mod built_in;
 mod masked_attention;
-mod masks;
 mod read;
 mod resample;
 mod ruled;
@@ -26,21 +24,13 @@ mod sliding;
 mod spec;
 mod wrapped;
 
-pub use argument::{Axes, Each, Edges, Padding, Pair, Sizes};
+#[allow(deprecated, reason = "the name of the version before")]
+pub use crate::layer::argument::Pair;
+pub use crate::layer::argument::{Axes, Each, Edges, Padding, Sizes};
 pub use built_in::BuiltIn;
 pub use read::{CustomLayers, CustomObjects, LayerConstructor};
 pub use spec::{LayerKind, LayerSpec, NestedModel};
 pub use wrapped::Wrapped;
-
-use built_in::Arguments;
-
-/// What the table has of a layer.
-struct LayerRow {
-    /// With every argument at its default.
-    defaults: fn() -> BuiltIn,
-    /// Cases of the parity test, as JSON.
-    parity: fn() -> &'static str,
-}
 
 /// The struct of a class: of the same name, unless the row says another.
 macro_rules! layer_of {
@@ -53,81 +43,100 @@ macro_rules! layer_of {
 }
 
 macro_rules! layers {
-    ($($($class:ident $(($layer:ident))?),+ in mod $module:ident;)*) => {
-        $(mod $module;
-        pub use $module::*;)*
+    ($(mod $folder:ident {
+        $($($class:ident $(($layer:ident))?),+ in mod $module:ident;)*
+    })*) => {
+        $(mod $folder {
+            $(pub mod $module;)*
+        }
+        $(pub use self::$folder::$module::*;)*)*
 
         /// Class names of the built-in layers.
-        pub const LAYER_NAMES: &[&str] = &[$($(stringify!($class)),+),*];
+        pub const LAYER_NAMES: &[&str] = &[$($($(stringify!($class)),+),*),*];
 
-        /// In the order of [`LAYER_NAMES`].
-        const TABLE: &[LayerRow] = &[$($(LayerRow {
-            defaults: || BuiltIn::of(<layer_of!($class $($layer)?)>::default()),
-            parity: <layer_of!($class $($layer)?)>::parity,
-        }),+),*];
+        /// The layers with every argument at its default, in the order of [`LAYER_NAMES`].
+        const DEFAULTS: &[fn() -> BuiltIn] =
+            &[$($($(|| BuiltIn::of(<layer_of!($class $($layer)?)>::default())),+),*),*];
 
-        $($(impl From<layer_of!($class $($layer)?)> for LayerSpec {
+        /// Cases of the parity tests, as JSON arrays.
+        const PARITY: &[&str] = &[$($(self::$folder::$module::PARITY),*),*];
+
+        $($($(impl From<layer_of!($class $($layer)?)> for LayerSpec {
             #[track_caller]
             fn from(layer: layer_of!($class $($layer)?)) -> LayerSpec {
                 LayerSpec::of(layer)
             }
-        })+)*
+        })+)*)*
 
         fn all_samples() -> Vec<sample::LayerSample> {
-            [$($module::samples()),*].concat()
+            [$($(self::$folder::$module::samples()),*),*].concat()
         }
     };
 }
 
-// A row makes all of a layer known. Its classes are in a file of this folder.
+// A row makes all of a layer known: its classes, and the file of its folder that they are in.
 layers! {
-    Dense in mod dense;
-    EinsumDense in mod einsum_dense;
-    Conv2D, DepthwiseConv2D in mod conv;
-    Conv1D, Conv3D in mod convolutions;
-    SeparableConv1D, SeparableConv2D, DepthwiseConv1D in mod separable;
-    Conv1DTranspose, Conv2DTranspose, Conv3DTranspose in mod transposed;
-    MaxPooling2D, AveragePooling2D, GlobalMaxPooling2D, GlobalAveragePooling2D in mod pool;
-    MaxPooling1D, AveragePooling1D, MaxPooling3D, AveragePooling3D in mod poolings;
-    GlobalMaxPooling1D, GlobalAveragePooling1D, GlobalMaxPooling3D, GlobalAveragePooling3D in mod global_poolings;
-    AdaptiveAveragePooling1D, AdaptiveAveragePooling2D, AdaptiveAveragePooling3D, AdaptiveMaxPooling1D, AdaptiveMaxPooling2D, AdaptiveMaxPooling3D in mod adaptive;
-    Flatten, Reshape in mod shape;
-    Permute, RepeatVector, Identity in mod order;
-    Activation(ActivationLayer), ReLU, LeakyReLU, ELU, Softmax in mod activations;
-    PReLU in mod prelu;
-    ResidualGain in mod residual_gain;
-    Dropout in mod dropout;
-    SpatialDropout1D, SpatialDropout2D, SpatialDropout3D in mod spatial_dropout;
-    ActivityRegularization in mod activity_regularization;
-    GaussianNoise, GaussianDropout, AlphaDropout in mod noise;
-    BatchNormalization, LayerNormalization in mod normalization;
-    GroupNormalization in mod group_normalization;
-    RMSNormalization, UnitNormalization in mod rms_normalization;
-    SpectralNormalization in mod spectral_normalization;
-    Embedding, PositionEmbedding, ReversibleEmbedding in mod embedding;
-    Rescaling in mod rescaling;
-    Normalization in mod normalization_of_data;
-    CategoryEncoding, Discretization in mod encoding;
-    Add, Subtract, Multiply, Average, Maximum, Minimum, Concatenate in mod merge;
-    ZeroPadding2D in mod padding;
-    ZeroPadding1D, ZeroPadding3D in mod zero_padding;
-    Cropping1D, Cropping2D, Cropping3D in mod cropping;
-    UpSampling1D, UpSampling2D, UpSampling3D in mod upsampling;
-    Resizing, CenterCrop, RandomCrop in mod resizing;
-    RandomFlip, RandomTranslation, RandomRotation, RandomZoom, RandomBrightness, RandomContrast in mod random_image;
-    LSTM, GRU, SimpleRNN in mod recurrent;
-    Bidirectional in mod bidirectional;
-    TimeDistributed in mod time_distributed;
-    Masking in mod masking;
-    Dot in mod dot;
-    MultiHeadAttention in mod attention;
-    Attention, AdditiveAttention in mod plain_attention;
-    GroupQueryAttention in mod group_query_attention;
-    TransformerBlock in mod transformer;
-    ClassToken, FirstStep in mod class_token;
-    LayerScale in mod layer_scale;
-    StochasticDepth in mod stochastic_depth;
-    ModelOutput in mod model_output;
+    mod core {
+        Dense in mod dense;
+        EinsumDense in mod einsum_dense;
+        Activation(ActivationLayer), ReLU, LeakyReLU, ELU, Softmax in mod activations;
+        PReLU in mod prelu;
+        ResidualGain in mod residual_gain;
+        ActivityRegularization in mod activity_regularization;
+        Embedding, PositionEmbedding, ReversibleEmbedding in mod embedding;
+        Rescaling in mod rescaling;
+        Normalization in mod normalization_of_data;
+        CategoryEncoding, Discretization in mod encoding;
+        Add, Subtract, Multiply, Average, Maximum, Minimum, Concatenate in mod merge;
+        Masking in mod masking;
+        LayerScale in mod layer_scale;
+        ModelOutput in mod model_output;
+    }
+    mod conv {
+        Conv1D, Conv2D, Conv3D in mod convolution;
+        DepthwiseConv1D, DepthwiseConv2D in mod depthwise;
+        SeparableConv1D, SeparableConv2D in mod separable;
+        Conv1DTranspose, Conv2DTranspose, Conv3DTranspose in mod transposed;
+    }
+    mod pool {
+        MaxPooling1D, MaxPooling2D, MaxPooling3D, AveragePooling1D, AveragePooling2D, AveragePooling3D in mod pooling;
+        GlobalMaxPooling1D, GlobalMaxPooling2D, GlobalMaxPooling3D, GlobalAveragePooling1D, GlobalAveragePooling2D, GlobalAveragePooling3D in mod global_pool;
+        AdaptiveAveragePooling1D, AdaptiveAveragePooling2D, AdaptiveAveragePooling3D, AdaptiveMaxPooling1D, AdaptiveMaxPooling2D, AdaptiveMaxPooling3D in mod adaptive;
+    }
+    mod shape {
+        Flatten, Reshape in mod reshape;
+        Permute, RepeatVector, Identity in mod order;
+        ZeroPadding1D, ZeroPadding2D, ZeroPadding3D in mod zero_padding;
+        Cropping1D, Cropping2D, Cropping3D in mod cropping;
+        UpSampling1D, UpSampling2D, UpSampling3D in mod upsampling;
+        Resizing, CenterCrop, RandomCrop in mod resizing;
+    }
+    mod norm {
+        BatchNormalization, LayerNormalization in mod normalization;
+        GroupNormalization in mod group_normalization;
+        RMSNormalization, UnitNormalization in mod rms_normalization;
+        SpectralNormalization in mod spectral_normalization;
+    }
+    mod random {
+        Dropout in mod dropout;
+        SpatialDropout1D, SpatialDropout2D, SpatialDropout3D in mod spatial_dropout;
+        GaussianNoise, GaussianDropout, AlphaDropout in mod noise;
+        RandomFlip, RandomTranslation, RandomRotation, RandomZoom, RandomBrightness, RandomContrast in mod random_image;
+        StochasticDepth in mod stochastic_depth;
+    }
+    mod recurrent {
+        LSTM, GRU, SimpleRNN in mod rnn;
+        Bidirectional in mod bidirectional;
+        TimeDistributed in mod time_distributed;
+    }
+    mod attention {
+        Dot in mod dot;
+        MultiHeadAttention in mod multi_head_attention;
+        Attention, AdditiveAttention in mod plain_attention;
+        GroupQueryAttention in mod group_query_attention;
+        TransformerBlock in mod transformer;
+        ClassToken, FirstStep in mod class_token;
+    }
 }
 
 /// What tests of every layer are made of.
@@ -141,6 +150,6 @@ pub mod testing {
 
     /// The cases of the parity test that the layers' files list, each as a JSON array.
     pub fn parity_cases() -> impl Iterator<Item = &'static str> {
-        super::TABLE.iter().map(|row| (row.parity)())
+        super::PARITY.iter().copied()
     }
 }

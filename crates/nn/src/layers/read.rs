@@ -2,12 +2,12 @@
 
 use super::built_in::*;
 use super::spec::{LayerKind, LayerSpec, snake_case};
-use super::{LAYER_NAMES, TABLE};
-use crate::adapter::Adapters;
+use super::{DEFAULTS, LAYER_NAMES};
+use crate::did_you_mean::{nearest, unknown};
+use crate::layer::adapter::Adapters;
+use crate::layer::quantizer::Quantizer;
 use crate::loss::{Loss, UserLoss};
 use crate::metric::{Metric, UserMetric};
-use crate::nearest::{nearest, unknown};
-use crate::quantizer::Quantizer;
 use serde::{Deserializer, de};
 use serde_json::Map;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ impl BuiltIn {
     /// The layer of a class with every argument at its default; required ones are 0.
     pub fn with_defaults(class: &str) -> Option<BuiltIn> {
         let at = LAYER_NAMES.iter().position(|name| *name == class)?;
-        Some((TABLE[at].defaults)())
+        Some(DEFAULTS[at]())
     }
 }
 
@@ -122,7 +122,7 @@ impl LayerSpec {
             Some(lora) => {
                 let read: serde_json::Result<Adapters> = serde_json::from_value(lora.clone());
                 let read = read.map_err(|e| wrong_type("lora", lora).because(e.to_string()))?;
-                read.packed.values().try_for_each(crate::packed::Packing::check)?;
+                read.packed.values().try_for_each(crate::layer::packed::Packing::check)?;
                 if read.rank == 0 || read.rank > 1 << 16 || !read.alpha.is_finite() {
                     return Err(wrong_type("lora", lora).because("its rank and alpha must be above 0"));
                 }

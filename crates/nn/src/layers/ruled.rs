@@ -1,8 +1,12 @@
 //! Weights and outputs with penalties, weights with constraints: what layers do with their regularizers.
 
 use super::built_in::*;
-use crate::constraint::Constraint;
-use crate::regularizer::Regularizer;
+use crate::layer::activation::Activation;
+use crate::layer::constraint::Constraint;
+use crate::layer::regularizer::Regularizer;
+
+/// What is added to the loss for a weight, and where each step of the optimizer is brought back to.
+pub(super) type Rules = (Option<Regularizer>, Option<Constraint>);
 
 /// A weight with what is added to the loss for it, and where each step of the optimizer is brought back to.
 pub(super) fn ruled_weight(
@@ -11,7 +15,7 @@ pub(super) fn ruled_weight(
     name: &str,
     shape: &[usize],
     initializer: &Initializer,
-    (regularizer, constraint): (Option<Regularizer>, Option<Constraint>),
+    (regularizer, constraint): Rules,
 ) -> Result<Tensor> {
     let made = weight(cx, class, name, shape, initializer)?;
     if let (Some(regularizer), Some((both, _))) = (regularizer, cx.adapters_of(name, shape)) {
@@ -33,6 +37,26 @@ pub(super) fn penalize_output(cx: &mut Cx, regularizer: Option<Regularizer>, y: 
     if let Some(regularizer) = regularizer {
         cx.penalize_output(|| regularizer.of(y));
     }
+}
+
+/// `y: T[…, F] → T[…, F]`: how Dense and convolutions end: with a bias, where there is one, an activation, and the penalty on the output.
+pub(super) fn finished(
+    cx: &mut Cx,
+    class: &str,
+    y: Tensor,
+    bias: Option<(&Initializer, Rules)>,
+    (activation, penalty): (Activation, Option<Regularizer>),
+) -> Result<Tensor> {
+    let y = match bias {
+        Some((initializer, rules)) => {
+            let units = y.dim(-1);
+            y + ruled_weight(cx, class, "bias", &[units], initializer, rules)?
+        }
+        None => y,
+    };
+    let y = cx.activate(activation, &y);
+    penalize_output(cx, penalty, &y);
+    Ok(y)
 }
 
 /// Errors where a factor is no number of at least 0.

@@ -1,8 +1,9 @@
 //! Where a window lies on sequences `[B, S, C]`, images `[B, H, W, C]` and volumes `[B, D, H, W, C]`: what convolutions
 //! and poolings share.
 
-use super::argument::listed;
 use super::built_in::*;
+use crate::layer::activation::Activation;
+use crate::layer::argument::listed;
 use systole_ir::op::Convolution;
 use systole_ir::op::conv::same_padding;
 use systole_ir::{LiteralBuilder, Scalar};
@@ -17,9 +18,43 @@ pub(super) struct Sliding {
     pub(super) strides: Vec<usize>,
     pub(super) dilation: Vec<usize>,
     pub(super) padding: Padding,
+    /// Whether the padding can be "causal".
+    pub(super) takes_causal: bool,
 }
 
 impl Sliding {
+    /// The window of a kernel.
+    pub(super) fn of_kernel<const N: usize>(
+        class: &'static str,
+        size: Sizes<N>,
+        strides: Sizes<N>,
+        dilation: Sizes<N>,
+        padding: Padding,
+    ) -> Sliding {
+        let [size, strides, dilation] = [size, strides, dilation].map(|sizes| sizes.0.to_vec());
+        Sliding { class, argument: "kernel_size", size, strides, dilation, padding, takes_causal: false }
+    }
+
+    /// What a convolution with this window is in operators.
+    pub(super) fn lowering(
+        self,
+        kind: ConvolutionKind,
+        groups: usize,
+        use_bias: bool,
+        activation: Activation,
+    ) -> Lowering {
+        let Sliding { strides, dilation, padding, .. } = self;
+        Lowering::Convolution(lowering::Convolution {
+            kind,
+            strides,
+            dilation,
+            padding,
+            groups,
+            use_bias,
+            activation,
+        })
+    }
+
     /// Errors when a size or step is 0, or the padding is none of the layer's.
     pub(super) fn check(&self) -> Result<()> {
         let named =
@@ -27,7 +62,7 @@ impl Sliding {
         if let Some((name, sizes)) = named.into_iter().find(|(_, sizes)| sizes.contains(&0)) {
             return Err(wrong(self.class, &format!("{name} of at least 1 each"), listed(sizes)));
         }
-        if self.padding == Padding::Causal && self.class != "Conv1D" {
+        if self.padding == Padding::Causal && !self.takes_causal {
             return Err(wrong(
                 self.class,
                 "a padding of \"valid\" or \"same\"",

@@ -4,9 +4,8 @@
 //! one of them replaced, read back. So all three know the same arguments and say the same about wrong ones.
 
 use super::built_in::*;
-use super::masks;
-use crate::adapter::{Adapters, is_adapter, takes_adapters};
-use crate::quantizer::Quantizer;
+use crate::layer::adapter::{Adapters, is_adapter};
+use crate::layer::quantizer::Quantizer;
 use crate::setters::setters;
 use serde_json::json;
 use std::panic::Location;
@@ -245,13 +244,8 @@ impl LayerSpec {
         if rank == 0 {
             self.mistakes.push(wrong(self.class_name(), "a rank of its adapters of at least 1", rank));
         }
-        if !takes_adapters(self.class_name()) {
-            let what = format!("{} can have no adapters", self.class_name());
-            self.mistakes.push(
-                Error::new(ErrorKind::Config, what)
-                    .because("its kernel is no matrix of what goes in by what comes out, or is changed before it is used")
-                    .hint("leave enable_lora out there"),
-            );
+        if let Err(e) = self.layer().adapters() {
+            self.mistakes.push(e);
         }
         self.with_adapters(Some(Adapters {
             rank,
@@ -284,8 +278,11 @@ impl LayerSpec {
             }
             false => self.call_rounded(cx, inputs),
         };
-        if cx.has_masks() && cx.mask_of(&y).is_none() {
-            masks::pass_on(cx, self.class_name(), inputs, &y);
+        if cx.has_masks()
+            && cx.mask_of(&y).is_none()
+            && let Some(mask) = self.layer().masks().ok().and_then(|masks| masks.of(cx, inputs, &y))
+        {
+            cx.set_mask(&y, &mask);
         }
         y
     }
@@ -295,7 +292,7 @@ impl LayerSpec {
         let Some(own) = &self.quantizer else {
             let y = self.call_kind(cx, inputs);
             if cx.has_levels() {
-                cx.hand_on_levels(self.class_name(), inputs, &y);
+                cx.hand_on_levels(self.layer().lowering().ok().as_ref(), inputs, &y);
             }
             return y;
         };
@@ -303,7 +300,7 @@ impl LayerSpec {
         cx.with_quantizer(own, |cx| {
             let inputs = own.read(cx, inputs);
             let y = self.call_kind(cx, &inputs);
-            cx.hand_on_levels(self.class_name(), &inputs, &y);
+            cx.hand_on_levels(self.layer().lowering().ok().as_ref(), &inputs, &y);
             own.give(cx, &y)
         })
     }

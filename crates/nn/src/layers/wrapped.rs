@@ -1,9 +1,9 @@
 //! [`Wrapped`]: the layer inside of another one, as an argument of that.
 
-use super::argument::one_line;
 use super::built_in::*;
 use super::read::CustomLayers;
 use super::spec::{LayerKind, LayerSpec};
+use crate::layer::argument::one_line;
 use serde::de::Error as _;
 use serde::{Deserializer, Serializer};
 

@@ -2,12 +2,12 @@
 //! [`Loss::reduce`] averages them. All arithmetic is f32, whatever layers compute in.
 
 mod adapted;
-mod constructors;
+pub mod constructors;
 mod formulas;
 mod sequences;
 
 pub use crate::custom::{CustomLoss, UserLoss};
-use crate::nearest::unknown;
+use crate::did_you_mean::unknown;
 pub use constructors::*;
 use formulas::{binary_from_logits, binary_from_probabilities, clipped, smoothed, sparse_crossentropy};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -252,65 +252,60 @@ pub enum Reduction {
     MeanWithSampleWeight,
 }
 
-/// The names that [`Loss::from_str`] takes, beside the abbreviations `mse`, `mae`, `mape`, `msle`, `kld` and `bce`.
-pub const NAMES: [&str; 22] = [
-    "sparse_categorical_crossentropy",
-    "categorical_crossentropy",
-    "binary_crossentropy",
-    "mean_squared_error",
-    "mean_absolute_error",
-    "huber",
-    "mean_absolute_percentage_error",
-    "mean_squared_logarithmic_error",
-    "cosine_similarity",
-    "log_cosh",
-    "hinge",
-    "squared_hinge",
-    "categorical_hinge",
-    "kl_divergence",
-    "poisson",
-    "binary_focal_crossentropy",
-    "categorical_focal_crossentropy",
-    "dice",
-    "tversky",
-    "circle",
-    "ctc",
-    "categorical_generalized_cross_entropy",
-];
+/// One row for each loss that has a name: its variant, its function, whose name it has in configurations, and other names.
+macro_rules! losses {
+    ($($variant:ident $function:ident $($other:literal)*;)*) => {
+        /// The names that [`Loss::from_str`] takes, beside the abbreviations `mse`, `mae`, `mape`, `msle`, `kld` and `bce`.
+        pub const NAMES: [&str; [$(stringify!($function)),*].len()] = [$(stringify!($function)),*];
 
-impl FromStr for Loss {
-    type Err = Error;
+        impl FromStr for Loss {
+            type Err = Error;
 
-    /// Keras's defaults: predictions are probabilities, nothing is smoothed.
-    fn from_str(name: &str) -> Result<Loss> {
-        Ok(match name {
-            "sparse_categorical_crossentropy" => sparse_categorical_crossentropy(),
-            "categorical_crossentropy" => categorical_crossentropy(),
-            "binary_crossentropy" | "bce" => binary_crossentropy(),
-            "mean_squared_error" | "mse" | "MSE" => mean_squared_error(),
-            "mean_absolute_error" | "mae" | "MAE" => mean_absolute_error(),
-            "huber" => huber(),
-            "mean_absolute_percentage_error" | "mape" | "MAPE" => mean_absolute_percentage_error(),
-            "mean_squared_logarithmic_error" | "msle" | "MSLE" => mean_squared_logarithmic_error(),
-            "cosine_similarity" => cosine_similarity(),
-            "log_cosh" | "logcosh" => log_cosh(),
-            "hinge" => hinge(),
-            "squared_hinge" => squared_hinge(),
-            "categorical_hinge" => categorical_hinge(),
-            "kl_divergence" | "kld" | "KLD" => kl_divergence(),
-            "poisson" => poisson(),
-            "binary_focal_crossentropy" => binary_focal_crossentropy(),
-            "categorical_focal_crossentropy" => categorical_focal_crossentropy(),
-            "dice" | "Dice" => dice(),
-            "tversky" => tversky(),
-            "circle" => circle(),
-            "ctc" | "CTC" => ctc(),
-            "categorical_generalized_cross_entropy" => categorical_generalized_cross_entropy(),
-            _ => {
-                return Err(unknown(&format!("there is no loss `{name}`"), name, &NAMES));
+            /// Keras's defaults: predictions are probabilities, nothing is smoothed.
+            fn from_str(name: &str) -> Result<Loss> {
+                match name {
+                    $(stringify!($function) $(| $other)* => Ok($function()),)*
+                    _ => Err(unknown(&format!("there is no loss `{name}`"), name, &NAMES)),
+                }
             }
-        })
-    }
+        }
+
+        impl Loss {
+            /// Keras's name, or that of your own.
+            pub fn name(&self) -> &str {
+                match self {
+                    $(Loss::$variant { .. } => stringify!($function),)*
+                    Loss::Custom(own) => own.get().name(),
+                    Loss::Adapted { loss, .. } => loss.name(),
+                }
+            }
+        }
+    };
+}
+
+losses! {
+    SparseCategoricalCrossentropy sparse_categorical_crossentropy;
+    CategoricalCrossentropy categorical_crossentropy;
+    BinaryCrossentropy binary_crossentropy "bce";
+    MeanSquaredError mean_squared_error "mse" "MSE";
+    MeanAbsoluteError mean_absolute_error "mae" "MAE";
+    Huber huber;
+    MeanAbsolutePercentageError mean_absolute_percentage_error "mape" "MAPE";
+    MeanSquaredLogarithmicError mean_squared_logarithmic_error "msle" "MSLE";
+    CosineSimilarity cosine_similarity;
+    LogCosh log_cosh "logcosh";
+    Hinge hinge;
+    SquaredHinge squared_hinge;
+    CategoricalHinge categorical_hinge;
+    KLDivergence kl_divergence "kld" "KLD";
+    Poisson poisson;
+    BinaryFocalCrossentropy binary_focal_crossentropy;
+    CategoricalFocalCrossentropy categorical_focal_crossentropy;
+    Dice dice "Dice";
+    Tversky tversky;
+    Circle circle;
+    CTC ctc "CTC";
+    CategoricalGeneralizedCrossEntropy categorical_generalized_cross_entropy;
 }
 
 /// Probabilities are kept this far from 0 and 1 before their logarithm is taken.
@@ -424,36 +419,6 @@ impl Loss {
             }
             Loss::Custom(own) => own.check(),
             _ => Ok(()),
-        }
-    }
-
-    /// Keras's name, or that of your own.
-    pub fn name(&self) -> &str {
-        match self {
-            Loss::SparseCategoricalCrossentropy { .. } => "sparse_categorical_crossentropy",
-            Loss::CategoricalCrossentropy { .. } => "categorical_crossentropy",
-            Loss::BinaryCrossentropy { .. } => "binary_crossentropy",
-            Loss::MeanSquaredError => "mean_squared_error",
-            Loss::MeanAbsoluteError => "mean_absolute_error",
-            Loss::Huber { .. } => "huber",
-            Loss::MeanAbsolutePercentageError => "mean_absolute_percentage_error",
-            Loss::MeanSquaredLogarithmicError => "mean_squared_logarithmic_error",
-            Loss::CosineSimilarity => "cosine_similarity",
-            Loss::LogCosh => "log_cosh",
-            Loss::Hinge => "hinge",
-            Loss::SquaredHinge => "squared_hinge",
-            Loss::CategoricalHinge => "categorical_hinge",
-            Loss::KLDivergence => "kl_divergence",
-            Loss::Poisson => "poisson",
-            Loss::BinaryFocalCrossentropy { .. } => "binary_focal_crossentropy",
-            Loss::CategoricalFocalCrossentropy { .. } => "categorical_focal_crossentropy",
-            Loss::Dice { .. } => "dice",
-            Loss::Tversky { .. } => "tversky",
-            Loss::Circle { .. } => "circle",
-            Loss::CTC => "ctc",
-            Loss::CategoricalGeneralizedCrossEntropy { .. } => "categorical_generalized_cross_entropy",
-            Loss::Custom(own) => own.get().name(),
-            Loss::Adapted { loss, .. } => loss.name(),
         }
     }
 

@@ -2,22 +2,19 @@
 
 use super::{Rule, Seen, confusion::check_number, refused, share};
 use crate::loss::{aligned, as_index};
+use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Result, Tensor};
 
-/// The mean distance between confidence and accuracy, over bins of equal width of the confidence (Guo et al. 2017).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ExpectedCalibrationError {
-    /// How many bins there are from 0 to 1.
-    pub num_bins: usize,
-    /// Predictions are logits, not probabilities.
-    pub from_logits: bool,
-}
-
-impl Default for ExpectedCalibrationError {
-    fn default() -> ExpectedCalibrationError {
-        ExpectedCalibrationError { num_bins: 15, from_logits: false }
+with_defaults! {
+    /// The mean distance between confidence and accuracy, over bins of equal width of the confidence (Guo et al. 2017).
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct ExpectedCalibrationError {
+        /// How many bins there are from 0 to 1.
+        pub num_bins: usize = 15,
+        /// Predictions are logits, not probabilities.
+        pub from_logits: bool = false,
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::{Rule, Seen, refused, share, wrong};
 use crate::loss::aligned;
+use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Literal, Result, Tensor};
 
@@ -389,43 +390,30 @@ pub enum Summation {
     Minoring,
 }
 
-/// The area under a curve of shares over all thresholds: 1 where scores keep the classes apart, 0.5 of chance.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AUC {
-    /// How many thresholds there are, at equal distances from 0 to 1. Keras: 200.
-    pub num_thresholds: usize,
-    /// `ROC`, `PR` or `PRGAIN`. Keras: `ROC`.
-    pub curve: Curve,
-    /// `interpolation`, `majoring` or `minoring`. Keras: `interpolation`.
-    pub summation_method: Summation,
-    /// Thresholds between 0 and 1 in place of `num_thresholds`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub thresholds: Vec<f64>,
-    /// Whether each column is a label of its own, whose areas are averaged.
-    pub multi_label: bool,
-    /// How many labels there are. Default: the model's outputs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub num_labels: Option<usize>,
-    /// How much each label counts. Default: alike.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub label_weights: Vec<f64>,
-    /// Predictions are logits, not probabilities.
-    pub from_logits: bool,
-}
-
-impl Default for AUC {
-    fn default() -> AUC {
-        AUC {
-            num_thresholds: 200,
-            curve: Curve::ROC,
-            summation_method: Summation::Interpolation,
-            thresholds: Vec::new(),
-            multi_label: false,
-            num_labels: None,
-            label_weights: Vec::new(),
-            from_logits: false,
-        }
+with_defaults! {
+    /// The area under a curve of shares over all thresholds: 1 where scores keep the classes apart, 0.5 of chance.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct AUC {
+        /// How many thresholds there are, at equal distances from 0 to 1. Keras: 200.
+        pub num_thresholds: usize = 200,
+        /// `ROC`, `PR` or `PRGAIN`. Keras: `ROC`.
+        pub curve: Curve = Curve::ROC,
+        /// `interpolation`, `majoring` or `minoring`. Keras: `interpolation`.
+        pub summation_method: Summation = Summation::Interpolation,
+        /// Thresholds between 0 and 1 in place of `num_thresholds`.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub thresholds: Vec<f64> = Vec::new(),
+        /// Whether each column is a label of its own, whose areas are averaged.
+        pub multi_label: bool = false,
+        /// How many labels there are. Default: the model's outputs.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub num_labels: Option<usize> = None,
+        /// How much each label counts. Default: alike.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub label_weights: Vec<f64> = Vec::new(),
+        /// Predictions are logits, not probabilities.
+        pub from_logits: bool = false,
     }
 }
 

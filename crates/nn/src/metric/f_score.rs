@@ -1,6 +1,7 @@
 //! F-scores: precision and recall as one number.
 
 use super::{Rule, Seen, refused, wrong};
+use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Result, Tensor};
 
@@ -28,23 +29,19 @@ pub struct F1Score {
     pub threshold: Option<f64>,
 }
 
-/// As `f1_score`, with recall β times as important as precision.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct FBetaScore {
-    /// `micro`, `macro` or `weighted`. Default: one result for each class.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub average: Option<Average>,
-    /// β. Keras: 1.
-    pub beta: f64,
-    /// Scores above it count as 1. Default: the greatest of each sample does.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub threshold: Option<f64>,
-}
-
-impl Default for FBetaScore {
-    fn default() -> FBetaScore {
-        FBetaScore { average: None, beta: 1.0, threshold: None }
+with_defaults! {
+    /// As `f1_score`, with recall β times as important as precision.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct FBetaScore {
+        /// `micro`, `macro` or `weighted`. Default: one result for each class.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub average: Option<Average> = None,
+        /// β. Keras: 1.
+        pub beta: f64 = 1.0,
+        /// Scores above it count as 1. Default: the greatest of each sample does.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub threshold: Option<f64> = None,
     }
 }
 

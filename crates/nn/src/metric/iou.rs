@@ -2,10 +2,12 @@
 
 use super::{Rule, Seen, refused, wrong};
 use crate::loss::aligned;
+use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Result, Tensor};
 
 /// What all of the family have.
+#[derive(Default)]
 struct Matrix<'a> {
     num_classes: Option<usize>,
     /// Empty: all.
@@ -137,37 +139,26 @@ overlaps! {
     BinaryIoU, "binary_iou";
 }
 
-/// The mean of intersection over union of some classes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct IoU {
-    /// How many classes there are. Default: the model's outputs; Keras: to be given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub num_classes: Option<usize>,
-    /// The classes that count. Default: all; Keras: to be given.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub target_class_ids: Vec<usize>,
-    /// Labels of this class count for nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ignore_class: Option<i64>,
-    /// Whether labels are class numbers, not a value for each class.
-    pub sparse_y_true: bool,
-    /// Whether predictions are class numbers, not a score for each class.
-    pub sparse_y_pred: bool,
-    /// The axis of the scores. Keras: −1.
-    pub axis: i64,
-}
-
-impl Default for IoU {
-    fn default() -> IoU {
-        IoU {
-            num_classes: None,
-            target_class_ids: Vec::new(),
-            ignore_class: None,
-            sparse_y_true: true,
-            sparse_y_pred: true,
-            axis: -1,
-        }
+with_defaults! {
+    /// The mean of intersection over union of some classes.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct IoU {
+        /// How many classes there are. Default: the model's outputs; Keras: to be given.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub num_classes: Option<usize> = None,
+        /// The classes that count. Default: all; Keras: to be given.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub target_class_ids: Vec<usize> = Vec::new(),
+        /// Labels of this class count for nothing.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub ignore_class: Option<i64> = None,
+        /// Whether labels are class numbers, not a value for each class.
+        pub sparse_y_true: bool = true,
+        /// Whether predictions are class numbers, not a score for each class.
+        pub sparse_y_pred: bool = true,
+        /// The axis of the scores. Keras: −1.
+        pub axis: i64 = -1,
     }
 }
 
@@ -180,32 +171,28 @@ impl IoU {
             sparse_y_true: self.sparse_y_true,
             sparse_y_pred: self.sparse_y_pred,
             axis: self.axis,
-            threshold: None,
+            ..Matrix::default()
         }
     }
 }
 
-/// The mean of intersection over union of all classes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct MeanIoU {
-    /// How many classes there are. Default: the model's outputs; Keras: to be given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub num_classes: Option<usize>,
-    /// Labels of this class count for nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ignore_class: Option<i64>,
-    /// Whether labels are class numbers, not a value for each class.
-    pub sparse_y_true: bool,
-    /// Whether predictions are class numbers, not a score for each class.
-    pub sparse_y_pred: bool,
-    /// The axis of the scores. Keras: −1.
-    pub axis: i64,
-}
-
-impl Default for MeanIoU {
-    fn default() -> MeanIoU {
-        MeanIoU { num_classes: None, ignore_class: None, sparse_y_true: true, sparse_y_pred: true, axis: -1 }
+with_defaults! {
+    /// The mean of intersection over union of all classes.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct MeanIoU {
+        /// How many classes there are. Default: the model's outputs; Keras: to be given.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub num_classes: Option<usize> = None,
+        /// Labels of this class count for nothing.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub ignore_class: Option<i64> = None,
+        /// Whether labels are class numbers, not a value for each class.
+        pub sparse_y_true: bool = true,
+        /// Whether predictions are class numbers, not a score for each class.
+        pub sparse_y_pred: bool = true,
+        /// The axis of the scores. Keras: −1.
+        pub axis: i64 = -1,
     }
 }
 
@@ -213,44 +200,33 @@ impl MeanIoU {
     fn matrix(&self) -> Matrix<'_> {
         Matrix {
             num_classes: self.num_classes,
-            target_class_ids: &[],
             ignore_class: self.ignore_class,
             sparse_y_true: self.sparse_y_true,
             sparse_y_pred: self.sparse_y_pred,
             axis: self.axis,
-            threshold: None,
+            ..Matrix::default()
         }
     }
 }
 
-/// The mean of intersection over union of some classes, for one-hot labels.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct OneHotIoU {
-    /// How many classes there are. Default: the model's outputs; Keras: to be given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub num_classes: Option<usize>,
-    /// The classes that count. Default: all; Keras: to be given.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub target_class_ids: Vec<usize>,
-    /// Labels of this class count for nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ignore_class: Option<i64>,
-    /// Whether predictions are class numbers, not a score for each class.
-    pub sparse_y_pred: bool,
-    /// The axis of the scores. Keras: −1.
-    pub axis: i64,
-}
-
-impl Default for OneHotIoU {
-    fn default() -> OneHotIoU {
-        OneHotIoU {
-            num_classes: None,
-            target_class_ids: Vec::new(),
-            ignore_class: None,
-            sparse_y_pred: false,
-            axis: -1,
-        }
+with_defaults! {
+    /// The mean of intersection over union of some classes, for one-hot labels.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct OneHotIoU {
+        /// How many classes there are. Default: the model's outputs; Keras: to be given.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub num_classes: Option<usize> = None,
+        /// The classes that count. Default: all; Keras: to be given.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub target_class_ids: Vec<usize> = Vec::new(),
+        /// Labels of this class count for nothing.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub ignore_class: Option<i64> = None,
+        /// Whether predictions are class numbers, not a score for each class.
+        pub sparse_y_pred: bool = false,
+        /// The axis of the scores. Keras: −1.
+        pub axis: i64 = -1,
     }
 }
 
@@ -260,33 +236,28 @@ impl OneHotIoU {
             num_classes: self.num_classes,
             target_class_ids: &self.target_class_ids,
             ignore_class: self.ignore_class,
-            sparse_y_true: false,
             sparse_y_pred: self.sparse_y_pred,
             axis: self.axis,
-            threshold: None,
+            ..Matrix::default()
         }
     }
 }
 
-/// The mean of intersection over union of all classes, for one-hot labels.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct OneHotMeanIoU {
-    /// How many classes there are. Default: the model's outputs; Keras: to be given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub num_classes: Option<usize>,
-    /// Labels of this class count for nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ignore_class: Option<i64>,
-    /// Whether predictions are class numbers, not a score for each class.
-    pub sparse_y_pred: bool,
-    /// The axis of the scores. Keras: −1.
-    pub axis: i64,
-}
-
-impl Default for OneHotMeanIoU {
-    fn default() -> OneHotMeanIoU {
-        OneHotMeanIoU { num_classes: None, ignore_class: None, sparse_y_pred: false, axis: -1 }
+with_defaults! {
+    /// The mean of intersection over union of all classes, for one-hot labels.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct OneHotMeanIoU {
+        /// How many classes there are. Default: the model's outputs; Keras: to be given.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub num_classes: Option<usize> = None,
+        /// Labels of this class count for nothing.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub ignore_class: Option<i64> = None,
+        /// Whether predictions are class numbers, not a score for each class.
+        pub sparse_y_pred: bool = false,
+        /// The axis of the scores. Keras: −1.
+        pub axis: i64 = -1,
     }
 }
 
@@ -294,29 +265,23 @@ impl OneHotMeanIoU {
     fn matrix(&self) -> Matrix<'_> {
         Matrix {
             num_classes: self.num_classes,
-            target_class_ids: &[],
             ignore_class: self.ignore_class,
-            sparse_y_true: false,
             sparse_y_pred: self.sparse_y_pred,
             axis: self.axis,
-            threshold: None,
+            ..Matrix::default()
         }
     }
 }
 
-/// The mean of intersection over union of labels 0 and 1.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct BinaryIoU {
-    /// The classes that count. Keras: both.
-    pub target_class_ids: Vec<usize>,
-    /// Scores from it on mean 1. Keras: 0.5.
-    pub threshold: f64,
-}
-
-impl Default for BinaryIoU {
-    fn default() -> BinaryIoU {
-        BinaryIoU { target_class_ids: vec![0, 1], threshold: 0.5 }
+with_defaults! {
+    /// The mean of intersection over union of labels 0 and 1.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct BinaryIoU {
+        /// The classes that count. Keras: both.
+        pub target_class_ids: Vec<usize> = vec![0, 1],
+        /// Scores from it on mean 1. Keras: 0.5.
+        pub threshold: f64 = 0.5,
     }
 }
 
@@ -325,11 +290,11 @@ impl BinaryIoU {
         Matrix {
             num_classes: Some(2),
             target_class_ids: &self.target_class_ids,
-            ignore_class: None,
             sparse_y_true: true,
             sparse_y_pred: true,
             axis: -1,
             threshold: Some(self.threshold),
+            ..Matrix::default()
         }
     }
 }

@@ -4,16 +4,16 @@
 
 mod calibration;
 mod confusion;
-mod constructors;
+pub mod constructors;
 mod f_score;
 mod iou;
 mod regression;
 
 pub use crate::custom::{CustomMetric, UserMetric};
+use crate::did_you_mean;
 use crate::loss::{
     self, Loss, Prediction, Reduction, aligned, as_given, as_index, score_of, squeezed_or_expanded,
 };
-use crate::nearest;
 pub use calibration::ExpectedCalibrationError;
 pub use confusion::{
     AUC, Curve, FalseNegatives, FalsePositives, PrecisionAtRecall, RecallAtPrecision,
@@ -325,7 +325,7 @@ impl FromStr for Metric {
 fn unknown(name: &str) -> Error {
     let losses = loss::NAMES.iter().filter(|name| !NAMES.contains(name));
     let all: Vec<&str> = NAMES.iter().chain(losses).copied().collect();
-    nearest::unknown(&format!("there is no metric `{name}`"), name, &all)
+    did_you_mean::unknown(&format!("there is no metric `{name}`"), name, &all)
 }
 
 impl Metric {

@@ -1,6 +1,7 @@
 //! Metrics of predicted numbers: the coefficient of determination, the root of the mean square, cosine and correlations.
 
 use super::{Rule, Seen, mean_slots, refused, share, weighted_sums, wrong};
+use crate::setters::with_defaults;
 use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Result, Tensor};
 
@@ -42,19 +43,15 @@ pub enum Aggregation {
     None,
 }
 
-/// The share of the labels' variance that predictions explain: 1 − Σ(t − p)² / Σ(t − mean)².
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct R2Score {
-    /// `uniform_average`, `variance_weighted_average` or `none`. Keras: `uniform_average`.
-    pub class_aggregation: Aggregation,
-    /// How many independent inputs there are, for the adjusted score; 0: the plain one.
-    pub num_regressors: usize,
-}
-
-impl Default for R2Score {
-    fn default() -> R2Score {
-        R2Score { class_aggregation: Aggregation::UniformAverage, num_regressors: 0 }
+with_defaults! {
+    /// The share of the labels' variance that predictions explain: 1 − Σ(t − p)² / Σ(t − mean)².
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct R2Score {
+        /// `uniform_average`, `variance_weighted_average` or `none`. Keras: `uniform_average`.
+        pub class_aggregation: Aggregation = Aggregation::UniformAverage,
+        /// How many independent inputs there are, for the adjusted score; 0: the plain one.
+        pub num_regressors: usize = 0,
     }
 }
 

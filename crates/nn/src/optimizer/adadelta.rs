@@ -2,7 +2,7 @@
 
 use super::common::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
@@ -27,18 +27,9 @@ pub fn adadelta(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    adadelta(0.001)
-}
-
 impl Rule for Adadelta {
     fn class_name(&self) -> &'static str {
         "Adadelta"
-    }
-
-    fn name(&self) -> &'static str {
-        "adadelta"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

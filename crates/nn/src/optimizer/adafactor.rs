@@ -2,7 +2,7 @@
 
 use super::common::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
@@ -41,11 +41,6 @@ pub fn adafactor(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    adafactor(0.001)
-}
-
 setters!(Optimizer:
     /// Greatest root mean square of a change of Adafactor before its rate.
     clip_threshold: f64 as f64;
@@ -54,10 +49,6 @@ setters!(Optimizer:
 impl Rule for Adafactor {
     fn class_name(&self) -> &'static str {
         "Adafactor"
-    }
-
-    fn name(&self) -> &'static str {
-        "adafactor"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

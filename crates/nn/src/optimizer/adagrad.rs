@@ -2,7 +2,7 @@
 
 use super::common::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots, Start};
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
@@ -28,11 +28,6 @@ pub fn adagrad(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    adagrad(0.001)
-}
-
 setters!(Optimizer:
     /// What the sums of Adagrad and Ftrl begin with.
     initial_accumulator_value: f64 as f64;
@@ -41,10 +36,6 @@ setters!(Optimizer:
 impl Rule for Adagrad {
     fn class_name(&self) -> &'static str {
         "Adagrad"
-    }
-
-    fn name(&self) -> &'static str {
-        "adagrad"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

@@ -2,7 +2,7 @@
 
 use super::common::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Tensor};
@@ -37,11 +37,6 @@ pub fn adam(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(Adam::default()), learning_rate)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    adam(0.001)
-}
-
 setters!(Optimizer:
     /// AMSGrad for Adam and AdamW.
     amsgrad: bool as bool;
@@ -50,10 +45,6 @@ setters!(Optimizer:
 impl Rule for Adam {
     fn class_name(&self) -> &'static str {
         "Adam"
-    }
-
-    fn name(&self) -> &'static str {
-        "adam"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

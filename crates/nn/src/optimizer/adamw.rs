@@ -3,7 +3,7 @@
 use super::adam::Adam;
 use super::common::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
@@ -25,18 +25,9 @@ pub fn adamw(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(AdamW::default()), learning_rate).weight_decay(0.004)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    adamw(0.001)
-}
-
 impl Rule for AdamW {
     fn class_name(&self) -> &'static str {
         "AdamW"
-    }
-
-    fn name(&self) -> &'static str {
-        "adamw"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

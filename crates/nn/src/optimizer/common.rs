@@ -2,9 +2,9 @@
 
 use super::rule::OptimizerKind;
 use super::swa::Swa;
-use crate::nearest::with_reason;
-use crate::schedule::Schedule;
-use crate::setters::setters;
+use crate::did_you_mean::with_reason;
+use crate::optimizer::schedule::Schedule;
+use crate::setters::{field_setters, setters};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -173,39 +173,9 @@ impl Optimizer {
         self.set("beta_1", first.into()).set("beta_2", second.into())
     }
 
-    /// Decoupled weight decay.
-    pub fn weight_decay(mut self, value: f64) -> Self {
-        self.weight_decay = Some(value);
-        self
-    }
-
     /// Parameters whose path contains one of `parts` do not decay.
     pub fn exclude_from_weight_decay<S: Into<String>>(mut self, parts: impl IntoIterator<Item = S>) -> Self {
         self.exclude_from_weight_decay = parts.into_iter().map(Into::into).collect();
-        self
-    }
-
-    /// Clips each parameter's gradient to this norm.
-    pub fn clipnorm(mut self, value: f64) -> Self {
-        self.clipnorm = Some(value);
-        self
-    }
-
-    /// Clips each element of a gradient to ± this.
-    pub fn clipvalue(mut self, value: f64) -> Self {
-        self.clipvalue = Some(value);
-        self
-    }
-
-    /// Clips all gradients together to this norm.
-    pub fn global_clipnorm(mut self, value: f64) -> Self {
-        self.global_clipnorm = Some(value);
-        self
-    }
-
-    /// Changes parameters every `steps` steps, by the mean of the gradients since.
-    pub fn gradient_accumulation_steps(mut self, steps: usize) -> Self {
-        self.gradient_accumulation_steps = Some(steps);
         self
     }
 
@@ -215,22 +185,10 @@ impl Optimizer {
         self
     }
 
-    /// Momentum of each step, in place of the rule's own: fastai's `moms` are [`Schedule::momentum_cycle`].
-    pub fn momentum_schedule(mut self, schedule: impl Into<Schedule>) -> Self {
-        self.momentum_schedule = Some(schedule.into());
-        self
-    }
-
     /// Lookahead (Zhang et al., 2019): every `steps` updates parameters return to where they were that many updates ago, but
     /// for the part `alpha` of the way. The paper's values: 5 and 0.5; fastai's: 6 and 0.5.
     pub fn lookahead(mut self, steps: usize, alpha: f64) -> Self {
         (self.lookahead_steps, self.lookahead_alpha) = (Some(steps), alpha);
-        self
-    }
-
-    /// Weights become the mean of those of the last epochs, at a learning rate of its own: see [`Swa`].
-    pub fn swa(mut self, swa: Swa) -> Self {
-        self.swa = Some(swa);
         self
     }
 
@@ -267,11 +225,26 @@ impl Optimizer {
         self.optimizer_map.insert(pattern.into(), optimizer);
         self
     }
+}
 
-    /// Parameters become their running means every `steps` steps too.
-    pub fn ema_overwrite_frequency(mut self, steps: usize) -> Self {
-        self.ema_overwrite_frequency = Some(steps);
-        self
+field_setters! {
+    impl Optimizer {
+        /// Decoupled weight decay.
+        weight_decay(value: f64) => Some(value);
+        /// Clips each parameter's gradient to this norm.
+        clipnorm(value: f64) => Some(value);
+        /// Clips each element of a gradient to ± this.
+        clipvalue(value: f64) => Some(value);
+        /// Clips all gradients together to this norm.
+        global_clipnorm(value: f64) => Some(value);
+        /// Changes parameters every `steps` steps, by the mean of the gradients since.
+        gradient_accumulation_steps(steps: usize) => Some(steps);
+        /// Momentum of each step, in place of the rule's own: fastai's `moms` are [`Schedule::momentum_cycle`].
+        momentum_schedule(schedule: impl Into<Schedule>) => Some(schedule.into());
+        /// Weights become the mean of those of the last epochs, at a learning rate of its own: see [`Swa`].
+        swa(swa: Swa) => Some(swa);
+        /// Parameters become their running means every `steps` steps too.
+        ema_overwrite_frequency(steps: usize) => Some(steps);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::common::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots, Start};
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
@@ -43,11 +43,6 @@ pub fn ftrl(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    ftrl(0.001)
-}
-
 setters!(Optimizer:
     /// Exponent of the sums of squares of Ftrl.
     learning_rate_power: f64 as f64;
@@ -64,10 +59,6 @@ setters!(Optimizer:
 impl Rule for Ftrl {
     fn class_name(&self) -> &'static str {
         "Ftrl"
-    }
-
-    fn name(&self) -> &'static str {
-        "ftrl"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

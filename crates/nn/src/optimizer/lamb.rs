@@ -2,7 +2,7 @@
 
 use super::common::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
@@ -30,18 +30,9 @@ pub fn lamb(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    lamb(0.001)
-}
-
 impl Rule for Lamb {
     fn class_name(&self) -> &'static str {
         "Lamb"
-    }
-
-    fn name(&self) -> &'static str {
-        "lamb"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

@@ -2,7 +2,7 @@
 
 use super::common::Optimizer;
 use super::rule::{Coefficient, OptimizerKind, Rule, Slots};
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
@@ -26,18 +26,9 @@ pub fn lion(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(Lion { beta_1: 0.9, beta_2: 0.99 }), learning_rate)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    lion(0.001)
-}
-
 impl Rule for Lion {
     fn class_name(&self) -> &'static str {
         "Lion"
-    }
-
-    fn name(&self) -> &'static str {
-        "lion"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

@@ -9,6 +9,7 @@ mod groups;
 mod loss_scale;
 mod read;
 mod rule;
+pub mod schedule;
 mod swa;
 mod update;
 mod values;
@@ -29,9 +30,15 @@ struct OptimizerRow {
 }
 
 macro_rules! optimizers {
-    ($($rule:ident in mod $module:ident;)*) => {
+    ($($rule:ident in mod $module:ident, $learning_rate:literal;)*) => {
         $(mod $module;
-        pub use $module::$rule;)*
+        pub use $module::$rule;
+
+        impl rule::Named for $rule {
+            fn name(&self) -> &'static str {
+                stringify!($module)
+            }
+        })*
 
         /// The functions that make optimizers.
         pub mod constructors {
@@ -42,26 +49,27 @@ macro_rules! optimizers {
         pub const NAMES: &[&str] = &[$(stringify!($module)),*];
 
         const TABLE: &[OptimizerRow] =
-            &[$(OptimizerRow { defaults: $module::defaults, parity: $module::PARITY }),*];
+            &[$(OptimizerRow { defaults: || $module::$module($learning_rate), parity: $module::PARITY }),*];
     };
 }
 
-// A row makes all of an optimizer known: its function has the name of its file, which is its name in configurations.
+// A row makes all of an optimizer known: its rule, its file, whose name is that of its function and its name in configurations, and
+// Keras's default learning rate.
 optimizers! {
-    Sgd in mod sgd;
-    Adam in mod adam;
-    AdamW in mod adamw;
-    RmsProp in mod rmsprop;
-    Lion in mod lion;
-    Lamb in mod lamb;
-    Adamax in mod adamax;
-    Nadam in mod nadam;
-    Adagrad in mod adagrad;
-    Adadelta in mod adadelta;
-    Ftrl in mod ftrl;
-    Adafactor in mod adafactor;
-    Muon in mod muon;
-    ScheduleFreeAdamW in mod schedulefreeadamw;
+    Sgd in mod sgd, 0.01;
+    Adam in mod adam, 0.001;
+    AdamW in mod adamw, 0.001;
+    RmsProp in mod rmsprop, 0.001;
+    Lion in mod lion, 0.001;
+    Lamb in mod lamb, 0.001;
+    Adamax in mod adamax, 0.001;
+    Nadam in mod nadam, 0.001;
+    Adagrad in mod adagrad, 0.001;
+    Adadelta in mod adadelta, 0.001;
+    Ftrl in mod ftrl, 0.001;
+    Adafactor in mod adafactor, 0.001;
+    Muon in mod muon, 0.001;
+    ScheduleFreeAdamW in mod schedulefreeadamw, 0.0025;
 }
 
 /// The cases of the parity test that the optimizers list, each as a JSON array.

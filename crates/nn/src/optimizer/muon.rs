@@ -3,7 +3,7 @@
 use super::adam::Adam;
 use super::common::Optimizer;
 use super::rule::{Coefficient, OptimizerKind, Rule, Slots};
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
 
@@ -68,18 +68,9 @@ pub fn muon(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate).weight_decay(0.004)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    muon(0.001)
-}
-
 impl Rule for Muon {
     fn class_name(&self) -> &'static str {
         "Muon"
-    }
-
-    fn name(&self) -> &'static str {
-        "muon"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

@@ -2,7 +2,7 @@
 
 use super::common::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots, Start};
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
 
@@ -29,18 +29,9 @@ pub fn nadam(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    nadam(0.001)
-}
-
 impl Rule for Nadam {
     fn class_name(&self) -> &'static str {
         "Nadam"
-    }
-
-    fn name(&self) -> &'static str {
-        "nadam"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

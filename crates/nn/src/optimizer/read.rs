@@ -3,7 +3,7 @@
 use super::common::Optimizer;
 use super::rule::OptimizerKind;
 use super::{NAMES, TABLE};
-use crate::nearest::unknown;
+use crate::did_you_mean::unknown;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 use std::str::FromStr;

@@ -2,7 +2,7 @@
 
 use super::common::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
@@ -32,11 +32,6 @@ pub fn rmsprop(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    rmsprop(0.001)
-}
-
 setters!(Optimizer:
     /// ρ of RMSprop.
     rho: f64 as f64;
@@ -47,10 +42,6 @@ setters!(Optimizer:
 impl Rule for RmsProp {
     fn class_name(&self) -> &'static str {
         "RMSprop"
-    }
-
-    fn name(&self) -> &'static str {
-        "rmsprop"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

@@ -1,22 +1,25 @@
 //! [`Rule`]: what is an optimizer's own, by which a gradient becomes a change.
 
-use crate::nearest::{unknown_argument, with_reason};
+use crate::did_you_mean::{unknown_argument, with_reason};
 use serde::de::DeserializeOwned;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::fmt::Debug;
 use std::sync::Arc;
-use systole_ir::{Error, ErrorKind, Result, Tensor, TensorType};
+use systole_ir::{Error, ErrorKind, Result, Tensor, TensorType, bug};
 use systole_runtime::Params;
 
-/// The rule of an optimizer. Its arguments are the fields of the struct, with Keras's names.
-pub(super) trait Rule: Debug + Send + Sync {
-    /// Keras's class, in model files: `RMSprop`.
-    fn class_name(&self) -> &'static str;
-
+/// What the table of optimizers says of a rule.
+pub(super) trait Named {
     /// The class in lower case: what it is called in configurations, and the name of its function.
     fn name(&self) -> &'static str;
+}
+
+/// The rule of an optimizer. Its arguments are the fields of the struct, with Keras's names.
+pub(super) trait Rule: Named + Debug + Send + Sync {
+    /// Keras's class, in model files: `RMSprop`.
+    fn class_name(&self) -> &'static str;
 
     /// Arguments that must lie between 0 and 1.
     fn fractions(&self) -> Vec<(&'static str, f64)>;
@@ -75,7 +78,7 @@ pub(super) trait NamedRule: Rule {
 impl<R: Rule + Serialize + DeserializeOwned + 'static> NamedRule for R {
     fn config(&self) -> Value {
         // Only a map with keys that are not text fails, which no rule has.
-        serde_json::to_value(self).unwrap_or(Value::Null)
+        serde_json::to_value(self).unwrap_or_else(|e| bug!("arguments do not serialise: {e}"))
     }
 
     fn reread(&self, config: Value) -> serde_json::Result<OptimizerKind> {

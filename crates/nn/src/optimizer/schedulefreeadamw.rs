@@ -2,7 +2,7 @@
 
 use super::common::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots, Start};
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
@@ -33,11 +33,6 @@ pub fn schedulefreeadamw(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(rule), learning_rate)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    schedulefreeadamw(0.0025)
-}
-
 setters!(Optimizer:
     /// Steps of ScheduleFreeAdamW in which the rate rises from 0.
     warmup_steps: u64 as u64;
@@ -46,10 +41,6 @@ setters!(Optimizer:
 impl Rule for ScheduleFreeAdamW {
     fn class_name(&self) -> &'static str {
         "ScheduleFreeAdamW"
-    }
-
-    fn name(&self) -> &'static str {
-        "schedulefreeadamw"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

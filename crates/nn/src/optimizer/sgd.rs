@@ -2,7 +2,7 @@
 
 use super::common::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
-use crate::schedule::Schedule;
+use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
@@ -27,11 +27,6 @@ pub fn sgd(learning_rate: impl Into<Schedule>) -> Optimizer {
     Optimizer::of(OptimizerKind::of(Sgd { momentum: 0.0, nesterov: false }), learning_rate)
 }
 
-/// Keras's defaults, its learning rate included.
-pub(super) fn defaults() -> Optimizer {
-    sgd(0.01)
-}
-
 setters!(Optimizer:
     /// Nesterov momentum of SGD.
     nesterov: bool as bool;
@@ -40,10 +35,6 @@ setters!(Optimizer:
 impl Rule for Sgd {
     fn class_name(&self) -> &'static str {
         "SGD"
-    }
-
-    fn name(&self) -> &'static str {
-        "sgd"
     }
 
     fn fractions(&self) -> Vec<(&'static str, f64)> {

@@ -1,5 +1,6 @@
 //! Stochastic weight averaging: which epochs count, and the learning rate in them.
 
+use crate::setters::field_setters;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 use systole_ir::{Error, ErrorKind, Result};
@@ -65,18 +66,6 @@ impl Swa {
             begin: 0,
             epoch_steps: 0,
         }
-    }
-
-    /// The first epoch that is averaged.
-    pub fn swa_epoch_start(mut self, epoch: f64) -> Swa {
-        self.swa_epoch_start = epoch;
-        self
-    }
-
-    /// Epochs in which the rate goes to `swa_lrs`.
-    pub fn annealing_epochs(mut self, epochs: u64) -> Swa {
-        self.annealing_epochs = epochs;
-        self
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -146,5 +135,14 @@ impl Swa {
             Annealing::Linear => way,
         };
         self.swa_lrs * part + usual(self.begin) * (1.0 - part)
+    }
+}
+
+field_setters! {
+    impl Swa {
+        /// The first epoch that is averaged.
+        swa_epoch_start(epoch: f64);
+        /// Epochs in which the rate goes to `swa_lrs`.
+        annealing_epochs(epochs: u64);
     }
 }

@@ -1,8 +1,8 @@
 //! What changes from step to step without compiling anew: learning rates, momentum, how much a mean takes up.
 
 use super::common::Optimizer;
-use crate::schedule::Schedule;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType};
+use crate::optimizer::schedule::Schedule;
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType, bug};
 
 /// A value that follows a schedule: its name, and what it is at a step.
 pub type Scheduled<'a> = (String, Box<dyn Fn(u64) -> f64 + 'a>);
@@ -66,7 +66,8 @@ impl Optimizer {
             values => {
                 let bytes: Vec<u8> = values.iter().flat_map(|v| (*v as f32).to_le_bytes()).collect();
                 let ty = TensorType::new(DType::F32, [values.len()]);
-                Literal::from_bytes(ty.clone(), &bytes).unwrap_or_else(|_| Literal::zeros(ty))
+                Literal::from_bytes(ty, &bytes)
+                    .unwrap_or_else(|e| bug!("{} values do not fit: {e}", values.len()))
             }
         }
     }

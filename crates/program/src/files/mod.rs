@@ -2,65 +2,15 @@
 //! have for them (`f32`, `complex<f32>`, `i4`), as far as a format has such.
 
 mod safetensors;
+mod stored;
 
 use std::borrow::Cow;
 use std::path::Path;
-use systole_base::{Error, ErrorKind, Result, Shape};
+pub use stored::Stored;
+use stored::{KNOWN, Known};
+use systole_base::{Error, ErrorKind, Result};
 use systole_data::disk::{Disk, write_atomically};
 use systole_data::format::npy::{self, Raw};
-
-/// An array as a file holds it, or is to hold it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Stored {
-    /// What its elements may be, by the names that programs have for them: a file's `|V1` may be one of several.
-    pub elements: Vec<&'static str>,
-    /// Sizes of its dimensions.
-    pub dims: Vec<usize>,
-    /// Its elements, little endian and row-major.
-    pub bytes: Vec<u8>,
-}
-
-impl Stored {
-    /// `f32[2, 3]`; of several possible types the first.
-    pub fn ty(&self) -> String {
-        format!("{}{}", self.elements.first().unwrap_or(&"?"), Shape::new(&self.dims))
-    }
-}
-
-/// An element type of programs, and what the formats call it: bytes of one, NumPy's and safetensors' word.
-struct Known(&'static str, usize, &'static str, Option<&'static str>);
-
-/// Of what a format's word may mean, the first comes first. Four bits lie in a byte each.
-const KNOWN: [Known; 28] = [
-    Known("i1", 1, "|b1", Some("BOOL")),
-    Known("i8", 1, "|i1", Some("I8")),
-    Known("i16", 2, "<i2", Some("I16")),
-    Known("i32", 4, "<i4", Some("I32")),
-    Known("i64", 8, "<i8", Some("I64")),
-    Known("ui8", 1, "|u1", Some("U8")),
-    Known("ui16", 2, "<u2", Some("U16")),
-    Known("ui32", 4, "<u4", Some("U32")),
-    Known("ui64", 8, "<u8", Some("U64")),
-    Known("f16", 2, "<f2", Some("F16")),
-    Known("bf16", 2, "|V2", Some("BF16")),
-    Known("f32", 4, "<f4", Some("F32")),
-    Known("f64", 8, "<f8", Some("F64")),
-    Known("complex<f32>", 8, "<c8", Some("C64")),
-    Known("complex<f64>", 16, "<c16", None),
-    Known("f8E4M3FN", 1, "|V1", Some("F8_E4M3")),
-    Known("f8E5M2", 1, "|V1", Some("F8_E5M2")),
-    Known("f8E8M0FNU", 1, "|V1", Some("F8_E8M0")),
-    Known("f8E3M4", 1, "|V1", None),
-    Known("f8E4M3", 1, "|V1", None),
-    Known("f8E4M3FNUZ", 1, "|V1", None),
-    Known("f8E4M3B11FNUZ", 1, "|V1", None),
-    Known("f8E5M2FNUZ", 1, "|V1", None),
-    Known("f4E2M1FN", 1, "|V1", None),
-    Known("i4", 1, "|i1", Some("I8")),
-    Known("ui4", 1, "|u1", Some("U8")),
-    Known("i2", 1, "|i1", Some("I8")),
-    Known("ui2", 1, "|u1", Some("U8")),
-];
 
 /// A format of files of named arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,8 +136,11 @@ pub fn stored(element: &str, dims: &[usize], bytes: Vec<u8>) -> Result<Stored> {
 /// When the format has no such elements; when the disk is full or protected.
 pub fn write(path: &Path, format: Format, arrays: Vec<(String, Stored)>) -> Result<()> {
     for (name, x) in &arrays {
-        let element = x.elements.first().copied().unwrap_or_default();
-        format.check(element).map_err(|e| e.at(name.clone()).at(path.display().to_string()))?;
+        let element = x.elements.first().copied();
+        let element = element.ok_or_else(|| Error::new(ErrorKind::Bug, "an array without an element type"));
+        element
+            .and_then(|element| format.check(element))
+            .map_err(|e| e.at(name.clone()).at(path.display().to_string()))?;
     }
     match format {
         Format::Npz => {

@@ -1,6 +1,6 @@
 //! The safetensors format as its library writes and reads it: 8 bytes of header length, a JSON header, the arrays' bytes.
 
-use super::{KNOWN, Known, Stored};
+use super::stored::{KNOWN, Known, Stored};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use systole_base::{Error, ErrorKind, Result};
@@ -20,7 +20,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<(String, Stored)>> {
     let length = length.ok_or_else(|| wrong(format!("it has {} bytes", bytes.len())))?;
     let length = usize::try_from(length).ok().filter(|n| *n <= MAX_HEADER.min(bytes.len() - 8));
     let length = length.ok_or_else(|| wrong("its first 8 bytes are the length of no header"))?;
-    let (header, data) = bytes.get(8..).and_then(|b| b.split_at_checked(length)).unwrap_or_default();
+    let (header, data) = bytes[8..].split_at(length);
     let header: Map<String, Value> =
         serde_json::from_slice(header).map_err(|e| wrong(format!("its header cannot be read: {e}")))?;
     let entries = header.into_iter().filter(|(name, _)| name != "__metadata__");

@@ -1,8 +1,8 @@
 //! A program with one size of its arrays made smaller wherever it stands: in types and in lists of sizes and places. Written on the
 //! program's text, and read again: what does not fit together then is no program.
 
-use super::Case;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use systole_base::{Literal, LiteralBuilder, TensorType};
 use systole_ir::{Graph, text};
 
@@ -13,13 +13,17 @@ pub(super) fn of(graph: &Graph) -> Vec<usize> {
     sizes.into_iter().rev().collect()
 }
 
-/// The case with `smaller` in the place of `size`; arguments keep their first elements. `None`: that is no program.
-pub(super) fn with(case: &Case, size: usize, smaller: usize) -> Option<Case> {
-    let written = replaced(&text::print(&case.graph), size, smaller);
+/// The graph with `smaller` in the place of `size`; arguments keep their first elements. `None`: that is no program.
+pub(super) fn with(
+    graph: &Graph,
+    arguments: &[Literal],
+    (size, smaller): (usize, usize),
+) -> Option<(Arc<Graph>, Vec<Literal>)> {
+    let written = replaced(&text::print(graph), size, smaller);
     let graph = text::parse(&written).ok()?;
-    let cropped = case.arguments.iter().zip(graph.param_types()).map(|(x, ty)| crop(x, ty));
+    let cropped = arguments.iter().zip(graph.param_types()).map(|(x, ty)| crop(x, ty));
     let arguments = cropped.collect::<Option<Vec<_>>>()?;
-    Some(Case { graph, arguments })
+    Some((graph, arguments))
 }
 
 /// Text with another number for sizes of types (`tensor<…>`) and elements of lists (`array<i64: …>`).

@@ -4,7 +4,6 @@ use super::call::Call;
 use crate::builder::Builder;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Activation;
-use systole_nn::layers;
 use systole_tflite::{Activation as Fused, Field, Op, Operator};
 
 /// `x: f32[…] → f32[…]` under an activation.
@@ -46,51 +45,50 @@ fn leaky(b: &mut Builder, name: &str, x: usize, slope: f64) -> usize {
     b.push(name, dims, Operator::new(Op::LeakyRelu, [x], []).with(Field::Alpha, slope))
 }
 
-/// Layers that are activations.
-pub(super) fn layer(call: &mut Call) -> Result<usize> {
+/// A layer that is an activation.
+pub(super) fn function(call: &mut Call, activation: Activation) -> Result<usize> {
     let (name, x) = (call.name(), call.input());
-    let unfit = |what: String| {
-        Err(Error::new(ErrorKind::Unsupported, what).hint("use relu, relu6 (max_value=6) or leaky_relu"))
-    };
-    match call.node.layer.class_name() {
-        "Activation" => {
-            let a: layers::ActivationLayer = call.arguments()?;
-            activate(call.b, &name, x, a.activation)
-        }
-        "ReLU" => {
-            let a: layers::ReLU = call.arguments()?;
-            if a.threshold != 0.0 {
-                return unfit("ReLU with a threshold has no operator".into());
-            }
-            match (a.max_value, a.negative_slope) {
-                (None, 0.0) => Ok(call.b.activated(&name, x, Fused::Relu)),
-                (Some(6.0), 0.0) => Ok(call.b.activated(&name, x, Fused::Relu6)),
-                (None, slope) => Ok(leaky(call.b, &name, x, slope)),
-                (limit, _) => unfit(format!("ReLU with max_value {limit:?} has no operator")),
-            }
-        }
-        "LeakyReLU" => {
-            let a: layers::LeakyReLU = call.arguments()?;
-            Ok(leaky(call.b, &name, x, a.negative_slope))
-        }
-        "ELU" => {
-            let a: layers::ELU = call.arguments()?;
-            activate(call.b, &name, x, Activation::Elu { alpha: a.alpha })
-        }
-        "PReLU" => {
-            let alpha = call.weight("alpha")?;
-            let slopes = call.b.floats(format!("{name}/alpha"), alpha.shape().dims(), &alpha.to_f32s())?;
-            let dims = call.dims();
-            Ok(call.b.apply(&name, Op::Prelu, &[x, slopes], dims))
-        }
-        _ => {
-            let rank = call.dims().len() as i64;
-            let config = call.node.layer.layer().config();
-            let axis = config.get("axis").and_then(serde_json::Value::as_i64).unwrap_or(-1);
-            match axis == -1 || axis == rank - 1 {
-                true => activate(call.b, &name, x, Activation::Softmax),
-                false => unfit(format!("Softmax over axis {axis} has no operator; over the last it has one")),
-            }
-        }
+    activate(call.b, &name, x, activation)
+}
+
+pub(super) fn relu(
+    call: &mut Call,
+    max_value: Option<f64>,
+    negative_slope: f64,
+    threshold: f64,
+) -> Result<usize> {
+    let (name, x) = (call.name(), call.input());
+    if threshold != 0.0 {
+        return Err(unfit("ReLU with a threshold has no operator".into()));
     }
+    match (max_value, negative_slope) {
+        (None, 0.0) => Ok(call.b.activated(&name, x, Fused::Relu)),
+        (Some(6.0), 0.0) => Ok(call.b.activated(&name, x, Fused::Relu6)),
+        (None, slope) => Ok(leaky(call.b, &name, x, slope)),
+        (limit, _) => Err(unfit(format!("ReLU with max_value {limit:?} has no operator"))),
+    }
+}
+
+pub(super) fn leaky_relu(call: &mut Call, slope: f64) -> usize {
+    let (name, x) = (call.name(), call.input());
+    leaky(call.b, &name, x, slope)
+}
+
+pub(super) fn prelu(call: &mut Call) -> Result<usize> {
+    let (name, x, dims) = (call.name(), call.input(), call.dims());
+    let alpha = call.weight("alpha")?;
+    let slopes = call.b.floats(format!("{name}/alpha"), alpha.shape().dims(), &alpha.to_f32s())?;
+    Ok(call.b.apply(&name, Op::Prelu, &[x, slopes], dims))
+}
+
+pub(super) fn softmax(call: &mut Call, axis: i64) -> Result<usize> {
+    let rank = call.dims().len() as i64;
+    match axis == -1 || axis == rank - 1 {
+        true => function(call, Activation::Softmax),
+        false => Err(unfit(format!("Softmax over axis {axis} has no operator; over the last it has one"))),
+    }
+}
+
+fn unfit(what: String) -> Error {
+    Error::new(ErrorKind::Unsupported, what).hint("use relu, relu6 (max_value=6) or leaky_relu")
 }

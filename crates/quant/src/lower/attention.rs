@@ -6,40 +6,41 @@ use super::normalizations::{Moments, standardized};
 use super::products::{product, sum};
 use crate::scales::MASKED;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::{Activation, layers};
+use systole_nn::Activation;
 use systole_tflite::{Field, Op, Operator};
 
 /// What an attention is, whoever calls it.
-struct Heads {
+pub(super) struct Heads {
     /// Before the names of its weights.
-    prefix: String,
-    heads: usize,
-    key_dim: usize,
-    value_dim: usize,
-    use_bias: bool,
-    causal: bool,
+    pub prefix: String,
+    pub heads: usize,
+    pub key_dim: usize,
+    pub value_dim: usize,
+    pub use_bias: bool,
+    pub causal: bool,
 }
 
-pub(super) fn multi_head(call: &mut Call) -> Result<usize> {
-    let a: layers::MultiHeadAttention = call.arguments()?;
-    let flat = call.inputs.iter().all(|&x| call.b.dims(x).len() == 3);
-    let usual = a.attention_axes.as_ref().is_none_or(|axes| axes.0 == [1]);
-    if !flat || !usual {
-        return Err(Error::new(ErrorKind::Unsupported, "attention over other axes than the first")
-            .hint("attend over sequences [B, S, D], without attention_axes"));
+/// What a transformer block has besides attention.
+pub(super) struct Block {
+    pub activation: Activation,
+    pub epsilon: f64,
+    /// Whether normalisations come first.
+    pub is_first: bool,
+}
+
+pub(super) fn other_axes() -> Error {
+    Error::new(ErrorKind::Unsupported, "attention over other axes than the first")
+        .hint("attend over sequences [B, S, D], without attention_axes")
+}
+
+pub(super) fn multi_head(call: &mut Call, of: &Heads) -> Result<usize> {
+    if call.inputs.iter().any(|&x| call.b.dims(x).len() != 3) {
+        return Err(other_axes());
     }
-    let of = Heads {
-        prefix: String::new(),
-        heads: a.num_heads,
-        key_dim: a.key_dim,
-        value_dim: a.value_dim.unwrap_or(a.key_dim),
-        use_bias: a.use_bias,
-        causal: a.use_causal_mask,
-    };
     let query = call.inputs[0];
     let value = call.inputs.get(1).copied().unwrap_or(query);
     let key = call.inputs.get(2).copied().unwrap_or(value);
-    attend(call, &of, [query, key, value])
+    attend(call, of, [query, key, value])
 }
 
 /// `f32[1, S, D], f32[1, T, E], f32[1, T, E] → f32[1, S, output]`.
@@ -96,23 +97,22 @@ fn transposed(call: &mut Call, name: &str, x: usize) -> Result<usize> {
     Ok(call.b.apply(name, Op::Transpose, &[x, order], dims))
 }
 
-pub(super) fn transformer_block(call: &mut Call) -> Result<usize> {
-    let a: layers::TransformerBlock = call.arguments()?;
+pub(super) fn transformer_block(call: &mut Call, heads: usize, causal: bool, block: &Block) -> Result<usize> {
     let (name, x) = (call.name(), call.input());
     let features = call.dims().last().copied().unwrap_or(1);
-    let key_dim = features / a.num_heads.max(1);
+    let key_dim = features / heads.max(1);
     let of = Heads {
         prefix: "self_attention/".into(),
-        heads: a.num_heads,
+        heads,
         key_dim,
         value_dim: key_dim,
         use_bias: true,
-        causal: a.use_causal_mask,
+        causal,
     };
-    let attended = part(call, &a, "self_attention", x, |call, x| attend(call, &of, [x, x, x]))?;
-    part(call, &a, "feedforward", attended, |call, x| {
+    let attended = part(call, block, "self_attention", x, |call, x| attend(call, &of, [x, x, x]))?;
+    part(call, block, "feedforward", attended, |call, x| {
         let inside = dense(call, "feedforward_intermediate_dense", x)?;
-        let inside = activate(call.b, &format!("{name}/inside"), inside, a.activation)?;
+        let inside = activate(call.b, &format!("{name}/inside"), inside, block.activation)?;
         dense(call, "feedforward_output_dense", inside)
     })
 }
@@ -128,7 +128,7 @@ fn dense(call: &mut Call, layer: &str, x: usize) -> Result<usize> {
 /// `x + inner(norm(x))`, or `norm(x + inner(x))`.
 fn part(
     call: &mut Call,
-    a: &layers::TransformerBlock,
+    block: &Block,
     which: &str,
     x: usize,
     inner: impl FnOnce(&mut Call, usize) -> Result<usize>,
@@ -136,13 +136,13 @@ fn part(
     let norm = format!("{which}_layer_norm");
     let name = format!("{}/{norm}", call.name());
     let moments = Moments {
-        epsilon: a.layer_norm_epsilon,
+        epsilon: block.epsilon,
         gamma: Some(call.weight(&format!("{norm}/gamma"))?.to_f32s()),
         beta: Some(call.weight(&format!("{norm}/beta"))?.to_f32s()),
     };
-    let entering = if a.normalize_first { standardized(call.b, &name, x, &moments)? } else { x };
+    let entering = if block.is_first { standardized(call.b, &name, x, &moments)? } else { x };
     let y = inner(call, entering)?;
     let both = format!("{}/{which}_sum", call.name());
     let y = sum(call.b, &both, x, y);
-    if a.normalize_first { Ok(y) } else { standardized(call.b, &name, y, &moments) }
+    if block.is_first { Ok(y) } else { standardized(call.b, &name, y, &moments) }
 }

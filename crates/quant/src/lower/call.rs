@@ -1,7 +1,6 @@
-//! A layer as its family sees it: its arguments, its weights, and the graph that grows.
+//! A layer as its family sees it: its weights, and the graph that grows.
 
 use crate::builder::Builder;
-use serde_json::Value;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::{LayerNode, Model as Layers};
 use systole_onnx::Recurrent;
@@ -15,25 +14,13 @@ pub(crate) struct Call<'a> {
     pub inputs: Vec<usize>,
     /// Shape of its output, the batch of 1 included.
     pub output: Vec<usize>,
-    /// The layer within it that is meant: its name and its arguments.
-    pub inner: Option<(String, Value)>,
+    /// The layer within it that is meant.
+    pub inner: Option<String>,
     /// Recurrent layers so far, as operators of steps.
     pub loops: &'a mut Vec<Recurrent>,
 }
 
 impl Call<'_> {
-    /// Its arguments, as its struct.
-    pub fn arguments<T: serde::de::DeserializeOwned>(&self) -> Result<T> {
-        let config: Value = match &self.inner {
-            Some((_, config)) => config.clone(),
-            None => self.node.layer.layer().config(),
-        };
-        serde_json::from_value(config).map_err(|e| {
-            let what = format!("the arguments of {} cannot be read", self.node.layer.class_name());
-            Error::new(ErrorKind::Bug, what).because(e.to_string())
-        })
-    }
-
     /// The tensor that feeds it.
     pub fn input(&self) -> usize {
         self.inputs[0]
@@ -45,7 +32,7 @@ impl Call<'_> {
 
     pub fn name(&self) -> String {
         match &self.inner {
-            Some((inner, _)) => format!("{}/{inner}", self.node.name),
+            Some(inner) => format!("{}/{inner}", self.node.name),
             None => self.node.name.clone(),
         }
     }

@@ -4,17 +4,27 @@ use super::activations::activate;
 use super::call::Call;
 use crate::builder::window;
 use systole_ir::{Error, ErrorKind, Literal, Result};
-use systole_nn::Activation;
-use systole_nn::layers::{self, Padding as Layout};
+use systole_nn::layers::Padding as Layout;
+use systole_nn::{Activation, Convolution, ConvolutionKind};
 use systole_tflite::{Field, Op, Operator, Padding};
 
-fn padding(of: Layout) -> Result<Padding> {
+pub(super) fn padding(of: Layout) -> Result<Padding> {
     match of {
         Layout::Valid => Ok(Padding::Valid),
         Layout::Same => Ok(Padding::Same),
-        #[allow(unreachable_patterns)]
-        _ => Err(Error::new(ErrorKind::Unsupported, "causal padding has no operator of .tflite here")
-            .hint("pad with a ZeroPadding1D layer and convolve with padding \"valid\"")),
+        Layout::Causal => {
+            Err(Error::new(ErrorKind::Unsupported, "causal padding has no operator of .tflite here")
+                .hint("pad with a ZeroPadding1D layer and convolve with padding \"valid\""))
+        }
+    }
+}
+
+/// Sizes of a picture; a sequence is one of one row.
+pub(super) fn of_picture(sizes: &[usize]) -> [usize; 2] {
+    match *sizes {
+        [one] => [1, one],
+        [h, w, ..] => [h, w],
+        [] => [1, 1],
     }
 }
 
@@ -55,39 +65,39 @@ impl Conv {
     }
 }
 
-pub(super) fn conv2d(call: &mut Call) -> Result<usize> {
-    let a: layers::Conv2D = call.arguments()?;
-    let bias = call.bias(a.use_bias, a.filters)?;
+pub(super) fn convolution(call: &mut Call, own: &Convolution) -> Result<usize> {
+    if let ConvolutionKind::Transposed { has_output_padding } = own.kind
+        && (has_output_padding || own.dilation.iter().any(|&d| d != 1))
+    {
+        let what = "a transposed convolution with output_padding or dilation has no operator of .tflite";
+        return Err(Error::new(ErrorKind::Unsupported, what).hint("leave both at their defaults"));
+    }
     let conv = Conv {
-        strides: a.strides.dims(),
-        dilation: a.dilation_rate.dims(),
-        padding: padding(a.padding)?,
-        activation: a.activation,
+        strides: of_picture(&own.strides),
+        dilation: of_picture(&own.dilation),
+        padding: padding(own.padding)?,
+        activation: own.activation,
     };
-    let w = kernels(&call.weight("kernel")?)?;
-    let (name, x, output) = (call.name(), call.input(), call.output.clone());
-    conv.push(call, &name, x, w, (bias, output))
+    match own.kind {
+        ConvolutionKind::Plain if own.strides.len() == 1 => of_sequences(call, own.use_bias, &conv),
+        ConvolutionKind::Plain => {
+            let w = kernels(&call.weight("kernel")?)?;
+            let bias = call.bias(own.use_bias, w.0[0])?;
+            let (name, x, output) = (call.name(), call.input(), call.output.clone());
+            conv.push(call, &name, x, w, (bias, output))
+        }
+        ConvolutionKind::Depthwise { .. } => depthwise(call, own.use_bias, &conv),
+        ConvolutionKind::Separable => separable(call, own.use_bias, conv),
+        ConvolutionKind::Transposed { .. } => transposed(call, own.use_bias, &conv),
+    }
 }
 
 /// A picture of one row.
-pub(super) fn conv1d(call: &mut Call) -> Result<usize> {
-    let a: layers::Conv1D = call.arguments()?;
-    let config = call.node.layer.layer().config();
-    if config.get("padding").and_then(serde_json::Value::as_str) == Some("causal") {
-        return Err(Error::new(ErrorKind::Unsupported, "causal padding has no operator of .tflite here")
-            .hint("pad with a ZeroPadding1D layer and convolve with padding \"valid\""));
-    }
-    let same = config.get("padding").and_then(serde_json::Value::as_str) == Some("same");
-    let bias = call.bias(a.use_bias, a.filters)?;
-    let conv = Conv {
-        strides: [1, a.strides.0[0]],
-        dilation: [1, a.dilation_rate.0[0]],
-        padding: if same { Padding::Same } else { Padding::Valid },
-        activation: a.activation,
-    };
+fn of_sequences(call: &mut Call, use_bias: bool, conv: &Conv) -> Result<usize> {
     let w = call.weight("kernel")?;
     let dims = w.shape().dims().to_vec();
     let w = kernels(&w.reshape([vec![1], dims].concat())?)?;
+    let bias = call.bias(use_bias, w.0[0])?;
     let (name, output) = (call.name(), call.output.clone());
     let x = row(call, &name)?;
     let y = conv.push(call, &name, x, w, (bias, vec![1, 1, output[1], output[2]]))?;
@@ -129,48 +139,28 @@ fn push_depthwise(
     Ok(call.b.push(name, output, operator))
 }
 
-pub(super) fn depthwise(call: &mut Call) -> Result<usize> {
-    let a: layers::DepthwiseConv2D = call.arguments()?;
+fn depthwise(call: &mut Call, use_bias: bool, conv: &Conv) -> Result<usize> {
     let w = of_channels(call, "kernel")?;
-    let bias = call.bias(a.use_bias, w.0[3])?;
-    let conv = Conv {
-        strides: a.strides.dims(),
-        dilation: a.dilation_rate.dims(),
-        padding: padding(a.padding)?,
-        activation: a.activation,
-    };
+    let bias = call.bias(use_bias, w.0[3])?;
     let (name, output) = (call.name(), call.output.clone());
-    let y = push_depthwise(call, &name, w, bias, &conv, output)?;
+    let y = push_depthwise(call, &name, w, bias, conv, output)?;
     activate(call.b, &name, y, conv.activation)
 }
 
-pub(super) fn separable(call: &mut Call) -> Result<usize> {
-    let a: layers::SeparableConv2D = call.arguments()?;
+fn separable(call: &mut Call, use_bias: bool, conv: Conv) -> Result<usize> {
     let w = of_channels(call, "depthwise_kernel")?;
     let (name, output) = (call.name(), call.output.clone());
     let between = vec![1, output[1], output[2], w.0[3]];
-    let first = Conv {
-        strides: a.strides.0,
-        dilation: a.dilation_rate.0,
-        padding: padding(a.padding)?,
-        activation: Activation::Linear,
-    };
     let none = vec![0.0; w.0[3]];
-    let x = push_depthwise(call, &format!("{name}/depthwise"), w, none, &first, between)?;
-    let bias = call.bias(a.use_bias, a.filters)?;
+    let x = push_depthwise(call, &format!("{name}/depthwise"), w, none, &conv, between)?;
     let w = kernels(&call.weight("pointwise_kernel")?)?;
-    let second =
-        Conv { strides: [1, 1], dilation: [1, 1], padding: Padding::Valid, activation: a.activation };
+    let bias = call.bias(use_bias, w.0[0])?;
+    let second = Conv { strides: [1, 1], dilation: [1, 1], padding: Padding::Valid, ..conv };
     second.push(call, &name, x, w, (bias, output))
 }
 
 /// `[h, w, out, in] → [out, h, w, in]`.
-pub(super) fn transposed(call: &mut Call) -> Result<usize> {
-    let a: layers::Conv2DTranspose = call.arguments()?;
-    if a.output_padding.is_some() || a.dilation_rate.0 != [1, 1] {
-        let what = "a transposed convolution with output_padding or dilation has no operator of .tflite";
-        return Err(Error::new(ErrorKind::Unsupported, what).hint("leave both at their defaults"));
-    }
+fn transposed(call: &mut Call, use_bias: bool, conv: &Conv) -> Result<usize> {
     let w = call.weight("kernel")?;
     let (dims, values) = (w.shape().dims().to_vec(), w.to_f32s());
     let &[h, kw, o, i] = &dims[..] else {
@@ -181,13 +171,13 @@ pub(super) fn transposed(call: &mut Call) -> Result<usize> {
         .map(|at| values[at])
         .collect();
     let (name, x, output) = (call.name(), call.input(), call.output.clone());
-    let bias = call.bias(a.use_bias, o)?;
+    let bias = call.bias(use_bias, o)?;
     let shape: Vec<i32> = output.iter().map(|&d| d as i32).collect();
     let shape = call.b.ints(format!("{name}/shape"), [4], &shape)?;
     let w = call.b.floats(format!("{name}/kernel"), [o, h, kw, i], &turned)?;
     let bias = call.b.floats(format!("{name}/bias"), [o], &bias)?;
     let operator =
-        window(Operator::new(Op::TransposeConv, [shape, w, x, bias], []), padding(a.padding)?, a.strides.0);
+        window(Operator::new(Op::TransposeConv, [shape, w, x, bias], []), conv.padding, conv.strides);
     let y = call.b.push(&name, output, operator);
-    activate(call.b, &name, y, a.activation)
+    activate(call.b, &name, y, conv.activation)
 }

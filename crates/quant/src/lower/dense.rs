@@ -4,13 +4,13 @@ use super::activations::activate;
 use super::call::Call;
 use super::products::product;
 use systole_ir::Result;
-use systole_nn::layers;
+use systole_nn::Activation;
 
-pub(super) fn dense(call: &mut Call) -> Result<usize> {
-    let a: layers::Dense = call.arguments()?;
-    let kernel = call.weight("kernel")?.to_f32s();
-    let bias = call.bias(a.use_bias, a.units)?;
+pub(super) fn dense(call: &mut Call, use_bias: bool, activation: Activation) -> Result<usize> {
+    let kernel = call.weight("kernel")?;
+    let units = kernel.shape().dims().last().copied().unwrap_or(1);
+    let bias = call.bias(use_bias, units)?;
     let (name, x) = (call.name(), call.input());
-    let y = product(call.b, &name, x, &kernel, &bias)?;
-    activate(call.b, &name, y, a.activation)
+    let y = product(call.b, &name, x, &kernel.to_f32s(), &bias)?;
+    activate(call.b, &name, y, activation)
 }

@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::products::product;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::{NodeInput, layers};
+use systole_nn::NodeInput;
 use systole_tflite::{Field, Op, Operator};
 
 /// `x: i32[1, …] → f32[1, …, D]`: rows of a table.
@@ -18,38 +18,41 @@ fn looked_up(call: &mut Call, rows: usize) -> Result<usize> {
     Ok(call.b.push(&name, output, Operator::new(Op::Gather, [table, x], []).with(Field::Axis, 0.0)))
 }
 
-pub(super) fn embedding(call: &mut Call) -> Result<usize> {
-    let a: layers::Embedding = call.arguments()?;
-    if a.mask_zero {
+pub(super) fn embedding(call: &mut Call, rows: usize, mask_zero: bool) -> Result<usize> {
+    if mask_zero {
         return Err(Error::new(ErrorKind::Unsupported, "masks of padding have no operators of .tflite")
             .hint("export a model whose embedding has mask_zero = false"));
     }
-    looked_up(call, a.input_dim)
+    looked_up(call, rows)
 }
 
 /// Integers are looked up, floats are multiplied with every row.
-pub(super) fn reversible(call: &mut Call) -> Result<usize> {
-    let a: layers::ReversibleEmbedding = call.arguments()?;
+pub(super) fn reversible(
+    call: &mut Call,
+    [rows, width]: [usize; 2],
+    tie_weights: bool,
+    is_capped: bool,
+) -> Result<usize> {
     if !call.b.model.tensors[call.input()].ty.dtype.is_float() {
-        return looked_up(call, a.input_dim);
+        return looked_up(call, rows);
     }
-    if a.logit_soft_cap.is_some() {
+    if is_capped {
         return Err(Error::new(ErrorKind::Unsupported, "logit_soft_cap has no operators of .tflite here")
             .hint("train without logit_soft_cap"));
     }
-    let kernel = match a.tie_weights {
+    let kernel = match tie_weights {
         false => call.weight("reverse_embeddings")?.to_f32s(),
         true => {
             let table = call.weight("embeddings")?.to_f32s();
-            let columns = 0..a.output_dim;
-            columns.flat_map(|d| table.iter().skip(d).step_by(a.output_dim).copied()).collect()
+            let columns = 0..width;
+            columns.flat_map(|d| table.iter().skip(d).step_by(width).copied()).collect()
         }
     };
     // Beside the rows that the same layer may give for tokens.
     let is_taken = call.b.model.tensors.iter().any(|t| t.name == call.name());
     let name = if is_taken { format!("{}/scores", call.name()) } else { call.name() };
     let x = call.input();
-    product(call.b, &name, x, &kernel, &vec![0.0; a.input_dim])
+    product(call.b, &name, x, &kernel, &vec![0.0; rows])
 }
 
 /// The first rows of the table, whatever comes in.

@@ -2,17 +2,11 @@
 
 use super::call::Call;
 use systole_ir::Result;
+use systole_nn::ElementWise;
 use systole_tflite::{Field, Op, Operator};
 
-pub(super) fn element_wise(call: &mut Call) -> Result<usize> {
-    let class = call.node.layer.class_name();
-    let op = match class {
-        "Add" | "Average" => Op::Add,
-        "Subtract" => Op::Sub,
-        "Multiply" => Op::Mul,
-        "Maximum" => Op::Maximum,
-        _ => Op::Minimum,
-    };
+pub(super) fn element_wise(call: &mut Call, join: ElementWise) -> Result<usize> {
+    let op = operator(join);
     let (name, output) = (call.name(), call.output.clone());
     let inputs = call.inputs.clone();
     let mut y = inputs[0];
@@ -23,20 +17,29 @@ pub(super) fn element_wise(call: &mut Call) -> Result<usize> {
         };
         y = call.b.apply(&name, op, &[y, x], dims);
     }
-    if class == "Average" {
+    if join == ElementWise::Average {
         let share = call.b.floats(format!("{name}/share"), [1], &[1.0 / inputs.len() as f32])?;
         y = call.b.apply(&format!("{name}/mean"), Op::Mul, &[y, share], output);
     }
     Ok(y)
 }
 
+/// The operator of two inputs; a mean is a sum first.
+pub(super) fn operator(join: ElementWise) -> Op {
+    match join {
+        ElementWise::Add | ElementWise::Average => Op::Add,
+        ElementWise::Subtract => Op::Sub,
+        ElementWise::Multiply => Op::Mul,
+        ElementWise::Maximum => Op::Maximum,
+        ElementWise::Minimum => Op::Minimum,
+    }
+}
+
 fn broadcast(a: &[usize], b: &[usize]) -> Vec<usize> {
     a.iter().zip(b).map(|(&a, &b)| if a == 1 { b } else { a }).collect()
 }
 
-pub(super) fn concatenate(call: &mut Call) -> Result<usize> {
-    let config = call.node.layer.layer().config();
-    let axis = config.get("axis").and_then(serde_json::Value::as_i64).unwrap_or(-1);
+pub(super) fn concatenate(call: &mut Call, axis: i64) -> Result<usize> {
     let rank = call.output.len() as i64;
     let axis = if axis < 0 { axis + rank } else { axis };
     let operator = Operator::new(Op::Concatenation, call.inputs.clone(), []).with(Field::Axis, axis as f64);

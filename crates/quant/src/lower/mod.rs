@@ -14,9 +14,10 @@ mod products;
 mod recurrent;
 
 use crate::builder::Builder;
+use attention::{Block, Heads};
 use call::Call;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
-use systole_nn::{Model as Layers, NodeInput};
+use systole_nn::{Lowering, Model as Layers, NodeInput};
 use systole_onnx::{Model as Onnx, Recurrent};
 use systole_tflite::{Model, Tensor};
 
@@ -98,51 +99,58 @@ pub(crate) fn lowered(layers: &Layers) -> Result<(Model, Vec<usize>, Vec<Recurre
 
 /// What a layer makes of its inputs.
 fn operators(call: &mut Call) -> Result<usize> {
-    let class = call.node.layer.class_name();
-    match class {
-        "Conv2D" => convolutions::conv2d(call),
-        "Conv1D" => convolutions::conv1d(call),
-        "DepthwiseConv2D" => convolutions::depthwise(call),
-        "SeparableConv2D" => convolutions::separable(call),
-        "Conv2DTranspose" => convolutions::transposed(call),
-        "Dense" => dense::dense(call),
-        "MaxPooling2D" | "AveragePooling2D" | "MaxPooling1D" | "AveragePooling1D" => poolings::windows(call),
-        "GlobalAveragePooling2D" | "GlobalAveragePooling1D" => poolings::global_average(call),
-        "GlobalMaxPooling2D" | "GlobalMaxPooling1D" => poolings::global_max(call),
-        "Activation" | "ReLU" | "LeakyReLU" | "ELU" | "Softmax" | "PReLU" => activations::layer(call),
-        "BatchNormalization" => normalizations::batch(call),
-        "LayerNormalization" => normalizations::layer(call),
-        "Rescaling" => normalizations::rescaling(call),
-        "Add" | "Subtract" | "Multiply" | "Average" | "Maximum" | "Minimum" => merges::element_wise(call),
-        "Concatenate" => merges::concatenate(call),
-        "Flatten" | "Reshape" => movements::reshape(call),
-        "Permute" => movements::permute(call),
-        "ZeroPadding2D" | "ZeroPadding1D" => movements::padding(call),
-        "Cropping2D" | "Cropping1D" => movements::cropping(call),
-        "UpSampling2D" => movements::upsampling(call),
-        "MultiHeadAttention" => attention::multi_head(call),
-        "TransformerBlock" => attention::transformer_block(call),
-        "Embedding" => embeddings::embedding(call),
-        "ReversibleEmbedding" => embeddings::reversible(call),
-        "PositionEmbedding" => embeddings::position(call),
-        "ClassToken" => embeddings::class_token(call),
-        "FirstStep" => embeddings::first_step(call),
-        "RepeatVector" => embeddings::repeat(call),
-        "SimpleRNN" => recurrent::simple(call),
-        "LSTM" => recurrent::lstm(call),
-        "GRU" => recurrent::gru(call),
-        "Bidirectional" => recurrent::both_ways(call),
-        "Identity"
-        | "StochasticDepth"
-        | "Dropout"
-        | "SpatialDropout1D"
-        | "SpatialDropout2D"
-        | "SpatialDropout3D"
-        | "GaussianNoise"
-        | "GaussianDropout"
-        | "AlphaDropout"
-        | "ActivityRegularization" => Ok(call.inputs[0]),
-        _ => Err(Error::new(ErrorKind::Unsupported, format!("{class} has no operators of .tflite here"))
-            .hint("leave this layer out of what you export, or use `systole export --format keras`")),
+    use Lowering::*;
+    match &call.node.layer.layer().lowering()? {
+        Identity | Regularization => Ok(call.input()),
+        Dense { use_bias, activation } => dense::dense(call, *use_bias, *activation),
+        Convolution(own) => convolutions::convolution(call, own),
+        Pooling { max, size, strides, padding } => poolings::windows(call, *max, [size, strides], *padding),
+        GlobalPooling { max: true } => poolings::global_max(call),
+        GlobalPooling { max: false } => poolings::global_average(call),
+        Activation(activation) => activations::function(call, *activation),
+        Relu { max_value, negative_slope, threshold } => {
+            activations::relu(call, *max_value, *negative_slope, *threshold)
+        }
+        LeakyRelu(slope) => Ok(activations::leaky_relu(call, *slope)),
+        Elu(alpha) => activations::function(call, systole_nn::Activation::Elu { alpha: *alpha }),
+        Softmax(axis) => activations::softmax(call, *axis),
+        PRelu => activations::prelu(call),
+        BatchNormalization { axis, epsilon, center, scale } => {
+            normalizations::batch(call, *axis, *epsilon, [*scale, *center])
+        }
+        LayerNormalization { axis, epsilon, center, scale } => {
+            normalizations::layer(call, axis, *epsilon, [*scale, *center])
+        }
+        Rescaling { scale, offset } => normalizations::rescaling(call, *scale, *offset),
+        ElementWise(join) => merges::element_wise(call, *join),
+        Concatenation(axis) => merges::concatenate(call, *axis),
+        Flatten | Reshape => movements::reshape(call),
+        Permute(dims) => movements::permute(call, dims),
+        Padding(edges) => movements::padding(call, edges),
+        Cropping(edges) => movements::cropping(call, edges),
+        UpSampling { bilinear } => movements::upsampling(call, *bilinear),
+        Repeat => embeddings::repeat(call),
+        Attention { heads, key_dim, value_dim, use_bias, causal, axes } => {
+            if axes.as_ref().is_some_and(|axes| axes != &[1]) {
+                return Err(attention::other_axes());
+            }
+            let prefix = String::new();
+            let (use_bias, causal, heads) = (*use_bias, *causal, *heads);
+            let of = Heads { prefix, heads, key_dim: *key_dim, value_dim: *value_dim, use_bias, causal };
+            attention::multi_head(call, &of)
+        }
+        TransformerBlock { heads, causal, activation, epsilon, normalize_first } => {
+            let block = Block { activation: *activation, epsilon: *epsilon, is_first: *normalize_first };
+            attention::transformer_block(call, *heads, *causal, &block)
+        }
+        Embedding { rows, mask_zero } => embeddings::embedding(call, *rows, *mask_zero),
+        ReversibleEmbedding { rows, width, tie_weights, is_capped } => {
+            embeddings::reversible(call, [*rows, *width], *tie_weights, *is_capped)
+        }
+        PositionEmbedding => embeddings::position(call),
+        ClassToken => embeddings::class_token(call),
+        FirstStep => embeddings::first_step(call),
+        Recurrent(own) => recurrent::recurrent(call, own),
+        Bidirectional { directions, join } => recurrent::bidirectional(call, directions, *join),
     }
 }

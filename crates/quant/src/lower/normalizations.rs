@@ -4,14 +4,12 @@ use super::call::Call;
 use crate::builder::Builder;
 use crate::fold::affine;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::layers;
 use systole_tflite::{Field, Op, Operator};
 
-pub(super) fn batch(call: &mut Call) -> Result<usize> {
-    let a: layers::BatchNormalization = call.arguments()?;
+pub(super) fn batch(call: &mut Call, axis: i64, epsilon: f64, [scale, center]: [bool; 2]) -> Result<usize> {
     let rank = call.dims().len() as i64;
-    if a.axis != -1 && a.axis != rank - 1 {
-        return Err(Error::new(ErrorKind::Unsupported, format!("BatchNormalization over axis {}", a.axis))
+    if axis != -1 && axis != rank - 1 {
+        return Err(Error::new(ErrorKind::Unsupported, format!("BatchNormalization over axis {axis}"))
             .hint("normalise over the last axis"));
     }
     let values = |name: &str| {
@@ -19,41 +17,38 @@ pub(super) fn batch(call: &mut Call) -> Result<usize> {
     };
     let (mean, variance) = (values("moving_mean")?, values("moving_variance")?);
     let ones = vec![1.0; mean.len()];
-    let gamma = if a.scale { values("gamma")? } else { ones };
-    let beta = if a.center { values("beta")? } else { vec![0.0; mean.len()] };
-    let factor: Vec<f64> = gamma.iter().zip(&variance).map(|(g, v)| g / (v + a.epsilon).sqrt()).collect();
+    let gamma = if scale { values("gamma")? } else { ones };
+    let beta = if center { values("beta")? } else { vec![0.0; mean.len()] };
+    let factor: Vec<f64> = gamma.iter().zip(&variance).map(|(g, v)| g / (v + epsilon).sqrt()).collect();
     let offset: Vec<f64> = beta.iter().zip(mean.iter().zip(&factor)).map(|(b, (m, f))| b - m * f).collect();
     let (name, x) = (call.name(), call.input());
     affine(call.b, &name, x, &factor, &offset)
 }
 
-pub(super) fn rescaling(call: &mut Call) -> Result<usize> {
-    let a: layers::Rescaling = call.arguments()?;
+pub(super) fn rescaling(call: &mut Call, scale: f64, offset: f64) -> Result<usize> {
     let channels = call.dims().last().copied().unwrap_or(1);
     let (name, x) = (call.name(), call.input());
-    affine(call.b, &name, x, &vec![a.scale; channels], &vec![a.offset; channels])
+    affine(call.b, &name, x, &vec![scale; channels], &vec![offset; channels])
 }
 
 /// LayerNormalization over the last dimension.
-pub(super) fn layer(call: &mut Call) -> Result<usize> {
-    let config = call.node.layer.layer().config();
-    let epsilon = config.get("epsilon").and_then(serde_json::Value::as_f64).unwrap_or(1e-3);
-    let axis = match config.get("axis") {
-        Some(serde_json::Value::Array(list)) if list.len() == 1 => list[0].as_i64(),
-        Some(one) => one.as_i64(),
-        None => Some(-1),
-    };
+pub(super) fn layer(
+    call: &mut Call,
+    axis: &[i64],
+    epsilon: f64,
+    [scale, center]: [bool; 2],
+) -> Result<usize> {
     let (name, x, dims) = (call.name(), call.input(), call.dims());
     let last = dims.len() as i64 - 1;
-    if axis != Some(-1) && axis != Some(last) {
+    if axis != [-1] && axis != [last] {
         return Err(Error::new(ErrorKind::Unsupported, "LayerNormalization over other axes than the last")
             .hint("normalise over the last axis"));
     }
-    let optional = |key: &str, weight: &str| match config.get(key).and_then(serde_json::Value::as_bool) {
-        Some(false) => Ok(None),
-        _ => call.weight(weight).map(|w| Some(w.to_f32s())),
+    let optional = |is_there: bool, weight: &str| match is_there {
+        false => Ok(None),
+        true => call.weight(weight).map(|w| Some(w.to_f32s())),
     };
-    let (gamma, beta) = (optional("scale", "gamma")?, optional("center", "beta")?);
+    let (gamma, beta) = (optional(scale, "gamma")?, optional(center, "beta")?);
     standardized(call.b, &name, x, &Moments { epsilon, gamma, beta })
 }
 

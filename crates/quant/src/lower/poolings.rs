@@ -1,37 +1,24 @@
 //! Poolings of windows and of whole pictures.
 
 use super::call::Call;
-use super::convolutions::row;
+use super::convolutions::{of_picture, padding, row};
 use crate::builder::window;
 use systole_ir::Result;
+use systole_nn::layers::Padding as Layout;
 use systole_tflite::{Field, Op, Operator, Padding};
 
-/// One or two sizes of a configuration.
-fn sizes(config: &serde_json::Value, key: &str) -> Option<Vec<usize>> {
-    match config.get(key)? {
-        serde_json::Value::Array(list) => list.iter().map(|v| v.as_u64().map(|v| v as usize)).collect(),
-        one => Some(vec![one.as_u64()? as usize]),
-    }
-}
-
-pub(super) fn windows(call: &mut Call) -> Result<usize> {
-    let config = call.node.layer.layer().config();
-    let class = call.node.layer.class_name();
-    let pool = sizes(&config, "pool_size").unwrap_or(vec![2]);
-    let strides = sizes(&config, "strides").unwrap_or(pool.clone());
-    let same = config.get("padding").and_then(serde_json::Value::as_str) == Some("same");
-    let is_line = class.ends_with("1D");
-    let both = |v: &[usize]| match v {
-        [one] if is_line => [1, *one],
-        [one] => [*one, *one],
-        more => [more[0], more[1]],
-    };
-    let op = if class.starts_with("Max") { Op::MaxPool2D } else { Op::AveragePool2D };
+pub(super) fn windows(
+    call: &mut Call,
+    max: bool,
+    [size, strides]: [&[usize]; 2],
+    layout: Layout,
+) -> Result<usize> {
+    let is_line = size.len() == 1;
+    let op = if max { Op::MaxPool2D } else { Op::AveragePool2D };
     let (name, output) = (call.name(), call.output.clone());
     let x = if is_line { row(call, &name)? } else { call.input() };
-    let [ph, pw] = both(&pool);
-    let padding = if same { Padding::Same } else { Padding::Valid };
-    let operator = window(Operator::new(op, [x], []), padding, both(&strides))
+    let [ph, pw] = of_picture(size);
+    let operator = window(Operator::new(op, [x], []), padding(layout)?, of_picture(strides))
         .with(Field::FilterH, ph as f64)
         .with(Field::FilterW, pw as f64);
     if !is_line {

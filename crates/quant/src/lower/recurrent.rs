@@ -2,9 +2,10 @@
 
 use super::activations::activate;
 use super::call::Call;
+use super::merges::operator;
 use super::products::{parts, product, sum, times};
 use systole_ir::{Error, ErrorKind, Literal, Result};
-use systole_nn::{Activation, layers};
+use systole_nn::{Activation, ElementWise, Recurrent as Layer, RecurrentKind as Kind};
 use systole_onnx::{Recurrent, RecurrentKind};
 use systole_tflite::{Field, Op, Operator};
 
@@ -85,8 +86,7 @@ fn with_state(call: &mut Call, s: &Step, kernel: &[f32], bias: &[f32]) -> Result
     Ok(sum(call.b, &format!("{}/sum", s.name), s.x, y))
 }
 
-pub(super) fn simple(call: &mut Call) -> Result<usize> {
-    let a: layers::SimpleRNN = call.arguments()?;
+fn simple(call: &mut Call, a: &Layer) -> Result<usize> {
     let way = Way { backwards: a.go_backwards, sequences: a.return_sequences };
     let (kernel, recurrent) = (floats(call.weight("kernel")?), floats(call.weight("recurrent_kernel")?));
     let bias = call.bias(a.use_bias, a.units)?;
@@ -97,8 +97,7 @@ pub(super) fn simple(call: &mut Call) -> Result<usize> {
     })
 }
 
-pub(super) fn lstm(call: &mut Call) -> Result<usize> {
-    let a: layers::LSTM = call.arguments()?;
+fn lstm(call: &mut Call, a: &Layer) -> Result<usize> {
     let way = Way { backwards: a.go_backwards, sequences: a.return_sequences };
     let (kernel, recurrent) = (floats(call.weight("kernel")?), floats(call.weight("recurrent_kernel")?));
     let bias = call.bias(a.use_bias, 4 * a.units)?;
@@ -133,8 +132,7 @@ pub(super) fn lstm(call: &mut Call) -> Result<usize> {
     Ok(y)
 }
 
-pub(super) fn gru(call: &mut Call) -> Result<usize> {
-    let a: layers::GRU = call.arguments()?;
+fn gru(call: &mut Call, a: &Layer, reset_after: bool) -> Result<usize> {
     let way = Way { backwards: a.go_backwards, sequences: a.return_sequences };
     let (units, all) = (a.units, 3 * a.units);
     let (kernel, recurrent) = (floats(call.weight("kernel")?), floats(call.weight("recurrent_kernel")?));
@@ -148,7 +146,7 @@ pub(super) fn gru(call: &mut Call) -> Result<usize> {
         let named = |what: &str| format!("{}/{what}", s.name);
         let x = parts(call.b, &named("inputs"), s.x, 1, 3)?;
         // What the state brings to the gates and the candidate.
-        let (gates, candidate) = match (a.reset_after, s.state) {
+        let (gates, candidate) = match (reset_after, s.state) {
             (true, None) => {
                 let part = |k: usize| &inner_bias[k * units..(k + 1) * units];
                 let mut share = |k: usize| call.b.floats(named(&format!("bias{k}")), [1, units], part(k));
@@ -184,7 +182,7 @@ pub(super) fn gru(call: &mut Call) -> Result<usize> {
         mixed(call, &s, update, candidate)
     })?;
     if is_usual(a.recurrent_activation, a.activation) {
-        let kind = RecurrentKind::Gru { linear_before_reset: a.reset_after };
+        let kind = RecurrentKind::Gru { linear_before_reset: reset_after };
         let has_both = both.len() == 2 * all;
         let own = Own { kind, units, order: &[0, 1, 2], zeros_after: !has_both };
         let loop_ = own.recurrent(call, (first, from, y), way, [&kernel, &recurrent, &both])?;
@@ -193,31 +191,34 @@ pub(super) fn gru(call: &mut Call) -> Result<usize> {
     Ok(y)
 }
 
+pub(super) fn recurrent(call: &mut Call, own: &Layer) -> Result<usize> {
+    match own.kind {
+        Kind::Simple => simple(call, own),
+        Kind::Lstm => lstm(call, own),
+        Kind::Gru { reset_after } => gru(call, own, reset_after),
+    }
+}
+
 /// A recurrent layer and its like from the last step to the first, joined.
-pub(super) fn both_ways(call: &mut Call) -> Result<usize> {
-    let a: layers::Bidirectional = call.arguments()?;
+pub(super) fn bidirectional(
+    call: &mut Call,
+    directions: &[(String, Layer); 2],
+    join: Option<ElementWise>,
+) -> Result<usize> {
     let mut made = Vec::new();
-    for (name, spec) in a.ways()? {
-        call.inner = Some((name, spec.layer().config()));
-        made.push(match spec.class_name() {
-            "LSTM" => lstm(call)?,
-            "GRU" => gru(call)?,
-            _ => simple(call)?,
-        });
+    for (name, own) in directions {
+        call.inner = Some(name.clone());
+        made.push(recurrent(call, own)?);
     }
     call.inner = None;
     let (name, dims) = (call.name(), call.output.clone());
-    let op = match a.merge_mode {
-        layers::MergeMode::Concat => {
-            let last = dims.len().saturating_sub(1) as f64;
-            let operator = Operator::new(Op::Concatenation, made, []).with(Field::Axis, last);
-            return Ok(call.b.push(&name, dims, operator));
-        }
-        layers::MergeMode::Mul => Op::Mul,
-        layers::MergeMode::Sum | layers::MergeMode::Ave => Op::Add,
+    let Some(join) = join else {
+        let last = dims.len().saturating_sub(1) as f64;
+        let operator = Operator::new(Op::Concatenation, made, []).with(Field::Axis, last);
+        return Ok(call.b.push(&name, dims, operator));
     };
-    let y = call.b.apply(&name, op, &made, dims.clone());
-    if a.merge_mode != layers::MergeMode::Ave {
+    let y = call.b.apply(&name, operator(join), &made, dims.clone());
+    if join != ElementWise::Average {
         return Ok(y);
     }
     let half = call.b.floats(format!("{name}/share"), [1], &[0.5])?;

@@ -1,6 +1,6 @@
 //! An operator with what it reads, as kernels see it: every access checked.
 
-use crate::model::{Model, Operator, Tensor, broken};
+use crate::model::{Model, Operator, Tensor, axis_of, broken};
 use crate::op::Field;
 use systole_base::{DType, Element, Error, ErrorKind, Literal, Result};
 
@@ -94,9 +94,7 @@ impl<'a> Call<'a> {
 
     /// An axis, counted from the end where negative.
     pub fn axis(&self, axis: i64, rank: usize) -> Result<usize> {
-        let from_start = if axis < 0 { axis + rank as i64 } else { axis };
-        let found = usize::try_from(from_start).ok().filter(|&a| a < rank);
-        found.ok_or_else(|| broken(format!("there is no axis {axis} among {rank}")))
+        axis_of(axis, rank).ok_or_else(|| broken(format!("there is no axis {axis} among {rank}")))
     }
 
     /// What multiplies windows or rows: its bias.
@@ -111,8 +109,7 @@ impl<'a> Call<'a> {
 
     /// An option of at least 1.
     pub fn at_least_1(&self, field: Field) -> Result<usize> {
-        let found = self.operator.int(field);
-        let found_ok = usize::try_from(found).ok().filter(|&v| (1..1 << 30).contains(&v));
-        found_ok.ok_or_else(|| broken(format!("its {field:?} is {found}")))
+        let count = self.operator.count(field);
+        count.ok_or_else(|| broken(format!("its {field:?} is {}", self.operator.int(field))))
     }
 }

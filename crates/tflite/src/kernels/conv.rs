@@ -1,6 +1,8 @@
 //! Convolutions: `x: T[B, H, W, C]`, kernels `[O, h, w, I]`, of channels on their own `[1, h, w, C·m]`.
 
 use super::call::{Arg, Call};
+use super::convert::{dequantized, rounded};
+use super::row::{Types, operators};
 use super::window::{Slide, is_same, slides};
 use crate::fixed::{activation_range, multiply_by_quantized_multiplier, quantize_multiplier};
 use crate::model::{Tensor, broken};
@@ -8,15 +10,52 @@ use crate::op::Field;
 use std::borrow::Cow;
 use systole_base::{DType, Literal, Result};
 
+operators! {
+    Conv2D "CONV_2D" 3;
+        options 1 [0 Padding, 1 StrideW, 2 StrideH, 3 Activation, 4 DilationW, 5 DilationH];
+        versions 1 3 or conv2d_version; Weights; conv2d
+    DepthwiseConv2D "DEPTHWISE_CONV_2D" 4;
+        options 2 [0 Padding, 1 StrideW, 2 StrideH, 3 DepthMultiplier, 4 Activation, 5 DilationW, 6 DilationH];
+        versions 1 3 or depthwise_version; Weights; depthwise
+    TransposeConv "TRANSPOSE_CONV" 67; options 49 [0 Padding, 1 StrideW, 2 StrideH, 3 Activation];
+        versions 1 2 or transposed_version; Weights; transposed
+}
+
+fn conv2d_version(t: &Types) -> i32 {
+    let channels = |t: Option<&Tensor>| t.and_then(|t| t.dims().last().copied());
+    match channels(t.input(0)) != channels(t.input(1)) {
+        true => 6,
+        false if t.is_hybrid() => 5,
+        false => t.base,
+    }
+}
+
+fn depthwise_version(t: &Types) -> i32 {
+    let is_dilated = [Field::DilationW, Field::DilationH].iter().any(|f| t.operator.int(*f) > 1);
+    match t.is_hybrid() {
+        true => 6,
+        false if is_dilated => t.base.max(2),
+        false => t.base,
+    }
+}
+
+fn transposed_version(t: &Types) -> i32 {
+    match t.operator.inputs.len() {
+        _ if t.operator.int(Field::Activation) != 0 => 4,
+        4 => 3,
+        _ => t.base,
+    }
+}
+
 /// Sums of a channel as integers of the output.
-pub(super) struct Requantize {
+struct Requantize {
     multipliers: Vec<(i32, i32)>,
     zero_point: i32,
     range: (i32, i32),
 }
 
 impl Requantize {
-    pub fn new(call: &Call, x: &Tensor, w: &Tensor, channels: usize) -> Result<Requantize> {
+    fn new(call: &Call, x: &Tensor, w: &Tensor, channels: usize) -> Result<Requantize> {
         let output = call.output()?;
         let ((input_scale, _), (scale, zero_point)) = (x.scale()?, output.scale()?);
         let q =
@@ -34,74 +73,87 @@ impl Requantize {
     }
 
     #[inline]
-    pub fn apply(&self, sum: i32, channel: usize) -> i8 {
+    fn apply(&self, sum: i32, channel: usize) -> i8 {
         let (m, shift) = self.multipliers[if self.multipliers.len() == 1 { 0 } else { channel }];
         let y = multiply_by_quantized_multiplier(sum, m, shift).saturating_add(self.zero_point);
         y.max(self.range.0).min(self.range.1) as i8
     }
 }
 
-/// Pictures beside kernels of int8: rounded, each for itself.
-fn float_pictures<'a>(x: &Arg<'a>, w: &Arg, batch: usize) -> Result<Cow<'a, [f32]>> {
-    let values = x.elements::<f32>()?;
-    Ok(match w.dtype() {
-        DType::F32 => Cow::Borrowed(values),
-        _ => Cow::Owned(super::convert::rounded(values, batch, false)),
-    })
-}
-
-/// Kernels that are int8 beside floats: their values.
-fn float_weights(w: &Arg, channels: usize) -> Result<Vec<f32>> {
-    if w.dtype() == DType::F32 {
-        return Ok(w.elements::<f32>()?.to_vec());
+/// The output of a convolution from its sums: of integers scaled, of floats within the activation's bounds. `x` and `w` are
+/// the operands, `bias` is the number of the bias; pictures of floats with int8 weights are rounded where `rounds` says so.
+fn ended(
+    call: &Call,
+    [x, w]: [&Arg; 2],
+    bias: usize,
+    rounds: bool,
+    of_int8: impl FnOnce(&[i8], &[i8], i32) -> Vec<i32>,
+    of_floats: impl FnOnce(&[f32], &[f32]) -> Vec<f32>,
+) -> Result<Vec<Literal>> {
+    let channels = call.output()?.dims().last().copied().unwrap_or(1).max(1);
+    match x.dtype() {
+        DType::I8 => {
+            let requantize = Requantize::new(call, x.tensor, w.tensor, channels)?;
+            let bias = call.bias::<i32>(bias, channels)?;
+            let sums = of_int8(x.elements()?, w.elements()?, x.tensor.scale()?.1);
+            let end = |(at, sum): (usize, &i32)| {
+                let channel = at % channels;
+                requantize.apply(sum.wrapping_add(bias.map_or(0, |b| b[channel])), channel)
+            };
+            call.made(&sums.iter().enumerate().map(end).collect::<Vec<i8>>())
+        }
+        DType::F32 => {
+            let values = x.elements::<f32>()?;
+            let is_float = w.dtype() == DType::F32;
+            let kernels = match is_float {
+                true => Cow::Borrowed(w.elements::<f32>()?),
+                false => Cow::Owned(dequantized(w, channels)?),
+            };
+            let pictures = match rounds && !is_float {
+                true => Cow::Owned(rounded(values, x.dims()[0], false)),
+                false => Cow::Borrowed(values),
+            };
+            let bias = call.bias::<f32>(bias, channels)?;
+            let (low, high) = call.operator.activation()?.bounds();
+            let sums = of_floats(&pictures, &kernels);
+            let end =
+                |(at, sum): (usize, &f32)| (sum + bias.map_or(0.0, |b| b[at % channels])).max(low).min(high);
+            call.made(&sums.iter().enumerate().map(end).collect::<Vec<f32>>())
+        }
+        other => Err(call.unsupported(format_args!("elements of type {other}"))),
     }
-    super::convert::dequantized(w, channels)
 }
 
-pub(super) fn conv2d(call: &Call) -> Result<Vec<Literal>> {
+fn conv2d(call: &Call) -> Result<Vec<Literal>> {
     let (x, w) = (call.input(0)?, call.input(1)?);
     let ([b, h, width, c], [o, kh, kw, i]) = (x.of_rank::<4>()?, w.of_rank::<4>()?);
     if i == 0 || !c.is_multiple_of(i) || o == 0 || !o.is_multiple_of(c / i) {
         return Err(broken(format!("{o} kernels of {i} channels on {c} channels")));
     }
-    let slides = slides(call, [h, width], [kh, kw], true)?;
-    let [rows, columns] = slides;
+    let [rows, columns] = slides(call, [h, width], [kh, kw], true)?;
     call.check_output(&[b, rows.positions, columns.positions, o])?;
     let windows = Windows { batch: b, rows, columns, channels: c, own: i };
     let (per_group, size) = (o / (c / i), kh * kw * i);
-    match x.dtype() {
-        DType::I8 => {
-            let requantize = Requantize::new(call, x.tensor, w.tensor, o)?;
-            let zero = x.tensor.scale()?.1 as i16;
-            let bias = call.bias::<i32>(2, o)?;
-            let pixels: Vec<i16> = x.elements::<i8>()?.iter().map(|&q| i16::from(q) - zero).collect();
-            let kernels: Vec<i16> = w.elements::<i8>()?.iter().map(|&q| q.into()).collect();
-            let y = windows.each(&pixels, 0i16, o, |patch, channel| {
-                let group = channel / per_group;
-                let sum = dot_i16(
-                    &patch[group * size..(group + 1) * size],
-                    &kernels[channel * size..(channel + 1) * size],
-                );
-                requantize.apply(sum.wrapping_add(bias.map_or(0, |b| b[channel])), channel)
-            });
-            call.made(&y)
-        }
-        DType::F32 => {
-            let kernels = float_weights(&w, o)?;
-            let bias = call.bias::<f32>(2, o)?;
-            let (low, high) = call.operator.activation()?.bounds();
-            let y = windows.each(&float_pictures(&x, &w, b)?, 0f32, o, |patch, channel| {
-                let group = channel / per_group;
-                let sum = dot_f32(
-                    &patch[group * size..(group + 1) * size],
-                    &kernels[channel * size..(channel + 1) * size],
-                );
-                (sum + bias.map_or(0.0, |b| b[channel])).max(low).min(high)
-            });
-            call.made(&y)
-        }
-        other => Err(call.unsupported(format_args!("elements of type {other}"))),
-    }
+    // The place of a channel's kernel, and that of its group in a window.
+    let places = move |channel: usize| {
+        let group = channel / per_group;
+        (group * size..(group + 1) * size, channel * size..(channel + 1) * size)
+    };
+    let of_int8 = |x: &[i8], w: &[i8], zero: i32| {
+        let pixels: Vec<i16> = x.iter().map(|&q| i16::from(q) - zero as i16).collect();
+        let kernels: Vec<i16> = w.iter().map(|&q| q.into()).collect();
+        windows.each(&pixels, 0i16, o, |patch, channel| {
+            let (group, kernel) = places(channel);
+            dot_i16(&patch[group], &kernels[kernel])
+        })
+    };
+    let of_floats = |x: &[f32], kernels: &[f32]| {
+        windows.each(x, 0f32, o, |patch, channel| {
+            let (group, kernel) = places(channel);
+            dot_f32(&patch[group], &kernels[kernel])
+        })
+    };
+    ended(call, [&x, &w], 2, true, of_int8, of_floats)
 }
 
 /// Windows of a picture, each as rows of numbers: by group, by place, by channel.
@@ -167,7 +219,7 @@ pub(super) fn dot_f32(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-pub(super) fn depthwise(call: &Call) -> Result<Vec<Literal>> {
+fn depthwise(call: &Call) -> Result<Vec<Literal>> {
     let (x, w) = (call.input(0)?, call.input(1)?);
     let ([b, h, width, c], [_, kh, kw, o]) = (x.of_rank::<4>()?, w.of_rank::<4>()?);
     let multiplier = call.at_least_1(Field::DepthMultiplier)?;
@@ -178,27 +230,10 @@ pub(super) fn depthwise(call: &Call) -> Result<Vec<Literal>> {
     let [rows, columns] = slides;
     call.check_output(&[b, rows.positions, columns.positions, o])?;
     let each = Channels { batch: b, slides, channels: c, multiplier };
-    match x.dtype() {
-        DType::I8 => {
-            let requantize = Requantize::new(call, x.tensor, w.tensor, o)?;
-            let zero = x.tensor.scale()?.1;
-            let bias = call.bias::<i32>(2, o)?;
-            let add = |sum: i32, x: i8, w: i8| sum.wrapping_add((i32::from(x) - zero) * i32::from(w));
-            let start = |channel: usize| bias.map_or(0, |b| b[channel]);
-            let y = each.sums(x.elements::<i8>()?, w.elements::<i8>()?, |_| 0i32, add);
-            let end = |(at, sum): (usize, &i32)| requantize.apply(sum.wrapping_add(start(at % o)), at % o);
-            call.made(&y.iter().enumerate().map(end).collect::<Vec<i8>>())
-        }
-        DType::F32 => {
-            let kernels = float_weights(&w, o)?;
-            let bias = call.bias::<f32>(2, o)?;
-            let (low, high) = call.operator.activation()?.bounds();
-            let y = each.sums(&float_pictures(&x, &w, b)?, &kernels, |_| 0f32, |sum, x, w| sum + x * w);
-            let end = |(at, sum): (usize, &f32)| (sum + bias.map_or(0.0, |b| b[at % o])).max(low).min(high);
-            call.made(&y.iter().enumerate().map(end).collect::<Vec<f32>>())
-        }
-        other => Err(call.unsupported(format_args!("elements of type {other}"))),
-    }
+    let of_int8 = |x: &[i8], w: &[i8], zero: i32| {
+        each.sums(x, w, 0, |sum: i32, x, w| sum.wrapping_add((i32::from(x) - zero) * i32::from(w)))
+    };
+    ended(call, [&x, &w], 2, true, of_int8, |x, w| each.sums(x, w, 0.0, |sum, x, w| sum + x * w))
 }
 
 /// Channels that are convolved on their own.
@@ -214,7 +249,7 @@ impl Channels {
         &self,
         x: &[X],
         w: &[W],
-        start: impl Fn(usize) -> S,
+        zero: S,
         add: impl Fn(S, X, W) -> S,
     ) -> Vec<S> {
         let ([rows, columns], outputs) = (self.slides, self.channels * self.multiplier);
@@ -223,7 +258,7 @@ impl Channels {
             for oy in 0..rows.positions {
                 for ox in 0..columns.positions {
                     let at = y.len();
-                    y.extend((0..outputs).map(&start));
+                    y.resize(at + outputs, zero);
                     let sums = &mut y[at..];
                     for ky in 0..rows.window {
                         for kx in 0..columns.window {
@@ -245,7 +280,7 @@ impl Channels {
 }
 
 /// Inputs: the output's shape, kernels `[O, h, w, I]`, x, perhaps a bias.
-pub(super) fn transposed(call: &Call) -> Result<Vec<Literal>> {
+fn transposed(call: &Call) -> Result<Vec<Literal>> {
     let (w, x) = (call.input(1)?, call.input(2)?);
     let ([b, h, width, c], [o, kh, kw, i]) = (x.of_rank::<4>()?, w.of_rank::<4>()?);
     let out = call.output()?;
@@ -268,28 +303,10 @@ pub(super) fn transposed(call: &Call) -> Result<Vec<Literal>> {
         strides: [sh, sw],
         before: [before(h, oh, kh, sh)?, before(width, ow, kw, sw)?],
     };
-    match x.dtype() {
-        DType::I8 => {
-            let requantize = Requantize::new(call, x.tensor, w.tensor, o)?;
-            let zero = x.tensor.scale()?.1;
-            let bias = call.bias::<i32>(3, o)?;
-            let add = |sum: i32, x: i8, w: i8| sum.wrapping_add((i32::from(x) - zero) * i32::from(w));
-            let y = scatter.sums(x.elements::<i8>()?, w.elements::<i8>()?, 0i32, add);
-            let end = |(at, sum): (usize, &i32)| {
-                requantize.apply(sum.wrapping_add(bias.map_or(0, |b| b[at % o])), at % o)
-            };
-            call.made(&y.iter().enumerate().map(end).collect::<Vec<i8>>())
-        }
-        DType::F32 => {
-            let kernels = float_weights(&w, o)?;
-            let bias = call.bias::<f32>(3, o)?;
-            let (low, high) = call.operator.activation()?.bounds();
-            let y = scatter.sums(x.elements::<f32>()?, &kernels, 0f32, |sum, x, w| sum + x * w);
-            let end = |(at, sum): (usize, &f32)| (sum + bias.map_or(0.0, |b| b[at % o])).max(low).min(high);
-            call.made(&y.iter().enumerate().map(end).collect::<Vec<f32>>())
-        }
-        other => Err(call.unsupported(format_args!("elements of type {other}"))),
-    }
+    let of_int8 = |x: &[i8], w: &[i8], zero: i32| {
+        scatter.sums(x, w, 0, |sum: i32, x, w| sum.wrapping_add((i32::from(x) - zero) * i32::from(w)))
+    };
+    ended(call, [&x, &w], 3, false, of_int8, |x, w| scatter.sums(x, w, 0.0, |sum, x, w| sum + x * w))
 }
 
 /// Each pixel adds its kernels to a window of the output.

@@ -1,12 +1,23 @@
 //! Between integers and the numbers that they stand for.
 
 use super::call::{Arg, Call};
+use super::row::operators;
 use crate::fixed::{multiply_by_quantized_multiplier, quantize_multiplier};
-use crate::model::broken;
+use crate::model::{Tensor, broken};
 use systole_base::{DType, Literal, Result, f16};
 
+operators! {
+    Dequantize "DEQUANTIZE" 6; options 38 [];
+        versions 2 2 or |t| if t.input(0).is_some_and(is_per_channel) { 5 } else { t.base }; NoInt8; dequantize
+    Quantize "QUANTIZE" 114; options 89 []; versions 1 1; NoInt8; quantize
+}
+
+fn is_per_channel(t: &Tensor) -> bool {
+    t.quantization.as_ref().is_some_and(|q| q.scale.len() > 1)
+}
+
 /// `x: f32[…] or int[…] → int[…]`: floats rounded, integers under another scale.
-pub(super) fn quantize(call: &Call) -> Result<Vec<Literal>> {
+fn quantize(call: &Call) -> Result<Vec<Literal>> {
     let (x, output) = (call.input(0)?, call.output()?);
     call.check_output(x.dims())?;
     let (scale, zero_point) = output.scale()?;
@@ -34,7 +45,7 @@ pub(super) fn quantize(call: &Call) -> Result<Vec<Literal>> {
 }
 
 /// Elements of one byte, whatever their sign.
-pub(super) fn bytes_of(x: &Arg) -> Result<Vec<i32>> {
+fn bytes_of(x: &Arg) -> Result<Vec<i32>> {
     match x.dtype() {
         DType::U8 => Ok(x.elements::<u8>()?.iter().map(|&q| q.into()).collect()),
         _ => Ok(x.elements::<i8>()?.iter().map(|&q| q.into()).collect()),
@@ -42,7 +53,7 @@ pub(super) fn bytes_of(x: &Arg) -> Result<Vec<i32>> {
 }
 
 /// `x: int[…] or f16[…] → f32[…]`.
-pub(super) fn dequantize(call: &Call) -> Result<Vec<Literal>> {
+fn dequantize(call: &Call) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
     if x.dtype() == DType::F16 {

@@ -2,13 +2,30 @@
 
 use super::call::Call;
 use super::conv::{dot_f32, dot_i16};
+use super::row::{Types, operators};
 use crate::fixed::{activation_range, multiply_by_quantized_multiplier, quantize_multiplier};
 use crate::model::broken;
 use crate::op::Field;
 use systole_base::{DType, Literal, Result};
 
+operators! {
+    FullyConnected "FULLY_CONNECTED" 9;
+        options 8 [0 Activation, 1 WeightsFormat, 2 KeepNumDims, 3 AsymmetricInputs];
+        versions 1 4 or fully_connected_version; Weights; fully_connected
+    BatchMatmul "BATCH_MATMUL" 126; options 101 [0 AdjX, 1 AdjY, 2 AsymmetricInputs]; versions 1 2; Free; batch_matmul
+}
+
+fn fully_connected_version(t: &Types) -> i32 {
+    match t.operator.inputs.len() {
+        2 => 6,
+        _ if t.operator.is(Field::KeepNumDims) => 5,
+        _ if t.is_hybrid() => 3,
+        _ => t.base,
+    }
+}
+
 /// `x: T[…, in]`, weights `[out, in]`, bias `[out] → T[rows, out]`.
-pub(super) fn fully_connected(call: &Call) -> Result<Vec<Literal>> {
+fn fully_connected(call: &Call) -> Result<Vec<Literal>> {
     let (x, w) = (call.input(0)?, call.input(1)?);
     let [out, own] = w.of_rank::<2>()?;
     if own == 0 || !x.tensor.ty.elements().is_multiple_of(own) || call.operator.int(Field::WeightsFormat) != 0
@@ -82,7 +99,7 @@ fn integers(call: &Call, own: usize, out: usize) -> Result<Vec<Literal>> {
 }
 
 /// `a: T[…, M, K], b: T[…, K, N] → T[…, M, N]`; leading dimensions are broadcast, either may be transposed.
-pub(super) fn batch_matmul(call: &Call) -> Result<Vec<Literal>> {
+fn batch_matmul(call: &Call) -> Result<Vec<Literal>> {
     let (a, b) = (call.input(0)?, call.input(1)?);
     let too_few = || broken("a product of less than matrices".into());
     let (lead_a, [a0, a1]) = a.dims().split_last_chunk::<2>().ok_or_else(too_few)?;

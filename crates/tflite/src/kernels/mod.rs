@@ -1,57 +1,93 @@
-//! What operators compute, one file for each family. Shapes and types come from files of strangers: each kernel checks
-//! what it reads.
+//! The table of operators: a file for each family, with a row and a kernel for each operator. Shapes and types come from files
+//! of strangers: each kernel checks what it reads.
 
+mod binary;
 mod call;
 mod conv;
 mod convert;
 mod dense;
-mod element_wise;
 mod movement;
 mod pick;
 mod pool;
 mod reduce;
 mod resize;
+mod row;
 mod softmax;
-mod table;
+mod unary;
 mod window;
 
-use crate::op::Op;
+use crate::op::{Op, Scales};
 pub(crate) use call::Call;
+pub(crate) use row::{OpRow, Types};
 pub use softmax::IntegerSoftmax;
-use systole_base::{Literal, Result};
+use std::sync::LazyLock;
 pub use window::Slide;
 
-/// The operator's outputs.
-pub(crate) fn compute(call: &Call) -> Result<Vec<Literal>> {
-    use Op::*;
-    match call.operator.op {
-        Conv2D => conv::conv2d(call),
-        DepthwiseConv2D => conv::depthwise(call),
-        TransposeConv => conv::transposed(call),
-        FullyConnected => dense::fully_connected(call),
-        BatchMatmul => dense::batch_matmul(call),
-        AveragePool2D => pool::average(call),
-        MaxPool2D => pool::max(call),
-        Add | Sub | Mul | Div | Maximum | Minimum | SquaredDifference | Prelu => element_wise::binary(call),
-        Relu | ReluN1To1 | Relu6 | LeakyRelu | HardSwish => table::clamped(call),
-        Logistic | Tanh | Elu | Exp | Gelu | Sqrt | Rsqrt | Neg => table::function(call),
-        Softmax => softmax::softmax(call),
-        L2Normalization => softmax::l2_normalization(call),
-        Mean | Sum | ReduceMax => reduce::reduce(call),
-        ArgMax => reduce::arg_max(call),
-        Quantize => convert::quantize(call),
-        Dequantize => convert::dequantize(call),
-        Reshape | Squeeze | ExpandDims => movement::reshape(call),
-        Pad => movement::pad(call),
-        Concatenation => movement::concatenation(call),
-        Transpose => movement::transpose(call),
-        BroadcastTo => movement::broadcast_to(call),
-        Slice => pick::slice(call),
-        StridedSlice => pick::strided_slice(call),
-        Split => pick::split(call),
-        Gather => pick::gather(call),
-        SpaceToDepth | DepthToSpace => pick::space_and_depth(call),
-        ResizeBilinear => resize::bilinear(call),
-        ResizeNearest => resize::nearest(call),
+/// The rows of all families.
+const FAMILIES: [&[OpRow]; 11] = [
+    binary::OPERATORS,
+    conv::OPERATORS,
+    convert::OPERATORS,
+    dense::OPERATORS,
+    movement::OPERATORS,
+    pick::OPERATORS,
+    pool::OPERATORS,
+    reduce::OPERATORS,
+    resize::OPERATORS,
+    softmax::OPERATORS,
+    unary::OPERATORS,
+];
+
+/// All rows, in the order of the schema's numbers.
+static TABLE: LazyLock<Vec<&'static OpRow>> = LazyLock::new(|| {
+    let mut rows: Vec<&OpRow> = FAMILIES.into_iter().flatten().collect();
+    rows.sort_by_key(|row| row.op.code());
+    rows
+});
+
+/// The row of the schema's number.
+pub(crate) fn row(code: i32) -> Option<&'static OpRow> {
+    TABLE.binary_search_by_key(&code, |row| row.op.code()).ok().map(|i| TABLE[i])
+}
+
+impl Op {
+    /// The operator of the schema's number.
+    pub fn of_code(code: i32) -> Option<Op> {
+        row(code).map(|row| row.op)
+    }
+
+    /// Every operator that is read and computed, in the order of the schema's numbers.
+    pub fn all() -> impl Iterator<Item = Op> {
+        TABLE.iter().map(|row| row.op)
+    }
+
+    /// Its versions for floats and for int8, where options and operands do not raise them.
+    pub fn versions(self) -> (i32, i32) {
+        row(self.code()).map_or((1, 1), |row| row.versions)
+    }
+
+    /// Which scales it takes on int8.
+    pub fn scales(self) -> Scales {
+        row(self.code()).map_or(Scales::None, |row| row.scales)
+    }
+
+    /// Whether it is a function of each element of one operand.
+    pub fn is_unary(self) -> bool {
+        unary::OPERATORS.iter().any(|row| row.op == self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_and_name_has_one_row() {
+        let names: std::collections::BTreeSet<&str> = Op::all().map(Op::name).collect();
+        assert_eq!(names.len(), TABLE.len());
+        for (i, row) in TABLE.iter().enumerate() {
+            assert_eq!(Op::of_code(row.op.code()), Some(row.op));
+            assert!(i == 0 || TABLE[i - 1].op.code() < row.op.code(), "{}", row.op);
+        }
     }
 }

@@ -1,10 +1,22 @@
 //! Elements that move whole: no arithmetic, any element type.
 
+use super::binary::sources;
 use super::call::{Arg, Call};
-use super::element_wise::sources;
+use super::row::operators;
 use crate::model::broken;
-use crate::op::{Field, Op};
+use crate::op::Field;
 use systole_base::{DType, Literal, Result};
+
+operators! {
+    Concatenation "CONCATENATION" 2; options 10 [0 Axis, 1 Activation]; versions 1 2; Same; concatenation
+    Reshape "RESHAPE" 22; options 17 [0 NewShape]; versions 1 1; Same; reshape
+    Pad "PAD" 34; options 22 []; versions 1 2 or |t| if t.rank() > 4 { 4 } else { t.base }; Same; pad
+    Transpose "TRANSPOSE" 39; options 26 [];
+        versions 1 2 or |t| match t.rank() { 0..5 => t.base, 5 => 4, _ => 6 }; Same; transpose
+    Squeeze "SQUEEZE" 43; options 30 [0 SqueezeDims]; versions 1 1; Same; reshape
+    ExpandDims "EXPAND_DIMS" 70; options 52 []; versions 1 1; Same; reshape
+    BroadcastTo "BROADCAST_TO" 130; options 104 []; versions 2 3; Same; broadcast_to
+}
 
 /// The output, each element from a place of the operand.
 pub(super) fn picked(call: &Call, x: &Arg, places: &[usize]) -> Result<Vec<Literal>> {
@@ -24,12 +36,12 @@ pub(super) fn taken(x: &Arg, shape: &[usize], places: &[usize]) -> Result<Litera
 }
 
 /// RESHAPE, SQUEEZE, EXPAND_DIMS: the file's own shape says all.
-pub(super) fn reshape(call: &Call) -> Result<Vec<Literal>> {
+fn reshape(call: &Call) -> Result<Vec<Literal>> {
     Ok(vec![call.input(0)?.value.reshape(&call.output()?.ty.shape)?])
 }
 
 /// `x: T[…]`, paddings `[rank, 2]`: what is added is the output's zero.
-pub(super) fn pad(call: &Call) -> Result<Vec<Literal>> {
+fn pad(call: &Call) -> Result<Vec<Literal>> {
     let (x, paddings) = (call.input(0)?, call.input(1)?.indices()?);
     let rank = x.dims().len();
     if paddings.len() != 2 * rank || paddings.iter().any(|p| !(0..1 << 30).contains(p)) {
@@ -40,7 +52,7 @@ pub(super) fn pad(call: &Call) -> Result<Vec<Literal>> {
     let dims: Vec<usize> = x.dims().iter().zip(&edges).map(|(d, (a, b))| a + d + b).collect();
     let n = call.check_output(&dims)?;
     let zero = match x.dtype() {
-        DType::I8 => call.output()?.scale().map_or(0, |(_, zero)| zero) as u8,
+        DType::I8 if call.output()?.quantization.is_some() => call.output_scale()?.1 as u8,
         _ => 0,
     };
     let size = x.dtype().size();
@@ -59,7 +71,7 @@ pub(super) fn pad(call: &Call) -> Result<Vec<Literal>> {
 }
 
 /// Operands one after the other along an axis.
-pub(super) fn concatenation(call: &Call) -> Result<Vec<Literal>> {
+fn concatenation(call: &Call) -> Result<Vec<Literal>> {
     let parts = (0..call.operator.inputs.len()).map(|n| call.input(n)).collect::<Result<Vec<_>>>()?;
     let first = parts.first().ok_or_else(|| broken("it has no operands".into()))?;
     let axis = call.axis(call.operator.int(Field::Axis), first.dims().len())?;
@@ -95,7 +107,7 @@ pub(super) fn concatenation(call: &Call) -> Result<Vec<Literal>> {
 }
 
 /// Dimensions in another order.
-pub(super) fn transpose(call: &Call) -> Result<Vec<Literal>> {
+fn transpose(call: &Call) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let rank = x.dims().len();
     let order = call.input(1)?.indices()?;
@@ -117,9 +129,9 @@ pub(super) fn transpose(call: &Call) -> Result<Vec<Literal>> {
 }
 
 /// `x: T[…]` repeated to a shape.
-pub(super) fn broadcast_to(call: &Call) -> Result<Vec<Literal>> {
+fn broadcast_to(call: &Call) -> Result<Vec<Literal>> {
     let (x, dims) = (call.input(0)?, call.output()?.dims());
-    if super::element_wise::common_shape(x.dims(), dims)? != dims || call.operator.op != Op::BroadcastTo {
+    if super::binary::common_shape(x.dims(), dims)? != dims {
         return Err(broken(format!("{} does not become {dims:?}", x.tensor.ty)));
     }
     picked(call, &x, &sources(x.dims(), dims))

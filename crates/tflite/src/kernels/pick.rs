@@ -2,9 +2,21 @@
 
 use super::call::Call;
 use super::movement::{picked, taken};
+use super::row::operators;
 use crate::model::broken;
-use crate::op::{Field, Op};
+use crate::op::Field;
 use systole_base::{Literal, Result};
+
+operators! {
+    DepthToSpace "DEPTH_TO_SPACE" 5; options 94 [0 BlockSize]; versions 1 1; Same; |call| space_and_depth(call, false)
+    SpaceToDepth "SPACE_TO_DEPTH" 26; options 19 [0 BlockSize]; versions 1 2; Same; |call| space_and_depth(call, true)
+    Gather "GATHER" 36; options 23 [0 Axis, 1 BatchDims]; versions 1 2; Same; gather
+    StridedSlice "STRIDED_SLICE" 45;
+        options 32 [0 BeginMask, 1 EndMask, 2 EllipsisMask, 3 NewAxisMask, 4 ShrinkAxisMask];
+        versions 1 2; Same; strided_slice
+    Split "SPLIT" 49; options 35 [0 NumSplits]; versions 1 2; Same; split
+    Slice "SLICE" 65; options 48 []; versions 1 2; Same; slice
+}
 
 /// Places of the elements at `indices[d]` of each dimension.
 fn places(dims: &[usize], indices: &[Vec<usize>]) -> Vec<usize> {
@@ -18,7 +30,7 @@ fn places(dims: &[usize], indices: &[Vec<usize>]) -> Vec<usize> {
 }
 
 /// `x`, begin, size; a size of −1 is the rest.
-pub(super) fn slice(call: &Call) -> Result<Vec<Literal>> {
+fn slice(call: &Call) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let (begin, size) = (call.input(1)?.indices()?, call.input(2)?.indices()?);
     if begin.len() != x.dims().len() || size.len() != begin.len() {
@@ -37,7 +49,7 @@ pub(super) fn slice(call: &Call) -> Result<Vec<Literal>> {
 }
 
 /// `x`, begin, end, strides, with the masks of Python's slices.
-pub(super) fn strided_slice(call: &Call) -> Result<Vec<Literal>> {
+fn strided_slice(call: &Call) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let [begin, end, strides] = [1, 2, 3].map(|n| call.input(n).and_then(|a| a.indices()));
     let (begin, end, strides) = (begin?, end?, strides?);
@@ -92,7 +104,7 @@ pub(super) fn strided_slice(call: &Call) -> Result<Vec<Literal>> {
 }
 
 /// The axis, then `x`: equal parts.
-pub(super) fn split(call: &Call) -> Result<Vec<Literal>> {
+fn split(call: &Call) -> Result<Vec<Literal>> {
     let (axis, x) = (call.input(0)?.indices()?, call.input(1)?);
     let &[axis] = &axis[..] else { return Err(broken("it has not one axis".into())) };
     let axis = call.axis(axis, x.dims().len())?;
@@ -115,7 +127,7 @@ pub(super) fn split(call: &Call) -> Result<Vec<Literal>> {
 }
 
 /// Entries of an axis by their numbers.
-pub(super) fn gather(call: &Call) -> Result<Vec<Literal>> {
+fn gather(call: &Call) -> Result<Vec<Literal>> {
     let (x, chosen) = (call.input(0)?, call.input(1)?);
     if call.operator.int(Field::BatchDims) != 0 {
         return Err(call.unsupported("batch dimensions"));
@@ -135,11 +147,10 @@ pub(super) fn gather(call: &Call) -> Result<Vec<Literal>> {
 }
 
 /// SPACE_TO_DEPTH and DEPTH_TO_SPACE: blocks of pixels are channels of one.
-pub(super) fn space_and_depth(call: &Call) -> Result<Vec<Literal>> {
+fn space_and_depth(call: &Call, to_depth: bool) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let [b, h, w, c] = x.of_rank::<4>()?;
     let block = call.at_least_1(Field::BlockSize)?;
-    let to_depth = call.operator.op == Op::SpaceToDepth;
     let squared = block.saturating_mul(block);
     let fits = if to_depth { h % block == 0 && w % block == 0 } else { c % squared == 0 };
     if !fits || c == 0 || squared > 1 << 20 {

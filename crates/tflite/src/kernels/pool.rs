@@ -1,10 +1,18 @@
 //! Poolings of pictures. What lies outside the picture is left out.
 
 use super::call::Call;
+use super::row::operators;
 use super::window::{Slide, slides};
 use crate::fixed::activation_range;
 use crate::op::Field;
 use systole_base::{DType, Literal, Result};
+
+operators! {
+    AveragePool2D "AVERAGE_POOL_2D" 1;
+        options 5 [0 Padding, 1 StrideW, 2 StrideH, 3 FilterW, 4 FilterH, 5 Activation]; versions 1 2; Same; average
+    MaxPool2D "MAX_POOL_2D" 17;
+        options 5 [0 Padding, 1 StrideW, 2 StrideH, 3 FilterW, 4 FilterH, 5 Activation]; versions 1 2; Same; max
+}
 
 /// Windows over `x: T[B, H, W, C]`.
 struct Pool {
@@ -51,50 +59,41 @@ impl Pool {
     }
 }
 
-/// `x: T[B, H, W, C] → T[B, H', W', C]`: means.
-pub(super) fn average(call: &Call) -> Result<Vec<Literal>> {
+/// The start of a fold, a step with an element, and the result from that and the number of elements.
+type Fold<S> = (S, fn(S, S) -> S, fn(S, S) -> S);
+
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: each window folded, then what is made of that and of its number of places.
+fn pooled(
+    call: &Call,
+    (zero, add, end): Fold<i32>,
+    (start, add_float, end_float): Fold<f32>,
+) -> Result<Vec<Literal>> {
     let (x, pool) = (call.input(0)?, Pool::new(call)?);
     let activation = call.operator.activation()?;
     match x.dtype() {
         DType::I8 => {
-            let (scale, zero) = call.output_scale()?;
-            let (low, high) = activation_range(activation, scale, zero);
-            let mean = |(sum, n): (i32, usize)| {
-                let n = (n as i32).max(1);
-                let y = if sum > 0 { sum.wrapping_add(n / 2) / n } else { sum.wrapping_sub(n / 2) / n };
-                y.max(low).min(high) as i8
-            };
-            let sums = pool.fold(x.elements::<i8>()?, 0i32, |s, q| s.wrapping_add(q.into()));
-            call.made(&sums.into_iter().map(mean).collect::<Vec<i8>>())
+            let (scale, zero_point) = call.output_scale()?;
+            let (low, high) = activation_range(activation, scale, zero_point);
+            let all = pool.fold(x.elements::<i8>()?, zero, |s, q| add(s, q.into()));
+            let one = |(sum, n): (i32, usize)| end(sum, (n as i32).max(1)).max(low).min(high) as i8;
+            call.made(&all.into_iter().map(one).collect::<Vec<i8>>())
         }
         DType::F32 => {
             let (low, high) = activation.bounds();
-            let sums = pool.fold(x.elements::<f32>()?, 0f32, |s, v| s + v);
-            let mean = |(sum, n): (f32, usize)| (sum / n.max(1) as f32).max(low).min(high);
-            call.made(&sums.into_iter().map(mean).collect::<Vec<f32>>())
+            let all = pool.fold(x.elements::<f32>()?, start, add_float);
+            let one = |(sum, n): (f32, usize)| end_float(sum, n.max(1) as f32).max(low).min(high);
+            call.made(&all.into_iter().map(one).collect::<Vec<f32>>())
         }
         other => Err(call.unsupported(format_args!("elements of type {other}"))),
     }
 }
 
-/// `x: T[B, H, W, C] → T[B, H', W', C]`: the greatest.
-pub(super) fn max(call: &Call) -> Result<Vec<Literal>> {
-    let (x, pool) = (call.input(0)?, Pool::new(call)?);
-    let activation = call.operator.activation()?;
-    match x.dtype() {
-        DType::I8 => {
-            let (scale, zero) = call.output_scale()?;
-            let (low, high) = activation_range(activation, scale, zero);
-            let all = pool.fold(x.elements::<i8>()?, i8::MIN, i8::max);
-            call.made(
-                &all.into_iter().map(|(q, _)| i32::from(q).max(low).min(high) as i8).collect::<Vec<i8>>(),
-            )
-        }
-        DType::F32 => {
-            let (low, high) = activation.bounds();
-            let all = pool.fold(x.elements::<f32>()?, f32::MIN, f32::max);
-            call.made(&all.into_iter().map(|(v, _)| v.max(low).min(high)).collect::<Vec<f32>>())
-        }
-        other => Err(call.unsupported(format_args!("elements of type {other}"))),
-    }
+/// Means, of integers rounded half away from zero.
+fn average(call: &Call) -> Result<Vec<Literal>> {
+    let mean = |sum: i32, n| if sum > 0 { sum.wrapping_add(n / 2) / n } else { sum.wrapping_sub(n / 2) / n };
+    pooled(call, (0, i32::wrapping_add, mean), (0.0, |s, v| s + v, |sum, n| sum / n))
+}
+
+fn max(call: &Call) -> Result<Vec<Literal>> {
+    pooled(call, (i8::MIN.into(), i32::max, |most, _| most), (f32::MIN, f32::max, |most, _| most))
 }

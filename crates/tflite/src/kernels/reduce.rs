@@ -1,13 +1,29 @@
 //! Reductions over dimensions.
 
 use super::call::Call;
+use super::row::operators;
 use crate::fixed::{mean_multiplier, multiply_by_quantized_multiplier, quantize_multiplier};
 use crate::model::broken;
-use crate::op::{Field, Op};
+use crate::op::Field;
 use systole_base::{DType, Literal, Result};
 
+operators! {
+    Mean "MEAN" 40; options 27 [0 KeepDims]; versions 1 2; Free; |call| reduce(call, Fold::Mean)
+    ArgMax "ARG_MAX" 56; options 40 [0 OutputType]; versions 1 2; NoInt8; arg_max
+    Sum "SUM" 74; options 27 [0 KeepDims]; versions 1 2; Free; |call| reduce(call, Fold::Sum)
+    ReduceMax "REDUCE_MAX" 82; options 27 [0 KeepDims]; versions 1 2; Same; |call| reduce(call, Fold::Max)
+}
+
+/// What becomes of the elements.
+#[derive(Clone, Copy, PartialEq)]
+enum Fold {
+    Mean,
+    Sum,
+    Max,
+}
+
 /// MEAN, SUM, REDUCE_MAX: `x: T[…] → T[…]` without the axes, or with sizes of 1 there.
-pub(super) fn reduce(call: &Call) -> Result<Vec<Literal>> {
+fn reduce(call: &Call, fold: Fold) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let rank = x.dims().len();
     let mut gone = vec![false; rank];
@@ -22,10 +38,9 @@ pub(super) fn reduce(call: &Call) -> Result<Vec<Literal>> {
     if n == 0 || n > i32::MAX as usize {
         return Err(broken(format!("a reduction of {n} elements")));
     }
-    let targets = super::element_wise::sources(&kept, x.dims());
-    let op = call.operator.op;
+    let targets = super::binary::sources(&kept, x.dims());
     match x.dtype() {
-        DType::I8 if op == Op::ReduceMax => {
+        DType::I8 if fold == Fold::Max => {
             let mut y = vec![i8::MIN; outputs];
             x.elements::<i8>()?.iter().zip(&targets).for_each(|(&q, &t)| y[t] = y[t].max(q));
             call.made(&y)
@@ -37,8 +52,8 @@ pub(super) fn reduce(call: &Call) -> Result<Vec<Literal>> {
                 .zip(&targets)
                 .for_each(|(&q, &t)| sums[t] = sums[t].wrapping_add(q.into()));
             let ((own, own_zero), (scale, zero)) = (x.tensor.scale()?, call.output_scale()?);
-            let (m, shift) = match op {
-                Op::Mean => mean_multiplier(own, scale, n),
+            let (m, shift) = match fold {
+                Fold::Mean => mean_multiplier(own, scale, n),
                 _ => quantize_multiplier(f64::from(own) / f64::from(scale)),
             };
             let one = |&sum: &i32| {
@@ -49,12 +64,12 @@ pub(super) fn reduce(call: &Call) -> Result<Vec<Literal>> {
             call.made(&sums.iter().map(one).collect::<Vec<i8>>())
         }
         DType::F32 => {
-            let start = if op == Op::ReduceMax { f32::NEG_INFINITY } else { 0.0 };
+            let start = if fold == Fold::Max { f32::NEG_INFINITY } else { 0.0 };
             let mut y = vec![start; outputs];
             for (&v, &t) in x.elements::<f32>()?.iter().zip(&targets) {
-                y[t] = if op == Op::ReduceMax { y[t].max(v) } else { y[t] + v };
+                y[t] = if fold == Fold::Max { y[t].max(v) } else { y[t] + v };
             }
-            if op == Op::Mean {
+            if fold == Fold::Mean {
                 y.iter_mut().for_each(|v| *v /= n as f32);
             }
             call.made(&y)
@@ -64,7 +79,7 @@ pub(super) fn reduce(call: &Call) -> Result<Vec<Literal>> {
 }
 
 /// Where the greatest stands along an axis, the first of equals: `x: T[…] → i32[…]` or `i64[…]`.
-pub(super) fn arg_max(call: &Call) -> Result<Vec<Literal>> {
+fn arg_max(call: &Call) -> Result<Vec<Literal>> {
     let (x, axis) = (call.input(0)?, call.input(1)?.indices()?);
     let &[axis] = &axis[..] else { return Err(broken("it has not one axis".into())) };
     let axis = call.axis(axis, x.dims().len())?;

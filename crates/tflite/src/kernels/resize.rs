@@ -2,9 +2,21 @@
 
 use super::call::{Arg, Call};
 use super::movement::picked;
+use super::row::{Types, operators};
 use crate::model::broken;
 use crate::op::Field;
 use systole_base::{DType, Literal, Result};
+
+operators! {
+    ResizeBilinear "RESIZE_BILINEAR" 23; options 15 [2 AlignCorners, 3 HalfPixelCenters];
+        versions 1 2 or version; Same; bilinear
+    ResizeNearest "RESIZE_NEAREST_NEIGHBOR" 97; options 74 [0 AlignCorners, 1 HalfPixelCenters];
+        versions 1 2 or version; Same; nearest
+}
+
+fn version(t: &Types) -> i32 {
+    if t.operator.is(Field::HalfPixelCenters) { 3 } else { t.base }
+}
 
 /// Operand, its shape, and the new height and width.
 fn sizes<'a>(call: &Call<'a>) -> Result<(Arg<'a>, [usize; 4], [usize; 2])> {
@@ -19,7 +31,7 @@ fn sizes<'a>(call: &Call<'a>) -> Result<(Arg<'a>, [usize; 4], [usize; 2])> {
     Ok((x, [b, h, w, c], [oh, ow]))
 }
 
-pub(super) fn nearest(call: &Call) -> Result<Vec<Literal>> {
+fn nearest(call: &Call) -> Result<Vec<Literal>> {
     let (x, [b, h, w, c], [oh, ow]) = sizes(call)?;
     let (align, half) = (call.operator.is(Field::AlignCorners), call.operator.is(Field::HalfPixelCenters));
     let place = |at: usize, size: usize, out: usize| {
@@ -41,7 +53,7 @@ pub(super) fn nearest(call: &Call) -> Result<Vec<Literal>> {
     picked(call, &x, &places)
 }
 
-pub(super) fn bilinear(call: &Call) -> Result<Vec<Literal>> {
+fn bilinear(call: &Call) -> Result<Vec<Literal>> {
     let (x, [b, h, w, c], [oh, ow]) = sizes(call)?;
     let (align, half) = (call.operator.is(Field::AlignCorners), call.operator.is(Field::HalfPixelCenters));
     let of_all = |of: &dyn Fn(usize, usize, usize, usize) -> f64| {

@@ -1,13 +1,19 @@
 //! Over the last dimension: SOFTMAX, L2_NORMALIZATION.
 
 use super::call::Call;
+use super::row::operators;
 use crate::fixed::{divide_by_power, exp_on_negative_values, high_mul, quantize_multiplier, reciprocal};
 use crate::model::broken;
 use crate::op::Field;
 use systole_base::{DType, Literal, Result};
 
+operators! {
+    L2Normalization "L2_NORMALIZATION" 11; options 12 [0 Activation]; versions 1 2; NoInt8; l2_normalization
+    Softmax "SOFTMAX" 25; options 9 [0 Beta]; versions 1 2; Fixed(1.0 / 256.0, -128); softmax
+}
+
 /// `x: T[…, N] → T[…, N]`: eᵝˣ / Σ eᵝˣ.
-pub(super) fn softmax(call: &Call) -> Result<Vec<Literal>> {
+fn softmax(call: &Call) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
     let n =
@@ -117,7 +123,7 @@ fn falling(of: impl Fn(usize) -> i8) -> [i8; 256] {
 }
 
 /// `x: f32[…, N] → f32[…, N]`: rows of length 1.
-pub(super) fn l2_normalization(call: &Call) -> Result<Vec<Literal>> {
+fn l2_normalization(call: &Call) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
     let n =

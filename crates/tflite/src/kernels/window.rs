@@ -65,9 +65,6 @@ pub(super) fn slides(
 }
 
 pub(super) fn is_same(call: &Call) -> Result<bool> {
-    match call.operator.int(Field::Padding) {
-        0 => Ok(true),
-        1 => Ok(false),
-        other => Err(broken(format!("its padding is {other}"))),
-    }
+    let padding = call.operator.int(Field::Padding);
+    call.operator.is_same().ok_or_else(|| broken(format!("its padding is {padding}")))
 }

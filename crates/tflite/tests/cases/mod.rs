@@ -190,6 +190,7 @@ pub fn cases() -> Vec<Case> {
     hybrid(&mut all);
     tables(&mut all);
     conversions(&mut all);
+    logarithms(&mut all);
     all
 }
 
@@ -473,23 +474,24 @@ fn hybrid(all: &mut Vec<Case>) {
     add("depthwise_hybrid", [&[1, 7, 6, 5], &[1, 3, 3, 5], &[5]], &[1, 7, 6, 5], Some(3), depthwise);
 }
 
-/// Each over all 256 integers.
-fn tables(all: &mut Vec<Case>) {
-    let every = |op: Operator, name: &str, x: Quantization, y: Quantization| {
-        let values: Vec<i8> = (-128..=127).collect();
-        let shape = [1, 256];
-        let tensor = |n: &str, q: &Quantization| Tensor::new(n, shape, DType::I8).quantized(q.clone());
-        let mut o = op;
-        (o.inputs, o.outputs) = (vec![Some(0)], vec![1]);
-        let model = Model {
-            tensors: vec![tensor("x", &x), tensor("y", &y)],
-            operators: vec![o],
-            inputs: vec![0],
-            outputs: vec![1],
-            ..Model::default()
-        };
-        Case { name: name.into(), model, inputs: vec![Literal::from_slice(shape, &values).unwrap()] }
+/// An operator over all 256 integers.
+fn every(op: Operator, name: &str, x: Quantization, y: Quantization) -> Case {
+    let values: Vec<i8> = (-128..=127).collect();
+    let shape = [1, 256];
+    let tensor = |n: &str, q: &Quantization| Tensor::new(n, shape, DType::I8).quantized(q.clone());
+    let mut o = op;
+    (o.inputs, o.outputs) = (vec![Some(0)], vec![1]);
+    let model = Model {
+        tensors: vec![tensor("x", &x), tensor("y", &y)],
+        operators: vec![o],
+        inputs: vec![0],
+        outputs: vec![1],
+        ..Model::default()
     };
+    Case { name: name.into(), model, inputs: vec![Literal::from_slice(shape, &values).unwrap()] }
+}
+
+fn tables(all: &mut Vec<Case>) {
     let q = Quantization::per_tensor;
     for (i, scale) in [0.021, 0.05, 0.1173].into_iter().enumerate() {
         let x = || q(scale, 9 * i as i32 - 7);
@@ -532,4 +534,22 @@ fn conversions(all: &mut Vec<Case>) {
         model: model(int(), float(), Op::Dequantize),
         inputs: vec![draw.ints(&shape)],
     });
+}
+
+/// LOG of floats, of which some are negative, and over all integers from 0 on.
+fn logarithms(all: &mut Vec<Case>) {
+    let mut draw = Draw(Stream::new(901, 7, 0));
+    let float = |name: &str| Tensor::new(name, [1, 200], DType::F32);
+    let model = Model {
+        tensors: vec![float("x"), float("y")],
+        operators: vec![Operator::new(Op::Log, [0], [1])],
+        inputs: vec![0],
+        outputs: vec![1],
+        ..Model::default()
+    };
+    all.push(Case { name: "log_float".into(), model, inputs: vec![draw.floats(&[1, 200])] });
+    let q = Quantization::per_tensor;
+    for (i, (scale, y)) in [(0.02, q(0.05, 97)), (0.1, q(0.02, -3))].into_iter().enumerate() {
+        all.push(every(op(Op::Log), &format!("log_{i}"), q(scale, -128), y));
+    }
 }

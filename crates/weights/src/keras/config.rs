@@ -3,8 +3,10 @@
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, TensorType};
+use systole_nn::Lowering;
+use systole_nn::did_you_mean::nearest;
 use systole_nn::layers::{BuiltIn, LAYER_NAMES, LayerSpec};
-use systole_nn::{Architecture, Symbol, nearest};
+use systole_nn::{Architecture, Symbol};
 
 /// Layers of a model, at most: a slipped digit would take all memory before anything could be said.
 const MOST: usize = 3000;
@@ -98,7 +100,7 @@ fn sequential(layers: &[Value]) -> Result<(Architecture, Vec<TensorType>)> {
         }
     }
     let input = input.ok_or_else(|| wrong("it does not say the shape of its input"))?;
-    if specs.first().is_some_and(|s| s.class_name() == "Embedding") {
+    if specs.first().is_some_and(|s| matches!(s.layer().lowering(), Ok(Lowering::Embedding { .. }))) {
         let ids = TensorType::new(DType::I32, input.shape.dims());
         return Ok((Architecture::sequential(specs), vec![ids]));
     }

@@ -3,6 +3,7 @@
 use crate::map::{Part, Rule, is_weight};
 use std::collections::{HashMap, HashSet};
 use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_nn::Lowering;
 use systole_nn::Model;
 
 /// A layer of a file with the paths of its arrays, in Keras's order.
@@ -19,7 +20,7 @@ pub(crate) struct LayerWeights {
 struct Layer<'a> {
     name: &'a str,
     group: String,
-    class: &'static str,
+    layer: &'a dyn systole_nn::Layer,
     weights: Vec<(&'a str, Vec<usize>)>,
 }
 
@@ -39,7 +40,7 @@ fn layers(model: &Model) -> Vec<Layer<'_>> {
         let start = format!("{}/", node.name);
         let own = all.iter().filter(|(path, _)| path.starts_with(&start));
         let weights = own.map(|(path, b)| (*path, b.ty().shape.to_vec())).collect();
-        found.push(Layer { name: &node.name, group, class: node.layer.class_name(), weights });
+        found.push(Layer { name: &node.name, group, layer: node.layer.layer(), weights });
     }
     found
 }
@@ -94,7 +95,7 @@ pub(crate) fn written(model: &Model) -> Result<(Vec<Rule>, Groups)> {
         groups.push((at.clone(), layer.name.to_string()));
         let mut counts: HashMap<String, usize> = HashMap::new();
         for (path, dims) in &layer.weights {
-            let part = part(layer.class, path[layer.name.len() + 1..].split('/').next().unwrap_or_default());
+            let part = part(layer.layer, path[layer.name.len() + 1..].split('/').next().unwrap_or_default());
             let group = if part.is_empty() { at.clone() } else { format!("{at}/{part}") };
             let index = counts.entry(group.clone()).or_insert(0);
             rules.push(Rule::of(path, dims, Part::new(format!("{group}/vars/{index}"), dims, Vec::new())));
@@ -106,18 +107,18 @@ pub(crate) fn written(model: &Model) -> Result<(Vec<Rule>, Groups)> {
 
 /// The groups of layers that keep the state of random numbers in Keras's files.
 pub(crate) fn dropping(model: &Model) -> Vec<String> {
-    let layers = layers(model).into_iter().filter(|l| l.class.ends_with("Dropout"));
+    let layers = layers(model).into_iter().filter(|l| l.layer.class_name().ends_with("Dropout"));
     layers.map(|l| format!("layers/{}", l.group)).collect()
 }
 
 /// Where Keras keeps a weight within its layer.
-fn part(class: &str, first: &str) -> &'static str {
-    match (class, first) {
-        ("LSTM" | "GRU" | "SimpleRNN", _) => "cell",
-        ("MultiHeadAttention", "query") => "query_dense",
-        ("MultiHeadAttention", "key") => "key_dense",
-        ("MultiHeadAttention", "value") => "value_dense",
-        ("MultiHeadAttention", "attention_output") => "output_dense",
+fn part(layer: &dyn systole_nn::Layer, first: &str) -> &'static str {
+    match (layer.lowering(), first) {
+        (Ok(Lowering::Recurrent(_)), _) => "cell",
+        (Ok(Lowering::Attention { .. }), "query") => "query_dense",
+        (Ok(Lowering::Attention { .. }), "key") => "key_dense",
+        (Ok(Lowering::Attention { .. }), "value") => "value_dense",
+        (Ok(Lowering::Attention { .. }), "attention_output") => "output_dense",
         _ => "",
     }
 }

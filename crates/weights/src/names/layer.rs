@@ -1,11 +1,9 @@
 //! The weights of a layer as PyTorch's module of that kind has them: names, layouts, order of gates.
 
 use crate::map::{Part, Rule, Step};
-use serde_json::Value;
 use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::Model;
-use systole_nn::{LayerNode, NodeInput};
+use systole_nn::{Layer, LayerNode, Lowering, Model, NodeInput, WeightLayout, WeightRole};
 
 /// A model's layers with the shapes of their weights.
 pub(crate) struct Layers<'a> {
@@ -17,7 +15,7 @@ pub(crate) struct Layers<'a> {
 pub(crate) struct Known<'a> {
     pub name: &'a str,
     pub class: &'static str,
-    config: Value,
+    layer: &'a dyn Layer,
     shapes: &'a HashMap<String, Vec<usize>>,
     /// Height, width and channels that were flattened before it.
     flattened: Option<[usize; 3]>,
@@ -40,7 +38,7 @@ impl<'a> Layers<'a> {
                 found.push(Known {
                     name: &node.name,
                     class: node.layer.class_name(),
-                    config: node.layer.layer().config(),
+                    layer: node.layer.layer(),
                     shapes: &self.shapes,
                     flattened: self.flattened(nodes, i),
                 });
@@ -51,20 +49,25 @@ impl<'a> Layers<'a> {
 
     /// What a Flatten right before layer `i` had: PyTorch flattens channels first.
     fn flattened(&self, nodes: &[LayerNode], mut i: usize) -> Option<[usize; 3]> {
-        const KEEP: [&str; 7] = ["Dropout", "Activation", "ReLU", "LeakyReLU", "ELU", "PReLU", "Flatten"];
         loop {
             let [NodeInput::Layer(before)] = nodes.get(i)?.inputs[..] else { return None };
             let node = nodes.get(before)?;
-            if node.layer.class_name() == "Flatten" {
-                return match self.output_of(node.inputs.first()?)?[..] {
-                    [h, w, c] => Some([h, w, c]),
-                    _ => None,
-                };
+            match node.layer.layer().lowering().ok()? {
+                Lowering::Flatten => {
+                    return match self.output_of(node.inputs.first()?)?[..] {
+                        [h, w, c] => Some([h, w, c]),
+                        _ => None,
+                    };
+                }
+                Lowering::Identity
+                | Lowering::Regularization
+                | Lowering::Activation(_)
+                | Lowering::Relu { .. }
+                | Lowering::LeakyRelu(_)
+                | Lowering::Elu(_)
+                | Lowering::PRelu => i = before,
+                _ => return None,
             }
-            if !KEEP.contains(&node.layer.class_name()) {
-                return None;
-            }
-            i = before;
         }
     }
 
@@ -83,34 +86,12 @@ impl Known<'_> {
         self.shapes.get(&format!("{}/{weight}", self.name)).map(Vec::as_slice)
     }
 
-    fn has(&self, weight: &str) -> bool {
-        self.shape(weight).is_some()
-    }
-
-    fn number(&self, key: &str) -> usize {
-        self.config.get(key).and_then(Value::as_u64).unwrap_or(0) as usize
-    }
-
-    /// `our weight ← prefix + theirs`; the shape there is made from ours.
-    fn rule(
-        &self,
-        weight: &str,
-        theirs: String,
-        shape: impl Fn(&[usize]) -> Vec<usize>,
-        steps: Vec<Step>,
-    ) -> Option<Rule> {
-        let ours = self.shape(weight)?;
-        Some(Rule::of(&format!("{}/{weight}", self.name), ours, Part::new(theirs, &shape(ours), steps)))
-    }
-
-    fn same(&self, weight: &str, theirs: String) -> Option<Rule> {
-        self.rule(weight, theirs, <[usize]>::to_vec, Vec::new())
-    }
-
-    fn bias(&self, theirs: String) -> Option<Rule> {
-        let mut rule = self.same("bias", theirs)?;
-        rule.parts[0].optional = true;
-        Some(rule)
+    /// `our weight ← theirs`; the shape there is made from ours.
+    fn rule(&self, role: &WeightRole, theirs: String, shape: &[usize], steps: Vec<Step>) -> Option<Rule> {
+        let ours = self.shape(&role.name)?;
+        let mut part = Part::new(theirs, shape, steps);
+        part.optional = role.is_optional;
+        Some(Rule::of(&format!("{}/{}", self.name, role.name), ours, part))
     }
 
     /// The rules of this layer, whose names there begin with `prefix`: `features.0.`, or nothing.
@@ -118,45 +99,8 @@ impl Known<'_> {
     /// # Errors
     /// When PyTorch has no layer of that kind whose weights are known.
     pub(crate) fn rules(&self, prefix: &str) -> Result<Vec<Rule>> {
-        let p = |name: &str| format!("{prefix}{name}");
-        let rules = match self.class {
-            "Dense" => vec![self.dense("kernel", p("weight")), self.bias(p("bias"))],
-            "Conv1D" | "Conv2D" | "Conv3D" | "Conv1DTranspose" | "Conv2DTranspose" | "Conv3DTranspose" => {
-                vec![self.convolution(p("weight")), self.bias(p("bias"))]
-            }
-            "DepthwiseConv1D" | "DepthwiseConv2D" => vec![self.depthwise(p("weight")), self.bias(p("bias"))],
-            "BatchNormalization" => vec![
-                self.same("gamma", p("weight")),
-                self.same("beta", p("bias")),
-                self.same("moving_mean", p("running_mean")),
-                self.same("moving_variance", p("running_var")),
-            ],
-            "LayerNormalization" | "GroupNormalization" => {
-                vec![self.same("gamma", p("weight")), self.same("beta", p("bias"))]
-            }
-            "RMSNormalization" => vec![self.same("scale", p("weight"))],
-            "PositionEmbedding" => vec![self.same("embeddings", p("weight"))],
-            // Parameters of a module of one's own there.
-            "LayerScale" => vec![self.same("gamma", p("gamma"))],
-            "ClassToken" => vec![self.same("token", p("token"))],
-            "Embedding" | "ReversibleEmbedding" => {
-                let reverse =
-                    self.rule("reverse_embeddings", p("reverse"), |o| vec![o[1], o[0]], permuted([1, 0]));
-                vec![self.same("embeddings", p("weight")), reverse]
-            }
-            "PReLU" => {
-                let one = |o: &[usize]| vec![o.iter().product()];
-                let ours = self.shape("alpha").map(|s| vec![Step::Reshape(s.to_vec())]);
-                vec![self.rule("alpha", p("weight"), one, ours.unwrap_or_default())]
-            }
-            "LSTM" => self.recurrent(prefix, &[0, 1, 2, 3], false),
-            "SimpleRNN" => self.recurrent(prefix, &[0], false),
-            "GRU" => self.recurrent(prefix, &[1, 0, 2], true),
-            "MultiHeadAttention" => self.attention("", prefix),
-            "TransformerBlock" => self.block(prefix),
-            _ => return Err(self.unknown()),
-        };
-        let rules: Vec<Rule> = rules.into_iter().flatten().collect();
+        let rules: Vec<Rule> =
+            self.layer.weight_roles().iter().filter_map(|role| self.of_role(role, prefix)).collect();
         let start = format!("{}/", self.name);
         let all = self.shapes.keys().filter(|path| path.starts_with(&start)).count();
         if rules.len() == all { Ok(rules) } else { Err(self.unknown()) }
@@ -169,110 +113,95 @@ impl Known<'_> {
             .hint("Keras's files hold every layer: --format keras")
     }
 
-    fn dense(&self, weight: &str, theirs: String) -> Option<Rule> {
-        let steps = match (self.flattened, self.shape(weight)?) {
-            (Some([h, w, c]), [rows, units]) if h * w * c == *rows && h * w > 1 && c > 1 => vec![
-                Step::Reshape(vec![*units, c, h, w]),
+    /// The rule of a weight; `None` where the layer has none of that name.
+    fn of_role(&self, role: &WeightRole, prefix: &str) -> Option<Rule> {
+        let ours = self.shape(&role.name)?;
+        let theirs = format!("{prefix}{}", role.torch);
+        let (shape, steps) = match (&role.layout, ours) {
+            (WeightLayout::Same, _) => (ours.to_vec(), Vec::new()),
+            (WeightLayout::Flat, _) => (vec![ours.iter().product()], vec![Step::Reshape(ours.to_vec())]),
+            (WeightLayout::Transposed, [a, b]) => (vec![*b, *a], permuted([1, 0])),
+            (WeightLayout::Dense, [rows, units]) => (vec![*units, *rows], self.dense(*rows, *units)),
+            // A transposed one has in and out the other way round on both sides.
+            (WeightLayout::Convolution, [window @ .., i, o]) => {
+                let order = (2..window.len() + 2).chain([1, 0]).collect();
+                ([&[*o, *i], window].concat(), vec![Step::Transpose(order)])
+            }
+            (WeightLayout::Depthwise, [window @ .., c, m]) => {
+                let order = (2..window.len() + 2).chain([0, 1]).collect();
+                let steps = vec![Step::Reshape([&[*c, *m], window].concat()), Step::Transpose(order)];
+                ([&[c * m, 1], window].concat(), steps)
+            }
+            (WeightLayout::Gates(order), [a, b]) => {
+                (vec![*b, *a], [ordered(order), permuted([1, 0])].concat())
+            }
+            (WeightLayout::GateBiases { order, both }, _) => {
+                return Some(self.gate_biases(role, prefix, ours, (order, *both)));
+            }
+            (WeightLayout::InProjection(i), [e, heads, width]) => {
+                let out = heads * width;
+                let steps = vec![
+                    Step::Rows(i * out, out),
+                    Step::Transpose(vec![1, 0]),
+                    Step::Reshape(vec![*e, *heads, *width]),
+                ];
+                (vec![3 * out, *e], steps)
+            }
+            (WeightLayout::InProjectionBias(i), [heads, width]) => {
+                let out = heads * width;
+                (vec![3 * out], vec![Step::Rows(i * out, out), Step::Reshape(vec![*heads, *width])])
+            }
+            (WeightLayout::OutProjection, [heads, width, e]) => {
+                let steps = vec![Step::Transpose(vec![1, 0]), Step::Reshape(vec![*heads, *width, *e])];
+                (vec![*e, heads * width], steps)
+            }
+            _ => return None,
+        };
+        self.rule(role, theirs, &shape, steps)
+    }
+
+    fn dense(&self, rows: usize, units: usize) -> Vec<Step> {
+        match self.flattened {
+            Some([h, w, c]) if h * w * c == rows && h * w > 1 && c > 1 => vec![
+                Step::Reshape(vec![units, c, h, w]),
                 Step::Transpose(vec![2, 3, 1, 0]),
-                Step::Reshape(vec![*rows, *units]),
+                Step::Reshape(vec![rows, units]),
             ],
             _ => permuted([1, 0]),
+        }
+    }
+
+    /// PyTorch has two biases, which are added where the layer has one.
+    fn gate_biases(
+        &self,
+        role: &WeightRole,
+        prefix: &str,
+        shape: &[usize],
+        (order, both): (&[usize], bool),
+    ) -> Rule {
+        let n = shape[shape.len() - 1];
+        let part = |name: &str| Part::new(format!("{prefix}{name}"), &[n], ordered(order)).optional();
+        let (first, second) = (part(&role.torch), part("bias_hh_l0"));
+        let second = match both && shape.len() == 2 {
+            true => Part { at: n, ..second },
+            false => Part { adds: true, ..second },
         };
-        self.rule(weight, theirs, |o| vec![o[1], o[0]], steps)
-    }
-
-    /// `[out, in, window…] → [window…, in, out]`; a transposed one has in and out the other way round on both sides.
-    fn convolution(&self, theirs: String) -> Option<Rule> {
-        let rank = self.shape("kernel")?.len().checked_sub(2)?;
-        let turned = |o: &[usize]| [&[o[rank + 1], o[rank]], &o[..rank]].concat();
-        let order = (2..rank + 2).chain([1, 0]).collect();
-        self.rule("kernel", theirs, turned, vec![Step::Transpose(order)])
-    }
-
-    /// `[C·m, 1, window…] → [window…, C, m]`.
-    fn depthwise(&self, theirs: String) -> Option<Rule> {
-        let [ref window @ .., c, m] = *self.shape("kernel")? else { return None };
-        let order = (2..window.len() + 2).chain([0, 1]).collect();
-        let steps = vec![Step::Reshape([&[c, m], window].concat()), Step::Transpose(order)];
-        self.rule("kernel", theirs, |_| [&[c * m, 1], window].concat(), steps)
-    }
-
-    /// `weight_ih_l0: [gates·units, in]`, …; PyTorch adds two biases where Keras has one, but not for a GRU.
-    fn recurrent(&self, prefix: &str, gates: &[usize], keeps_both: bool) -> Vec<Option<Rule>> {
-        let level = |name: &str| format!("{prefix}{name}");
-        let ordered = |more: Vec<Step>| -> Vec<Step> {
-            let is_sorted = gates.windows(2).all(|w| w[0] < w[1]);
-            let first = if is_sorted { Vec::new() } else { vec![Step::Gates(gates.to_vec())] };
-            [first, more].concat()
-        };
-        let turned = |o: &[usize]| vec![o[1], o[0]];
-        let kernel = |ours, theirs| self.rule(ours, level(theirs), turned, ordered(permuted([1, 0])));
-        let mut rules = vec![kernel("kernel", "weight_ih_l0"), kernel("recurrent_kernel", "weight_hh_l0")];
-        if let Some(shape) = self.shape("bias") {
-            let n = shape[shape.len() - 1];
-            let part = |name: &str| Part::new(level(name), &[n], ordered(Vec::new())).optional();
-            let (first, second) = (part("bias_ih_l0"), part("bias_hh_l0"));
-            let second = match keeps_both && shape.len() == 2 {
-                true => Part { at: n, ..second },
-                false => Part { adds: true, ..second },
-            };
-            let ours = format!("{}/bias", self.name);
-            rules.push(Some(Rule { ours, shape: shape.to_vec(), parts: vec![first, second] }));
-        }
-        rules
-    }
-
-    /// `in_proj_weight: [3·E, E]`, of query, key and value.
-    fn attention(&self, inside: &str, prefix: &str) -> Vec<Option<Rule>> {
-        let mut rules = Vec::new();
-        for (i, name) in ["query", "key", "value"].into_iter().enumerate() {
-            let weight = format!("{inside}{name}/kernel");
-            let Some(&[e, heads, width]) = self.shape(&weight) else { return vec![None] };
-            let out = heads * width;
-            let steps = vec![
-                Step::Rows(i * out, out),
-                Step::Transpose(vec![1, 0]),
-                Step::Reshape(vec![e, heads, width]),
-            ];
-            rules.push(self.rule(&weight, format!("{prefix}in_proj_weight"), |_| vec![3 * out, e], steps));
-            let bias = format!("{inside}{name}/bias");
-            if self.has(&bias) {
-                let steps = vec![Step::Rows(i * out, out), Step::Reshape(vec![heads, width])];
-                rules.push(self.rule(&bias, format!("{prefix}in_proj_bias"), |_| vec![3 * out], steps));
-            }
-        }
-        let weight = format!("{inside}attention_output/kernel");
-        let Some(&[heads, width, e]) = self.shape(&weight) else { return vec![None] };
-        let steps = vec![Step::Transpose(vec![1, 0]), Step::Reshape(vec![heads, width, e])];
-        rules.push(self.rule(&weight, format!("{prefix}out_proj.weight"), |_| vec![e, heads * width], steps));
-        let bias = format!("{inside}attention_output/bias");
-        if self.has(&bias) {
-            rules.push(self.same(&bias, format!("{prefix}out_proj.bias")));
-        }
-        rules
-    }
-
-    /// `nn.TransformerEncoderLayer`.
-    fn block(&self, prefix: &str) -> Vec<Option<Rule>> {
-        let mut rules = self.attention("self_attention/", &format!("{prefix}self_attn."));
-        let dense = [("feedforward_intermediate_dense", "linear1"), ("feedforward_output_dense", "linear2")];
-        for (ours, theirs) in dense {
-            let kernel = format!("{ours}/kernel");
-            let turned = |o: &[usize]| vec![o[1], o[0]];
-            rules.push(self.rule(&kernel, format!("{prefix}{theirs}.weight"), turned, permuted([1, 0])));
-            rules.push(self.same(&format!("{ours}/bias"), format!("{prefix}{theirs}.bias")));
-        }
-        for (ours, theirs) in [("self_attention_layer_norm", "norm1"), ("feedforward_layer_norm", "norm2")] {
-            rules.push(self.same(&format!("{ours}/gamma"), format!("{prefix}{theirs}.weight")));
-            rules.push(self.same(&format!("{ours}/beta"), format!("{prefix}{theirs}.bias")));
-        }
-        rules
+        let ours = format!("{}/{}", self.name, role.name);
+        Rule { ours, shape: shape.to_vec(), parts: vec![first, second] }
     }
 
     /// How many heads, for rules of other files.
     pub(crate) fn heads(&self) -> usize {
-        self.number("num_heads")
+        match self.layer.lowering() {
+            Ok(Lowering::Attention { heads, .. } | Lowering::TransformerBlock { heads, .. }) => heads,
+            _ => 0,
+        }
     }
+}
+
+fn ordered(gates: &[usize]) -> Vec<Step> {
+    let is_sorted = gates.windows(2).all(|w| w[0] < w[1]);
+    if is_sorted { Vec::new() } else { vec![Step::Gates(gates.to_vec())] }
 }
 
 fn permuted<const N: usize>(order: [usize; N]) -> Vec<Step> {

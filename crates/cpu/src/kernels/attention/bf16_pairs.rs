@@ -12,14 +12,13 @@
 
 use crate::kernel::Ptr;
 use crate::kernels::attention::{Arrays, AttentionKernel, Columns, LINE, Room, Row, Rows, multiply};
-use crate::simd::amx;
 use crate::simd::amx::LANES;
 use crate::simd::amx::spread::{COLUMNS, Operands, Spread, Sums};
 use crate::simd::gemm::{Configured, Shape};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::lanes_mut;
-use crate::simd::math;
 use crate::simd::pack::{PackFn, PanelArgs};
+use crate::simd::{amx, math};
 use std::ops::Range;
 use systole_ir::DType;
 use systole_ir::attention::Wanted;

@@ -12,10 +12,9 @@ mod bf16_pairs;
 #[cfg(test)]
 mod tests;
 
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::kernels::attention::bf16_pairs::Pairs;
-use crate::select::{AMX, Answer, Candidate, EVERY, Family, Problem, Refusal};
+use crate::select::{AMX, Accepted, Answer, Candidate, EVERY, Family, Problem};
 use crate::simd::gemm::{Left, Shape, Tile as Product, shape_f32};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes_mut, narrow};
@@ -795,26 +794,20 @@ pub static FAMILY: Family = Family {
     name: "attention",
     doc: "multi-head attention or its gradient, without an array of all scores",
     takes: |step| matches!(step.kernel, systole_compile::Kernel::Attention(_)),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate { name: "amx", why: "bf16 by tile registers", levels: AMX, accepts: by_pairs },
-        Candidate {
-            name: "bf16_pairs",
-            why: "bf16 by the instruction that multiplies pairs (AVX512_BF16)",
-            levels: &[Level::Avx512Bf16],
-            accepts: by_pairs,
-        },
-        Candidate {
-            name: "f32",
-            why: "takes every attention that is recognised, in f32",
-            levels: EVERY,
-            accepts: |p| {
+        Candidate::new("amx", AMX, "bf16 by tile registers", by_pairs),
+        Candidate::new("bf16_pairs", &[Level::Avx512Bf16], "bf16 by the instruction that multiplies pairs \
+             (AVX512_BF16)",
+            by_pairs),
+        Candidate::new("f32", EVERY, "takes every attention that is recognised, in f32",
+            |p| {
                 Ok(Box::new(AttentionKernel::with(found(p)?, p.step, p.target.level.vectors(), None)))
-            },
-        },
+            }),
     ],
 };
 
-fn found<'a>(p: &Problem<'a>) -> std::result::Result<&'a AttentionMatch, Refusal> {
+fn found<'a>(p: &Problem<'a>) -> Accepted<&'a AttentionMatch> {
     match &p.step.kernel {
         systole_compile::Kernel::Attention(found) => Ok(found),
         _ => Err("it is no attention".into()),

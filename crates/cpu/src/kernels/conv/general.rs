@@ -1,7 +1,7 @@
 //! Convolutions with any attributes, by plain loops.
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::select::Refusal;
+use crate::select::Accepted;
 use smallvec::SmallVec;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType};
@@ -16,11 +16,7 @@ pub struct General {
 }
 
 impl General {
-    pub fn new(
-        c: &Convolution,
-        bias: bool,
-        [x, k, y]: [&TensorType; 3],
-    ) -> std::result::Result<General, Refusal> {
+    pub fn new(c: &Convolution, bias: bool, [x, k, y]: [&TensorType; 3]) -> Accepted<General> {
         let simple = |t: DType| matches!(t, DType::F32 | DType::F64);
         if !simple(x.dtype) || x.dtype != y.dtype || y.elements() == 0 {
             return Err("its elements are neither f32 nor f64, or there are none".into());

@@ -4,33 +4,25 @@
 //! Layouts are channels-last, except in [`general`] and the fallbacks of all families. No im2col matrix of the whole
 //! input is built. [`staging`] copies one strip of the input into a thread's working memory, with explicit zeros for
 //! padding, or lets it be read in place; the microkernels ([`microkernel`]) address it through offset tables.
-//! [`direct`] and [`direct_gradient`] compute the definition in this way, [`winograd`] needs fewer multiplications,
-//! [`amx`] and [`amx_gradient`] use tile registers, [`amx_images`] and [`amx_images_gradient`] for small images. The gradient w.r.t. the input of a strided layer is a convolution
-//! of a dilated input: [`phases`] splits it into convolutions without input dilation. [`pointwise`] convolutions are
-//! plain GEMMs.
+//! [`direct`] computes the definition in this way, [`winograd`] needs fewer multiplications, [`amx`] uses tile
+//! registers, and [`amx_images`] does for small images. The gradient w.r.t. the input of a strided layer is a
+//! convolution of a dilated input: [`staging::phases`] splits it into convolutions without input dilation.
+//! [`pointwise`] convolutions are plain GEMMs.
 
 mod amx;
-mod amx_filter;
-mod amx_gradient;
 mod amx_images;
-mod amx_images_gradient;
-mod batch_statistics;
 mod depthwise;
 mod direct;
-mod direct_gradient;
 mod general;
-mod images;
 mod microkernel;
-mod operands;
-mod phases;
 mod pointwise;
 mod staging;
 mod strips;
-mod weights;
 mod winograd;
 
 use crate::kernel::Kernel;
-use crate::select::{AMX, Answer, Candidate, EVERY, Family, Problem, Refusal};
+use crate::select::{AMX, Accepted, Answer, Candidate, EVERY, Family, Problem};
+use crate::simd::level::Target;
 use systole_compile::Kernel as Plan;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Op, TensorType};
@@ -43,131 +35,47 @@ pub static FAMILY: Family = Family {
     name: "conv",
     doc: "convolutions and their gradients, with a bias where one follows",
     takes: |step| matches!(&step.kernel, Plan::Op { op: Op::Convolution(_), .. }),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate {
-            name: "amx_images",
-            why: "bf16 by tile registers, small images: the rows of a tile are sixteen images, where lines of \
-                  pixels would leave them empty, and taps in the padding are left out",
-            levels: AMX,
-            accepts: |p| {
-                let Layer { c, bias, types } = floats(p)?;
-                made(amx_images::Forward::new(c, bias, types, p.target))
-            },
-        },
-        Candidate {
-            name: "amx",
-            why: "bf16 by tile registers, forward and gradient with respect to the input: faster than \
-                  every other way where they exist",
-            levels: AMX,
-            accepts: |p| {
-                let Layer { c, bias, types } = floats(p)?;
-                made(amx::Forward::new(c, bias, types, p.target))
-            },
-        },
-        Candidate {
-            name: "pointwise",
-            why: "1×1 kernels with many channels and filters: a GEMM, which packs both operands once. With \
-                  fewer of them packing is not repaid",
-            levels: EVERY,
-            accepts: |p| {
-                let Layer { c, bias, types } = floats(p)?;
-                made(pointwise::Pointwise::forward(c, bias, types, p))
-            },
-        },
-        Candidate {
-            name: "amx_images_gradient",
-            why: "bf16 by tile registers, gradient with respect to the kernel for small images: K runs over \
-                  images, where lines of pixels have as many zeros between them",
-            levels: AMX,
-            accepts: |p| {
-                let Layer { c, types, .. } = without_bias(floats(p)?)?;
-                made(amx_images_gradient::KernelGradient::new(c, types, p.target))
-            },
-        },
-        Candidate {
-            name: "amx_gradient",
-            why: "bf16 by tile registers, gradient with respect to the kernel",
-            levels: AMX,
-            accepts: |p| {
-                let Layer { c, types, .. } = without_bias(floats(p)?)?;
-                made(amx_gradient::KernelGradient::new(c, types, p.target))
-            },
-        },
-        Candidate {
-            name: "pointwise_gradient",
-            why: "gradient with respect to a 1×1 kernel: a GEMM as well",
-            levels: EVERY,
-            accepts: |p| {
-                let Layer { c, types, .. } = without_bias(floats(p)?)?;
-                made(pointwise::Pointwise::gradient(c, types, p))
-            },
-        },
-        Candidate {
-            name: "winograd",
-            why: "3×3 kernels: F(2×2, 3×3) takes 16 multiplications for 36. Other kernels would need \
-                  transforms of their own, larger tiles lose accuracy",
-            levels: EVERY,
-            accepts: |p| {
-                let Layer { c, bias, types } = floats(p)?;
-                made(winograd::Forward::new(c, bias, types, p.target))
-            },
-        },
-        Candidate {
-            name: "winograd_gradient",
-            why: "gradient with respect to a 3×3 kernel, by the transposed transforms",
-            levels: EVERY,
-            accepts: |p| {
-                let Layer { c, types, .. } = without_bias(floats(p)?)?;
-                made(winograd::KernelGradient::new(c, types, p.target))
-            },
-        },
-        Candidate {
-            name: "direct",
-            why: "f32 and narrower floats, one group, forward and gradient with respect to the input: \
-                  register tiles over the input as it lies",
-            levels: EVERY,
-            accepts: |p| {
-                let Layer { c, bias, types } = floats(p)?;
-                made(direct::Forward::new(c, bias, types, p.target))
-            },
-        },
-        Candidate {
-            name: "direct_gradient",
-            why: "gradient with respect to the kernel of such layers",
-            levels: EVERY,
-            accepts: |p| {
-                let Layer { c, types, .. } = without_bias(floats(p)?)?;
-                made(direct_gradient::KernelGradient::new(c, types, p.target))
-            },
-        },
-        Candidate {
-            name: "depthwise",
-            why: "one filter for each channel: element-wise multiply-adds of rows",
-            levels: EVERY,
-            accepts: |p| {
-                let Layer { c, bias, types } = floats(p)?;
-                made(depthwise::Forward::new(c, bias, types, p.target.level.vectors()))
-            },
-        },
-        Candidate {
-            name: "depthwise_gradient",
-            why: "gradient with respect to such filters",
-            levels: EVERY,
-            accepts: |p| {
-                let Layer { c, types, .. } = without_bias(floats(p)?)?;
-                made(depthwise::KernelGradient::new(c, types, p.target.level.vectors()))
-            },
-        },
+        Candidate::new("amx_images", AMX, "bf16 by tile registers, small images: the rows of a tile are \
+             sixteen images, where lines of pixels would leave them empty, and taps in the padding are left \
+             out",
+            |p| forward(p, amx_images::Forward::new)),
+        Candidate::new("amx", AMX, "bf16 by tile registers, forward and gradient with respect to the input: \
+             faster than every other way where they exist",
+            |p| forward(p, amx::Forward::new)),
+        Candidate::new("pointwise", EVERY, "1×1 kernels with many channels and filters: a GEMM, which packs \
+             both operands once. With fewer of them packing is not repaid",
+            |p| forward(p, |c, bias, types, _| pointwise::Pointwise::forward(c, bias, types, p))),
+        Candidate::new("amx_images_gradient", AMX, "bf16 by tile registers, gradient with respect to the \
+             kernel for small images: K runs over images, where lines of pixels have as many zeros between \
+             them",
+            |p| gradient(p, amx_images::KernelGradient::new)),
+        Candidate::new("amx_gradient", AMX, "bf16 by tile registers, gradient with respect to the kernel",
+            |p| gradient(p, amx::KernelGradient::new)),
+        Candidate::new("pointwise_gradient", EVERY, "gradient with respect to a 1×1 kernel: a GEMM as well",
+            |p| gradient(p, |c, types, _| pointwise::Pointwise::gradient(c, types, p))),
+        Candidate::new("winograd", EVERY, "3×3 kernels: F(2×2, 3×3) takes 16 multiplications for 36. Other \
+             kernels would need transforms of their own, larger tiles lose accuracy",
+            |p| forward(p, winograd::Forward::new)),
+        Candidate::new("winograd_gradient", EVERY, "gradient with respect to a 3×3 kernel, by the transposed \
+             transforms",
+            |p| gradient(p, winograd::KernelGradient::new)),
+        Candidate::new("direct", EVERY, "f32 and narrower floats, one group, forward and gradient with \
+             respect to the input: register tiles over the input as it lies",
+            |p| forward(p, direct::Forward::new)),
+        Candidate::new("direct_gradient", EVERY, "gradient with respect to the kernel of such layers",
+            |p| gradient(p, direct::KernelGradient::new)),
+        Candidate::new("depthwise", EVERY, "one filter for each channel: element-wise multiply-adds of rows",
+            |p| forward(p, depthwise::Forward::new)),
+        Candidate::new("depthwise_gradient", EVERY, "gradient with respect to such filters",
+            |p| gradient(p, depthwise::KernelGradient::new)),
         crate::kernels::via_f32::CANDIDATE,
-        Candidate {
-            name: "general",
-            why: "any other attributes: plain loops, in parallel",
-            levels: EVERY,
-            accepts: |p| {
+        Candidate::new("general", EVERY, "any other attributes: plain loops, in parallel",
+            |p| {
                 let Layer { c, bias, types } = layer(p)?;
-                made(general::General::new(c, bias, types))
-            },
-        },
+                Ok(Box::new(general::General::new(c, bias, types)?))
+            }),
         crate::kernels::reference::CANDIDATE,
     ],
 };
@@ -177,56 +85,20 @@ pub static BATCH_STATISTICS: Family = Family {
     name: "batch_statistics",
     doc: "a convolution and the batch statistics of its result, summed while that is in cache",
     takes: |step| matches!(step.kernel, Plan::Moments(_)),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate {
-            name: "amx_images",
-            why: "bf16 by tile registers, small images",
-            levels: AMX,
-            accepts: |p| {
-                let Layer { c, bias, types } = floats(p)?;
-                let kernel = amx_images::Forward::new(c, bias, types, p.target);
-                made(kernel.and_then(|k| k.with_statistics(p.target)))
-            },
-        },
-        Candidate {
-            name: "amx",
-            why: "bf16 by tile registers",
-            levels: AMX,
-            accepts: |p| {
-                let Layer { c, bias, types } = floats(p)?;
-                made(amx::Forward::new(c, bias, types, p.target).map(|k| k.with_statistics(p.target)))
-            },
-        },
-        Candidate {
-            name: "pointwise",
-            why: "1×1 kernels with many channels and filters",
-            levels: EVERY,
-            accepts: |p| {
-                let Layer { c, bias, types } = floats(p)?;
-                let kernel = pointwise::Pointwise::forward(c, bias, types, p);
-                made(kernel.map(|k| k.with_statistics(types[2], p.target)))
-            },
-        },
-        Candidate {
-            name: "winograd",
-            why: "3×3 kernels",
-            levels: EVERY,
-            accepts: |p| {
-                let Layer { c, bias, types } = floats(p)?;
-                let kernel = winograd::Forward::new(c, bias, types, p.target);
-                made(kernel.map(|k| k.with_statistics(p.target.level.vectors())))
-            },
-        },
-        Candidate {
-            name: "direct",
-            why: "takes every convolution that the compiler gives statistics",
-            levels: EVERY,
-            accepts: |p| {
-                let Layer { c, bias, types } = floats(p)?;
-                let kernel = direct::Forward::new(c, bias, types, p.target);
-                made(kernel.map(|k| k.with_statistics(p.target.level.vectors())))
-            },
-        },
+        Candidate::new("amx_images", AMX, "bf16 by tile registers, small images",
+            |p| forward(p, |c, bias, types, t| amx_images::Forward::new(c, bias, types, t)?.with_statistics(t))),
+        Candidate::new("amx", AMX, "bf16 by tile registers",
+            |p| forward(p, |c, bias, types, t| Ok(amx::Forward::new(c, bias, types, t)?.with_statistics(t)))),
+        Candidate::new("pointwise", EVERY, "1×1 kernels with many channels and filters",
+            |p| forward(p, |c, bias, types, t| {
+                Ok(pointwise::Pointwise::forward(c, bias, types, p)?.with_statistics(types[2], t))
+            })),
+        Candidate::new("winograd", EVERY, "3×3 kernels",
+            |p| forward(p, |c, bias, types, t| Ok(winograd::Forward::new(c, bias, types, t)?.with_statistics(t)))),
+        Candidate::new("direct", EVERY, "takes every convolution that the compiler gives statistics",
+            |p| forward(p, |c, bias, types, t| Ok(direct::Forward::new(c, bias, types, t)?.with_statistics(t)))),
     ],
 };
 
@@ -241,7 +113,7 @@ struct Layer<'a> {
 const NO_CONVOLUTION: &str = "it is no convolution";
 
 /// The convolution of a step, with or without batch statistics.
-fn layer<'a>(p: &Problem<'a>) -> Result<Layer<'a>, Refusal> {
+fn layer<'a>(p: &Problem<'a>) -> Accepted<Layer<'a>> {
     let (c, bias) = match &p.step.kernel {
         Plan::Op { op: Op::Convolution(c), bias } => (c, *bias),
         Plan::Moments(m) => (&m.conv, m.bias),
@@ -252,7 +124,7 @@ fn layer<'a>(p: &Problem<'a>) -> Result<Layer<'a>, Refusal> {
 }
 
 /// As [`layer`], only for non-empty arrays of f32, bf16 or f16.
-fn floats<'a>(p: &Problem<'a>) -> Result<Layer<'a>, Refusal> {
+fn floats<'a>(p: &Problem<'a>) -> Accepted<Layer<'a>> {
     let layer = layer(p)?;
     let known = |t: &TensorType| matches!(t.dtype, DType::F32 | DType::BF16 | DType::F16) && t.elements() > 0;
     match layer.types.into_iter().all(known) {
@@ -261,14 +133,23 @@ fn floats<'a>(p: &Problem<'a>) -> Result<Layer<'a>, Refusal> {
     }
 }
 
-/// Refuses a bias: a gradient w.r.t. the filter has none.
-fn without_bias(layer: Layer<'_>) -> Result<Layer<'_>, Refusal> {
-    if layer.bias { Err("it has a bias, so it is no gradient".into()) } else { Ok(layer) }
+/// The kernel of a layer, or of the gradient w.r.t. its input.
+fn forward<K: Kernel + 'static>(
+    p: &Problem<'_>,
+    make: impl FnOnce(&Convolution, bool, [&TensorType; 3], Target) -> Accepted<K>,
+) -> Answer {
+    let Layer { c, bias, types } = floats(p)?;
+    Ok(Box::new(make(c, bias, types, p.target)?))
 }
 
-fn made<K: Kernel + 'static>(kernel: Result<K, Refusal>) -> Answer {
-    kernel.map(|k| Box::new(k) as Box<dyn Kernel>)
+/// The kernel of a gradient w.r.t. the filter, which has no bias.
+fn gradient<K: Kernel + 'static>(
+    p: &Problem<'_>,
+    make: impl FnOnce(&Convolution, [&TensorType; 3], Target) -> Accepted<K>,
+) -> Answer {
+    let Layer { c, bias, types } = floats(p)?;
+    if bias {
+        return Err("it has a bias, so it is no gradient".into());
+    }
+    Ok(Box::new(make(c, types, p.target)?))
 }
-
-#[cfg(test)]
-mod tests;

@@ -7,9 +7,9 @@
 use crate::kernel::convolution::{is_forward_of_any_rank, is_kernel_gradient};
 use crate::kernel::copy::{BoxCopy, Dim};
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::kernels::conv::batch_statistics::BatchStatistics;
-use crate::kernels::conv::operands::{NO_GRADIENT, NO_LAYER};
-use crate::select::{Problem, Refusal};
+use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
+use crate::kernels::conv::strips::operands::{NO_GRADIENT, NO_LAYER};
+use crate::select::{Accepted, Problem};
 use crate::simd::level::{Target, TileFn};
 use crate::simd::loops::widen;
 use crate::simd::ranges::pieces;
@@ -45,7 +45,7 @@ impl Pointwise {
         bias: bool,
         [x, k, y]: [&TensorType; 3],
         problem: &Problem<'_>,
-    ) -> std::result::Result<Pointwise, Refusal> {
+    ) -> Accepted<Pointwise> {
         let (d, n) = (&c.dims, c.dims.input_spatial.len());
         let counts = &y.shape[1..=n];
         if !is_forward_of_any_rank(c) {
@@ -82,7 +82,7 @@ impl Pointwise {
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
         problem: &Problem<'_>,
-    ) -> std::result::Result<Pointwise, Refusal> {
+    ) -> Accepted<Pointwise> {
         let n = c.dims.input_spatial.len();
         if !is_kernel_gradient(c) {
             return Err(NO_GRADIENT.into());

@@ -3,17 +3,12 @@
 //! The convolution's result is never an array: each window of it is pooled where it is computed. The forward pass
 //! stores the argmax of each window, which is all that the gradient needs of it.
 
-pub mod amx;
-pub mod amx_gradient;
+mod amx;
 mod finite;
-pub mod forward;
-pub mod gradient;
-pub mod im2col;
-pub mod microkernel;
+mod forward;
+mod gradient;
 mod pooled;
-pub mod winograd;
 mod winograd_tiles;
-mod zeros;
 
 use crate::kernels::conv_pool::forward::{Ask, Forward};
 use crate::kernels::conv_pool::gradient::{ConvPoolGradient, Method};
@@ -30,39 +25,22 @@ pub static FORWARD: Family = Family {
     name: "conv_pool",
     doc: "a convolution with the max pooling after it, and a GEMM after that",
     takes: |step| matches!(&step.kernel, Kernel::Pool(p) if p.conv.is_some()),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate {
-            name: "winograd_tiles",
-            why: "many channels, 3×3 kernel and 2×2 windows: each window is one output tile of F(2×2, 3×3)",
-            levels: EVERY,
-            accepts: |p| Ok(Box::new(winograd_tiles::WinogradTiles::new(p)?)),
-        },
-        Candidate {
-            name: "amx",
-            why: "bf16 by tile registers",
-            levels: AMX,
-            accepts: |p| Ok(Box::new(amx::AmxConvPool::new(&PooledConvolution::of(p)?)?)),
-        },
-        Candidate {
-            name: "winograd",
-            why: "few channels and a 3×3 kernel: transformed rows stay in L1, and sums in registers",
-            levels: EVERY,
-            accepts: |p| Ok(Box::new(Forward::new(&PooledConvolution::of(p)?, Ask::Winograd)?)),
-        },
-        Candidate {
-            name: "registers",
-            why: "2×2 windows whose four sums stay in registers. Other windows would need microkernels of \
-                  their own",
-            levels: EVERY,
-            accepts: |p| Ok(Box::new(Forward::new(&PooledConvolution::of(p)?, Ask::Registers)?)),
-        },
-        Candidate {
-            name: "forward",
-            why: "takes every pooling that the compiler fuses: rows of the convolution go to L1, then are \
-                  pooled",
-            levels: EVERY,
-            accepts: |p| Ok(Box::new(Forward::new(&PooledConvolution::of(p)?, Ask::Rows)?)),
-        },
+        Candidate::new("winograd_tiles", EVERY, "many channels, 3×3 kernel and 2×2 windows: each window is \
+             one output tile of F(2×2, 3×3)",
+            |p| Ok(Box::new(winograd_tiles::WinogradTiles::new(p)?))),
+        Candidate::new("amx", AMX, "bf16 by tile registers",
+            |p| Ok(Box::new(amx::AmxConvPool::new(&PooledConvolution::of(p)?)?))),
+        Candidate::new("winograd", EVERY, "few channels and a 3×3 kernel: transformed rows stay in L1, and \
+             sums in registers",
+            |p| Ok(Box::new(Forward::new(&PooledConvolution::of(p)?, Ask::Winograd)?))),
+        Candidate::new("registers", EVERY, "2×2 windows whose four sums stay in registers. Other windows \
+             would need microkernels of their own",
+            |p| Ok(Box::new(Forward::new(&PooledConvolution::of(p)?, Ask::Registers)?))),
+        Candidate::new("forward", EVERY, "takes every pooling that the compiler fuses: rows of the \
+             convolution go to L1, then are pooled",
+            |p| Ok(Box::new(Forward::new(&PooledConvolution::of(p)?, Ask::Rows)?))),
     ],
 };
 
@@ -71,33 +49,20 @@ pub static GRADIENT: Family = Family {
     name: "conv_pool_gradient",
     doc: "gradients with respect to kernel and bias of a pooled convolution, from that of its pooled result",
     takes: |step| matches!(step.kernel, Kernel::UnpooledGradient(_)),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate {
-            name: "amx",
-            why: "bf16 where there are tile registers: gradients are spread to whole windows, mostly zeros, which \
-                  become operands of tiles",
-            levels: AMX,
-            accepts: |p| Ok(Box::new(amx_gradient::AmxConvPoolGradient::new(p)?)),
-        },
-        Candidate {
-            name: "im2col",
-            why: "f32 by vectors of 16 filters, few channels: where all that a window's taps read has at most 64 \
-                  elements, a tap is one permutation of them. Other numbers of taps would need kernels of their own",
-            levels: &[Level::Avx512, Level::Avx512Bf16, Level::Amx],
-            accepts: |p| Ok(Box::new(ConvPoolGradient::new(p, Method::Im2col)?)),
-        },
-        Candidate {
-            name: "bf16_pairs",
-            why: "bf16 by the instruction that multiplies pairs (AVX512_BF16), which are two neighbouring windows of \
-                  up to 4 elements",
-            levels: &[Level::Avx512Bf16],
-            accepts: |p| Ok(Box::new(ConvPoolGradient::new(p, Method::Bf16Pairs)?)),
-        },
-        Candidate {
-            name: "lookup",
-            why: "takes every gradient that the compiler fuses: a tap is one look-up by argmax in a table of windows",
-            levels: EVERY,
-            accepts: |p| Ok(Box::new(ConvPoolGradient::new(p, Method::LookUp)?)),
-        },
+        Candidate::new("amx", AMX, "bf16 where there are tile registers: gradients are spread to whole \
+             windows, mostly zeros, which become operands of tiles",
+            |p| Ok(Box::new(amx::AmxConvPoolGradient::new(p)?))),
+        Candidate::new("im2col", &[Level::Avx512, Level::Avx512Bf16, Level::Amx], "f32 by vectors of 16 \
+             filters, few channels: where all that a window's taps read has at most 64 elements, a tap is \
+             one permutation of them. Other numbers of taps would need kernels of their own",
+            |p| Ok(Box::new(ConvPoolGradient::new(p, Method::Im2col)?))),
+        Candidate::new("bf16_pairs", &[Level::Avx512Bf16], "bf16 by the instruction that multiplies pairs \
+             (AVX512_BF16), which are two neighbouring windows of up to 4 elements",
+            |p| Ok(Box::new(ConvPoolGradient::new(p, Method::Bf16Pairs)?))),
+        Candidate::new("lookup", EVERY, "takes every gradient that the compiler fuses: a tap is one look-up \
+             by argmax in a table of windows",
+            |p| Ok(Box::new(ConvPoolGradient::new(p, Method::LookUp)?))),
     ],
 };

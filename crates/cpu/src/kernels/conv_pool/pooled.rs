@@ -3,7 +3,7 @@
 use crate::kernel::inner_products::InnerProducts;
 use crate::kernel::product::{Epilogue, roles};
 use crate::kernel::{Io, Ptr};
-use crate::select::{Problem, Refusal};
+use crate::select::{Accepted, Problem};
 use crate::simd::level::{Level, Target};
 use systole_compile::Kernel as Plan;
 use systole_compile::{Pool, Step};
@@ -31,7 +31,7 @@ pub struct PooledConvolution<'a> {
 
 impl<'a> PooledConvolution<'a> {
     /// The pooled convolution of a step.
-    pub fn of(p: &Problem<'a>) -> Result<PooledConvolution<'a>, Refusal> {
+    pub fn of(p: &Problem<'a>) -> Accepted<PooledConvolution<'a>> {
         let Plan::Pool(pool) = &p.step.kernel else { return Err("nothing is pooled".into()) };
         let c = pool.conv.as_ref().ok_or("no convolution is pooled")?;
         let types = &p.step.input_types;
@@ -46,7 +46,7 @@ impl<'a> PooledConvolution<'a> {
 
     /// The product that follows: each image's maxima times each row of a matrix. `at_a_time`: maxima that are
     /// multiplied in one call (0: all).
-    pub fn product(&self, at_a_time: usize, level: Level) -> Result<Option<InnerProducts>, Refusal> {
+    pub fn product(&self, at_a_time: usize, level: Level) -> Accepted<Option<InnerProducts>> {
         let [right, bias @ ..] = self.of_product else { return Ok(None) };
         let y = self.y;
         let rows = y.with_shape([y.shape[0], y.elements() / y.shape[0]]);

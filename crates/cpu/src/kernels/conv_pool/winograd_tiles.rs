@@ -6,7 +6,7 @@
 use crate::kernel::inner_products::InnerProducts;
 use crate::kernel::{Cx, Io, Kernel};
 use crate::kernels::conv_pool::pooled::PooledConvolution;
-use crate::select::{Problem, Refusal};
+use crate::select::{Accepted, Problem};
 use crate::simd::level::Target;
 use systole_compile::Kernel as Plan;
 use systole_compile::Step;
@@ -21,7 +21,7 @@ pub struct WinogradTiles {
 }
 
 impl WinogradTiles {
-    pub fn new(problem: &Problem<'_>) -> std::result::Result<WinogradTiles, Refusal> {
+    pub fn new(problem: &Problem<'_>) -> Accepted<WinogradTiles> {
         let p = PooledConvolution::of(problem)?;
         if !p.target.winograd {
             return Err("Winograd is off: option winograd, SYSTOLE_WINOGRAD".into());

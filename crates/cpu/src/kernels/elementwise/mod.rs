@@ -25,13 +25,11 @@ pub static FAMILY: Family = Family {
     name: "elementwise",
     doc: "element-wise programs over one index space",
     takes: |step| matches!(step.kernel, Kernel::Map(_) | Kernel::StridedMap(_)),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate {
-            name: "jit",
-            why: "machine code made at run time: the whole program is one loop whose values stay in \
-                  registers",
-            levels: AVX2_UP,
-            accepts: |p| {
+        Candidate::new("jit", AVX2_UP, "machine code made at run time: the whole program is one loop whose \
+             values stay in registers",
+            |p| {
                 if !crate::simd::jit::is_wanted() {
                     return Err("SYSTOLE_JIT is off".into());
                 }
@@ -40,14 +38,9 @@ pub static FAMILY: Family = Family {
                     return Err("an op or element type has no vector form, or it has too many values".into());
                 }
                 Ok(Box::new(kernel))
-            },
-        },
-        Candidate {
-            name: "interpreted",
-            why: "one vectorised loop for each instruction, over tiles that stay in L1; takes every \
-                  program",
-            levels: EVERY,
-            accepts: |p| Ok(Box::new(bind(p, false)?)),
-        },
+            }),
+        Candidate::new("interpreted", EVERY, "one vectorised loop for each instruction, over tiles that stay \
+             in L1; takes every program",
+            |p| Ok(Box::new(bind(p, false)?))),
     ],
 };

@@ -1,8 +1,7 @@
 //! Machine code against the tile interpreter: the same bits, for every op and for random programs.
 
-use crate::kernel::Cx;
 use crate::kernel::program::MapKernel;
-use crate::kernel::{Io, Kernel};
+use crate::kernel::{Cx, Io, Kernel};
 use crate::kernels::reduce::fold::ReduceKernel;
 use crate::machine::team::{Team, flush_denormals, restore_denormals};
 use crate::simd::jit::{Access, Loop, Sink};

@@ -1,7 +1,7 @@
 //! A GEMM step's problem descriptor: sizes, element types, strides and epilogue.
 
 use crate::kernel::product::{Epilogue, Roles, count, roles};
-use crate::select::{Problem, Refusal};
+use crate::select::{Accepted, Problem};
 use crate::simd::level::Target;
 use systole_compile::Kernel as Plan;
 use systole_ir::{DType, Op};
@@ -20,7 +20,7 @@ pub struct Product {
 
 impl Product {
     /// The GEMM of a step.
-    pub fn of(p: &Problem<'_>) -> Result<Product, Refusal> {
+    pub fn of(p: &Problem<'_>) -> Accepted<Product> {
         let Plan::Op { op: Op::DotGeneral(d), bias } = &p.step.kernel else {
             return Err("it is no product".into());
         };
@@ -37,7 +37,7 @@ impl Product {
     }
 
     /// The same, refused if it has an epilogue.
-    pub fn without_bias(self) -> Result<Product, Refusal> {
+    pub fn without_bias(self) -> Accepted<Product> {
         if self.epilogue == Epilogue::default() { Ok(self) } else { Err("it adds a bias".into()) }
     }
 }

@@ -4,7 +4,7 @@
 //! is never stored. [`Whole`]: C is computed to scratch first, then the program runs.
 
 use crate::kernel::{Cx, Io, Kernel, OutputBlock, Ptr, Side};
-use crate::select::{Answer, Candidate, EVERY, Family, Problem, Refusal};
+use crate::select::{Accepted, Answer, Candidate, EVERY, Family, Problem, Refusal};
 use smallvec::SmallVec;
 use systole_compile::{Kernel as StepKernel, ProductEpilogue as Plan, Step};
 use systole_ir::{Op, Result};
@@ -20,25 +20,19 @@ pub static FAMILY: Family = Family {
     name: "product_epilogue",
     doc: "a GEMM and the element-wise program that alone reads its result",
     takes: |step| matches!(step.kernel, StepKernel::ProductEpilogue(_)),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate {
-            name: "panel_by_panel",
-            why: "the GEMM result is never stored. N of at least 32 and K of at most 256: with a longer K \
-                  only few columns fit L2, and the program would run on short pieces of rows",
-            levels: EVERY,
-            accepts: |p| PanelByPanel::bind(plan(p)?, p),
-        },
-        Candidate {
-            name: "whole",
-            why: "the GEMM result is stored, then read by the program: takes every product with an \
-                  epilogue",
-            levels: EVERY,
-            accepts: |p| Ok(Box::new(Whole::new(plan(p)?, p)?)),
-        },
+        Candidate::new("panel_by_panel", EVERY, "the GEMM result is never stored. N of at least 32 and K of \
+             at most 256: with a longer K only few columns fit L2, and the program would run on short pieces \
+             of rows",
+            |p| PanelByPanel::bind(plan(p)?, p)),
+        Candidate::new("whole", EVERY, "the GEMM result is stored, then read by the program: takes every \
+             product with an epilogue",
+            |p| Ok(Box::new(Whole::new(plan(p)?, p)?))),
     ],
 };
 
-fn plan<'a>(p: &Problem<'a>) -> std::result::Result<&'a Plan, &'static str> {
+fn plan<'a>(p: &Problem<'a>) -> Accepted<&'a Plan, &'static str> {
     match &p.step.kernel {
         StepKernel::ProductEpilogue(plan) => Ok(plan),
         _ => Err("it is no product with an epilogue"),
@@ -70,11 +64,7 @@ fn map_step(plan: &Plan, step: &Step) -> Step {
 
 /// The kernels of a product that passes blocks of C to an epilogue, and of the program that takes them, or why there
 /// are none.
-fn handing_over(
-    plan: &Plan,
-    alone: &Step,
-    p: &Problem<'_>,
-) -> std::result::Result<[Box<dyn Kernel>; 2], Refusal> {
+fn handing_over(plan: &Plan, alone: &Step, p: &Problem<'_>) -> Accepted<[Box<dyn Kernel>; 2]> {
     let Op::DotGeneral(d) = &plan.op else {
         return Err("only dot_general can give blocks of its result to an epilogue".into());
     };

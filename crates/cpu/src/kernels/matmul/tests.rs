@@ -3,7 +3,7 @@
 
 use crate::kernel::product::{Epilogue, Roles, roles};
 use crate::kernel::{Cx, Io, Kernel};
-use crate::kernels::matmul::element_types::{amx, bf16_pairs};
+use crate::kernels::matmul::blocked::element_types::{amx, bf16_pairs};
 use crate::kernels::matmul::product::Product;
 use crate::machine::memory::Memory;
 use crate::machine::team::Team;

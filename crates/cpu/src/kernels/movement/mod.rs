@@ -7,12 +7,12 @@ pub mod scatter;
 pub mod sort;
 pub mod sort_keys;
 
-use crate::select::{Candidate, EVERY, Family, Problem, Refusal, answer};
+use crate::select::{Accepted, Candidate, EVERY, Family, Problem, answer};
 use systole_compile::Kernel;
 use systole_ir::Op;
 
 /// The op of a step.
-fn op<'a>(p: &Problem<'a>) -> Result<&'a Op, Refusal> {
+fn op<'a>(p: &Problem<'a>) -> Accepted<&'a Op> {
     match &p.step.kernel {
         Kernel::Op { op, .. } => Ok(op),
         _ => Err("it is no single op".into()),
@@ -24,64 +24,46 @@ pub static FAMILY: Family = Family {
     name: "movement",
     doc: "copies, slices, gathers, scatters, sorting; and every other op",
     takes: |step| matches!(step.kernel, Kernel::Op { .. } | Kernel::TopK(_)),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate {
-            name: "scatter",
-            why: "scatters to one operand whose body overwrites it or is one associative op",
-            levels: EVERY,
-            accepts: |p| match op(p)? {
+        Candidate::new("scatter", EVERY, "scatters to one operand whose body overwrites it or is one \
+             associative op",
+            |p| match op(p)? {
                 Op::Scatter(s) => Ok(Box::new(scatter::bind(s, p.step, p.target.level.vectors())?)),
                 _ => Err("it is no scatter".into()),
-            },
-        },
-        Candidate {
-            name: "sort",
-            why: "stable sorts of each line along the sorted dimension, or of its first elements",
-            levels: EVERY,
-            accepts: |p| match &p.step.kernel {
+            }),
+        Candidate::new("sort", EVERY, "stable sorts of each line along the sorted dimension, or of its first \
+             elements",
+            |p| match &p.step.kernel {
                 Kernel::TopK(t) => Ok(Box::new(sort::SortKernel::top_k(t, p.step))),
                 _ => match op(p)? {
                     Op::Sort(s) => Ok(Box::new(sort::SortKernel::new(s, p.step))),
                     _ => Err("it is no sort".into()),
                 },
-            },
-        },
-        Candidate {
-            name: "copy",
-            why: "transposes, slices, reversals, concatenations, padding: strided copies with constant offsets",
-            levels: EVERY,
-            accepts: |p| {
+            }),
+        Candidate::new("copy", EVERY, "transposes, slices, reversals, concatenations, padding: strided \
+             copies with constant offsets",
+            |p| {
                 let reason = "it is no transpose, slice, reverse, concatenate or pad";
                 answer(moves::Copies::new(op(p)?, p.step), reason)
-            },
-        },
-        Candidate {
-            name: "dynamic_slice",
-            why: "slices at run-time indices; steps that read the slice may ask where it lies instead of copying it",
-            levels: EVERY,
-            accepts: |p| match op(p)? {
+            }),
+        Candidate::new("dynamic_slice", EVERY, "slices at run-time indices; steps that read the slice may \
+             ask where it lies instead of copying it",
+            |p| match op(p)? {
                 Op::DynamicSlice(_) => Ok(Box::new(moves::DynamicSliceKernel::new(p.step))),
                 _ => Err("it is no dynamic_slice".into()),
-            },
-        },
-        Candidate {
-            name: "dynamic_update_slice",
-            why: "updates of a block at run-time indices, in place where the operand's memory may be reused",
-            levels: EVERY,
-            accepts: |p| match op(p)? {
+            }),
+        Candidate::new("dynamic_update_slice", EVERY, "updates of a block at run-time indices, in place \
+             where the operand's memory may be reused",
+            |p| match op(p)? {
                 Op::DynamicUpdateSlice(_) => Ok(Box::new(moves::DynamicUpdateSliceKernel::new(p.step))),
                 _ => Err("it is no dynamic_update_slice".into()),
-            },
-        },
-        Candidate {
-            name: "gather",
-            why: "gathers: a strided copy of one box for each index vector",
-            levels: EVERY,
-            accepts: |p| match op(p)? {
+            }),
+        Candidate::new("gather", EVERY, "gathers: a strided copy of one box for each index vector",
+            |p| match op(p)? {
                 Op::Gather(g) => Ok(Box::new(moves::GatherKernel::new(g, p.step))),
                 _ => Err("it is no gather".into()),
-            },
-        },
+            }),
         crate::kernels::reference::CANDIDATE,
     ],
 };

@@ -100,8 +100,12 @@ impl Kernel for Copies {
     }
 }
 
-/// Reads index element `i`. A u64 beyond the range of i64 saturates, which changes nothing: indices are clamped next.
-unsafe fn index_at(p: *const u8, dtype: DType, i: usize) -> i64 {
+/// Reads index element `i`. A u64 beyond the range of i64 saturates, which changes nothing: it is out of bounds of every
+/// array, and what is clamped is clamped next.
+///
+/// # Safety
+/// `p` points to an array of `dtype` that has element `i`.
+pub unsafe fn index_at(p: *const u8, dtype: DType, i: usize) -> i64 {
     // SAFETY: by the caller's promise, `p` points to an array of `dtype` that has element `i`.
     unsafe {
         match dtype {

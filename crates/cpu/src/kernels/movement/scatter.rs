@@ -6,9 +6,9 @@
 //! assigns the index vectors to ranges of the result, which threads share. Other scatters run on one thread. Indices
 //! out of bounds are dropped.
 
-use crate::kernel::Cx;
 use crate::kernel::copy::Dim;
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernels::movement::moves::index_at;
 use crate::simd::cells::{Cell, Fold, ForFold, Last, for_fold};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use smallvec::SmallVec;
@@ -327,21 +327,4 @@ fn copy(cx: &Cx<'_>, from: Ptr, to: Ptr, bytes: usize) {
         unsafe { std::ptr::copy_nonoverlapping(from.at(at), to.at(at), BLOCK.min(bytes - at)) };
     };
     cx.team.run_with(bytes.div_ceil(BLOCK), bytes as f64 * 0.1, cx.flush, &body);
-}
-
-/// Reads index element `i`. A u64 beyond the range of i64 saturates, which is out of bounds of every array.
-unsafe fn index_at(p: *const u8, dtype: DType, i: usize) -> i64 {
-    // SAFETY: by the caller's promise, `p` points to an array of `dtype` that has element `i`.
-    unsafe {
-        match dtype {
-            DType::I8 => *p.cast::<i8>().add(i) as i64,
-            DType::I16 => *p.cast::<i16>().add(i) as i64,
-            DType::I32 => *p.cast::<i32>().add(i) as i64,
-            DType::I64 => *p.cast::<i64>().add(i),
-            DType::U8 => *p.add(i) as i64,
-            DType::U16 => *p.cast::<u16>().add(i) as i64,
-            DType::U32 => *p.cast::<u32>().add(i) as i64,
-            _ => (*p.cast::<u64>().add(i)).min(i64::MAX as u64) as i64,
-        }
-    }
 }

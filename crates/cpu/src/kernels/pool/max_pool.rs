@@ -3,8 +3,7 @@
 //! Windows do not overlap and lie inside the image. Maxima are those of `reduce_window` by `maximum`, argmax is that of
 //! `select_and_scatter` by `ge`, also for NaN, ties and zeros of both signs.
 
-use crate::kernel::Cx;
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::simd::cells::{Bf16, Cell, F16};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut};

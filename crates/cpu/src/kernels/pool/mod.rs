@@ -15,57 +15,38 @@ pub static FAMILY: Family = Family {
         matches!(step.kernel, Kernel::Pool(_) | Kernel::Unpool(_))
             || matches!(&step.kernel, Kernel::Op { op: Op::ReduceWindow(_) | Op::SelectAndScatter(_), .. })
     },
+    #[rustfmt::skip]
     candidates: &[
-        Candidate {
-            name: "max_pool",
-            why: "max pooling of an array, with the argmax of each window where its gradient needs it",
-            levels: EVERY,
-            accepts: |p| match &p.step.kernel {
+        Candidate::new("max_pool", EVERY, "max pooling of an array, with the argmax of each window where its \
+             gradient needs it",
+            |p| match &p.step.kernel {
                 Kernel::Pool(pool) => answer(
                     max_pool::PoolKernel::new(pool, p.step, p.target.level.vectors()),
                     "its elements are neither f32 nor bf16",
                 ),
                 _ => Err("no max pooling that the compiler fuses".into()),
-            },
-        },
-        Candidate {
-            name: "unpool",
-            why: "max pooling's gradient by the argmax that the forward pass kept, sum pooling's without one",
-            levels: EVERY,
-            accepts: |p| match &p.step.kernel {
+            }),
+        Candidate::new("unpool", EVERY, "max pooling's gradient by the argmax that the forward pass kept, \
+             sum pooling's without one",
+            |p| match &p.step.kernel {
                 Kernel::Unpool(unpool) => answer(
                     max_pool::UnpoolKernel::new(unpool, p.step, p.target.level.vectors()),
                     "its elements are neither f32 nor bf16",
                 ),
                 _ => Err("no gradient of pooling that the compiler fuses".into()),
-            },
-        },
-        Candidate {
-            name: "cumulative",
-            why: "windows that all begin or end at the same end of one dimension, as in a cumulative sum: each result \
-                  takes one operation on its neighbour's",
-            levels: EVERY,
-            accepts: reduce_window::cumulative,
-        },
-        Candidate {
-            name: "reduce_window",
-            why: "any other windows, each reduced by itself: strips of pixels, in vectors of channels",
-            levels: EVERY,
-            accepts: reduce_window::reduce_window,
-        },
-        Candidate {
-            name: "select_and_scatter_disjoint",
-            why: "windows that do not overlap: each element of the result is written once, by any thread",
-            levels: EVERY,
-            accepts: reduce_window::select_and_scatter_disjoint,
-        },
-        Candidate {
-            name: "select_and_scatter",
-            why: "windows that overlap and add to the same elements: each thread has its own images, or channels of \
-                  a single image",
-            levels: EVERY,
-            accepts: reduce_window::select_and_scatter,
-        },
+            }),
+        Candidate::new("cumulative", EVERY, "windows that all begin or end at the same end of one dimension, \
+             as in a cumulative sum: each result takes one operation on its neighbour's",
+            reduce_window::cumulative),
+        Candidate::new("reduce_window", EVERY, "any other windows, each reduced by itself: strips of pixels, \
+             in vectors of channels",
+            reduce_window::reduce_window),
+        Candidate::new("select_and_scatter_disjoint", EVERY, "windows that do not overlap: each element of \
+             the result is written once, by any thread",
+            reduce_window::select_and_scatter_disjoint),
+        Candidate::new("select_and_scatter", EVERY, "windows that overlap and add to the same elements: each \
+             thread has its own images, or channels of a single image",
+            reduce_window::select_and_scatter),
         crate::kernels::reference::CANDIDATE,
     ],
 };

@@ -5,10 +5,9 @@
 //! share the strips of all rows. Each window is reduced in the interpreter's order, except in cumulative reductions
 //! from the end.
 
-use crate::kernel::Cx;
 use crate::kernel::copy::fill;
-use crate::kernel::{Io, Kernel, Ptr};
-use crate::select::{Answer, Problem, Refusal};
+use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::select::{Accepted, Answer, Problem};
 use crate::simd::cells::{Add, Bf16, Cell, F16, Fold, ForFold, for_fold};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut};
@@ -277,7 +276,7 @@ struct Reduction {
 const NO_FOLD: &str = "its element type has no such operation";
 
 /// The `reduce_window` of a step.
-fn reduction(p: &Problem<'_>) -> std::result::Result<Reduction, Refusal> {
+fn reduction(p: &Problem<'_>) -> Accepted<Reduction> {
     let Plan::Op { op: Op::ReduceWindow(op), .. } = &p.step.kernel else {
         return Err("it is no reduce_window".into());
     };
@@ -451,7 +450,7 @@ impl Kernel for WindowKernel {
 
 /// Whether a cumulative reduction begins at the last column (`true`: all windows end there) or at the first one
 /// (`false`: all windows begin there); or why windows are no cumulative reduction.
-fn cumulative_from_end(at: &Geometry) -> std::result::Result<bool, Refusal> {
+fn cumulative_from_end(at: &Geometry) -> Accepted<bool> {
     const OTHER_WINDOWS: &str = "its windows do not all begin, or all end, at the same end of the dimension";
     let w = &at.columns;
     if !at.rows.iter().all(Axis::is_plain) {
@@ -612,7 +611,7 @@ struct Selection {
 }
 
 /// The `select_and_scatter` of a step.
-fn selection(p: &Problem<'_>) -> std::result::Result<Selection, Refusal> {
+fn selection(p: &Problem<'_>) -> Accepted<Selection> {
     let Plan::Op { op: Op::SelectAndScatter(op), .. } = &p.step.kernel else {
         return Err("it is no select_and_scatter".into());
     };
@@ -630,7 +629,7 @@ fn selection(p: &Problem<'_>) -> std::result::Result<Selection, Refusal> {
 
 impl Selection {
     /// The loop over strips.
-    fn tile<const DISJOINT: bool>(&self, level: Level) -> std::result::Result<TileFn, Refusal> {
+    fn tile<const DISJOINT: bool>(&self, level: Level) -> Accepted<TileFn> {
         let tile = match self.direction {
             Direction::Ge => select_tile::<Ge, DISJOINT>(self.dtype, level),
             _ => select_tile::<Le, DISJOINT>(self.dtype, level),

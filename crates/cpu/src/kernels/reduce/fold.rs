@@ -10,8 +10,7 @@
 //! is an element in the type in which it is reduced.
 
 use crate::kernel::program::{Program, Registers, TILE, store};
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::simd::folds::{LANES, Loops, loops_of};
 use crate::simd::jit;
 use crate::simd::jit::Sink;

@@ -25,36 +25,26 @@ pub static FAMILY: Family = Family {
     name: "reduce",
     doc: "reductions along dimensions, and programs that work row by row",
     takes: |step| matches!(step.kernel, Kernel::Reduce { .. } | Kernel::Rows(_)),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate {
-            name: "rows_transposed",
-            why: "rows of 2 to 32 elements: blocks of rows are transposed, so that SIMD lanes hold \
-                  different rows",
-            levels: EVERY,
-            accepts: |p| match &p.step.kernel {
+        Candidate::new("rows_transposed", EVERY, "rows of 2 to 32 elements: blocks of rows are transposed, \
+             so that SIMD lanes hold different rows",
+            |p| match &p.step.kernel {
                 Kernel::Rows(r) => answer(
                     RowsTransposed::new(r, p.step, p.target.programs()),
                     "rows are long, or something is read in another way than by rows and columns",
                 ),
                 _ => Err("it is no program of rows".into()),
-            },
-        },
-        Candidate {
-            name: "rows",
-            why: "all maps and reductions of a few rows before the next rows, whose intermediate values \
-                  stay in L1",
-            levels: EVERY,
-            accepts: |p| match &p.step.kernel {
+            }),
+        Candidate::new("rows", EVERY, "all maps and reductions of a few rows before the next rows, whose \
+             intermediate values stay in L1",
+            |p| match &p.step.kernel {
                 Kernel::Rows(r) => Ok(Box::new(RowsKernel::new(r, p.step, p.target.programs()))),
                 _ => Err("it is no program of rows".into()),
-            },
-        },
-        Candidate {
-            name: "jit",
-            why: "reductions in machine code made at run time, which also computes the operand in \
-                  registers",
-            levels: AVX2_UP,
-            accepts: |p| {
+            }),
+        Candidate::new("jit", AVX2_UP, "reductions in machine code made at run time, which also computes the \
+             operand in registers",
+            |p| {
                 if !jit::is_wanted() {
                     return Err("SYSTOLE_JIT is off".into());
                 }
@@ -63,13 +53,9 @@ pub static FAMILY: Family = Family {
                     return Err("rows are short, or an op or element type has no vector form".into());
                 }
                 Ok(Box::new(kernel))
-            },
-        },
-        Candidate {
-            name: "interpreted",
-            why: "reductions over tiles that vectorised loops have computed; takes every reduction",
-            levels: EVERY,
-            accepts: |p| Ok(Box::new(fold(p, false)?)),
-        },
+            }),
+        Candidate::new("interpreted", EVERY, "reductions over tiles that vectorised loops have computed; \
+             takes every reduction",
+            |p| Ok(Box::new(fold(p, false)?))),
     ],
 };

@@ -2,8 +2,7 @@
 //! the next block: intermediate arrays exist for one block only and stay in the cache. The plan is [`Rows`].
 
 use crate::kernel::program::MapKernel;
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::kernels::reduce::fold::ReduceKernel;
 use crate::simd::level::Level;
 use smallvec::SmallVec;

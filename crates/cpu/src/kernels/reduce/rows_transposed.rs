@@ -7,8 +7,7 @@
 
 use crate::kernel::copy::{BoxCopy, Dim};
 use crate::kernel::program::MapKernel;
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel, Ptr};
+use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::kernels::reduce::fold::ReduceKernel;
 use crate::kernels::reduce::rows::{Stage, Work};
 use crate::simd::level::Level;

@@ -6,13 +6,13 @@ mod philox;
 mod threefry;
 
 use crate::kernels::rng::draw::Draw;
-use crate::select::{Candidate, EVERY, Family, Problem, Refusal};
+use crate::select::{Accepted, Candidate, EVERY, Family, Problem};
 use systole_compile::Kernel as Plan;
 use systole_ir::Op;
 use systole_ir::op::{RngAlgorithm, RngBitGenerator};
 
 /// The draw of a step that uses the wanted algorithm, or why there is none.
-fn draw<'a>(p: &Problem<'a>, wanted: RngAlgorithm) -> Result<Draw<'a>, Refusal> {
+fn draw<'a>(p: &Problem<'a>, wanted: RngAlgorithm) -> Accepted<Draw<'a>> {
     let Plan::Op { op: Op::RngBitGenerator(RngBitGenerator { algorithm, .. }), .. } = &p.step.kernel else {
         return Err("it draws no random bits".into());
     };
@@ -31,25 +31,19 @@ pub static FAMILY: Family = Family {
     name: "rng",
     doc: "random bits by counters",
     takes: |step| matches!(&step.kernel, Plan::Op { op: Op::RngBitGenerator(_), .. }),
+    #[rustfmt::skip]
     candidates: &[
-        Candidate {
-            name: "philox",
-            why: "Philox4x32-10: four words of each counter, many counters in vectors",
-            levels: EVERY,
-            accepts: |p| {
+        Candidate::new("philox", EVERY, "Philox4x32-10: four words of each counter, many counters in vectors",
+            |p| {
                 let draw = draw(p, RngAlgorithm::Philox)?;
                 Ok(Box::new(philox::PhiloxKernel::new(&draw, p.target.level.vectors())))
-            },
-        },
-        Candidate {
-            name: "threefry",
-            why: "Threefry2x32-20: two words of each counter, many counters in vectors",
-            levels: EVERY,
-            accepts: |p| {
+            }),
+        Candidate::new("threefry", EVERY, "Threefry2x32-20: two words of each counter, many counters in \
+             vectors",
+            |p| {
                 let draw = draw(p, RngAlgorithm::ThreeFry)?;
                 Ok(Box::new(threefry::ThreefryKernel::new(draw.bits, p.target.level.vectors())))
-            },
-        },
+            }),
         crate::kernels::reference::CANDIDATE,
     ],
 };

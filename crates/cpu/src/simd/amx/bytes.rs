@@ -2,9 +2,9 @@
 //! products of the next: the registers multiply while vectors do the rest.
 
 use crate::simd::amx::tile::{Config, LANES, LINE, Signed, Unit, dots};
-use crate::simd::int8::ends::finish;
+use crate::simd::int8::block::{Block, Sums, finish};
 use crate::simd::int8::lanes::Lanes;
-use crate::simd::int8::{Block, COLUMNS, ROWS, Sums};
+use crate::simd::int8::{COLUMNS, ROWS};
 
 /// The kernels of one unit. A thread that calls `blocks` has configured its registers.
 #[derive(Clone, Copy)]

@@ -138,7 +138,7 @@ unsafe fn plain_panel<T, S: Stored, const LEFT: bool>(p: &PanelArgs<T>) {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::{Bf16, Byte, Float, LANES, Stored, chunks, place, plain_panel};
+    use crate::simd::amx::pack::{Bf16, Byte, Float, LANES, Stored, chunks, place, plain_panel};
     use crate::simd::pack::PanelArgs;
     use crate::simd::pack::avx512::transposed_words;
     use std::arch::x86_64::*;

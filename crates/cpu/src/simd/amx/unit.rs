@@ -6,6 +6,7 @@
 use crate::simd::amx::kernels::{Kernels, Of};
 use crate::simd::amx::tile::{Config, Dot, Lanes, Unit, Work};
 use crate::simd::gemm::Tile;
+use crate::simd::inlined::inlined;
 use std::arch::asm;
 use std::arch::x86_64::*;
 
@@ -135,15 +136,9 @@ impl Lanes for __m512 {
         // SAFETY: as above.
         unsafe { _mm512_setzero_ps() }
     }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> __m512 {
-        // SAFETY: the caller has sixteen f32 at `p`.
-        unsafe { _mm512_loadu_ps(p) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32, n: usize) {
-        // SAFETY: the caller has room for `n` elements.
-        unsafe { _mm512_mask_storeu_ps(p, first(n), self) }
+    inlined! {
+        unsafe fn load(p: *const f32) -> __m512 = _mm512_loadu_ps(p);
+        unsafe fn store(self, p: *mut f32, n: usize) = _mm512_mask_storeu_ps(p, first(n), self);
     }
     #[inline(always)]
     unsafe fn store_narrow(bits: __m256bh, p: *mut u16, n: usize) {
@@ -152,35 +147,13 @@ impl Lanes for __m512 {
             _mm256_mask_storeu_epi16(p.cast(), first(n), std::mem::transmute::<__m256bh, __m256i>(bits))
         }
     }
-    #[inline(always)]
-    fn add(self, other: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_add_ps(self, other) }
-    }
-    #[inline(always)]
-    fn sub(self, other: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_sub_ps(self, other) }
-    }
-    #[inline(always)]
-    fn scale(self, by: f32) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_mul_ps(self, _mm512_set1_ps(by)) }
-    }
-    #[inline(always)]
-    fn mul_add(self, by: __m512, other: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_fmadd_ps(self, by, other) }
-    }
-    #[inline(always)]
-    fn narrow(self) -> __m256bh {
-        // SAFETY: as above.
-        unsafe { _mm512_cvtneps_pbh(self) }
-    }
-    #[inline(always)]
-    fn widen(bits: __m256bh) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_cvtpbh_ps(bits) }
+    inlined! {
+        fn add(self, other: __m512) -> __m512 = _mm512_add_ps(self, other);
+        fn sub(self, other: __m512) -> __m512 = _mm512_sub_ps(self, other);
+        fn scale(self, by: f32) -> __m512 = _mm512_mul_ps(self, _mm512_set1_ps(by));
+        fn mul_add(self, by: __m512, other: __m512) -> __m512 = _mm512_fmadd_ps(self, by, other);
+        fn narrow(self) -> __m256bh = _mm512_cvtneps_pbh(self);
+        fn widen(bits: __m256bh) -> __m512 = _mm512_cvtpbh_ps(bits);
     }
 }
 

@@ -1,10 +1,11 @@
 //! Products of rows and panels by vectors: sums in registers, then what becomes of them.
 
-use crate::simd::int8::ends::finish;
+use crate::simd::inlined::inlined;
+use crate::simd::int8::block::{Block, Sums, finish};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::int8::lanes::Two;
 use crate::simd::int8::lanes::{Lanes, Plain};
-use crate::simd::int8::{Block, COLUMNS, Sums, WORDS};
+use crate::simd::int8::{COLUMNS, WORDS};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
@@ -159,30 +160,12 @@ macro_rules! dots {
         // the machine has them; addresses are the caller's promise.
         impl Dot for $name {
             type V = $v;
-            #[inline(always)]
-            unsafe fn load(p: *const i32) -> $v {
-                // SAFETY: as above.
-                unsafe { $load(p.cast()) }
-            }
-            #[inline(always)]
-            unsafe fn store(v: $v, p: *mut i32) {
-                // SAFETY: as above.
-                unsafe { $store(p.cast(), v) }
-            }
-            #[inline(always)]
-            unsafe fn splat(x: i32) -> $v {
-                // SAFETY: as above.
-                unsafe { $splat(x) }
-            }
-            #[inline(always)]
-            unsafe fn plus(a: $v, b: $v) -> $v {
-                // SAFETY: as above.
-                unsafe { $plus(a, b) }
-            }
-            #[inline(always)]
-            unsafe fn dot($sums: $v, $b: $v, $x: $v) -> $v {
-                // SAFETY: as above.
-                unsafe { $dot }
+            inlined! {
+                unsafe fn load(p: *const i32) -> $v = $load(p.cast());
+                unsafe fn store(v: $v, p: *mut i32) = $store(p.cast(), v);
+                unsafe fn splat(x: i32) -> $v = $splat(x);
+                unsafe fn plus(a: $v, b: $v) -> $v = $plus(a, b);
+                unsafe fn dot($sums: $v, $b: $v, $x: $v) -> $v = $dot;
             }
         }
     };

@@ -3,7 +3,6 @@
 use crate::simd::int8::lanes::Lanes;
 use crate::simd::int8::near::Near;
 use crate::simd::int8::scaled::Scaled;
-use crate::simd::int8::{Block, COLUMNS, Sums};
 
 /// For each column, in whole panels. What wraps around has been ruled out.
 #[derive(Clone, Debug)]
@@ -149,52 +148,5 @@ impl<L: Lanes> Sixteen<L> {
     #[inline(always)]
     pub fn of(&self, sums: L) -> L {
         self.unbounded(sums).max(self.low).min(self.high)
-    }
-}
-
-/// Stores the results of rows `from` to `to` of a block, whose sums are complete.
-///
-/// # Safety
-/// The block's columns and rows are those of its ends and addresses.
-#[inline(always)]
-pub unsafe fn finish<L: Lanes>(block: &Block<'_>, sums: &Sums, from: usize, to: usize) {
-    let to = to.min(block.rows);
-    if block.columns == COLUMNS {
-        // SAFETY: by the caller's promise.
-        unsafe { finish_whole::<L>(block, sums, from, to) };
-        return;
-    }
-    for at in (0..block.columns).step_by(16) {
-        // SAFETY: by the caller's promise.
-        unsafe {
-            let ends = block.ends.sixteen::<L>(block.first + at);
-            for row in from..to {
-                let y = block.to[row];
-                if !y.is_null() {
-                    let x = L::load(sums.row(row).add(at));
-                    ends.of(x).narrow(y.add(block.first + at), block.columns - at);
-                }
-            }
-        }
-    }
-}
-
-/// As [`finish`], of all columns of a panel.
-#[inline(always)]
-unsafe fn finish_whole<L: Lanes>(block: &Block<'_>, sums: &Sums, from: usize, to: usize) {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        // No closures: code that is not inlined into a function with target features lacks them.
-        let left = block.ends.sixteen::<L>(block.first);
-        let right = block.ends.sixteen::<L>(block.first + 16);
-        let (low, high) = (block.ends.low as i8, block.ends.high as i8);
-        for row in from..to {
-            let y = block.to[row];
-            if !y.is_null() {
-                let x = sums.row(row);
-                let (one, two) = (left.unbounded(L::load(x)), right.unbounded(L::load(x.add(16))));
-                L::narrow_two(one, two, low, high, y.add(block.first));
-            }
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! Sixteen integers of 32 bits, and the fixed-point arithmetic of `.tflite` on them.
 
+use crate::simd::inlined::inlined;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
@@ -100,15 +101,9 @@ impl Lanes for Plain {
     fn splat(x: i32) -> Plain {
         [x; 16]
     }
-    #[inline(always)]
-    unsafe fn load(p: *const i32) -> Plain {
-        // SAFETY: by the caller's promise.
-        unsafe { p.cast::<Plain>().read_unaligned() }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut i32) {
-        // SAFETY: by the caller's promise.
-        unsafe { p.cast::<Plain>().write_unaligned(self) }
+    inlined! {
+        unsafe fn load(p: *const i32) -> Plain = p.cast::<Plain>().read_unaligned();
+        unsafe fn store(self, p: *mut i32) = p.cast::<Plain>().write_unaligned(self);
     }
     #[inline(always)]
     unsafe fn widen(p: *const i8, n: usize) -> Plain {
@@ -116,37 +111,20 @@ impl Lanes for Plain {
         let bytes = unsafe { some_bytes(p, n) };
         each!(|i| i32::from(bytes[i]))
     }
-    #[inline(always)]
-    fn add(self, other: Plain) -> Plain {
-        each!(|i| self[i].wrapping_add(other[i]))
-    }
-    #[inline(always)]
-    fn sub(self, other: Plain) -> Plain {
-        each!(|i| self[i].wrapping_sub(other[i]))
-    }
-    #[inline(always)]
-    fn max(self, other: Plain) -> Plain {
-        each!(|i| if self[i] > other[i] { self[i] } else { other[i] })
-    }
-    #[inline(always)]
-    fn min(self, other: Plain) -> Plain {
-        each!(|i| if self[i] < other[i] { self[i] } else { other[i] })
+    inlined! {
+        fn add(self, other: Plain) -> Plain = each!(|i| self[i].wrapping_add(other[i]));
+        fn sub(self, other: Plain) -> Plain = each!(|i| self[i].wrapping_sub(other[i]));
+        fn max(self, other: Plain) -> Plain = each!(|i| if self[i] > other[i] { self[i] } else { other[i] });
+        fn min(self, other: Plain) -> Plain = each!(|i| if self[i] < other[i] { self[i] } else { other[i] });
     }
     #[inline(always)]
     fn times_short(self, other: Plain) -> Plain {
         each!(|i| self[i] as i16 as i32 * other[i] as i16 as i32)
     }
-    #[inline(always)]
-    fn shifted_left(self, by: Plain) -> Plain {
-        each!(|i| self[i].wrapping_shl(by[i] as u32))
-    }
-    #[inline(always)]
-    fn times(self, other: Plain) -> Plain {
-        each!(|i| self[i].wrapping_mul(other[i]))
-    }
-    #[inline(always)]
-    fn shifted_right(self, by: i32) -> Plain {
-        each!(|i| self[i] >> (by & 31))
+    inlined! {
+        fn shifted_left(self, by: Plain) -> Plain = each!(|i| self[i].wrapping_shl(by[i] as u32));
+        fn times(self, other: Plain) -> Plain = each!(|i| self[i].wrapping_mul(other[i]));
+        fn shifted_right(self, by: i32) -> Plain = each!(|i| self[i] >> (by & 31));
     }
     #[inline(always)]
     fn high(self, m: Plain) -> Plain {
@@ -246,33 +224,14 @@ impl Lanes for Two {
             [_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))]
         }
     }
-    #[inline(always)]
-    fn add(self, other: Two) -> Two {
-        both!(_mm256_add_epi32, self, other)
-    }
-    #[inline(always)]
-    fn sub(self, other: Two) -> Two {
-        both!(_mm256_sub_epi32, self, other)
-    }
-    #[inline(always)]
-    fn max(self, other: Two) -> Two {
-        both!(_mm256_max_epi32, self, other)
-    }
-    #[inline(always)]
-    fn min(self, other: Two) -> Two {
-        both!(_mm256_min_epi32, self, other)
-    }
-    #[inline(always)]
-    fn times_short(self, other: Two) -> Two {
-        both!(_mm256_madd_epi16, self, other)
-    }
-    #[inline(always)]
-    fn shifted_left(self, by: Two) -> Two {
-        both!(_mm256_sllv_epi32, self, by)
-    }
-    #[inline(always)]
-    fn times(self, other: Two) -> Two {
-        both!(_mm256_mullo_epi32, self, other)
+    inlined! {
+        fn add(self, other: Two) -> Two = both!(_mm256_add_epi32, self, other);
+        fn sub(self, other: Two) -> Two = both!(_mm256_sub_epi32, self, other);
+        fn max(self, other: Two) -> Two = both!(_mm256_max_epi32, self, other);
+        fn min(self, other: Two) -> Two = both!(_mm256_min_epi32, self, other);
+        fn times_short(self, other: Two) -> Two = both!(_mm256_madd_epi16, self, other);
+        fn shifted_left(self, by: Two) -> Two = both!(_mm256_sllv_epi32, self, by);
+        fn times(self, other: Two) -> Two = both!(_mm256_mullo_epi32, self, other);
     }
     #[inline(always)]
     fn shifted_right(self, by: i32) -> Two {
@@ -401,15 +360,9 @@ impl Lanes for __m512i {
         // SAFETY: as above.
         unsafe { _mm512_set1_epi32(x) }
     }
-    #[inline(always)]
-    unsafe fn load(p: *const i32) -> __m512i {
-        // SAFETY: by the caller's promise.
-        unsafe { _mm512_loadu_si512(p.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut i32) {
-        // SAFETY: by the caller's promise.
-        unsafe { _mm512_storeu_si512(p.cast(), self) }
+    inlined! {
+        unsafe fn load(p: *const i32) -> __m512i = _mm512_loadu_si512(p.cast());
+        unsafe fn store(self, p: *mut i32) = _mm512_storeu_si512(p.cast(), self);
     }
     #[inline(always)]
     unsafe fn widen(p: *const i8, n: usize) -> __m512i {
@@ -420,45 +373,15 @@ impl Lanes for __m512i {
             _mm512_cvtepi8_epi32(bytes)
         }
     }
-    #[inline(always)]
-    fn add(self, other: __m512i) -> __m512i {
-        // SAFETY: as above.
-        unsafe { _mm512_add_epi32(self, other) }
-    }
-    #[inline(always)]
-    fn sub(self, other: __m512i) -> __m512i {
-        // SAFETY: as above.
-        unsafe { _mm512_sub_epi32(self, other) }
-    }
-    #[inline(always)]
-    fn max(self, other: __m512i) -> __m512i {
-        // SAFETY: as above.
-        unsafe { _mm512_max_epi32(self, other) }
-    }
-    #[inline(always)]
-    fn min(self, other: __m512i) -> __m512i {
-        // SAFETY: as above.
-        unsafe { _mm512_min_epi32(self, other) }
-    }
-    #[inline(always)]
-    fn times_short(self, other: __m512i) -> __m512i {
-        // SAFETY: as above.
-        unsafe { _mm512_madd_epi16(self, other) }
-    }
-    #[inline(always)]
-    fn shifted_left(self, by: __m512i) -> __m512i {
-        // SAFETY: as above.
-        unsafe { _mm512_sllv_epi32(self, by) }
-    }
-    #[inline(always)]
-    fn times(self, other: __m512i) -> __m512i {
-        // SAFETY: as above.
-        unsafe { _mm512_mullo_epi32(self, other) }
-    }
-    #[inline(always)]
-    fn shifted_right(self, by: i32) -> __m512i {
-        // SAFETY: as above.
-        unsafe { _mm512_sra_epi32(self, _mm_cvtsi32_si128(by)) }
+    inlined! {
+        fn add(self, other: __m512i) -> __m512i = _mm512_add_epi32(self, other);
+        fn sub(self, other: __m512i) -> __m512i = _mm512_sub_epi32(self, other);
+        fn max(self, other: __m512i) -> __m512i = _mm512_max_epi32(self, other);
+        fn min(self, other: __m512i) -> __m512i = _mm512_min_epi32(self, other);
+        fn times_short(self, other: __m512i) -> __m512i = _mm512_madd_epi16(self, other);
+        fn shifted_left(self, by: __m512i) -> __m512i = _mm512_sllv_epi32(self, by);
+        fn times(self, other: __m512i) -> __m512i = _mm512_mullo_epi32(self, other);
+        fn shifted_right(self, by: i32) -> __m512i = _mm512_sra_epi32(self, _mm_cvtsi32_si128(by));
     }
     #[inline(always)]
     fn high(self, m: __m512i) -> __m512i {

@@ -2,26 +2,46 @@
 
 use super::{element_wise, math};
 use crate::import::attribute::{elements, flag, keyword, size, sizes};
+use crate::import::call::{Arrays, Import, OpRow, Results, op};
 use crate::import::fold;
-use crate::import::types::{not_there, wrong};
-use crate::syntax::{Attribute, Operation};
-use crate::text::find;
+use crate::import::types::wrong;
+use crate::syntax::{Attribute, Operation, find};
 use systole_base::{DType, Literal, Result, Shape, TensorType};
 use systole_ir::Tensor;
 use systole_ir::op::{CompareType, Direction};
 
-/// An op whose operands take one shape first: that of the operand with the higher rank, to whose dimensions
+pub(crate) const OPERATIONS: &[OpRow] = &[
+    op("chlo.constant_like").arrays(constant_like),
+    op("chlo.dynamic_reshape").arrays(|c| {
+        let [x, shape] = c.all::<2>()?;
+        Ok(Some(vec![x.reshape(fold::shape(shape, "the shape")?)]))
+    }),
+    op("chlo.minimum_broadcast_shapes").refused("its shapes would be known only when it runs"),
+    TOP_K,
+    // Its older name.
+    OpRow { name: "chlo.topk", ..TOP_K },
+];
+
+const TOP_K: OpRow = op("chlo.top_k").arrays(|c| {
+    let [x] = c.all::<1>()?;
+    let k = size(c.op, "k")?.ok_or_else(|| wrong("`k` is missing"))?;
+    top_k(x, k, flag(c.op, "largest", true)?).map(Some)
+});
+
+/// `chlo.broadcast_NAME`: operands take one shape first, that of the operand with the higher rank, to whose dimensions
 /// `broadcast_dimensions` takes those of the other.
-pub(super) fn broadcast(name: &str, op: &Operation, operands: &[Tensor]) -> Result<Option<Vec<Tensor>>> {
+pub(crate) const BROADCAST: OpRow = op("chlo.broadcast_").arrays(broadcast);
+
+fn broadcast(c: &Arrays) -> Results {
+    let (op, operands) = (c.op, c.operands);
+    let name = op.name.trim_start_matches("chlo.broadcast_");
     let all = in_one_shape(op, operands)?;
-    let written = match (name, all.as_slice()) {
-        ("select", [pred, a, b]) => pred.select(a, b),
-        ("compare", [a, b]) => compared(op, a, b)?,
-        ("next_after" | "polygamma" | "zeta", [_, _]) => match element_wise::write(name, &all) {
-            Some(written) => written,
-            None => return Err(wrong(format!("{name} is not defined on {}", operands[0].dtype()))),
-        },
-        (_, [a, b]) => match math::binary(name) {
+    let function = element_wise::OPERATIONS.iter().find(|row| row.name.strip_prefix("chlo.") == Some(name));
+    let written = match (name, all.as_slice(), function.map(|row| row.import)) {
+        ("select", [pred, a, b], _) => pred.select(a, b),
+        ("compare", [a, b], _) => compared(op, a, b)?,
+        (_, [_, _], Some(Import::Elements(function))) => function.apply(&op.name, &all)?,
+        (_, [a, b], _) => match math::binary(name) {
             Some(binary) => return Ok(Some(a.builder().emit(binary, &[a, b]))),
             None => return Ok(None),
         },
@@ -80,36 +100,20 @@ fn in_one_shape(op: &Operation, operands: &[Tensor]) -> Result<Vec<Tensor>> {
     Ok(aligned.into_iter().map(one).collect())
 }
 
-/// Other ops of arrays.
-pub(super) fn write(name: &str, op: &Operation, operands: &[Tensor]) -> Result<Option<Vec<Tensor>>> {
-    let written = match (name, operands) {
-        ("constant_like", [x]) => vec![x.builder().constant(constant_like(op, x)?)],
-        ("top_k" | "topk", [x]) => {
-            let k = size(op, "k").ok_or_else(|| wrong("`k` is missing"))?;
-            top_k(x, k, flag(op, "largest").unwrap_or(true))?
-        }
-        ("dynamic_reshape", [x, shape]) => vec![x.reshape(fold::shape(shape, "the shape")?)],
-        ("minimum_broadcast_shapes", _) => {
-            return Err(not_there("chlo.minimum_broadcast_shapes is not supported")
-                .because("its shapes would be known only when it runs"));
-        }
-        _ => return Ok(None),
-    };
-    Ok(Some(written))
-}
-
-fn constant_like(op: &Operation, x: &Tensor) -> Result<Literal> {
+fn constant_like(c: &Arrays) -> Results {
+    let (op, x) = (c.op, c.operand(0)?);
     let value = match find(&op.attributes, "value") {
         Some(Attribute::Float(digits, _)) => digits.clone(),
         Some(Attribute::Int(i)) => i.to_string(),
         Some(Attribute::Bool(b)) => b.to_string(),
         _ => {
             let one = elements(op, "value")?.into_iter().next().ok_or_else(|| wrong("`value` is missing"))?;
-            return Ok(Literal::splat(x.ty().clone(), one.get(0)));
+            return Ok(Some(vec![c.g.constant(Literal::splat(x.ty().clone(), one.get(0)))]));
         }
     };
     let bits = systole_ir::text::parse_element(&value, x.dtype()).map_err(wrong)?;
-    Ok(Literal::splat(x.ty().clone(), systole_base::Scalar::from_bits(x.dtype(), bits)))
+    let value = Literal::splat(x.ty().clone(), systole_base::Scalar::from_bits(x.dtype(), bits));
+    Ok(Some(vec![c.g.constant(value)]))
 }
 
 /// The greatest `k` of the last dimension (or the least), and their places; floats in total order.

@@ -5,33 +5,12 @@ mod element_wise;
 mod gamma;
 mod math;
 mod ragged;
-pub(super) mod scan;
+mod scan;
 mod zeta;
 
-use crate::syntax::Operation;
-use systole_base::Result;
-use systole_ir::Tensor;
+use super::call::OpRow;
 
-pub(super) use arrays::top_k;
+pub(super) use arrays::{BROADCAST, top_k};
 
-/// The results of an op of CHLO; `None`: it is none, or the IR has it.
-pub(super) fn write(op: &Operation, operands: &[Tensor]) -> Result<Option<Vec<Tensor>>> {
-    let Some(name) = op.name.strip_prefix("chlo.").or_else(|| called(op)) else { return Ok(None) };
-    if let Some(name) = name.strip_prefix("broadcast_") {
-        return arrays::broadcast(name, op, operands);
-    }
-    if let Some(written) = element_wise::write(name, operands) {
-        return Ok(Some(vec![written]));
-    }
-    match name {
-        "ragged_dot" => ragged::write(op, operands).map(Some),
-        _ => arrays::write(name, op, operands),
-    }
-}
-
-/// `stablehlo.custom_call @mhlo.erf(…)` and its kin: how JAX keeps CHLO's ops in what it exports.
-fn called(op: &Operation) -> Option<&str> {
-    let is_call = op.name == "stablehlo.custom_call";
-    let name = super::attribute::text(op, "call_target_name").filter(|_| is_call)?;
-    name.strip_prefix("mhlo.").or_else(|| name.strip_prefix("chlo."))
-}
+pub(super) const OPERATIONS: [&[OpRow]; 4] =
+    [arrays::OPERATIONS, element_wise::OPERATIONS, ragged::OPERATIONS, scan::OPERATIONS];

@@ -1,20 +1,20 @@
 //! scan: a body over the slices of arrays along a dimension, with carried values. CHLO: scan.
 
 use crate::import::attribute::{flag, size};
+use crate::import::call::{Arrays, Complex, Import, OpRow, Results, op};
 use crate::import::types::wrong;
-use crate::syntax::{Attribute, Operation};
-use crate::text::find;
+use crate::syntax::{Attribute, find};
 use std::sync::Arc;
 use systole_base::{DType, Dims, Result, TensorType};
 use systole_ir::{Graph, Tensor, flow};
 
+pub(crate) const OPERATIONS: &[OpRow] =
+    &[op("chlo.scan").complex(Complex::Apart).import(Import::Bodies(scan))];
+
 /// `inputs: T[…, n, …], inits → outputs: U[…, n, …], carries`: a loop over `n` slices.
-pub(crate) fn write(
-    op: &Operation,
-    operands: &[Tensor],
-    results: &[TensorType],
-    body: &Arc<Graph>,
-) -> Result<Vec<Tensor>> {
+fn scan(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Results {
+    let (op, operands, results) = (c.op, c.operands, c.results);
+    let ([body], []) = (bodies, captured) else { return Ok(None) };
     let inputs = match find(&op.attributes, "operandSegmentSizes") {
         Some(Attribute::Array(_, items)) => match items.first() {
             Some(Attribute::Int(n)) => usize::try_from(*n).ok(),
@@ -24,16 +24,17 @@ pub(crate) fn write(
     };
     let inputs = inputs.filter(|n| *n <= operands.len());
     let inputs = inputs.ok_or_else(|| wrong("`operandSegmentSizes` is missing"))?;
-    let dim = size(op, "dimension").ok_or_else(|| wrong("`dimension` is missing"))?;
+    let dim = size(op, "dimension")?.ok_or_else(|| wrong("`dimension` is missing"))?;
     let (xs, inits) = operands.split_at(inputs);
     let counts = xs.iter().map(|x| x.shape().get(dim).copied()).collect::<Option<Vec<usize>>>();
     let counts = counts.ok_or_else(|| wrong("`dimension` is beyond the rank"))?;
-    let n = counts.first().copied().or_else(|| size(op, "scan_dim_size"));
+    let said = size(op, "scan_dim_size")?;
+    let n = counts.first().copied().or(said);
     let n =
         n.filter(|n| counts.iter().all(|c| c == n)).ok_or_else(|| wrong("the inputs have other sizes"))?;
     check(body, xs, inits, results, dim, n)?;
     let outputs = results.len() - inits.len();
-    let reverse = flag(op, "is_reverse").unwrap_or(false);
+    let reverse = flag(op, "is_reverse", false)?;
     let Some(like) = operands.first() else { return Err(wrong("no operands")) };
     let mut state: Vec<Tensor> = inits.to_vec();
     state.extend(results[..outputs].iter().map(|ty| like.builder().full(ty, 0.0)));
@@ -49,7 +50,7 @@ pub(crate) fn write(
     };
     let last = flow::fori_loop(n, &state.iter().collect::<Vec<_>>(), step);
     let (carries, ys) = last.split_at(inits.len().min(last.len()));
-    Ok(ys.iter().chain(carries).cloned().collect())
+    Ok(Some(ys.iter().chain(carries).cloned().collect()))
 }
 
 /// Whether the body takes slices and carried values and gives those of the results.

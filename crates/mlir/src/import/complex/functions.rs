@@ -20,7 +20,7 @@ fn angle(z: &Number) -> Tensor {
 }
 
 /// z / |z|; 0 of 0.
-pub(super) fn sign(z: &Number) -> Number {
+pub(crate) fn sign(z: &Number) -> Number {
     let size = z.abs();
     let zero = number(&size, 0.0);
     let is_zero = size.equal(&zero);
@@ -28,7 +28,7 @@ pub(super) fn sign(z: &Number) -> Number {
 }
 
 /// Where eˣ overflows and the result need not, by the square of the root.
-pub(super) fn exp(z: &Number) -> Number {
+pub(crate) fn exp(z: &Number) -> Number {
     let (x, y) = (&z.re, z.imag());
     let (size, root) = (x.exp(), (x * 0.5).exp());
     let too_large = size.equal(&number(x, f64::INFINITY));
@@ -75,7 +75,7 @@ fn log_near_one(x: &Tensor, y: &Tensor) -> Tensor {
 }
 
 /// ln |z| + i·angle, where |z| is near 1 by what differs from 1.
-pub(super) fn log(z: &Number) -> Number {
+pub(crate) fn log(z: &Number) -> Number {
     let (a, b) = (z.re.abs(), z.imag().abs());
     let (most, least) = (a.maximum(&b), a.minimum(&b));
     let near = log_near_one(&(&most - 1.0), &least);
@@ -91,7 +91,7 @@ pub(super) fn log(z: &Number) -> Number {
     Number::complex(re, angle(z))
 }
 
-pub(super) fn log1p(z: &Number) -> Number {
+pub(crate) fn log1p(z: &Number) -> Number {
     let (x, y) = (&z.re, z.imag());
     let moved = Number::complex(x + 1.0, y.clone());
     let near = log_near_one(x, &y);
@@ -100,7 +100,7 @@ pub(super) fn log1p(z: &Number) -> Number {
     Number::complex(is_near.select(&near, &far.re), angle(&moved))
 }
 
-pub(super) fn expm1(z: &Number) -> Number {
+pub(crate) fn expm1(z: &Number) -> Number {
     let (x, y) = (&z.re, z.imag());
     let half = (&y * 0.5).sine();
     let less = &(&half * &half) * -2.0;
@@ -114,7 +114,7 @@ pub(super) fn expm1(z: &Number) -> Number {
 }
 
 /// The root with a part that is not negative.
-pub(super) fn sqrt(z: &Number) -> Number {
+pub(crate) fn sqrt(z: &Number) -> Number {
     let (x, y) = (&z.re, z.imag());
     let (zero, infinite) = (number(x, 0.0), number(x, f64::INFINITY));
     let most = x.abs().maximum(&y.abs());
@@ -139,19 +139,19 @@ pub(super) fn sqrt(z: &Number) -> Number {
 }
 
 /// The conjugate of the root by |z|.
-pub(super) fn rsqrt(z: &Number) -> Number {
+pub(crate) fn rsqrt(z: &Number) -> Number {
     let root = sqrt(z);
     let one = Number::real(root.re.ones_like());
     one.div(&root)
 }
 
 /// The root of the third of the angle.
-pub(super) fn cbrt(z: &Number) -> Number {
+pub(crate) fn cbrt(z: &Number) -> Number {
     polar(&z.abs().cbrt(), &(&angle(z) / 3.0))
 }
 
 /// e^(w ln z); 0 to the power of 0 is 1, to one with a positive real part 0.
-pub(super) fn power(z: &Number, w: &Number) -> Number {
+pub(crate) fn power(z: &Number, w: &Number) -> Number {
     let whole = exp(&w.mul(&log(z)));
     let zero = number(&z.re, 0.0);
     let is_zero = z.re.equal(&zero).and(&z.imag().equal(&zero));
@@ -177,28 +177,28 @@ fn hyperbolic(x: &Tensor) -> (Tensor, Tensor) {
     (&large + &small, copysign(&sinh, x))
 }
 
-pub(super) fn sine(z: &Number) -> Number {
+pub(crate) fn sine(z: &Number) -> Number {
     let (cosh, sinh) = hyperbolic(&z.imag());
     Number::complex(&z.re.sine() * &cosh, &z.re.cosine() * &sinh)
 }
 
-pub(super) fn cosine(z: &Number) -> Number {
+pub(crate) fn cosine(z: &Number) -> Number {
     let (cosh, sinh) = hyperbolic(&z.imag());
     Number::complex(&z.re.cosine() * &cosh, -&(&z.re.sine() * &sinh))
 }
 
-pub(super) fn sinh(z: &Number) -> Number {
+pub(crate) fn sinh(z: &Number) -> Number {
     let (cosh, sinh) = hyperbolic(&z.re);
     Number::complex(&sinh * &z.imag().cosine(), &cosh * &z.imag().sine())
 }
 
-pub(super) fn cosh(z: &Number) -> Number {
+pub(crate) fn cosh(z: &Number) -> Number {
     let (cosh, sinh) = hyperbolic(&z.re);
     Number::complex(&cosh * &z.imag().cosine(), &sinh * &z.imag().sine())
 }
 
 /// Kahan's formula; far from the imaginary axis its limit.
-pub(super) fn tanh(z: &Number) -> Number {
+pub(crate) fn tanh(z: &Number) -> Number {
     let (x, y) = (&z.re, z.imag());
     let t = y.tan();
     let (_, s) = hyperbolic(x);
@@ -219,13 +219,13 @@ pub(super) fn tanh(z: &Number) -> Number {
 }
 
 /// −i tanh(iz)
-pub(super) fn tan(z: &Number) -> Number {
+pub(crate) fn tan(z: &Number) -> Number {
     let turned = tanh(&Number::complex(-&z.imag(), z.re.clone()));
     Number::complex(turned.imag(), -&turned.re)
 }
 
 /// 1 / (1 + e⁻ᶻ), by the exponential that does not overflow.
-pub(super) fn logistic(z: &Number) -> Number {
+pub(crate) fn logistic(z: &Number) -> Number {
     let is_left = z.re.less(&number(&z.re, 0.0));
     let e = exp(&Number::select(&is_left, z, &z.neg()));
     let one = Number::real(z.re.ones_like());
@@ -234,7 +234,7 @@ pub(super) fn logistic(z: &Number) -> Number {
 }
 
 /// −i ln((x + iy) / √(x² + y²))
-pub(super) fn atan2(y: &Number, x: &Number) -> Number {
+pub(crate) fn atan2(y: &Number, x: &Number) -> Number {
     let turned = Number::complex(&x.re - &y.imag(), &x.imag() + &y.re);
     let ln = log(&turned.div(&sqrt(&x.mul(x).add(&y.mul(y)))));
     Number::complex(ln.imag(), -&ln.re)

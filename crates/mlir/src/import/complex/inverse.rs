@@ -31,25 +31,25 @@ fn real_asinh(x: &Tensor) -> Tensor {
     x.less(&x.scalar_like(0.0)).select(&-&size, &size)
 }
 
-pub(super) fn asin(z: &Number) -> Number {
+pub(crate) fn asin(z: &Number) -> Number {
     let (minus, plus) = around_one(z);
     let (p, q) = (sqrt(&minus), sqrt(&plus));
     let re = z.re.atan2(&p.mul(&q).re);
     Number::complex(re, real_asinh(&p.conj().mul(&q).imag()))
 }
 
-pub(super) fn acos(z: &Number) -> Number {
+pub(crate) fn acos(z: &Number) -> Number {
     let (minus, plus) = around_one(z);
     let (p, q) = (sqrt(&minus), sqrt(&plus));
     let re = &p.re.atan2(&q.re) * 2.0;
     Number::complex(re, real_asinh(&q.conj().mul(&p).imag()))
 }
 
-pub(super) fn asinh(z: &Number) -> Number {
+pub(crate) fn asinh(z: &Number) -> Number {
     turned_back(&asin(&turned(z)))
 }
 
-pub(super) fn acosh(z: &Number) -> Number {
+pub(crate) fn acosh(z: &Number) -> Number {
     let minus = Number::complex(&z.re - 1.0, z.imag());
     let plus = Number::complex(&z.re + 1.0, z.imag());
     let (p, q) = (sqrt(&minus), sqrt(&plus));
@@ -58,7 +58,7 @@ pub(super) fn acosh(z: &Number) -> Number {
 }
 
 /// Half the difference of the logarithms of 1 + z and 1 − z.
-pub(super) fn atanh(z: &Number) -> Number {
+pub(crate) fn atanh(z: &Number) -> Number {
     let (x, y) = (&z.re, z.imag());
     let square = &y * &y;
     let apart = &(1.0 - x) * &(1.0 - x);
@@ -69,6 +69,6 @@ pub(super) fn atanh(z: &Number) -> Number {
 }
 
 /// −i atanh(iz)
-pub(super) fn atan(z: &Number) -> Number {
+pub(crate) fn atan(z: &Number) -> Number {
     turned_back(&atanh(&turned(z)))
 }

@@ -8,38 +8,27 @@ mod lu;
 mod qr;
 mod triangular;
 
-use super::attribute::text;
+use super::attribute::{flag, text};
+use super::call::{Import, OpRow, call, op};
 use super::given::Given;
 use super::number::Number;
 use super::types::wrong;
-use crate::syntax::{Attribute, Operation};
-use crate::text::find;
+use crate::syntax::{Attribute, Operation, find};
 use blocks::{adjoint, stacked};
 use systole_base::{DType, Result, TensorType};
 use systole_ir::Tensor;
 
-/// The results of a decomposition or a solver; `None`: it is another op.
-pub(super) fn write(op: &Operation, operands: &[Given]) -> Result<Option<Vec<Given>>> {
-    let called = text(op, "call_target_name").unwrap_or_default();
-    let number = |i: usize| operands.get(i).ok_or_else(|| wrong("an operand is missing"))?.number();
-    Ok(Some(match op.name.as_str() {
-        "stablehlo.cholesky" => vec![cholesky(&number(0)?, flag(op, "lower"))?.into()],
-        "stablehlo.triangular_solve" => vec![solve(op, &number(0)?, &number(1)?)?.into()],
-        "stablehlo.custom_call" if called == "Qr" => decomposed(&number(0)?)?,
-        "stablehlo.custom_call" if called == "ProductOfElementaryHouseholderReflectors" => {
-            vec![reflected(&number(0)?, &number(1)?)?.into()]
-        }
-        "stablehlo.custom_call" if called == "LuDecomposition" => factored(&number(0)?)?,
-        "stablehlo.custom_call" if called == "Eigh" => {
-            eigen(&number(0)?, text(op, "backend_config").unwrap_or_default())?
-        }
-        _ => return Ok(None),
-    }))
-}
-
-fn flag(op: &Operation, name: &str) -> bool {
-    matches!(find(&op.attributes, name), Some(Attribute::Bool(true)))
-}
+pub(super) const OPERATIONS: &[OpRow] = &[
+    op("stablehlo.cholesky").import(Import::Values(|c| cholesky(&c.number(0)?, flag(c.op, "lower", false)?))),
+    op("stablehlo.triangular_solve").import(Import::Values(|c| solve(c.op, &c.number(0)?, &c.number(1)?))),
+    call("Qr", Import::Values(|c| decomposed(&c.number(0)?))),
+    call(
+        "ProductOfElementaryHouseholderReflectors",
+        Import::Values(|c| reflected(&c.number(0)?, &c.number(1)?)),
+    ),
+    call("LuDecomposition", Import::Values(|c| factored(&c.number(0)?))),
+    call("Eigh", Import::Values(|c| eigen(&c.number(0)?, text(c.op, "backend_config")))),
+];
 
 /// Matrices of floats.
 fn matrices(x: &Number) -> Result<()> {
@@ -66,56 +55,60 @@ fn in_f32(x: &Number, to: &[usize], f: impl FnOnce(&Number) -> Number) -> Number
     f(&stacked(&x.convert(wide))).convert(dtype).reshape(to)
 }
 
-fn cholesky(a: &Number, lower: bool) -> Result<Number> {
+fn cholesky(a: &Number, lower: bool) -> Result<Vec<Given>> {
     square(a, "C2")?;
     if a.ty().elements() == 0 {
-        return Ok(a.clone());
+        return Ok(vec![a.clone().into()]);
     }
     let shape = a.shape().to_vec();
-    Ok(in_f32(a, &shape, |a| {
-        if lower { cholesky::decomposed(a) } else { adjoint(&cholesky::decomposed(&adjoint(a))) }
-    }))
+    Ok(vec![
+        in_f32(a, &shape, |a| {
+            if lower { cholesky::decomposed(a) } else { adjoint(&cholesky::decomposed(&adjoint(a))) }
+        })
+        .into(),
+    ])
 }
 
-fn solve(op: &Operation, a: &Number, b: &Number) -> Result<Number> {
+fn solve(op: &Operation, a: &Number, b: &Number) -> Result<Vec<Given>> {
     square(a, "C3")?;
     matrices(b)?;
-    let (left, unit) = (flag(op, "left_side"), flag(op, "unit_diagonal"));
+    let (left, unit) = (flag(op, "left_side", false)?, flag(op, "unit_diagonal", false)?);
     let (n, m) = (a.rank(), b.rank());
     let side = if left { m - 2 } else { m - 1 };
     if n != m || a.shape()[..n - 2] != b.shape()[..m - 2] || a.shape()[n - 1] != b.shape()[side] {
         return Err(wrong(format!("(C3) the systems {} do not fit the sides {}", a.ty(), b.ty())));
     }
     let (turn, conjugate) = match find(&op.attributes, "transpose_a") {
-        Some(Attribute::Keyword(_, word)) => match word.as_str() {
-            "NO_TRANSPOSE" => (false, false),
-            "TRANSPOSE" => (true, false),
-            "ADJOINT" => (true, true),
-            other => return Err(wrong(format!("there is no transpose_a `{other}`"))),
-        },
-        _ => (false, false),
+        None => (false, false),
+        Some(Attribute::Keyword(_, word)) if word == "NO_TRANSPOSE" => (false, false),
+        Some(Attribute::Keyword(_, word)) if word == "TRANSPOSE" => (true, false),
+        Some(Attribute::Keyword(_, word)) if word == "ADJOINT" => (true, true),
+        Some(other) => return Err(wrong(format!("there is no transpose_a {other:?}"))),
     };
     if b.ty().elements() == 0 {
-        return Ok(b.clone());
+        return Ok(vec![b.clone().into()]);
     }
     let a = if conjugate { a.conj() } else { a.clone() };
     // x · a = b is aᵀ · xᵀ = bᵀ.
     let turn = turn == left;
     let a = if turn { a.transposed() } else { a };
-    let lower = flag(op, "lower") != turn;
+    let lower = flag(op, "lower", false)? != turn;
     let wide = if a.ty().dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let a = stacked(&a.convert(wide));
     let shape = b.shape().to_vec();
-    Ok(in_f32(b, &shape, |b| {
-        let b = if left { b.clone() } else { b.transposed() };
-        let x = if lower {
-            triangular::solve_lower(&a, &b, unit)
-        } else {
-            let back = |x: &Number, dims: &[usize]| x.map(|t: &Tensor| t.reverse(dims));
-            back(&triangular::solve_lower(&back(&a, &[1, 2]), &back(&b, &[1]), unit), &[1])
-        };
-        if left { x } else { x.transposed() }
-    }))
+    Ok(vec![
+        in_f32(b, &shape, |b| {
+            let b = if left { b.clone() } else { b.transposed() };
+            let x = if lower {
+                triangular::solve_lower(&a, &b, unit)
+            } else {
+                let back = |x: &Number, dims: &[usize]| x.map(|t: &Tensor| t.reverse(dims));
+                back(&triangular::solve_lower(&back(&a, &[1, 2]), &back(&b, &[1]), unit), &[1])
+            };
+            if left { x } else { x.transposed() }
+        })
+        .into(),
+    ])
 }
 
 /// `Qr`: R and the reflectors in one array, and τ.
@@ -162,7 +155,7 @@ fn factored(a: &Number) -> Result<Vec<Given>> {
 }
 
 /// `ProductOfElementaryHouseholderReflectors`
-fn reflected(a: &Number, taus: &Number) -> Result<Number> {
+fn reflected(a: &Number, taus: &Number) -> Result<Vec<Given>> {
     matrices(a)?;
     let n = a.rank();
     let count = taus.shape().last().copied().unwrap_or(0);
@@ -171,21 +164,22 @@ fn reflected(a: &Number, taus: &Number) -> Result<Number> {
         return Err(wrong(format!("the factors {} do not fit the reflectors {}", taus.ty(), a.ty())));
     }
     if a.ty().elements() == 0 {
-        return Ok(a.clone());
+        return Ok(vec![a.clone().into()]);
     }
     let shape = a.shape().to_vec();
     let lead: usize = shape[..n - 2].iter().product();
     let wide = if a.ty().dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let taus = taus.convert(wide).reshape(&[lead, 1, count]);
-    Ok(in_f32(a, &shape, |a| qr::product(a, &taus)))
+    Ok(vec![in_f32(a, &shape, |a| qr::product(a, &taus)).into()])
 }
 
 /// `Eigh`: eigenvectors and eigenvalues. The call's configuration is `lower,sorted,sweeps,tolerance`; sweeps go on until
 /// rounding is all that is left.
 ///
 /// Source: XLA's `EighExpander`.
-fn eigen(a: &Number, config: &str) -> Result<Vec<Given>> {
+fn eigen(a: &Number, config: Option<&str>) -> Result<Vec<Given>> {
     square(a, "Eigh")?;
+    let config = config.unwrap_or("");
     let words: Vec<&str> = config.split(',').map(str::trim).collect();
     let said = |i: usize| match words.get(i) {
         Some(&"0" | &"false") => Ok(false),

@@ -4,20 +4,19 @@
 //! Each task transforms the input of one strip of tiles. Then, for a few panels of features at a time, it computes
 //! the 16 GEMMs and transforms their results back while these are in cache.
 
-use crate::kernel::Ptr;
 use crate::kernel::convolution::{has_unit_steps, is_forward};
 use crate::kernel::padded::offsets;
-use crate::kernel::{Cx, with_scratch};
-use crate::kernels::conv::batch_statistics::BatchStatistics;
+use crate::kernel::{Cx, Ptr, with_scratch};
 use crate::kernels::conv::microkernel::{Across, KC, Out, Panel, UNROLL, panels};
-use crate::kernels::conv::operands::{Arrays, NO_LAYER, Stored};
+use crate::kernels::conv::staging::weights::Weights;
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip, group};
 use crate::kernels::conv::strips::Strips;
-use crate::kernels::conv::weights::Weights;
+use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
+use crate::kernels::conv::strips::operands::{Arrays, NO_LAYER, Stored};
 use crate::kernels::conv::winograd::tiling::{
     APART, Costs, NO_GAIN, NO_WINDOW, Sizes, axes, may_transform, padded,
 };
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::level::{Level, Target, TileFn};
 use crate::simd::narrow_bias::sum_rounding;
 use crate::simd::pool_row::{Row, pool_row};
@@ -85,7 +84,7 @@ struct Pooling {
 }
 
 /// Refuses layouts, windows and strides that these transforms are not for.
-fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: Target) -> std::result::Result<(), Refusal> {
+fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: Target) -> Accepted<()> {
     may_transform(target, [x, k])?;
     if !is_forward(c) {
         return Err(NO_LAYER.into());
@@ -103,7 +102,7 @@ impl Forward {
         bias: bool,
         [x, k, y]: [&TensorType; 3],
         target: Target,
-    ) -> std::result::Result<Forward, Refusal> {
+    ) -> Accepted<Forward> {
         let level = target.level.vectors();
         may_take(c, [x, k], target)?;
         let (height, width) = (y.shape[1], y.shape[2]);
@@ -156,10 +155,10 @@ impl Forward {
     }
 
     /// Adds two results: for each image and feature the sum, and the sum of squared deviations from the mean.
-    pub fn with_statistics(mut self, level: Level) -> Forward {
+    pub fn with_statistics(mut self, target: Target) -> Forward {
         let rows = |s: Strip| self.rows(s.row, s.rows) * self.width;
         let parts = self.staging.strips_of_image().map(rows).collect();
-        self.statistics = Some(BatchStatistics::new(self.features, parts, level));
+        self.statistics = Some(BatchStatistics::new(self.features, parts, target.level.vectors()));
         self
     }
 

@@ -7,21 +7,20 @@
 //! threads changes no bits.
 
 use crate::kernel::convolution::{has_unit_steps, is_kernel_gradient};
-use crate::kernel::partial_sums::PartialSums;
-use crate::kernel::{Cx, with_scratch};
-use crate::kernel::{Io, Kernel};
+use crate::kernel::partial_sums::{PartialSums, kernel_of_parts};
+use crate::kernel::with_scratch;
 use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, UNROLL, panels};
-use crate::kernels::conv::operands::NO_GRADIENT;
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip};
+use crate::kernels::conv::strips::operands::NO_GRADIENT;
 use crate::kernels::conv::winograd::tiling::{
     APART, Costs, NO_GAIN, NO_WINDOW, Sizes, axes, may_transform, padded,
 };
-use crate::select::Refusal;
+use crate::select::Accepted;
 use crate::simd::level::Target;
 use crate::simd::ranges::pieces;
 use crate::simd::winograd::{COMPONENTS, Tiles, Transforms, Window};
+use systole_ir::TensorType;
 use systole_ir::op::Convolution;
-use systole_ir::{Result, TensorType};
 
 /// Tiles of a strip (K of the GEMMs). Each strip adds to all sums.
 const TILES: usize = 128;
@@ -61,11 +60,7 @@ pub struct KernelGradient {
 
 impl KernelGradient {
     /// Refuses where the direct kernel is as fast, or where the attributes do not fit.
-    pub fn new(
-        c: &Convolution,
-        [x, dy, y]: [&TensorType; 3],
-        target: Target,
-    ) -> std::result::Result<KernelGradient, Refusal> {
+    pub fn new(c: &Convolution, [x, dy, y]: [&TensorType; 3], target: Target) -> Accepted<KernelGradient> {
         let level = target.level.vectors();
         may_transform(target, [x, dy])?;
         if !is_kernel_gradient(c) {
@@ -253,23 +248,7 @@ impl KernelGradient {
     }
 }
 
-impl Kernel for KernelGradient {
-    fn scratch(&self) -> usize {
-        self.parts.bytes()
-    }
-
-    fn add_to_result(&mut self) -> bool {
-        self.parts.add_to_result()
-    }
-
-    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
-        let products = COMPONENTS * self.x_tiles.len() * self.x.strips();
-        let work = (products * self.channels * self.features) as f64 / 50.0;
-        // SAFETY: tasks write disjoint sums.
-        let task =
-            |i: usize, x: *const u8, dy: *const u8, sums: *mut f32| unsafe { self.task(i, x, dy, sums) };
-        // SAFETY: as above; the tasks of a part write all of its sums.
-        unsafe { self.parts.sum(cx, io, self.per_part(), work, &task) };
-        Ok(())
-    }
-}
+kernel_of_parts!(KernelGradient, |this| {
+    let products = COMPONENTS * this.x_tiles.len() * this.x.strips();
+    (products * this.channels * this.features) as f64 / 50.0
+});

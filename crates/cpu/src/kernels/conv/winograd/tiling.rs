@@ -1,8 +1,8 @@
 //! How a result is cut into Winograd tiles, and the cost model that says when transforms pay.
 
-use crate::kernels::conv::operands::is_paired;
 use crate::kernels::conv::staging::Axis;
-use crate::select::Refusal;
+use crate::kernels::conv::strips::operands::is_paired;
+use crate::select::Accepted;
 use crate::simd::level::Target;
 use crate::simd::winograd::COMPONENTS;
 use systole_ir::TensorType;
@@ -13,7 +13,7 @@ pub const NO_WINDOW: &str = "its window is not 3 by 3 of unit strides and dilati
 pub const NO_GAIN: &str = "transforms cost more than the products that they save";
 
 /// Refuses where Winograd is off: option winograd, SYSTOLE_WINOGRAD, or where pairs of bf16 are better at any size.
-pub fn may_transform(target: Target, [x, k]: [&TensorType; 2]) -> Result<(), Refusal> {
+pub fn may_transform(target: Target, [x, k]: [&TensorType; 2]) -> Accepted<()> {
     if !target.winograd {
         return Err("Winograd is off: option winograd, SYSTOLE_WINOGRAD".into());
     }

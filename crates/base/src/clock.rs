@@ -1,0 +1,56 @@
+//! The calendar and the time of day, UTC: prices that grow old by the date, and lines of logs.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const DAY: u64 = 86_400;
+
+/// Seconds since 1970.
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// Today as `YYYY-MM-DD`.
+pub fn today() -> String {
+    date(seconds())
+}
+
+/// Now as `YYYY-MM-DD HH:MM:SS`.
+pub fn now() -> String {
+    let all = seconds();
+    let of_day = all % DAY;
+    format!("{} {:02}:{:02}:{:02}", date(all), of_day / 3600, of_day / 60 % 60, of_day % 60)
+}
+
+fn date(seconds: u64) -> String {
+    let days = (seconds / DAY) as i64;
+    // Days to civil date, for years after 1970 (Hinnant's algorithm).
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
+    let year = yoe + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_dates_and_today_is_one() {
+        for (seconds, expected) in [
+            (0, "1970-01-01"),
+            (951_782_400, "2000-02-29"),
+            (951_868_799, "2000-02-29"),
+            (1_795_737_600, "2026-11-27"),
+        ] {
+            assert_eq!(date(seconds), expected);
+        }
+        let t = today();
+        assert!(t.len() == 10 && t.as_str() > "2026-01-01" && t.as_str() < "2100-01-01", "{t}");
+        assert_eq!(now().len(), "2026-11-27 08:15:02".len());
+    }
+}

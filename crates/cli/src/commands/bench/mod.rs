@@ -1,0 +1,260 @@
+//! `systole bench`: how fast complete steps run on synthetic data that stay in memory.
+//!
+//! Each measurement runs in a process of its own, so that its peak memory is its own and nothing is left over from the
+//! one before. The child writes one JSON object; this process passes it on, or shows it as a row.
+
+mod measure;
+mod micro;
+mod model;
+mod quantised;
+mod workload;
+
+use crate::args::common::Common;
+use crate::args::outcome::{Failure, Outcome, Run};
+use crate::render::screen::{Screen, note, number_of, table};
+use clap::Args;
+use measure::Measured;
+use serde_json::{Map, Value, json};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use systole_cpu::{Level, Peak};
+use systole_ir::{DType, Error, ErrorKind, Result};
+use workload::{Item, Unit, Work};
+
+#[derive(Args)]
+pub(crate) struct BenchArgs {
+    /// Which: fashion-cnn, mlp, cifar-cnn, resnet50, gpt2-small, lstm (training steps), resnet50-inference,
+    /// gpt2-small-inference, resnet50-int8, mobilenet-int8, gpt2-small-int8 (quantised predictions), gemm, elementwise; presets of train; or TOML files with models of your own. Without: all workloads
+    #[arg(value_name = "WORKLOAD | PRESET | FILE.toml")]
+    workloads: Vec<String>,
+    /// float32, mixed_bfloat16 or mixed_float16; for gemm and quantised predictions also int8 [default: what a preset or file
+    /// says; gemm: each; quantised predictions: int8, and float32 beside it]
+    #[arg(long, value_name = "POLICY")]
+    precision: Option<String>,
+    /// How long to measure each, warm-up left out; the times are medians, their spread is that of four steps in five
+    #[arg(long, value_name = "S", default_value = "3", value_parser = seconds)]
+    seconds: f64,
+    /// Measure in this process: what a child is started with
+    #[arg(long, hide = true)]
+    here: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok().filter(|s| (0.0..=1e6).contains(s));
+    value.ok_or_else(|| "must be a number of seconds from 0 to 1000000".into())
+}
+
+impl Run for BenchArgs {
+    fn run(self, common: &Common, screen: &Screen) -> Outcome {
+        run(&self, common, screen)
+    }
+
+    fn starts_children(&self) -> bool {
+        !self.here
+    }
+}
+
+fn run(args: &BenchArgs, common: &Common, screen: &Screen) -> Outcome {
+    let items = workload::items(&args.workloads, args.precision.as_deref()).map_err(Failure::usage)?;
+    if let ([item], true) = (&items[..], args.here) {
+        screen.object(&measure_here(item, args).map_err(|e| e.at(item.to_string()))?);
+        return Ok(0);
+    }
+    if items.len() > 1 && common.trace.is_some() {
+        let e = Error::new(ErrorKind::Config, format!("{} measurements do not fit one trace", items.len()));
+        return Err(Failure::usage(e.at("--trace").hint("name one workload, and --precision for gemm")));
+    }
+    let mut rows = Rows::default();
+    let mut code = 0;
+    for item in &items {
+        match measure_apart(item, args, common)? {
+            Ended::Told(object) if screen.json => screen.object(&object),
+            Ended::Told(object) => rows.show(&object, screen),
+            // The child has said why. The other measurements are still worth making.
+            Ended::Failed(exit_code, object) => {
+                code = code.max(exit_code);
+                object.iter().filter(|_| screen.json).for_each(|o| screen.object(o));
+            }
+        }
+    }
+    Ok(code)
+}
+
+/// How a child ended.
+enum Ended {
+    Told(Value),
+    /// With this exit code, and the object that tells the error.
+    Failed(u8, Option<Value>),
+}
+
+/// Runs one measurement in a child of this process, whose standard error is this one's.
+fn measure_apart(item: &Item, args: &BenchArgs, common: &Common) -> Result<Ended, Failure> {
+    let lost = || Error::new(ErrorKind::Io, "a measurement did not end").at(item.to_string());
+    let program = std::env::current_exe().map_err(|e| lost().because(e.to_string()))?;
+    let mut child = Command::new(program);
+    child.args(["bench", "--here", "--json", &item.name, "--precision", &item.precision]);
+    child.args(["--seconds", &args.seconds.to_string()]);
+    common.pass_on(&mut child);
+    let child = child.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output = child.map_err(|e| lost().because(e.to_string()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let object: Option<Value> = text.lines().last().and_then(|l| serde_json::from_str(l).ok());
+    match (output.status.code(), object) {
+        (Some(0), Some(object)) => Ok(Ended::Told(object)),
+        (Some(code), object) if code != 0 => Ok(Ended::Failed(code as u8, object)),
+        _ => {
+            let e = lost().because(format!("the process that measured: {}", output.status));
+            Err(e.hint("a signal 9 is mostly the system's lack of memory: set --memory-limit").into())
+        }
+    }
+}
+
+/// One measurement, as the object that `--json` shows.
+fn measure_here(item: &Item, args: &BenchArgs) -> Result<Value> {
+    let time = Duration::from_secs_f64(args.seconds);
+    let m = match &item.work {
+        Work::Train(config) => model::train(config, &item.precision, time)?,
+        Work::Predict(config) => model::predict(config, &item.precision, time)?,
+        Work::Int8(name) => quantised::predict(name, &item.precision, time)?,
+        Work::Gemm(n) => micro::gemm(*n, &item.precision, time)?,
+        Work::Elementwise(kind) => micro::elementwise(*kind, &item.precision, time)?,
+    };
+    Ok(object(item, &m, &systole_cpu::peak(Level::from_knob()?, crate::run::report::threads())))
+}
+
+fn object(item: &Item, m: &Measured, peak: &Peak) -> Value {
+    let seconds = m.median_ms / 1e3;
+    let gflops = m.flops / seconds / 1e9;
+    let gb_per_s = m.bytes.map(|b| b / seconds / 1e9);
+    let (value, unit) = match item.work.unit() {
+        Unit::MsPerStep => (m.median_ms, "ms/step"),
+        Unit::Images => (m.items / seconds, "images/s"),
+        Unit::Tokens => (m.items / seconds, "tokens/s"),
+        Unit::Gflops => (gflops, "GFLOP/s"),
+        Unit::Bandwidth => (gb_per_s.unwrap_or(0.0), "GB/s"),
+    };
+    let products = peak.products(factors(&item.precision));
+    let share = match gb_per_s {
+        Some(rate) => rate / peak.memory_gb_per_s(),
+        None => gflops / products,
+    };
+    let mut o = Map::new();
+    let mut put = |key: &str, value: Value| drop(o.insert(key.into(), value));
+    put("workload", json!(item.name));
+    put("precision", json!(item.precision));
+    put("value", json!(rounded(value)));
+    put("unit", json!(unit));
+    put("ms_per_step", json!(rounded(m.median_ms)));
+    put("best_ms", json!(rounded(m.best_ms)));
+    put("p10_ms", json!(rounded(m.tenths_ms.0)));
+    put("p90_ms", json!(rounded(m.tenths_ms.1)));
+    put("core_wait", json!(m.core_wait.map(rounded)));
+    put("cpu_ms_per_step", json!(m.cpu_ms.map(rounded)));
+    put("gflops", json!(rounded(gflops)));
+    put("share_of_peak", json!(rounded(share)));
+    put("compile_ms", json!(rounded(m.compile_ms)));
+    put("peak_rss_mib", json!(m.peak_rss_mib.map(rounded)));
+    put("threads", json!(peak.threads));
+    put("steps", json!(m.steps));
+    put("cpu", json!(machine(peak.level)));
+    put("peak_gflops", json!(rounded(products)));
+    put("peak_gb_per_s", json!(rounded(peak.memory_gb_per_s())));
+    o.into()
+}
+
+/// Five digits: more are noise, and make the lines hard to read.
+fn rounded(x: f64) -> f64 {
+    format!("{x:.4e}").parse().unwrap_or(x)
+}
+
+/// `Intel(R) Xeon(R) Processor @ 3.80GHz, avx512, 2 cores`.
+fn machine(level: Level) -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
+    let name = name.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{name}, {}, {}", level.name(), number_of(cores, "core"))
+}
+
+/// The table for people; each row is shown as soon as it is measured.
+#[derive(Default)]
+struct Rows {
+    begun: bool,
+}
+
+impl Rows {
+    fn show(&mut self, o: &Value, screen: &Screen) {
+        let text = |key: &str| o[key].as_str().unwrap_or("").to_string();
+        let number = |key: &str, digits: usize| match o[key].as_f64() {
+            Some(v) => format!("{v:.digits$}"),
+            None => "-".into(),
+        };
+        let share = o["share_of_peak"].as_f64().map_or("-".into(), |s| format!("{:.0} %", 100.0 * s));
+        // What another column says already is not said again.
+        let rate = match text("unit").as_str() {
+            "ms/step" | "GFLOP/s" => String::new(),
+            unit => format!("{} {unit}", number("value", 1)),
+        };
+        let row = vec![
+            format!("{:<22}", text("workload")),
+            format!("{:<14}", text("precision")),
+            format!("{:>9}", number("ms_per_step", 3)),
+            format!("{:>6}", spread(o)),
+            format!("{rate:>17}"),
+            format!("{:>8}", number("gflops", 1)),
+            format!("{share:>7}"),
+            format!("{:>7}", number("compile_ms", 0)),
+            format!("{:>8}", number("peak_rss_mib", 0)),
+        ];
+        if !self.begun {
+            self.begun = true;
+            systole_progress::debug_build::note().into_iter().for_each(note);
+            let threads = number_of(&o["threads"], "thread");
+            screen.detail(format!("{}, {threads}; {}", text("cpu"), ceilings(o)));
+            let head = [
+                "workload              ",
+                "precision     ",
+                "  ms/step",
+                "spread",
+                "             rate",
+                " GFLOP/s",
+                "of peak",
+                "compile",
+                "peak MiB",
+            ];
+            screen.line(table(&[head.map(String::from).to_vec()]));
+        }
+        screen.line(table(&[row]));
+        if let Some(wait) = o["core_wait"].as_f64().filter(|w| *w > BUSY) {
+            note(&format!(
+                "The machine is busy: for {:.0} % of this measurement the threads waited for a core that other programs had",
+                100.0 * wait
+            ));
+        }
+    }
+}
+
+/// Below this share of the time waiting for a core is what any system does.
+const BUSY: f64 = 0.03;
+
+/// Half the distance between the tenths of the steps' times, of their median: `±3 %`.
+fn spread(o: &Value) -> String {
+    match (o["p10_ms"].as_f64(), o["p90_ms"].as_f64(), o["ms_per_step"].as_f64()) {
+        (Some(low), Some(high), Some(median)) => format!("±{:.0} %", 50.0 * (high - low) / median),
+        _ => "-".into(),
+    }
+}
+
+/// The type of the factors of products in a precision.
+fn factors(precision: &str) -> DType {
+    match precision {
+        "int8" => DType::I8,
+        p if p.contains("bfloat16") => DType::BF16,
+        _ => DType::F32,
+    }
+}
+
+fn ceilings(o: &Value) -> String {
+    let factors = factors(o["precision"].as_str().unwrap_or_default());
+    format!("peak {} GFLOP/s ({factors}), {} GB/s (memory)", o["peak_gflops"], o["peak_gb_per_s"])
+}

@@ -1,0 +1,244 @@
+//! The workloads by name, and the measurements that names on the command line ask for.
+
+use crate::models::target::{is_path, missing};
+use std::path::Path;
+use systole_config::{Draft, PRESETS};
+use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::Precision;
+use systole_nn::did_you_mean::suggestion;
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Item {
+    /// Its name: `mlp`, `gemm-2048`, a file's path.
+    pub(super) name: String,
+    /// Element types: a policy, or for gemm a type.
+    pub(super) precision: String,
+    /// What to do.
+    pub(super) work: Work,
+}
+
+impl std::fmt::Display for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "workload {} ({})", self.name, self.precision)
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Work {
+    /// Training steps of a preset or TOML file.
+    Train(String),
+    /// Predictions of a preset's model.
+    Predict(String),
+    /// Predictions of an application's quantised graph, or of its layers.
+    Int8(&'static str),
+    /// A product of n × n matrices.
+    Gemm(usize),
+    /// Element-wise work and row reductions on arrays larger than the caches.
+    Elementwise(Kind),
+}
+
+/// Element-wise workloads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Kind {
+    Adam,
+    Gelu,
+    Softmax,
+    LayerNorm,
+}
+
+/// What a result is told in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Unit {
+    MsPerStep,
+    Images,
+    Tokens,
+    Gflops,
+    Bandwidth,
+}
+
+impl Work {
+    /// The unit of its value.
+    pub(super) fn unit(&self) -> Unit {
+        match self {
+            Work::Train(name) | Work::Predict(name) => match name.as_str() {
+                "resnet50" => Unit::Images,
+                "gpt2-small" => Unit::Tokens,
+                _ => Unit::MsPerStep,
+            },
+            Work::Int8("gpt2-small") => Unit::Tokens,
+            Work::Int8(_) => Unit::Images,
+            Work::Gemm(_) => Unit::Gflops,
+            Work::Elementwise(_) => Unit::Bandwidth,
+        }
+    }
+
+    /// The precisions that are measured where none is asked for, and all that may be asked for.
+    fn precisions(&self) -> (&'static [&'static str], &'static [&'static str]) {
+        match self {
+            Work::Gemm(_) => {
+                (&GEMM_TYPES, &["float32", "mixed_bfloat16", "mixed_float16", "bfloat16", "int8"])
+            }
+            Work::Int8(_) => (&["int8", "float32"], &["int8", "float32", "mixed_bfloat16", "mixed_float16"]),
+            _ => (&["float32"], &Precision::NAMES),
+        }
+    }
+}
+
+const GEMM_TYPES: [&str; 3] = ["float32", "bfloat16", "int8"];
+const GEMM_SIZES: [usize; 4] = [512, 1024, 2048, 4096];
+
+/// Names that stand for several measurements, beside those of [`single`].
+const WORKLOADS: [&str; 13] = [
+    "fashion-cnn",
+    "mlp",
+    "cifar-cnn",
+    "resnet50",
+    "gpt2-small",
+    "lstm",
+    "resnet50-inference",
+    "gpt2-small-inference",
+    "resnet50-int8",
+    "mobilenet-int8",
+    "gpt2-small-int8",
+    "gemm",
+    "elementwise",
+];
+
+/// Presets whose samples have the shapes of what is in the files.
+const OF_FILES: [&str; 2] = ["table", "tfrecord"];
+
+const KINDS: [(&str, Kind); 4] = [
+    ("elementwise-adam", Kind::Adam),
+    ("elementwise-gelu", Kind::Gelu),
+    ("elementwise-softmax", Kind::Softmax),
+    ("elementwise-layernorm", Kind::LayerNorm),
+];
+
+/// The measurements that names ask for; all workloads where there are none.
+pub(super) fn items(names: &[String], precision: Option<&str>) -> Result<Vec<Item>> {
+    let all: Vec<String> = WORKLOADS.map(String::from).to_vec();
+    let mut items = Vec::new();
+    for name in if names.is_empty() { &all } else { names } {
+        for (name, work) in works(name)? {
+            let (usual, possible) = work.precisions();
+            let own = own_precision(&work).filter(|_| !WORKLOADS.contains(&name.as_str()));
+            let chosen = match (precision, own) {
+                (Some(p), _) => vec![known(&name, p, possible)?],
+                (None, Some(p)) => vec![known(&name, &p, possible)?],
+                (None, None) => usual.to_vec(),
+            };
+            items.extend(chosen.into_iter().map(|p| Item {
+                name: name.clone(),
+                precision: p.into(),
+                work: work.clone(),
+            }));
+        }
+    }
+    Ok(items)
+}
+
+/// The precision that a file or preset says itself. What is wrong with a file is told where it is measured.
+fn own_precision(work: &Work) -> Option<String> {
+    let Work::Train(target) = work else { return None };
+    let draft = if is_file(target) { Draft::read(target) } else { Draft::preset(target) };
+    Some(draft.ok()?.finish().ok()?.compile.precision)
+}
+
+/// Whether a target is a TOML file, by its name.
+pub(super) fn is_file(target: &str) -> bool {
+    target.to_lowercase().ends_with(".toml")
+}
+
+fn known<'a>(name: &str, precision: &str, possible: &[&'a str]) -> Result<&'a str> {
+    possible.iter().copied().find(|p| *p == precision).ok_or_else(|| {
+        Error::new(ErrorKind::Config, format!("{name} has no precision `{precision}`"))
+            .at("--precision")
+            .hint(suggestion(precision, possible))
+    })
+}
+
+/// What a name stands for.
+fn works(name: &str) -> Result<Vec<(String, Work)>> {
+    let one = |work: Work| Ok(vec![(name.to_string(), work)]);
+    let gemm = |n: usize| (format!("gemm-{n}"), Work::Gemm(n));
+    if let Some(n) = GEMM_SIZES.into_iter().find(|n| name == format!("gemm-{n}")) {
+        return one(Work::Gemm(n));
+    }
+    if let Some((_, kind)) = KINDS.into_iter().find(|(k, _)| *k == name) {
+        return one(Work::Elementwise(kind));
+    }
+    if is_file(name) {
+        return one(Work::Train(name.into()));
+    }
+    match name {
+        "gemm" => Ok(GEMM_SIZES.into_iter().map(gemm).collect()),
+        "elementwise" => Ok(KINDS.map(|(name, kind)| (name.to_string(), Work::Elementwise(kind))).to_vec()),
+        "fashion-cnn" => one(Work::Train("fashion-mnist".into())),
+        "resnet50-inference" => one(Work::Predict("resnet50".into())),
+        "gpt2-small-inference" => one(Work::Predict("gpt2-small".into())),
+        "resnet50-int8" => one(Work::Int8("resnet50")),
+        "mobilenet-int8" => one(Work::Int8("mobilenet")),
+        "gpt2-small-int8" => one(Work::Int8("gpt2-small")),
+        preset if WORKLOADS.contains(&preset) => one(Work::Train(preset.into())),
+        own if OF_FILES.contains(&own) => Err(Error::new(
+            ErrorKind::Config,
+            format!("{own} is a recipe for files of any columns and fields"),
+        )
+        .because("the shapes of its samples are those of your files")
+        .hint("measure training itself: systole train FILES; or reading: systole data bench FILES")),
+        preset if PRESETS.contains(&preset) => one(Work::Train(preset.into())),
+        path if is_path(path) && !Path::new(path).exists() => Err(missing(Path::new(path))),
+        other => {
+            let is_more = |preset: &&str| !WORKLOADS.contains(preset) && !OF_FILES.contains(preset);
+            let names: Vec<&str> = WORKLOADS.into_iter().chain(PRESETS.into_iter().filter(is_more)).collect();
+            Err(Error::new(ErrorKind::Config, format!("there is no workload `{other}`"))
+                .because("it is neither a workload's name, a preset's nor a .toml file")
+                .hint(suggestion(other, &names)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(names: &[&str], precision: Option<&str>) -> Vec<(String, String)> {
+        let names: Vec<String> = names.iter().map(|n| n.to_string()).collect();
+        items(&names, precision).unwrap().into_iter().map(|i| (i.name, i.precision)).collect()
+    }
+
+    #[test]
+    fn names_stand_for_measurements() {
+        assert_eq!(named(&["mlp"], None), [("mlp".into(), "float32".into())]);
+        let gemm = named(&["gemm"], Some("int8"));
+        assert_eq!(gemm.len(), GEMM_SIZES.len());
+        assert_eq!(gemm[2], ("gemm-2048".into(), "int8".into()));
+        assert_eq!(named(&["gpt-micro"], None), [("gpt-micro".into(), "float32".into())]);
+        assert_eq!(named(&["biggan"], Some("mixed_bfloat16")), [("biggan".into(), "mixed_bfloat16".into())]);
+        assert_eq!(named(&["gemm-512"], None).len(), GEMM_TYPES.len());
+        assert_eq!(
+            named(&["mobilenet-int8"], None).into_iter().map(|(_, p)| p).collect::<Vec<_>>(),
+            ["int8", "float32"]
+        );
+        let all = named(&[], None);
+        // Quantised graphs are measured beside their layers.
+        let models = WORKLOADS.len() - 2 + WORKLOADS.iter().filter(|name| name.ends_with("-int8")).count();
+        assert_eq!(all.len(), models + GEMM_SIZES.len() * GEMM_TYPES.len() + KINDS.len());
+        // Every name that a child is started with stands for itself alone.
+        assert!(all.iter().all(|(name, p)| named(&[name], Some(p)).len() == 1));
+    }
+
+    #[test]
+    fn mistakes_are_told_with_the_nearest_name() {
+        let told = |name: &str, p: Option<&str>| items(&[name.to_string()], p).unwrap_err().to_string();
+        assert!(told("fashon-cnn", None).contains("did you mean `fashion-cnn`"));
+        assert!(told("bigan", None).contains("did you mean `biggan`"));
+        assert!(told("table", None).contains("your files"));
+        let others = told("nothing of this name", None);
+        assert_eq!((others.matches(" mlp").count(), others.matches("tfrecord").count()), (1, 0), "{others}");
+        assert!(told("mlp", Some("int8")).contains("no precision `int8`"));
+        assert!(told("mlp", Some("mixed_bfloat61")).contains("did you mean `mixed_bfloat16`"));
+    }
+}

@@ -1,0 +1,373 @@
+//! `systole compile`: a training step, or any StableHLO file, through the compiler of a machine that is not here.
+
+use crate::args::common::Common;
+use crate::args::outcome::{Failure, Outcome, Run};
+use crate::models::program::{self, DimArgs};
+use crate::models::target::{Target, config_of, set_all};
+use crate::render::screen::{Screen, number_of};
+use clap::Args;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::Duration;
+use systole_config::Draft;
+use systole_data::disk::{Disk, write_atomically};
+use systole_devices::{compile_cache, find_plugin};
+use systole_dist::Strategy;
+use systole_ir::{Error, ErrorKind, Graph, Mesh, Spread, knobs};
+use systole_nn::{Model, Precision, grouped};
+use systole_pjrt::{AheadCompiler, Platform, program_text, spread_text};
+use systole_plan::{Machine, Slice, Tables, Traffic, traffic};
+use systole_runtime::{AheadOfTime, AheadReport, AheadRequest, AheadSlice, Roles};
+
+#[derive(Args)]
+pub(crate) struct CompileArgs {
+    /// A preset, a TOML file, a model file, or a program: StableHLO text or bytecode, or an ONNX model
+    #[arg(value_name = "PRESET | FILE")]
+    program: String,
+    /// The TPU slice: a cloud's name (v2-8, v5litepod-16, v6e-256), or chips along the axes (v5e:2x2); or GPUs of one
+    /// machine: v100, a100, h100, h200, b200, or so many of them (8*h100)
+    #[arg(long, value_name = "SLICE | GPU")]
+    target: String,
+    /// So many equal slices, joined by the data centre's network
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    num_slices: u16,
+    /// How a model's step is split over the devices: one_device, data_parallel or fully_sharded [default:
+    /// data_parallel, where there are several]
+    #[arg(long, value_name = "STRATEGY", value_parser = ["one_device", "data_parallel", "fully_sharded"])]
+    strategy: Option<String>,
+    /// The devices as a box with named axes; the batch is split along `data`, else along the first [default: data=N, all of them]
+    #[arg(long, value_name = "AXIS=N,…")]
+    mesh: Option<String>,
+    /// Devices that a StableHLO file's annotations split its arrays over
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    partitions: Option<u32>,
+    /// Samples in a step, of all devices together [default: as in training]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    batch_size: Option<u64>,
+    /// Set any key of the TOML of a preset or a configuration: biggan.num_D_accumulations=8
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// float32, mixed_bfloat16 or mixed_float16 [default: as in training]
+    #[arg(long, value_name = "POLICY", value_parser = clap::builder::PossibleValuesParser::new(Precision::NAMES))]
+    precision: Option<String>,
+    /// The compiler's library [default: the first that is found; `systole devices` shows where]
+    #[arg(long, value_name = "FILE")]
+    plugin: Option<PathBuf>,
+    /// Write the serialized executable to a file; it is for this very compiler and slice
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Write the compiler's optimized program (a serialized HloModuleProtoWithConfig) to a file
+    #[arg(long, value_name = "FILE")]
+    save_hlo: Option<PathBuf>,
+    /// Only see whether it compiles: the compiler optimizes less and takes a fraction of the time. Memory and speed are
+    /// then not those of the program that would run
+    #[arg(long)]
+    quick: bool,
+    /// Seconds that the compiler may take
+    #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    time_limit: u64,
+    #[command(flatten)]
+    dims: DimArgs,
+}
+
+impl Run for CompileArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
+}
+
+fn run(args: &CompileArgs, screen: &Screen) -> Outcome {
+    let tables = Tables::built_in()?;
+    let machine = machine(args, &tables)?;
+    let target = machine.ahead(&tables)?;
+    let platform = if target.gpu.is_some() { Platform::Cuda } else { Platform::Tpu };
+    // What is wrong with the command is said whether there is a compiler or not.
+    let step = step(args, &machine)?;
+    let library = find_plugin(platform, args.plugin.as_deref()).require(platform)?;
+    screen.detail(format!("compiler: {}", library.display()));
+    let request = AheadRequest {
+        hlo: args.save_hlo.is_some() || step.partitions > 1,
+        executable: args.save.is_some(),
+        partitions: step.partitions,
+        quick: args.quick,
+        time_limit: Duration::from_secs(args.time_limit),
+        ..AheadRequest::new(step.program.as_str(), target.clone())
+    };
+    let memory_limit = knobs::MEMORY_LIMIT.get_bytes()?.unwrap_or(request.memory_limit);
+    let request = AheadRequest { memory_limit, ..request };
+    let compiler = AheadCompiler::new(library)?;
+    let compiler = match compile_cache()? {
+        Some(cache) => compiler.with_cache(cache),
+        None => compiler,
+    };
+    let report = compiler.compile_ahead(&request)?;
+    for (path, bytes) in [(&args.save, &report.executable), (&args.save_hlo, &report.hlo)] {
+        if let Some(path) = path {
+            write_atomically(&Disk, path, &[bytes])?;
+        }
+    }
+    let answer = Answer {
+        machine: &machine,
+        target: &target,
+        step: &step,
+        traffic: traffic(&report.hlo)?,
+        report: &report,
+    };
+    match screen.json {
+        true => screen.object(&answer.object(args)),
+        false => answer.show(args.quick, screen),
+    }
+    Ok(0)
+}
+
+/// The slices or GPUs that are named.
+fn machine(args: &CompileArgs, tables: &Tables) -> Result<Machine, Failure> {
+    let refused = |e: Error| Failure::usage(e.at("--target"));
+    match Machine::compilable(&args.target, tables).map_err(refused)? {
+        Machine::Slice(slice) => {
+            let slices = slice.slices * usize::from(args.num_slices);
+            Ok(Machine::Slice(Slice { slices, ..slice }))
+        }
+        machine if args.num_slices == 1 => Ok(machine),
+        _ => {
+            let e = Error::new(ErrorKind::Config, "only TPUs have slices").at("--num-slices");
+            Err(Failure::usage(e.hint("write --target 8*h100 for the GPUs of one machine")))
+        }
+    }
+}
+
+/// What is compiled.
+struct Step {
+    program: String,
+    partitions: usize,
+    /// How a model's step is split over several devices, and the samples of all of them.
+    split: Option<(String, Mesh, usize)>,
+}
+
+/// A file's program, or a training step with its state donated.
+fn step(args: &CompileArgs, machine: &Machine) -> Result<Step, Failure> {
+    let refused = |option: &str, what: &str, hint: &str| {
+        Failure::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint))
+    };
+    let given =
+        |list: &[(&'static str, bool)]| list.iter().find(|(_, given)| *given).map(|(option, _)| *option);
+    if program::is_program(&args.program) {
+        if let Some(option) = given(&[
+            ("--batch-size", args.batch_size.is_some()),
+            ("--precision", args.precision.is_some()),
+            ("--set", !args.sets.is_empty()),
+        ]) {
+            return Err(refused(
+                option,
+                "a StableHLO file has its shapes and types already",
+                "leave the option out",
+            ));
+        }
+        if let Some(option) =
+            given(&[("--strategy", args.strategy.is_some()), ("--mesh", args.mesh.is_some())])
+        {
+            let hint = "leave the option out; --partitions says over how many devices";
+            return Err(refused(option, "a StableHLO file says itself how its arrays are split", hint));
+        }
+        let program = program::text(&args.program, &args.dims)?;
+        return Ok(Step { program, partitions: args.partitions.unwrap_or(1) as usize, split: None });
+    }
+    if args.partitions.is_some() {
+        let hint = "split a model with --strategy and --mesh";
+        return Err(refused("--partitions", "only StableHLO files have partitions of their own", hint));
+    }
+    let (mut model, usual) = model(args)?;
+    let batch_size = args.batch_size.map_or(usual, |n| n as usize);
+    // XLA for GPUs is not slower with long programs: it gets what runs there.
+    let loops = matches!(machine, Machine::Slice(_));
+    let (graph, roles) = model.train_program(batch_size, loops)?;
+    // As training compiles it: every argument may be given away.
+    let all: Vec<usize> = (0..graph.params.len()).collect();
+    let usual = if machine.devices() > 1 { "data_parallel" } else { "one_device" };
+    let name = args.strategy.as_deref().unwrap_or(usual);
+    let strategy = Strategy::parse(name)?;
+    if strategy == Strategy::one_device() {
+        if args.mesh.is_some() {
+            return Err(refused(
+                "--mesh",
+                "one device has no mesh",
+                "leave one of --mesh and --strategy out",
+            ));
+        }
+        return Ok(Step { program: program_text(&graph, &all), partitions: 1, split: None });
+    }
+    let mesh = mesh(args.mesh.as_deref(), machine)?;
+    let spread = spread(&strategy, &graph, &roles, &mesh)?;
+    let program = spread_text(&graph, &all, &spread);
+    Ok(Step { program, partitions: mesh.devices(), split: Some((name.into(), mesh, batch_size)) })
+}
+
+/// How the arrays of a training step lie on a mesh.
+pub(crate) fn spread(
+    strategy: &Strategy,
+    step: &Graph,
+    roles: &Roles,
+    mesh: &Mesh,
+) -> Result<Spread, Failure> {
+    let spread = strategy.spread(mesh, step, roles, true)?;
+    for (sharding, ty) in spread.params.iter().zip(step.param_types()) {
+        sharding.local(mesh, &ty).map_err(|e| {
+            let split = Error::new(ErrorKind::Config, "the batch cannot be split evenly over the devices");
+            let hint = e.hint_text().unwrap_or_default().replace("make it", "make the batch size");
+            Failure::usage(split.because(e.what()).at(format!("the mesh {mesh}")).hint(hint))
+        })?;
+    }
+    Ok(spread)
+}
+
+/// The mesh that was asked for, where there are as many devices; else all of them along one axis.
+pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, Failure> {
+    let devices = machine.devices();
+    let Some(text) = text else { return Ok(Mesh::new([("data", devices)])?) };
+    let mesh: Mesh = text.parse().map_err(|e: Error| Failure::usage(e.at("--mesh")))?;
+    let wrong = |what: String, hint: String| {
+        Err(Failure::usage(Error::new(ErrorKind::Config, what).at("--mesh").hint(hint)))
+    };
+    let wanted = mesh.devices();
+    if wanted > devices {
+        let what = format!(
+            "the mesh {mesh} has {}, and {} only {devices}",
+            number_of(wanted, "device"),
+            machine.title()
+        );
+        return wrong(what, "choose a larger target or a smaller mesh".into());
+    }
+    let slices = if let Machine::Slice(slice) = machine { slice.slices } else { 1 };
+    if slices > 1 && wanted < devices {
+        let wanted = number_of(wanted, "device");
+        let what = format!("the mesh {mesh} has {wanted} of the {devices} of several slices");
+        return wrong(what, "a mesh over several slices takes all devices of each".into());
+    }
+    Ok(mesh)
+}
+
+/// The model, and the batch size that it is trained with.
+fn model(args: &CompileArgs) -> Result<(Model, usize), Failure> {
+    let target = Target::of(&args.program)?;
+    let mut draft = match &target {
+        Target::Preset(name) => Draft::preset(name)?,
+        Target::Toml(path) => Draft::read(path)?,
+        Target::Model(_) | Target::Folder(_) => return saved_model(&target, args),
+    };
+    if let Some(precision) = &args.precision {
+        draft.set(format!("--precision {precision}"), "compile.precision", precision.as_str());
+    }
+    set_all(&mut draft, &args.sets)?;
+    let config = draft.finish()?;
+    Ok((config.untrained()?, config.fit.batch_size))
+}
+
+/// A saved model has its precision already.
+fn saved_model(target: &Target, args: &CompileArgs) -> Result<(Model, usize), Failure> {
+    if args.precision.is_some() {
+        let e = Error::new(ErrorKind::Config, "a saved model has its precision already").at("--precision");
+        return Err(Failure::usage(e.hint("leave the option out, or name a preset or a TOML file")));
+    }
+    if let Some(set) = args.sets.first() {
+        let e = Error::new(ErrorKind::Config, "the step of a saved model is as it was saved");
+        return Err(Failure::usage(e.at(format!("--set {set}")).hint("name a preset or a TOML file")));
+    }
+    let model = target.model()?;
+    let batch_size = config_of(&model, &args.program)?.map_or(32, |c| c.fit.batch_size);
+    Ok((model, batch_size))
+}
+
+/// The clouds' name of a slice that they sell, the maker's of a GPU.
+fn product<'a>(machine: &'a Machine, target: &AheadSlice) -> Option<&'a str> {
+    match machine {
+        Machine::Slice(slice) => Some(slice.name.as_str()).filter(|name| *name != target.topology),
+        Machine::Gpus(gpu, _) => Some(&gpu.product),
+        Machine::Cpu(_) => None,
+    }
+}
+
+/// What there is to tell.
+struct Answer<'a> {
+    machine: &'a Machine,
+    target: &'a AheadSlice,
+    step: &'a Step,
+    traffic: Vec<Traffic>,
+    report: &'a AheadReport,
+}
+
+impl Answer<'_> {
+    fn object(&self, args: &CompileArgs) -> Value {
+        let r = self.report;
+        let m = &r.memory;
+        let told = |bytes: u64| Some(bytes).filter(|n| *n > 0);
+        let collective = |t: &Traffic| json!({"op": t.op, "count": t.count, "bytes": t.bytes});
+        let split = self.step.split.as_ref();
+        json!({
+            "program": args.program, "precision": args.precision, "target": self.target.to_string(),
+            "product": product(self.machine, self.target), "chips": self.machine.billed().map(|b| b.1), "devices": r.devices, "device_kind": r.device_kind,
+            "strategy": split.map(|s| &s.0), "mesh": split.map(|s| s.1.to_string()),
+            "batch_size": split.map(|s| s.2), "partitions": self.step.partitions,
+            "compiler": r.compiler, "library": r.library,
+            "quick": args.quick, "compile_s": r.seconds, "from_cache": r.cached, "compiler_memory_bytes": r.compiler_memory,
+            "memory_bytes": {
+                "need": m.need(), "limit": self.limit(), "arguments": m.arguments, "outputs": m.outputs,
+                "aliased": m.aliased, "temporaries": m.temporaries, "code": told(m.code), "peak": m.peak,
+            },
+            "fits": self.limit().map(|limit| m.need() <= limit),
+            "flops": r.cost.get("flops"), "bytes_accessed": r.cost.get("bytes accessed"),
+            "collectives": self.traffic.iter().map(collective).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Bytes of a device's memory: as the compiler says, or else as the table of GPUs does.
+    fn limit(&self) -> Option<u64> {
+        let Machine::Gpus(gpu, _) = self.machine else { return self.report.memory_limit };
+        self.report.memory_limit.or(gpu.target.as_ref().map(|t| t.memory))
+    }
+
+    fn show(&self, quick: bool, screen: &Screen) {
+        let r = self.report;
+        let m = &r.memory;
+        let name = product(self.machine, self.target).map_or(String::new(), |p| format!(", sold as {p}"));
+        let target = self.target;
+        let devices = number_of(r.devices, "device");
+        screen.line(format!("compiled for {target}{name}: {devices} of {}", r.device_kind));
+        let by = r.compiler.lines().next().unwrap_or("its compiler");
+        let cached = if r.cached { "from the cache, compiled before " } else { "" };
+        screen.line(format!("  {cached}in {:.1} s, by {by}", r.seconds));
+        if quick {
+            screen
+                .line("  optimized less (--quick): these are not the figures of the program that would run");
+        }
+        if let Some((strategy, mesh, batch)) = &self.step.split {
+            let batch = format!("{} a step, of all devices together", number_of(batch, "sample"));
+            screen.line(format!("split {strategy} over {mesh}: {batch}"));
+        }
+        screen.line("each device:");
+        let of = self.limit().map_or(String::new(), |limit| format!(" of {}", mib(limit as f64)));
+        screen.line(format!("  memory     {}{of}", mib(m.need() as f64)));
+        for (what, bytes) in
+            [("arguments", m.arguments), ("results", m.results()), ("temporaries", m.temporaries)]
+        {
+            screen.line(format!("    {what:<12} {}", mib(bytes as f64)));
+        }
+        // The CUDA plugin does not say.
+        if m.code > 0 {
+            screen.line(format!("    {:<12} {}", "code", mib(m.code as f64)));
+        }
+        if let Some(flops) = r.cost.get("flops") {
+            screen.line(format!("  arithmetic {} MFLOP a step", grouped((flops / 1e6).round() as u64)));
+        }
+        for t in &self.traffic {
+            screen.line(format!("  {:<18} {} of {} together", t.op, t.count, mib(t.bytes)));
+        }
+        screen.detail(match self.machine {
+            Machine::Gpus(..) => "compiled by XLA's compiler for GPUs, not run: no GPU was needed",
+            _ => "compiled by Google's compiler, not run: no TPU was needed",
+        });
+    }
+}
+
+fn mib(bytes: f64) -> String {
+    format!("{:.1} MiB", bytes / f64::from(1 << 20))
+}

@@ -1,0 +1,32 @@
+//! `systole completions`: what a shell needs to complete commands and options.
+
+use crate::args::common::Common;
+use crate::args::outcome::{Outcome, Run};
+use crate::args::root;
+use crate::render::screen::Screen;
+use clap::{Args, ValueEnum};
+use clap_complete::Shell;
+use serde_json::json;
+use systole_ir::{Error, ErrorKind};
+
+#[derive(Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+impl Run for CompletionsArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        let mut bytes = Vec::new();
+        clap_complete::generate(self.shell, &mut root::command(), "systole", &mut bytes);
+        let script = String::from_utf8(bytes)
+            .map_err(|e| Error::new(ErrorKind::Bug, "a script is no text").because(e.to_string()))?;
+        if screen.json {
+            let name = self.shell.to_possible_value().map(|value| value.get_name().to_string());
+            screen.object(&json!({"shell": name, "script": script}));
+        } else {
+            screen.line(script.trim_end());
+        }
+        Ok(0)
+    }
+}

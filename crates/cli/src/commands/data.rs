@@ -1,0 +1,641 @@
+//! `systole data`: looking at data, checking, converting, counting and timing them, and following one element.
+
+use crate::args::common::{Common, DataArgs, bytes};
+use crate::args::outcome::{Failure, Outcome, Run};
+use crate::models::target::{Target, set_all};
+use crate::render::screen::{Screen, note, number_of, quoted};
+use crate::run::training::load_data;
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use systole_config::{Config, Draft};
+use systole_data::disk::{Disk, append, write_atomically};
+use systole_data::format::example::Features;
+use systole_data::format::tfrecord::Compression;
+use systole_data::tools::{self, Opened};
+use systole_data::{AUTOTUNE, Cardinality, Dataset, Options, Position, Report};
+use systole_ir::{Error, ErrorKind, Result};
+use systole_progress::terminal;
+
+/// How often progress is redrawn.
+const REDRAW: Duration = Duration::from_millis(200);
+/// Errors that are shown; the others are counted.
+const SHOWN: usize = 10;
+
+#[derive(Args)]
+pub(crate) struct DataCommand {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// What data are: format, files, types, the first elements
+    Inspect {
+        #[command(flatten)]
+        source: SourceArgs,
+        /// How many elements to show
+        #[arg(short = 'n', long, value_name = "N", default_value_t = 3)]
+        first: usize,
+    },
+    /// Write any data as sharded TFRecord files, which TensorFlow and this program read
+    Convert {
+        #[command(flatten)]
+        source: SourceArgs,
+        /// The files are PREFIX-00000-of-0000N.tfrecord; what they hold is written to PREFIX.features
+        #[arg(value_name = "PREFIX")]
+        prefix: PathBuf,
+        #[command(flatten)]
+        how: ConvertArgs,
+    },
+    /// Count values: types, least, largest, mean, standard deviation, how many of each class
+    Stats {
+        #[command(flatten)]
+        source: SourceArgs,
+        /// Only the first so many elements
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        limit: Option<u64>,
+    },
+    /// Read everything and list what is damaged; exits with 1 when anything is
+    Verify {
+        #[command(flatten)]
+        source: SourceArgs,
+    },
+    /// Measure how fast a pipeline runs: each stage's time, queues, memory, and what was tuned and why
+    Bench {
+        #[command(flatten)]
+        source: SourceArgs,
+        #[command(flatten)]
+        how: BenchArgs,
+    },
+    /// Show one element after every stage of a pipeline
+    Trace {
+        #[command(flatten)]
+        source: SourceArgs,
+        /// Which element, from 0
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        element: u64,
+        /// Write its pictures to PREFIX-FIELD.png
+        #[arg(long, value_name = "PREFIX")]
+        pictures: Option<PathBuf>,
+    },
+}
+
+#[derive(Args)]
+struct SourceArgs {
+    /// A file, a pattern ('train-*.tfrecord'), a folder; or a preset or TOML file, whose data set and pipeline are meant
+    #[arg(value_name = "SOURCE")]
+    source: String,
+    #[command(flatten)]
+    data: DataArgs,
+    /// What Examples in TFRecord files hold, as 'image: ui8[28, 28, 1], label: i64[]' [default: the file PREFIX.features
+    /// beside them, or what the first record shows]
+    #[arg(long, value_name = "FEATURES")]
+    features: Option<String>,
+    /// Of a preset or TOML file: which part
+    #[arg(long, value_enum, default_value_t)]
+    part: Split,
+    /// Set any key of the TOML; of files how they are read, such as data.records.encoding=latin1
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+enum Split {
+    #[default]
+    Train,
+    Test,
+}
+
+#[derive(Args)]
+struct ConvertArgs {
+    /// How many files; element i goes into file i mod N
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99_999))]
+    shards: u32,
+    /// Pack the files
+    #[arg(long, value_enum, default_value_t)]
+    compression: Pack,
+    /// Write pictures as pixels with their sizes, not as the JPEG and PNG files that they are
+    #[arg(long)]
+    decode: bool,
+    /// Leave out up to so many elements that cannot be read, naming them
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip: u64,
+    /// Add a line about each element that was left out to this file
+    #[arg(long, value_name = "FILE", requires = "skip")]
+    quarantine: Option<PathBuf>,
+    /// Replace files of this prefix
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Clone, Copy, Default, ValueEnum)]
+enum Pack {
+    #[default]
+    None,
+    Gzip,
+    Zlib,
+}
+
+#[derive(Args)]
+struct BenchArgs {
+    /// How long
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = seconds)]
+    seconds: f64,
+    /// Samples in a batch [default: as in the TOML file; of files: no batches]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    batch_size: Option<u64>,
+    /// Shuffle files' elements through a buffer of so many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    shuffle: Option<u64>,
+    /// Memory that elements made ahead may take, as 512MiB [default: a quarter of the free memory]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    ram_budget: Option<usize>,
+    /// Threads that tuned stages may use [default: all cores but one]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    core_budget: Option<u64>,
+    /// Everything on one thread, in place
+    #[arg(long)]
+    debug: bool,
+    /// Write the configuration with the sizes that were found; trained with, it uses them as they are
+    #[arg(long, value_name = "FILE.toml")]
+    freeze: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= 86_400.0);
+    value.ok_or_else(|| format!("`{text}` is no number of seconds above 0"))
+}
+
+impl Run for DataCommand {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(self, screen)
+    }
+}
+
+fn run(command: DataCommand, screen: &Screen) -> Outcome {
+    match command.action {
+        Action::Inspect { source, first } => inspect(&source.open(screen)?, first, screen),
+        Action::Convert { source, prefix, how } => convert(source.open(screen)?, &prefix, &how, screen),
+        Action::Stats { source, limit } => stats(&source.open(screen)?, limit, screen),
+        Action::Verify { source } => verify(&source.open(screen)?, screen),
+        Action::Bench { source, how } => bench(source.open(screen)?, &how, screen),
+        Action::Trace { source, element, pictures } => {
+            trace(&source.open(screen)?, element, pictures.as_deref(), screen)
+        }
+    }
+}
+
+/// What a command works on.
+struct Source {
+    opened: Opened,
+    /// The pipeline that training would run, where there is a configuration.
+    configured: Option<(Config, Dataset)>,
+}
+
+impl SourceArgs {
+    fn open(&self, screen: &Screen) -> Result<Source, Failure> {
+        let is_file = Path::new(&self.source).exists();
+        let draft = match Target::of(&self.source) {
+            Ok(Target::Toml(path)) => Some(Draft::read(path)?),
+            Ok(Target::Preset(name)) if !is_file => Some(Draft::preset(name)?),
+            _ => None,
+        };
+        let Some(mut draft) = draft else {
+            let features = self.features.as_ref().map(|f| f.parse::<Features>());
+            let features = features.transpose().map_err(|e| Failure::usage(e.at("--features")))?;
+            return Ok(Source { opened: self.files(features)?, configured: None });
+        };
+        set_all(&mut draft, &self.sets)?;
+        if let Some(dir) = &self.data.data_dir {
+            draft.set_text("--data-dir", "data.dir", &dir.display().to_string());
+        }
+        let config = draft.finish()?;
+        let data = load_data(&config, screen)?;
+        let (elements, pipeline) = match self.part {
+            Split::Train => (data.train.clone(), config.train_pipeline(&data)),
+            Split::Test => (data.test.clone(), config.test_pipeline(&data)),
+        };
+        let opened = Opened { classes: data.class_names, ..Opened::of("data set", elements) };
+        Ok(Source { opened, configured: Some((config, pipeline)) })
+    }
+}
+
+impl SourceArgs {
+    /// Files, a folder or a pattern; of the settings those count that say how records are read.
+    fn files(&self, features: Option<Features>) -> Result<Opened, Failure> {
+        let mut draft = Draft::preset("table")?;
+        set_all(&mut draft, &self.sets)?;
+        let options = draft.finish()?.data.records.unwrap_or_default();
+        let mut opened = tools::open_with(&self.source, features, options.written()?)?;
+        if options.skip > 0 {
+            opened.dataset = opened.dataset.ignore_errors(options.skip);
+        }
+        Ok(opened)
+    }
+}
+
+impl Source {
+    /// The pipeline: that of the configuration, or the files' elements.
+    fn pipeline(&self) -> &Dataset {
+        self.configured.as_ref().map_or(&self.opened.dataset, |(_, pipeline)| pipeline)
+    }
+}
+
+fn inspect(source: &Source, first: usize, screen: &Screen) -> Outcome {
+    let found = tools::inspect(&source.opened, first)?;
+    screen.line(found.to_string().trim_end());
+    if screen.json {
+        let spec: Map<String, Value> =
+            found.spec.fields().map(|(name, ty)| (name.to_string(), json!(ty.to_string()))).collect();
+        screen.object(&json!({
+            "kind": found.kind, "files": found.files, "bytes": found.bytes, "elements": found.elements.finite(),
+            "element": spec, "features": found.features.as_ref().map(ToString::to_string),
+            "classes": found.classes, "first": found.first,
+        }));
+    }
+    Ok(0)
+}
+
+fn convert(source: Source, prefix: &Path, how: &ConvertArgs, screen: &Screen) -> Outcome {
+    check_free(prefix, how.force)?;
+    let parent = prefix.parent().filter(|p| !p.as_os_str().is_empty());
+    if let Some(parent) = parent {
+        std::fs::create_dir_all(parent).map_err(|e| Error::io("cannot make the folder", parent, e))?;
+    }
+    let opened = source.opened;
+    let elements = match opened.encoded {
+        Some(encoded) if !how.decode => encoded,
+        _ => opened.dataset,
+    };
+    let skipped = Skipped::new(how.quarantine.clone());
+    let elements = match how.skip {
+        0 => elements.clone(),
+        quota => elements.ignore_errors_with(quota, skipped.tell()),
+    };
+    let compression = match how.compression {
+        Pack::None => Compression::None,
+        Pack::Gzip => Compression::Gzip,
+        Pack::Zlib => Compression::Zlib,
+    };
+    let counted = Ticker::counting("elements written", &elements, screen);
+    let done = tools::convert(&counted, prefix, how.shards as usize, compression)?;
+    if !opened.classes.is_empty() {
+        let names = opened.classes.join("\n") + "\n";
+        write_atomically(&Disk, &with_end(prefix, ".classes"), &[names.as_bytes()])?;
+    }
+    let left_out = skipped.count();
+    let and = if left_out > 0 { format!(", {left_out} left out") } else { String::new() };
+    let (elements, files) = (number_of(done.elements, "element"), number_of(done.files.len(), "file"));
+    screen.line(format!("{elements} in {files}{and}: {}", done.features));
+    if let (Some(first), Some(last)) = (done.files.first(), done.files.last()) {
+        let more = if done.files.len() > 1 { format!(" to {}", last.display()) } else { String::new() };
+        screen.detail(format!("  {}{more}", first.display()));
+    }
+    if screen.json {
+        screen.object(&json!({
+            "elements": done.elements, "left_out": left_out, "features": done.features.to_string(),
+            "files": done.files.iter().map(|f| f.display().to_string()).collect::<Vec<_>>(),
+        }));
+    }
+    Ok(0)
+}
+
+fn with_end(prefix: &Path, end: &str) -> PathBuf {
+    let mut path = prefix.as_os_str().to_owned();
+    path.push(end);
+    path.into()
+}
+
+/// Files of an earlier conversion are not mixed with new ones.
+fn check_free(prefix: &Path, force: bool) -> Result<()> {
+    let pattern = with_end(prefix, "-*-of-*.tfrecord");
+    let Ok(files) = Dataset::list_files(&pattern.display().to_string()) else { return Ok(()) };
+    let paths: Vec<PathBuf> = files.iter().filter_map(|s| Some(s.ok()?.text("path").ok()?.into())).collect();
+    if force {
+        return paths
+            .iter()
+            .try_for_each(|p| std::fs::remove_file(p).map_err(|e| Error::io("cannot remove", p, e)));
+    }
+    Err(Error::new(ErrorKind::Io, format!("{} files of this prefix are there already", paths.len()))
+        .at(paths.first().map_or(String::new(), |p| p.display().to_string()))
+        .hint("choose another prefix, or --force to replace them"))
+}
+
+/// Elements that were left out, told and kept count of.
+struct Skipped {
+    count: Arc<AtomicU64>,
+    quarantine: Option<PathBuf>,
+}
+
+impl Skipped {
+    fn new(quarantine: Option<PathBuf>) -> Skipped {
+        Skipped { count: Arc::default(), quarantine }
+    }
+
+    fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    fn tell(&self) -> impl Fn(&Error) + Send + Sync + 'static {
+        let (count, file) = (self.count.clone(), self.quarantine.clone());
+        move |e| {
+            let text = e.to_string();
+            if count.fetch_add(1, Relaxed) < SHOWN as u64 {
+                note(&format!("left out: {text}"));
+            }
+            let line = text.lines().map(str::trim).collect::<Vec<_>>().join("; ");
+            let written = file.as_ref().map(|path| append(&Disk, path, format!("{line}\n").as_bytes()));
+            if let Some(Err(e)) = written {
+                note(&format!("the quarantine file cannot be written: {e}"));
+            }
+        }
+    }
+}
+
+fn stats(source: &Source, limit: Option<u64>, screen: &Screen) -> Outcome {
+    let elements = Ticker::counting("elements counted", &source.opened.dataset, screen);
+    let found = tools::stats(&elements, limit.unwrap_or(u64::MAX))?;
+    screen.line(found.to_string().trim_end());
+    let columns = || source.opened.table.iter().flat_map(|t| &t.columns);
+    columns().for_each(|column| screen.line(format!("column {column}")));
+    if screen.json {
+        let field = |f: &tools::FieldStats| {
+            json!({
+                "name": f.name, "types": f.types, "min": f.min, "max": f.max, "mean": f.mean, "std": f.std,
+                "not_finite": f.not_finite, "counts": f.counts,
+            })
+        };
+        screen.object(&json!({
+            "elements": found.elements, "errors": found.errors.len(),
+            "fields": found.fields.iter().map(field).collect::<Value>(),
+            "columns": columns().map(|c| {
+                json!({
+                    "name": c.name, "kind": c.kind.name(), "missing": c.gaps, "median": c.median,
+                    "different": c.texts.as_ref().map(std::collections::BTreeMap::len),
+                })
+            }).collect::<Value>(),
+        }));
+    }
+    Ok(0)
+}
+
+fn verify(source: &Source, screen: &Screen) -> Outcome {
+    let files = match source.opened.kind {
+        "TFRecord" => verify_records(&source.opened.files, screen)?,
+        _ => vec![verify_elements(&source.opened, screen)],
+    };
+    let damaged: usize = files.iter().map(|f| f.damage.len()).sum();
+    let records: u64 = files.iter().map(|f| f.records).sum();
+    screen.line(match damaged {
+        0 => format!("whole: {} can be read", number_of(records, "record")),
+        n => format!("DAMAGED: {n} records; {records} can be read"),
+    });
+    if screen.json {
+        let file = |f: &Checked| {
+            let damage: Vec<String> = f.damage.iter().map(ToString::to_string).collect();
+            json!({"source": f.source, "records": f.records, "damage": damage})
+        };
+        screen.object(&json!({
+            "whole": damaged == 0, "records": records, "damaged": damaged,
+            "files": files.iter().map(file).collect::<Value>(),
+        }));
+    }
+    Ok(u8::from(damaged > 0))
+}
+
+/// What was read of a file or data set, and what could not be.
+struct Checked {
+    source: String,
+    records: u64,
+    damage: Vec<Error>,
+}
+
+impl Checked {
+    fn show(&self, screen: &Screen) {
+        if self.damage.is_empty() {
+            return screen.detail(format!("{}: {}, whole", self.source, number_of(self.records, "record")));
+        }
+        let records = number_of(self.records, "record");
+        screen.line(format!("{}: {records}, {} DAMAGED", self.source, self.damage.len()));
+        self.damage.iter().take(SHOWN).for_each(|e| screen.line(e.to_string()));
+        if self.damage.len() > SHOWN {
+            screen.line(format!("and {} more", self.damage.len() - SHOWN));
+        }
+    }
+}
+
+fn verify_records(files: &[PathBuf], screen: &Screen) -> Result<Vec<Checked>> {
+    let ticker = Ticker::new("files checked", Some(files.len() as u64), screen);
+    let mut all = Vec::new();
+    for file in files {
+        for found in tools::verify(std::slice::from_ref(file))? {
+            let source = found.file.display().to_string();
+            ticker.tick();
+            let checked = Checked { source, records: found.records, damage: found.damage };
+            ticker.clear();
+            checked.show(screen);
+            all.push(checked);
+        }
+    }
+    Ok(all)
+}
+
+fn verify_elements(opened: &Opened, screen: &Screen) -> Checked {
+    let mut checked = Checked { source: opened.kind.to_string(), records: 0, damage: Vec::new() };
+    for item in &Ticker::counting("elements read", &opened.dataset, screen) {
+        match item {
+            Ok(_) => checked.records += 1,
+            Err(e) => checked.damage.push(e),
+        }
+    }
+    checked.show(screen);
+    checked
+}
+
+fn bench(source: Source, how: &BenchArgs, screen: &Screen) -> Outcome {
+    let freezes = match (&how.freeze, &source.configured) {
+        (Some(_), None) => {
+            let e = Error::new(
+                ErrorKind::Config,
+                format!("there is no configuration to freeze for {}", source.opened.kind),
+            );
+            return Err(Failure::usage(e.hint("name a preset or TOML file as the source")));
+        }
+        (Some(path), Some((config, _))) => Some((path, config.clone())),
+        (None, _) => None,
+    };
+    let pipeline = how.pipeline(&source)?;
+    screen.detail(format!("{pipeline:?}"));
+    pipeline.warnings().iter().for_each(|w| screen.line(format!("note: {w}")));
+    let report = tools::bench(&pipeline, Duration::from_secs_f64(how.seconds), true)?;
+    screen.line(report.to_string().trim_end());
+    if let Some(slowest) = report.slowest() {
+        screen.line(format!("Most time goes to {}", slowest.label));
+    }
+    if let Some((path, config)) = freezes {
+        write_atomically(&Disk, path, &[config.frozen(&report.tuning)?.as_bytes()])?;
+        let program = crate::render::screen::program();
+        screen.line(format!(
+            "The sizes are frozen in {}\n  {program} train {}",
+            path.display(),
+            quoted(path)
+        ));
+    }
+    if screen.json {
+        screen.object(&as_json(&report));
+    }
+    Ok(0)
+}
+
+impl BenchArgs {
+    fn pipeline(&self, source: &Source) -> Result<Dataset, Failure> {
+        let mut pipeline = match &source.configured {
+            Some((_, pipeline)) => {
+                if self.batch_size.is_some() || self.shuffle.is_some() {
+                    let e = Error::new(ErrorKind::Config, "--batch-size and --shuffle are for files");
+                    return Err(Failure::usage(e.hint("change the TOML file: `systole init` writes one")));
+                }
+                pipeline.clone()
+            }
+            None => self.of_files(&source.opened.dataset),
+        };
+        if self.debug {
+            pipeline = pipeline.debug();
+        }
+        if self.ram_budget.is_some() || self.core_budget.is_some() {
+            let core_budget = self.core_budget.map(|n| n as usize);
+            let ram_budget = self.ram_budget;
+            pipeline = pipeline.with_options(Options { ram_budget, core_budget, ..Options::default() });
+        }
+        Ok(pipeline)
+    }
+
+    fn of_files(&self, elements: &Dataset) -> Dataset {
+        let shuffled = match self.shuffle {
+            Some(n) => elements.shuffle(n as usize, 0),
+            None => elements.clone(),
+        };
+        let batches = match self.batch_size {
+            Some(n) => shuffled.batch(n as usize),
+            None => shuffled,
+        };
+        batches.prefetch(AUTOTUNE)
+    }
+}
+
+fn as_json(report: &Report) -> Value {
+    let seconds = report.elapsed.as_secs_f64();
+    let stages = report
+        .stages
+        .iter()
+        .map(|s| json!({"stage": s.label, "seconds": s.time.as_secs_f64(), "elements": s.elements}));
+    let queues = report.queues.iter().map(|q| {
+        json!({
+            "stage": q.label, "threads": q.threads, "ahead": q.ahead, "deepest": q.deepest, "tuned": q.tuned,
+            "element_bytes": q.element_bytes, "taker_waited_seconds": q.waited.as_secs_f64(),
+            "worked_seconds": q.busy.as_secs_f64(), "held_back_by_memory": q.short_of_memory, "reasons": q.reasons,
+        })
+    });
+    json!({
+        "elements": report.elements, "seconds": seconds,
+        "elements_per_second": report.elements as f64 / seconds.max(1e-9),
+        "ram_budget": report.ram_budget, "ram_peak": report.ram_peak, "core_budget": report.core_budget,
+        "stages": stages.collect::<Value>(), "queues": queues.collect::<Value>(),
+        "tuning": report.tuning.to_string(),
+    })
+}
+
+fn trace(source: &Source, element: u64, pictures: Option<&Path>, screen: &Screen) -> Outcome {
+    let pipeline = source.pipeline();
+    let seen = tools::trace(pipeline, element)?;
+    // A batch is made of many elements that took the same way: the first one is shown.
+    let mut shown: Vec<(&str, usize)> = Vec::new();
+    for step in &seen {
+        match shown.iter_mut().find(|(stage, _)| *stage == step.stage) {
+            Some((_, times)) => *times += 1,
+            None => shown.push((&step.stage, 1)),
+        }
+    }
+    for (stage, times) in shown {
+        let first = seen.iter().find(|step| step.stage == stage);
+        let more = if times > 1 { format!(" (and {} more)", times - 1) } else { String::new() };
+        first.iter().for_each(|step| screen.line(format!("{step}{more}")));
+    }
+    if let Some(prefix) = pictures {
+        let sample = pipeline.debug().iter_at(&Position::new(0, element)).next();
+        let files = match sample {
+            Some(sample) => tools::write_pictures(&sample?, prefix)?,
+            None => Vec::new(),
+        };
+        match files.is_empty() {
+            true => screen.line("The element has no field that is one picture"),
+            false => files.iter().for_each(|f| screen.line(f.display().to_string())),
+        }
+    }
+    if screen.json {
+        let steps = seen.iter().map(|step| json!({"stage": step.stage, "element": step.element}));
+        screen.object(&steps.collect());
+    }
+    Ok(0)
+}
+
+/// Progress of something long, on a terminal only.
+#[derive(Clone)]
+struct Ticker(Option<Arc<Ticks>>);
+
+struct Ticks {
+    what: &'static str,
+    all: Option<u64>,
+    done: AtomicU64,
+    drawn: Mutex<Instant>,
+}
+
+impl Ticker {
+    fn new(what: &'static str, all: Option<u64>, screen: &Screen) -> Ticker {
+        let live = terminal::width().is_some() && !screen.quiet;
+        let ticks = Ticks { what, all, done: AtomicU64::new(0), drawn: Mutex::new(Instant::now()) };
+        Ticker(live.then(|| Arc::new(ticks)))
+    }
+
+    /// The same elements, counted as they pass.
+    fn counting(what: &'static str, elements: &Dataset, screen: &Screen) -> Dataset {
+        let all = match elements.cardinality() {
+            Cardinality::Finite(n) => Some(n),
+            _ => None,
+        };
+        let ticker = Ticker::new(what, all, screen);
+        match ticker.0 {
+            None => elements.clone(),
+            Some(_) => elements.map(move |s| {
+                ticker.tick();
+                s
+            }),
+        }
+    }
+
+    fn tick(&self) {
+        let Some(ticks) = &self.0 else { return };
+        let done = ticks.done.fetch_add(1, Relaxed) + 1;
+        let is_over = ticks.all == Some(done);
+        let Ok(mut drawn) = ticks.drawn.lock() else { return };
+        if drawn.elapsed() < REDRAW && !is_over {
+            return;
+        }
+        *drawn = Instant::now();
+        let of = ticks.all.map_or(String::new(), |all| format!(" of {all}"));
+        terminal::draw(&format!("{done}{of} {}", ticks.what));
+        if is_over {
+            self.clear();
+        }
+    }
+
+    fn clear(&self) {
+        if self.0.is_some() {
+            terminal::clear();
+        }
+    }
+}

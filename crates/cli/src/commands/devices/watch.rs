@@ -1,0 +1,238 @@
+//! `systole devices --watch`: load and memory of the processor and of accelerators, again and again.
+
+use crate::args::outcome::Outcome;
+use crate::render::screen::{Screen, number_of};
+use crate::run::stop::Stop;
+use serde_json::{Value, json};
+use std::io::{IsTerminal, stdout};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use systole_ir::{Error, ErrorKind, Result};
+use systole_pjrt::{Platform, device_nodes};
+use systole_progress::terminal;
+
+/// How often it is looked whether a stop was asked for.
+const POLL: Duration = Duration::from_millis(50);
+/// What is asked of NVIDIA's own program, which comes with the driver.
+const ASKED: &str = "index,name,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw";
+/// Columns of a bar.
+const BAR: usize = 20;
+
+/// Time that a core was at work and in all, in ticks since the system began.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Ticks {
+    busy: u64,
+    all: u64,
+}
+
+/// What a device is doing. Of what is not known there is nothing.
+#[derive(Clone, Debug, PartialEq)]
+struct Load {
+    name: String,
+    what: String,
+    /// 0 to 1.
+    busy: Option<f64>,
+    used_mib: Option<f64>,
+    total_mib: Option<f64>,
+    celsius: Option<f64>,
+    watts: Option<f64>,
+}
+
+/// Shows all devices every `every`, `count` times or until a signal comes.
+pub(crate) fn watch(every: Duration, count: Option<u64>, screen: &Screen) -> Outcome {
+    let stop = Stop::install()?;
+    let mut before = cores()?;
+    let is_live = !screen.json && stdout().is_terminal() && terminal::width().is_some();
+    let mut drawn = 0;
+    for round in 0.. {
+        if count.is_some_and(|n| round >= n) {
+            break;
+        }
+        // The load is that of the time since the last look.
+        if !wait(every, &stop) {
+            return Ok(stop.exit_code());
+        }
+        let now = cores()?;
+        let loads = loads(&before, &now);
+        before = now;
+        if screen.json {
+            screen.object(&json!({"seconds": every.as_secs_f64(), "devices": loads.iter().map(Load::object).collect::<Vec<_>>()}));
+            continue;
+        }
+        let lines: Vec<String> = loads.iter().map(Load::line).collect();
+        let up = if is_live && drawn > 0 { format!("\x1b[{drawn}A\r\x1b[J") } else { String::new() };
+        let width = terminal::width().filter(|_| is_live);
+        let fits = |line: &String| width.map_or(line.clone(), |width| terminal::cut(line, width));
+        screen.line(format!("{up}{}", lines.iter().map(fits).collect::<Vec<_>>().join("\n")));
+        drawn = lines.len();
+    }
+    Ok(0)
+}
+
+/// `false` where a signal has come.
+fn wait(time: Duration, stop: &Stop) -> bool {
+    let began = Instant::now();
+    while began.elapsed() < time && stop.exit_code() == 0 {
+        std::thread::sleep(POLL.min(time.saturating_sub(began.elapsed())));
+    }
+    stop.exit_code() == 0
+}
+
+/// The processor, then each accelerator.
+fn loads(before: &[Ticks], now: &[Ticks]) -> Vec<Load> {
+    let mut all = vec![processor(before, now)];
+    if !device_nodes(Platform::Cuda).is_empty() || on_path("nvidia-smi") {
+        all.extend(graphics().unwrap_or_default());
+    }
+    let named = |node: &std::path::PathBuf| Load::unknown("tpu", &node.display().to_string());
+    all.extend(device_nodes(Platform::Tpu).iter().map(named));
+    all
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+fn processor(before: &[Ticks], now: &[Ticks]) -> Load {
+    let (memory, cores) = (memory(), now.len().saturating_sub(1));
+    let busy = before.first().zip(now.first()).map(|(a, b)| share(*a, *b));
+    // Cores that work by themselves do not show in the mean of many.
+    let most = before.iter().zip(now).skip(1).map(|(a, b)| share(*a, *b)).fold(0.0, f64::max);
+    let what = format!("{}, the busiest {:.0} %", number_of(cores, "core"), 100.0 * most);
+    let used = memory.map(|(total, free)| total - free);
+    Load {
+        name: "cpu".into(),
+        what,
+        busy,
+        used_mib: used,
+        total_mib: memory.map(|m| m.0),
+        celsius: None,
+        watts: None,
+    }
+}
+
+fn share(before: Ticks, now: Ticks) -> f64 {
+    match now.all.saturating_sub(before.all) {
+        0 => 0.0,
+        all => (now.busy.saturating_sub(before.busy) as f64 / all as f64).min(1.0),
+    }
+}
+
+/// All cores together, then each.
+fn cores() -> Result<Vec<Ticks>> {
+    let path = Path::new("/proc/stat");
+    let text = std::fs::read_to_string(path).map_err(|e| {
+        Error::io("cannot read", path, e).hint("the load of devices is told on Linux only: leave --watch out")
+    })?;
+    let all = ticks(&text);
+    match all.is_empty() {
+        true => Err(Error::new(ErrorKind::Data, "/proc/stat tells nothing of processors")),
+        false => Ok(all),
+    }
+}
+
+/// Lines `cpu  user nice system idle iowait irq softirq steal guest guest_nice`; guests are counted within user and nice.
+fn ticks(stat: &str) -> Vec<Ticks> {
+    let one = |line: &str| {
+        let mut words = line.split_whitespace();
+        words.next().filter(|name| name.starts_with("cpu"))?;
+        let values: Vec<u64> = words.take(8).filter_map(|w| w.parse().ok()).collect();
+        let (all, idle) = (values.iter().sum::<u64>(), values.iter().skip(3).take(2).sum::<u64>());
+        (values.len() >= 4).then_some(Ticks { busy: all - idle, all })
+    };
+    stat.lines().map_while(one).collect()
+}
+
+/// MiB in all, and those that programs could have.
+fn memory() -> Option<(f64, f64)> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let of = |key: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(key))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kib| kib / 1024.0)
+    };
+    Some((of("MemTotal:")?, of("MemAvailable:")?))
+}
+
+/// What NVIDIA's program says of its GPUs; nothing where it is not there, or fails.
+fn graphics() -> Option<Vec<Load>> {
+    let mut command = Command::new("nvidia-smi");
+    command.args([&format!("--query-gpu={ASKED}"), "--format=csv,noheader,nounits"]).stdin(Stdio::null());
+    let output = command.output().ok().filter(|o| o.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).lines().filter_map(gpu).collect())
+}
+
+/// `0, NVIDIA H100, 97, 1024, 81559, 45, 310.50`; what it does not know it writes as [N/A].
+fn gpu(line: &str) -> Option<Load> {
+    let words: Vec<&str> = line.split(',').map(str::trim).collect();
+    let [index, name, numbers @ ..] = words.as_slice() else { return None };
+    let number = |i: usize| numbers.get(i).and_then(|w| w.parse::<f64>().ok());
+    Some(Load {
+        name: format!("cuda:{index}"),
+        what: name.to_string(),
+        busy: number(0).map(|percent| percent / 100.0),
+        used_mib: number(1),
+        total_mib: number(2),
+        celsius: number(3),
+        watts: number(4),
+    })
+}
+
+impl Load {
+    fn unknown(name: &str, what: &str) -> Load {
+        let (name, what) = (name.into(), format!("{what}, whose load the driver does not tell"));
+        Load { name, what, busy: None, used_mib: None, total_mib: None, celsius: None, watts: None }
+    }
+
+    /// `cpu     [#####               ]  25 %   3.1 of 23.4 GiB  2 cores, the busiest 31 %`
+    fn line(&self) -> String {
+        let bar = match self.busy {
+            Some(busy) => {
+                let full = ((busy * BAR as f64).round() as usize).min(BAR);
+                format!("[{}{}] {:>3.0} %", "#".repeat(full), " ".repeat(BAR - full), 100.0 * busy)
+            }
+            None => format!("{:BAR$}       ", ""),
+        };
+        let memory = self.used_mib.zip(self.total_mib).map_or(String::new(), |(used, total)| {
+            format!("{:>6.1} of {:.1} GiB", used / 1024.0, total / 1024.0)
+        });
+        let more = [self.celsius.map(|c| format!(", {c:.0} °C")), self.watts.map(|w| format!(", {w:.0} W"))];
+        let more: String = more.into_iter().flatten().collect();
+        format!("{:<7} {bar} {memory:>18}  {}{more}", self.name, self.what)
+    }
+
+    fn object(&self) -> Value {
+        json!({
+            "device": self.name, "what": self.what, "busy": self.busy, "memory_used_mib": self.used_mib,
+            "memory_mib": self.total_mib, "celsius": self.celsius, "watts": self.watts,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_at_work_is_all_but_idling_and_waiting_for_disks() {
+        let stat =
+            "cpu  100 10 50 800 40 0 0 0 7 0\ncpu0 60 0 30 400 10 0 0 0 0 0\nintr 5 6 7 8 9\ncpu9 1 1 1 1";
+        let all = ticks(stat);
+        assert_eq!(all, [Ticks { busy: 160, all: 1000 }, Ticks { busy: 90, all: 500 }]);
+        assert_eq!(share(all[0], Ticks { busy: 185, all: 1100 }), 0.25);
+        assert_eq!((share(all[0], all[0]), share(all[0], Ticks::default())), (0.0, 0.0));
+    }
+
+    #[test]
+    fn what_a_gpu_does_not_tell_is_left_out() {
+        let known = gpu("0, NVIDIA H100 80GB HBM3, 97, 1024, 81559, 45, 310.50").unwrap();
+        assert_eq!(
+            known.line(),
+            "cuda:0  [################### ]  97 %    1.0 of 79.6 GiB  NVIDIA H100 80GB HBM3, 45 °C, 310 W"
+        );
+        let little = gpu("1, Old, [N/A], 5, 10, [N/A], [N/A]").unwrap();
+        assert_eq!((little.busy, little.used_mib, little.watts), (None, Some(5.0), None));
+        assert_eq!(gpu(""), None);
+    }
+}

@@ -1,0 +1,272 @@
+//! `systole evaluate`: loss and metrics of a saved model on test data.
+
+use crate::args::common::{Common, DataArgs};
+use crate::args::outcome::{Failure, Outcome, Run};
+use crate::models::accuracy::Right;
+use crate::models::answerer::{Answerer, answerer, is_of_operators};
+use crate::models::known::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
+use crate::models::run_folder::{self, Record};
+use crate::models::target::{config_of, set_all};
+use crate::models::tta;
+use crate::render::screen::{Screen, counted, values};
+use crate::run::confusion::Confusion;
+use crate::run::own_data::OwnData;
+use crate::run::report::one;
+use crate::run::scores::{self, Asked};
+use crate::run::training::{call_as_asked, load_data};
+use clap::Args;
+use serde_json::{Map, json};
+use std::path::Path;
+use std::time::Instant;
+use systole_config::{Config, Data, Draft, fraction};
+use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_nn::applications::biggan::BigGan;
+use systole_nn::loss::Loss;
+use systole_nn::{Logs, Model};
+use systole_progress::progress::called;
+
+#[derive(Args)]
+pub(crate) struct EvaluateArgs {
+    /// A model file, or the folder of a run: its best model; or a .tflite or .onnx file, whose accuracy is measured
+    model: String,
+    /// A folder of pictures by class, a file or folder of records, or a text: all of it, or its part for testing [default:
+    /// what was kept for testing in training]
+    #[arg(value_name = "DATA", conflicts_with_all = ["dataset", "data_dir"])]
+    source: Option<String>,
+    #[command(flatten)]
+    data: DataArgs,
+    /// fashion-mnist, mnist, glyphs, cifar10, folder, records [default: the one it was trained on]
+    #[arg(long, value_name = "NAME")]
+    dataset: Option<String>,
+    /// Samples in a step [default: as in training]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    batch_size: Option<u64>,
+    /// Pixels, 0 to 255, are multiplied by this [default: as in training]
+    #[arg(long, value_name = "X")]
+    scale: Option<String>,
+    /// Test-time augmentation: mix the answer with those to so many changed versions of each picture, as fastai's tta does
+    /// [default: data.tta of the TOML]
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "4", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    tta: Option<u64>,
+    /// Of a model that makes pictures: the classifier that looks at them and at true ones, a model file or the folder of a run
+    #[arg(long, value_name = "MODEL")]
+    features: Option<String>,
+    /// Pictures that are made and looked at, and true ones [default: 10000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
+    pictures: Option<u64>,
+    /// Set any key of the model's TOML, such as data.records.encoding=latin1
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+}
+
+impl Run for EvaluateArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        if is_of_operators(&self.model) { of_operators(&self, screen) } else { run(&self, screen) }
+    }
+}
+
+fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
+    let file = run_folder::model_file(&args.model)?;
+    let mut model = Model::load(&file)?;
+    let mut config = config(args, &file, &model)?;
+    if let Some(gan) = BigGan::of(&model) {
+        let asked = Asked { features: args.features.as_deref(), pictures: args.pictures.map(|n| n as usize) };
+        return scores::evaluate((&file, &mut model), (&gan, &config), asked, screen);
+    }
+    no_scores(args, &file)?;
+    config.data.known_tokenizer = tokenizer_of(&model)?;
+    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    check_samples(&model, &config, &data, &file)?;
+    let data = with_its_classes(&model, data, &file, "")?;
+    check_tokens(&model, &data)?;
+    let began = Instant::now();
+    let tta = args.tta.or(config.data.tta.filter(|_| data.is_pictures()));
+    let logs = match tta {
+        Some(versions) => tta::evaluate(&mut model, &config, &data, versions)?,
+        None => model.evaluate(&config.test_pipeline(&data))?,
+    };
+    let seconds = began.elapsed().as_secs_f64();
+    let samples = config.data.test_samples.map_or(data.test_len, |n| data.test_len.min(n as usize));
+    call_as_asked(&model, &config);
+    let shown = values(&logs, |n| Some(called(n)));
+    screen.line(format!(
+        "{file}: {shown} on {} of {}",
+        counted(samples as u64, &format!("test {}", one(data.elements))),
+        data.name
+    ));
+    let perplexity = data.language.as_ref().and_then(|l| Perplexity::of(&model, &logs, l.bytes_per_token));
+    perplexity.iter().for_each(|p| screen.line(p.text()));
+    if let Some(versions) = tta {
+        screen.line(format!(
+            "  test-time augmentation: of each, and {} of it",
+            counted(versions, "changed version")
+        ));
+    }
+    let confusions = match config.data.is_own() && !data.class_names.is_empty() {
+        true => Some(Confusion::count(&mut model, &config.test_pipeline(&data))?),
+        false => None,
+    };
+    confusions.iter().for_each(|c| screen.line(c.text()));
+    if screen.json {
+        let mut object = Map::new();
+        object.insert("model_file".into(), json!(file));
+        object.insert("dataset".into(), json!(data.name));
+        object.extend(logs.iter().map(|(n, v)| (n.to_string(), json!(v))));
+        if let Some(p) = &perplexity {
+            object.insert("perplexity".into(), json!(p.perplexity));
+            object.insert("bits_per_byte".into(), json!(p.bits_per_byte));
+        }
+        object.insert("samples".into(), json!(samples));
+        tta.iter().for_each(|versions| drop(object.insert("tta".into(), json!(versions))));
+        object.insert("seconds".into(), json!(seconds));
+        confusions.iter().for_each(|c| drop(object.insert("most_confused".into(), c.json())));
+        screen.object(&object.into());
+    }
+    Ok(0)
+}
+
+/// The accuracy of a `.tflite` or ONNX file.
+fn of_operators(args: &EvaluateArgs, screen: &Screen) -> Outcome {
+    let file = &args.model;
+    no_scores(args, file)?;
+    if args.tta.is_some() {
+        let e =
+            Error::new(ErrorKind::Config, "a file of operators is asked once about each sample").at("--tta");
+        return Err(Failure::usage(e.hint("leave it out")));
+    }
+    let Answerer { model, operators } = answerer(file)?;
+    let operators = operators.ok_or_else(|| Error::new(ErrorKind::Bug, "a file without operators"))?;
+    let mut config = config(args, file, &model)?;
+    config.data.known_tokenizer = tokenizer_of(&model)?;
+    let mut data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    if data.language.is_none() {
+        check_samples(&model, &config, &data, file)?;
+        if data.class_names.is_empty() {
+            let e =
+                Error::new(ErrorKind::Data, format!("{} has no classes that {file} could tell", data.name));
+            return Err(e.hint("give data with classes, or ask it about samples: predict, run").into());
+        }
+        if !model.class_names.is_empty() {
+            data = data.with_classes(&model.class_names)?;
+        }
+    }
+    let began = Instant::now();
+    let found = Right::of(&operators, &config.test_pipeline(&data), "image").at(|| file.clone())?;
+    let seconds = began.elapsed().as_secs_f64();
+    let accuracy = found.right as f64 / found.answers.max(1) as f64;
+    let places = match found.answers == found.samples {
+        true => String::new(),
+        false => format!("{} in ", counted(found.answers as u64, "place")),
+    };
+    screen.line(format!(
+        "{file}: accuracy {accuracy:.4} on {places}{} of {}",
+        counted(found.samples as u64, &format!("test {}", one(data.elements))),
+        data.name
+    ));
+    if screen.json {
+        screen.object(&json!({
+            "model_file": file, "dataset": data.name, "accuracy": accuracy, "samples": found.samples,
+            "answers": found.answers, "seconds": seconds,
+        }));
+    }
+    Ok(0)
+}
+
+/// An error where scores are asked for of what makes no pictures.
+fn no_scores(args: &EvaluateArgs, file: &str) -> Result<(), Failure> {
+    for (flag, given) in [("--features", args.features.is_some()), ("--pictures", args.pictures.is_some())] {
+        if given {
+            let e = Error::new(ErrorKind::Config, format!("{file} makes no pictures that could be scored"));
+            return Err(Failure::usage(e.at(flag).hint("leave it out")));
+        }
+    }
+    Ok(())
+}
+
+/// How well a language model tells what comes next.
+struct Perplexity {
+    /// Among how many equally likely tokens it would be as unsure.
+    perplexity: f64,
+    /// Whatever tokens are: models of different tokenizers can be compared.
+    bits_per_byte: f64,
+}
+
+impl Perplexity {
+    /// Of the mean negative logarithm of probabilities, where the loss is that.
+    fn of(model: &Model, logs: &Logs, bytes_per_token: f64) -> Option<Perplexity> {
+        let loss = &model.compile_config()?.loss;
+        let nats =
+            logs.get("loss").filter(|_| matches!(loss.base(), Loss::SparseCategoricalCrossentropy { .. }))?;
+        Some(Perplexity {
+            perplexity: nats.exp(),
+            bits_per_byte: nats / std::f64::consts::LN_2 / bytes_per_token,
+        })
+    }
+
+    fn text(&self) -> String {
+        format!("  perplexity {:.2} a token, {:.3} bits a byte", self.perplexity, self.bits_per_byte)
+    }
+}
+
+/// The configuration in the model file, or the named data set's preset, with the arguments applied.
+fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<Config, Failure> {
+    let known = config_of(model, file)?;
+    let own = args.source.as_deref().map(|name| own_data(name).map(|own| (name, own))).transpose()?;
+    let mut draft = match (&known, &args.dataset) {
+        (None, None) if own.is_some() => Draft::preset("folder")?,
+        (Some(config), _) => Draft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?,
+        (None, Some(dataset)) => Draft::preset(dataset).map_err(Failure::usage)?,
+        (None, None) => {
+            let e = Error::new(ErrorKind::Config, format!("{file} does not say what it was trained on"));
+            return Err(Failure::usage(e.hint("name the data set with --dataset")));
+        }
+    };
+    let other_data =
+        args.dataset.as_deref().is_some_and(|d| known.as_ref().is_none_or(|k| k.data.dataset != d));
+    if let Some(name) = &args.dataset {
+        draft.set_text(format!("--dataset {name}"), "data.dataset", name);
+    }
+    if let Some(config) = known.as_ref().filter(|_| !other_data) {
+        set_columns(&mut draft, config, model, file);
+    }
+    if other_data {
+        // Another data set's folder and size are not this one's.
+        draft.set("--dataset", "data.dir", "none");
+        draft.set("--dataset", "data.test_samples", "none");
+    }
+    // A model file does not say where its data lay; the run does.
+    let run = Record::read(Path::new(&args.model))?.map(|run| run.config.data).filter(Data::is_own);
+    if let Some((name, own)) = &own {
+        own.set(&mut draft, name, known.as_ref(), model);
+    } else if let Some(dir) = run.and_then(|data| data.dir).filter(|_| !other_data) {
+        draft.set_text(&args.model, "data.dir", &dir.display().to_string());
+    }
+    if let Some(dir) = &args.data.data_dir {
+        draft.set_text("--data-dir", "data.dir", &dir.display().to_string());
+    }
+    if let Some(n) = args.batch_size {
+        draft.set(format!("--batch-size {n}"), "fit.batch_size", &n.to_string());
+    }
+    if let Some(scale) = &args.scale {
+        let flag = format!("--scale {scale}");
+        let value = fraction(scale).map_err(|e| Failure::usage(e.at(flag.clone())))?;
+        draft.set(flag, "data.scale", &format!("{value:?}"));
+    }
+    set_all(&mut draft, &args.sets)?;
+    let mut config = draft.finish()?;
+    if own.is_some() {
+        // Nothing of it is needed for training.
+        config.data.validation_split = Some(1.0);
+    }
+    Ok(config)
+}
+
+fn own_data(name: &str) -> Result<OwnData, Failure> {
+    OwnData::of(name)?.ok_or_else(|| {
+        let e = Error::new(ErrorKind::Config, format!("{name} is nothing to evaluate on"));
+        Failure::usage(e.hint(
+            "name a folder with one folder of pictures for each class, a file of records (.csv, .npz, .tfrecord, .tar) or a \
+             text (.txt); --dataset names a published data set",
+        ))
+    })
+}

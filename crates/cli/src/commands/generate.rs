@@ -1,0 +1,194 @@
+//! `systole generate`: what a language model makes of the begin of a text.
+
+use crate::args::common::Common;
+use crate::args::outcome::{Failure, Outcome, Run};
+use crate::models::known::tokenizer_of;
+use crate::models::run_folder;
+use crate::models::target::config_of;
+use crate::render::screen::{Screen, counted, note};
+use clap::Args;
+use serde_json::json;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+use systole_datasets::Tokenizer;
+use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_nn::{Decoder, Generation, Model, Sampling};
+
+#[derive(Args)]
+pub(crate) struct GenerateArgs {
+    /// A model file of text, or the folder of a run: its best model
+    model: String,
+    /// What to go on from, of any length; `-` reads standard input. Without: the begin of a line
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// Tokens to make at most; a model that knows how texts end may end sooner
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
+    max_tokens: u64,
+    /// What scores are divided by: below 1 for what is likelier, above for more surprises; 0 takes the likeliest token each time
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    temperature: f64,
+    /// Draw from the K best tokens alone
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Draw from the fewest best tokens alone whose probabilities sum to P
+    #[arg(long, value_name = "P")]
+    top_p: Option<f64>,
+    /// Seed of the draws: the same text for the same seed
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// A tokenizer.json, a vocab.json with merges.txt beside it, or a folder of such, where the model has none
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+}
+
+impl Run for GenerateArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
+}
+
+fn run(args: &GenerateArgs, screen: &Screen) -> Outcome {
+    let sampling =
+        Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
+    sampling.check().map_err(Failure::usage)?;
+    let file = run_folder::model_file(&args.model)?;
+    let model = Model::load_to_predict(&file)?;
+    let decoder = model.decoder().at(|| file.clone())?;
+    let tokenizer = tokenizer(args, &model, &file)?;
+    let prompt = prompt(args)?;
+    let tokens = tokenizer.encode(&prompt).at(|| "--prompt".into())?;
+    tell_of_length(tokens.len(), &decoder);
+    let began = Instant::now();
+    let mut text = Generation::new(decoder, &tokens, sampling)?.only(|id| tokenizer.has(id));
+    let read = began.elapsed().as_secs_f64();
+    screen.piece(&prompt);
+    let mut told = Told::default();
+    let (mut made, mut ended) = (Vec::new(), false);
+    let began = Instant::now();
+    while (made.len() as u64) < args.max_tokens {
+        let token = text.next_token()?;
+        if tokenizer.end_of_text() == Some(token) {
+            ended = true;
+            break;
+        }
+        made.push(token);
+        screen.piece(&told.whole(&tokenizer.decode(&[token])));
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    screen.piece(&told.rest());
+    screen.piece("\n");
+    let rate = made.len() as f64 / seconds.max(1e-9);
+    if !screen.quiet {
+        note(&format!(
+            "{} in {seconds:.2} s, {rate:.1} tokens/s; the prompt's {} took {read:.2} s",
+            counted(made.len() as u64, "token"),
+            counted(tokens.len() as u64, "token"),
+        ));
+    }
+    if screen.json {
+        screen.object(&json!({
+            "model_file": file, "prompt": prompt, "text": told.text, "tokens": made, "prompt_tokens": tokens.len(),
+            "ended": ended, "seconds": seconds, "tokens_per_second": rate,
+        }));
+    }
+    Ok(0)
+}
+
+/// The text to go on from: there is always a token of it.
+fn prompt(args: &GenerateArgs) -> Result<String> {
+    let mut text = args.prompt.clone().unwrap_or_default();
+    if text == "-" {
+        text.clear();
+        std::io::stdin().read_to_string(&mut text).map_err(|e| {
+            Error::io("cannot read", "standard input", e)
+                .hint("give it UTF-8, or name the text with --prompt")
+        })?;
+    }
+    Ok(if text.is_empty() { "\n".into() } else { text })
+}
+
+/// A prompt that is longer than what the model looks back to is no error.
+fn tell_of_length(tokens: usize, decoder: &Decoder) {
+    if tokens > decoder.context() {
+        note(&format!(
+            "the prompt has {}, the model looks back to {}: it goes on from the last of them",
+            counted(tokens as u64, "token"),
+            decoder.context()
+        ));
+    }
+}
+
+/// The one that was asked for, the model's own, or the file beside it; bytes of models that learnt from text before files said so.
+fn tokenizer(args: &GenerateArgs, model: &Model, file: &str) -> Result<Arc<Tokenizer>> {
+    if let Some(path) = &args.tokenizer {
+        return Tokenizer::read(path).map(Arc::new).at(|| "--tokenizer".into());
+    }
+    if let Some(own) = tokenizer_of(model)? {
+        return Ok(own);
+    }
+    let beside = Path::new(file).with_file_name("tokenizer.json");
+    if beside.is_file() {
+        return Tokenizer::read(&beside).map(Arc::new);
+    }
+    match config_of(model, file)?.is_some_and(|config| config.data.dataset == "text") {
+        true => Ok(Arc::new(Tokenizer::bytes())),
+        false => Err(Error::new(ErrorKind::Config, format!("{file} does not say what its tokens are"))
+            .hint("name its tokenizer.json with --tokenizer, or put it beside the model")),
+    }
+}
+
+/// Text as bytes come in, of which a token may end within a character.
+#[derive(Default)]
+struct Told {
+    text: String,
+    waiting: Vec<u8>,
+}
+
+impl Told {
+    /// The characters that are whole now.
+    fn whole(&mut self, bytes: &[u8]) -> String {
+        self.waiting.extend_from_slice(bytes);
+        let mut whole = String::new();
+        loop {
+            let (valid, wrong) = match std::str::from_utf8(&self.waiting) {
+                Ok(all) => (all.len(), None),
+                Err(e) => (e.valid_up_to(), e.error_len()),
+            };
+            let rest = self.waiting.split_off(valid);
+            whole.push_str(&String::from_utf8_lossy(&self.waiting));
+            self.waiting = rest;
+            let Some(wrong) = wrong else { break };
+            whole.push(char::REPLACEMENT_CHARACTER);
+            self.waiting = self.waiting.split_off(wrong);
+        }
+        self.text.push_str(&whole);
+        whole
+    }
+
+    /// What is left of a character at the end.
+    fn rest(&mut self) -> String {
+        let rest = String::from_utf8_lossy(&std::mem::take(&mut self.waiting)).into_owned();
+        self.text.push_str(&rest);
+        rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_are_shown_when_they_are_whole() {
+        let mut told = Told::default();
+        let smile = "🙂".as_bytes();
+        assert_eq!(told.whole(b"a"), "a");
+        assert_eq!(told.whole(&smile[..1]), "");
+        assert_eq!(told.whole(&smile[1..3]), "");
+        assert_eq!(told.whole(&[&smile[3..], b"b"].concat()), "🙂b");
+        assert_eq!(told.whole(b"\xffc\xc3"), "\u{fffd}c");
+        assert_eq!(told.rest(), "\u{fffd}");
+        assert_eq!(told.text, "a🙂b\u{fffd}c\u{fffd}");
+    }
+}

@@ -1,0 +1,185 @@
+//! `systole import`: weights of PyTorch, Hugging Face and Keras as a model file.
+
+use crate::args::common::Common;
+use crate::args::outcome::{Failure, Outcome, Run};
+use crate::models::known::keep_tokenizer;
+use crate::models::target::{Target, config_of};
+use crate::render::screen::{Screen, counted, program, quoted, table};
+use clap::Args;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use systole_config::Config;
+use systole_datasets::Tokenizer;
+use systole_ir::{Error, ErrorKind, Result, ResultExt, TensorType};
+use systole_nn::loss::Loss;
+use systole_nn::metric::Metric;
+use systole_nn::{Architecture, Compile, Model};
+use systole_weights::{Report, Row, Source};
+
+#[derive(Args)]
+pub(crate) struct ImportArgs {
+    /// Weights: a .pt or .pth file, .safetensors, .keras, .h5, or a folder of Hugging Face
+    file: PathBuf,
+    /// What the weights are of: a preset, a TOML file or a model file [default: what the file says]
+    #[arg(long, value_name = "PRESET|TOML|MODEL")]
+    model: Option<String>,
+    /// The model file to write
+    #[arg(short, long, value_name = "FILE.safetensors")]
+    out: PathBuf,
+    /// Leave out tensors that the model has no place for
+    #[arg(long)]
+    partial: bool,
+    /// Replace the file when it exists
+    #[arg(long)]
+    force: bool,
+}
+
+impl Run for ImportArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
+}
+
+fn run(args: &ImportArgs, screen: &Screen) -> Outcome {
+    crate::args::outcome::check_out(&args.out, args.force)?;
+    if !args.file.exists() {
+        return Err(crate::models::target::missing(&args.file).into());
+    }
+    let source = Source::open(&args.file)?;
+    let place = || args.file.display().to_string();
+    let mut model = model(args, &source)?;
+    let mut report = source.fill(&mut model, args.partial).at(place)?;
+    report.notes.extend(bring_tokenizer(args, &mut model));
+    model.save(&args.out)?;
+    show(args, &source, &model, &report, screen);
+    Ok(0)
+}
+
+/// Keeps the tokenizer of a folder of Hugging Face with its model, and says so. One that is of a kind not read here costs no weights.
+fn bring_tokenizer(args: &ImportArgs, model: &mut Model) -> Option<String> {
+    if !["tokenizer.json", "vocab.json"].iter().any(|name| args.file.join(name).is_file()) {
+        return None;
+    }
+    Some(match Tokenizer::read(&args.file) {
+        Ok(tokenizer) => {
+            keep_tokenizer(model, &tokenizer);
+            format!(
+                "with the folder's tokenizer, which the model file keeps ({} tokens)",
+                tokenizer.vocabulary_size()
+            )
+        }
+        Err(e) => format!("without the folder's tokenizer: {e}"),
+    })
+}
+
+/// The model that the weights are for: named, or what the file says.
+fn model(args: &ImportArgs, source: &Source) -> Result<Model, Failure> {
+    let place = || args.file.display().to_string();
+    let Some(name) = &args.model else {
+        let told = source.architecture().at(place)?;
+        let (layers, inputs) = told.ok_or_else(|| {
+            let what = format!("{} does not say what model its weights are of", args.file.display());
+            Failure::usage(
+                Error::new(ErrorKind::Config, what)
+                    .because(format!(
+                        "it is {}, and its names are those of no ResNet, GPT-2, BERT or ViT",
+                        source.kind()
+                    ))
+                    .hint(
+                        "name the model with --model: a preset, a TOML file with the layers, or a model file",
+                    ),
+            )
+        })?;
+        return Ok(built(layers, &inputs, None)?);
+    };
+    let target = Target::of_model(name).map_err(|e| Failure::usage(e.at("--model")))?;
+    let Some(config) = target.config()? else {
+        let Target::Model(path) = &target else {
+            return Err(Error::new(ErrorKind::Bug, "a name without a configuration").into());
+        };
+        return Ok(Model::load_to_predict(path)?);
+    };
+    // The sizes are the file's, and where it is of another system, so are the places of strides.
+    match source.architecture().at(place)?.filter(|_| config.model.is_some()) {
+        Some((layers, inputs)) => Ok(built(layers, &inputs, Some(&config))?),
+        None => Ok(config.untrained()?),
+    }
+}
+
+/// A compiled model with fresh weights.
+fn built(layers: Architecture, inputs: &[TensorType], config: Option<&Config>) -> Result<Model> {
+    let mut model = Model::new(layers);
+    let usual = config.map(Config::usual_sample);
+    // Of the size that the configuration's data have, where the layers take it.
+    let usual = usual.map(|sample| vec![sample]).filter(|sample| model.output_for(sample).is_ok());
+    let inputs = usual.as_deref().unwrap_or(inputs);
+    let output = model.output_for(inputs)?;
+    let compile = match config {
+        Some(config) => config.compile_config(output.shape.dims())?,
+        None => usual_compile(&model),
+    };
+    model.compile(compile)?;
+    model.build(inputs)?;
+    if let Some(config) = config {
+        model.notes.insert("config".into(), config.to_toml()?);
+    }
+    Ok(model)
+}
+
+/// What lets a classifier be evaluated: a file of weights does not say its loss.
+fn usual_compile(model: &Model) -> Compile {
+    let last = model.architecture().nodes.last();
+    let activation = last.and_then(|n| n.layer.layer().config().get("activation").cloned());
+    let from_logits = activation.as_ref().and_then(Value::as_str) != Some("softmax");
+    Compile {
+        loss: Loss::SparseCategoricalCrossentropy { from_logits, ignore_class: None },
+        metrics: vec![Metric::SparseCategoricalAccuracy],
+        ..Compile::default()
+    }
+}
+
+/// `[3, 3, 64, 64]`.
+fn dims(shape: &[usize]) -> String {
+    format!("{shape:?}")
+}
+
+/// The table of names.
+pub(crate) fn rows_table(rows: &[Row], heads: [&str; 5]) -> String {
+    let mut lines = vec![heads.map(String::from).to_vec()];
+    lines.extend(
+        rows.iter()
+            .map(|r| vec![r.theirs.clone(), dims(&r.from), r.ours.clone(), dims(&r.to), r.how.clone()]),
+    );
+    table(&lines)
+}
+
+pub(crate) fn rows_json(rows: &[Row]) -> Vec<Value> {
+    let row = |r: &Row| json!({"theirs": r.theirs, "from": r.from, "ours": r.ours, "to": r.to, "how": r.how});
+    rows.iter().map(row).collect()
+}
+
+fn show(args: &ImportArgs, source: &Source, model: &Model, report: &Report, screen: &Screen) {
+    let params: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
+    if screen.json {
+        let has_config = config_of(model, "").ok().flatten().is_some();
+        screen.object(&json!({
+            "file": args.file, "kind": source.kind(), "model_file": args.out, "params": params,
+            "rows": rows_json(&report.rows), "left_over": report.left_over, "notes": report.notes,
+            "output_shape": model.output_type().map(|t| t.shape.to_vec()), "has_config": has_config,
+        }));
+        return;
+    }
+    screen.line(rows_table(&report.rows, ["theirs", "shape", "ours", "shape", "how"]).trim_end());
+    for name in &report.left_over {
+        screen.line(format!("left out: {name}"));
+    }
+    report.notes.iter().for_each(|note| screen.line(format!("Matched {note}.")));
+    screen.line(format!(
+        "{}: {} from {}, {}",
+        args.out.display(),
+        counted(report.rows.len() as u64, "weight"),
+        source.kind(),
+        counted(params as u64, "parameter"),
+    ));
+    screen.line(format!("Next:\n  {} summary {}", program(), quoted(&args.out)));
+}

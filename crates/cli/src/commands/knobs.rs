@@ -1,0 +1,33 @@
+//! `systole knobs`: the table of environment variables.
+
+use crate::args::common::Common;
+use crate::args::outcome::{Outcome, Run};
+use crate::render::screen::{Screen, table};
+use clap::Args;
+use serde_json::{Value, json};
+use systole_ir::knobs::{KNOBS, Knob};
+
+#[derive(Args)]
+pub(crate) struct KnobsArgs {}
+
+impl Run for KnobsArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        knobs(screen)
+    }
+}
+
+/// Every environment variable: values, default, current value, what it does.
+fn knobs(screen: &Screen) -> Outcome {
+    if screen.json {
+        let object = |k: &Knob| json!({"name": k.name, "values": k.values, "default": k.default, "value": k.get(), "doc": k.doc});
+        screen.object(&KNOBS.iter().map(object).collect::<Value>());
+        return Ok(0);
+    }
+    let mut rows = vec![["variable", "values", "default", "now", "what it does"].map(String::from).to_vec()];
+    let shown = |v: &str| if v.is_empty() { "-".to_string() } else { v.to_string() };
+    for k in KNOBS {
+        rows.push(vec![k.name.into(), k.values.into(), shown(k.default), shown(&k.get()), k.doc.into()]);
+    }
+    screen.line(table(&rows));
+    Ok(0)
+}

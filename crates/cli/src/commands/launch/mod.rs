@@ -1,0 +1,78 @@
+//! `systole launch`: several processes as the hosts of one run.
+
+mod agent;
+mod args;
+mod questions;
+mod words;
+
+pub(crate) use agent::LaunchAgentArgs;
+pub(crate) use args::LaunchArgs;
+
+use crate::args::common::Common;
+use crate::args::outcome::{Failure, Outcome, Run};
+use crate::render::screen::{Screen, note};
+use args::Action;
+use serde_json::json;
+use systole_ir::{Error, ErrorKind};
+use systole_launch::{Launch, Output};
+use words::Words;
+
+impl Run for LaunchArgs {
+    fn run(self, common: &Common, screen: &Screen) -> Outcome {
+        if let Some(Action::Config(args)) = &self.action {
+            return questions::configure(args, screen);
+        }
+        if common.trace.is_some() || common.flame.is_some() {
+            let e = Error::new(ErrorKind::Config, "a timeline is one of a process").at("launch");
+            return Err(Failure::usage(e.hint("leave --trace and --flame out, or use train alone")));
+        }
+        let config = self.merged().map_err(Failure::usage)?;
+        let mut launch =
+            Launch::new(config, self.how.tpu.as_deref().unwrap_or_default()).map_err(Failure::usage)?;
+        launch.shown = self.show.map(|shown| shown.0);
+        launch.collect_result = screen.json;
+        let words =
+            Words::of(&self.command, common, launch.config(), launch.count()).map_err(Failure::usage)?;
+        let batch = launch.config().elastic.map(|_| batch(&words)).transpose()?;
+        let ended = launch.run(words.into_command(batch), screen)?;
+        if screen.json {
+            screen.object(&json!({
+                "processes": ended.processes,
+                "devices": ended.devices,
+                "restarts": ended.restarts,
+                "left_out": ended.left_out,
+                "log": ended.log,
+                "exit_code": ended.code,
+                "result": ended.result,
+            }));
+        }
+        Ok(ended.code)
+    }
+
+    fn starts_children(&self) -> bool {
+        true
+    }
+}
+
+impl Output for Screen {
+    fn line(&self, text: &str) {
+        Screen::line(self, text);
+    }
+
+    fn note(&self, text: &str) {
+        note(text);
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+}
+
+/// The samples of a step of a run that may go on with fewer processes.
+fn batch(words: &Words) -> Result<u64, Failure> {
+    if !words.are_wired {
+        let e = Error::new(ErrorKind::Unsupported, "a TPU slice stays as it is").at("--elastic");
+        return Err(Failure::usage(e.hint("it is for Systole's own plugin")));
+    }
+    words.batch()
+}

@@ -1,0 +1,161 @@
+//! `systole lr-find`: which learning rate to train with.
+
+use crate::args::common::Common;
+use crate::args::outcome::{Failure, Outcome, Run};
+use crate::commands::train::{TrainArgs, rate_of};
+use crate::render::chart::{Axis, Chart};
+use crate::render::screen::{Screen, counted, program, quoted};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use systole_config::{Config, LrFindSection};
+use systole_data::disk::Disk;
+use systole_ir::{Error, ErrorKind};
+use systole_nn::{LrFinder, SUGGESTIONS, write_atomically};
+use systole_progress::terminal;
+
+#[derive(Args)]
+pub(crate) struct LrFindArgs {
+    #[command(flatten)]
+    train: TrainArgs,
+    /// The first rate [default: that of [lr_find] in the TOML, or 1e-7]
+    #[arg(long, value_name = "X")]
+    start_lr: Option<f64>,
+    /// The last rate [default: that of [lr_find], or 10]
+    #[arg(long, value_name = "X")]
+    end_lr: Option<f64>,
+    /// Updates of the weights, each at a higher rate than the one before [default: those of [lr_find], or 100]
+    #[arg(long, value_name = "N")]
+    num_it: Option<usize>,
+    /// Go on when the loss is above four times the best
+    #[arg(long)]
+    no_stop_div: bool,
+    /// Which suggestion `--apply` and the line to paste take: valley, slide, minimum or steep [default: that of [lr_find], or valley]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(SUGGESTIONS), hide_possible_values = true)]
+    suggest: Option<String>,
+    /// Train with the rate that was found; `--out` is then the run's folder, unless it ends in .svg
+    #[arg(long)]
+    apply: bool,
+}
+
+impl Run for LrFindArgs {
+    fn run(mut self, common: &Common, screen: &Screen) -> Outcome {
+        let svg = self.picture()?;
+        let (mut model, config, data) = self.train.begin(screen)?;
+        let asked = self.asked(&config);
+        let found = model.lr_find(&config.train_pipeline(&data), asked.options())?;
+        if let Some(path) = &svg {
+            let drawn = with_chart(&found, &SUGGESTIONS, |chart| chart.svg("Loss by learning rate"));
+            write_atomically(&Disk, path, &[drawn.as_bytes()])?;
+        }
+        if !screen.json {
+            self.show(&found, &asked.suggest, screen);
+        }
+        if !self.apply {
+            if screen.json {
+                screen.object(&object(&found, svg.as_deref()));
+            }
+            return Ok(0);
+        }
+        let rate = shown(rate_of(&found, &asked.suggest)?);
+        screen.line(format!("Training with learning rate {rate}"));
+        self.train.learning_rate = Some(rate);
+        self.train.run(common, screen)
+    }
+}
+
+impl LrFindArgs {
+    /// Where the picture goes: `--out` names a file, and only with `--apply` a run's folder.
+    fn picture(&mut self) -> Result<Option<PathBuf>, Failure> {
+        let is_svg = |path: &Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("svg"));
+        match self.train.out.take() {
+            Some(out) if is_svg(&out) => Ok(Some(out)),
+            Some(out) if self.apply => {
+                self.train.out = Some(out);
+                Ok(None)
+            }
+            Some(out) => {
+                let what = format!("{} is no file that a curve is drawn into", out.display());
+                let e = Error::new(ErrorKind::Config, what).at("--out");
+                Err(Failure::usage(
+                    e.hint("name a file that ends in .svg; with --apply a folder for the run"),
+                ))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The arguments, and what the configuration says where they are not given.
+    fn asked(&self, config: &Config) -> LrFindSection {
+        let section = config.lr_find.clone().unwrap_or_default();
+        LrFindSection {
+            suggest: self.suggest.clone().unwrap_or(section.suggest),
+            start_lr: self.start_lr.unwrap_or(section.start_lr),
+            end_lr: self.end_lr.unwrap_or(section.end_lr),
+            num_it: self.num_it.unwrap_or(section.num_it),
+            stop_div: section.stop_div && !self.no_stop_div,
+            found: None,
+        }
+    }
+
+    fn show(&self, found: &LrFinder, suggest: &str, screen: &Screen) {
+        let chosen = found.suggestion(suggest);
+        let width = terminal::width().unwrap_or(80).min(100);
+        screen.line(with_chart(found, &[suggest], |chart| chart.text(width, 14)));
+        let why = found.stopped_because.as_ref().map_or(String::new(), |why| format!("; {why}"));
+        screen.line(format!("{}{why}", counted(found.rates.len() as u64, "update")));
+        let each = SUGGESTIONS.iter().map(|name| match found.suggestion(name) {
+            Some(rate) => format!("{name} {}", shown(rate)),
+            None => format!("{name} -"),
+        });
+        screen.line(format!("Suggestions: {}", each.collect::<Vec<_>>().join(", ")));
+        if let (false, Some(rate)) = (self.apply, chosen) {
+            screen.line(format!("Next: {} {} --learning-rate {}", program(), self.train_line(), shown(rate)));
+        }
+    }
+
+    /// This command's line as one of `train`.
+    fn train_line(&self) -> String {
+        let own =
+            ["--start-lr", "--end-lr", "--num-it", "--suggest", "--out", "--learning-rate", "--one-cycle"];
+        let mut words = vec!["train".to_string()];
+        let mut given = std::env::args().skip(1).filter(|a| a != "lr-find");
+        while let Some(word) = given.next() {
+            if own.contains(&word.as_str()) {
+                given.next();
+            } else if word != "--no-stop-div" && !own.iter().any(|o| word.starts_with(&format!("{o}="))) {
+                words.push(quoted(&word));
+            }
+        }
+        words.join(" ")
+    }
+}
+
+/// The whole curve with some of what it suggests.
+fn with_chart(found: &LrFinder, names: &[&str], draw: impl FnOnce(&Chart<'_>) -> String) -> String {
+    let marks: Vec<(&str, f64)> =
+        names.iter().filter_map(|name| Some((*name, found.suggestion(name)?))).collect();
+    draw(&Chart {
+        axis: Axis::Rates,
+        x: &found.rates,
+        y: &found.losses,
+        marks: &marks,
+        labels: ["learning rate", "loss"],
+    })
+}
+
+/// Two digits, which is more than a finder knows, as `--learning-rate` takes it.
+fn shown(rate: f64) -> String {
+    format!("{rate:.1e}")
+}
+
+fn object(found: &LrFinder, svg: Option<&Path>) -> Value {
+    let suggestions: Map<String, Value> =
+        SUGGESTIONS.iter().map(|name| (name.to_string(), json!(found.suggestion(name)))).collect();
+    let losses: Vec<Option<f64>> = found.losses.iter().map(|l| l.is_finite().then_some(*l)).collect();
+    json!({
+        "suggestions": suggestions, "rates": found.rates, "losses": losses, "num_it": found.num_it,
+        "stopped_because": found.stopped_because, "svg": svg.map(|p| p.display().to_string()),
+    })
+}

@@ -1,0 +1,52 @@
+//! `systole man`: a manual page for each command.
+
+use crate::args::common::Common;
+use crate::args::outcome::{Outcome, Run};
+use crate::args::root;
+use crate::render::screen::{Screen, quoted};
+use clap::{Args, Command};
+use clap_mangen::Man;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use systole_data::disk::{Disk, write_atomically};
+use systole_ir::{Error, Result};
+
+#[derive(Args)]
+pub(crate) struct ManArgs {
+    /// The folder to write systole.1, systole-train.1 and the others into; it is made where it is missing
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+impl Run for ManArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        std::fs::create_dir_all(&self.out)
+            .map_err(|e| Error::io("cannot make the folder", &self.out, e).hint("choose another one"))?;
+        let mut whole = root::command().disable_help_subcommand(true);
+        whole.build();
+        let mut files = Vec::new();
+        write(&whole, &self.out, &mut files)?;
+        if screen.json {
+            screen.object(&json!({"folder": self.out, "files": files}));
+        }
+        screen.line(format!(
+            "{} pages; to read one: man {}",
+            files.len(),
+            quoted(self.out.join("systole.1"))
+        ));
+        Ok(0)
+    }
+}
+
+/// The page of a command and those of its own commands.
+fn write(command: &Command, folder: &Path, files: &mut Vec<String>) -> Result<()> {
+    let name = format!("{}.1", command.get_display_name().unwrap_or_else(|| command.get_name()));
+    let (mut page, path) = (Vec::new(), folder.join(&name));
+    Man::new(command.clone())
+        .render(&mut page)
+        .map_err(|e| Error::io("cannot make the page", &path, e).hint("choose another folder"))?;
+    write_atomically(&Disk, &path, &[&page])?;
+    files.push(name);
+    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+    shown.into_iter().try_for_each(|command| write(command, folder, files))
+}

@@ -1,0 +1,101 @@
+//! `systole ops`: the table of operations.
+
+use crate::args::common::Common;
+use crate::args::outcome::{Outcome, Run};
+use crate::render::screen::{Screen, table};
+use clap::Args;
+use serde_json::{Value, json};
+use systole_ir::op::{Entry, OpRule, TABLE};
+use systole_ir::{DType, TensorType};
+
+#[derive(Args)]
+pub(crate) struct OpsArgs {}
+
+impl Run for OpsArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        ops(screen)
+    }
+}
+
+/// Every op: name, what it does, where it is specified, whether it has a derivative, which element types it takes.
+fn ops(screen: &Screen) -> Outcome {
+    if screen.json {
+        screen.object(&TABLE.iter().map(as_json).collect::<Value>());
+        return Ok(0);
+    }
+    let head = ["op", "derivative", "element types", "specification", "what it does"].map(String::from);
+    let mut rows = vec![head.to_vec()];
+    for e in TABLE {
+        let derivative = if differentiable(e) { "yes" } else { "no" };
+        rows.push(vec![e.name.into(), derivative.into(), families(&dtypes(e)), e.spec.into(), e.doc.into()]);
+    }
+    screen.line(table(&rows));
+    Ok(0)
+}
+
+fn as_json(e: &Entry) -> Value {
+    let types: Vec<&str> = dtypes(e).iter().map(|d| d.name()).collect();
+    json!({"name": e.name, "doc": e.doc, "spec": e.spec, "derivative": differentiable(e), "dtypes": types})
+}
+
+fn differentiable(e: &Entry) -> bool {
+    (e.samples)().iter().any(|s| s.differentiable)
+}
+
+/// The element types that the op's own type rule accepts, tried on its samples. Ops with bodies take what their
+/// bodies take, so trying another type with the same body would say nothing: they are given all types.
+fn dtypes(e: &Entry) -> Vec<DType> {
+    let samples = (e.samples)();
+    let nodes = samples.iter().flat_map(|s| s.graph.nodes.iter().map(move |n| (s, n)));
+    let uses: Vec<(&dyn OpRule, Vec<TensorType>)> = nodes
+        .filter(|(_, n)| n.op.name() == e.name)
+        .map(|(s, n)| (n.op.rule(), n.inputs.iter().map(|v| s.graph.ty(*v).clone()).collect()))
+        .collect();
+    let takes = |d: DType| {
+        uses.iter().any(|(rule, args)| {
+            // Operands of one type change together; for which of them the types are told does not matter here.
+            let swapped = |from: DType| -> Vec<TensorType> {
+                let swap = |t: &TensorType| if t.dtype == from { t.with_dtype(d) } else { t.clone() };
+                args.iter().map(swap).collect()
+            };
+            let fits = |a: &TensorType| rule.infer(&swapped(a.dtype).iter().collect::<Vec<_>>()).is_ok();
+            args.is_empty() || !rule.regions().is_empty() || args.iter().any(fits)
+        })
+    };
+    DType::ALL.into_iter().filter(|d| takes(*d)).collect()
+}
+
+/// `all`, or families where they are whole: `bool, int, float`.
+fn families(types: &[DType]) -> String {
+    if types.len() == DType::ALL.len() {
+        return "all".into();
+    }
+    let mut names: Vec<&str> = Vec::new();
+    type Family = (&'static str, fn(DType) -> bool);
+    let groups: [Family; 3] =
+        [("signed", DType::is_signed_int), ("unsigned", DType::is_unsigned_int), ("float", DType::is_float)];
+    if types.contains(&DType::Bool) {
+        names.push("bool");
+    }
+    for (name, member) in groups {
+        let whole = DType::ALL.into_iter().filter(|d| member(*d)).all(|d| types.contains(&d));
+        match whole {
+            true => names.push(name),
+            false => names.extend(types.iter().filter(|d| member(**d)).map(|d| d.name())),
+        }
+    }
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_families_are_named_once() {
+        use DType::*;
+        assert_eq!(families(&DType::ALL), "all");
+        assert_eq!(families(&[F16, BF16, F32, F64]), "float");
+        assert_eq!(families(&[Bool, I8, I16, I32, I64, U64]), "bool, signed, ui64");
+    }
+}

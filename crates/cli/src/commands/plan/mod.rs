@@ -1,0 +1,250 @@
+//! `systole plan`: what machines would need for a training run, before one is rented.
+
+mod args;
+mod compiler;
+mod here;
+mod json;
+mod page;
+mod show;
+mod subject;
+
+use crate::args::common::Common;
+use crate::args::outcome::{Failure, Outcome, Run};
+use crate::render::screen::Screen;
+pub(crate) use args::PlanArgs;
+use compiler::Compiler;
+use here::{this_cpu, tried};
+use show::Plan;
+use std::path::Path;
+use subject::Subject;
+use systole_base::clock::today;
+use systole_ir::{DType, Error, ErrorKind, Result};
+use systole_plan::{
+    Advice, Choice, Energy, Estimate, Half, Machine, Price, Slice, Tables, Wish, Work, advise, analytic,
+    bill, regions,
+};
+
+/// Small machines of every kind, for who has not decided.
+const USUAL: [&str; 17] = [
+    "v2-8",
+    "v3-8",
+    "v4-8",
+    "v5e-1",
+    "v5e-4",
+    "v5e-16",
+    "v5p-8",
+    "v6e-1",
+    "v6e-4",
+    "v6e-16",
+    "tpu7x-2x2x1",
+    "v100",
+    "a100",
+    "h100",
+    "8*h100",
+    "h200",
+    "b200",
+];
+
+impl Run for PlanArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
+}
+
+fn run(args: &PlanArgs, screen: &Screen) -> Outcome {
+    let tables = tables(args.tables.as_deref())?;
+    let machines = machines(args, &tables).map_err(Failure::usage)?;
+    // A file that is there and cannot be read is no wrong argument.
+    let is_there = args.target.as_ref().is_some_and(|name| Path::new(name).exists());
+    let of_file = |e: &Error| is_there && [ErrorKind::Data, ErrorKind::Io].contains(&e.kind());
+    let refused = |e| if of_file(&e) { Failure::from(e) } else { Failure::usage(e) };
+    let mut subject = Subject::of(args).map_err(refused)?;
+    let compiler = if args.compiled { Some(Compiler::find()?) } else { None };
+    let plan = plan(args, &tables, machines, &mut subject, compiler)?;
+    if let Some(path) = &args.html {
+        std::fs::write(path, page::html(&plan, &tables)).map_err(|e| Error::io("cannot write", path, e))?;
+        screen.detail(format!("Written: {}", path.display()));
+    }
+    match screen.json {
+        true => screen.object(&json::json(&plan, args.layers)),
+        false => show::text(&plan, args, &tables, screen),
+    }
+    Ok(0)
+}
+
+/// The built-in tables, with a user's file over them.
+pub(crate) fn tables(path: Option<&Path>) -> Result<Tables> {
+    let Some(path) = path else { return Tables::built_in() };
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the tables"))?;
+    Tables::with(&text, &path.display().to_string())
+}
+
+fn machines(args: &PlanArgs, tables: &Tables) -> Result<Vec<Machine>> {
+    if args.all {
+        let slices = Slice::all(tables).into_iter().map(Machine::Slice);
+        let gpus = tables.gpus.iter().map(|g| Machine::Gpus(g.clone(), 1));
+        return Ok(slices.chain(gpus).chain([this_cpu()?]).collect());
+    }
+    let named: Vec<&str> = match args.targets.is_empty() {
+        true => USUAL.into_iter().chain(["cpu"]).collect(),
+        false => args.targets.iter().map(String::as_str).collect(),
+    };
+    let each = named.into_iter().map(|name| match name.trim().eq_ignore_ascii_case("cpu") {
+        true => this_cpu(),
+        false => {
+            elsewhere(name).map_or_else(|| Machine::of(name, tables), Err).map_err(|e| e.at("--targets"))
+        }
+    });
+    each.collect()
+}
+
+/// Chips that train nothing, and the commands that are for them.
+fn elsewhere(name: &str) -> Option<Error> {
+    let told = |chip: &str, hint: &str| {
+        let what = format!("`{name}` is {chip}: it infers in 8 bits and trains nothing");
+        Some(Error::new(ErrorKind::Config, what).hint(hint))
+    };
+    match name.trim().to_lowercase().as_str() {
+        "v1" | "tpu1" | "tpu-v1" | "tpuv1" => told(
+            "the first TPU",
+            "`systole tpu1 FILE.tflite` simulates it; `systole quantize MODEL --per tensor --out FILE.tflite` makes the file",
+        ),
+        "edgetpu" | "edge-tpu" | "coral" => told(
+            "the Edge TPU",
+            "`systole export MODEL --format tflite --int8 --target edgetpu --out FILE.tflite` makes what its compiler takes",
+        ),
+        _ => None,
+    }
+}
+
+fn plan(
+    args: &PlanArgs,
+    tables: &Tables,
+    machines: Vec<Machine>,
+    subject: &mut Subject,
+    mut compiler: Option<Compiler>,
+) -> Result<Plan> {
+    let length = subject.length(args);
+    let steps = length.as_ref().map(|l| l.steps);
+    if let Some(compiler) = &mut compiler {
+        compiler.compile_all(args, &machines, subject, tables)?;
+    }
+    let (mut choices, mut refused) = (Vec::new(), Vec::new());
+    let smallest = machines.iter().min_by_key(|m| m.devices()).cloned();
+    for machine in machines {
+        match choice(args, tables, machine.clone(), subject, steps, compiler.as_ref()) {
+            Ok(choice) => choices.push(choice),
+            Err(e) if e.kind() == ErrorKind::Unsupported => {
+                refused.push((machine.title(), e.what().to_string()))
+            }
+            Err(e) => return Err(e.at(machine.title())),
+        }
+    }
+    let wish = Wish { budget: args.budget, deadline: args.deadline, spot: args.spot };
+    let advice = match (choices.is_empty(), &smallest, subject.step()) {
+        (true, Some(smallest), Some((_, batch))) => too_many_devices(batch, smallest),
+        _ => advise(&choices, &wish),
+    };
+    let energy = choices.iter().map(|c| Energy::of(c, tables)).collect();
+    Ok(Plan { title: subject.title(), choices, energy, refused, advice, length, wish })
+}
+
+/// No machine takes the batch: each device needs a sample.
+fn too_many_devices(batch: usize, smallest: &Machine) -> Advice {
+    let n = smallest.devices();
+    let reason = format!(
+        "no machine takes a batch of {batch}: the smallest of them, {}, has {n} devices, and each needs a sample. \
+         --batch-size {n} or a multiple of it, or a smaller slice, can be planned",
+        smallest.title()
+    );
+    Advice { choice: None, reasons: vec![reason] }
+}
+
+fn choice(
+    args: &PlanArgs,
+    tables: &Tables,
+    machine: Machine,
+    subject: &mut Subject,
+    steps: Option<f64>,
+    compiler: Option<&Compiler>,
+) -> Result<Choice> {
+    let mut notes = Vec::new();
+    let half = if subject.is_f16() { Half::F16 } else { Half::Bf16 };
+    let (share, samples) = subject.share(machine.devices(), &mut notes)?;
+    if let (Machine::Slice(_), true) = (&machine, multiplies_f16(&share.work)) {
+        notes.push(
+            "TPUs multiply no f16: the compiler converts it first, so that bf16 is never slower".into(),
+        );
+    }
+    let estimate = match (compiler, &machine) {
+        (Some(c), Machine::Slice(slice)) => {
+            c.estimate(args, (&share.work, share.batch, samples), &machine, slice, tables, &mut notes)?
+        }
+        _ if args.is_fully_sharded() => {
+            analytic(&share.work, &machine, tables, half)?.fully_sharded(&share.work, &machine, tables)
+        }
+        _ => analytic(&share.work, &machine, tables, half)?,
+    };
+    let estimate = match &machine {
+        Machine::Cpu(_) => on_this_cpu(subject, estimate, &mut notes),
+        _ => estimate.hosted(&machine, args.dispatch.map(|ms| ms / 1e3), args.input_rate, samples),
+    };
+    notes.extend(subject.host_words(&machine, &estimate));
+    let step = estimate.step();
+    let run = steps.map(|n| [step.low * n, step.likely * n, step.high * n]);
+    let (seconds, region) = (run.map(|r| r[1]), args.region.as_deref());
+    let billed = machine.billed();
+    let bill = billed.and_then(|(chip, n)| bill(tables, chip, n, region, seconds, &today()));
+    match (&bill, billed) {
+        (Some(b), _) => notes.extend(price_notes(&b.price, b.old, args.spot && b.spot_per_hour.is_none())),
+        (None, Some((chip, _))) => notes.push(no_price(tables, chip, region)),
+        (None, None) => {}
+    }
+    Ok(Choice { machine, estimate, samples, run, bill, notes })
+}
+
+/// A short step is tried; what cannot be is told.
+fn on_this_cpu(subject: &Subject, estimate: Estimate, notes: &mut Vec<String>) -> Estimate {
+    let Some((config, batch)) = subject.step() else { return estimate };
+    match tried(config, batch, &estimate) {
+        Ok(Some(range)) => {
+            notes.push("measured a moment ago on a drawn batch: median (fastest to slowest)".into());
+            estimate.measured(range)
+        }
+        Ok(None) => estimate,
+        Err(e) => {
+            notes.push(format!("estimated, because a step could not be tried: {}", e.what()));
+            estimate
+        }
+    }
+}
+
+fn multiplies_f16(work: &Work) -> bool {
+    work.kernels.iter().filter_map(|k| k.product.as_ref()).any(|p| p.dtype == DType::F16)
+}
+
+fn price_notes(price: &Price, old: bool, no_spot: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    if old {
+        notes.push(format!("the price is older than a year ({})", price.date));
+    }
+    if no_spot {
+        notes.push("no spot price is known: the price on demand stands for it".into());
+    }
+    if let Some(vm) = price.node_vm {
+        notes.push(format!(
+            "tutorials of that time rented a machine beside it, ${vm:.2}/h; a TPU VM of today holds its host"
+        ));
+    }
+    notes
+}
+
+fn no_price(tables: &Tables, chip: &str, region: Option<&str>) -> String {
+    match (region, regions(tables, chip)) {
+        (Some(r), known) if !known.is_empty() => {
+            format!("no price of region {r} in the table: it has {}", known.join(", "))
+        }
+        _ => "no price in the table (--tables FILE adds one)".into(),
+    }
+}

@@ -1,0 +1,569 @@
+//! `systole quantize`: a trained model in eight-bit integers, as `.tflite` or ONNX, and what that costs in accuracy.
+
+mod weight_only;
+
+use crate::args::common::{Common, DataArgs};
+use crate::args::outcome::{Failure, Outcome, Run, check_out};
+use crate::models::accuracy::{Accuracy, Tests, agreeing, classes_in_floats, taken};
+use crate::models::answerer::NOTE;
+use crate::models::known::check_samples;
+use crate::models::lite;
+use crate::models::onnx;
+use crate::models::run_folder;
+use crate::models::target::{config_of, set_all};
+use crate::render::screen::{Screen, table};
+use crate::run::training::load_data;
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use systole_config::{Config, Draft};
+use systole_data::disk::{Disk, write_atomically};
+use systole_datasets::TrainingData;
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+use systole_nn::{Model, WeightBits, counted, grouped};
+use systole_quant::{
+    CACHE, Calibration, LayerReport, Method, Options, Ranges, Trained, alone, correct_bias, dynamic, edgetpu,
+    equalize, lower, quantize, report, trained,
+};
+
+#[derive(Args)]
+pub(crate) struct QuantizeArgs {
+    /// A model file, or the folder of a run: its best model
+    model: String,
+    #[command(flatten)]
+    quant: QuantArgs,
+    /// Of what weights are [default: int8]; int4 with --activations none alone
+    #[arg(long, value_name = "TYPE")]
+    weights: Option<WeightsName>,
+    /// Of what all between is [default: int8]; none: weights alone are packed, into a .safetensors file for any model
+    #[arg(long, value_name = "TYPE")]
+    activations: Option<ActivationsName>,
+    /// The file to write, .tflite or .onnx, or with --activations none .safetensors
+    #[arg(short, long, value_name = "FILE")]
+    out: PathBuf,
+    /// Replace the file when it exists
+    #[arg(long)]
+    force: bool,
+}
+
+/// What `--weights` takes.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum WeightsName {
+    /// Eight bits, a scale for each output channel
+    Int8,
+    /// Four bits, a scale for each 128 inputs of an output channel
+    Int4,
+}
+
+/// What `--activations` takes.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum ActivationsName {
+    /// Eight bits
+    Int8,
+    /// Floats, and weights are floats again when they are loaded
+    None,
+}
+
+/// How a model is quantised.
+#[derive(Args)]
+pub(crate) struct QuantArgs {
+    #[command(flatten)]
+    data: DataArgs,
+    /// fashion-mnist, mnist, glyphs, cifar10, folder, records [default: the one it was trained on]
+    #[arg(long, value_name = "NAME")]
+    dataset: Option<String>,
+    /// Training samples whose values tell the ranges [default: 500]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    samples: Option<u64>,
+    /// Test samples to measure the accuracy on [default: 1000; 0: none]
+    #[arg(long, value_name = "N")]
+    pub(crate) test_samples: Option<u64>,
+    /// How ranges are chosen from the values seen [default: minmax]
+    #[arg(long, value_name = "HOW")]
+    calibrate: Option<MethodName>,
+    /// Whether weights of convolutions have a scale for each channel or one [default: channel]
+    #[arg(long, value_name = "WHAT")]
+    per: Option<Per>,
+    /// Layers that stay in floats
+    #[arg(long, value_name = "LAYER,…", value_delimiter = ',')]
+    skip: Vec<String>,
+    /// First give the weights before and after each channel one range (cross-layer equalisation)
+    #[arg(long)]
+    equalize: bool,
+    /// Take what the rounding of weights moves the means by off the biases
+    #[arg(long)]
+    correct_bias: bool,
+    /// Say which operators a chip would run, and why not the others
+    #[arg(long, value_name = "CHIP")]
+    target: Option<TargetName>,
+    /// Set any key of the model's TOML, such as data.records.encoding=latin1
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+}
+
+/// What `--calibrate` takes.
+#[derive(Clone, Copy, ValueEnum)]
+enum MethodName {
+    /// From the least to the greatest
+    Minmax,
+    /// Without the outermost 0.01 percent
+    Percentile,
+    /// What loses least information
+    Entropy,
+    /// What has the least squared error
+    Mse,
+}
+
+impl MethodName {
+    fn method(self) -> Method {
+        match self {
+            MethodName::Minmax => Method::MinMax,
+            MethodName::Percentile => Method::Percentile(99.99),
+            MethodName::Entropy => Method::Entropy,
+            MethodName::Mse => Method::Mse,
+        }
+    }
+}
+
+/// What `--per` takes.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Per {
+    /// A scale for each output channel
+    Channel,
+    /// One scale for all weights of a layer
+    Tensor,
+}
+
+/// What `--target` takes.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum TargetName {
+    /// Google's Edge TPU: the Coral boards and sticks
+    Edgetpu,
+}
+
+/// What a file computes with.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Kind {
+    Int8,
+    Dynamic,
+    Float,
+}
+
+impl QuantArgs {
+    /// One scale for each tensor, ranges from so many samples.
+    #[cfg(feature = "tpu1")]
+    pub(crate) fn per_tensor(data: DataArgs, dataset: Option<String>, samples: Option<u64>) -> QuantArgs {
+        QuantArgs {
+            data,
+            dataset,
+            samples,
+            test_samples: Some(0),
+            calibrate: None,
+            per: Some(Per::Tensor),
+            skip: Vec::new(),
+            equalize: false,
+            correct_bias: false,
+            target: None,
+            sets: Vec::new(),
+        }
+    }
+
+    /// Whether nothing was asked for.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.data.data_dir.is_none()
+            && self.dataset.is_none()
+            && self.samples.is_none()
+            && self.test_samples.is_none()
+            && self.calibrate.is_none()
+            && self.per.is_none()
+            && self.target.is_none()
+            && !self.equalize
+            && !self.correct_bias
+            && self.skip.is_empty()
+            && self.sets.is_empty()
+    }
+
+    fn options(&self) -> Options {
+        Options { per_channel: self.per != Some(Per::Tensor), skip: self.skip.clone(), ..Options::default() }
+    }
+
+    /// The first argument that is of ranges, and was given.
+    fn of_activations(&self) -> Option<&'static str> {
+        let given = [("--samples", self.samples.is_some()), ("--target", self.target.is_some())];
+        given.into_iter().chain(self.of_ranges()).find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
+    }
+
+    /// Arguments that say how ranges are found, and whether they were given.
+    fn of_ranges(&self) -> [(&'static str, bool); 5] {
+        [
+            ("--calibrate", self.calibrate.is_some()),
+            ("--per", self.per.is_some()),
+            ("--skip", !self.skip.is_empty()),
+            ("--equalize", self.equalize),
+            ("--correct-bias", self.correct_bias),
+        ]
+    }
+
+    /// An error for arguments that a model which was trained for eight bits has settled.
+    fn check_trained(&self, file: &str) -> Result<(), Failure> {
+        match self.of_ranges().into_iter().find(|(_, is_given)| *is_given) {
+            None => Ok(()),
+            Some((flag, _)) => {
+                let e = Error::new(ErrorKind::Config, format!("{file} was trained for eight bits"));
+                let e = e.at(flag).because("its ranges, and which layers stay in floats, were settled there");
+                Err(Failure::usage(e.hint("leave the argument out")))
+            }
+        }
+    }
+
+    /// The configuration of the data that the model learnt from, in order and unchanged.
+    pub(crate) fn config(&self, model: &Model, file: &str) -> Result<Config, Failure> {
+        let mut draft = match (config_of(model, file)?, &self.dataset) {
+            (Some(config), _) => {
+                Draft::parse(&config.to_toml()?, &format!("the configuration kept in {file}"))?
+            }
+            (None, Some(dataset)) => Draft::preset(dataset).map_err(Failure::usage)?,
+            (None, None) => {
+                let e = Error::new(ErrorKind::Config, format!("{file} does not say what it was trained on"));
+                return Err(Failure::usage(e.hint("name the data set with --dataset")));
+            }
+        };
+        if let Some(name) = &self.dataset {
+            draft.set_text(format!("--dataset {name}"), "data.dataset", name);
+        }
+        if let Some(dir) = &self.data.data_dir {
+            draft.set_text("--data-dir", "data.dir", &dir.display().to_string());
+        }
+        draft.set("--samples", "data.augment", "[]");
+        set_all(&mut draft, &self.sets)?;
+        Ok(draft.finish()?)
+    }
+}
+
+impl Run for QuantizeArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        if self.activations == Some(ActivationsName::None) {
+            return self.weights_alone(screen);
+        }
+        if self.weights == Some(WeightsName::Int4) {
+            let e = Error::new(ErrorKind::Config, "a .tflite file of int8 has no weights of four bits");
+            return Err(Failure::usage(e.at("--weights").hint("add --activations none, or leave it out")));
+        }
+        let name = self.out.display().to_string();
+        if !lite::is_lite(&name) && !onnx::is_onnx(&name) {
+            let e =
+                Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
+            return Err(Failure::usage(e.at("--out").hint("end it in .tflite or .onnx")));
+        }
+        check_out(&self.out, self.force)?;
+        make(&self.model, Kind::Int8, &self.quant, &self.out, screen)
+    }
+}
+
+impl QuantizeArgs {
+    fn weights_alone(&self, screen: &Screen) -> Outcome {
+        if self.out.extension().is_none_or(|end| end != "safetensors") {
+            let e =
+                Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
+            return Err(Failure::usage(e.at("--out").hint("end it in .safetensors")));
+        }
+        if let Some(flag) = self.quant.of_activations() {
+            let e = Error::new(ErrorKind::Config, "nothing but weights is in whole numbers").at(flag);
+            return Err(Failure::usage(e.hint("leave the argument out, or --activations none")));
+        }
+        check_out(&self.out, self.force)?;
+        let bits = match self.weights {
+            Some(WeightsName::Int4) => WeightBits::Int4,
+            _ => WeightBits::Int8,
+        };
+        weight_only::make(&self.model, bits, &self.quant, &self.out, screen)
+    }
+}
+
+/// Writes a model as `.tflite` or ONNX, as the file's name says, and says what became of it.
+pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen: &Screen) -> Outcome {
+    if args.target.is_some() && onnx::is_onnx(&out.display().to_string()) {
+        let e = Error::new(ErrorKind::Config, "the Edge TPU takes .tflite files").at("--target");
+        return Err(Failure::usage(e.hint("end --out in .tflite, or leave the option out")));
+    }
+    let file = run_folder::model_file(model)?;
+    let layers = Model::load_to_predict(&file)?;
+    let float = lower(&layers).at(|| file.clone())?;
+    let is_float = matches!(kind, Kind::Float);
+    let mut made = match kind {
+        Kind::Int8 => return int8(&layers, &float, &file, args, out, screen),
+        Kind::Dynamic => dynamic(&float)?,
+        Kind::Float => float,
+    };
+    let written = write(&mut made, &layers, is_float, out)?;
+    let object = told(out, &made, &written, None, screen);
+    if screen.json {
+        screen.object(&object);
+    }
+    Ok(0)
+}
+
+/// The ranges of a model's values, and the data and samples that they were seen in.
+struct Calibrated {
+    /// How the model is quantised: as it was trained, or as the arguments say.
+    options: Options,
+    /// Whether the ranges were found while the model trained.
+    is_trained: bool,
+    config: Config,
+    data: TrainingData,
+    samples: Vec<Literal>,
+    ranges: Ranges,
+}
+
+fn calibrated(
+    layers: &Model,
+    float: &systole_tflite::Model,
+    file: &str,
+    args: &QuantArgs,
+    screen: &Screen,
+) -> Result<Calibrated, Failure> {
+    let trained = trained(layers).at(|| file.to_string())?;
+    if trained.is_some() {
+        args.check_trained(file)?;
+    }
+    let config = args.config(layers, file)?;
+    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    check_samples(layers, &config, &data, file)?;
+    // Of trained ranges they only show what the layers' noise is.
+    let few = if trained.is_some() { SHOWN } else { 500 };
+    let samples = args.samples.map_or(few, |n| n as usize);
+    let (samples, _) = taken(&config.train_pipeline(&data), &input_of(layers, float)?, samples)?;
+    if let Some(Trained { ranges, options, .. }) = trained {
+        return Ok(Calibrated { options, is_trained: true, config, data, samples, ranges });
+    }
+    let method = args.calibrate.map_or(Method::MinMax, MethodName::method);
+    let calibration = Calibration { method, threads: lite::threads(), engine: lite::engine() };
+    let ranges = calibration.ranges(float, &samples).at(|| file.to_string())?;
+    Ok(Calibrated { options: args.options(), is_trained: false, config, data, samples, ranges })
+}
+
+/// A trained model on int8 with the ranges of its training data, for who needs no file of it.
+#[cfg(feature = "tpu1")]
+pub(crate) fn graph(
+    model: &str,
+    args: &QuantArgs,
+    screen: &Screen,
+) -> Result<systole_tflite::Model, Failure> {
+    let file = run_folder::model_file(model)?;
+    let mut layers = Model::load_to_predict(&file)?;
+    // What was trained may have a step for each channel.
+    layers.strip_quantization()?;
+    let float = lower(&layers).at(|| file.clone())?;
+    let Calibrated { ranges, options, .. } = calibrated(&layers, &float, &file, args, screen)?;
+    Ok(quantize(&float, &ranges, &options).at(|| file.clone())?)
+}
+
+fn int8(
+    layers: &Model,
+    float: &systole_tflite::Model,
+    file: &str,
+    args: &QuantArgs,
+    out: &Path,
+    screen: &Screen,
+) -> Outcome {
+    let equal = if args.equalize { Some(equalize(float)?) } else { None };
+    let float = equal.as_ref().unwrap_or(float);
+    let Calibrated { options, is_trained, config, data, samples, ranges } =
+        calibrated(layers, float, file, args, screen)?;
+    let mut made = quantize(float, &ranges, &options).at(|| file.to_string())?;
+    if args.correct_bias {
+        made = correct_bias(float, &made, &samples)?;
+    }
+    let written = write(&mut made, layers, false, out)?;
+    let has_classes = !data.class_names.is_empty() || data.language.is_some();
+    let tests = match args.test_samples.unwrap_or(1000) as usize {
+        most if most > 0 && has_classes => {
+            Tests::take(&config.test_pipeline(&data), &input_of(layers, float)?, most)?
+        }
+        _ => Tests::default(),
+    };
+    let accuracy = Accuracy::of(float, &made, &tests)?;
+    let few = &samples[..samples.len().min(SHOWN)];
+    let layers = report(float, &made, &ranges, few)?;
+    let alone = each_alone(&tests, float, &ranges, &options, &layers)?;
+    if !screen.json {
+        screen.line(layer_table(&layers, &alone).trim_end());
+    }
+    let seen = if is_trained { 0 } else { samples.len() };
+    let mut object = told(out, &made, &written, Some((seen, accuracy)), screen);
+    object["trained_ranges"] = json!(is_trained);
+    object["layers"] = layers.iter().zip(&alone).map(layer_json).collect();
+    if args.target.is_some() {
+        object["edgetpu"] = placed(&made, screen);
+    }
+    if screen.json {
+        screen.object(&object);
+    }
+    Ok(0)
+}
+
+/// Samples that a layer's noise is measured on, and that tell what it alone costs.
+const SHOWN: usize = 64;
+
+fn layer_json((l, alone): (&LayerReport, &Option<f64>)) -> serde_json::Value {
+    json!({
+        "layer": l.layer, "operators": l.operators, "seen": [l.seen.0, l.seen.1], "chosen": [l.chosen.0, l.chosen.1],
+        "clipped": l.clipped, "snr_db": l.snr.is_finite().then_some(l.snr), "alone_agrees": alone,
+    })
+}
+
+fn layer_table(layers: &[LayerReport], alone: &[Option<f64>]) -> String {
+    let head = ["Layer", "ops", "range", "clipped", "signal/noise", "same class, this layer alone"];
+    let mut rows = vec![head.map(String::from).to_vec()];
+    for (l, alone) in layers.iter().zip(alone) {
+        rows.push(vec![
+            l.layer.clone(),
+            l.operators.join(" "),
+            format!("{:.3} … {:.3}", l.chosen.0, l.chosen.1),
+            format!("{:.3} %", 100.0 * l.clipped),
+            if l.snr.is_finite() { format!("{:.1} dB", l.snr) } else { "–".into() },
+            alone.map_or("–".into(), |a| format!("{:.1} %", 100.0 * a)),
+        ]);
+    }
+    table(&rows)
+}
+
+/// Says what the Edge TPU would do with the file.
+fn placed(made: &systole_tflite::Model, screen: &Screen) -> serde_json::Value {
+    let mapping = edgetpu(made);
+    let rows: Vec<Vec<String>> = mapping
+        .operators
+        .iter()
+        .map(|p| {
+            let where_ = if p.reason.is_none() { "chip" } else { "CPU" };
+            vec![made.place(p.operator), where_.into(), p.reason.clone().unwrap_or_default()]
+        })
+        .collect();
+    if !screen.json {
+        screen.line(
+            "Edge TPU, by its compiler's published rules (not by the compiler itself, which is closed):",
+        );
+        screen.line(table(&rows).trim_end());
+        screen.line(format!(
+            "  {} bytes of weights of {CACHE} on the chip, {} sent for each inference",
+            grouped(mapping.weights as u64),
+            grouped(mapping.sent as u64)
+        ));
+        screen.line(format!(
+            "  estimate, from below: {:.2} ms an inference over USB ({} products at the peak of 1.97e12 a second)",
+            1e3 * mapping.seconds,
+            grouped(mapping.products)
+        ));
+    }
+    let one = |p: &systole_quant::Placed| json!({"operator": made.place(p.operator), "on_chip": p.reason.is_none(), "why": p.reason});
+    json!({
+        "operators": mapping.operators.iter().map(one).collect::<Vec<_>>(), "weight_bytes": mapping.weights,
+        "sent_bytes": mapping.sent, "products": mapping.products, "estimate_ms": 1e3 * mapping.seconds,
+    })
+}
+
+/// The one field that the model takes, and the element type that its graph of floats has for it.
+fn input_of(layers: &Model, float: &systole_tflite::Model) -> Result<(String, DType)> {
+    let dtype = float.inputs.first().and_then(|&i| float.tensors.get(i)).map_or(DType::F32, |t| t.ty.dtype);
+    match &layers.architecture().inputs[..] {
+        [one] => Ok((one.name.clone(), dtype)),
+        more => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("a model of {} inputs cannot be calibrated here", more.len()),
+        )
+        .hint("use the library: systole_quant::quantize")),
+    }
+}
+
+/// How often the class stays when one layer alone is in eight bits, of some samples.
+fn each_alone(
+    tests: &Tests,
+    float: &systole_tflite::Model,
+    ranges: &Ranges,
+    options: &Options,
+    layers: &[LayerReport],
+) -> Result<Vec<Option<f64>>> {
+    let samples = &tests.samples[..tests.samples.len().min(SHOWN)];
+    if samples.is_empty() {
+        return Ok(vec![None; layers.len()]);
+    }
+    let exact = classes_in_floats(float, samples)?;
+    let one = |l: &LayerReport| {
+        let found = classes_in_floats(&alone(float, ranges, options, &l.layer)?, samples)?;
+        Ok(Some(agreeing(&found, &exact) as f64 / exact.iter().map(Vec::len).sum::<usize>().max(1) as f64))
+    };
+    layers.iter().map(one).collect()
+}
+
+/// What a file has.
+struct Written {
+    bytes: usize,
+    operators: usize,
+}
+
+/// Writes the file with the model's notes. Of floats ONNX is written from the layers: recurrent ones are operators there.
+fn write(made: &mut systole_tflite::Model, layers: &Model, is_float: bool, out: &Path) -> Result<Written> {
+    for (key, note) in &layers.notes {
+        made.notes.insert(format!("{NOTE}{key}"), note.clone());
+    }
+    if !layers.class_names.is_empty() {
+        made.notes.insert(format!("{NOTE}class_names"), json!(layers.class_names).to_string());
+    }
+    let is_onnx = onnx::is_onnx(&out.display().to_string());
+    let (bytes, operators) = match (is_onnx, is_float) {
+        (false, _) => (made.to_bytes()?, made.operators.len()),
+        (true, is_float) => {
+            let file = if is_float { systole_quant::onnx(layers)? } else { systole_onnx::export(made)? };
+            let file = systole_onnx::Model { notes: made.notes.clone(), ..file };
+            (file.to_bytes(), file.graph.nodes.len())
+        }
+    };
+    write_atomically(&Disk, out, &[&bytes])?;
+    Ok(Written { bytes: bytes.len(), operators })
+}
+
+fn told(
+    out: &Path,
+    made: &systole_tflite::Model,
+    written: &Written,
+    found: Option<(usize, Option<Accuracy>)>,
+    screen: &Screen,
+) -> serde_json::Value {
+    let calibrated = found.as_ref().map(|(samples, _)| *samples);
+    let accuracy = found.and_then(|(_, accuracy)| accuracy);
+    let object = json!({
+        "file": out, "bytes": written.bytes, "operators": written.operators, "constant_bytes": made.constant_bytes(),
+        "calibration_samples": calibrated,
+        "accuracy": accuracy.as_ref().map(|a| json!({
+            "samples": a.samples, "float": a.share(a.float), "int8": a.share(a.int8), "agree": a.share(a.agree),
+        })),
+    });
+    if screen.json {
+        return object;
+    }
+    if let Some(a) = accuracy {
+        let row = |what: &str, n: usize| vec![what.into(), format!("{:.2} %", 100.0 * a.share(n))];
+        let rows = [row("float", a.float), row("int8", a.int8), row("same class", a.agree)];
+        let places = match a.answers == a.samples {
+            true => String::new(),
+            false => format!("{} in ", counted(a.answers as u64, "place")),
+        };
+        screen.line(format!("Accuracy on {places}{}:", counted(a.samples as u64, "test sample")));
+        screen.line(table(&rows).trim_end());
+    }
+    match calibrated {
+        Some(0) => screen.line("Ranges are those that the model found while it trained for eight bits."),
+        Some(samples) => {
+            screen.line(format!("Ranges are from {}.", counted(samples as u64, "training sample")))
+        }
+        None => {}
+    }
+    let size = counted(written.bytes as u64, "byte");
+    let weights = grouped(made.constant_bytes() as u64);
+    screen.line(format!(
+        "{}: {}, {size}, {weights} of them constants",
+        out.display(),
+        counted(written.operators as u64, "operator")
+    ));
+    object
+}

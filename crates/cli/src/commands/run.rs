@@ -1,0 +1,288 @@
+//! `systole run`: a program of another system, or of our own, on a device.
+
+use crate::args::common::Common;
+use crate::args::outcome::{Failure, Outcome, Run};
+use crate::models::lite;
+use crate::models::program::{self, InputArgs};
+use crate::render::screen::{Screen, note, number_of, table};
+use crate::render::spread::spread;
+use clap::Args;
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use systole_ir::{Error, ErrorKind, Literal, Result, Scalar};
+use systole_mlir::import::Imported;
+use systole_program::files::{self, Format};
+use systole_program::open::{self, Source};
+use systole_program::run::{Ran, Runner};
+use systole_program::summary::Summary;
+use systole_runtime::backend;
+
+#[derive(Args)]
+pub(crate) struct RunArgs {
+    /// A program: StableHLO text (as JAX, PyTorch/XLA and `systole show --stage stablehlo` write it) or bytecode, an ONNX model,
+    /// or a .tflite file; `-` reads standard input
+    #[arg(value_name = "FILE")]
+    program: String,
+    #[command(flatten)]
+    inputs: InputArgs,
+    /// Write the results out0, out1, … to a .npz or .safetensors file, instead of showing them in short
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Run so many times more and show the median time, the best and the spread of four runs in five
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    repeat: Option<u32>,
+}
+
+impl Run for RunArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
+}
+
+fn run(args: &RunArgs, screen: &Screen) -> Outcome {
+    if lite::is_lite(&args.program) {
+        return lite::run(
+            &args.program,
+            &args.inputs,
+            args.output.as_deref(),
+            args.repeat.unwrap_or(0),
+            screen,
+        );
+    }
+    let format =
+        args.output.as_deref().map(Format::of).transpose().map_err(|e| Failure::usage(e.at("--output")))?;
+    let (source, functions) = args.inputs.functions(&args.program)?;
+    if let [function] = &functions[..] {
+        let (object, code) = run_one(args, &source, function.as_deref(), format, screen)?;
+        object.into_iter().for_each(|o| screen.object(&o));
+        return Ok(code);
+    }
+    if format.is_some() {
+        let e = Error::new(
+            ErrorKind::Config,
+            format!("{} has {} tests and no program", args.program, functions.len()),
+        );
+        return Err(Failure::usage(
+            e.at("--output").hint("--function names the one whose results are written"),
+        ));
+    }
+    let (mut objects, mut failed) = (Vec::new(), 0);
+    for name in functions.iter().flatten() {
+        match run_one(args, &source, Some(name), None, screen) {
+            Ok((object, code)) => {
+                failed += usize::from(code != 0);
+                objects.extend(object);
+            }
+            Err(e) => {
+                failed += 1;
+                let e = e.at(format!("@{name}"));
+                screen.error(&e.to_string());
+                objects.push(json!({"function": name, "error": e.to_string()}));
+            }
+        }
+    }
+    match screen.json {
+        true => screen.object(&json!({"program": args.program, "failed": failed, "functions": objects})),
+        false => screen.line(format!("{failed} of {} failed", number_of(functions.len(), "test"))),
+    }
+    Ok(u8::from(failed > 0))
+}
+
+/// Runs one function; what there is to tell as an object, and the exit code.
+fn run_one(
+    args: &RunArgs,
+    source: &Source,
+    function: Option<&str>,
+    format: Option<Format>,
+    screen: &Screen,
+) -> Result<(Option<Value>, u8)> {
+    let told = |e: Error| e.at(program::called(&args.program).to_string());
+    let program = open::function(source, function).map_err(told)?.imported;
+    if let Some(format) = format {
+        program.interface.results.iter().try_for_each(|face| format.check(&face.element.name()))?;
+    }
+    let devices = program.program.spread.as_ref().map_or(1, |s| s.mesh.devices());
+    if devices > 1 {
+        note(&format!("the program is written for {devices} devices; here one runs all of it"));
+    }
+    let (inputs, given) = args.inputs.values(&program)?;
+    let device = backend("auto")?;
+    let runner = Runner::new(&program, &device).map_err(told)?;
+    let buffers = runner.put(&inputs)?;
+    let mut times = vec![];
+    let mut results = timed(&runner, &buffers, &mut times).map_err(told)?;
+    let first = times.drain(..).next().unwrap_or_default();
+    for _ in 0..args.repeat.unwrap_or(0) {
+        results = timed(&runner, &buffers, &mut times).map_err(told)?;
+    }
+    let ran = runner.results(&results).map_err(told)?;
+    if let (Some(path), Some(format)) = (&args.output, format) {
+        write(path, format, &ran)?;
+    }
+    times.sort_by(f64::total_cmp);
+    let answer =
+        Answer { args, program: &program, device: device.name(), given, runner: &runner, first, times, ran };
+    if !screen.json {
+        answer.show(screen);
+    }
+    let object = screen.json.then(|| answer.object());
+    Ok((object, answer.code(screen)))
+}
+
+/// Writes the results to a file.
+fn write(path: &Path, format: Format, ran: &Ran) -> Result<()> {
+    let stored = |(i, v): (usize, &systole_program::run::Value)| {
+        Ok((format!("out{i}"), files::stored(&v.face.element.name(), &v.face.dims, v.bytes()?)?))
+    };
+    let arrays = ran.values.iter().enumerate().map(stored).collect::<Result<_>>()?;
+    files::write(path, format, arrays)
+}
+
+/// Runs once, to the end.
+fn timed(
+    runner: &Runner,
+    inputs: &[systole_runtime::Buffer],
+    times: &mut Vec<f64>,
+) -> Result<Vec<systole_runtime::Buffer>> {
+    let began = Instant::now();
+    let results = runner.run(inputs)?;
+    times.push(began.elapsed().as_secs_f64() * 1e3);
+    Ok(results)
+}
+
+/// What there is to tell.
+struct Answer<'a> {
+    args: &'a RunArgs,
+    program: &'a Imported,
+    device: &'a str,
+    given: String,
+    runner: &'a Runner,
+    /// Milliseconds of the first run, and of the others in order of length.
+    first: f64,
+    times: Vec<f64>,
+    ran: Ran,
+}
+
+impl Answer<'_> {
+    fn show(&self, screen: &Screen) {
+        screen.detail(format!(
+            "{}{} on {}: {}, compiled in {:.1} ms, ran in {:.3} ms",
+            program::called(&self.args.program),
+            match self.program.program.graph.name.as_str() {
+                "main" => String::new(),
+                name => format!(", @{name},"),
+            },
+            self.device,
+            self.given,
+            self.runner.report().compile_ms,
+            self.first
+        ));
+        spread(&self.times).into_iter().for_each(|s| screen.line(s.to_string()));
+        match &self.args.output {
+            Some(path) => screen.line(format!("{}: {}", path.display(), self.names())),
+            None => {
+                let row = |(i, v): (usize, &systole_program::run::Value)| {
+                    vec![format!("out{i}"), v.ty(), Summary::of(&v.held).to_string()]
+                };
+                let rows: Vec<Vec<String>> = self.ran.values.iter().enumerate().map(row).collect();
+                if !rows.is_empty() {
+                    screen.line(table(&rows));
+                }
+            }
+        }
+    }
+
+    fn names(&self) -> String {
+        let one = |(i, v): (usize, &systole_program::run::Value)| format!("out{i} {}", v.ty());
+        self.ran.values.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
+    }
+
+    fn object(&self) -> Value {
+        let times = spread(&self.times).map(|s| s.json());
+        let checks: Vec<Value> =
+            self.ran.checks.iter().map(|c| json!({"holds": c.is_ok(), "why": c.as_ref().err()})).collect();
+        let results: Vec<Value> = self.ran.values.iter().enumerate().map(|(i, v)| result(i, v)).collect();
+        json!({
+            "program": self.args.program, "function": self.program.program.graph.name, "device": self.device, "arguments": self.program.interface.arguments.len(),
+            "given": self.given, "compile_ms": self.runner.report().compile_ms, "run_ms": self.first,
+            "repeat": times, "results": results, "checks": checks,
+            "output": self.args.output.as_ref().map(|p| p.display().to_string()),
+        })
+    }
+
+    /// Whether the program's claims about itself hold, as an exit code; each that does not is told.
+    fn code(&self, screen: &Screen) -> u8 {
+        let checks = &self.ran.checks;
+        let wrong: Vec<String> = checks
+            .iter()
+            .enumerate()
+            .filter_map(|(i, c)| Some(format!("check {} of {}: {}", i + 1, checks.len(), c.as_ref().err()?)))
+            .collect();
+        if wrong.is_empty() {
+            if !checks.is_empty() && !screen.json {
+                screen.line(match checks.len() {
+                    1 => "the program's check of its result holds".into(),
+                    n => format!("all {n} checks of the program hold"),
+                });
+            }
+            return 0;
+        }
+        let what = match checks.len() {
+            1 => "the program's check of its result does not hold".into(),
+            n => format!("{} of the program's {n} checks do not hold", wrong.len()),
+        };
+        let hint = match self.device {
+            "ref" => {
+                "the interpreter is the specification's own words: compare the program's claim with them"
+                    .into()
+            }
+            device => {
+                format!(
+                    "`systole check` finds the first op that differs from the interpreter (--devices {device},ref)"
+                )
+            }
+        };
+        let name = &self.program.program.graph.name;
+        let file = program::called(&self.args.program);
+        let why = wrong.join("; ");
+        screen.error(&format!("{what}\n  where: @{name} of {file}\n  why: {why}\n  try: {hint}"));
+        1
+    }
+}
+
+/// A result for programs.
+fn result(i: usize, v: &systole_program::run::Value) -> Value {
+    let s = Summary::of(&v.held);
+    let mut o = Map::new();
+    let mut put = |key: &str, value: Value| drop(o.insert(key.into(), value));
+    put("name", json!(format!("out{i}")));
+    put("type", json!(v.ty()));
+    put("first", first(&v.held, s.first.len()));
+    if let Some((low, high, mean)) = s.range {
+        [("min", low), ("max", high), ("mean", mean)].into_iter().for_each(|(key, v)| put(key, number(v)));
+    }
+    put("nan", json!(s.nan));
+    put("infinite", json!(s.infinite));
+    o.into()
+}
+
+/// The first elements; a complex one is a pair.
+fn first(held: &[Literal], n: usize) -> Value {
+    let one = |x: &Literal, i: usize| match x.get(i) {
+        Scalar::Bool(b) => json!(b),
+        Scalar::Int(v) => json!(v),
+        Scalar::Uint(v) => json!(v),
+        Scalar::Float(v) => number(v),
+    };
+    let element = |i: usize| match held {
+        [x] => one(x, i),
+        parts => parts.iter().map(|x| one(x, i)).collect(),
+    };
+    (0..n).map(element).collect()
+}
+
+/// A number, or its name where JSON has none for it.
+fn number(v: f64) -> Value {
+    if v.is_finite() { json!(v) } else { json!(v.to_string()) }
+}

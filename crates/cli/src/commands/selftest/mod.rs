@@ -1,0 +1,239 @@
+//! `systole selftest`: whether a device computes what the interpreter and the CPU compute, in one command, with one
+//! report file that can be shared.
+//!
+//! The work is done by a child of this process (`here.rs`), which tells what it finds as lines of JSON: an accelerator's
+//! library may end its process or hang, and then the report says in what.
+
+mod args;
+mod here;
+mod told;
+
+pub(crate) use args::SelftestArgs;
+
+use crate::args::common::Common;
+use crate::args::outcome::{Outcome, Run};
+use crate::render::screen::{Screen, quoted};
+use serde_json::{Map, Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+use systole_data::disk::{Disk, write_atomically};
+use systole_ir::{Error, ErrorKind, Result, knobs};
+
+/// Failures that the screen shows; the report has all.
+const SHOWN: usize = 10;
+
+impl Run for SelftestArgs {
+    fn run(self, common: &Common, screen: &Screen) -> Outcome {
+        run(&self, common, screen)
+    }
+
+    fn starts_children(&self) -> bool {
+        !self.here
+    }
+}
+
+fn run(args: &SelftestArgs, common: &Common, screen: &Screen) -> Outcome {
+    if args.here {
+        here::run(args, screen)?;
+        return Ok(0);
+    }
+    let device = common.device.clone().unwrap_or_else(|| knobs::BACKEND.get());
+    let scrub = Scrub::of(&device);
+    let short = device.split(':').next().unwrap_or(&device).to_string();
+    let path = args.report.clone().unwrap_or_else(|| format!("systole-selftest-{short}.json").into());
+    let found = watch(args, common, screen)?;
+    let report = scrub.value(report(&short, &found));
+    let text = serde_json::to_string_pretty(&report)
+        .map_err(|e| Error::new(ErrorKind::Bug, "a report does not serialise").because(e.to_string()))?;
+    write_atomically(&Disk, &path, &[text.as_bytes(), b"\n"])?;
+    show(&report, &path, screen);
+    if screen.json {
+        screen.object(&report);
+    }
+    Ok(u8::from(report["passed"] != true))
+}
+
+/// What the child told until it ended.
+#[derive(Default)]
+struct Found {
+    sections: Map<String, Value>,
+    failures: Vec<Value>,
+    /// What was being done.
+    now: String,
+}
+
+/// Starts the child, shows how far it is, and collects what it tells.
+fn watch(args: &SelftestArgs, common: &Common, screen: &Screen) -> Result<Found> {
+    let lost = |why: String| Error::new(ErrorKind::Io, "cannot start the process that tests").because(why);
+    let program = std::env::current_exe().map_err(|e| lost(e.to_string()))?;
+    let mut child = Command::new(program);
+    child.args(["selftest", "--here", "--steps", &args.steps.to_string()]);
+    child.args(["--batch-size", &args.batch_size.to_string()]);
+    common.pass_on(&mut child);
+    // Thousands of small programs, each compiled once: they would push others out of the cache.
+    child.env(knobs::COMPILE_CACHE.name, "off");
+    let mut child =
+        child.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|e| lost(e.to_string()))?;
+    let lines = lines_of(&mut child)?;
+    let mut found = Found { now: "starting".into(), ..Found::default() };
+    let limit = Duration::from_secs(args.time_limit);
+    loop {
+        match lines.recv_timeout(limit) {
+            Ok(line) => found.add(&line, screen),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                found.fail(format!("nothing came to an end for {} s", args.time_limit));
+                return Ok(found);
+            }
+        }
+    }
+    let status = child.wait().map_err(|e| lost(e.to_string()))?;
+    if !status.success() && found.failures.is_empty() {
+        found.fail(format!("the process that tested ended: {status}"));
+    }
+    Ok(found)
+}
+
+/// The child's standard output, line by line, from a thread: so that a child that hangs can be given up.
+fn lines_of(child: &mut Child) -> Result<Receiver<String>> {
+    let (send, lines) = channel();
+    let out = child.stdout.take();
+    let read = move || {
+        for line in out.into_iter().flat_map(|out| BufReader::new(out).lines()).map_while(std::io::Result::ok)
+        {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("systole-selftest".into())
+        .spawn(read)
+        .map_err(|e| Error::new(ErrorKind::Io, "cannot start a thread").because(e.to_string()))?;
+    Ok(lines)
+}
+
+impl Found {
+    fn add(&mut self, line: &str, screen: &Screen) {
+        let Ok(Value::Object(mut told)) = serde_json::from_str(line) else { return };
+        if let Some(Value::String(what)) = told.remove(told::BEGIN) {
+            self.now = what;
+        }
+        if let Some(failure) = told.remove(told::FAILURE) {
+            self.failures.push(failure);
+        }
+        if let (Some(Value::String(name)), Some(result)) = (told.remove(told::SECTION), told.remove("result"))
+        {
+            let summary = result["summary"].as_str().unwrap_or_default();
+            screen.detail(format!("{name}: {summary}"));
+            self.sections.insert(name, result);
+        }
+    }
+
+    fn fail(&mut self, why: String) {
+        self.failures.push(json!({"check": self.now, "what": why}));
+    }
+}
+
+fn report(device: &str, found: &Found) -> Value {
+    let passed = found.failures.is_empty() && here::SECTIONS.iter().all(|s| found.sections.contains_key(*s));
+    let mut summary = vec![format!(
+        "Systole {} selftest on {device}: {}",
+        env!("CARGO_PKG_VERSION"),
+        if passed { "passed" } else { "FAILED" }
+    )];
+    let line =
+        |(name, result): (&String, &Value)| format!("{name}: {}", result["summary"].as_str().unwrap_or(""));
+    summary.extend(found.sections.iter().map(line));
+    summary.extend(
+        here::SECTIONS
+            .iter()
+            .filter(|s| !found.sections.contains_key(**s))
+            .map(|s| format!("{s}: not reached")),
+    );
+    json!({
+        "summary": summary, "passed": passed, "device": device,
+        "systole": env!("CARGO_PKG_VERSION"), "system": format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+        "results": found.sections, "failures": found.failures,
+    })
+}
+
+fn show(report: &Value, path: &Path, screen: &Screen) {
+    let failures = report["failures"].as_array().map_or(&[][..], Vec::as_slice);
+    for failure in failures.iter().take(SHOWN) {
+        let text = |key: &str| failure[key].as_str().unwrap_or_default().to_string();
+        screen.line(format!("FAILED {}: {}", text("check"), text("what")));
+    }
+    if failures.len() > SHOWN {
+        screen.line(format!("and {} more", failures.len() - SHOWN));
+    }
+    screen.line(report["summary"][0].as_str().unwrap_or_default());
+    screen.line(format!("The report, which names no folder and no computer: {}", quoted(path)));
+}
+
+/// Takes out of texts what tells where they were written: folders and the computer's name.
+struct Scrub(Vec<(String, String)>);
+
+impl Scrub {
+    fn of(device: &str) -> Scrub {
+        let mut taken = Vec::new();
+        if let Some((_, plugin)) = device.split_once(':') {
+            let name =
+                Path::new(plugin).file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
+            taken.push((plugin.to_string(), name));
+        }
+        let folders = [std::env::current_dir().ok(), std::env::home_dir(), Some(std::env::temp_dir())];
+        let names = ["FOLDER", "HOME", "TEMP"];
+        for (folder, name) in folders.into_iter().zip(names) {
+            let folder = folder.map_or(String::new(), |f| f.display().to_string());
+            taken.push((folder, name.into()));
+        }
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        taken.push((host.trim().to_string(), "HOST".into()));
+        // A root or an empty name would be found everywhere.
+        taken.retain(|(from, _)| from.len() > 2);
+        Scrub(taken)
+    }
+
+    fn text(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_string(), |text, (from, to)| text.replace(from.as_str(), to))
+    }
+
+    fn value(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.text(&text)),
+            Value::Array(items) => items.into_iter().map(|v| self.value(v)).collect(),
+            Value::Object(map) => map.into_iter().map(|(k, v)| (k, self.value(v))).collect(),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_names_no_folder() {
+        let scrub = Scrub::of("pjrt:/opt/secret/libplugin.so");
+        let home = std::env::current_dir().unwrap();
+        let text = format!("cannot load /opt/secret/libplugin.so from {}/x", home.display());
+        let value = scrub.value(json!([{"what": text}]));
+        let shown = value.to_string();
+        assert!(!shown.contains("secret") && !shown.contains(&home.display().to_string()), "{shown}");
+        assert!(shown.contains("libplugin.so"), "{shown}");
+    }
+
+    #[test]
+    fn what_a_child_did_not_reach_is_no_success() {
+        let found = Found { now: "op add".into(), ..Found::default() };
+        let o = report("cpu", &found);
+        assert_eq!(o["passed"], false);
+        assert!(o["summary"][1].as_str().unwrap().contains("not reached"), "{o}");
+    }
+}

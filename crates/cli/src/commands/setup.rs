@@ -1,0 +1,325 @@
+//! `systole setup`: fetches a plugin with the user's pip, checks it, and puts it where Systole finds it.
+
+use crate::args::common::Common;
+use crate::args::outcome::{Failure, Outcome, Run};
+use crate::render::screen::Screen;
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use systole_devices::plugin_cache;
+use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_pjrt::{Platform, Plugin};
+
+#[derive(Args)]
+pub(crate) struct SetupArgs {
+    /// What for
+    #[arg(value_enum)]
+    platform: Which,
+    /// The package's version [default: the newest; of xla-cpu the one whose hash is known]
+    #[arg(long, value_name = "VERSION")]
+    version: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Which {
+    /// Google's libtpu: compiles for TPUs that are not here, and runs on those that are
+    Tpu,
+    /// The CUDA plugin of the OpenXLA project, and NVIDIA's assembler, which it needs to compile for GPUs that are not here
+    Cuda,
+    /// XLA's kernels for this computer's processor, for comparing (`--device xla`)
+    #[value(name = "xla-cpu")]
+    Xla,
+}
+
+/// What is taken from a package: each file of it, and where that goes in the folder of plugins.
+struct Package {
+    name: &'static str,
+    files: &'static [(&'static str, &'static str)],
+    /// Version and the SHA-256 of its one file, where no other is taken.
+    pinned: Option<(&'static str, &'static str)>,
+}
+
+impl Package {
+    const fn newest(name: &'static str, files: &'static [(&'static str, &'static str)]) -> Package {
+        Package { name, files, pinned: None }
+    }
+
+    /// What pip is asked for.
+    fn wanted(&self, version: Option<&str>) -> Result<String> {
+        let version = match (self.pinned, version) {
+            (Some((known, _)), Some(other)) if known != other => {
+                let what = format!("the hash of {} {other} is not known", self.name);
+                let e = Error::new(ErrorKind::Config, what).at("--version");
+                return Err(e.hint(format!("leave --version out: {known} is fetched and checked")));
+            }
+            (Some((known, _)), _) => Some(known),
+            (None, version) => version,
+        };
+        Ok(version.map_or(self.name.to_string(), |v| format!("{}=={v}", self.name)))
+    }
+
+    /// Whether its files are in the folder of plugins already, with the hash that they must have.
+    fn is_there(&self, cache: &Path) -> bool {
+        let right = |(_, to): &(&str, &str)| {
+            fs::read(cache.join(to)).is_ok_and(|bytes| self.check(to, &bytes).is_ok())
+        };
+        self.pinned.is_some() && self.files.iter().all(right)
+    }
+
+    /// Whether a file is the one that this program knows.
+    fn check(&self, file: &str, bytes: &[u8]) -> Result<()> {
+        let Some((version, known)) = self.pinned else { return Ok(()) };
+        let found: String = Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect();
+        if found == known {
+            return Ok(());
+        }
+        let e = Error::new(ErrorKind::Data, format!("{file} is not that of {} {version}", self.name));
+        Err(e
+            .because(format!("SHA-256 {found} instead of {known}"))
+            .hint("fetch it again; check which index of packages pip asks"))
+    }
+}
+
+/// XLA's CPU client as a plugin, built by the project lammps-jax from the XLA of the jaxlib of the same version.
+const XLA_CPU: Package = Package {
+    name: "lammps-jax-pjrt-cpu",
+    files: &[("lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so", "xla/pjrt_c_api_cpu_plugin.so")],
+    pinned: Some(("0.11.2", "ad1309ac822b1b24d51b7f9947c7c9fa9ef5d67f390584cbc3d1fa2428fed9c2")),
+};
+
+/// The first package has the plugin; `--version` is its version. The plugin looks for the others in `../nvidia/cu13`.
+fn packages(which: Which) -> (Platform, &'static [Package]) {
+    match which {
+        Which::Tpu => {
+            (Platform::Tpu, const { &[Package::newest("libtpu", &[("libtpu/libtpu.so", "tpu/libtpu.so")])] })
+        }
+        Which::Cuda => (
+            Platform::Cuda,
+            const {
+                &[
+                    Package::newest(
+                        "jax-cuda13-pjrt",
+                        &[("jax_plugins/xla_cuda13/xla_cuda_plugin.so", "cuda/xla_cuda_plugin.so")],
+                    ),
+                    Package::newest(
+                        "nvidia-cuda-nvcc==13.*",
+                        &[
+                            ("nvidia/cu13/bin/ptxas", "nvidia/cu13/bin/ptxas"),
+                            ("nvidia/cu13/bin/nvlink", "nvidia/cu13/bin/nvlink"),
+                        ],
+                    ),
+                    Package::newest(
+                        "nvidia-nvvm==13.*",
+                        &[(
+                            "nvidia/cu13/nvvm/libdevice/libdevice.10.bc",
+                            "nvidia/cu13/nvvm/libdevice/libdevice.10.bc",
+                        )],
+                    ),
+                ]
+            },
+        ),
+        Which::Xla => (Platform::Xla, &[XLA_CPU]),
+    }
+}
+
+impl Run for SetupArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
+}
+
+fn run(args: &SetupArgs, screen: &Screen) -> Outcome {
+    let (platform, packages) = packages(args.platform);
+    let cache = plugin_cache().ok_or_else(|| {
+        Error::new(ErrorKind::Config, "there is no folder for downloads").hint("name one with SYSTOLE_CACHE")
+    })?;
+    screen.line(match platform {
+        Platform::Tpu => {
+            "libtpu is Google's software; its use is under your agreement with Google (Google Cloud's terms)."
+        }
+        Platform::Cuda => {
+            "ptxas, nvlink and libdevice are NVIDIA's software; their use is under NVIDIA's CUDA terms."
+        }
+        Platform::Xla => {
+            "XLA's CPU client is built by the project lammps-jax and under the Apache License 2.0; 63 MB to download."
+        }
+    });
+    let mut fetched = Vec::new();
+    for (i, package) in packages.iter().enumerate() {
+        let wanted = package.wanted(args.version.as_deref().filter(|_| i == 0)).map_err(Failure::usage)?;
+        if package.is_there(&cache) {
+            screen.detail(format!("{wanted} was fetched before, and has the hash that it must have"));
+            fetched.push(wanted);
+            continue;
+        }
+        screen.detail(format!("fetching {wanted} with pip"));
+        let work = cache.join(format!("{}.part-{}", platform.name(), std::process::id()));
+        fs::create_dir_all(&work).map_err(|e| Error::io("cannot create", &work, e))?;
+        let placed = fetch(&wanted, &work).and_then(|()| {
+            package.files.iter().try_for_each(|(from, to)| place(package, &work, from, &cache.join(to)))
+        });
+        let _ = fs::remove_dir_all(&work);
+        placed?;
+        fetched.push(wanted);
+    }
+    let path = cache.join(platform.name()).join(platform.file());
+    let (major, minor) = Plugin::peek(&path)?.version();
+    screen.line(format!("{} is ready: PJRT {major}.{minor}", path.display()));
+    if screen.json {
+        screen.object(
+            &json!({"plugin": path, "packages": fetched, "pjrt_version": format!("{major}.{minor}")}),
+        );
+    }
+    Ok(0)
+}
+
+/// Downloads a package's wheel and unpacks it; nothing is installed.
+fn fetch(wanted: &str, work: &Path) -> Result<()> {
+    let wheels = work.join("wheels");
+    let unpacked = work.join("unpacked");
+    python(
+        &[
+            "-m",
+            "pip",
+            "download",
+            "--disable-pip-version-check",
+            "--quiet",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--dest",
+        ],
+        &[&wheels],
+        &[wanted],
+    )?;
+    let entries = fs::read_dir(&wheels).map_err(|e| Error::io("cannot read", &wheels, e))?;
+    let wheel = entries.flatten().map(|e| e.path()).find(|p| p.extension().is_some_and(|e| e == "whl"));
+    let wheel =
+        wheel.ok_or_else(|| Error::new(ErrorKind::Io, format!("pip downloaded no wheel of {wanted}")))?;
+    python(&["-m", "zipfile", "-e"], &[&wheel, &unpacked], &[])
+}
+
+fn python(first: &[&str], paths: &[&Path], last: &[&str]) -> Result<()> {
+    let named = knobs::PYTHON.get();
+    let program = if named.is_empty() { "python3" } else { &named };
+    let out = Command::new(program).args(first).args(paths).args(last).output();
+    let out = out.map_err(|e| {
+        Error::io("cannot start", program, e).hint("install Python with pip, or name one with SYSTOLE_PYTHON")
+    })?;
+    if out.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&out.stderr);
+    let end: Vec<&str> = said.trim().lines().rev().take(4).collect();
+    let e = Error::new(ErrorKind::Io, format!("{program} {} failed", first[1]));
+    Err(e
+        .because(end.into_iter().rev().collect::<Vec<_>>().join("\n"))
+        .hint("check the network and the version's number"))
+}
+
+/// Moves a file to its place when its hash is the one that its package states, and the one that is known here.
+fn place(package: &Package, work: &Path, file: &str, to: &Path) -> Result<()> {
+    let unpacked = work.join("unpacked");
+    let from = unpacked.join(file);
+    let bytes = fs::read(&from).map_err(|e| Error::io("the package lacks", &from, e))?;
+    let stated = stated_hash(&unpacked, file)?;
+    let found = base64(&Sha256::digest(&bytes));
+    if stated != found {
+        let e = Error::new(ErrorKind::Data, format!("{file} is not what its package says"));
+        return Err(e.because(format!("SHA-256 {found} instead of {stated}")).hint("fetch it again"));
+    }
+    package.check(file, &bytes)?;
+    make_executable(&from)?;
+    let folder = to.parent().unwrap_or(to);
+    fs::create_dir_all(folder).map_err(|e| Error::io("cannot create", folder, e))?;
+    fs::rename(&from, to).map_err(|e| Error::io("cannot move a file to", to, e))
+}
+
+/// Python's zipfile forgets which files are programs.
+fn make_executable(path: &Path) -> Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(path, mode).map_err(|e| Error::io("cannot make executable", path, e))?;
+    }
+    Ok(())
+}
+
+/// The hash in the package's list of files: `libtpu/libtpu.so,sha256=…,574812664`.
+fn stated_hash(unpacked: &Path, file: &str) -> Result<String> {
+    let lacking = || Error::new(ErrorKind::Data, format!("the package states no hash of {file}"));
+    let entries = fs::read_dir(unpacked).map_err(|e| Error::io("cannot read", unpacked, e))?;
+    let record =
+        entries.flatten().map(|e| e.path().join("RECORD")).find(|p| p.is_file()).ok_or_else(lacking)?;
+    let text = fs::read_to_string(&record).map_err(|e| Error::io("cannot read", &record, e))?;
+    let hash = text.lines().find_map(|l| l.strip_prefix(file)?.strip_prefix(",sha256=")?.split(',').next());
+    hash.map(String::from).ok_or_else(lacking)
+}
+
+/// As packages write hashes: the URL-safe alphabet, no padding.
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut out = String::new();
+    for group in bytes.chunks(3) {
+        let word = group.iter().enumerate().fold(0u32, |w, (i, b)| w | u32::from(*b) << (16 - 8 * i));
+        let letters = (0..=group.len()).map(|i| LETTERS[(word >> (18 - 6 * i)) as usize & 63] as char);
+        out.extend(letters);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_written_as_packages_write_them() {
+        assert_eq!(base64(b"Man"), "TWFu");
+        assert_eq!(base64(b"Ma"), "TWE");
+        assert_eq!(base64(&[0xfb, 0xff]), "-_8");
+        assert_eq!(base64(&Sha256::digest(b"")), "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU");
+    }
+
+    #[test]
+    fn a_library_with_another_hash_is_refused() {
+        let work = std::env::temp_dir().join(format!("systole-setup-{}", std::process::id()));
+        let package = work.join("unpacked");
+        fs::create_dir_all(package.join("libtpu")).unwrap();
+        fs::create_dir_all(package.join("libtpu-1.dist-info")).unwrap();
+        let record = package.join("libtpu-1.dist-info/RECORD");
+        let good = base64(&Sha256::digest(b"library"));
+        for (hash, fits) in [("AAAA", false), (good.as_str(), true)] {
+            fs::write(package.join("libtpu/libtpu.so"), "library").unwrap();
+            fs::write(&record, format!("libtpu/libtpu.so,sha256={hash},7\n")).unwrap();
+            let libtpu = Package::newest("libtpu", &[]);
+            let placed = place(&libtpu, &work, "libtpu/libtpu.so", &work.join("cache/libtpu.so"));
+            assert_eq!(placed.is_ok(), fits, "{placed:?}");
+        }
+        assert_eq!(fs::read(work.join("cache/libtpu.so")).unwrap(), b"library");
+        fs::remove_dir_all(&work).unwrap();
+    }
+
+    /// What its package says of itself is not enough where this program knows the hash.
+    #[test]
+    fn a_pinned_package_has_one_version_and_one_hash() {
+        assert_eq!(XLA_CPU.wanted(None).unwrap(), "lammps-jax-pjrt-cpu==0.11.2");
+        assert_eq!(XLA_CPU.wanted(Some("0.11.2")).unwrap(), "lammps-jax-pjrt-cpu==0.11.2");
+        let e = XLA_CPU.wanted(Some("0.11.1")).unwrap_err().to_string();
+        assert!(e.contains("hash") && e.contains("0.11.2 is fetched"), "{e}");
+        let work = std::env::temp_dir().join(format!("systole-setup-xla-{}", std::process::id()));
+        let (package, info) = (work.join("unpacked/lammps_jax_pjrt_cpu"), work.join("unpacked/info"));
+        fs::create_dir_all(&package).unwrap();
+        fs::create_dir_all(&info).unwrap();
+        let (from, to) = XLA_CPU.files[0];
+        fs::write(package.join("pjrt_c_api_cpu_plugin.so"), "library").unwrap();
+        let stated = base64(&Sha256::digest(b"library"));
+        fs::write(info.join("RECORD"), format!("{from},sha256={stated},7\n")).unwrap();
+        let e = place(&XLA_CPU, &work, from, &work.join(to)).unwrap_err().to_string();
+        assert!(e.contains("instead of ad1309ac"), "{e}");
+        assert!(!work.join(to).exists() && !XLA_CPU.is_there(&work));
+        fs::remove_dir_all(&work).unwrap();
+    }
+}

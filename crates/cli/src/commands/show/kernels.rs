@@ -1,0 +1,59 @@
+//! `systole show --stage`: what a model's training step, or a program, becomes in the CPU engine, after each pass, stage and rule of the
+//! compiler, and which kernel computes each step in the end.
+
+use crate::args::outcome::Outcome;
+use crate::render::screen::Screen;
+use serde_json::{Value, json};
+use systole_compile::{Form, form_after};
+use systole_cpu::{ChosenKernel, CpuBackend, StepKernel, kernel_listing};
+use systole_ir::text::print_annotated;
+use systole_ir::{Graph, Result};
+use systole_runtime::CompileOptions;
+
+/// What training asks of the compiler.
+pub(crate) fn training(parameters: usize) -> CompileOptions {
+    CompileOptions {
+        donated: (0..parameters).collect(),
+        label: "train step".into(),
+        flush_denormals: true,
+        winograd: true,
+        excess_precision: true,
+        ..CompileOptions::default()
+    }
+}
+
+/// What it has become after a pass, stage or rule of the compiler.
+pub(crate) fn after(graph: &Graph, options: &CompileOptions, stage: &str) -> Result<String> {
+    let options = CpuBackend::new()?.program_options(options);
+    Ok(match form_after(graph, &options, stage)? {
+        Form::Graph(graph) => print_annotated(&graph),
+        Form::Program(program) => program.to_string(),
+    })
+}
+
+/// Each step and its kernel on a line, as the knobs have it compiled.
+pub(crate) fn text(graph: &Graph, options: &CompileOptions) -> Result<String> {
+    Ok(kernel_listing(&CpuBackend::new()?.explain(graph, options)?))
+}
+
+/// Prints the steps as objects.
+pub(crate) fn object(graph: &Graph, options: &CompileOptions, target: &str, screen: &Screen) -> Outcome {
+    let steps: Vec<Value> = CpuBackend::new()?.explain(graph, options)?.iter().map(step).collect();
+    screen.object(&json!({"target": target, "stage": "kernels", "steps": steps}));
+    Ok(0)
+}
+
+fn step(step: &StepKernel) -> Value {
+    let results: Vec<String> = step.results.iter().map(|t| t.to_string()).collect();
+    json!({
+        "program": step.program, "step": step.step, "computes": step.computes, "layer": step.layer,
+        "results": results, "kernel": kernel(&step.kernel),
+    })
+}
+
+fn kernel(k: &ChosenKernel) -> Value {
+    let refused: Vec<Value> =
+        k.refused.iter().map(|(name, why)| json!({"candidate": name, "reason": why})).collect();
+    let inside: Vec<Value> = k.inside.iter().map(kernel).collect();
+    json!({"name": k.name, "refused": refused, "inside": inside})
+}

@@ -1,0 +1,135 @@
+//! `systole show`: the graphs that a model is compiled from, and what becomes of a program file.
+
+mod kernels;
+mod schedule;
+
+use crate::args::common::Common;
+use crate::args::outcome::{Failure, Outcome, Run};
+use crate::models::program::{self, DimArgs};
+use crate::models::target::{Target, config_of};
+use crate::render::screen::Screen;
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use schedule::ScheduleArgs;
+use serde_json::json;
+use std::path::PathBuf;
+use systole_ir::text::{print, print_annotated};
+use systole_ir::{Error, ErrorKind, Graph};
+use systole_runtime::CompileOptions;
+
+#[derive(Args)]
+pub(crate) struct ShowArgs {
+    /// A model file or the folder of a run, a preset, a TOML file, or a program: StableHLO text or bytecode, or an ONNX model
+    target: String,
+    /// What to print: a graph, or the program after a pass, stage or rule of the compiler
+    #[arg(long, value_name = "NAME", default_value = "traced", value_parser = stages())]
+    stage: String,
+    /// Plot the learning rate of each step of the run instead
+    #[arg(long, conflicts_with_all = ["stage", "batch_size"])]
+    schedule: bool,
+    /// Steps of the run, with --schedule [default: as in training]
+    #[arg(long, value_name = "N", requires = "schedule", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// The plot as a picture, with --schedule
+    #[arg(long, value_name = "FILE.svg", requires = "schedule")]
+    out: Option<PathBuf>,
+    /// Samples in a step [default: as in training]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    batch_size: Option<u64>,
+    #[command(flatten)]
+    dims: DimArgs,
+}
+
+/// Forms of a training step that are no stage of the compiler.
+const FORMS: [(&str, &str); 5] = [
+    ("traced", "The layers' forward pass, as they built it; of a program all of it"),
+    ("grad", "A whole training step: forward, loss, backward, update, metrics"),
+    ("optimized", "The training step after the compiler's passes"),
+    ("stablehlo", "The training step as StableHLO text without comments, for other compilers"),
+    (
+        "kernels",
+        "Each step of the program with its kernel on this machine's cores, and why better ones refused",
+    ),
+];
+
+/// All that can be printed, in the order in which it comes about.
+fn stages() -> PossibleValuesParser {
+    let compiler = systole_compile::stages().into_iter();
+    let all = FORMS.into_iter().chain(compiler).map(|(name, doc)| PossibleValue::new(name).help(doc));
+    PossibleValuesParser::new(all)
+}
+
+impl Run for ShowArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
+}
+
+fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
+    if args.schedule {
+        let asked = ScheduleArgs { target: &args.target, steps: args.steps, out: args.out.as_ref() };
+        return schedule::show(&asked, screen);
+    }
+    if program::is_program(&args.target) {
+        return show_program(args, screen);
+    }
+    let target = Target::of_model(&args.target)?;
+    let mut model = target.model()?;
+    let trained = config_of(&model, &args.target)?.map_or(32, |c| c.fit.batch_size);
+    let batch_size = args.batch_size.map_or(trained, |n| n as usize);
+    if args.stage == "traced" {
+        return shown(args, &print_annotated(&*model.forward_graph(batch_size)?), screen);
+    }
+    let graph = model.train_graph(batch_size)?;
+    let options = kernels::training(graph.params.len());
+    match args.stage.as_str() {
+        "grad" => shown(args, &print_annotated(&graph), screen),
+        _ => show_stage(args, &graph, &options, screen),
+    }
+}
+
+/// What a program becomes: it has no layers and no derivative.
+fn show_program(args: &ShowArgs, screen: &Screen) -> Outcome {
+    let refused = |option: &str, what: &str, hint: &str| {
+        Err(Failure::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint)))
+    };
+    if args.batch_size.is_some() {
+        return refused("--batch-size", "a program has its shapes already", "leave the option out");
+    }
+    if args.stage == "grad" {
+        let hint = "--stage traced shows all of it; --help lists the other stages";
+        return refused("--stage grad", "a program is no model: it has no training step", hint);
+    }
+    let graph = program::open(&args.target, &args.dims)?.imported.program.graph;
+    let options = CompileOptions { label: graph.name.clone(), ..CompileOptions::default() };
+    match args.stage.as_str() {
+        "traced" => shown(args, &print_annotated(&graph), screen),
+        _ => show_stage(args, &graph, &options, screen),
+    }
+}
+
+/// A form of a whole program.
+fn show_stage(args: &ShowArgs, graph: &Graph, options: &CompileOptions, screen: &Screen) -> Outcome {
+    let text = match args.stage.as_str() {
+        "optimized" => {
+            let (graph, stats) = systole_compile::optimize_with(graph, options.excess_precision)?;
+            let steps: Vec<String> =
+                stats.iter().map(|s| format!("// {}: {} nodes to {}\n", s.name, s.before, s.after)).collect();
+            steps.concat() + &print_annotated(&graph)
+        }
+        "stablehlo" => print(graph),
+        "kernels" if screen.json => return kernels::object(graph, options, &args.target, screen),
+        "kernels" => kernels::text(graph, options)?,
+        stage => kernels::after(graph, options, stage)?,
+    };
+    shown(args, &text, screen)
+}
+
+fn shown(args: &ShowArgs, text: &str, screen: &Screen) -> Outcome {
+    let text = text.trim_end();
+    match screen.json {
+        true => screen.object(&json!({"target": args.target, "stage": args.stage, "text": text})),
+        false => screen.line(text),
+    }
+    Ok(0)
+}

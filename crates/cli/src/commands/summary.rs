@@ -1,0 +1,51 @@
+//! `systole summary`: a model's layers.
+
+use crate::args::common::Common;
+use crate::args::outcome::{Outcome, Run};
+use crate::models::lite;
+use crate::models::onnx;
+use crate::models::target::Target;
+use crate::render::screen::Screen;
+use clap::Args;
+use serde_json::{Value, json};
+use systole_nn::Model;
+
+#[derive(Args)]
+pub(crate) struct SummaryArgs {
+    /// A model file or the folder of a run, a preset or a TOML file, or a .tflite or .onnx file
+    target: String,
+}
+
+impl Run for SummaryArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        summary(&self.target, screen)
+    }
+}
+
+/// Layers, output shapes, numbers of weights.
+fn summary(target: &str, screen: &Screen) -> Outcome {
+    if lite::is_lite(target) {
+        return lite::summary(target, screen);
+    }
+    if onnx::is_onnx(target) {
+        return onnx::summary(target, screen);
+    }
+    let model = match Target::of_model(target)? {
+        Target::Model(path) => Model::load_to_predict(path)?,
+        other => other.model()?,
+    };
+    if !screen.json {
+        screen.line(model.summary().trim_end());
+        return Ok(0);
+    }
+    let rows = model.summary_rows().iter();
+    let layers: Value = rows
+        .map(|r| json!({"layer": r.layer, "output_shape": r.output_shape.dims(), "params": r.params}))
+        .collect();
+    let params: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
+    screen.object(&json!({
+        "target": target, "layers": layers, "params": params, "classes": model.class_names,
+        "steps": model.steps(), "epochs": model.epochs(), "notes": model.notes,
+    }));
+    Ok(0)
+}

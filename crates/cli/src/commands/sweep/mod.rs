@@ -1,0 +1,410 @@
+//! `systole sweep`: many runs that differ in some keys, each in a folder of its own; which one is the best.
+//!
+//! What a sweep has reached is what its folders hold: nothing else is kept, so that a sweep that was killed goes on by being started
+//! again, and its trials go on as any run does.
+
+mod page;
+
+use crate::args::common::{Common, DataArgs};
+use crate::args::outcome::{Failure, Outcome, Run};
+use crate::models::run_folder::{LAST, Record, Resume, SaveArgs, place, record_file};
+use crate::models::target::set_each;
+use crate::render::screen::{Screen, counted, note, program, quoted, table};
+use crate::run::stop::Stop;
+use crate::run::training::{Folder, Start, load_data, train};
+use clap::Args;
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use systole_config::{Data, Method, Sweep, Trial};
+use systole_data::disk::{Disk, write_atomically};
+use systole_datasets::TrainingData;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::Model;
+use systole_nn::callback::grows;
+
+/// What makes the folder this sweep's.
+const DEFINITION: &str = "sweep.json";
+/// The page about it.
+const PAGE: &str = "sweep.html";
+
+#[derive(Args)]
+pub(crate) struct SweepArgs {
+    /// A TOML file with a [sweep] table: what is tried, and how
+    #[arg(value_name = "FILE.toml")]
+    file: PathBuf,
+    #[command(flatten)]
+    data: DataArgs,
+    /// Folder for the trials; a sweep that it holds already goes on [default: runs/FILE]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    save: SaveArgs,
+    /// Set any key of the configuration that all trials share: fit.epochs=3; `none` takes it out
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Leave out the pages about the sweep and its trials
+    #[arg(long)]
+    no_report: bool,
+    /// List the trials, and train none
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Run for SweepArgs {
+    fn run(self, _: &Common, screen: &Screen) -> Outcome {
+        run(&self, screen)
+    }
+}
+
+fn run(args: &SweepArgs, screen: &Screen) -> Outcome {
+    let began = Instant::now();
+    let mut sweep = Sweep::read(&args.file)?;
+    if let Some(dir) = &args.data.data_dir {
+        sweep.set(
+            format!("--data-dir {}", dir.display()),
+            "data.dir",
+            &toml::Value::from(dir.display().to_string()).to_string(),
+        );
+    }
+    if args.no_report {
+        sweep.set("--no-report", "fit.report", "false");
+    }
+    set_each(&args.sets, |flag, key, value| sweep.set(flag, key, value))?;
+    let trials = sweep.trials()?;
+    if args.dry_run {
+        return list(&trials, screen);
+    }
+    let out = args
+        .out
+        .clone()
+        .unwrap_or_else(|| Path::new("runs").join(args.file.file_stem().unwrap_or(args.file.as_os_str())));
+    let mut all = All {
+        sweep: &sweep,
+        metric: String::new(),
+        grows: true,
+        trials: Vec::new(),
+        save: &args.save,
+        data: None,
+        stop: Stop::install()?,
+    };
+    all.open(&trials, &out, screen)?;
+    claim(&out, &sweep.definition(&trials))?;
+    let code = all.train(screen)?;
+    let page = out.join(PAGE);
+    let written = !args.no_report && page::write(&all, &args.file, &page);
+    all.show(&out, written.then_some(page.as_path()), code, began, screen);
+    let failed = all.trials.iter().any(|t| t.failed.is_some());
+    Ok(if code == 0 { u8::from(failed) } else { code })
+}
+
+/// What would be trained.
+fn list(trials: &[Trial], screen: &Screen) -> Outcome {
+    let settings =
+        |t: &Trial| -> Map<String, Value> { t.settings.iter().map(|(k, v)| (k.clone(), json!(v))).collect() };
+    if screen.json {
+        screen.object(&trials.iter().map(|t| json!({"trial": t.name, "settings": settings(t)})).collect());
+        return Ok(0);
+    }
+    let keys = trials.iter().take(1).flat_map(|t| t.settings.iter().map(|(key, _)| key.clone()));
+    let head: Vec<String> = ["trial".to_string()].into_iter().chain(keys).collect();
+    let row = |t: &Trial| {
+        [t.name.clone()].into_iter().chain(t.settings.iter().map(|(_, v)| v.to_string())).collect()
+    };
+    screen.line(table(&[head].into_iter().chain(trials.iter().map(row)).collect::<Vec<_>>()));
+    Ok(0)
+}
+
+/// Makes the folder this sweep's; refuses that of another.
+fn claim(out: &Path, definition: &Value) -> Result<()> {
+    let path = out.join(DEFINITION);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => {
+            let earlier: Value = serde_json::from_str(&text).unwrap_or_default();
+            if earlier == *definition {
+                return Ok(());
+            }
+            let e = Error::new(ErrorKind::Config, format!("{} holds another sweep", out.display()));
+            Err(e
+                .because("its trials, method or configuration are not those of now")
+                .hint("name another folder with --out"))
+        }
+        Err(_) if record_file(out).is_file() => {
+            let e = Error::new(ErrorKind::Config, format!("{} is the folder of a run", out.display()));
+            Err(e.hint("name another folder with --out"))
+        }
+        Err(_) => {
+            std::fs::create_dir_all(out).map_err(|e| {
+                Error::io("cannot make the folder", out, e).hint("name another folder with --out")
+            })?;
+            write_atomically(&Disk, &path, &[definition.to_string().as_bytes(), b"\n"])
+        }
+    }
+}
+
+/// A trial and where it stands.
+pub(crate) struct Tried {
+    pub(crate) trial: Trial,
+    pub(crate) folder: PathBuf,
+    /// The metric after each epoch, by its number from 1.
+    pub(crate) curve: Vec<(u64, f64)>,
+    /// Epochs that were trained.
+    pub(crate) epochs: u64,
+    pub(crate) failed: Option<String>,
+    /// Whether a round of halving left it behind.
+    pub(crate) is_out: bool,
+}
+
+/// The trials of a sweep.
+pub(crate) struct All<'a> {
+    pub(crate) sweep: &'a Sweep,
+    pub(crate) metric: String,
+    /// Whether more of it is better.
+    pub(crate) grows: bool,
+    pub(crate) trials: Vec<Tried>,
+    save: &'a SaveArgs,
+    /// The data that were loaded last, and by which keys.
+    data: Option<(Data, TrainingData)>,
+    stop: Stop,
+}
+
+impl All<'_> {
+    /// Looks what the folders hold, and whether each model can be built, before anything is trained.
+    fn open(&mut self, trials: &[Trial], out: &Path, screen: &Screen) -> Result<(), Failure> {
+        for trial in trials {
+            let folder = out.join(&trial.name);
+            let mut tried = Tried {
+                trial: trial.clone(),
+                folder,
+                curve: Vec::new(),
+                epochs: 0,
+                failed: None,
+                is_out: false,
+            };
+            let data = self.load(&trial.config, screen)?;
+            tried.trial.config.fit_data(&data)?;
+            let config = &tried.trial.config;
+            let checked = config.layers_only()?.output_for(&[config.sample_of(&data)]);
+            let output = checked.map_err(|e| e.at(tried.told()))?.shape.to_vec();
+            let compile = config.compile_config(&output)?;
+            self.metric = config.monitor(&compile);
+            self.trials.push(tried);
+        }
+        self.grows = self.sweep.maximizes.unwrap_or_else(|| grows(&self.metric));
+        Ok(())
+    }
+
+    fn load(&mut self, config: &systole_config::Config, screen: &Screen) -> Result<TrainingData> {
+        if let Some((_, data)) = self.data.as_ref().filter(|(of, _)| *of == config.data) {
+            return Ok(data.clone());
+        }
+        let data = load_data(config, screen)?;
+        self.data = Some((config.data.clone(), data.clone()));
+        Ok(data)
+    }
+
+    /// Trains what is not trained yet; 0, or what a signal makes the program exit with.
+    fn train(&mut self, screen: &Screen) -> Outcome {
+        let epochs = self.trials.iter().map(|t| t.trial.config.epochs()).max().unwrap_or(1);
+        let rounds = match self.sweep.method {
+            Method::Halving => self.sweep.rounds(epochs, self.trials.len()),
+            Method::Grid | Method::Random => vec![(epochs, self.trials.len())],
+        };
+        for (k, (until, n)) in rounds.iter().enumerate() {
+            self.keep(*n);
+            if rounds.len() > 1 {
+                screen.detail(format!(
+                    "Round {} of {}: {} up to epoch {until}",
+                    k + 1,
+                    rounds.len(),
+                    counted(*n as u64, "trial")
+                ));
+            }
+            for i in 0..self.trials.len() {
+                if self.trials[i].is_out {
+                    continue;
+                }
+                let code = self.train_one(i, *until, screen)?;
+                if code != 0 {
+                    return Ok(code);
+                }
+            }
+        }
+        Ok(0)
+    }
+
+    /// Leaves all but the best `n` behind.
+    fn keep(&mut self, n: usize) {
+        let ranked = self.ranked();
+        let out: Vec<usize> = ranked.into_iter().filter(|i| !self.trials[*i].is_out).skip(n).collect();
+        out.into_iter().for_each(|i| self.trials[i].is_out = true);
+    }
+
+    /// Trains a trial up to the end of epoch `until`, unless it is there.
+    fn train_one(&mut self, i: usize, until: usize, screen: &Screen) -> Outcome {
+        let tried = &mut self.trials[i];
+        let (folder, config) = (tried.folder.clone(), tried.trial.config.clone());
+        let until = until.min(config.epochs());
+        tried.read(&self.metric)?;
+        let began = Instant::now();
+        if !tried.has_reached(until)? {
+            let (name, all) = (tried.told(), self.trials.len());
+            screen.detail(format!("Trial {} of {all}, {name}", i + 1));
+            let data = self.load(&config, screen)?;
+            let record = Record {
+                reason: "a sweep".into(),
+                from: None,
+                initial_epoch: 0,
+                start: None,
+                data: data.identity.clone(),
+                devices: None,
+                config,
+            };
+            let start = Start { record, data, earlier: None, pause_after: Some(until) };
+            let silent = screen.silent();
+            let place = Folder::make(folder, &start.data.name)?;
+            match train(start, place, (Resume::Auto, self.save), began, &silent) {
+                Ok(0) => self.trials[i].read(&self.metric)?,
+                Ok(code) => return Ok(code),
+                Err(failure) => {
+                    note(&format!("{name} failed, and the sweep goes on: {}", failure.error));
+                    self.trials[i].failed = Some(failure.error.what().to_string());
+                }
+            }
+        }
+        // A signal that came too late to stop the trial ends the sweep.
+        if self.stop.exit_code() != 0 {
+            return Ok(self.stop.exit_code());
+        }
+        let tried = &self.trials[i];
+        if tried.failed.is_none() {
+            let value = self
+                .best(tried)
+                .map_or("not measured".into(), |(epoch, value)| format!("{value:.4} in epoch {epoch}"));
+            screen.line(format!("{}: {} {value}", tried.trial.name, self.metric));
+        }
+        Ok(0)
+    }
+
+    /// The best epoch of a trial.
+    pub(crate) fn best(&self, tried: &Tried) -> Option<(u64, f64)> {
+        let finite = tried.curve.iter().copied().filter(|(_, value)| value.is_finite());
+        finite.reduce(|best, at| if at.1 != best.1 && (at.1 > best.1) == self.grows { at } else { best })
+    }
+
+    /// The trials, those that went further and then the better ones first, those of equal value in their order.
+    pub(crate) fn ranked(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.trials.len()).collect();
+        let value = |i: usize| self.best(&self.trials[i]).map(|(_, v)| if self.grows { -v } else { v });
+        order.sort_by(|a, b| {
+            let key = |i: usize| (self.trials[i].failed.is_some(), self.trials[i].is_out);
+            let by_value = value(*a).unwrap_or(f64::INFINITY).total_cmp(&value(*b).unwrap_or(f64::INFINITY));
+            key(*a).cmp(&key(*b)).then(by_value)
+        });
+        order
+    }
+
+    fn show(&self, out: &Path, page: Option<&Path>, code: u8, began: Instant, screen: &Screen) {
+        if screen.json {
+            return screen.object(&self.object(out, page, code, began));
+        }
+        screen.line(format!("\n{}", table(&self.rows())));
+        let best = self.ranked().into_iter().map(|i| &self.trials[i]).find(|t| self.best(t).is_some());
+        if code != 0 {
+            screen.line("Stopped as asked: the same command goes on with it");
+        } else if let Some((best, (epoch, value))) = best.and_then(|t| Some((t, self.best(t)?))) {
+            screen.line(format!("Best: {} {value:.4} in epoch {epoch}: {}", self.metric, best.told()));
+        }
+        page.iter().for_each(|page| screen.line(format!("Report: {}", quoted(page))));
+        let folders: Vec<String> =
+            self.ranked().iter().take(3).map(|i| quoted(&self.trials[*i].folder)).collect();
+        screen.detail(format!("\nNext:\n  {} compare {}   # how they went", program(), folders.join(" ")));
+        best.iter().for_each(|best| {
+            screen.detail(format!(
+                "  {} evaluate {}   # measure the best again",
+                program(),
+                quoted(&best.folder)
+            ))
+        });
+    }
+
+    /// The table at the end.
+    pub(crate) fn rows(&self) -> Vec<Vec<String>> {
+        let keys =
+            self.trials.iter().take(1).flat_map(|t| t.trial.settings.iter().map(|(key, _)| key.clone()));
+        let end = [self.metric.clone(), "at epoch".into(), "epochs".into()];
+        let head = ["trial".to_string()].into_iter().chain(keys).chain(end).collect();
+        let row = |i: usize| {
+            let tried = &self.trials[i];
+            let settings = tried.trial.settings.iter().map(|(_, value)| value.to_string());
+            let best = self.best(tried);
+            let end = match &tried.failed {
+                Some(_) => ["failed".to_string(), "-".into(), tried.epochs.to_string()],
+                None => [
+                    best.map_or("-".into(), |b| format!("{:.4}", b.1)),
+                    best.map_or("-".into(), |b| b.0.to_string()),
+                    tried.epochs.to_string(),
+                ],
+            };
+            [tried.trial.name.clone()].into_iter().chain(settings).chain(end).collect()
+        };
+        [head].into_iter().chain(self.ranked().into_iter().map(row)).collect()
+    }
+
+    fn object(&self, out: &Path, page: Option<&Path>, code: u8, began: Instant) -> Value {
+        let one = |i: usize| {
+            let tried = &self.trials[i];
+            let settings: Map<String, Value> =
+                tried.trial.settings.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
+            let best = self.best(tried).map(|(epoch, value)| json!({"epoch": epoch, "value": value}));
+            json!({
+                "trial": tried.trial.name, "folder": tried.folder.display().to_string(), "settings": settings, "best": best,
+                "epochs": tried.epochs, "curve": tried.curve, "left_out": tried.is_out, "error": tried.failed,
+            })
+        };
+        let trials: Vec<Value> = self.ranked().into_iter().map(one).collect();
+        json!({
+            "sweep": out.display().to_string(), "method": format!("{:?}", self.sweep.method).to_lowercase(), "metric": self.metric,
+            "direction": if self.grows { "max" } else { "min" }, "interrupted": code != 0,
+            "best": trials.first().filter(|t| !t["best"].is_null()), "trials": trials,
+            "report": page.map(|p| p.display().to_string()), "seconds": began.elapsed().as_secs_f64(),
+        })
+    }
+}
+
+impl Tried {
+    /// `trial-001 (optimizer.learning_rate = 0.01)`
+    pub(crate) fn told(&self) -> String {
+        let settings: Vec<String> =
+            self.trial.settings.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+        format!("{} ({})", self.trial.name, settings.join(", "))
+    }
+
+    /// What the model in the folder says of its epochs; nothing where there is none.
+    fn read(&mut self, metric: &str) -> Result<()> {
+        let Ok(entries) = std::fs::read_dir(&self.folder) else { return Ok(()) };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let Some(file) =
+            names.into_iter().find(|n| n.ends_with(LAST) && !n.ends_with(crate::models::run_folder::BEST))
+        else {
+            return Ok(());
+        };
+        let model = Model::load_to_predict(self.folder.join(file))?;
+        let history: Vec<Value> =
+            model.notes.get("history").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let value =
+            |epoch: &Value| Some((epoch["epoch"].as_u64()?, epoch.get(metric)?.as_f64().unwrap_or(f64::NAN)));
+        self.curve = history.iter().filter_map(value).collect();
+        self.epochs = model.epochs() as u64;
+        Ok(())
+    }
+
+    /// Whether the run in the folder has come to the end of epoch `until`, its model saved.
+    fn has_reached(&self, until: usize) -> Result<bool> {
+        let place = place(&self.folder)?;
+        let is_there = place.is_some_and(|place| {
+            place.finished || (place.epoch >= until && until < self.trial.config.epochs())
+        });
+        Ok(is_there && self.epochs >= until as u64)
+    }
+}

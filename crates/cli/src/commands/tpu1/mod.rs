@@ -1,0 +1,163 @@
+//! `systole tpu1`: a model on the first TPU, simulated: where the cycles go, and what other chips would need.
+
+mod args;
+mod file;
+mod today;
+
+use crate::args::common::Common;
+use crate::args::outcome::{Failure, Outcome, Run};
+use crate::commands::quantize::{self, QuantArgs};
+use crate::models::lite;
+use crate::render::screen::{Screen, table};
+pub(crate) use args::Tpu1Args;
+use serde_json::json;
+use std::path::Path;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_tflite::Model as Graph;
+use systole_tpu1::{Chip, Instruction, Preset, Program, Report, animate, compare, explain, trace};
+
+impl Run for Tpu1Args {
+    fn run(self, common: &Common, screen: &Screen) -> Outcome {
+        let chip = self.chip().map_err(Failure::usage)?;
+        let mut told = serde_json::Map::new();
+        if let Some(name) = &self.model {
+            let graph = graph(name, &self, screen)?;
+            let report = match &graph {
+                Some(graph) => file::report(name, graph, self.batch.map(|n| n as usize), &chip)?,
+                None => of_preset(name, &self, &chip)?,
+            };
+            if let Some(path) = &common.trace {
+                write_trace(path, &report)?;
+            }
+            told = show(&report, &self, screen)?;
+            if self.check {
+                let none = || Error::new(ErrorKind::Config, format!("{name} has no weights to compute with"));
+                let graph =
+                    graph.ok_or_else(|| Failure::usage(none().at("--check").hint("a model of yours")))?;
+                let words = file::check(name, &graph, &chip)?;
+                screen.line(format!("\n{words}"));
+                told.insert("check".into(), json!(words));
+            }
+        } else if let Some(path) = &common.trace {
+            let e = Error::new(ErrorKind::Config, "there is no program to draw a timeline of");
+            return Err(Failure::usage(
+                e.at(format!("--trace {}", path.display())).hint("name a model: tpu1/mlp0"),
+            ));
+        }
+        self.lessons(&chip, screen, &mut told)?;
+        if screen.json {
+            screen.object(&told.into());
+        }
+        Ok(0)
+    }
+
+    fn writes_its_own_trace(&self) -> bool {
+        true
+    }
+}
+
+impl Tpu1Args {
+    /// What is told without a model too.
+    fn lessons(
+        &self,
+        chip: &Chip,
+        screen: &Screen,
+        told: &mut serde_json::Map<String, serde_json::Value>,
+    ) -> Result<()> {
+        let rows = self.batch.map_or(if chip.matrix <= 16 { chip.matrix } else { 200 }, |n| n as usize);
+        if self.explain {
+            let text = explain(chip, rows);
+            screen.line(format!("\n{text}").trim_start_matches(if self.model.is_none() { "\n" } else { "" }));
+            told.insert("explanation".into(), json!(text));
+        }
+        if self.compare {
+            screen.line(format!("{}\n\n{}", table(&compare::rows()), compare::words().join("\n")));
+            told.insert("compare".into(), compare::as_json());
+        }
+        if let Some(path) = &self.animate {
+            let page = match path.extension().and_then(|e| e.to_str()) {
+                Some("svg") => animate::svg(chip, rows),
+                Some("html") => animate::html(chip, rows),
+                _ => {
+                    let e =
+                        Error::new(ErrorKind::Config, format!("{} is no name of a picture", path.display()));
+                    return Err(e.at("--animate").hint("end it with .svg or .html"));
+                }
+            };
+            std::fs::write(path, page).map_err(|e| Error::io("cannot write", path, e))?;
+            screen.detail(format!("Written: {}", path.display()));
+            told.insert("animation".into(), json!(path.display().to_string()));
+        }
+        Ok(())
+    }
+}
+
+/// The int8 graph of a name that is no application of the paper.
+fn graph(name: &str, args: &Tpu1Args, screen: &Screen) -> Result<Option<Graph>, Failure> {
+    if lite::is_lite(name) {
+        return Ok(Some(lite::open(name)?));
+    }
+    if !Path::new(name).exists() {
+        return Ok(None);
+    }
+    let quant = QuantArgs::per_tensor(args.data.clone(), args.dataset.clone(), args.samples);
+    quantize::graph(name, &quant, screen).map(Some)
+}
+
+fn of_preset(name: &str, args: &Tpu1Args, chip: &Chip) -> Result<Report, Failure> {
+    let batch = args.batch.map(|n| n as usize);
+    let preset = Preset::of(name).map_err(Failure::usage)?;
+    let make = |chip: &Chip| preset.program(chip, batch);
+    let mut report = Report::new(chip, &make)?;
+    let usual = batch.is_none_or(|n| n == preset.paper.batch);
+    report.paper = usual.then_some(preset.paper);
+    report.assumed = Some(preset.reconstruction.into());
+    Ok(report)
+}
+
+fn show(
+    report: &Report,
+    args: &Tpu1Args,
+    screen: &Screen,
+) -> Result<serde_json::Map<String, serde_json::Value>> {
+    let today = today::machines(report)?;
+    if !screen.json {
+        if args.instructions {
+            screen.line(format!("{}\n", report.program.listing().join("\n")));
+        }
+        screen.line(report.text());
+        screen.line(format!("\n{}", today::text(report, &today)));
+    }
+    let mut told = match report.json() {
+        serde_json::Value::Object(map) => map,
+        other => serde_json::Map::from_iter([("report".to_string(), other)]),
+    };
+    told.insert("today".into(), today::as_json(&today));
+    if args.instructions {
+        told.insert("listing".into(), json!(report.program.listing()));
+    }
+    Ok(told)
+}
+
+/// The name of a pass's layer.
+fn layers_of(program: &Program) -> Vec<&str> {
+    let (mut layer, mut names) = ("", Vec::new());
+    for instruction in &program.instructions {
+        match instruction {
+            Instruction::DebugTag(n) => {
+                layer = program.parts.get(*n as usize).map_or("", |p| p.name.as_str());
+            }
+            Instruction::MatrixMultiply { .. } => names.push(layer),
+            _ => {}
+        }
+    }
+    names
+}
+
+fn write_trace(path: &Path, report: &Report) -> Result<()> {
+    let names = layers_of(&report.program);
+    let value =
+        trace(&report.chip, &report.timing, |n| names.get(n).copied().unwrap_or_default().to_string());
+    std::fs::write(path, value.to_string())
+        .map_err(|e| Error::io("cannot write", path, e).hint("choose another file with --trace"))
+}

@@ -1,0 +1,70 @@
+//! The same products on chips of today, by the tables of `systole plan`.
+
+use crate::commands::plan;
+use crate::render::screen::table;
+use serde_json::{Value, json};
+use systole_ir::{DType, GraphBuilder, Result, TensorType};
+use systole_plan::{Half, Machine, Work, analytic, duration};
+use systole_tpu1::Report;
+
+/// One chip of each kind.
+const MACHINES: [&str; 5] = ["v2-8", "v5e-1", "v6e-1", "v100", "h100"];
+
+/// A chip with the time of the batch.
+pub(super) struct Today {
+    name: String,
+    seconds: f64,
+    limit: String,
+}
+
+/// The program's products, one after the other, in bf16 (f16 on a V100) on one chip each.
+pub(super) fn machines(report: &Report) -> Result<Vec<Today>> {
+    let tables = plan::tables(None)?;
+    let g = GraphBuilder::new("main");
+    let mut outputs = Vec::new();
+    for (n, part) in report.program.parts.iter().enumerate() {
+        let Some([rows, inputs, outputs_of, count]) = part.product else { continue };
+        for i in 0..count {
+            let matrix = |dims: [usize; 2], of: &str| {
+                g.parameter(TensorType::new(DType::BF16, dims), &format!("{of}{n}_{i}"))
+            };
+            outputs.push(matrix([rows, inputs], "x").dot(&matrix([inputs, outputs_of], "w")));
+        }
+    }
+    if outputs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let graph = g.finish(&outputs)?;
+    let work = Work::of(&graph);
+    let each = MACHINES.into_iter().map(|name| {
+        let machine = Machine::of(name, &tables)?;
+        // It multiplies no bf16.
+        let half = if name == "v100" { Half::F16 } else { Half::Bf16 };
+        let estimate = analytic(&work, &machine, &tables, half)?;
+        Ok(Today { name: machine.title(), seconds: estimate.device.likely, limit: estimate.limit().into() })
+    });
+    each.collect()
+}
+
+pub(super) fn text(report: &Report, today: &[Today]) -> String {
+    if today.is_empty() {
+        return "No products that chips of today could be asked for.".into();
+    }
+    let own = report.timing.seconds(&report.chip);
+    let mut rows =
+        vec![["the same products on", "a batch", "times as fast", "limit"].map(String::from).to_vec()];
+    rows.push(["the first TPU, int8", &duration(own), "1", "as above"].map(String::from).to_vec());
+    for t in today {
+        let faster = format!("{:.1}", own / t.seconds);
+        rows.push([t.name.clone(), duration(t.seconds), faster, t.limit.clone()].to_vec());
+    }
+    format!(
+        "{}\n(one device each, bf16 or f16, by the formulas of `systole plan`; the first TPU's start and input are in its time, not in theirs)",
+        table(&rows)
+    )
+}
+
+pub(super) fn as_json(today: &[Today]) -> Value {
+    let each = today.iter().map(|t| json!({"name": t.name, "seconds": t.seconds, "limit": t.limit}));
+    each.collect()
+}

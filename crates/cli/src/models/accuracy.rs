@@ -1,0 +1,156 @@
+//! How many classes a graph of operators gets right: of one file, and of floats beside whole numbers.
+
+use crate::models::answerer::Operators;
+use crate::models::lite;
+use systole_data::{Dataset, Sample};
+use systole_ir::{DType, Literal, Result};
+use systole_nn::LABEL_FIELDS;
+use systole_quant::{Engine, answers, in_floats};
+
+/// What a file gets right of test data.
+#[derive(Default)]
+pub(crate) struct Right {
+    pub(crate) samples: usize,
+    /// One for each sample, or for each place of it.
+    pub(crate) answers: usize,
+    pub(crate) right: usize,
+}
+
+impl Right {
+    /// Batch by batch: test data can be larger than memory.
+    pub(crate) fn of(graph: &Operators, batches: &Dataset, input: &str) -> Result<Right> {
+        let mut all = Right::default();
+        for batch in batches.iter() {
+            let batch = batch?;
+            let answers = lite::rows(&graph.predict(&field(&batch, input)?)?)?;
+            let found: Vec<Vec<usize>> = answers.iter().map(likeliest).collect();
+            let (samples, labels) = rows(&batch, input)?.into_iter().unzip();
+            let tests = Tests { samples, labels };
+            all.samples += tests.samples.len();
+            all.answers += found.iter().map(Vec::len).sum::<usize>();
+            all.right += tests.right(&found);
+        }
+        Ok(all)
+    }
+}
+
+/// The first samples of batches, each alone, and the labels of each: one, or one for each place.
+pub(crate) fn taken(
+    batches: &Dataset,
+    (input, dtype): &(String, DType),
+    most: usize,
+) -> Result<(Vec<Literal>, Vec<Vec<i64>>)> {
+    let (mut samples, mut labels) = (Vec::new(), Vec::new());
+    for batch in batches.iter() {
+        if samples.len() >= most {
+            break;
+        }
+        for (row, label) in rows(&batch?, input)?.into_iter().take(most - samples.len()) {
+            samples.push(row.convert(*dtype));
+            labels.push(label);
+        }
+    }
+    Ok((samples, labels))
+}
+
+/// The samples of a batch, and their labels.
+fn rows(batch: &Sample, input: &str) -> Result<Vec<(Literal, Vec<i64>)>> {
+    let rows = lite::rows(&field(batch, input)?)?;
+    let label = LABEL_FIELDS.iter().find_map(|name| batch.get(name).ok());
+    let given: Vec<i64> = label.map_or(Vec::new(), |y| y.to_f64s().iter().map(|&y| y as i64).collect());
+    let each = given.len() / rows.len().max(1);
+    Ok(rows.into_iter().enumerate().map(|(i, row)| (row, given[i * each..(i + 1) * each].to_vec())).collect())
+}
+
+/// The model's input, by its name or as the first field.
+fn field(batch: &Sample, name: &str) -> Result<Literal> {
+    match batch.get(name) {
+        Ok(x) => Ok(x.clone()),
+        Err(e) => batch.fields().next().map_or(Err(e), |(_, x)| x.get().cloned()),
+    }
+}
+
+/// Answers, one for each sample or place, and how many the floats and the integers get right and agree on.
+pub(crate) struct Accuracy {
+    pub(crate) answers: usize,
+    pub(crate) samples: usize,
+    pub(crate) float: usize,
+    pub(crate) int8: usize,
+    pub(crate) agree: usize,
+}
+
+impl Accuracy {
+    pub(crate) fn share(&self, n: usize) -> f64 {
+        n as f64 / self.answers.max(1) as f64
+    }
+
+    pub(crate) fn of(
+        float: &systole_tflite::Model,
+        int8: &systole_tflite::Model,
+        tests: &Tests,
+    ) -> Result<Option<Accuracy>> {
+        if tests.samples.is_empty() {
+            return Ok(None);
+        }
+        let (of_float, of_int8) = (classes_in_floats(float, &tests.samples)?, classes(int8, &tests.samples)?);
+        let answers = of_float.iter().map(Vec::len).sum();
+        let agree = agreeing(&of_float, &of_int8);
+        let (float, int8) = (tests.right(&of_float), tests.right(&of_int8));
+        Ok(Some(Accuracy { answers, samples: tests.samples.len(), float, int8, agree }))
+    }
+}
+
+/// The likeliest class of each sample: one, or one for each place.
+fn classes(model: &systole_tflite::Model, samples: &[Literal]) -> Result<Vec<Vec<usize>>> {
+    Ok(answers(model, samples, lite::engine(), lite::threads())?.iter().map(likeliest).collect())
+}
+
+/// As [`classes`], of a graph that is floats for the most part: many samples at once, where the CPU engine has it.
+pub(crate) fn classes_in_floats(
+    model: &systole_tflite::Model,
+    samples: &[Literal],
+) -> Result<Vec<Vec<usize>>> {
+    match lite::engine() {
+        Engine::Reference => classes(model, samples),
+        // What is wrong with a sample is told where each is asked about alone.
+        Engine::Fast => match in_floats(model, samples) {
+            Ok(answers) => Ok(answers.iter().map(likeliest).collect()),
+            Err(_) => classes(model, samples),
+        },
+    }
+}
+
+/// `y: f32[…, K]` → the likeliest of K classes, of each place.
+fn likeliest(y: &Literal) -> Vec<usize> {
+    let classes = y.shape().dims().last().copied().unwrap_or(1).max(1);
+    let one = |y: &[f32]| (1..y.len()).fold(0, |best, k| if y[k] > y[best] { k } else { best });
+    y.to_f32s().chunks(classes).map(one).collect()
+}
+
+/// How many classes are the same.
+pub(crate) fn agreeing(a: &[Vec<usize>], b: &[Vec<usize>]) -> usize {
+    a.iter().flatten().zip(b.iter().flatten()).filter(|(a, b)| a == b).count()
+}
+
+/// Test samples with their classes.
+#[derive(Default)]
+pub(crate) struct Tests {
+    pub(crate) samples: Vec<Literal>,
+    labels: Vec<Vec<i64>>,
+}
+
+impl Tests {
+    pub(crate) fn take(batches: &Dataset, input: &(String, DType), most: usize) -> Result<Tests> {
+        let (samples, labels) = taken(batches, input, most)?;
+        Ok(Tests { samples, labels })
+    }
+
+    /// How many answers are right.
+    fn right(&self, found: &[Vec<usize>]) -> usize {
+        let of_sample = |(found, labels): (&Vec<usize>, &Vec<i64>)| match found.len() == labels.len() {
+            true => found.iter().zip(labels).filter(|(k, label)| **label == **k as i64).count(),
+            false => 0,
+        };
+        found.iter().zip(&self.labels).map(of_sample).sum()
+    }
+}

@@ -1,0 +1,274 @@
+//! ONNX files on the command line: the operators of one, what they make, what it takes and gives; asked about samples.
+
+use crate::args::outcome::Outcome;
+use crate::models::program;
+use crate::render::screen::{Screen, number_of, table};
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::Path;
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+use systole_mlir::import::Imported as Program;
+use systole_nn::grouped;
+use systole_onnx::{Imported, Model, Node, Port, Size, Sizes};
+use systole_program::open::{Around, onnx};
+use systole_program::run::Runner;
+use systole_runtime::backend;
+
+/// Whether a name is that of such a file.
+pub(crate) fn is_onnx(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx"))
+}
+
+/// Reads such a file, and constants beside it.
+fn open(name: &str) -> Result<Model> {
+    let bytes = program::bytes(name)?;
+    let folder = Path::new(name).parent().map(Path::to_path_buf);
+    onnx(&bytes, &Around { folder, ..Around::default() }).at(|| name.to_string())
+}
+
+/// Operators, what they make where open sizes are 1, weights.
+pub(crate) fn summary(name: &str, screen: &Screen) -> Outcome {
+    let model = open(name)?;
+    let imported = model.import(&Sizes::default());
+    if screen.json {
+        screen.object(&object(name, &model, &imported));
+        return Ok(0);
+    }
+    let mut rows = vec![["Op", "makes", "of", "constants"].map(String::from).to_vec()];
+    for n in &model.graph.nodes {
+        let constants: Vec<String> = constants(&model, n).map(|c| c.ty().to_string()).collect();
+        rows.push(vec![n.op.clone(), made(n).into(), ty(&imported, made(n)), constants.join(", ")]);
+    }
+    screen.line(table(&rows).trim_end());
+    let ports =
+        model.graph.given().map(|p| ("Input", p)).chain(model.graph.outputs.iter().map(|p| ("Output", p)));
+    ports.for_each(|(what, p)| screen.line(format!("{what} {}: {p}", p.name)));
+    if let Ok(Imported { settled, .. }) = &imported
+        && !settled.is_empty()
+    {
+        let names: Vec<&str> = settled.iter().map(|(name, _)| name.as_str()).collect();
+        screen.line(format!("Above, {} is 1: the file leaves it open.", names.join(" and ")));
+    }
+    if let Err(e) = &imported {
+        screen.line(format!("It cannot be run here: {}", e.what()));
+    }
+    screen.line(format!(
+        "{} of version {}, {} bytes of constants, by {}",
+        number_of(model.graph.nodes.len(), "operator"),
+        model.opset,
+        grouped(model.graph.constant_bytes() as u64),
+        if model.producer.is_empty() { "an unnamed writer" } else { &model.producer }
+    ));
+    Ok(0)
+}
+
+fn made(n: &Node) -> &str {
+    n.outputs.first().map_or("", String::as_str)
+}
+
+fn ty(imported: &Result<Imported>, name: &str) -> String {
+    let found = imported.as_ref().ok().and_then(|i| i.types.get(name));
+    found.map_or("–".into(), ToString::to_string)
+}
+
+fn constants<'a>(model: &'a Model, n: &'a Node) -> impl Iterator<Item = &'a Literal> {
+    n.inputs.iter().filter_map(|name| model.graph.constants.get(name))
+}
+
+fn object(name: &str, model: &Model, imported: &Result<Imported>) -> Value {
+    let port = |p: &Port| {
+        let sizes = p.sizes.as_ref().map(|s| s.iter().map(ToString::to_string).collect::<Vec<_>>());
+        json!({"name": p.name, "dtype": p.dtype.map(|d| d.name()), "sizes": sizes})
+    };
+    let operator = |n: &Node| {
+        let constants: Vec<String> = constants(model, n).map(|c| c.ty().to_string()).collect();
+        let ty = imported.as_ref().ok().and_then(|i| i.types.get(made(n))).map(ToString::to_string);
+        json!({"op": n.op, "name": n.name, "inputs": n.inputs, "outputs": n.outputs, "type": ty, "constants": constants})
+    };
+    json!({
+        "file": name, "producer": model.producer, "ir_version": model.ir_version, "opset": model.opset,
+        "inputs": model.graph.given().map(port).collect::<Vec<_>>(),
+        "outputs": model.graph.outputs.iter().map(port).collect::<Vec<_>>(),
+        "operators": model.graph.nodes.iter().map(operator).collect::<Vec<_>>(),
+        "constant_bytes": model.graph.constant_bytes(),
+        "error": imported.as_ref().err().map(|e| e.what().to_string()),
+    })
+}
+
+/// A model of one input and one output that is asked about samples, batch by batch.
+pub(crate) struct Asked {
+    model: Model,
+    name: String,
+    /// Of its input.
+    dtype: DType,
+    /// Of one sample, as it is given here: pictures with channels last.
+    sample: Vec<usize>,
+    /// Whether the model has the channels of pictures in front.
+    channels_first: bool,
+    /// How many samples it takes at once, if not any number.
+    batch: Option<usize>,
+    /// Scales and zero points of an input and an output of whole numbers.
+    ends: [Option<(f32, f32)>; 2],
+    /// Compiled for so many samples.
+    runners: RefCell<BTreeMap<usize, Runner>>,
+}
+
+impl Asked {
+    /// Reads a model; its notes.
+    ///
+    /// # Errors
+    /// When it has several inputs or outputs, or a size of a sample is open.
+    pub fn open(name: &str) -> Result<(Asked, BTreeMap<String, String>)> {
+        let model = open(name)?;
+        let notes = model.notes.clone();
+        Ok((Asked::new(model, name).at(|| name.to_string())?, notes))
+    }
+
+    fn new(model: Model, name: &str) -> Result<Asked> {
+        const ANY: &str = "`systole run FILE.onnx --input IN.npz` takes any";
+        let given: Vec<&Port> = model.graph.given().collect();
+        let (&[input], [output]) = (&given[..], &model.graph.outputs[..]) else {
+            let what = format!("it has {} inputs and {} outputs", given.len(), model.graph.outputs.len());
+            return Err(Error::new(ErrorKind::Unsupported, what).hint(ANY));
+        };
+        let (Some(dtype), Some([batch, sizes @ ..])) = (input.dtype, input.sizes.as_deref()) else {
+            let what = format!("its input {} is {input}, which is no batch of samples", input.name);
+            return Err(Error::new(ErrorKind::Unsupported, what).hint(ANY));
+        };
+        let mut sample = Vec::new();
+        for size in sizes {
+            let Size::Known(n) = size else {
+                let what =
+                    format!("the size {size} of a sample of its input {} is open: {input}", input.name);
+                return Err(Error::new(ErrorKind::Unsupported, what)
+                    .hint(format!("export it with the number of samples alone open; {ANY}")));
+            };
+            sample.push(*n);
+        }
+        let is_channels = |n: &usize| matches!(n, 1 | 3);
+        let channels_first = matches!(&sample[..], [c, _, w] if is_channels(c) && !is_channels(w));
+        if channels_first {
+            sample.rotate_left(1);
+        }
+        let batch = if let Size::Known(n) = batch { Some((*n).max(1)) } else { None };
+        let ends = [scheme(&model, &input.name, true), scheme(&model, &output.name, false)];
+        let runners = RefCell::default();
+        Ok(Asked { name: name.into(), dtype, sample, channels_first, batch, ends, runners, model })
+    }
+
+    /// Of one sample.
+    pub fn takes(&self) -> TensorType {
+        let is_of_tokens = self.dtype.is_int() && self.ends[0].is_none();
+        TensorType::new(if is_of_tokens { DType::I32 } else { DType::F32 }, &self.sample[..])
+    }
+
+    /// `x: T[B, …] → f32[B, …]`
+    ///
+    /// # Errors
+    /// When a sample does not fit; those of the model and the device.
+    pub fn predict(&self, x: &Literal) -> Result<Literal> {
+        let samples = x.shape().first().copied().unwrap_or(0);
+        let together = self.batch.unwrap_or(samples).max(1);
+        let values = x.to_f32s();
+        let each = values.len() / samples.max(1);
+        let (mut all, mut of_one) = (Vec::new(), Vec::new());
+        for part in values.chunks(each.max(1) * together) {
+            let n = part.len() / each.max(1);
+            let mut part = part.to_vec();
+            // A model that takes so many at once is given the last one again in place of those that there are not.
+            for _ in n..together {
+                part.extend_from_within((n - 1) * each..n * each);
+            }
+            let y = self.batch(&part, together).at(|| self.name.clone())?;
+            let answers = y.to_f32s();
+            let own = answers.len() / together;
+            all.extend_from_slice(&answers[..n * own]);
+            of_one = y.shape()[1..].to_vec();
+        }
+        Literal::from_slice([&[samples], &of_one[..]].concat(), &all)
+    }
+
+    /// `n` samples → `f32[n, …]`
+    fn batch(&self, values: &[f32], n: usize) -> Result<Literal> {
+        let dims = [&[n], &self.sample[..]].concat();
+        let mut x = Literal::from_slice(dims, values)?;
+        if self.channels_first {
+            x = channels_first(&x)?;
+        }
+        if let Some((scale, zero)) = self.ends[0] {
+            let (low, high) = if self.dtype == DType::U8 { (0.0, 255.0) } else { (-128.0, 127.0) };
+            x = each(&x, |v| ((v / scale).round() + zero).clamp(low, high))?;
+        }
+        let x = x.convert(self.dtype);
+        let mut runners = self.runners.borrow_mut();
+        let runner = match runners.entry(n) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(place) => {
+                let sizes = Sizes { given: vec![("arg0".into(), x.shape().to_vec())], ..Sizes::default() };
+                let program = Program::of_graph(self.model.import(&sizes)?.graph);
+                place.insert(Runner::new(&program, &backend("auto")?)?)
+            }
+        };
+        let bug = || Error::new(ErrorKind::Bug, "a program has no results");
+        let ran = runner.results(&runner.run(&runner.put(&[vec![x]])?)?)?;
+        let y = ran.values.first().and_then(|v| v.held.first()).ok_or_else(bug)?.convert(DType::F32);
+        if y.shape().first() != Some(&n) {
+            let what = format!("of {n} samples it makes {}, which are no answers one by one", y.ty());
+            return Err(Error::new(ErrorKind::Unsupported, what).hint("`systole run FILE.onnx` shows it"));
+        }
+        match self.ends[1] {
+            Some((scale, zero)) => each(&y, |q| scale * (q - zero)),
+            None => Ok(y),
+        }
+    }
+}
+
+/// A function of each element.
+fn each(x: &Literal, of: impl Fn(f32) -> f32) -> Result<Literal> {
+    Literal::from_slice(x.shape(), &x.to_f32s().into_iter().map(of).collect::<Vec<_>>())
+}
+
+/// `x: f32[N, H, W, C] → f32[N, C, H, W]`
+fn channels_first(x: &Literal) -> Result<Literal> {
+    let &[n, h, w, c] = x.shape().dims() else { return Ok(x.clone()) };
+    let (values, mut turned) = (x.to_f32s(), Vec::<f32>::with_capacity(n * h * w * c));
+    for picture in values.chunks_exact((h * w * c).max(1)) {
+        (0..c).for_each(|k| turned.extend(picture.iter().skip(k).step_by(c)));
+    }
+    Literal::from_slice([n, c, h, w], &turned)
+}
+
+/// Operators that leave numbers as they are.
+const MOVES: [&str; 6] = ["Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"];
+
+/// The one scale and zero point of an input or output of whole numbers, which its DequantizeLinear or QuantizeLinear has; what only
+/// moves numbers may stand between.
+fn scheme(model: &Model, port: &str, is_input: bool) -> Option<(f32, f32)> {
+    let op = if is_input { "DequantizeLinear" } else { "QuantizeLinear" };
+    let ends = |n: &'_ Node| {
+        let (near, far) = (n.inputs.first().cloned(), n.outputs.first().cloned());
+        if is_input { (near, far) } else { (far, near) }
+    };
+    let nodes: Vec<&Node> = match is_input {
+        true => model.graph.nodes.iter().collect(),
+        false => model.graph.nodes.iter().rev().collect(),
+    };
+    let mut names = vec![port.to_string()];
+    for node in nodes {
+        let (near, far) = ends(node);
+        if !near.is_some_and(|name| names.contains(&name)) {
+            continue;
+        }
+        if node.op == op {
+            let constant = |i: usize| {
+                let value = node.inputs.get(i).and_then(|name| model.graph.constants.get(name))?;
+                value.to_f32s().first().copied().filter(|_| value.ty().elements() == 1)
+            };
+            return Some((constant(1)?, if node.inputs.len() > 2 { constant(2)? } else { 0.0 }));
+        }
+        names.extend(far.filter(|_| MOVES.contains(&node.op.as_str())));
+    }
+    None
+}

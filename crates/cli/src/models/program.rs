@@ -1,0 +1,226 @@
+//! Program files on the command line: StableHLO text, Systole's own or that of other systems, bytecode, and ONNX models, from a
+//! file or from standard input; told apart by what is in them. Also what such programs are given.
+
+use crate::models::target::missing;
+use crate::render::screen::{note, number_of};
+use clap::Args;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_mlir::import::Imported;
+use systole_onnx::Sizes;
+use systole_program::open::{self, Around, Opened, Source};
+use systole_program::{files, inputs};
+
+/// Where a program's arguments come from.
+#[derive(Args)]
+pub(crate) struct InputArgs {
+    /// The arguments: arrays arg0, arg1, … in a .npz (NumPy) or .safetensors file
+    #[arg(long, value_name = "FILE", conflicts_with = "random")]
+    pub(crate) input: Option<PathBuf>,
+    /// Draw the arguments: floats from -1 to 1, integers from 0 to 9; the same seed draws the same
+    #[arg(long, value_name = "SEED")]
+    pub(crate) random: Option<u64>,
+    /// The function that is the program [default: main, or the first that is not private]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) function: Option<String>,
+    #[command(flatten)]
+    pub(crate) dims: DimArgs,
+}
+
+/// Sizes that an ONNX model leaves open.
+#[derive(Args, Clone, Default)]
+pub(crate) struct DimArgs {
+    /// A size that an ONNX model leaves open, by its name, such as batch=8; may be given again [default: as the arguments have
+    /// it, else 1]
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = dim)]
+    dims: Vec<(String, usize)>,
+}
+
+fn dim(text: &str) -> Result<(String, usize), String> {
+    let parts = text.rsplit_once('=').and_then(|(name, n)| Some((name, n.parse::<usize>().ok()?)));
+    let (name, n) =
+        parts.filter(|(name, n)| !name.is_empty() && *n > 0).ok_or("write NAME=N, such as batch=8")?;
+    Ok((name.into(), n))
+}
+
+impl DimArgs {
+    /// What is known around a file, with the arrays that it is given.
+    fn around(&self, name: &str, input: Option<&Path>, bytes: &[u8]) -> Result<Around> {
+        let is_onnx = systole_onnx::Model::is_onnx(bytes);
+        if !is_onnx && !self.dims.is_empty() {
+            let e = Error::new(ErrorKind::Config, "the program has no open sizes: it is no ONNX model");
+            return Err(e.at("--dim").hint("leave the option out"));
+        }
+        let given = match input.filter(|_| is_onnx) {
+            Some(path) => files::read(path)?.into_iter().map(|(name, x)| (name, x.dims)).collect(),
+            None => Vec::new(),
+        };
+        let folder =
+            (name != STANDARD_INPUT).then(|| Path::new(name).parent().unwrap_or(Path::new("")).to_path_buf());
+        Ok(Around { folder, sizes: Sizes { named: self.dims.iter().cloned().collect(), given } })
+    }
+
+    /// As they are written.
+    pub(crate) fn words(&self) -> String {
+        self.dims
+            .iter()
+            .map(|(name, n)| format!(" --dim {}", crate::render::screen::quoted(format!("{name}={n}"))))
+            .collect()
+    }
+}
+
+/// Says what became of open sizes.
+fn tell(opened: &Opened) {
+    if !opened.settled.is_empty() {
+        let all: Vec<String> = opened.settled.iter().map(|(name, n)| format!("{name} = {n}")).collect();
+        note(&format!("sizes that the model leaves open: {}", all.join(", ")));
+    }
+}
+
+impl InputArgs {
+    /// Reads the program that they are for.
+    pub(crate) fn open(&self, name: &str) -> Result<Imported> {
+        let opened = open::function(&self.source(name)?, self.function.as_deref());
+        Ok(opened.at(|| called(name).to_string())?.imported)
+    }
+
+    fn source(&self, name: &str) -> Result<Source> {
+        let bytes = bytes(name)?;
+        let around = self.dims.around(name, self.input.as_deref(), &bytes)?;
+        let source = open::source(&bytes, &around).at(|| called(name).to_string())?;
+        if let Source::Onnx(opened) = &source {
+            tell(opened);
+        }
+        Ok(source)
+    }
+
+    /// What the file says, and the functions of it that are run: `None` is the program.
+    pub(crate) fn functions(&self, name: &str) -> Result<(Source, Vec<Option<String>>)> {
+        let source = self.source(name)?;
+        let functions = match (&self.function, open::tests(&source)) {
+            (None, tests) if !tests.is_empty() => tests.into_iter().map(Some).collect(),
+            (function, _) => vec![function.clone()],
+        };
+        Ok((source, functions))
+    }
+
+    /// The arguments, each as the arrays that hold it, and where they are from.
+    pub(crate) fn values(&self, program: &Imported) -> Result<(Vec<Vec<Literal>>, String)> {
+        let faces = &program.interface.arguments;
+        systole_program::run::fits(&program.program.graph, false)?;
+        let count = number_of(faces.len(), "argument");
+        match (&self.input, self.random) {
+            (None, _) if faces.is_empty() => Ok((Vec::new(), "no arguments".into())),
+            (Some(path), _) => {
+                let names = &program.program.graph.param_names;
+                let own: Vec<String> =
+                    faces.iter().map(|f| names.get(f.first).cloned().unwrap_or_default()).collect();
+                let given =
+                    inputs::of_file(faces, &own, files::read(path)?).at(|| path.display().to_string())?;
+                Ok((given, format!("{count} of {}", path.display())))
+            }
+            (None, Some(seed)) => {
+                Ok((inputs::random(faces, seed)?, format!("{count} drawn with seed {seed}")))
+            }
+            (None, None) => Err(inputs::missing(faces)),
+        }
+    }
+}
+
+/// The name of standard input.
+const STANDARD_INPUT: &str = "-";
+
+/// Bytes that are looked at to tell what a file is.
+const START: u64 = 4096;
+
+/// Whether a name is that of a program file: by its ending, or else by how it begins.
+pub(crate) fn is_program(name: &str) -> bool {
+    let extension = Path::new(name).extension().map(|e| e.to_string_lossy().to_lowercase());
+    match extension.as_deref() {
+        _ if name == STANDARD_INPUT => true,
+        Some("mlir" | "mlirbc" | "bc" | "onnx") => true,
+        Some("toml") => false,
+        _ => std::fs::File::open(name).is_ok_and(|file| {
+            let mut start = Vec::new();
+            // A pipe can be read once only.
+            let is_file = file.metadata().is_ok_and(|m| m.is_file());
+            is_file && file.take(START).read_to_end(&mut start).is_ok() && open::is_program(&start)
+        }),
+    }
+}
+
+/// What is in a program file.
+pub(crate) fn bytes(name: &str) -> Result<Vec<u8>> {
+    let path = Path::new(name);
+    if name == STANDARD_INPUT {
+        return bounded(std::io::stdin().lock(), "standard input");
+    }
+    if path.is_dir() {
+        let e = Error::new(ErrorKind::Io, format!("{name} is a folder, and no program"));
+        return Err(e.hint("name a file of StableHLO text or bytecode or an ONNX model in it"));
+    }
+    // What is no file, such as a pipe, may have no end.
+    if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+        let file = std::fs::File::open(path)
+            .map_err(|e| Error::io("cannot read", name, e).hint("check its access rights"))?;
+        return bounded(file, name);
+    }
+    systole_data::input::read(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => missing(path),
+        _ => Error::io("cannot read", name, e)
+            .hint("check the path of the StableHLO file and its access rights"),
+    })
+}
+
+/// Reads to the end, or as much as memory has room for beside what is made of it.
+fn bounded(source: impl Read, name: &str) -> Result<Vec<u8>> {
+    let most = (systole_data::free_memory() / 8) as u64;
+    let mut bytes = Vec::new();
+    source.take(most).read_to_end(&mut bytes).map_err(|e| Error::io("cannot read", name, e))?;
+    if bytes.len() as u64 == most {
+        let e = Error::new(ErrorKind::Data, format!("{name} has no end within {} MiB", most >> 20));
+        return Err(e.hint("give a program; --memory-limit sets how much memory there is"));
+    }
+    Ok(bytes)
+}
+
+/// Reads a program file.
+pub(crate) fn open(name: &str, dims: &DimArgs) -> Result<Opened> {
+    let bytes = bytes(name)?;
+    opened(name, &bytes, dims)
+}
+
+fn opened(name: &str, bytes: &[u8], dims: &DimArgs) -> Result<Opened> {
+    let around = dims.around(name, None, bytes)?;
+    let opened = open::source(bytes, &around).and_then(|source| open::function(&source, None));
+    let opened = opened.at(|| called(name).to_string())?;
+    tell(&opened);
+    Ok(opened)
+}
+
+/// A program file as a module.
+pub(crate) fn module(name: &str, dims: &DimArgs) -> Result<systole_mlir::syntax::Module> {
+    let bytes = bytes(name)?;
+    let around = dims.around(name, None, &bytes)?;
+    open::source(&bytes, &around).and_then(open::as_module).at(|| called(name).to_string())
+}
+
+/// A program file as text, for a compiler that knows more than is read here: what is text is not looked into.
+pub(crate) fn text(name: &str, dims: &DimArgs) -> Result<String> {
+    let bytes = bytes(name)?;
+    let bytes = match systole_onnx::Model::is_onnx(&bytes) {
+        true => bytes,
+        false => match String::from_utf8(bytes) {
+            Ok(text) => return Ok(text),
+            Err(e) => e.into_bytes(),
+        },
+    };
+    let program = opened(name, &bytes, dims)?.imported.program;
+    Ok(systole_ir::text::print_program(&program.graph, &program.donated, program.spread.as_ref()))
+}
+
+/// A file's name in messages.
+pub(crate) fn called(name: &str) -> &str {
+    if name == STANDARD_INPUT { "standard input" } else { name }
+}

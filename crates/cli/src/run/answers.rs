@@ -1,0 +1,308 @@
+//! What a model says of test data: which classes it takes for which, and what it gets wrong by far.
+
+use crate::run::confusion::Confusion;
+use std::time::{Duration, Instant};
+use systole_config::Config;
+use systole_data::format::png;
+use systole_data::{HostArray, Sample};
+use systole_datasets::TrainingData;
+use systole_ir::{DType, Literal, Result};
+use systole_nn::loss::Loss;
+use systole_nn::{Model, grouped};
+use systole_report::Mistake;
+
+/// Pictures in a row of the grid of samples, and rows.
+const GRID: usize = 5;
+/// Mistakes that are kept.
+const WORST: usize = 12;
+/// A longer side of a picture is brought to this.
+const SIDE: usize = 160;
+/// Values of a batch's answers, at most: more would take a run's memory for a report.
+const VALUES: usize = 16 << 20;
+/// Tokens of text before the one that is wrong.
+const CONTEXT: usize = 60;
+/// Fields of a row that are shown.
+const FIELDS: usize = 12;
+
+/// What was said of test data.
+pub(crate) struct Answers {
+    /// For classes only.
+    pub(crate) confusion: Option<Confusion>,
+    /// The first test pictures.
+    samples: Vec<Literal>,
+    /// The worst first, with how bad each is.
+    worst: Vec<(f64, Mistake)>,
+    seen: u64,
+    wrong: u64,
+    /// Whether all was tested, not only what there was time for.
+    is_whole: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Classes,
+    /// One probability for two classes.
+    Binary,
+    Tokens,
+    Numbers,
+}
+
+impl Answers {
+    /// Asks the model about all test data, or for about as long as `limit` says.
+    pub(crate) fn gather(
+        model: &mut Model,
+        config: &Config,
+        data: &TrainingData,
+        limit: Option<Duration>,
+    ) -> Result<Option<Answers>> {
+        let Some(kind) = kind_of(model, data) else { return Ok(None) };
+        let values = model.output_type().map_or(0, |t| t.elements()) * config.fit.batch_size;
+        if limit.is_some() && values > VALUES {
+            return Ok(None);
+        }
+        let is_counted = matches!(kind, Kind::Classes | Kind::Binary) && !data.class_names.is_empty();
+        let mut answers = Answers {
+            confusion: is_counted.then(|| Confusion::new(model.class_names.clone())),
+            samples: Vec::new(),
+            worst: Vec::new(),
+            seen: 0,
+            wrong: 0,
+            is_whole: true,
+            kind,
+        };
+        let test = config.test_pipeline(data);
+        let (began, most) = (Instant::now(), limit.and(config.tested_batches(&test)?).unwrap_or(usize::MAX));
+        for batch in test.iter().take(most) {
+            if answers.seen > 0 && limit.is_some_and(|limit| began.elapsed() > limit) {
+                answers.is_whole = false;
+                break;
+            }
+            answers.take(model, &batch?, config, data)?;
+        }
+        Ok(Some(answers))
+    }
+
+    /// The worst mistakes.
+    pub(crate) fn worst(&self) -> impl Iterator<Item = &Mistake> {
+        self.worst.iter().map(|(_, mistake)| mistake)
+    }
+
+    /// The first test pictures in rows, as a PNG file; `None` where there are no pictures.
+    pub(crate) fn grid(&self) -> Result<Option<Vec<u8>>> {
+        let Some(first) = self.samples.first() else { return Ok(None) };
+        let [h, w, c] = [0, 1, 2].map(|axis| first.shape()[axis]);
+        let rows = self.samples.len().div_ceil(GRID);
+        let mut pixels = vec![0u8; rows * h * GRID * w * c];
+        for (i, picture) in self.samples.iter().enumerate() {
+            for (y, line) in picture.bytes().chunks_exact(w * c).enumerate() {
+                let at = ((i / GRID * h + y) * GRID + i % GRID) * w * c;
+                pixels[at..at + w * c].copy_from_slice(line);
+            }
+        }
+        png::to_bytes(&Literal::from_slice([rows * h, GRID * w, c], &pixels)?).map(Some)
+    }
+
+    /// The worst mistakes, and a sentence of how they were found.
+    pub(crate) fn mistakes(self, elements: &str) -> (Vec<Mistake>, String) {
+        let what = match self.kind {
+            Kind::Tokens => "tokens",
+            _ => elements,
+        };
+        let of = match self.is_whole {
+            true => format!("{} test {what}", grouped(self.seen)),
+            false => format!("the first {} test {what}, as many as there was time for", grouped(self.seen)),
+        };
+        let told = match self.kind {
+            Kind::Numbers => format!("The greatest errors in {of}."),
+            _ if self.wrong == 0 => format!("None: all of {of} were told right."),
+            _ => format!(
+                "{} of {of} are wrong; these are those whose truth the model thought the least likely.",
+                grouped(self.wrong)
+            ),
+        };
+        (self.worst.into_iter().map(|(_, m)| m).collect(), told)
+    }
+
+    fn take(
+        &mut self,
+        model: &mut Model,
+        batch: &Sample,
+        config: &Config,
+        data: &TrainingData,
+    ) -> Result<()> {
+        let name = batch.names().find(|n| *n != "label").unwrap_or("image").to_string();
+        let input = batch.get(&name)?;
+        let outputs = model.predict_on_batch(input)?;
+        let labels = batch.get("label")?.to_f64s();
+        let rows = outputs.to_f32s();
+        let width = rows.len() / labels.len().max(1);
+        if width == 0 {
+            return Ok(());
+        }
+        let each = labels.len() / input.shape()[0].max(1);
+        for sample in self.samples.len()..(GRID * GRID).min(input.shape()[0]) {
+            self.samples.extend(picture(input, sample, (config, data))?);
+        }
+        for (i, (row, label)) in rows.chunks_exact(width).zip(&labels).enumerate() {
+            let shown = |of: Mistake| shown(of, input, i / each.max(1), i % each.max(1), (config, data));
+            self.judge(row, *label, &model.class_names, shown)?;
+        }
+        Ok(())
+    }
+
+    /// One answer; `shown` adds a picture or a text to what is kept.
+    fn judge(
+        &mut self,
+        row: &[f32],
+        label: f64,
+        names: &[String],
+        shown: impl FnOnce(Mistake) -> Result<Mistake>,
+    ) -> Result<()> {
+        self.seen += 1;
+        if self.kind == Kind::Numbers {
+            let error = (f64::from(row[0]) - label).abs();
+            let of = Mistake {
+                is: format!("{label:.4}"),
+                taken_for: format!("{:.4}", row[0]),
+                ..Mistake::default()
+            };
+            return self.keep(if error.is_nan() { f64::INFINITY } else { error }, of, shown);
+        }
+        let p = match (self.kind, row) {
+            (Kind::Binary, [p]) => {
+                let p = if (0.0..=1.0).contains(p) { *p } else { 1.0 / (1.0 + (-p).exp()) };
+                vec![1.0 - p, p]
+            }
+            _ => probabilities(row),
+        };
+        let best = p.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(k, _)| k);
+        let is = label as usize;
+        self.confusion.iter_mut().for_each(|c| c.add(is, best));
+        if best == is {
+            return Ok(());
+        }
+        self.wrong += 1;
+        let name = |k: usize| match self.kind {
+            Kind::Tokens => token(k),
+            _ => names.get(k).cloned().unwrap_or_else(|| format!("class {k}")),
+        };
+        let of = Mistake {
+            is: name(is),
+            taken_for: name(best),
+            probability: p.get(best).map(|p| f64::from(*p)),
+            ..Mistake::default()
+        };
+        self.keep(-f64::from(p.get(is).copied().unwrap_or(0.0)), of, shown)
+    }
+
+    fn keep(&mut self, bad: f64, of: Mistake, shown: impl FnOnce(Mistake) -> Result<Mistake>) -> Result<()> {
+        let at = self.worst.partition_point(|(b, _)| *b >= bad);
+        if at < WORST {
+            self.worst.insert(at, (bad, shown(of)?));
+            self.worst.truncate(WORST);
+        }
+        Ok(())
+    }
+}
+
+/// `None` where nothing can be said of single samples.
+fn kind_of(model: &Model, data: &TrainingData) -> Option<Kind> {
+    let output = model.output_type()?;
+    let loss = model.compile_config().map(|c| c.loss.base())?;
+    match (output.rank(), loss) {
+        (2, Loss::SparseCategoricalCrossentropy { .. }) if data.element.dtype == DType::I32 => {
+            Some(Kind::Tokens)
+        }
+        (1, Loss::BinaryCrossentropy { .. }) if output.elements() == 1 => Some(Kind::Binary),
+        (1, _) if output.elements() == 1 && data.class_names.is_empty() => Some(Kind::Numbers),
+        (1, _) if output.elements() == data.class_names.len() => Some(Kind::Classes),
+        _ => None,
+    }
+}
+
+fn token(k: usize) -> String {
+    match u8::try_from(k) {
+        Ok(byte) => format!("'{}'", byte.escape_ascii()),
+        Err(_) => format!("token {k}"),
+    }
+}
+
+/// A mistake with what it was about: row `sample` of a batch, of text the token after place `at`.
+fn shown(
+    mut of: Mistake,
+    batch: &Literal,
+    sample: usize,
+    at: usize,
+    (config, data): (&Config, &TrainingData),
+) -> Result<Mistake> {
+    let dims: Vec<usize> = batch.shape().dims().iter().skip(1).copied().collect();
+    let n: usize = dims.iter().product();
+    let values: Vec<f32> = (sample * n..(sample + 1) * n).map(|i| batch.get(i).as_f64() as f32).collect();
+    match *dims.as_slice() {
+        [_, _, 1..=4] if data.is_pictures() => {
+            of.png =
+                picture(batch, sample, (config, data))?.map(|picture| png::to_bytes(&picture)).transpose()?;
+        }
+        [t] if data.element.dtype == DType::I32 => {
+            let from = (at + 1).saturating_sub(CONTEXT);
+            let bytes: Vec<u8> = values[from..(at + 1).min(t)].iter().map(|v| *v as u8).collect();
+            of.text = Some(format!("…{}", String::from_utf8_lossy(&bytes)));
+        }
+        [_] => {
+            let name = |i: usize| data.fields.get(i).cloned().unwrap_or_else(|| format!("field {i}"));
+            let lines: Vec<String> =
+                values.iter().take(FIELDS).enumerate().map(|(i, v)| format!("{} {v}", name(i))).collect();
+            of.text = Some(lines.join("\n"));
+        }
+        _ => {}
+    }
+    Ok(of)
+}
+
+/// Row `sample` of a batch as a picture of bytes, made smaller where it is large; `None` where it is none.
+fn picture(
+    batch: &Literal,
+    sample: usize,
+    (config, data): (&Config, &TrainingData),
+) -> Result<Option<Literal>> {
+    let &[_, h, w, c @ 1..=4] = batch.shape().dims() else { return Ok(None) };
+    if !data.is_pictures() {
+        return Ok(None);
+    }
+    let n = h * w * c;
+    let byte = |i: usize| (batch.get(i).as_f64() / config.data.scale).round().clamp(0.0, 255.0) as u8;
+    let pixels: Vec<u8> = (sample * n..(sample + 1) * n).map(byte).collect();
+    let picture = Literal::from_slice([h, w, c], &pixels)?;
+    let longer = h.max(w);
+    if longer <= SIDE {
+        return Ok(Some(picture));
+    }
+    let side = |n: usize| (n * SIDE / longer).max(1);
+    HostArray::from(picture).resize(side(h), side(w)).into_literal().map(Some)
+}
+
+/// Probabilities: as they are, or a softmax of them where the model gives logits.
+pub(crate) fn probabilities(row: &[f32]) -> Vec<f32> {
+    let sum: f32 = row.iter().sum();
+    if row.iter().all(|p| (0.0..=1.0).contains(p)) && (sum - 1.0).abs() < 0.01 {
+        return row.to_vec();
+    }
+    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let powers: Vec<f32> = row.iter().map(|v| (v - most).exp()).collect();
+    let sum: f32 = powers.iter().sum();
+    powers.iter().map(|p| p / sum).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logits_become_probabilities_and_probabilities_stay() {
+        assert_eq!(probabilities(&[0.25, 0.75]), [0.25, 0.75]);
+        let p = probabilities(&[1000.0, 1000.0, -1000.0]);
+        assert_eq!(p, [0.5, 0.5, 0.0]);
+        assert!((probabilities(&[0.1, 0.2]).iter().sum::<f32>() - 1.0).abs() < 1e-6);
+    }
+}

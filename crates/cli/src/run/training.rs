@@ -1,0 +1,548 @@
+//! Training as `train` and `resume` do it: load, fit, save, test, report.
+
+use crate::args::outcome::Outcome;
+use crate::models::known::keep_tokenizer;
+use crate::models::run_folder::{self, Record, Resume, SaveArgs};
+use crate::render::screen::{Screen, counted, grouped, note, values};
+use crate::run::answers::Answers;
+use crate::run::event_pictures;
+use crate::run::prepare::{Prepared, prepared};
+use crate::run::pruned::Pruned;
+use crate::run::report::{Files, Report};
+use crate::run::run_report::{self, Written};
+use crate::run::stop::Stop;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use systole_config::Config;
+use systole_data::Dataset;
+use systole_data::disk::sweep;
+use systole_data::format::png;
+use systole_datasets::TrainingData;
+use systole_dist::Strategy;
+use systole_ir::{Error, Result};
+use systole_nn::callback::Callback;
+use systole_nn::{Fit, History, KeepBest, Model, RemovedChannels, max_time};
+use systole_progress::{progress, terminal};
+use systole_runtime::backend;
+
+/// Whether this process writes files: it is the only one, or drives the first of several hosts.
+fn leads() -> Result<bool> {
+    Ok(backend("auto")?.hosts().is_none_or(|hosts| hosts.index() == 0))
+}
+
+/// What a run starts with.
+pub(crate) struct Start {
+    pub(crate) record: Record,
+    pub(crate) data: TrainingData,
+    /// The saved model of [`Record::from`].
+    pub(crate) earlier: Option<Model>,
+    /// Epochs after which it stops, to be gone on with.
+    pub(crate) pause_after: Option<usize>,
+}
+
+/// Trains (or goes on), saves, tests and reports.
+pub(crate) fn train(
+    start: Start,
+    folder: Folder,
+    (resume, save): (Resume, &SaveArgs),
+    began: Instant,
+    screen: &Screen,
+) -> Outcome {
+    let Start { record, data, earlier, pause_after } = start;
+    let (config, reason, from) = (record.config.clone(), record.reason.clone(), record.from.clone());
+    let made = prepared(earlier, record.from.as_deref(), &config, data, screen);
+    let Prepared { mut model, data, phases } = made.inspect_err(|_| folder.undo())?;
+    let record = Record { devices: Some(devices_of(&model)?), ..record };
+    let class_weight = config.class_weight(&data).inspect_err(|_| folder.undo())?;
+    let common = record.common();
+    let own = [&*folder.model, &folder.best, &folder.example];
+    config.check_files_of_callbacks(&own).inspect_err(|_| folder.undo())?;
+    let resumed = record.plan(&folder.folder, resume, save).inspect_err(|_| folder.undo())?;
+    agree(&model, &data, common, &resumed).inspect_err(|_| folder.undo())?;
+    if folder.leads {
+        resumed.write_down(&folder.folder).inspect_err(|_| folder.undo())?;
+    }
+    announce(&model, &config, &resumed, screen)?;
+    call_as_asked(&model, &config);
+    let stop = Stop::install()?;
+    let place = resumed.place.clone();
+    note_origin(&mut model, &config, &data)?;
+    let best = folder.best(&model, &config).goes_on(resumed.best_goes_on);
+    let dashboard = dashboard(&config, &stop, screen);
+    let run = (resumed, best, &folder, pause_after, phases);
+    let history =
+        fit(&mut model, &config, &data, run, class_weight, &stop, screen).inspect_err(|_| folder.undo())?;
+    drop(dashboard);
+    let tuning = history.data.as_ref().map(|report| &report.tuning);
+    let frozen = if folder.leads { save.freeze(&config, tuning) } else { Ok(None) };
+    // A signal that came too late to stop anything still ends the program as interrupted, where no other host counts on it.
+    let interrupted = history.interrupted || (stop.exit_code() != 0 && model.host().1 == 1);
+    let mut run = Report::new(&config, &data, reason, history, &model, interrupted, began);
+    run.from = from;
+    let mut answers = ask(&mut model, &run, folder.leads)?;
+    run.confusions = answers.as_mut().ok().and_then(|answers| run.of_own_classes(answers.as_ref()?));
+    model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
+    let removed = if interrupted { Vec::new() } else { folder.shrink(&mut model, &config)? };
+    folder.save(&model, &data).inspect_err(|_| folder.undo())?;
+    run.pruned = folder.pruned(&model, &config, removed)?;
+    event_pictures::write_of_run(&answers, &model, &config, &folder.folder);
+    let written =
+        (folder.leads && config.fit.report).then(|| Written::new(&run, &model, answers, &folder.folder));
+    let written = written.flatten();
+    run.report = written.as_ref().map(|w| w.path().into());
+    run.show(&model, &folder.files(), place.as_ref(), screen);
+    drop(model);
+    written.into_iter().for_each(Written::with_profile);
+    // After the model: a configuration that cannot be written costs no training.
+    if let Some(path) = frozen? {
+        screen.line(format!("The threads and queues that were found are in {}", path.display()));
+    }
+    // A signal to another host ended this one's run too.
+    let ended_elsewhere = interrupted && stop.exit_code() == 0 && pause_after.is_none();
+    Ok(if ended_elsewhere { TERMINATED } else { stop.exit_code() })
+}
+
+/// Keeps with a model what it was made from.
+fn note_origin(model: &mut Model, config: &Config, data: &TrainingData) -> Result<()> {
+    model.notes.insert("config".into(), portable(config).to_toml()?);
+    if !data.fields.is_empty() {
+        model.notes.insert("fields".into(), json!(data.fields).to_string());
+    }
+    if let Some(language) = &data.language {
+        keep_tokenizer(model, &language.tokenizer);
+    }
+    Ok(())
+}
+
+/// What the model says of test data: all of one's own, whose classes are told; of published ones for a report, as many as there is
+/// time for. An error is one of the run only where it asks for its own.
+fn ask(model: &mut Model, run: &Report<'_>, leads: bool) -> Result<Result<Option<Answers>>> {
+    let (config, data) = (run.config, run.data);
+    let is_own = config.data.is_own() && !data.class_names.is_empty();
+    if run.was_interrupted() {
+        return Ok(Ok(None));
+    }
+    if is_own {
+        return Answers::gather(model, config, data, None).map(Ok);
+    }
+    // A prediction is a meeting of all hosts.
+    let is_told = config.fit.report || config.asks_for_events();
+    let is_wanted = is_told && leads && model.host().1 == 1 && run.was_tested();
+    if !is_wanted {
+        return Ok(Ok(None));
+    }
+    Ok(Answers::gather(model, config, data, Some(run_report::time_to_ask(run.seconds))))
+}
+
+/// What a program exits with that SIGTERM ended.
+const TERMINATED: u8 = 143;
+
+/// A dashboard, where one is asked for and there is a terminal for it.
+#[cfg(feature = "tui")]
+fn dashboard(config: &Config, stop: &Stop, screen: &Screen) -> Option<systole_progress::tui::Dashboard> {
+    let quit = || drop(signal_hook::low_level::raise(signal_hook::consts::SIGINT));
+    let is_wanted = config.fit.tui && !screen.json && !screen.quiet;
+    is_wanted.then(|| systole_progress::tui::Dashboard::start_with(stop.asked.clone(), quit)).flatten()
+}
+
+/// None: the program is built without.
+#[cfg(not(feature = "tui"))]
+fn dashboard(config: &Config, _: &Stop, _: &Screen) {
+    if config.fit.tui {
+        note("this program is built without the feature `tui`: plain lines in place of a dashboard");
+    }
+}
+
+/// On several hosts: an error where they are not about to train the same.
+fn agree(
+    model: &Model,
+    data: &TrainingData,
+    configuration: String,
+    resumed: &run_folder::Plan,
+) -> Result<()> {
+    let data = format!("{}: {} and {} {}", data.name, data.train_len, data.test_len, data.elements);
+    let place = resumed.place.as_ref().map_or("a new run".into(), |place| {
+        let finished = if place.finished { ", finished" } else { "" };
+        format!("the run in the folder, in {}{finished}", run_folder::told(place))
+    });
+    model.agree(&[("the configuration", configuration), ("the data", data), ("what they go on with", place)])
+}
+
+/// Says in the first line what is learned from, and why.
+pub(crate) fn announce_data(data: &TrainingData, reason: &str, screen: &Screen) {
+    let (train, test) = (grouped(data.train_len as u64), grouped(data.test_len as u64));
+    let from = if data.origin.starts_with("drawn") { "" } else { "from " };
+    let (name, elements, origin) = (&data.name, data.elements, &data.origin);
+    let classes = match data.identity.is_some() && !data.class_names.is_empty() {
+        true if data.class_names.len() == 1 => " of one class".into(),
+        true => format!(" of {} classes", data.class_names.len()),
+        false => String::new(),
+    };
+    screen.line(format!("Data: {name}, {reason}; {train} + {test} {elements}{classes} {from}{origin}"));
+    data.notes.iter().for_each(|note| screen.line(format!("  {note}")));
+}
+
+/// Loads the data set, with the progress of a download on a terminal.
+pub(crate) fn load_data(config: &Config, screen: &Screen) -> Result<TrainingData> {
+    let live = terminal::width().is_some() && !screen.quiet;
+    config.load_data(move |dir| {
+        if !live {
+            return dir;
+        }
+        dir.progress(|what, have, all| {
+            let percent = have * 100 / all.max(1);
+            let text = || {
+                let width = terminal::width().unwrap_or(usize::MAX);
+                terminal::told_of(what, &format!(": {percent} %"), width)
+            };
+            // Of small things there are many: once for each percent is enough.
+            match have == all {
+                true => terminal::print(&text()),
+                false if percent != have.saturating_sub(1) * 100 / all.max(1) => terminal::draw(&text()),
+                false => {}
+            }
+        })
+    })
+}
+
+fn announce(model: &Model, config: &Config, resumed: &run_folder::Plan, screen: &Screen) -> Result<()> {
+    let weights: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
+    let backend = backend("auto")?;
+    let device = backend.devices().first().map(|d| d.description.clone()).unwrap_or_default();
+    let start = match model.steps() {
+        0 => String::new(),
+        n => format!(", after {}", counted(n, "step")),
+    };
+    screen.detail(format!(
+        "Model: {}, {}{start}; {}, {}; on {} ({device})",
+        counted(model.architecture().nodes.len() as u64, "layer"),
+        counted(weights as u64, "weight"),
+        model.compile_config().map_or("", |c| c.optimizer.name()),
+        config.compile.precision,
+        backend.name(),
+    ));
+    announce_strategy(model, screen);
+    match &resumed.place {
+        Some(place) if place.finished => screen.line(
+            "The run of this folder is finished: nothing is trained (--resume=never starts anew, --out names another folder)",
+        ),
+        Some(place) => screen.line(format!("Going on in {}", run_folder::told(place))),
+        None => {}
+    }
+    if let Some(before) = &resumed.moved_from {
+        screen.line(format!(
+            "It was on {before} and goes on on {}: sums are added in another order, so its figures differ in rounding \
+             from those of a run that stays where it is",
+            devices_of(model)?
+        ));
+    }
+    Ok(())
+}
+
+/// What steps run on: `cpu`, `data_parallel over 4 devices of cpu`.
+fn devices_of(model: &Model) -> Result<String> {
+    let backend = backend("auto")?;
+    Ok(match (model.compile_config(), model.devices().len()) {
+        (Some(config), n) if n > 1 && config.strategy != Strategy::one_device() => {
+            format!("{} over {n} devices of {}", config.strategy.name(), backend.name())
+        }
+        _ => backend.name().into(),
+    })
+}
+
+/// Lines for people say `accuracy` where the configuration does.
+pub(crate) fn call_as_asked(model: &Model, config: &Config) {
+    let names = model.compile_config().map_or(Vec::new(), |compile| config.names(compile));
+    for (name, asked) in names.iter().filter(|(name, _)| name.contains("accuracy")) {
+        progress::call(name, &if asked == "acc" { "accuracy".into() } else { asked.clone() });
+    }
+}
+
+/// Which devices take part, where there are several.
+fn announce_strategy(model: &Model, screen: &Screen) {
+    let devices = model.devices();
+    let (Some(config), Some(first)) = (model.compile_config(), devices.first().filter(|_| devices.len() > 1))
+    else {
+        return;
+    };
+    let (strategy, n) = (&config.strategy, devices.len());
+    let hosts = match model.host() {
+        (_, 1) => String::new(),
+        (index, count) => format!(" on {count} hosts (this is host {index})"),
+    };
+    screen.line(format!("Strategy: {strategy}; {n} devices{hosts}, each like {}", first.description));
+}
+
+/// How a run goes on, its best model, its folder, when it pauses, and what changes its phases.
+type RunParts<'a> = (run_folder::Plan, KeepBest, &'a Folder, Option<usize>, Option<Box<dyn Callback>>);
+
+/// The epochs, and the test that the last one is owed.
+fn fit(
+    model: &mut Model,
+    config: &Config,
+    data: &TrainingData,
+    (resumed, best, folder, pause_after, phases): RunParts<'_>,
+    class_weight: BTreeMap<i64, f64>,
+    stop: &Stop,
+    screen: &Screen,
+) -> Result<History> {
+    let test = config.test_pipeline(data);
+    let first = resumed.initial_epoch;
+    let compile = model.compile_config().cloned().unwrap_or_default();
+    // What is measured before the weights become their means is not what is saved.
+    let averaged = model.compile_config().is_some_and(|compile| compile.optimizer.use_ema);
+    let fit = Fit {
+        callbacks: config.callbacks(&folder.folder, &compile).into_iter().chain(phases).collect(),
+        validate_last: !averaged,
+        detect_anomaly: config.fit.detect_anomaly.then(|| folder.folder.join("anomaly.npz")),
+        backup: Some(resumed.backup),
+        best: Some(best.clone()),
+        epochs: first + config.epochs(),
+        pause_after: pause_after.map(|epochs| first + epochs).filter(|end| *end < first + config.epochs()),
+        initial_epoch: first,
+        stop: Some(stop.asked.clone()),
+        class_weight,
+        ..asked(config, &test, screen)?
+    };
+    let tested_batches = config.tested_batches(&test)?;
+    let mut history = model.fit(&config.train_pipeline_of(data, model.share_of_batches()), fit)?;
+    // Of an earlier run, where this one goes on from its model.
+    model.notes.remove("stopped_because");
+    if let Some(why) = &history.stopped_because {
+        note(why);
+        model.notes.insert("stopped_because".into(), why.clone());
+    }
+    let tested = history.last().get("val_loss").is_some() && !averaged;
+    if !history.interrupted && !tested && tested_batches != Some(0) {
+        let values = model.evaluate_steps(&test, tested_batches)?;
+        if let Some(last) = history.epochs.last_mut() {
+            last.extend_with_prefix("val_", &values);
+        }
+        best.update(model, &mut history)?;
+    }
+    if config.restores_weights() && !history.interrupted && tested_batches != Some(0) {
+        let shown = values(&model.evaluate_steps(&test, tested_batches)?, |n| Some(progress::called(n)));
+        screen.line(format!("The weights of the best epoch are back: {shown}; what follows is of the last"));
+    }
+    Ok(history)
+}
+
+/// What the configuration says of a run.
+fn asked(config: &Config, test: &Dataset, screen: &Screen) -> Result<Fit> {
+    let of = &config.fit;
+    Ok(Fit {
+        epochs: of.epochs,
+        steps_per_epoch: of.steps_per_epoch,
+        validation: Some(test.clone()),
+        validation_freq: of.validation_freq,
+        val_check_interval: of.val_check_interval,
+        limit_train_batches: of.limit_train_batches,
+        limit_val_batches: of.limit_val_batches,
+        overfit_batches: of.overfit_batches,
+        fast_dev_run: of.fast_dev_run,
+        max_time: of.max_time.as_deref().map(max_time).transpose()?,
+        num_sanity_val_steps: of.num_sanity_val_steps.unwrap_or(0),
+        detect_anomaly: of.detect_anomaly.then(|| std::env::temp_dir().join("anomaly.npz")),
+        barebones: of.barebones,
+        verbose: usize::from(!screen.quiet),
+        ..Fit::default()
+    })
+}
+
+/// A few batches from end to end, which leave nothing behind.
+pub(crate) fn fast_dev_run(
+    earlier: Option<Model>,
+    from: Option<&str>,
+    config: &Config,
+    data: TrainingData,
+    screen: &Screen,
+) -> Outcome {
+    let Prepared { mut model, data, .. } = prepared(earlier, from, config, data, screen)?;
+    let class_weight = config.class_weight(&data)?;
+    let n = config.fit.fast_dev_run.unwrap_or(1);
+    let batches = if n == 1 { "one batch".into() } else { format!("{n} batches") };
+    screen.line(format!("A trial of {batches}: nothing is kept, callbacks and backups are left out"));
+    call_as_asked(&model, config);
+    let stop = Stop::install()?;
+    let train = config.train_pipeline_of(&data, model.share_of_batches());
+    let fit = Fit {
+        stop: Some(stop.asked.clone()),
+        class_weight,
+        ..asked(config, &config.test_pipeline(&data), screen)?
+    };
+    let history = model.fit(&train, fit)?;
+    let last = history.last();
+    let shown = values(&last, |name| Some(progress::called(name)));
+    screen.line(match &history.stopped_because {
+        Some(why) => format!("The trial ended early: {why}"),
+        None => format!("It runs: {shown}"),
+    });
+    if screen.json {
+        let counts = [("fast_dev_run", json!(n)), ("steps", json!(history.step_ms.len()))];
+        let values = last.iter().map(|(name, value)| (name, json!(value)));
+        let all = counts.into_iter().chain(values).map(|(name, value)| (name.to_string(), value));
+        screen.object(&Value::Object(all.collect()));
+    }
+    Ok(stop.exit_code().max(u8::from(history.stopped_because.is_some())))
+}
+
+/// The loop alone, to measure it: nothing is kept.
+pub(crate) fn barebones(
+    earlier: Option<Model>,
+    from: Option<&str>,
+    config: &Config,
+    data: TrainingData,
+    screen: &Screen,
+) -> Outcome {
+    let Prepared { mut model, data, .. } = prepared(earlier, from, config, data, screen)?;
+    let class_weight = config.class_weight(&data)?;
+    screen.line("The loop alone: callbacks, backups and progress are left out, and nothing is kept");
+    let stop = Stop::install()?;
+    let train = config.train_pipeline_of(&data, model.share_of_batches());
+    let asked = asked(config, &config.test_pipeline(&data), screen)?;
+    let history = model.fit(&train, Fit { stop: Some(stop.asked.clone()), class_weight, ..asked })?;
+    let (steps, ms) = (history.step_ms.len(), history.median_step_ms());
+    screen.line(format!("{} in {ms:.3} ms each (median)", counted(steps as u64, "step")));
+    if screen.json {
+        screen.object(&json!({
+            "barebones": true,
+            "steps": steps,
+            "ms_per_step": ms,
+            "samples": history.samples,
+            "loss": history.last().get("loss"),
+            "stopped_because": history.stopped_because,
+        }));
+    }
+    Ok(stop.exit_code())
+}
+
+/// The configuration as it goes into the model file: without this machine's folders and what is told at the end.
+fn portable(config: &Config) -> Config {
+    let mut config = config.clone();
+    config.data.dir = None;
+    let named = config.data.tokenizer.as_ref().and_then(|t| Path::new(t).file_name());
+    config.data.tokenizer = named.map(|name| name.to_string_lossy().into_owned());
+    config.fit.report = true;
+    config.fit.tui = false;
+    config.fit.logger = None;
+    config.lr_find = None;
+    // Who goes on from the model does not fine-tune it anew.
+    config.fine_tune = None;
+    config
+}
+
+/// Takes channels of nothing but zeros out of a model; its configuration is of the smaller one then.
+fn smaller(model: &mut Model, config: &Config) -> Result<Vec<RemovedChannels>> {
+    let removed = model.remove_channels()?;
+    let mut config = portable(config).with_removed(&removed, model);
+    // They are gone.
+    config.pruning = None;
+    model.notes.insert("config".into(), config.to_toml()?);
+    Ok(removed)
+}
+
+/// Where the run's files go.
+pub(crate) struct Folder {
+    folder: PathBuf,
+    /// Whether this process writes there.
+    leads: bool,
+    made: bool,
+    model: PathBuf,
+    /// The model of the best epoch.
+    best: PathBuf,
+    example: PathBuf,
+}
+
+impl Folder {
+    /// Before training, so that a folder that cannot be made costs no hours.
+    pub(crate) fn make(folder: PathBuf, dataset: &str) -> Result<Folder> {
+        let leads = leads()?;
+        let made = leads && !folder.exists();
+        if leads {
+            Folder::prepare(&folder)?;
+        }
+        let file = |end: &str| folder.join(format!("{dataset}{end}"));
+        let (model, best, example) = (file(".safetensors"), file(run_folder::BEST), file("-example.png"));
+        Ok(Folder { model, best, example, leads, made, folder })
+    }
+
+    fn files(&self) -> Files<'_> {
+        Files { model: &self.model, best: &self.best, example: &self.example, folder: &self.folder }
+    }
+
+    fn best(&self, model: &Model, config: &Config) -> KeepBest {
+        let compile = model.compile_config().cloned().unwrap_or_default();
+        KeepBest::new(&self.best, &config.monitor(&compile))
+    }
+
+    fn prepare(folder: &Path) -> Result<()> {
+        let hint = "choose a folder that you may write to with --out";
+        std::fs::create_dir_all(folder)
+            .map_err(|e| Error::io("cannot make the folder", folder, e).hint(hint))?;
+        let trial = folder.join(format!(".systole-{}-trial.tmp", std::process::id()));
+        std::fs::write(&trial, b"").map_err(|e| Error::io("cannot write into", folder, e).hint(hint))?;
+        std::fs::remove_file(&trial).map_err(|e| Error::io("cannot remove", &trial, e))
+    }
+
+    /// What pruning left of the model that was saved.
+    fn pruned(
+        &self,
+        model: &Model,
+        config: &Config,
+        removed: Vec<RemovedChannels>,
+    ) -> Result<Option<Pruned>> {
+        let is_pruned = self.leads && config.pruning.is_some();
+        is_pruned.then(|| Pruned::of(model, &self.model, removed)).transpose()
+    }
+
+    /// Takes channels that pruning has made zero out of the model, and of the best one that was kept.
+    fn shrink(&self, model: &mut Model, config: &Config) -> Result<Vec<RemovedChannels>> {
+        if config.pruning.as_ref().is_none_or(|pruning| !pruning.channels) {
+            return Ok(Vec::new());
+        }
+        if self.leads && self.best.is_file() {
+            let mut best = Model::load(&self.best)?;
+            smaller(&mut best, config)?;
+            best.save(&self.best)?;
+        }
+        smaller(model, config)
+    }
+
+    /// The model, then a test picture to try it on.
+    fn save(&self, model: &Model, data: &TrainingData) -> Result<()> {
+        if self.leads {
+            sweep(&self.folder);
+        }
+        model.save(&self.model).map_err(|e| {
+            e.hint(
+                "make room or choose another folder with --out; a file that was there before is still whole",
+            )
+        })?;
+        if model.has_adapters() {
+            model.save_adapters(self.folder.join(run_folder::ADAPTERS))?;
+        }
+        if self.leads
+            && let Err(e) = self.save_example(data)
+        {
+            note(&format!("the test picture to try the model on is not written: {e}"));
+        }
+        Ok(())
+    }
+
+    fn save_example(&self, data: &TrainingData) -> Result<()> {
+        match data.test.iter().next().filter(|_| data.has_example()) {
+            Some(first) => png::write(&self.example, first?.get("image")?),
+            None => Ok(()),
+        }
+    }
+
+    /// After a failure: leaves no empty folder behind.
+    fn undo(&self) {
+        if self.made {
+            // Refuses, rightly, where anything is in it.
+            let _ = std::fs::remove_dir(&self.folder);
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Bad input ends in one clear error that says what, where and what to try; nothing is half-written. The real
+//! program, on small generated data sets that are then damaged.
+
+use crate::program::{Done, Folder, TINY};
+use std::fs;
+use systole_data::format::idx;
+use systole_ir::Literal;
+
+const SET: &str = "data/fashion-mnist";
+
+/// Trains on a data set that `damage` has spoiled; it must fail with `parts` and write nothing.
+#[track_caller]
+fn spoiled(name: &str, damage: impl Fn(&Folder), parts: &[&str]) {
+    let f = Folder::with_data(&format!("bad-{name}"));
+    damage(&f);
+    let mut args = vec!["train", "fashion-mnist", "--data-dir=data", "--out=out"];
+    args.extend(TINY);
+    f.run(&args).fails(1, &[parts, &["where: ", "try: "]].concat());
+    assert!(f.files("out").is_empty(), "{name} left {:?}", f.files("out"));
+}
+
+fn change(f: &Folder, file: &str, edit: impl Fn(&mut Vec<u8>)) {
+    let path = f.path(SET).join(file);
+    let mut bytes = fs::read(&path).unwrap();
+    edit(&mut bytes);
+    fs::write(path, bytes).unwrap();
+}
+
+const IMAGES: &str = "train-images-idx3-ubyte.gz";
+const LABELS: &str = "train-labels-idx1-ubyte";
+
+#[test]
+fn missing_files() {
+    let f = Folder::new("bad-nothing");
+    let done = f.run(&["train", "fashion-mnist", "--data-dir", "nowhere", "--out=out"]);
+    done.fails(1, &["the files of fashion-mnist are not there", "nowhere", "--data-dir", "try: "]);
+    assert!(f.files("out").is_empty());
+    let remove = |file: &'static str| move |f: &Folder| fs::remove_file(f.path(SET).join(file)).unwrap();
+    spoiled("missing", remove(LABELS), &["fashion-mnist is incomplete", "train-labels"]);
+    spoiled(
+        "missing-test",
+        remove("t10k-images-idx3-ubyte.gz"),
+        &["fashion-mnist is incomplete", "t10k-images"],
+    );
+}
+
+#[test]
+fn paths_at_which_nothing_is() {
+    let f = Folder::new("bad-path");
+    fs::create_dir(f.path("photos")).unwrap();
+    let parts = ["there is no file or folder photos/flower/roses", "photos/flower does not exist", "try: "];
+    f.run(&["train", "photos/flower/roses"]).fails(2, &parts);
+    let done = f.run(&["summary", "photos/model.safetensors"]);
+    done.fails(1, &["there is no file or folder photos/model.safetensors", "check the path"]);
+    // One word may be a preset misspelt.
+    f.run(&["train", "fashion-mnsit"])
+        .fails(2, &["neither a file, a folder nor a preset", "did you mean `fashion-mnist`"]);
+}
+
+#[test]
+fn truncated_files() {
+    let cut = |file: &'static str, n: usize| move |f: &Folder| change(f, file, |b| b.truncate(n));
+    spoiled("cut-packed", cut(IMAGES, 1000), &["cut short", IMAGES]);
+    spoiled("cut-plain", cut(LABELS, 40), &[LABELS, "byte 8", "64"]);
+    spoiled("cut-header", cut(LABELS, 6), &["cut short", LABELS]);
+    spoiled("empty", cut(LABELS, 0), &["empty", LABELS]);
+    let longer = |f: &Folder| change(f, LABELS, |b| b.push(0));
+    spoiled("longer", longer, &["more data", LABELS]);
+}
+
+#[test]
+fn flipped_bits() {
+    // Gzip's own checksum finds any flipped bit of the images.
+    for at in [20, 500, 1500] {
+        let flip = move |f: &Folder| change(f, IMAGES, |b| b[at] ^= 0x10);
+        spoiled(&format!("flip-{at}"), flip, &[IMAGES]);
+    }
+    spoiled("flip-magic", |f| change(f, LABELS, |b| b[2] ^= 0x40), &["not an IDX file", LABELS]);
+}
+
+#[test]
+fn mislabelled_files() {
+    spoiled("label-range", |f| change(f, LABELS, |b| b[8 + 5] = 10), &["label 10", LABELS, "10 classes"]);
+    spoiled("count", |f| change(f, LABELS, |b| b[7] = 63), &[LABELS, "63"]);
+    spoiled(
+        "labels-as-images",
+        |f| {
+            fs::copy(f.path(SET).join(LABELS), f.path(SET).join(IMAGES)).unwrap();
+        },
+        &[IMAGES],
+    );
+    spoiled(
+        "lengths",
+        |f| {
+            let labels = Literal::from_slice([63], &[1u8; 63]).unwrap();
+            idx::write(f.path(SET).join(LABELS), &labels, false).unwrap();
+        },
+        &["ui8[63]", "ui8[64, 28, 28]"],
+    );
+    spoiled(
+        "sizes",
+        |f| {
+            let images = Literal::from_slice([32, 20, 20], &vec![9u8; 32 * 400]).unwrap();
+            idx::write(f.path(SET).join("t10k-images-idx3-ubyte.gz"), &images, true).unwrap();
+        },
+        &["different sizes", "28", "20"],
+    );
+    spoiled(
+        "text",
+        |f| fs::write(f.path(SET).join(IMAGES), "<html>not found</html>").unwrap(),
+        &["not an IDX file"],
+    );
+}
+
+#[test]
+fn wrong_knobs() {
+    let f = Folder::new("bad-knobs");
+    let wrong = |name: &str, value: &str, code, parts: &[&str]| {
+        let args = ["train", "glyphs", "--epochs=1", "--out=out"];
+        let done = Done::of(f.command(&args).env(name, value).output().unwrap(), &args);
+        done.fails(code, &[&[name, "where: ", "try: "], parts].concat());
+        assert!(f.files("out").is_empty(), "{name}: {:?}", f.files("out"));
+    };
+    for name in [
+        "SYSTOLE_WINOGRAD",
+        "SYSTOLE_EXCESS_PRECISION",
+        "SYSTOLE_TENSOR_FLOAT_32",
+        "SYSTOLE_JIT",
+        "SYSTOLE_BLOCKS",
+    ] {
+        wrong(name, "maybe", 1, &["`maybe` is no value", "on|off"]);
+    }
+    wrong("SYSTOLE_ISA", "avx3", 1, &["`avx3` is no instruction-set level", "avx512"]);
+    wrong("SYSTOLE_KERNEL", "matmul/magic", 1, &["`matmul/magic` is no kernel", "rng/philox"]);
+    wrong("SYSTOLE_THREADS", "two", 2, &["`two` is no value", "0..1024"]);
+    wrong("SYSTOLE_LOG", "loud", 2, &["`loud` is no value", "0..4"]);
+    wrong("SYSTOLE_GRACE", "long", 2, &["`long` is no value", "SECONDS"]);
+}
+
+#[test]
+fn wrong_configurations() {
+    let f = Folder::with_data("bad-config");
+    let preset = f.run(&["init"]).ok().out;
+    let cases: [(&str, &str, &[&str]); 9] = [
+        ("epochs = 5", "epoch = 5", &["there is no key `epoch`", "did you mean `epochs`", "run.toml, line "]),
+        ("[fit]", "[fti]", &["did you mean `fit`", "run.toml, line "]),
+        ("batch_size = 1000", "batch_size = 0", &["batch_size is 0", "run.toml, line "]),
+        ("epochs = 5", "epochs = 0", &["epochs is 0", "run.toml, line "]),
+        ("filters = 64", "filtres = 64", &["did you mean `filters`", "run.toml, line "]),
+        ("type = \"Conv2D\"", "type = \"Conv2\"", &["there is no layer `Conv2`", "did you mean `Conv2D`"]),
+        ("kernel_size = [3, 3]", "kernel_size = [30, 3]", &["conv2d", "30", "28"]),
+        ("units = 10", "units = 7", &["7 values", "10 classes"]),
+        ("seed = 0", "seed = zero", &["this is not TOML", "run.toml, line "]),
+    ];
+    for (from, to, parts) in cases {
+        assert!(preset.contains(from), "{from}");
+        f.write("run.toml", preset.replacen(from, to, 1));
+        let done = f.run(&["train", "run.toml", "--data-dir=data", "--out=out"]);
+        done.fails(1, &[parts, &["try: "]].concat());
+        assert!(f.files("out").is_empty(), "{to}");
+    }
+    f.write("run.toml", preset.split("[compile]").next().unwrap());
+    f.run(&["train", "run.toml"]).fails(1, &["compile", "run.toml", "systole init"]);
+    f.run(&["train", "absent.toml"]).fails(1, &["absent.toml"]);
+    f.run(&["train", "fashion-mnist", "--data-dir=data", "--batch-size=0", "--out=out"])
+        .fails(2, &["--batch-size"]);
+    f.run(&["train", "fashion-mnist", "--set=fit.batch_size=0", "--out=out"])
+        .fails(2, &["batch_size is 0", "try: "]);
+    assert!(f.files("out").is_empty());
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_told_before_training() {
+    let f = Folder::with_data("bad-out");
+    f.write("file", "");
+    let mut args = vec!["train", "fashion-mnist", "--data-dir=data", "--out=file/out"];
+    args.extend(TINY);
+    let done = f.run(&args).fails(1, &["cannot make the folder", "file/out", "try: "]);
+    assert!(!done.err.contains("Epoch "), "{}", done.err);
+}
+
+/// A limit on file sizes stands in for a full disk: the write fails half-way in the same manner.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_leaves_the_earlier_file_whole() {
+    let f = Folder::with_data("bad-full");
+    let model = f.train("out");
+    let (before, files) = (fs::read(&model).unwrap(), f.files("out"));
+    let program = env!("CARGO_BIN_EXE_systole");
+    let line = format!(
+        "trap '' XFSZ; ulimit -f 4; exec {program} train fashion-mnist --data-dir=data --out=out --resume=never --seed=9 {}",
+        TINY.iter().filter(|a| !a.contains("seed")).copied().collect::<Vec<_>>().join(" ")
+    );
+    let output = std::process::Command::new("sh").arg("-c").arg(&line).current_dir(&f.0).output().unwrap();
+    let done = crate::program::Done::of(output, &[&line]).fails(1, &["fashion-mnist.safetensors", "try: "]);
+    assert!(!done.out.contains("Test: "), "{}", done.out);
+    assert_eq!(fs::read(&model).unwrap(), before);
+    assert_eq!(f.files("out"), files, "something was left behind");
+    f.run(&["evaluate", "out/fashion-mnist.safetensors", "--data-dir=data"]).ok();
+}
+
+#[test]
+fn model_files_that_are_cut_or_lie() {
+    let f = Folder::with_data("bad-model");
+    let good = fs::read(f.train("out")).unwrap();
+    let header = u64::from_le_bytes(good[..8].try_into().unwrap()) as usize;
+    let refused = |what: &str, bytes: &[u8]| {
+        f.write("bad.safetensors", bytes);
+        let done = f.run(&["summary", "bad.safetensors"]);
+        assert_eq!(done.code, Some(1), "{what}: {}\n{}", done.out, done.err);
+        done.fails(1, &["bad.safetensors"]);
+    };
+    let cuts =
+        [0, 1, 7, 8, 9, 100, header / 2, header + 7, header + 8, header + 9, good.len() / 2, good.len() - 1];
+    for cut in cuts {
+        refused(&format!("cut at {cut}"), &good[..cut]);
+    }
+    for at in [0, 3, 7, 9, 40, header / 2, header + 4, header + 8, (header + good.len()) / 2, good.len() - 1]
+    {
+        let mut bad = good.clone();
+        bad[at] ^= 0x04;
+        refused(&format!("bit flipped at {at}"), &bad);
+    }
+    refused("longer", &[&good[..], b"more"].concat());
+    refused("text", b"hello");
+    for length in [0, u64::MAX, header as u64 + 1, good.len() as u64] {
+        let mut bad = good.clone();
+        bad[..8].copy_from_slice(&length.to_le_bytes());
+        refused(&format!("header length {length}"), &bad);
+    }
+    let swap = |from: &str, to: &str| {
+        let text = String::from_utf8(good[8..8 + header].to_vec()).unwrap();
+        assert!(text.contains(from) && from.len() == to.len(), "{text}");
+        [&good[..8], text.replacen(from, to, 1).as_bytes(), &good[8 + header..]].concat()
+    };
+    refused("other type", &swap("\"F32\"", "\"I32\""));
+    refused("other layer", &swap("MaxPooling2D", "MaxPooling3D"));
+    for command in ["evaluate", "show"] {
+        f.run(&[command, "bad.safetensors"]).fails(1, &["bad.safetensors"]);
+    }
+    f.run(&["predict", "bad.safetensors", "x.png"]).fails(1, &["bad.safetensors"]);
+    f.run(&["train", "--from", "bad.safetensors"]).fails(1, &["bad.safetensors"]);
+    f.run(&["evaluate", "absent.safetensors"]).fails(1, &["absent.safetensors"]);
+    f.run(&["evaluate", "out"]).fails(1, &["out"]);
+}
+
+#[test]
+fn pictures_that_are_none() {
+    let f = Folder::with_data("bad-picture");
+    f.train("out");
+    let png = fs::read(f.path("out/fashion-mnist-example.png")).unwrap();
+    f.write("text.png", "not a picture");
+    f.write("cut.png", &png[..png.len() / 2]);
+    f.write("empty.png", "");
+    let labels = format!("{SET}/{LABELS}");
+    let cases = [
+        ("absent.png", "cannot read"),
+        ("text.png", "neither JPEG, PNG nor IDX"),
+        ("cut.png", "cut.png"),
+        ("empty.png", "empty.png"),
+        (labels.as_str(), "holds no pictures"),
+    ];
+    for (file, part) in cases {
+        // A good picture before the bad one gives no half of an answer.
+        let args = ["predict", "out/fashion-mnist.safetensors", "out/fashion-mnist-example.png", file];
+        let done = f.run(&args).fails(1, &[part, "try: "]);
+        assert_eq!(done.out, "");
+    }
+}
+
+#[test]
+fn data_that_does_not_fit_the_model() {
+    let f = Folder::with_data("bad-fit");
+    f.train("out");
+    let model = "out/fashion-mnist.safetensors";
+    for stem in ["train", "t10k"] {
+        let images = Literal::from_slice([10, 20, 20], &vec![9u8; 4000]).unwrap();
+        let labels = Literal::from_slice([10], &[0u8, 1, 2, 3, 4, 5, 6, 7, 8, 9]).unwrap();
+        fs::create_dir_all(f.path("small")).unwrap();
+        idx::write(f.path(&format!("small/{stem}-images-idx3-ubyte")), &images, false).unwrap();
+        idx::write(f.path(&format!("small/{stem}-labels-idx1-ubyte")), &labels, false).unwrap();
+    }
+    f.run(&["evaluate", model, "--data-dir=small"])
+        .fails(1, &["does not fit", "[28, 28, 1]", "[20, 20, 1]", "try: "]);
+    f.run(&["train", "--from", model, "--data-dir=small"]).fails(1, &["does not fit", "try: "]);
+    f.run(&["evaluate", model, "--dataset=minst"]).fails(2, &["did you mean `mnist`"]);
+}
+
+#[test]
+fn weights_that_cannot_be_read() {
+    let f = Folder::new("bad-weights");
+    fs::write(f.path("x.pt"), b"PK\x03\x04 and no more").unwrap();
+    f.run(&["import", "x.pt", "--out=y.safetensors"]).fails(1, &["no whole ZIP archive", "x.pt", "try: "]);
+    fs::write(f.path("x.h5"), b"hello").unwrap();
+    f.run(&["import", "x.h5", "--out=y.safetensors"])
+        .fails(1, &["no file of weights", "68 65 6c 6c 6f", "try: "]);
+    f.run(&["import", "none.pt", "--out=y.safetensors"]).fails(1, &["no file or folder none.pt"]);
+    let whole = format!("{}/fixtures/weights/whole_module.pt", concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let parts = ["`torch.nn.modules.linear.Linear`", "nothing in a file is executed", "state_dict"];
+    f.run(&["import", &whole, "--out=y.safetensors"]).fails(1, &parts);
+    f.run(&["export", "none", "--format=torch", "--out=x.onnx"]).fails(2, &["end it in .pt"]);
+    assert!(!f.path("y.safetensors").exists());
+}
+
+/// Options of BigGAN, and keys of other trainings that it has no use for.
+#[test]
+fn what_a_gan_cannot_be_trained_with() {
+    let f = Folder::new("bad-gan");
+    let refused = |code: i32, more: &[&str], parts: &[&str]| {
+        f.run(&[&["train", "biggan", "--out=out"], more].concat()).fails(code, &[parts, &["try: "]].concat());
+    };
+    let train = |more: &[&str], parts: &[&str]| refused(2, more, parts);
+    // What does not go with a key of the preset is told at that key.
+    let beside = |more: &[&str], parts: &[&str]| refused(1, more, parts);
+    train(&["--set=biggan.G_chanels=3"], &["there is no key `G_chanels`"]);
+    train(&["--set=biggan.batch_size=3"], &["another key does that here: fit.batch_size"]);
+    train(&["--set=biggan.cross_replica=true"], &["statistics are always those of the whole batch"]);
+    train(&["--set=biggan.resolution=48"], &["no BigGAN of resolution 48", "32, 64, 128, 256"]);
+    beside(&["--set=biggan.resolution=64"], &["data.image_size=[64,64]"]);
+    beside(&["--set=biggan.num_D_accumulations=3"], &["a batch of 50 cannot be computed in 3 equal parts"]);
+    train(&["--learning-rate=0.1"], &["BigGAN has two optimizers", "biggan.G_lr"]);
+    train(&["--set=optimizer.type=sgd"], &["BigGAN trains by Adam"]);
+    train(&["--set=compile.loss=mse"], &["hinge"]);
+    train(&["--set=compile.metrics=[\"accuracy\"]"], &["no metric says how good"]);
+    train(&["--precision=mixed_float16"], &["mixed_bfloat16"]);
+    train(&["--set=data.scale=1"], &["1/255"]);
+    train(&["--set=data.dataset=glyphs"], &["colour pictures"]);
+    train(&["--augment=mixup"], &["mixed pictures would be learned"]);
+    beside(&["--set=model.application=resnet50"], &["both a [biggan] and layers"]);
+    assert!(f.files("out").is_empty());
+}

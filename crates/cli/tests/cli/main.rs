@@ -1,0 +1,18 @@
+//! The command line: commands, their output, wrong input and hints. Trainings are in `tests/runs`.
+
+#[path = "../program/mod.rs"]
+mod program;
+
+mod bad_input;
+mod bench;
+mod cloud;
+mod commands;
+mod compare;
+mod data;
+mod fuzz;
+mod hints;
+mod plan;
+mod programs;
+mod run;
+mod selftest;
+mod suggestions;

@@ -1,0 +1,167 @@
+//! What the program says to try: names that other systems use come before what looks alike, nothing leads where nothing is,
+//! and the commands it prints are written as the one that was typed.
+
+use crate::program::{Done, Folder, TINY};
+use std::os::unix::process::CommandExt;
+
+#[test]
+fn commands_and_options_of_other_programs_lead_to_ours() {
+    let f = Folder::new("suggest-commands");
+    let cases: [(&[&str], &str); 7] = [
+        (&["fit"], "did you mean `train`?"),
+        (&["train", "--preset", "glyphs"], "it needs no option: train glyphs"),
+        (&["train", "glyphs", "--lr", "0.1"], "did you mean `--learning-rate`?"),
+        (&["train", "glyphs", "--optimizer", "lion"], "--set optimizer.type=lion"),
+        (&["data", "info", "x.csv"], "did you mean `inspect`?"),
+        (&["plan", "glyphs", "--target", "v5e-8"], "did you mean `--targets`?"),
+        (&["zebra"], "the commands are train, resume"),
+    ];
+    for (args, part) in cases {
+        let done = f.run(args).fails(2, &[part, "Usage: "]);
+        for misleading in ["in-this-process", "as a value", "--resume", "init`"] {
+            assert!(!done.err.contains(misleading), "{misleading}: {}", done.err);
+        }
+    }
+    // What is said leads on: each is followed.
+    f.run(&["train", "glyphs", "--print-config", "--learning-rate", "0.1"]).ok();
+    f.run(&["train", "glyphs", "--print-config", "--set", "optimizer.type=lion"]).ok();
+}
+
+#[test]
+fn a_file_that_is_not_there_is_no_preset_misspelt() {
+    let f = Folder::new("suggest-files");
+    f.write("mydata.csv", "a,label\n1,x\n2,y\n");
+    let all: [(&[&str], i32); 6] = [
+        (&["train", "nosuch.csv"], 2),
+        (&["summary", "nosuch.safetensors"], 1),
+        (&["show", "./glyphs"], 1),
+        (&["plan", "nosuch.csv"], 2),
+        (&["bench", "nosuch/mlp"], 2),
+        (&["init", "run.toml"], 2),
+    ];
+    for (args, code) in all {
+        let done = f.run(args).fails(code, &["try: "]);
+        assert!(!done.err.contains("did you mean") && !done.err.contains("fashion-mnist"), "{}", done.err);
+    }
+    f.run(&["train", "mydate.csv"])
+        .fails(2, &["there is no file or folder mydate.csv", "did you mean `mydata.csv`"]);
+    f.run(&["train", "glyhps"]).fails(2, &["did you mean `glyphs`"]);
+    f.run(&["train", "elephants"]).fails(2, &["one of: fashion-mnist"]);
+    f.run(&["train", "glyphs", "--set=data.dataset=my.csv"]).fails(2, &["data.dir", "records"]);
+}
+
+#[test]
+fn keys_and_values_of_other_systems_lead_to_ours() {
+    let f = Folder::new("suggest-keys");
+    let cases = [
+        ("layers.4.type=Linear", "did you mean `Dense`"),
+        ("compile.loss=cross_entropy", "did you mean `sparse_categorical_crossentropy`"),
+        ("optimizer.type=shampoo", "one of: sgd, adam"),
+        ("fit.early_stopping=3", "EarlyStopping"),
+        ("fit.lr=0.1", "did you mean `optimizer.learning_rate`"),
+        ("data.batch_size=7", "did you mean `fit.batch_size`"),
+        ("epochs=7", "did you mean `fit.epochs`"),
+        ("fit.device=tpu", "--device"),
+        ("layers.0.out_channels=7", "did you mean `filters`"),
+        ("compile.precision=bf16", "did you mean `mixed_bfloat16`"),
+        ("layers.4.units=\"10\"", "write it without quotes: 10"),
+        ("fit.epochs=\"7\"", "write it without quotes: 7"),
+        ("fit.epochs=7.0", "write it without a point: 7"),
+    ];
+    for (set, part) in cases {
+        let done = f.run(&["train", "glyphs", "--print-config", "--set", set]).fails(2, &[part, "try: "]);
+        assert!(!done.err.contains("usize") && !done.err.contains("u64"), "{}", done.err);
+    }
+    let whole = f.run(&["train", "glyphs", "--print-config", "--set", "layers.4.units=\"10\""]);
+    whole.fails(2, &["a whole number"]);
+    for set in
+        ["layers.4.units=10", "fit.epochs=7", "compile.precision=mixed_bfloat16", "optimizer.type=lion"]
+    {
+        f.run(&["train", "glyphs", "--print-config", "--set", set]).ok();
+    }
+}
+
+#[test]
+fn a_wrong_folder_has_nothing_to_do_with_the_network() {
+    let f = Folder::with_data("suggest-dir");
+    for args in [["--data-dir", "nowhere"], ["--set", "data.dir=nowhere"]] {
+        let done = f.run(&[&["train", "fashion-mnist"][..], &args[..]].concat());
+        let done = done.fails(1, &["there is no folder nowhere", "train-images", "data.dir"]);
+        assert!(!done.err.contains("network"), "{}", done.err);
+    }
+    // Nor has a cache that cannot be written to, which is told in few words.
+    let done = f.run(&["train", "fashion-mnist"]).fails(1, &["SYSTOLE_CACHE"]);
+    assert!(!done.err.contains("check the network"), "{}", done.err);
+    assert!(done.err.lines().count() <= 4, "{}", done.err);
+}
+
+#[test]
+fn without_data_and_network_the_first_command_says_so_in_a_line() {
+    let f = Folder::new("suggest-offline");
+    let args = [&["train", "--set=data.test_samples=16"][..], &TINY[..]].concat();
+    let out = f.run(&args).ok().out;
+    let lines: Vec<&str> = out.lines().take(2).collect();
+    assert!(lines[0].starts_with("Data: glyphs, because the files of fashion-mnist are not there"), "{out}");
+    assert!(lines[1].starts_with("Model: "), "{out}");
+    let said = f.run(&[&args[..], &["-v", "--out=again"][..]].concat()).ok().out;
+    assert!(said.contains("  why: looked in"), "{said}");
+}
+
+#[test]
+fn devices_and_strategies_of_others_are_known_before_the_data_are_read() {
+    let f = Folder::new("suggest-devices");
+    for (option, parts) in [
+        ("--device=gpu", ["there is no device `gpu`", "did you mean `cuda`?"]),
+        ("--device=mps", ["there is no device `mps`", "one of: auto"]),
+        ("--strategy=ddp", ["there is no strategy `ddp`", "did you mean `data_parallel`?"]),
+        ("--strategy=fsdp", ["there is no strategy `fsdp`", "did you mean `fully_sharded`?"]),
+        ("--learning-rate=nan", ["NaN is not a finite number", "--learning-rate"]),
+        ("--learning-rate=1e40", ["beyond the range of float32", "--learning-rate"]),
+    ] {
+        let done = f.run(&["train", "glyphs", option]).fails(2, &parts);
+        assert!(!done.err.contains("null") && !done.out.contains("Data:"), "{}{}", done.out, done.err);
+    }
+}
+
+#[test]
+fn a_debug_build_says_once_that_it_is_slow() {
+    let f = Folder::with_data("suggest-debug");
+    let args = [&["train", "fashion-mnist", "--data-dir=data"][..], &TINY[..]].concat();
+    let err = f.run(&args).ok().err;
+    assert_eq!(err.matches("debug build").count(), usize::from(cfg!(debug_assertions)), "{err}");
+    assert!(!cfg!(debug_assertions) || err.contains("cargo run --release"), "{err}");
+    let quiet = f.run(&[&args[..], &["--quiet", "--out=quiet"][..]].concat()).ok().err;
+    assert!(!quiet.contains("debug build"), "{quiet}");
+}
+
+#[test]
+fn the_next_commands_are_written_as_this_one_was() {
+    let f = Folder::with_data("suggest-next");
+    let args = [&["train", "fashion-mnist", "--data-dir=data", "--out=out"][..], &TINY[..]].concat();
+    let run = |called: &str, in_cargo: bool, args: &[&str]| {
+        let mut command = f.command(args);
+        command.arg0(called).env_remove("CARGO_MANIFEST_DIR");
+        if in_cargo {
+            command.env("CARGO_MANIFEST_DIR", &f.0);
+        }
+        Done::of(command.output().unwrap(), args).ok().out
+    };
+    let out = run("target/release/systole", true, &args);
+    let next = out.split_once("Next:\n").unwrap().1;
+    assert!(next.lines().all(|l| l.starts_with("  cargo run --release -- ")), "{next}");
+    let out = run("target/release/systole", false, &["init", "glyphs", "--out", "a.toml"]);
+    assert!(out.contains("  target/release/systole train a.toml"), "{out}");
+    let out = run("target/debug/systole", true, &["init", "glyphs", "--out", "b.toml"]);
+    assert!(out.contains("  cargo run -- train b.toml"), "{out}");
+}
+
+#[test]
+fn a_bench_shows_its_spread_and_each_figure_once() {
+    let f = Folder::new("suggest-bench");
+    let out = f.run(&["bench", "mlp", "--seconds=0"]).ok().out;
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[1].contains("ms/step") && lines[1].contains("spread"), "{out}");
+    assert!(!lines[2].contains("ms/step") && lines[2].contains('±'), "{out}");
+    let o = f.run(&["bench", "mlp", "--seconds=0", "--json"]).ok().json();
+    assert!(o["p10_ms"].as_f64() <= o["p90_ms"].as_f64() && o["p10_ms"].is_number(), "{o}");
+}

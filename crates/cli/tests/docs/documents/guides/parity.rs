@@ -1,0 +1,139 @@
+//! What is compared with Keras and PyTorch: for each layer its cases in the fixtures, for each architecture and importer its test.
+
+use super::table::{code, table};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use systole_nn::applications::by_name;
+
+/// Layers whose values are drawn, or that add to the loss: tests of what they promise, in a file of `crates/nn/tests`.
+const PROMISES: [(&str, &str, &str); 14] = [
+    ("ModelOutput", "graphs", "graphs_match_keras"),
+    ("RandomCrop", "layers", "pictures_are_changed_by_chance"),
+    ("RandomFlip", "layers", "pictures_are_changed_by_chance"),
+    ("RandomContrast", "layers", "pictures_are_changed_by_chance"),
+    ("ResidualGain", "biggan", "networks_equal_those_of_jax"),
+    ("Dropout", "layers", "dropout_keeps_its_share_and_the_mean"),
+    ("SpatialDropout1D", "rules", "spatial_dropout_drops_whole_channels"),
+    ("SpatialDropout2D", "rules", "spatial_dropout_drops_whole_channels"),
+    ("SpatialDropout3D", "rules", "spatial_dropout_drops_whole_channels"),
+    ("GaussianNoise", "rules", "noise_has_the_mean_and_variance_that_it_names"),
+    ("GaussianDropout", "rules", "noise_has_the_mean_and_variance_that_it_names"),
+    ("AlphaDropout", "rules", "noise_has_the_mean_and_variance_that_it_names"),
+    ("StochasticDepth", "rules", "whole_samples_are_dropped_where_a_branch_is"),
+    ("ActivityRegularization", "rules", "penalties_on_outputs_are_those_of_what_comes_out"),
+];
+
+/// Weights that are read and written: what they are of, what is compared, tests of `crates/weights/tests/files.rs`.
+const IMPORTERS: [(&str, &str, &[&str]); 10] = [
+    (
+        "ResNet of torchvision, `.pt`",
+        "outputs to 1e-5; written again",
+        &["torchvisions_resnet_is_known_by_its_names"],
+    ),
+    (
+        "ResNet and GPT-2, folders of Hugging Face",
+        "outputs to 1e-5; written again",
+        &["folders_of_hugging_face_are_known_by_their_names"],
+    ),
+    (
+        "BERT and ViT, folders of Hugging Face",
+        "outputs to 1e-5; written again; names of the first years",
+        &[
+            "folders_of_hugging_face_fill_what_their_names_say",
+            "berts_of_the_first_years_are_read_without_their_heads",
+        ],
+    ),
+    (
+        "ResNet-18, folder of Hugging Face",
+        "outputs to 1e-5, of our application too",
+        &["folders_of_hugging_face_fill_what_their_names_say", "our_resnet18_takes_transformers_weights"],
+    ),
+    (
+        "models of one's own, `.pt`, by order",
+        "outputs to 1e-5; written again",
+        &["models_of_ones_own_are_filled_by_order"],
+    ),
+    (
+        "convolutions of every rank, GroupNorm, `.pt`",
+        "outputs to 1e-5; written again",
+        &["layers_of_every_rank_are_filled_by_order"],
+    ),
+    (
+        "Sequential and Functional, `.keras`, `.h5`",
+        "outputs to 1e-5; written again",
+        &["models_of_keras_bring_their_layers"],
+    ),
+    (
+        "ConvNeXt and EfficientNetV2, `.keras`",
+        "outputs to 1e-5, into our applications too; written again",
+        &["applications_of_keras_bring_their_layers_and_fill_ours"],
+    ),
+    ("`.weights.h5`", "outputs to 1e-5, by names and by classes", &["weights_of_keras_alone_need_a_model"]),
+    ("HDF5 of h5py", "values", &["hdf5_is_read_as_h5py_writes_it"]),
+];
+
+/// The metadata of a fixture.
+fn metadata(fixture: &str, key: &str) -> Vec<Value> {
+    let path = format!("{}/fixtures/keras/{fixture}.safetensors", crate::documents::ROOT);
+    let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).expect("JSON");
+    let text = header["__metadata__"][key].as_str().unwrap_or_else(|| panic!("{path}: no {key}"));
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// Whole networks that are compared with Keras: the classes of each one's layers.
+fn networks() -> Vec<Vec<String>> {
+    let small: Value =
+        serde_json::from_str(&crate::documents::read("fixtures/keras/applications.json")).expect("JSON");
+    let small = small["cases"].as_array().expect("cases").iter().filter(|c| c["full"] == false).cloned();
+    let of_application = |name: &Value, arguments: &Value| -> Vec<String> {
+        let arguments = arguments.as_object().expect("a table");
+        let made = by_name(name.as_str().expect("a name"), arguments).expect("an application");
+        made.nodes.iter().map(|node| node.layer.class_name().to_string()).collect()
+    };
+    let small = small.map(|case| of_application(&case["name"], &case["arguments"]));
+    let trained =
+        metadata("networks", "networks").into_iter().map(|network| match network["layers"].as_array() {
+            Some(layers) => layers.iter().filter_map(|l| l["class"].as_str().map(str::to_string)).collect(),
+            None => of_application(&network["application"], &network["arguments"]),
+        });
+    small.chain(trained).collect()
+}
+
+/// For each layer how it is compared.
+///
+/// # Panics
+/// Where one is compared with nothing.
+pub fn of_layers(classes: &[&str]) -> BTreeMap<String, String> {
+    let cases = [metadata("layers", "cases"), metadata("sequences", "cases")].concat();
+    let networks = networks();
+    let of_class = |class: &&str| {
+        let own = cases.iter().filter(|case| case["class"] == **class).count();
+        let within = networks.iter().filter(|layers| layers.iter().any(|l| l == class)).count();
+        let promise = PROMISES.iter().find(|(of, ..)| of == class);
+        let counted =
+            |n: usize, what: &str| (n > 0).then(|| format!("{n} {what}{}", if n > 1 { "s" } else { "" }));
+        let promised = promise.map(|(_, file, test)| named(&format!("crates/nn/tests/{file}.rs"), test));
+        let told: Vec<String> =
+            [counted(own, "case"), counted(within, "network"), promised].into_iter().flatten().collect();
+        assert!(own > 0 || promise.is_some() || within > 0, "{class} is compared with nothing");
+        (class.to_string(), told.join(", "))
+    };
+    classes.iter().map(of_class).collect()
+}
+
+/// A test that is there.
+fn named(file: &str, test: &str) -> String {
+    assert!(crate::documents::read(file).contains(&format!("fn {test}()")), "{file} has no test {test}");
+    code(test)
+}
+
+pub fn importers() -> String {
+    let rows = IMPORTERS.iter().map(|(of, compared, tests)| {
+        let tests: Vec<String> =
+            tests.iter().map(|test| named("crates/weights/tests/files.rs", test)).collect();
+        [of.to_string(), compared.to_string(), tests.join(", ")]
+    });
+    table(["weights of", "compared with what the other program computes", "tests"], rows)
+}

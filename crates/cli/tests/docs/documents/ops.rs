@@ -1,0 +1,125 @@
+//! `docs/internals/ops.md` is made of the tables of the code: each column says what the op's own samples do.
+
+use super::same_or_bless;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use systole::cpu::{CpuBackend, Level, Team, has_vector_form};
+use systole_ir::op::{Entry, Op, Sample, TABLE};
+use systole_ir::{Graph, TensorType, interp, text};
+use systole_program::bisect::single;
+use systole_runtime::CompileOptions;
+
+const HEAD: &str = "# Ops and what there is of each
+
+Generated from the op table and its samples (`SYSTOLE_BLESS=1 cargo test --test docs documents` writes it again). Each column is what
+happens to the samples of an op, programs of one op and its operands:
+
+- **samples**: how many there are; tests run all of them.
+- **infer**: the type rule gives the types that the samples have.
+- **eval**: the interpreter computes them; *devices*: where several devices meet.
+- **vjp**: at least one is differentiated, and compared with central differences.
+- **cpu**: the families of kernels that compute them, and *reference* where no kernel is faster than the interpreter's loops;
+  *folded*: nothing is left to compute.
+- **text**: printed and parsed again they are the same.
+- **bytecode**: written as a portable artifact of today's version and read again they are the same; CHLO's ops have no form there.
+- **vector form**: whether loops over f32 are vector code; –: the op is none of single elements, or none of floats.
+
+| op | samples | infer | eval | vjp | cpu | text | bytecode | vector form |
+|---|---|---|---|---|---|---|---|---|
+";
+
+/// Nodes of an op in its samples.
+fn uses<'a>(e: &'a Entry, samples: &'a [Sample]) -> impl Iterator<Item = (&'a Graph, usize)> {
+    let nodes = samples.iter().flat_map(|s| (0..s.graph.nodes.len()).map(move |i| (&*s.graph, i)));
+    nodes.filter(|(g, i)| g.nodes[*i].op.name() == e.name)
+}
+
+fn infers(graph: &Graph, node: usize) -> bool {
+    let node = &graph.nodes[node];
+    let types: Vec<&TensorType> = node.inputs.iter().map(|v| graph.ty(*v)).collect();
+    node.op.rule().infer(&types).is_ok_and(|outs| outs == node.outs)
+}
+
+fn evaluates(sample: &Sample) -> bool {
+    let arguments = sample.arguments(1);
+    interp::run(&sample.graph, &arguments.iter().collect::<Vec<_>>()).is_ok()
+}
+
+/// Families of the kernels that compute the op alone.
+fn families(e: &Entry, samples: &[Sample], cpu: &CpuBackend) -> String {
+    let mut all = BTreeSet::new();
+    for (graph, node) in uses(e, samples) {
+        let steps = cpu.explain(&single(graph, node), &CompileOptions::default()).unwrap_or_default();
+        for step in steps.iter().filter(|s| s.program.is_empty()) {
+            let (family, candidate) =
+                step.kernel.name.split_once('/').unwrap_or((step.kernel.name.as_str(), ""));
+            all.insert(if candidate == "reference" { "*reference*".into() } else { family.to_owned() });
+        }
+    }
+    if all.is_empty() { "*folded*".into() } else { all.into_iter().collect::<Vec<_>>().join(", ") }
+}
+
+fn is_kept_by_text(graph: &Graph) -> bool {
+    let printed = text::print(graph);
+    text::parse(&printed).is_ok_and(|again| text::print(&again) == printed)
+}
+
+fn is_kept_by_bytecode(graph: &Graph) -> bool {
+    let again = || {
+        let module = systole_mlir::text::parse(&text::print(graph))?;
+        let bytes = systole_bytecode::write(&module, systole_bytecode::CURRENT)?;
+        systole_mlir::import::program(&systole_bytecode::parse(&bytes)?)
+    };
+    let straight = || systole_mlir::import::program(&systole_mlir::text::parse(&text::print(graph))?);
+    match (again(), straight()) {
+        (Ok(a), Ok(b)) => text::print(&a.program.graph) == text::print(&b.program.graph),
+        _ => false,
+    }
+}
+
+fn vector_form(op: &Op) -> &'static str {
+    match op {
+        Op::Unary(u) if u.row().float.is_none() => "–",
+        Op::Binary(b) if b.row().float.is_none() => "–",
+        Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select(_) | Op::Clamp(_) | Op::Convert(_) => {
+            said(has_vector_form(op))
+        }
+        _ => "–",
+    }
+}
+
+fn said(yes: bool) -> &'static str {
+    if yes { "yes" } else { "no" }
+}
+
+fn row(e: &Entry, cpu: &CpuBackend, page: &mut String) {
+    let samples = (e.samples)();
+    let nodes: Vec<(&Graph, usize)> = uses(e, &samples).collect();
+    let (graph, node) = *nodes.first().unwrap_or_else(|| panic!("no sample of {} has it", e.name));
+    let op = &graph.nodes[node].op;
+    let all = |holds: &dyn Fn(&Graph) -> bool| said(samples.iter().all(|s| holds(&s.graph)));
+    let meets = nodes.iter().any(|(g, n)| g.nodes[*n].op.meets());
+    let infer = said(nodes.iter().all(|(g, n)| infers(g, *n)));
+    let eval = if meets { "*devices*" } else { said(samples.iter().all(evaluates)) };
+    let vjp = said(samples.iter().any(|s| s.differentiable));
+    let cpu = if meets { "*devices*".into() } else { families(e, &samples, cpu) };
+    writeln!(
+        page,
+        "| `{}` | {} | {infer} | {eval} | {vjp} | {cpu} | {} | {} | {} |",
+        e.name,
+        samples.len(),
+        all(&is_kept_by_text),
+        all(&is_kept_by_bytecode),
+        vector_form(op)
+    )
+    .expect("into memory");
+}
+
+#[test]
+fn the_table_of_ops_is_what_they_do() {
+    // The instruction set that every machine has: the page does not depend on where it is made.
+    let cpu = CpuBackend::with(Team::new(1), Level::Portable).expect("every machine has it");
+    let mut page = HEAD.to_owned();
+    TABLE.iter().for_each(|e| row(e, &cpu, &mut page));
+    same_or_bless("docs/internals/ops.md", &page);
+}

@@ -1,0 +1,354 @@
+//! `docs/results/current.md` is made of `docs/results/measurements.csv`: of each workload, precision and machine the
+//! newest line counts, so measuring again is appending.
+
+use super::{ROOT, read, same_or_bless};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+/// Columns of the data file, in their order.
+const COLUMNS: &[&str] = &[
+    "group",
+    "workload",
+    "precision",
+    "class",
+    "machine",
+    "ours",
+    "unit",
+    "peer",
+    "theirs",
+    "ratio",
+    "low",
+    "high",
+    "aim",
+    "mib",
+    "peer_mib",
+    "date",
+    "command",
+    "note",
+];
+/// Groups in the order of the page, with their headings.
+const GROUPS: &[(&str, &str)] = &[
+    ("training step", "Training steps"),
+    ("prediction", "Predictions"),
+    ("product", "Products of matrices"),
+    ("element-wise", "Element-wise work"),
+    ("variant", "Variants that no rule was made for"),
+    ("layer", "Networks of one kind of layer"),
+    ("input pipeline", "Input pipelines"),
+    ("program", "Compile times, builds and accuracy"),
+];
+/// Classes of machines, the most able first.
+const CLASSES: &[&str] = &["amx", "avx512bf16", "avx512", "avx2", "portable"];
+const PRECISIONS: &[&str] = &["float32", "mixed_bfloat16", "bfloat16", "int8"];
+
+type Row = BTreeMap<&'static str, String>;
+
+/// Fields of a line; those with commas stand between quotes.
+fn fields(line: &str) -> Vec<String> {
+    let mut found = vec![String::new()];
+    let mut quoted = false;
+    for c in line.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            ',' if !quoted => found.push(String::new()),
+            c => found.last_mut().expect("a field").push(c),
+        }
+    }
+    found
+}
+
+fn measurements() -> Vec<Row> {
+    let text = read("docs/results/measurements.csv");
+    let mut lines = text.lines();
+    assert_eq!(lines.next().map(fields).expect("a heading"), COLUMNS, "measurements.csv:1");
+    let mut rows = Vec::new();
+    for (i, line) in lines.enumerate() {
+        let place = format!("measurements.csv:{}", i + 2);
+        let values = fields(line);
+        assert_eq!(values.len(), COLUMNS.len(), "{place}: fields");
+        let row: Row = COLUMNS.iter().copied().zip(values).collect();
+        for column in ["ours", "theirs", "ratio", "low", "high", "aim", "mib", "peer_mib"] {
+            let value = &row[column];
+            assert!(value.is_empty() || value.parse::<f64>().is_ok(), "{place}: {column} is no number");
+        }
+        assert!(GROUPS.iter().any(|(g, _)| *g == row["group"]), "{place}: no such group");
+        assert!(CLASSES.contains(&row["class"].as_str()), "{place}: no such class");
+        assert!(row["date"].len() == 10 && row["date"].starts_with("20"), "{place}: the date is YYYY-MM-DD");
+        assert!(!row["command"].is_empty(), "{place}: a figure without its command");
+        rows.push(row);
+    }
+    rows
+}
+
+/// The newest line of each workload, precision and machine; of one day the later one. In the order of the page.
+fn newest(rows: &[Row]) -> Vec<&Row> {
+    let mut kept: BTreeMap<[&str; 3], &Row> = BTreeMap::new();
+    for row in rows {
+        let key = [row["workload"].as_str(), &row["precision"], &row["machine"]];
+        let other = kept.entry(key).or_insert(row);
+        if other["date"] <= row["date"] {
+            *other = row;
+        }
+    }
+    let mut found: Vec<&Row> = kept.into_values().collect();
+    let place = |list: &[&str], value: &str| list.iter().position(|v| *v == value).unwrap_or(list.len());
+    let first = |workload: &str| rows.iter().position(|r| r["workload"] == workload);
+    found.sort_by_key(|r| {
+        let group = GROUPS.iter().position(|(g, _)| *g == r["group"]);
+        let precision = place(PRECISIONS, &r["precision"]);
+        (group, first(&r["workload"]), precision, place(CLASSES, &r["class"]), r["machine"].clone())
+    });
+    found
+}
+
+/// A number as a reader sees it, or a dash.
+fn shown(number: &str) -> String {
+    let (whole, rest) = number.split_at(number.find('.').unwrap_or(number.len()));
+    let mut grouped = String::new();
+    for (i, c) in whole.chars().enumerate() {
+        if i > 0 && (whole.len() - i).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(c);
+    }
+    if number.is_empty() { "–".to_string() } else { grouped + rest }
+}
+
+/// The aim, and whether it is met.
+fn aim(row: &Row) -> String {
+    let (Ok(aim), Ok(ratio)) = (row["aim"].parse::<f64>(), row["ratio"].parse::<f64>()) else {
+        return "–".to_string();
+    };
+    let word = if ratio >= aim { "met" } else { "**not met**" };
+    format!("{}: {word}", row["aim"])
+}
+
+fn line(row: &Row) -> String {
+    let spread = match (row["low"].as_str(), row["high"].as_str()) {
+        ("", _) | (_, "") => String::new(),
+        (low, high) => format!(" ({low} to {high})"),
+    };
+    let ratio =
+        if row["ratio"].is_empty() { "–".to_string() } else { format!("**{}**{spread}", row["ratio"]) };
+    let memory = match (row["mib"].as_str(), row["peer_mib"].as_str()) {
+        ("", _) => "–".to_string(),
+        (ours, theirs) => format!("{}, {}", shown(ours), shown(theirs)),
+    };
+    let peer = match (row["peer"].as_str(), row["theirs"].as_str()) {
+        ("", _) => "–".to_string(),
+        (peer, "") => peer.to_string(),
+        (peer, theirs) => format!("{peer} {}", shown(theirs)),
+    };
+    let ours = format!("{} {}", shown(&row["ours"]), row["unit"]);
+    let ours = ours.trim_end();
+    let note = if row["note"].is_empty() { String::new() } else { format!(" ({})", row["note"]) };
+    format!(
+        "| {} | {} | {} {} | {ours} | {peer} | {ratio} | {} | {memory} | [{date}](../log/{date}.md) | `{}`{note} |",
+        row["workload"],
+        row["precision"],
+        row["class"],
+        row["machine"],
+        aim(row),
+        row["command"],
+        date = row["date"],
+    )
+}
+
+/// Ratios alone: a line for each workload and precision, a column for each machine.
+fn at_a_glance(rows: &[&Row]) -> String {
+    let mut machines: Vec<(usize, &str, &str)> = rows
+        .iter()
+        .map(|r| {
+            let class = CLASSES.iter().position(|c| *c == r["class"]).expect("a class");
+            (class, r["class"].as_str(), r["machine"].as_str())
+        })
+        .collect();
+    machines.sort_unstable();
+    machines.dedup();
+    let heads: Vec<String> = machines.iter().map(|(_, class, m)| format!("{class} {m}")).collect();
+    let mut text = format!(
+        "| workload | precision | {} |\n|---|---|{}\n",
+        heads.join(" | "),
+        "---|".repeat(heads.len())
+    );
+    let mut done: Vec<(&str, &str)> = Vec::new();
+    for row in rows.iter().filter(|r| !r["ratio"].is_empty()) {
+        let key = (row["workload"].as_str(), row["precision"].as_str());
+        if done.contains(&key) {
+            continue;
+        }
+        done.push(key);
+        let cell = |machine: &str| {
+            let of = |r: &&&Row| r["workload"] == key.0 && r["precision"] == key.1 && r["machine"] == machine;
+            rows.iter().find(of).map_or("–", |r| r["ratio"].as_str())
+        };
+        let cells: Vec<&str> = machines.iter().map(|(_, _, m)| cell(m)).collect();
+        writeln!(text, "| {} | {} | {} |", key.0, key.1, cells.join(" | ")).expect("a string");
+    }
+    text
+}
+
+fn page(rows: &[Row]) -> String {
+    let rows = newest(rows);
+    let mut text = String::from(
+        "# Today's figures\n\n\
+         Generated from [measurements.csv](measurements.csv) by `SYSTOLE_BLESS=1 cargo test --test docs documents`: the newest \
+         line of each workload,\nprecision and machine. Do not edit this page; append to the data.\n\n\
+         The ratio is the speed of Systole over that of the best peer: above 1, Systole is faster. [machines.md](machines.md) \
+         describes the\nmachines and what moves their figures, [bench/README.md](../../bench/README.md) what is compared and \
+         how, [the log](../log/README.md) what each day\nchanged. Speeds are median steps in ms, or units a second; MiB is \
+         peak memory, ours and the peer's.\nA command is one that measures its row again; rows of before 2026-11-26 were \
+         measured several at a time, by the commands that the log has.\n\n\
+         ## At a glance\n\n",
+    );
+    text += &at_a_glance(&rows);
+    for (group, heading) in GROUPS {
+        write!(text, "\n## {heading}\n\n").expect("a string");
+        text += "| workload | precision | machine | Systole | best peer | ratio (least to greatest) | aim | MiB | date | command |\n";
+        text += "|---|---|---|---|---|---|---|---|---|---|\n";
+        for row in rows.iter().filter(|r| r["group"] == *group) {
+            text += &line(row);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+#[test]
+fn todays_figures_are_those_of_the_measurements() {
+    same_or_bless("docs/results/current.md", &page(&measurements()));
+}
+
+/// Each machine of the data is described, with the class that the data say.
+#[test]
+fn machines_of_the_measurements_are_described() {
+    let described = read("docs/results/machines.md");
+    for row in measurements() {
+        let line = format!("| {} | `{}` |", row["machine"], row["class"]);
+        assert!(described.contains(&line), "machines.md has no line {line}");
+        let log = format!("docs/log/{}.md", row["date"]);
+        assert!(Path::new(ROOT).join(&log).is_file(), "{log} is missing: what was measured that day?");
+    }
+}
+
+/// The words of the READMEs about ratios.
+struct Words {
+    page: &'static str,
+    heading: &'static str,
+    of: fn(usize) -> String,
+    slower: &'static str,
+    between: &'static str,
+}
+
+const WORDS: [Words; 2] = [
+    Words {
+        page: "README.md",
+        heading: "| machine | float32, all six | without the tutorial's | mixed_bfloat16, all six | without the tutorial's |",
+        of: |n| format!(" (of {n})"),
+        slower: "Slower than the best of them, below 1: ",
+        between: "; ",
+    },
+    Words {
+        page: "README.zh-CN.md",
+        heading: "| 机器 | float32，全部六项 | 不含教程的网络 | mixed_bfloat16，全部六项 | 不含教程的网络 |",
+        of: |n| format!("（共 {n} 项）"),
+        slower: "比最快的对手慢（小于 1）：",
+        between: "；",
+    },
+];
+
+/// The workload that the tutorials train.
+const TUTORIAL: &str = "fashion-cnn";
+const WORKLOADS: usize = 6;
+
+/// Geometric means of the training steps on each machine, with and without the tutorial's network, and what is slower.
+fn ratios(rows: &[&Row], words: &Words) -> String {
+    let ratio = |r: &Row| r["ratio"].parse::<f64>().ok();
+    let mut machines: Vec<(usize, &str)> = Vec::new();
+    for row in rows.iter().filter(|r| r["group"] == "training step") {
+        let class = CLASSES.iter().position(|c| *c == row["class"]).expect("a class");
+        machines.push((class, row["machine"].as_str()));
+    }
+    machines.sort_unstable();
+    machines.dedup();
+    let mut text = format!("{}\n|---|---|---|---|---|\n", words.heading);
+    for (class, machine) in &machines {
+        let mut cells = Vec::new();
+        for precision in ["float32", "mixed_bfloat16"] {
+            for with in [true, false] {
+                let wanted = |r: &&&Row| {
+                    r["group"] == "training step"
+                        && r["machine"] == *machine
+                        && r["precision"] == precision
+                        && (with || r["workload"] != TUTORIAL)
+                };
+                let logs: Vec<f64> =
+                    rows.iter().filter(wanted).filter_map(|r| ratio(r)).map(f64::ln).collect();
+                let mean = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
+                let whole = WORKLOADS - usize::from(!with);
+                let of = if logs.len() == whole { String::new() } else { (words.of)(logs.len()) };
+                cells.push(format!("{mean:.2}{of}"));
+            }
+        }
+        writeln!(text, "| {machine}, `{}` | {} |", CLASSES[*class], cells.join(" | ")).expect("a string");
+    }
+    let mut slower: Vec<String> = Vec::new();
+    for row in rows.iter().filter(|r| ratio(r).is_some_and(|x| x < 1.0)) {
+        let (name, figure) = (
+            format!("`{}` {}", row["workload"], row["precision"]),
+            format!("{} {}", row["machine"], row["ratio"]),
+        );
+        match slower.last_mut() {
+            Some(last) if last.starts_with(&name) => *last += &format!(", {figure}"),
+            _ => slower.push(format!("{name} {figure}")),
+        }
+    }
+    text + "\n" + words.slower + &slower.join(words.between) + "\n"
+}
+
+#[test]
+fn the_readmes_state_todays_ratios_and_name_the_losses() {
+    let rows = measurements();
+    let rows = newest(&rows);
+    for words in &WORDS {
+        let page = read(words.page);
+        let (before, rest) = page.split_once("<!-- ratios -->\n").expect("the mark <!-- ratios -->");
+        let (_, after) = rest.split_once("<!-- end -->").expect("the mark <!-- end -->");
+        let generated = format!("{before}<!-- ratios -->\n{}<!-- end -->{after}", ratios(&rows, words));
+        same_or_bless(words.page, &generated);
+    }
+}
+
+/// What the READMEs say in words of single measurements is what the newest of them say.
+#[test]
+fn figures_in_the_readmes_are_those_of_the_measurements() {
+    let rows = measurements();
+    let rows = newest(&rows);
+    let figure = |workload: &str, machine: &str, column: &str| {
+        let of = |r: &&&Row| {
+            r["workload"] == workload && r["machine"] == machine && !r["precision"].starts_with("mixed")
+        };
+        rows.iter().find(of).unwrap_or_else(|| panic!("{workload} on {machine}"))[column].clone()
+    };
+    let kills = read("docs/guide/reliability.md");
+    let kills = kills.lines().filter(|l| l.contains("SYSTOLE_KILLS=1000")).collect::<String>();
+    for page in ["README.md", "README.zh-CN.md"] {
+        let text = read(page);
+        let said = [
+            (format!("{} ms", figure(TUTORIAL, "F", "ours")), "a step of ours"),
+            (format!("{} ms", figure(TUTORIAL, "F", "theirs")), "a step of Keras"),
+            (format!("{} s", figure("clean release build", "F", "ours")), "the build on F"),
+            (format!("{} s", figure("clean release build", "C", "ours")), "the build on C"),
+        ];
+        for (figure, what) in said {
+            assert!(text.contains(&figure), "{page} does not say {figure}: {what}");
+        }
+        for number in ["1,005", "102"] {
+            assert!(
+                kills.contains(&format!("| {number} |")) && text.contains(number),
+                "{page}: {number} kills"
+            );
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! What the README says works as printed: every command runs in an empty folder, every Rust block is built and run as
+//! the program of a user's crate outside this workspace. Both languages say the same, and the pictures are drawn from what the
+//! program printed.
+
+#![allow(clippy::print_stdout, reason = "says what was skipped")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+mod pictures;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(Path::new(ROOT).join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
+}
+
+/// Compares a file with what is generated; with `SYSTOLE_BLESS=1` writes it.
+fn same_or_bless(file: &str, generated: &str) {
+    if std::env::var_os("SYSTOLE_BLESS").is_some_and(|v| v == "1") {
+        std::fs::write(Path::new(ROOT).join(file), generated).expect(file);
+        return;
+    }
+    let written = std::fs::read_to_string(Path::new(ROOT).join(file)).unwrap_or_default();
+    assert!(
+        written == generated,
+        "{file} is not what is generated: SYSTOLE_BLESS=1 cargo test --test docs readme"
+    );
+}
+
+struct Block {
+    language: String,
+    text: String,
+}
+
+/// The fenced code blocks of a Markdown file.
+fn blocks(file: &str) -> Vec<Block> {
+    let text = read(file);
+    let mut found: Vec<Block> = Vec::new();
+    let mut open = false;
+    for line in text.lines() {
+        match (line.strip_prefix("```"), open) {
+            (Some(language), false) => {
+                found.push(Block { language: language.into(), text: String::new() });
+                open = true;
+            }
+            (Some(_), true) => open = false,
+            (None, true) => {
+                let block = found.last_mut().expect("an open block");
+                block.text += line;
+                block.text.push('\n');
+            }
+            (None, false) => {}
+        }
+    }
+    assert!(!open, "{file} has a code block without an end");
+    found
+}
+
+/// Commands of the shell blocks, comments taken off, with the program that `cargo run` would start.
+fn commands(file: &str) -> Vec<String> {
+    let shell = blocks(file).into_iter().filter(|b| b.language == "sh");
+    let lines: Vec<String> =
+        shell.flat_map(|b| b.text.lines().map(str::to_string).collect::<Vec<_>>()).collect();
+    lines
+        .iter()
+        .map(|l| l.split(" #").next().unwrap_or("").trim().to_string())
+        .filter(|l| !l.is_empty() && !l.starts_with('#'))
+        .map(|l| l.replace("cargo run --release -- ", "systole "))
+        .collect()
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).expect("a scratch folder");
+    dir
+}
+
+fn succeed(what: &str, output: Output) -> String {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{what} failed: {}\n{out}\n{err}", output.status);
+    out.into_owned()
+}
+
+#[test]
+fn every_command_of_the_readme_runs() {
+    let dir = scratch("readme-commands");
+    let data = std::env::var("SYSTOLE_DATA").ok().filter(|d| Path::new(d).is_dir());
+    let mut ran = 0;
+    for line in commands("README.md") {
+        if line == "cargo test --workspace" {
+            continue;
+        }
+        let mut words = line.split_whitespace();
+        assert_eq!(words.next(), Some("systole"), "a command that this test does not know: {line}");
+        if line.contains("train fashion-mnist") && data.is_none() {
+            println!("SKIPPED {line}: SYSTOLE_DATA names no folder with the data set");
+            continue;
+        }
+        let output = Command::new(env!("CARGO_BIN_EXE_systole"))
+            .args(words)
+            .current_dir(&dir)
+            .env("SYSTOLE_CACHE", dir.join("cache"))
+            .output()
+            .expect("the program starts");
+        let out = succeed(&line, output);
+        if line.contains("--json") {
+            let last = out.lines().last().unwrap_or("");
+            let parsed: Result<serde_json::Value, _> = serde_json::from_str(last);
+            assert!(
+                parsed.is_ok_and(|v| v["epochs"].is_u64() || v["workload"].is_string()),
+                "{line}: the last line is not the result: {last}"
+            );
+        }
+        ran += 1;
+    }
+    assert!(ran >= 9, "the README shows only {ran} commands");
+}
+
+#[test]
+fn the_readmes_of_both_languages_show_the_same_code() {
+    let code = |file: &str| -> Vec<String> {
+        let strip = |l: &str| l.split("//").next().unwrap_or("").trim_end().to_string();
+        let rust = blocks(file).into_iter().filter(|b| b.language == "rust");
+        rust.map(|b| b.text.lines().map(strip).collect::<Vec<_>>().join("\n")).collect()
+    };
+    assert_eq!(code("README.md"), code("README.zh-CN.md"));
+    assert_eq!(commands("README.md"), commands("README.zh-CN.md"));
+}
+
+/// What a page holds beside its words: what both languages must share.
+#[derive(Default)]
+struct Facts {
+    /// Levels of the headings, in their order.
+    headings: Vec<usize>,
+    /// Rows of each table.
+    tables: Vec<usize>,
+    /// Points of each list.
+    lists: Vec<usize>,
+    numbers: BTreeSet<String>,
+    code: BTreeSet<String>,
+    links: BTreeSet<String>,
+}
+
+impl Facts {
+    fn of(page: &str) -> Facts {
+        let text = read(page);
+        let mut facts = Facts::default();
+        let (mut inside, mut before) = (false, String::new());
+        for line in text.lines() {
+            let fence = line.starts_with("```");
+            inside ^= fence;
+            if !inside && !fence {
+                facts.line(line, &before);
+                before = line.to_string();
+            }
+        }
+        facts
+    }
+
+    fn line(&mut self, line: &str, before: &str) {
+        match line {
+            l if l.starts_with('#') => self.headings.push(l.bytes().take_while(|b| *b == b'#').count()),
+            l if l.starts_with('|') && before.starts_with('|') => {
+                *self.tables.last_mut().expect("a table") += 1
+            }
+            l if l.starts_with('|') => self.tables.push(1),
+            l if l.starts_with("- ") && before.is_empty() => self.lists.push(1),
+            l if l.starts_with("- ") => *self.lists.last_mut().expect("a list") += 1,
+            _ => {}
+        }
+        self.code.extend(line.split('`').skip(1).step_by(2).map(String::from));
+        let links = line.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+        let links = links.filter(|l| !["README.md", "README.zh-CN.md"].contains(l));
+        self.links.extend(links.map(String::from));
+        let words: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" ");
+        let of_number = |c: char| c.is_ascii_digit() || ".,-".contains(c);
+        let numbers = words.split(|c| !of_number(c)).map(|n| n.trim_matches(['.', ',', '-']));
+        self.numbers.extend(numbers.filter(|n| !n.is_empty()).map(String::from));
+    }
+}
+
+#[test]
+fn the_readmes_of_both_languages_say_the_same() {
+    let [english, chinese] = ["README.md", "README.zh-CN.md"].map(Facts::of);
+    assert_eq!(english.headings, chinese.headings, "headings");
+    assert_eq!(english.tables, chinese.tables, "rows of tables");
+    assert_eq!(english.lists, chinese.lists, "points of lists");
+    for (what, one, other) in [
+        ("numbers", &english.numbers, &chinese.numbers),
+        ("code", &english.code, &chinese.code),
+        ("links", &english.links, &chinese.links),
+    ] {
+        let apart: Vec<&String> = one.symmetric_difference(other).collect();
+        assert!(apart.is_empty(), "{what} that only one of both pages has: {apart:?}");
+    }
+    assert!(english.numbers.len() > 50 && english.code.len() > 50, "{} numbers", english.numbers.len());
+}
+
+/// The first screen says what is true today, for whom it is, and no more.
+#[test]
+fn the_first_screen_says_what_is_true() {
+    let page = read("README.md");
+    let first: String = page.lines().take(30).collect::<Vec<_>>().join(" ");
+    for part in ["on your CPU today", "nobody has executed them there yet", "Linux, x86-64", "systolic array"]
+    {
+        assert!(first.contains(part), "the first screen does not say `{part}`");
+    }
+    for page in ["README.md", "README.zh-CN.md"] {
+        let text = read(page).to_lowercase();
+        for boast in ["faster than a tpu", "faster than tpu", "比 tpu 快", "比tpu快"] {
+            assert!(!text.contains(boast), "{page}: {boast}");
+        }
+        for mark in ["<!-- headline: keras -->", "docs/pictures/run.svg", "docs/pictures/plan.svg"] {
+            assert!(text.contains(mark), "{page} lacks {mark}");
+        }
+    }
+}
+
+/// Every preset and every layer has its place, in both languages.
+#[test]
+fn presets_and_layers_are_listed() {
+    // These three are what `train FOLDER`, `train RECORDS` and `train TABLE` begin with.
+    let begun = ["folder", "tfrecord", "table"];
+    for page in ["README.md", "README.zh-CN.md"] {
+        let text = read(page);
+        for preset in systole::config::PRESETS.iter().filter(|p| !begun.contains(p)) {
+            assert!(
+                text.lines().any(|l| l.starts_with('|') && l.contains(&format!("`{preset}`"))),
+                "{page}: {preset}"
+            );
+        }
+        let words: BTreeSet<&str> = text.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+        for layer in systole::nn::layers::LAYER_NAMES {
+            assert!(words.contains(layer), "{page} does not list the layer {layer}");
+        }
+    }
+}
+
+/// What is said of the tutorial's 11 ms is what the plan says.
+#[test]
+fn the_tutorials_step_is_divided_as_the_plan_divides_it() {
+    let output = Command::new(env!("CARGO_BIN_EXE_systole"))
+        .args(["plan", "fashion-mnist", "--targets", "v2-8", "--explain"])
+        .current_dir(scratch("readme-plan"))
+        .output()
+        .expect("the program starts");
+    let plan = succeed("the plan", output).split_whitespace().collect::<Vec<_>>().join(" ");
+    let rest =
+        plan.split_once("printed 11.00 ms a step here: the device needs ").expect("the tutorial's step").1;
+    let device = rest.split_once(" of it").expect("the device's part").0;
+    let host = rest.split_once(", so ").expect("the host's part").1.split(" (").next().expect("a time");
+    let rounded = |time: &str| {
+        let (number, unit) = time.split_once(' ').expect("a unit");
+        let scale = if unit == "ms" { 1.0 } else { 1e-3 };
+        format!("{:.1} ms", number.parse::<f64>().expect("a number") * scale)
+    };
+    let (device, host) = (rounded(device), rounded(host));
+    for page in ["README.md", "README.zh-CN.md"] {
+        let text = read(page);
+        assert!(text.contains(&device) && text.contains(&host), "{page}: {device} and {host}");
+    }
+}
+
+#[test]
+fn the_lines_for_a_crate_of_ones_own_give_the_profile() {
+    for file in ["README.md", "README.zh-CN.md"] {
+        let lines = blocks(file).into_iter().filter(|b| b.language == "toml").map(|b| b.text);
+        let lines = lines.collect::<Vec<_>>().join("\n");
+        let [dependencies, profile] = ["[dependencies]\nsystole = ", "[profile.dev]\nopt-level = 2"];
+        assert!(lines.contains(dependencies) && lines.contains(profile), "{file}: {lines}");
+    }
+}
+
+/// The first model of the README, as a user would have it: a crate of its own that depends on `systole` by path.
+#[test]
+fn the_first_model_builds_and_runs_in_a_crate_of_its_own() {
+    let rust: Vec<Block> = blocks("README.md").into_iter().filter(|b| b.language == "rust").collect();
+    assert!(!rust.is_empty(), "the README shows no Rust");
+    let dir = scratch("user-crate");
+    std::fs::create_dir_all(dir.join("src/bin")).expect("folders");
+    std::fs::copy(Path::new(ROOT).join("Cargo.lock"), dir.join("Cargo.lock")).expect("a lock file");
+    // Only the engine is optimised: the rest builds sooner so, and runs once.
+    let manifest = format!(
+        "[package]\nname = \"first-model\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n\n\
+         [dependencies]\nsystole = {{ path = {ROOT:?} }}\n\n[profile.dev]\ndebug = false\n\n\
+         [profile.dev.package.systole-cpu]\nopt-level = 2\n"
+    );
+    std::fs::write(dir.join("Cargo.toml"), manifest).expect("a manifest");
+    for (i, block) in rust.iter().enumerate() {
+        std::fs::write(dir.join(format!("src/bin/block{i}.rs")), &block.text).expect("a program");
+    }
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("user-crate-target");
+    for i in 0..rust.len() {
+        let output = Command::new(env!("CARGO"))
+            .args(["run", "--quiet", "--offline", "--bin", &format!("block{i}")])
+            .current_dir(&dir)
+            .env("CARGO_TARGET_DIR", &target)
+            .output()
+            .expect("cargo starts");
+        succeed("the README's Rust block", output);
+    }
+    assert!(dir.join("first-model.safetensors").is_file(), "the program saved its model");
+}

@@ -1,0 +1,174 @@
+//! Running the real program on small generated data sets; shared by the tests of the command line.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+pub mod made;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use systole_data::format::idx;
+use systole_ir::Literal;
+
+/// Layers and steps so small that a run takes no time; on top of the preset `fashion-mnist` or `glyphs`.
+pub const TINY: [&str; 6] = [
+    "--set=layers.0.filters=2",
+    "--epochs=2",
+    "--steps-per-epoch=2",
+    "--batch-size=16",
+    "--seed=3",
+    "--threads=1",
+];
+
+/// How many folders this process has made: tests of one executable may give theirs the same name.
+static FOLDERS: AtomicUsize = AtomicUsize::new(0);
+
+/// A folder of its own for each test, removed at the end.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Folder {
+        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let dir = format!("{name}-{}-{number}", std::process::id());
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(dir);
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        Folder(dir)
+    }
+
+    /// With a data set `data/fashion-mnist` in it.
+    pub fn with_data(name: &str) -> Folder {
+        let folder = Folder::new(name);
+        folder.write_set("data/fashion-mnist", 64, 32);
+        folder
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    /// Four IDX files, images packed and labels plain: each class has its own bright column.
+    pub fn write_set(&self, name: &str, train: usize, test: usize) {
+        for (stem, n) in [("train", train), ("t10k", test)] {
+            let labels: Vec<u8> = (0..n).map(|i| (i % 10) as u8).collect();
+            let pixel = |i: usize| {
+                let (k, x) = (i / 784, i % 28);
+                if x / 2 == labels[k] as usize {
+                    200
+                } else {
+                    ((i as u32).wrapping_mul(2_654_435_761) >> 26) as u8
+                }
+            };
+            let images: Vec<u8> = (0..n * 784).map(pixel).collect();
+            let images = Literal::from_slice([n, 28, 28], &images).unwrap();
+            let labels = Literal::from_slice([n], &labels).unwrap();
+            self.write(&format!("{name}/{stem}-images-idx3-ubyte.gz"), idx::to_bytes(&images, true).unwrap());
+            self.write(&format!("{name}/{stem}-labels-idx1-ubyte"), idx::to_bytes(&labels, false).unwrap());
+        }
+    }
+
+    /// The program, to be run in this folder, without the user's settings and without a network: downloads would go
+    /// below a file, which fails before anything is asked.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let no_folder = self.write("no-folder", "");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_systole"));
+        for name in ["SYSTOLE_DATA", "SYSTOLE_LOG", "SYSTOLE_THREADS", "SYSTOLE_BACKEND", "NO_COLOR"] {
+            command.env_remove(name);
+        }
+        command
+            .env("SYSTOLE_CACHE", no_folder.join("cache"))
+            .current_dir(&self.0)
+            .args(args)
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Done {
+        Done::of(self.command(args).output().unwrap(), args)
+    }
+
+    /// Trains a tiny model into `DIR/fashion-mnist.safetensors`.
+    pub fn train(&self, dir: &str) -> PathBuf {
+        let mut args = vec!["train", "fashion-mnist", "--data-dir=data", "--out", dir, "--quiet"];
+        args.extend(TINY);
+        self.run(&args).ok();
+        self.path(dir).join("fashion-mnist.safetensors")
+    }
+
+    /// Converts the data set of [`Folder::with_data`]: `TO/train-*` in so many files, and `TO/test-*` in one.
+    pub fn convert(&self, to: &str, shards: &str, more: &[&str]) {
+        for (part, shards) in [("train", shards), ("test", "1")] {
+            let prefix = format!("{to}/{part}");
+            let args =
+                ["data", "convert", "fashion-mnist", &prefix, "--data-dir=data", "--part", part, "--shards"];
+            self.run(&[&args[..], &[shards], more].concat()).ok();
+        }
+    }
+
+    /// Names of everything below `dir`, empty when it is not there.
+    pub fn files(&self, dir: &str) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.path(dir)) else { return Vec::new() };
+        let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a run of the program left behind.
+pub struct Done {
+    pub what: String,
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Done {
+    pub fn of(output: Output, args: &[&str]) -> Done {
+        Done {
+            what: args.join(" "),
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Itself, when it exited with 0.
+    #[track_caller]
+    pub fn ok(self) -> Done {
+        assert_eq!(self.code, Some(0), "{}\n{}\n{}", self.what, self.out, self.err);
+        self
+    }
+
+    /// Itself, when it failed cleanly: this code, one error that holds all of `parts` and says what to try.
+    #[track_caller]
+    pub fn fails(self, code: i32, parts: &[&str]) -> Done {
+        let all = format!("{}\n{}\n{}", self.what, self.out, self.err);
+        assert_eq!(self.code, Some(code), "{all}");
+        assert_eq!(self.err.matches("error: ").count(), 1, "{all}");
+        assert!(!self.err.contains("panicked") && !self.err.contains('\x1b'), "{all}");
+        for part in parts {
+            assert!(self.err.contains(part), "`{part}` is missing:\n{all}");
+        }
+        self
+    }
+
+    /// Standard output as one JSON value.
+    #[track_caller]
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out)
+            .unwrap_or_else(|e| panic!("{e}: {}\n{}\n{}", self.what, self.out, self.err))
+    }
+}

@@ -1,0 +1,29 @@
+//! Training runs: data, settings, progress, results, kills and resumed runs.
+
+#[path = "../program/mod.rs"]
+mod program;
+
+mod augment;
+mod callbacks;
+mod class_weight;
+mod compat;
+mod determinism;
+mod distributed;
+mod faults;
+mod fine_tune;
+mod hosts;
+mod limits;
+mod lr_find;
+mod others;
+mod outcome;
+mod own_data;
+mod pictures;
+mod records;
+mod resume;
+mod run_report;
+mod same_bits;
+mod sweep;
+mod tensorboard;
+mod terminal;
+mod text;
+mod tui;

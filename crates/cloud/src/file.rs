@@ -1,0 +1,22 @@
+//! A file that is written: its name, its text, what it is for.
+
+/// A file to write.
+pub struct File {
+    /// Name in the directory.
+    pub name: String,
+    /// What it is for, in a few words.
+    pub what: &'static str,
+    /// Its content.
+    pub text: String,
+}
+
+impl File {
+    pub(crate) fn new(name: &str, what: &'static str, text: String) -> File {
+        File { name: name.into(), what, text }
+    }
+
+    /// A shell script is executable.
+    pub fn is_script(&self) -> bool {
+        self.name.ends_with(".sh")
+    }
+}

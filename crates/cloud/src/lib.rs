@@ -1,0 +1,92 @@
+//! Writes the files that a cloud, a cluster or a notebook service needs to run a training: scripts, manifests, notebooks. Starts
+//! nothing and contacts nobody.
+
+mod chips;
+mod facts;
+mod file;
+mod gke;
+mod guard;
+mod image;
+mod job;
+mod notebook;
+mod place;
+mod ray;
+mod region;
+mod shell;
+mod slurm;
+mod tpu_vm;
+mod vertex;
+mod words;
+mod yaml;
+
+pub use file::File;
+pub use job::{Job, Model};
+pub use place::Place;
+pub use words::{check_given, file_name};
+
+use std::path::Path;
+use systole_data::disk::{Disk, write_atomically};
+use systole_ir::{Error, ErrorKind, Result};
+
+/// What is to run, and on what.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// A TPU slice (`v5e-8`), GPUs of one machine (`8*h100`) or cores of each machine (`16*cpu`).
+    pub slice: String,
+    /// Whether machines may be preempted.
+    pub spot: bool,
+    /// The provider's region; by default the first that has the chips and a price for them.
+    pub region: Option<String>,
+    /// The zone within the region.
+    pub zone: Option<String>,
+    /// Number of equal slices.
+    pub num_slices: Option<u16>,
+    /// Number of machines of a SLURM job.
+    pub nodes: Option<u16>,
+    /// `gs://NAME` of the bucket that the run is kept in.
+    pub bucket: Option<String>,
+    /// Address of a container image with the program.
+    pub image: Option<String>,
+    /// Hours after which training is stopped and what costs money is deleted.
+    pub max_hours: u32,
+    /// Name of the job; by default made from the model's.
+    pub name: Option<String>,
+    /// More arguments of `systole train`.
+    pub args: Vec<String>,
+}
+
+/// Writes the files of a job into an empty or new directory: files of another place next to these would be started by mistake.
+///
+/// # Errors
+/// If the directory is not empty, or a file cannot be written.
+pub fn write(folder: &Path, files: &[File]) -> Result<()> {
+    let failed = |e: std::io::Error| {
+        Error::io("cannot make the folder", folder, e).at("--out").hint("choose another folder with --out")
+    };
+    if folder.exists() {
+        let mut entries = std::fs::read_dir(folder).map_err(failed)?;
+        if let Some(entry) = entries.next().transpose().map_err(failed)? {
+            let what = format!("{} is not empty: it has {}", folder.display(), entry.file_name().display());
+            let e = Error::new(ErrorKind::Io, what).at("--out");
+            return Err(e.hint("choose another folder with --out, or delete what is in this one"));
+        }
+    }
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    files.iter().try_for_each(|file| {
+        let path = folder.join(&file.name);
+        write_atomically(&Disk, &path, &[file.text.as_bytes()])?;
+        if file.is_script() { make_executable(&path) } else { Ok(()) }
+    })
+}
+
+fn make_executable(path: &Path) -> Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
+            .map_err(|e| Error::io("cannot make it executable:", path, e).hint("chmod +x it"))?;
+    }
+    #[cfg(not(unix))]
+    let _ = path;
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! Notebooks of Colab and Kaggle: the program on the machine that the notebook runs on, cell by cell.
+
+use super::chips::Chips;
+use super::file::File;
+use super::job::Job;
+use serde_json::{Value, json};
+use systole_base::shell_quoted as quoted;
+use systole_ir::{Error, ErrorKind, Result};
+
+/// A place of notebooks.
+struct Place {
+    name: &'static str,
+    /// What its machines have, as far as is known; read in November 2026.
+    has: &'static [&'static str],
+    /// How a notebook gets such a machine.
+    how: &'static str,
+    /// What may be set of where the run is kept.
+    home: &'static str,
+    /// The cell that says where the run is kept.
+    keep: &'static str,
+}
+
+static COLAB: Place = Place {
+    name: "colab",
+    has: &["v5e-1", "v6e-1", "t4", "l4", "a100"],
+    how: "*Runtime → Change runtime type*",
+    home: "DRIVE = '/content/drive'  # where your Drive is mounted\n",
+    keep: include_str!("drive.py"),
+};
+
+static KAGGLE: Place = Place {
+    name: "kaggle",
+    has: &["v5e-8", "p100", "2*t4"],
+    how: "*Settings → Accelerator*",
+    home: "KAGGLE = '/kaggle'  # inputs and outputs of a notebook\n",
+    keep: include_str!("kaggle.py"),
+};
+
+pub(super) fn colab(job: &Job) -> Result<Vec<File>> {
+    let text = COLAB.notebook(job)?;
+    Ok(vec![File::new("colab.ipynb", "the notebook: File → Upload notebook", text)])
+}
+
+pub(super) fn kaggle(job: &Job) -> Result<Vec<File>> {
+    let text = KAGGLE.notebook(job)?;
+    let is_tpu = matches!(job.chips, Chips::Tpu(..));
+    let metadata = json!({
+        "id": format!("USER/{}", job.name),
+        "title": job.name,
+        "code_file": "kaggle.ipynb",
+        "language": "python",
+        "kernel_type": "notebook",
+        "is_private": true,
+        "enable_gpu": !is_tpu,
+        "enable_tpu": is_tpu,
+        "enable_internet": true,
+        "dataset_sources": [],
+        "kernel_sources": [],
+    });
+    let metadata = serde_json::to_string_pretty(&metadata).unwrap_or_default() + "\n";
+    Ok(vec![
+        File::new("kaggle.ipynb", "the notebook", text),
+        File::new("kernel-metadata.json", "for kaggle kernels push; put your name for USER", metadata),
+    ])
+}
+
+impl Place {
+    fn notebook(&self, job: &Job) -> Result<String> {
+        // As the places call it.
+        let title = job.chips.title().replace("v5litepod", "v5e");
+        if !self.has.contains(&title.as_str()) {
+            let e = Error::new(ErrorKind::Config, format!("{} has no {title}", self.name)).at("--slice");
+            let why = "a notebook has one machine, with what the place offers";
+            return Err(e
+                .because(why)
+                .hint(format!("take one of: {}; larger slices: systole cloud tpu-vm", self.has.join(", "))));
+        }
+        let kind = if matches!(job.chips, Chips::Tpu(..)) { "TPU" } else { "GPU" };
+        let about = format!(
+            "# Training on {title}, or on what is there\n\nFirst {}: {title}. Then run the cells from the top; one that fails says what to do.\n\n\
+             Written by `systole cloud {}`. It has not been run there: docs/guide/cloud.md says what was checked.",
+            self.how, self.name
+        );
+        let named =
+            |text: &str| text.replace("@NAME@", &job.name).replace("@HOW@", &self.how.replace('*', ""));
+        let mut cells = vec![markdown(&about), self.parameters(job), code(include_str!("install.py"))];
+        cells.extend(job.toml().map(|text| code(&format!("%%writefile {}\n{text}", job.model()))));
+        let rest = [
+            include_str!("devices.py"),
+            self.keep,
+            include_str!("train.py"),
+            include_str!("plot.py"),
+            include_str!("evaluate.py"),
+            include_str!("predict.py"),
+            include_str!("kept.py"),
+        ];
+        cells.extend(rest.map(|text| code(&named(text))));
+        let mut metadata = json!({
+            "accelerator": kind,
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        });
+        if let (Chips::Gpu { kind, .. }, "colab") = (&job.chips, self.name) {
+            metadata["colab"] = json!({"gpuType": kind.to_uppercase()});
+        }
+        let notebook = json!({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5});
+        Ok(serde_json::to_string_pretty(&notebook).unwrap_or_default() + "\n")
+    }
+
+    /// The first cell of code, under the tag by which programs that run notebooks find what may be set.
+    fn parameters(&self, job: &Job) -> Value {
+        // Without a name drawn signs stand in for Fashion-MNIST where that is not to be had.
+        let model = if job.model() == "fashion-mnist" { String::new() } else { quoted(job.model()) };
+        let words: Vec<String> = job.arguments().iter().map(quoted).collect();
+        let text = format!(
+            "{}MODEL = {}  # a preset or a TOML file; without one Fashion-MNIST, and where that can neither be found nor downloaded drawn signs\n\
+             ARGUMENTS = {}  # more of `systole train`\n{}",
+            include_str!("parameters.py"),
+            literal(&model),
+            literal(&words.join(" ")),
+            self.home
+        );
+        let mut cell = code(&text);
+        cell["metadata"] = json!({"tags": ["parameters"]});
+        cell
+    }
+}
+
+/// A text as Python writes it.
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
+}
+
+fn markdown(text: &str) -> Value {
+    json!({"cell_type": "markdown", "id": id(text), "metadata": {}, "source": lines(text)})
+}
+
+fn code(text: &str) -> Value {
+    json!({"cell_type": "code", "execution_count": null, "id": id(text), "metadata": {}, "outputs": [], "source": lines(text)})
+}
+
+/// A name that stays while the cell does.
+fn id(text: &str) -> String {
+    let hash =
+        text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    format!("{hash:016x}")
+}
+
+/// As notebooks keep text: each line with its end, but the last.
+fn lines(text: &str) -> Vec<String> {
+    text.trim_end().split_inclusive('\n').map(String::from).collect()
+}

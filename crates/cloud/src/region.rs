@@ -1,0 +1,97 @@
+//! Regions and zones: where the chips are, as far as is known.
+
+use super::chips::Chips;
+use crate::Options;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::did_you_mean::suggestion;
+use systole_plan::{Tables, regions};
+
+/// Where a run is: both are empty where nobody asks.
+#[derive(Default)]
+pub(super) struct Region {
+    pub region: String,
+    pub zone: String,
+}
+
+impl Region {
+    /// That of `--region` and `--zone`, or the first that has the chips and a price for them.
+    ///
+    /// # Errors
+    /// When the region does not have the chips, as far as is known, or the zone is not in it.
+    pub fn of(args: &Options, chips: &Chips, tables: &Tables) -> Result<Region> {
+        let priced = regions(tables, chips.kind());
+        match chips {
+            Chips::Tpu(slice, facts) => of_tpu(args, chips, facts.zones_of(slice.chips), &priced),
+            Chips::Gpu { .. } | Chips::Cpu { .. } => of_gpu(args, chips, &priced),
+        }
+    }
+}
+
+/// Clouds with GPUs are many: a region is one that a price is known for.
+fn of_gpu(args: &Options, chips: &Chips, priced: &[&str]) -> Result<Region> {
+    let region = match &args.region {
+        Some(region) if !priced.contains(&region.as_str()) => {
+            let e =
+                Error::new(ErrorKind::Config, format!("no price of {} is known in {region}", chips.kind()));
+            let hint = match priced {
+                [] => "leave --region out, or add the price with --tables".into(),
+                some => format!("{}; or add the price with --tables", suggestion(region, some)),
+            };
+            return Err(e.at("--region").hint(hint));
+        }
+        Some(region) => region.clone(),
+        None => priced.first().map_or_else(String::new, ToString::to_string),
+    };
+    Ok(Region { region, zone: String::new() })
+}
+
+fn of_tpu(args: &Options, chips: &Chips, zones: &[&str], priced: &[&str]) -> Result<Region> {
+    if let Some(zone) = &args.zone {
+        let region = region_of(zone);
+        if region.is_empty() || args.region.as_deref().is_some_and(|asked| asked != region) {
+            let what = match &args.region {
+                Some(asked) => format!("`{zone}` is no zone of {asked}"),
+                None => format!("`{zone}` is no zone"),
+            };
+            let e = Error::new(ErrorKind::Config, what).at("--zone");
+            return Err(e.hint(format!(
+                "zones are written as {}; {} is in: {}",
+                zones.first().unwrap_or(&"us-central1-a"),
+                chips.title(),
+                zones.join(", ")
+            )));
+        }
+        return Ok(Region { region: region.into(), zone: zone.clone() });
+    }
+    let mut has: Vec<&str> = zones.iter().map(|zone| region_of(zone)).collect();
+    has.dedup();
+    let region = match args.region.as_deref() {
+        Some(asked) if !has.contains(&asked) => {
+            let e = Error::new(ErrorKind::Config, format!("{} is not known to be in {asked}", chips.title()));
+            let hint = format!(
+                "{}; where it is there now, name the zone: --zone {asked}-a",
+                suggestion(asked, &has)
+            );
+            return Err(e.at("--region").hint(hint));
+        }
+        Some(asked) => asked,
+        None => {
+            has.iter().find(|region| priced.contains(region)).or(has.first()).copied().unwrap_or_default()
+        }
+    };
+    let zone =
+        zones.iter().find(|zone| region_of(zone) == region).map_or_else(String::new, ToString::to_string);
+    Ok(Region { region: region.into(), zone })
+}
+
+/// `us-west4` of `us-west4-a`; nothing of what is no zone.
+fn region_of(zone: &str) -> &str {
+    let is_word =
+        |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    match zone.rsplit_once('-') {
+        Some((region, last)) if region.contains('-') && is_word(last) && region.split('-').all(is_word) => {
+            region
+        }
+        _ => "",
+    }
+}

@@ -1,0 +1,147 @@
+//! Words of the command line: what must hold of them before machines are paid for.
+
+use super::chips::Chips;
+use std::path::Path;
+use systole_ir::{Error, ErrorKind, Result};
+
+/// Arguments of `systole train` that the place gives.
+const GIVEN: [&str; 2] = ["--out", "--device"];
+
+/// Whether one of these options is among the words.
+pub(super) fn names(words: &[String], options: &[&str]) -> bool {
+    let is = |word: &String, option: &&str| {
+        word.strip_prefix(*option).is_some_and(|end| end.is_empty() || end.starts_with('='))
+    };
+    words.iter().any(|word| options.iter().any(|option| is(word, option)))
+}
+
+/// The value of an option, the last one.
+fn value<'a>(words: &'a [String], option: &str) -> Option<&'a str> {
+    let at = words.iter().rposition(|word| word.split('=').next() == Some(option))?;
+    words[at].split_once('=').map(|(_, value)| value).or_else(|| words.get(at + 1).map(String::as_str))
+}
+
+/// Rejects arguments that the place gives.
+///
+/// # Errors
+/// If there is one.
+pub fn check_given(words: &[String]) -> Result<()> {
+    match GIVEN.iter().find(|option| names(words, &[option])) {
+        None => Ok(()),
+        Some(option) => {
+            let e = Error::new(ErrorKind::Config, format!("{option} is given by the place"));
+            Err(e.at("arguments after --").hint(format!("leave {option} out; --name names the run")))
+        }
+    }
+}
+
+/// A training batch that does not divide over the devices is refused there, too.
+///
+/// # Errors
+/// When it does not.
+pub(super) fn check_batch(words: &[String], configured: Option<usize>, chips: &Chips) -> Result<()> {
+    let devices = chips.devices();
+    let is_split_otherwise = names(words, &["--strategy", "--mesh", "--devices", "--set"]);
+    let batch = value(words, "--batch-size").map_or(configured, |given| given.parse().ok());
+    let Some(batch) =
+        batch.filter(|n| *n > 0 && *n < 1 << 40 && !is_split_otherwise && !n.is_multiple_of(devices))
+    else {
+        return Ok(());
+    };
+    let next = batch.next_multiple_of(devices);
+    let what = format!("a batch of {batch} does not divide over the {devices} devices of {}", chips.title());
+    Err(Error::new(ErrorKind::Config, what).at("--slice").hint(format!("add: -- --batch-size {next}")))
+}
+
+/// The name of a file beside the others: keys of Kubernetes take letters, digits and `-_.` alone.
+pub fn file_name(path: &str) -> String {
+    let name =
+        Path::new(path).file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect()
+}
+
+/// The name of a bucket, without `gs://`.
+///
+/// # Errors
+/// When it is none.
+pub(super) fn bucket(address: &str) -> Result<String> {
+    let refused =
+        |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).at("--bucket").hint(hint));
+    let Some(name) = address.strip_prefix("gs://").map(|name| name.trim_end_matches('/')) else {
+        return refused(format!("`{address}` is no address of a bucket"), "write it as gs://NAME");
+    };
+    if name.contains('/') {
+        return refused(
+            format!("`{address}` is a folder in a bucket"),
+            "name the bucket alone: the run gets a folder of its own name in it",
+        );
+    }
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
+    let ends = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    if !(3..=63).contains(&name.len())
+        || !name.chars().all(fits)
+        || !name.starts_with(ends)
+        || !name.ends_with(ends)
+    {
+        return refused(
+            format!("`{name}` cannot be the name of a bucket"),
+            "names have 3 to 63 small letters, digits, hyphens, dots and underscores: gs://my-runs",
+        );
+    }
+    Ok(name.into())
+}
+
+/// A name that Kubernetes and machines may have: small letters, digits and hyphens.
+///
+/// # Errors
+/// When the one that is given is none.
+pub(super) fn name(given: Option<&str>, model: &str) -> Result<String> {
+    let Some(name) = given else {
+        let stem = model.trim_end_matches(".toml").to_lowercase();
+        let word: String = stem.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let name: String = format!("systole-{}", word.trim_matches('-')).chars().take(MOST).collect();
+        return Ok(name.trim_end_matches('-').into());
+    };
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let is_name =
+        name.starts_with(|c: char| c.is_ascii_lowercase()) && !name.ends_with('-') && name.chars().all(fits);
+    if !is_name || name.len() > MOST {
+        let e = Error::new(ErrorKind::Config, format!("`{name}` cannot be the name of a job")).at("--name");
+        let why = format!(
+            "it begins with a small letter and has small letters, digits and hyphens, {MOST} at most"
+        );
+        return Err(e.because(why).hint("choose another, as my-run-2"));
+    }
+    Ok(name.into())
+}
+
+/// What is made of a name may have 63 characters.
+const MOST: usize = 40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_found_however_they_are_written() {
+        let words = |line: &str| line.split(' ').map(String::from).collect::<Vec<_>>();
+        assert!(names(&words("--epochs 3 --out=x"), &["--out"]) && !names(&words("--outer x"), &["--out"]));
+        assert_eq!(value(&words("--batch-size 8 --batch-size=16"), "--batch-size"), Some("16"));
+        assert_eq!(value(&words("--batch-size 8"), "--batch-size"), Some("8"));
+        assert_eq!(value(&words("--epochs 3"), "--batch-size"), None);
+    }
+
+    #[test]
+    fn names_fit_kubernetes() {
+        assert_eq!(name(None, "My Run_2.toml").unwrap(), "systole-my-run-2");
+        assert_eq!(name(None, &"x".repeat(90)).unwrap().len(), MOST);
+        for wrong in ["", "Big", "2x", "a_b", "a-", &"a".repeat(41)] {
+            assert!(name(Some(wrong), "mlp").is_err(), "{wrong}");
+        }
+        assert_eq!(file_name("../My run.toml"), "My-run.toml");
+        assert_eq!(bucket("gs://my-runs/").unwrap(), "my-runs");
+        for wrong in ["my-runs", "s3://my-runs", "gs://a/b", "gs://", "gs://My", "gs://-ab"] {
+            assert!(bucket(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Common-subexpression elimination: equal ops on equal operands are computed once.
+//!
+//! Every op is a pure function; random bits too depend on their state operand alone. So equality of op and operands
+//! suffices.
+
+use crate::graph::rewrite::{Values, rebuild};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use systole_ir::{Graph, Op, ValueId};
+
+/// Entry point of the pass.
+pub fn run(graph: &Graph) -> Graph {
+    let mut seen: HashMap<(Op, SmallVec<[ValueId; 4]>), u32> = HashMap::new();
+    let mut made = 0u32;
+    rebuild(graph, |_, _, node, inputs| {
+        if !matches!(node.op, Op::Parameter(_)) {
+            let key = (node.op.clone(), SmallVec::from_slice(inputs));
+            if let Some(&first) = seen.get(&key) {
+                return Some(
+                    (0..node.outs.len()).map(|k| ValueId { node: first, out: k as u32 }).collect::<Values>(),
+                );
+            }
+            seen.insert(key, made);
+        }
+        made += 1;
+        None
+    })
+}

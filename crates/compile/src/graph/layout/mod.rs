@@ -1,0 +1,4 @@
+//! Moves slices and transposes to where they cost less.
+
+pub mod slices;
+pub mod transpose_weights;

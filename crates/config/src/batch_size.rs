@@ -1,0 +1,139 @@
+//! `batch_size = "auto"`: the largest batch whose training step fits into memory, from the plan of the device's compiler. Nothing is
+//! run.
+
+use super::Config;
+use serde::{Deserialize, Deserializer, Serializer, de};
+use std::sync::Arc;
+use systole_dist::Strategy;
+use systole_ir::knobs;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::{BatchSizeFinder, Compile, Model, format_bytes, needed_by_step};
+use systole_runtime::{Backend, Executable, backend};
+
+/// What stands for `auto` until the batch is chosen.
+pub(super) const AUTO: usize = usize::MAX;
+
+/// A number, or `auto`.
+pub(super) fn auto_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(i64),
+        Text(String),
+    }
+    match Written::deserialize(deserializer)? {
+        Written::Number(n) => usize::try_from(n)
+            .map_err(|_| de::Error::custom(format!("invalid value: integer `{n}`, expected usize"))),
+        Written::Text(text) if text == "auto" => Ok(AUTO),
+        Written::Text(text) => {
+            Err(de::Error::custom(format!("invalid type: string {text:?}, expected usize or \"auto\"")))
+        }
+    }
+}
+
+pub(super) fn written<S: Serializer>(batch_size: &usize, serializer: S) -> Result<S::Ok, S::Error> {
+    match *batch_size {
+        AUTO => serializer.serialize_str("auto"),
+        n => serializer.serialize_u64(n as u64),
+    }
+}
+
+impl Config {
+    /// Chooses `fit.batch_size`: a power of two for each device. What it says of the choice is kept in `fit.batch_reason`.
+    pub(super) fn choose_batch_size(&mut self) -> Result<()> {
+        let at = |e: Error| e.at("fit.batch_size = \"auto\"");
+        let mut plan = Plan::of(self).map_err(at)?;
+        let (unit, memory) = (plan.devices, plan.memory as u64);
+        let found = BatchSizeFinder::default().search(unit, memory, |batch| plan.needs(batch)).map_err(at)?;
+        let (batch, needed) = (found.batch_size, found.needed as f64);
+        let memory = format_bytes(plan.memory as f64);
+        self.fit.batch_size = batch;
+        let why =
+            if found.is_most { "larger ones are not chosen" } else { "twice as many samples would not fit" };
+        let (by, whose) = (plan.by(), plan.whose);
+        self.fit.batch_reason = Some(format!(
+            "Batch: {batch} samples, by {by}: a step needs {} of the {memory} that {whose}; {why}",
+            format_bytes(needed)
+        ));
+        Ok(())
+    }
+}
+
+/// Who says what a training step needs, and of what.
+struct Plan {
+    model: Model,
+    /// Whether it is this program's own compiler, for one device or logical ones, which share a memory.
+    is_here: bool,
+    devices: usize,
+    /// Bytes: of all logical devices, or of each real one.
+    memory: usize,
+    whose: &'static str,
+    /// What logical devices hold beside what one would: their own weights and optimizer state.
+    copies: f64,
+}
+
+impl Plan {
+    fn of(config: &Config) -> Result<Plan> {
+        let device = backend("auto")?;
+        let limit = knobs::MEMORY_LIMIT.get_bytes()?;
+        let is_here = device.name() == "cpu";
+        let free = if is_here { systole_cpu::available_memory() } else { None };
+        let own = device.memory_limit().and_then(|bytes| usize::try_from(bytes).ok());
+        let whose = match (limit, is_here) {
+            (Some(_), _) => "--memory-limit gives",
+            (None, true) => "are free",
+            (None, false) => "each device has",
+        };
+        let memory = limit.or(free).or(own).or(is_here.then_some(usize::MAX)).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Unsupported,
+                format!("{} does not say how much memory it has", device.name()),
+            )
+            .hint("say it: --max-memory 16GiB; or set fit.batch_size, which `systole plan` helps with")
+        })?;
+        let model = compiled(config, &device, config.strategy())?;
+        let devices = model.devices().len().max(1);
+        let mut plan = Plan { model, is_here, devices, memory, whose, copies: 0.0 };
+        if is_here && devices > 1 {
+            // One after the other they go through the parts of the batch that one device would have whole.
+            plan.model = compiled(config, &device, Strategy::one_device())?;
+            let small = held(&*plan.model.train_executable(8)?);
+            let more = held(&*plan.model.train_executable(32)?);
+            plan.copies = (small - (more - small) / 3.0) * (devices - 1) as f64;
+        }
+        Ok(plan)
+    }
+
+    fn by(&self) -> String {
+        match (self.is_here, self.devices) {
+            (true, 1) => "the compiler's memory plan".into(),
+            (true, n) => format!("the compiler's memory plan for {n} logical devices"),
+            (false, 1) => "the device's compiler".into(),
+            (false, n) => format!("the compiler of the {n} devices"),
+        }
+    }
+
+    /// Bytes that a training step of `batch` samples needs: weights, optimizer state, batch, values on the way.
+    fn needs(&mut self, batch: usize) -> Result<f64> {
+        let step = self.model.train_executable(batch)?;
+        let bytes = needed_by_step(&*step, self.is_here)
+            .map_err(|e| e.hint("`systole plan` says which batch fits; set fit.batch_size to it"))?;
+        Ok(bytes + self.copies)
+    }
+}
+
+/// Bytes of the arguments.
+fn held(step: &dyn Executable) -> f64 {
+    step.param_types().iter().map(|ty| ty.bytes() as f64).sum()
+}
+
+/// The model of a configuration on a device.
+fn compiled(config: &Config, device: &Arc<dyn Backend>, strategy: Strategy) -> Result<Model> {
+    let sample = config.model_inputs(&config.usual_sample());
+    let mut model = config.layers_only()?;
+    let output = model.output_for(&sample)?.shape.to_vec();
+    let compile = config.compile_config(&output)?;
+    model.compile(Compile { backend: Some(device.clone()), strategy, ..compile })?;
+    model.build(&sample)?;
+    Ok(model)
+}

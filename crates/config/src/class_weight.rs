@@ -1,0 +1,92 @@
+//! `fit.class_weight`: how much the samples of each class count in the loss.
+
+use super::Config;
+use super::blame::Wrong;
+use std::collections::BTreeMap;
+use systole_datasets::TrainingData;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::LABEL_FIELDS;
+use systole_nn::did_you_mean::suggestion;
+use toml::Value;
+
+const PATH: &str = "fit.class_weight";
+/// All samples divided by classes and by those of the class: rare classes count as much as frequent ones.
+const BALANCED: &str = "balanced";
+
+/// What can be wrong before the data are known.
+pub(super) fn check(value: Option<&Value>) -> Result<(), Wrong> {
+    let hint = "class_weight = \"balanced\", or { cat = 2.0, dog = 0.5 }";
+    match value {
+        None => Ok(()),
+        Some(Value::String(name)) if name == BALANCED => Ok(()),
+        Some(Value::Table(weights)) => {
+            match weights.iter().find(|(_, w)| !number(w).is_some_and(|w| w >= 0.0 && w.is_finite())) {
+                None => Ok(()),
+                Some((class, w)) => {
+                    let what = format!("the weight {w} of {class} is no number from 0 on");
+                    Err(Wrong::new(&format!("{PATH}.{class}"), what).hint(hint))
+                }
+            }
+        }
+        Some(other) => Err(Wrong::new(PATH, format!("class_weight cannot be {other}")).hint(hint)),
+    }
+}
+
+fn number(value: &Value) -> Option<f64> {
+    value.as_float().or_else(|| value.as_integer().map(|n| n as f64))
+}
+
+impl Config {
+    /// How much each class counts in the loss, by its number; empty: all the same. For `balanced` the training data are
+    /// gone through once.
+    ///
+    /// # Errors
+    /// A class that the data do not have; labels that are no classes.
+    pub fn class_weight(&self, data: &TrainingData) -> Result<BTreeMap<i64, f64>> {
+        match &self.fit.class_weight {
+            None => Ok(BTreeMap::new()),
+            Some(Value::Table(weights)) => weights
+                .iter()
+                .map(|(class, w)| Ok((class_of(class, data)?, number(w).unwrap_or(1.0))))
+                .collect(),
+            Some(_) => {
+                let counts = self.class_counts(data)?;
+                let (all, classes) = (counts.values().sum::<u64>() as f64, counts.len() as f64);
+                Ok(counts.into_iter().map(|(class, n)| (class, all / (classes * n as f64))).collect())
+            }
+        }
+    }
+
+    fn class_counts(&self, data: &TrainingData) -> Result<BTreeMap<i64, u64>> {
+        let mut counts = BTreeMap::new();
+        for sample in self.train_elements(data).0.iter() {
+            let sample = match &data.streamed {
+                Some(s) => s.prepare.call(sample?)?,
+                None => sample?,
+            };
+            let label = LABEL_FIELDS.iter().find_map(|name| sample.get(name).ok());
+            let label =
+                label.filter(|l| l.dtype().is_int() && l.shape().elements() == 1).ok_or_else(|| {
+                    Error::new(ErrorKind::Config, "the labels are no classes")
+                        .at(PATH)
+                        .hint("leave class_weight out")
+                })?;
+            *counts.entry(label.get(0).as_i64()).or_default() += 1;
+        }
+        Ok(counts)
+    }
+}
+
+/// The number of a class, by its name or that number.
+fn class_of(class: &str, data: &TrainingData) -> Result<i64> {
+    if let Some(i) = data.class_names.iter().position(|name| name == class) {
+        return Ok(i as i64);
+    }
+    let known = |n: &i64| *n >= 0 && (data.class_names.is_empty() || (*n as usize) < data.class_names.len());
+    class.parse().ok().filter(known).ok_or_else(|| {
+        let names: Vec<&str> = data.class_names.iter().map(String::as_str).collect();
+        Error::new(ErrorKind::Config, format!("{} has no class `{class}`", data.name))
+            .at(PATH)
+            .hint(suggestion(class, &names))
+    })
+}

@@ -1,0 +1,220 @@
+//! What to try for a key that its table does not have: what another system calls so, the table where it stands, or the
+//! argument that does what it was to do.
+
+use systole_nn::did_you_mean::{similar, suggestion, synonym};
+
+/// The tables and what may be set there without naming an optimizer's or a layer's class. The first is the whole.
+const TABLES: [(&str, &[&str]); 6] = [
+    (
+        "",
+        &[
+            "seed",
+            "data",
+            "model",
+            "layers",
+            "biggan",
+            "optimizer",
+            "compile",
+            "fit",
+            "strategy",
+            "callbacks",
+        ],
+    ),
+    (
+        "fit",
+        &[
+            "epochs",
+            "batch_size",
+            "steps_per_epoch",
+            "validation_freq",
+            "val_check_interval",
+            "limit_train_batches",
+            "limit_val_batches",
+            "overfit_batches",
+            "fast_dev_run",
+            "max_time",
+            "num_sanity_val_steps",
+            "detect_anomaly",
+            "barebones",
+            "class_weight",
+        ],
+    ),
+    ("compile", &["loss", "metrics", "weighted_metrics", "precision"]),
+    (
+        "optimizer",
+        &[
+            "learning_rate",
+            "weight_decay",
+            "momentum",
+            "clipnorm",
+            "clipvalue",
+            "global_clipnorm",
+            "gradient_accumulation_steps",
+        ],
+    ),
+    (
+        "data",
+        &[
+            "dataset",
+            "dir",
+            "scale",
+            "shuffle",
+            "image_size",
+            "color_mode",
+            "validation_split",
+            "unreadable_quota",
+            "augment",
+            "records",
+            "sequence_length",
+            "train_samples",
+            "test_samples",
+            "tuning",
+        ],
+    ),
+    ("strategy", &["devices", "mesh"]),
+];
+
+/// What no key sets, by the names that are tried for it, and what does.
+const OTHERWISE: [(&str, &str); 9] = [
+    (
+        "early_stopping earlystopping early_stop patience",
+        "a callback stops training early: [[callbacks]] with type = \"EarlyStopping\"",
+    ),
+    (
+        "device accelerator backend gpu gpus tpu cuda",
+        "the device is an argument of the command: --device cpu, tpu, cuda or pjrt:FILE",
+    ),
+    (
+        "threads num_threads num_workers workers n_jobs core_budget cpu_budget",
+        "threads are an argument of the command: --threads N; those of the pipeline are shared out while it runs",
+    ),
+    (
+        "out output output_dir out_dir save_dir log_dir checkpoint_dir default_root_dir",
+        "the folder is an argument of the command: --out DIR",
+    ),
+    (
+        "from pretrained checkpoint ckpt ckpt_path weights init_from load_model",
+        "a saved model is an argument of the command: train --from MODEL",
+    ),
+    ("resume auto_resume", "a run goes on when it is started again, or with: resume FOLDER"),
+    (
+        "save_steps save_every save_freq checkpoint_every save_interval save_seconds",
+        "how often a run is saved is an argument of the command: --save-steps N or --save-seconds S",
+    ),
+    (
+        "verbose quiet log_level logging progress_bar",
+        "how much is said is an argument of the command: -v or --quiet",
+    ),
+    (
+        "warmup warmup_steps num_warmup_steps warmup_ratio",
+        "the warm-up is a schedule: optimizer.learning_rate = { type = \"LinearWarmup\", initial_learning_rate = 0.0, \
+         warmup_steps = 100, then = 0.001 }",
+    ),
+];
+
+/// Options of BigGAN-PyTorch that all trainings have, and what sets them here.
+const OF_BIGGAN: [(&str, &str); 9] = [
+    (
+        "batch_size",
+        "fit.batch_size is the batch of one update: num_D_accumulations parts of it are computed one after the other",
+    ),
+    ("num_epochs", "fit.epochs, with fit.steps_per_epoch"),
+    ("dataset", "data.dataset"),
+    ("augment", "data.augment = [\"flip\"]"),
+    ("shuffle", "data.shuffle"),
+    ("G_fp16 D_fp16 G_mixed_precision D_mixed_precision", "compile.precision = \"mixed_bfloat16\""),
+    (
+        "cross_replica mybn sync_bn",
+        "statistics are always those of the whole batch, however many devices it is on: nothing has to be set",
+    ),
+    (
+        "toggle_grads split_D skip_init",
+        "nothing has to be set: each update has the gradients of its own network only",
+    ),
+    (
+        "which_best no_fid test_every num_inception_images",
+        "scores are measured when training is over: systole evaluate RUN --features CLASSIFIER",
+    ),
+];
+
+/// What to try for a key that is not among the `known` ones of its table.
+pub(super) fn hint(key: &str, known: &[&str]) -> String {
+    if let Some((_, what)) = OF_BIGGAN.iter().find(|(names, _)| known.contains(&"G_lr") && same(key, names)) {
+        return format!("another key does that here: {what}");
+    }
+    if synonym(key, known).is_some() {
+        return suggestion(key, known);
+    }
+    let otherwise = OTHERWISE.iter().find(|(names, _)| same(key, names));
+    if let Some((_, what)) = otherwise {
+        return (*what).into();
+    }
+    match (home(key, synonym), similar(key, known), home(key, similar)) {
+        (Some(home), ..) | (None, None, Some(home)) => format!("did you mean `{home}`, of another table?"),
+        _ => suggestion(key, known),
+    }
+}
+
+/// Whether a key is one of the names, however it is spelt.
+fn same(key: &str, names: &str) -> bool {
+    let plain = |name: &str| name.replace(['_', '-'], "").to_lowercase();
+    names.split(' ').any(|name| plain(name) == plain(key))
+}
+
+/// Where a key stands: `optimizer.learning_rate` for `lr`.
+pub fn home_of(key: &str) -> Option<String> {
+    home(key, synonym)
+}
+
+type Find = for<'a> fn(&str, &[&'a str]) -> Option<&'a str>;
+
+fn home(key: &str, find: Find) -> Option<String> {
+    TABLES.iter().find_map(|(table, keys)| {
+        let found = find(key, keys)?;
+        Some(if table.is_empty() { found.to_string() } else { format!("{table}.{found}") })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Draft;
+
+    #[test]
+    fn the_tables_have_these_keys() {
+        for (table, keys) in TABLES {
+            for key in keys {
+                let path = if table.is_empty() { key.to_string() } else { format!("{table}.{key}") };
+                let mut draft = Draft::preset("fashion-mnist").unwrap();
+                draft.set("the test", "optimizer.type", "sgd");
+                draft.set("the test", &path, "\"?\"");
+                let text = draft.finish().err().map_or(String::new(), |r| r.error.to_string());
+                assert!(
+                    !text.contains("there is no key") && !text.contains("has no argument"),
+                    "{path}: {text}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_of_another_table_or_of_the_command_line_is_told() {
+        let fit = ["epochs", "batch_size", "steps_per_epoch", "validation_freq"];
+        let cases = [
+            ("bs", "did you mean `batch_size`?"),
+            ("epoch", "did you mean `epochs`?"),
+            ("lr", "did you mean `optimizer.learning_rate`"),
+            ("learning_rat", "did you mean `optimizer.learning_rate`"),
+            ("metrics", "did you mean `compile.metrics`"),
+            ("early_stopping", "EarlyStopping"),
+            ("EarlyStopping", "EarlyStopping"),
+            ("num_workers", "--threads"),
+            ("device", "--device"),
+            ("colour_of_the_sky", "one of: epochs, batch_size"),
+        ];
+        for (key, part) in cases {
+            let told = hint(key, &fit);
+            assert!(told.contains(part), "{key}: {told}");
+        }
+    }
+}

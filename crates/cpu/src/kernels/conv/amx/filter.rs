@@ -1,0 +1,146 @@
+//! The filter of a convolution by tile registers, packed as B: for each phase, panels of two tiles of columns, and in a
+//! panel the K chunks of run after run of taps.
+
+use crate::kernel::{Cx, Ptr};
+use crate::kernels::conv::staging::{FEWEST_TASKS, group};
+use crate::select::Accepted;
+use crate::simd::amx;
+use crate::simd::amx::spread::COLUMNS;
+use crate::simd::amx::{LANES, LINE};
+use crate::simd::level::Level;
+use crate::simd::pack::{PackFn, PanelArgs};
+use smallvec::SmallVec;
+use std::ops::Range;
+use systole_ir::op::Convolution;
+use systole_ir::{DType, TensorType};
+
+/// Elements of a K chunk: 16 words of two bf16.
+pub const CHUNK: usize = 2 * LANES;
+/// Bytes of the packed filter that one task reads for each of its tiles of rows: they stay in L2.
+const KERNEL: usize = 768 << 10;
+
+/// Strides of a filter, in elements.
+pub struct KernelLayout {
+    pub spatial: SmallVec<[usize; 3]>,
+    pub channel: usize,
+    feature: usize,
+}
+
+impl KernelLayout {
+    pub fn new(c: &Convolution, k: &TensorType) -> KernelLayout {
+        let (d, own) = (&c.dims, k.shape.strides());
+        KernelLayout {
+            spatial: d.kernel_spatial.iter().map(|&s| own[s]).collect(),
+            channel: own[d.kernel_input_feature],
+            feature: own[d.kernel_output_feature],
+        }
+    }
+}
+
+/// The taps of a phase.
+pub struct Taps {
+    /// Where each run begins in the filter, in elements.
+    at: Vec<usize>,
+    /// Elements of a run, and K chunks that hold them.
+    length: usize,
+    pub chunks: usize,
+    /// Where each run begins in a packed panel, in bytes, for panels of one tile of columns and of two.
+    pub packed_runs: [Vec<usize>; 2],
+    /// Byte offset of the packed phase.
+    packed: usize,
+}
+
+impl Taps {
+    pub fn new(at: Vec<usize>, length: usize) -> Taps {
+        let chunks = length.div_ceil(CHUNK);
+        let packed_runs =
+            [1, 2].map(|tiles| (0..at.len()).map(|r| r * chunks * tiles * LANES * LINE).collect());
+        Taps { at, length, chunks, packed_runs, packed: 0 }
+    }
+
+    pub fn runs(&self) -> usize {
+        self.at.len()
+    }
+
+    /// Bytes of a packed panel of `columns` columns.
+    fn panel(&self, columns: usize) -> usize {
+        self.at.len() * self.chunks * tiles(columns) * LANES * LINE
+    }
+}
+
+/// Tiles of `columns` columns of a panel.
+pub fn tiles(columns: usize) -> usize {
+    if columns > LANES { 2 } else { 1 }
+}
+
+/// A filter, and how it is packed.
+pub struct Filter {
+    pack: PackFn<f32>,
+    /// Taps of each phase.
+    pub taps: Vec<Taps>,
+    /// Columns (features) of each panel.
+    pub panels: Vec<Range<usize>>,
+    layout: KernelLayout,
+    /// Bytes of the packed filter.
+    pub bytes: usize,
+}
+
+impl Filter {
+    pub fn new(
+        mut taps: Vec<Taps>,
+        layout: KernelLayout,
+        features: usize,
+        vectors: Level,
+    ) -> Accepted<Filter> {
+        let panels: Vec<Range<usize>> =
+            (0..features).step_by(COLUMNS).map(|at| at..features.min(at + COLUMNS)).collect();
+        let mut bytes = 0;
+        for of in &mut taps {
+            of.packed = bytes;
+            bytes += panels.iter().map(|p| of.panel(p.len())).sum::<usize>();
+        }
+        let [_, pack] = amx::pack::packs(DType::BF16, vectors).ok_or("nothing packs bf16 for tiles")?;
+        Ok(Filter { pack, taps, panels, layout, bytes })
+    }
+
+    /// Panels that one task computes, for each of `strips` strips.
+    pub fn groups(&self, strips: usize) -> Vec<Range<usize>> {
+        let panels = self.panels.len();
+        let together = (KERNEL / (self.bytes / panels).max(1)).max(1);
+        group(panels, panels.div_ceil(together).max(FEWEST_TASKS.div_ceil(strips)))
+    }
+
+    /// Byte offset of a panel in the packed filter.
+    pub fn at(&self, taps: &Taps, panel: usize) -> usize {
+        taps.packed + panel * taps.panel(COLUMNS)
+    }
+
+    /// Packs the filter.
+    ///
+    /// # Safety
+    /// `kernel` has the layout that this was made for; `packed` has room for [`Filter::bytes`].
+    pub unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
+        let body = |task: usize| {
+            let (taps, panel) = (&self.taps[task / self.panels.len()], task % self.panels.len());
+            let columns = &self.panels[panel];
+            let fill = tiles(columns.len()) * LANES;
+            for (tap, run) in taps.at.iter().zip(&taps.packed_runs[tiles(columns.len()) - 1]) {
+                let args = PanelArgs {
+                    src: kernel.at((tap + columns.start * self.layout.feature) * 2).cast_const(),
+                    lane: self.layout.feature * 2,
+                    step: self.layout.channel * 2,
+                    lanes: columns.len(),
+                    fill,
+                    k: taps.chunks * LANES,
+                    products: taps.length,
+                    dst: packed.at(self.at(taps, panel) + run).cast::<f32>(),
+                    stride: fill,
+                };
+                // SAFETY: a run of the filter; panels are disjoint parts of the packed filter.
+                unsafe { (self.pack)(&[args]) };
+            }
+        };
+        let tasks = self.taps.len() * self.panels.len();
+        cx.team.run_with(tasks, self.bytes as f64 * 0.1, cx.flush, &body);
+    }
+}

@@ -1,0 +1,11 @@
+//! Convolutions by AMX tile registers whose tile rows are lines of pixels.
+
+pub mod filter;
+pub mod forward;
+pub mod gradient;
+
+pub use crate::kernels::conv::amx::forward::Forward;
+pub use crate::kernels::conv::amx::gradient::KernelGradient;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,515 @@
+//! Forward convolution and gradient w.r.t. the input by tile registers, for small images: `x: bf16[B, …, C], kernel →
+//! y: [B, …', F]`.
+//!
+//! The rows of an A tile are the same pixel of up to sixteen images, where lines of pixels ([`crate::kernels::conv::amx`]) would leave
+//! most rows empty. Strips are staged with images innermost. All rows of a tile meet the same taps, so those that lie
+//! in the padding are left out, and no zeros are staged for them.
+
+use crate::kernel::convolution::is_forward;
+use crate::kernel::{Cx, Ptr, with_scratch};
+use crate::kernels::conv::amx;
+use crate::kernels::conv::amx::filter::{CHUNK, Filter, KernelLayout, Taps, tiles};
+use crate::kernels::conv::staging::phases::{AxisPhase, choices};
+use crate::kernels::conv::staging::{Axis, Prefetch, Strip};
+use crate::kernels::conv::strips::Strips;
+use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
+use crate::kernels::conv::strips::operands::{Arrays, NO_LAYER};
+use crate::select::Accepted;
+use crate::simd::amx::spread::{COLUMNS, Operands, Rows, STATISTICS, Spread, Windows};
+use crate::simd::amx::{LANES, LINE, kernels_of};
+use crate::simd::level::{Target, TileFn};
+use crate::simd::loops::widen;
+use smallvec::SmallVec;
+use std::ops::Range;
+use systole_compile::ALIGN;
+use systole_ir::op::Convolution;
+use systole_ir::{DType, TensorType};
+
+/// Bytes of a strip, which stays in L2 with the packed filter that it is multiplied by; and at most, where a line of
+/// the result needs more.
+const STRIP: usize = 512 << 10;
+const MOST: usize = 1 << 20;
+/// Distances of rows of a tile that are a multiple of this many bytes fall into the same few sets of L1.
+const ALIAS: usize = 2048;
+/// Products that are worth while, in percent of those of tiles whose rows follow each other in a line. Here no
+/// pixels that two rows of a tile share are read from L1.
+const FEWER: usize = 70;
+/// Most pixels of an image in a strip whose squared deviations are first taken from one of them: with more, sums of
+/// squares lose digits.
+const PIXELS: usize = 160;
+
+pub struct Forward {
+    unit: &'static Spread,
+    staged: Staged,
+    phases: Vec<Phase>,
+    filter: Filter,
+    /// Panels of columns (features) that one task computes.
+    groups: Vec<Range<usize>>,
+    features: usize,
+    bias: bool,
+    /// Widens the bias to f32. `None`: it is f32.
+    widen: Option<TileFn>,
+    /// Bytes of an image of the result, and of an element.
+    image: usize,
+    element: usize,
+    statistics: Option<BatchStatistics>,
+}
+
+/// Strips as staged: pixels of the input as they follow each other in an image, and of each pixel all images.
+struct Staged {
+    first: Axis,
+    batch: usize,
+    /// Images of a strip, and rows of the result along the first dimension, of each phase.
+    images: usize,
+    rows: usize,
+    /// Pixels of a row of the input, and of an image.
+    line: usize,
+    image: usize,
+    channels: usize,
+    /// Bytes from one image to the next.
+    pitch: usize,
+}
+
+/// Output positions that use the same taps of the filter, where they meet the input.
+struct Phase {
+    classes: Vec<Class>,
+    /// Bytes from one position to the next: in the staged strip and in the result, along each dimension.
+    steps: SmallVec<[[usize; 2]; 3]>,
+    /// Byte offset of the phase in a staged image whose first row is that of the input, which wraps around where it is
+    /// negative, and in an image of the result.
+    base: [usize; 2],
+}
+
+/// Output positions of a phase that meet the input with the same of its taps.
+struct Class {
+    /// Along each dimension; the positions are all combinations.
+    positions: SmallVec<[Vec<usize>; 3]>,
+    /// Where the taps begin: from the position in the staged strip, and in a packed panel of one tile of columns and of
+    /// two. In bytes.
+    runs: Vec<usize>,
+    packed_runs: [Vec<usize>; 2],
+}
+
+/// Positions along an axis, by the taps with which they meet the input.
+fn classes(axis: &Axis, phase: &AxisPhase) -> Vec<(Vec<usize>, Vec<usize>)> {
+    let mut all: Vec<(Vec<usize>, Vec<usize>)> = Vec::new();
+    for position in 0..phase.count {
+        let meets = |t: &usize| axis.source(position, phase.taps[*t].1).is_some();
+        let taps: Vec<usize> = (0..phase.taps.len()).filter(meets).collect();
+        match all.iter_mut().find(|(own, _)| *own == taps) {
+            Some((_, positions)) => positions.push(position),
+            None => all.push((taps, vec![position])),
+        }
+    }
+    // Statistics begin with a pixel that meets most taps, which is nearest to the others.
+    all.sort_by_key(|(taps, _)| std::cmp::Reverse(taps.len()));
+    all
+}
+
+/// Taps of a phase as their number and their place in the staged strip, in bytes, and the positions that meet the
+/// input with these.
+type Part = (Vec<(usize, usize)>, SmallVec<[Vec<usize>; 3]>);
+
+/// The classes of a phase. `own`: bytes between pixels of the input along each axis.
+fn combined(axes: &[(Axis, Vec<AxisPhase>)], chosen: &[&AxisPhase], own: &[usize]) -> Vec<Part> {
+    let mut all: Vec<Part> = vec![(vec![(0, 0)], SmallVec::new())];
+    for (d, phase) in chosen.iter().enumerate() {
+        let unit = axes[d].0.unit * own[d];
+        let of_axis = classes(&axes[d].0, phase);
+        let with = |(taps, positions): &Part| -> Vec<Part> {
+            let and = |(more, at): &(Vec<usize>, Vec<usize>)| {
+                let both = |(number, place): &(usize, usize)| -> Vec<(usize, usize)> {
+                    let tap = |&t: &usize| (number * phase.taps.len() + t, place + phase.taps[t].1 * unit);
+                    more.iter().map(tap).collect()
+                };
+                let mut positions = positions.clone();
+                positions.push(at.clone());
+                (taps.iter().flat_map(both).collect(), positions)
+            };
+            of_axis.iter().map(and).collect()
+        };
+        all = all.iter().flat_map(with).collect();
+    }
+    all
+}
+
+impl Phase {
+    fn new(
+        staged: &Staged,
+        axes: &[(Axis, Vec<AxisPhase>)],
+        choice: &[usize],
+        layout: &KernelLayout,
+        y: &TensorType,
+    ) -> (Phase, Taps) {
+        let n = choice.len();
+        let chosen: SmallVec<[&AxisPhase; 3]> = (0..n).map(|i| &axes[i].1[choice[i]]).collect();
+        let mut taps = vec![0];
+        for (phase, stride) in chosen.iter().zip(&layout.spatial) {
+            taps = taps.iter().flat_map(|at| phase.taps.iter().map(move |t| at + t.0 * stride)).collect();
+        }
+        let taps = Taps::new(taps, staged.channels);
+        // Byte distances of pixels of the input.
+        let mut own: SmallVec<[usize; 3]> = SmallVec::from_elem(staged.images * staged.pitch, n);
+        for d in (1..n).rev() {
+            own[d - 1] = own[d] * axes[d].0.size;
+        }
+        let class = |(own, positions): Part| Class {
+            packed_runs: [0, 1].map(|i| own.iter().map(|t| taps.packed_runs[i][t.0]).collect()),
+            runs: own.into_iter().map(|t| t.1).collect(),
+            positions,
+        };
+        let (out, element) = (y.shape.strides(), y.dtype.size());
+        let step = |d: usize| {
+            let axis = &axes[d].0;
+            [axis.step * axis.unit * own[d], out[d + 1] * axes[d].1.len() * element]
+        };
+        let low = |d: usize| own[d].wrapping_mul(axes[d].0.low as usize);
+        let phase = Phase {
+            classes: combined(axes, &chosen, &own).into_iter().map(class).collect(),
+            steps: (0..n).map(step).collect(),
+            base: [
+                (0..n).fold(0, |at, d| at.wrapping_add(low(d))),
+                (0..n).map(|d| choice[d] * out[d + 1] * element).sum(),
+            ],
+        };
+        (phase, taps)
+    }
+
+    /// Positions of a class in a strip, as byte offsets of their first tap and in an image of the result.
+    fn places(&self, class: &Class, strip: Strip) -> Vec<[usize; 2]> {
+        let mut all = vec![self.base];
+        for (d, (positions, steps)) in class.positions.iter().zip(&self.steps).enumerate() {
+            let inside = |p: &&usize| d > 0 || (strip.row..strip.row + strip.rows).contains(*p);
+            let with = |at: &[usize; 2]| -> Vec<[usize; 2]> {
+                let place = |p: &usize| [0, 1].map(|i| at[i].wrapping_add(p * steps[i]));
+                positions.iter().filter(inside).map(place).collect()
+            };
+            all = all.iter().flat_map(with).collect();
+        }
+        all
+    }
+
+    /// Runs of all positions.
+    fn runs(&self) -> usize {
+        let of = |c: &Class| c.runs.len() * c.positions.iter().map(Vec::len).product::<usize>();
+        self.classes.iter().map(of).sum()
+    }
+}
+
+impl Staged {
+    fn new(x: &TensorType, axes: &[(Axis, Vec<AxisPhase>)]) -> Option<Staged> {
+        let (batch, channels) = (x.shape[0], x.shape[x.rank() - 1]);
+        let bytes = channels.next_multiple_of(CHUNK) * 2;
+        let pitch = if bytes.is_multiple_of(ALIAS) { bytes + LINE } else { bytes };
+        let line = x.shape[2..x.rank() - 1].iter().product();
+        let first = axes[0].0.clone();
+        let images = batch.div_ceil(batch.div_ceil(LANES));
+        let (count, image) = (first.count, x.shape[1] * line);
+        let mut staged = Staged { first, batch, images, rows: 1, line, image, channels, pitch };
+        let bytes = |s: &Staged, rows: usize| s.most(rows) * line * s.images * pitch;
+        let fits = |rows: &usize| bytes(&staged, *rows) <= STRIP;
+        let most = (1..=count).rev().find(fits).unwrap_or(1);
+        staged.rows = count.div_ceil(count.div_ceil(most));
+        (bytes(&staged, staged.rows) <= MOST).then_some(staged)
+    }
+
+    /// Most rows of the input that `rows` rows of the result read.
+    fn most(&self, rows: usize) -> usize {
+        (((rows - 1) * self.first.step + self.first.reach - 1) * self.first.unit + 1).min(self.first.size)
+    }
+
+    /// Bytes of a staged strip.
+    fn bytes(&self) -> usize {
+        self.most(self.rows) * self.line * self.images * self.pitch
+    }
+
+    /// Strips of the same images.
+    fn parts(&self) -> usize {
+        self.first.count.div_ceil(self.rows)
+    }
+
+    fn strips(&self) -> usize {
+        self.batch.div_ceil(self.images) * self.parts()
+    }
+
+    fn strip(&self, i: usize) -> Strip {
+        let (image, row) = (i / self.parts() * self.images, i % self.parts() * self.rows);
+        Strip {
+            image,
+            images: self.images.min(self.batch - image),
+            row,
+            rows: self.rows.min(self.first.count - row),
+        }
+    }
+
+    /// Rows of the input that a strip reads.
+    fn rows_of(&self, strip: Strip) -> Range<usize> {
+        let axis = &self.first;
+        let from = axis.low + (strip.row * axis.step * axis.unit) as i64;
+        let to = from + (((strip.rows - 1) * axis.step + axis.reach - 1) * axis.unit) as i64 + 1;
+        let [from, to] = [from, to].map(|at| at.clamp(0, axis.size as i64) as usize);
+        from..to
+    }
+
+    /// Copies a strip of `x` to `to`.
+    ///
+    /// # Safety
+    /// `x` has the type of [`Staged::new`], `to` has room for [`Staged::bytes`].
+    unsafe fn load(&self, x: *const u8, strip: Strip, to: *mut u8) {
+        let (rows, size) = (self.rows_of(strip), self.channels * 2);
+        let zeros = self.channels.next_multiple_of(CHUNK) * 2 - size;
+        for i in 0..strip.images {
+            let from = x.wrapping_add(((strip.image + i) * self.image + rows.start * self.line) * size);
+            for p in 0..rows.len() * self.line {
+                let to = to.wrapping_add((p * self.images + i) * self.pitch);
+                // SAFETY: a pixel of the input, and its place in the strip.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(from.add(p * size), to, size);
+                    to.add(size).write_bytes(0, zeros);
+                }
+            }
+        }
+    }
+
+    /// The input of a strip, if it lies together.
+    fn input_of(&self, x: *const u8, strip: Strip) -> (*const u8, usize) {
+        let (rows, size) = (self.rows_of(strip), self.channels * 2);
+        let images = if rows.len() == self.first.size { strip.images } else { 1 };
+        let first = (strip.image * self.image + rows.start * self.line) * size;
+        (x.wrapping_add(first), images * rows.len() * self.line * size)
+    }
+}
+
+/// Positions of one class in a strip.
+struct Places<'a> {
+    class: &'a Class,
+    taps: &'a Taps,
+    all: &'a [[usize; 2]],
+    strip: Strip,
+    /// Panels of columns.
+    group: Range<usize>,
+    /// The staged strip as if it began with the first row of the input, and the strip's images of the result.
+    a: *const u8,
+    y: *mut u8,
+    /// Statistics of the strip, [`STATISTICS`] numbers for each image and panel.
+    statistics: Ptr,
+    /// Whether these are the first positions of the strip.
+    begins: bool,
+}
+
+impl Forward {
+    /// For layers of bf16 on machines with tile registers, where lines of pixels leave tiles empty.
+    pub fn new(c: &Convolution, bias: bool, types: [&TensorType; 3], target: Target) -> Accepted<Forward> {
+        let unit = kernels_of(target.level).ok_or("the machine has no tile registers")?;
+        let lines = amx::Forward::with(&unit.spread, c, bias, types, target)?;
+        let images = Forward::with(&unit.spread, c, bias, types, target)?;
+        match images.products() * 100 <= lines.products() * FEWER {
+            true => Ok(images),
+            false => Err("lines of its images fill tiles as well".into()),
+        }
+    }
+
+    pub(crate) fn with(
+        unit: &'static Spread,
+        c: &Convolution,
+        bias: bool,
+        [x, k, y]: [&TensorType; 3],
+        target: Target,
+    ) -> Accepted<Forward> {
+        let vectors = target.level.vectors();
+        let known = [x.dtype, k.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
+        if !is_forward(c) {
+            return Err(NO_LAYER.into());
+        }
+        if !known {
+            return Err("operands are not bf16, or the result is neither bf16 nor f32".into());
+        }
+        let axes = amx::forward::axes(c, x, k, y);
+        let staged = Staged::new(x, &axes).ok_or("a line of so many images does not stay in L2")?;
+        let layout = KernelLayout::new(c, k);
+        let features = y.shape[y.rank() - 1];
+        let along: Vec<usize> = axes.iter().map(|a| a.1.len()).collect();
+        let phase = |choice: &SmallVec<[usize; 3]>| Phase::new(&staged, &axes, choice, &layout, y);
+        let (phases, taps) = choices(&along).iter().map(phase).unzip();
+        let filter = Filter::new(taps, layout, features, vectors)?;
+        Ok(Forward {
+            unit,
+            groups: filter.groups(staged.strips()),
+            staged,
+            phases,
+            filter,
+            features,
+            bias,
+            widen: widen(y.dtype, vectors),
+            image: y.elements() / y.shape[0] * y.dtype.size(),
+            element: y.dtype.size(),
+            statistics: None,
+        })
+    }
+
+    /// As [`amx::Forward::with_statistics`].
+    pub fn with_statistics(mut self, target: Target) -> Accepted<Forward> {
+        let inner = self.image / self.element / self.features / self.staged.first.count;
+        if self.staged.rows * inner > PIXELS {
+            return Err("so many pixels are too far from one of them for sums of squares in f32".into());
+        }
+        let parts = (0..self.staged.parts()).map(|i| self.staged.strip(i).rows * inner).collect();
+        self.statistics = Some(BatchStatistics::new(self.features, parts, target.level.vectors()));
+        Ok(self)
+    }
+
+    /// Products of a tile of rows and one of columns.
+    fn products(&self) -> usize {
+        let of = |(phase, taps): (&Phase, &Taps)| phase.runs() * taps.chunks;
+        let image: usize = self.phases.iter().zip(&self.filter.taps).map(of).sum();
+        image * self.staged.batch.div_ceil(self.staged.images)
+    }
+
+    /// One task: a group of panels of one strip.
+    unsafe fn strip(&self, task: usize, to: &Arrays) {
+        let strips = self.staged.strips();
+        let (group, i) = (self.groups[task / strips].clone(), task % strips);
+        let strip = self.staged.strip(i);
+        let staged = self.staged.bytes().next_multiple_of(LINE);
+        let measured =
+            if self.statistics.is_some() { strip.images * group.len() * STATISTICS * 4 } else { 0 };
+        with_scratch(staged + measured, |scratch| {
+            let statistics = Ptr(scratch.wrapping_add(staged));
+            let before = self.staged.rows_of(strip).start * self.staged.line;
+            let before = before * self.staged.images * self.staged.pitch;
+            let mut prefetch = self.next(task + 1, &group, to.x.at(0));
+            let mut begins = true;
+            // SAFETY: operands have the shapes of `new`, scratch is laid out as above, tasks write disjoint parts.
+            unsafe {
+                self.staged.load(to.x.at(0), strip, scratch);
+                (self.unit.configure)(strip.images);
+                for (phase, taps) in self.phases.iter().zip(&self.filter.taps) {
+                    for class in &phase.classes {
+                        let all = &phase.places(class, strip)[..];
+                        let (group, a) = (group.clone(), scratch.wrapping_sub(before).cast_const());
+                        let y = to.y.at(strip.image * self.image);
+                        let w = Places { class, taps, all, strip, group, a, y, statistics, begins };
+                        self.class(&w, to, &mut prefetch);
+                        begins &= all.is_empty();
+                    }
+                }
+                (self.unit.release)();
+                self.gather(strip, i % self.staged.parts(), &group, statistics, to);
+            }
+        });
+    }
+
+    /// Stores the statistics of a strip.
+    unsafe fn gather(&self, strip: Strip, part: usize, group: &Range<usize>, statistics: Ptr, to: &Arrays) {
+        let Some(m) = &self.statistics else { return };
+        for (i, image) in (strip.image..).take(strip.images).enumerate() {
+            for (j, panel) in group.clone().enumerate() {
+                let at = (i * group.len() + j) * STATISTICS;
+                let kinds = [0, 1, 2].map(|k| statistics.elem::<f32>(at + k * COLUMNS).cast_const());
+                let columns = &self.filter.panels[panel];
+                // SAFETY: the caller has gathered these numbers, and has room for those of all strips.
+                unsafe {
+                    let all = to.statistics.elem(0);
+                    m.gather_shifted(image, part, columns.start, columns.len(), kinds, all);
+                }
+            }
+        }
+    }
+
+    /// Computes the positions of a class: two of them by a panel, up to two tiles of columns, in each call.
+    unsafe fn class(&self, w: &Places<'_>, to: &Arrays, prefetch: &mut Prefetch) {
+        for first in (0..w.all.len()).step_by(2) {
+            let two = first + 1 < w.all.len();
+            let both = [first, first + usize::from(two)];
+            for panel in w.group.clone() {
+                let columns = &self.filter.panels[panel];
+                let width = tiles(columns.len());
+                let fetched = prefetch.next(w.class.runs.len() * w.taps.chunks);
+                let bias = to.bias.elem::<f32>(columns.start).cast_const();
+                let work = Windows {
+                    operands: Operands {
+                        a: both.map(|i| w.a.wrapping_add(w.all[i][0])),
+                        a_row: self.staged.pitch,
+                        a_chunk: LINE,
+                        b: to.kernel.at(self.filter.at(w.taps, panel)).cast_const(),
+                        b_next: LINE,
+                        b_row: width * LINE,
+                        b_chunk: width * LANES * LINE,
+                        a_runs: w.class.runs.as_ptr(),
+                        b_runs: w.class.packed_runs[width - 1].as_ptr(),
+                        runs: w.class.runs.len(),
+                        chunks: w.taps.chunks,
+                        ahead: [fetched.at, fetched.end],
+                        two: [two, width == 2],
+                    },
+                    height: w.strip.images,
+                    columns: columns.len(),
+                    rows: both.map(|i| self.rows(w, i, panel)),
+                    bias: if self.bias { bias } else { std::ptr::null() },
+                    narrow: self.element == 2,
+                };
+                // SAFETY: tiles stay inside the strip, its images of the result and the packed filter.
+                unsafe { (self.unit.windows)(&work) };
+            }
+        }
+    }
+
+    /// The destination of a position by a panel of columns.
+    fn rows(&self, w: &Places<'_>, place: usize, panel: usize) -> Rows {
+        let statistics = w.statistics.elem((panel - w.group.start) * STATISTICS);
+        Rows {
+            to: w.y.wrapping_add(w.all[place][1] + self.filter.panels[panel].start * self.element),
+            row: self.image,
+            skip: 0,
+            statistics: if self.statistics.is_some() { statistics } else { std::ptr::null_mut() },
+            apart: w.group.len() * STATISTICS,
+            begins: w.begins && place == 0,
+        }
+    }
+
+    /// The input of task `task`, the next one of this thread, prefetched while it works on `group`.
+    fn next(&self, task: usize, group: &Range<usize>, x: *const u8) -> Prefetch {
+        let strips = self.staged.strips();
+        if task >= strips * self.groups.len() {
+            return Prefetch::none();
+        }
+        let strip = self.staged.strip(task % strips);
+        let pairs = |p: &Phase| -> usize {
+            p.classes.iter().map(|c| p.places(c, strip).len().div_ceil(2)).sum::<usize>() * group.len()
+        };
+        Prefetch::new([self.staged.input_of(x, strip), (x, 0)], self.phases.iter().map(pairs).sum())
+    }
+}
+
+impl Strips for Forward {
+    fn batch(&self) -> usize {
+        self.staged.batch
+    }
+
+    fn statistics(&self) -> Option<&BatchStatistics> {
+        self.statistics.as_ref()
+    }
+
+    fn bytes(&self) -> [usize; 2] {
+        [self.filter.bytes, self.filter.panels.len() * COLUMNS * 4].map(|bytes| bytes.next_multiple_of(ALIGN))
+    }
+
+    fn bias(&self) -> Option<(Option<TileFn>, usize)> {
+        self.bias.then_some((self.widen, self.features))
+    }
+
+    unsafe fn pack(&self, cx: &Cx<'_>, kernel: Ptr, packed: Ptr) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.filter.pack(cx, kernel, packed) };
+    }
+
+    fn tasks(&self) -> (usize, f64) {
+        let work = (self.products() * LANES * self.filter.panels.len()) as f64;
+        (self.staged.strips() * self.groups.len(), work)
+    }
+
+    unsafe fn task(&self, task: usize, to: &Arrays) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.strip(task, to) };
+    }
+}

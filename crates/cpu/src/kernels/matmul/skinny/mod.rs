@@ -1,0 +1,5 @@
+//! Products with few rows or columns, whose operands are read in place.
+
+pub mod few_columns;
+pub mod gemv;
+pub mod packed;

@@ -1,0 +1,385 @@
+//! Runs several processes as the hosts of one run: starts them here, over ssh, or as the part that a cluster's scheduler names; merges
+//! what they print, forwards signals, and restarts all of them from the last backup when one is killed, without the lost one if
+//! `elastic` allows it.
+//!
+//! The processes are those that [several hosts](../../../docs/guide/tpu.md) would run, over Systole's own plugin; what they exchange is
+//! the plugin's. An error that a process reports itself is not retried.
+
+mod agent;
+mod log_merge;
+mod machines;
+mod part;
+mod pods;
+mod process;
+mod scheduler_env;
+mod signals;
+mod watch;
+
+pub use agent::{COMMAND as AGENT, run_agent};
+pub use machines::check_hosts;
+
+use agent::Order;
+use log_merge::{Label, MergedLog, lines};
+use machines::{Machine, chosen, machines};
+use part::{PORT, Part};
+use process::Process;
+use scheduler_env::part;
+use serde_json::Value;
+use signals::Signals;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use systole_config::{LaunchConfig, LaunchPlace};
+use systole_ir::{Error, ErrorKind, Result, knobs};
+use watch::{Ended, watch};
+
+/// The plugin's advice when a partner is gone: a launch that started only this process follows it itself.
+const START_AGAIN: &str = "start all processes again";
+
+/// Where the launcher's own lines and those of its processes go.
+pub trait Output: Sync {
+    /// Writes a line to standard output.
+    fn line(&self, text: &str);
+    /// Writes a line to standard error.
+    fn note(&self, text: &str);
+    /// Whether details are for the log only.
+    fn is_quiet(&self) -> bool;
+}
+
+/// What each process runs.
+pub struct ProcessCommand {
+    /// Arguments of this program.
+    pub args: Vec<OsString>,
+    /// Whether processes are told of each other by options of the plugin: the hosts of a TPU slice find each other.
+    pub is_wired: bool,
+    /// Whether the arguments set the number of threads.
+    pub sets_threads: bool,
+    /// Directory of the run, where the command names it: the log goes there.
+    pub run_dir: Option<PathBuf>,
+    /// Samples of a step, which stay the same if processes are left out.
+    pub batch: Option<u64>,
+}
+
+/// How a launch ended.
+pub struct Summary {
+    /// Exit code of the launcher.
+    pub code: u8,
+    /// Number of processes at the end.
+    pub processes: u32,
+    /// Number of devices at the end.
+    pub devices: u32,
+    /// How often all processes were restarted.
+    pub restarts: u32,
+    /// Names of the machines that were left out; `None` is this one.
+    pub left_out: Vec<Option<String>>,
+    /// The log file, if one was written.
+    pub log: Option<PathBuf>,
+    /// The JSON object that the first process printed, if [`Launch::collect_result`] was set.
+    pub result: Value,
+}
+
+/// A launch before its processes are started: their machines, or the part of this one.
+pub struct Launch {
+    config: LaunchConfig,
+    /// The part of this launch, where a cluster starts one for each process.
+    part: Option<Part>,
+    machines: Vec<Machine>,
+    env: BTreeMap<String, String>,
+    /// Which processes' lines are shown; `None`: all.
+    pub shown: Option<Vec<u32>>,
+    /// Whether a JSON object that the first process prints is kept for the [`Summary`].
+    pub collect_result: bool,
+}
+
+impl Launch {
+    /// Reads the hosts file or the scheduler's environment. `tpu`: name of the TPU that this process is a host of, or empty.
+    ///
+    /// # Errors
+    /// If the file or the environment does not say where the processes are, or a variable of `env` is not set.
+    pub fn new(config: LaunchConfig, tpu: &str) -> Result<Launch> {
+        let part = part(&config, tpu)?;
+        let machines = machines(&config)?;
+        let env = environment(&config)?;
+        Ok(Launch { config, part, machines, env, shown: None, collect_result: false })
+    }
+
+    /// The options.
+    pub fn config(&self) -> &LaunchConfig {
+        &self.config
+    }
+
+    /// Number of processes of the run.
+    pub fn count(&self) -> u32 {
+        self.part.as_ref().map_or(self.machines.iter().map(|m| m.slots).sum(), |part| part.count)
+    }
+
+    /// Starts the processes and waits for their end.
+    ///
+    /// # Errors
+    /// If the log cannot be written, a process cannot be started, or one is lost and no restart is left.
+    pub fn run(self, command: ProcessCommand, output: &dyn Output) -> Result<Summary> {
+        let name =
+            self.part.as_ref().map_or("launch.log".into(), |part| format!("launch-{}.log", part.index));
+        let in_folder = command.run_dir.as_ref().map(|folder| folder.join(name));
+        let told = MergedLog::new(output, self.shown.as_deref(), self.config.log.as_deref(), in_folder)?;
+        let mut run = Run {
+            launch: self,
+            command,
+            output,
+            told,
+            signals: Signals::install()?,
+            result: Mutex::new(Value::Null),
+            restarts: 0,
+        };
+        run.introduce();
+        run.all()
+    }
+}
+
+/// What processes on other machines find in their environment: this program's own variables, and those that were named.
+fn environment(config: &LaunchConfig) -> Result<BTreeMap<String, String>> {
+    let own = knobs::KNOBS.iter().filter(|knob| knob.name != knobs::SSH.name && knob.get() != knob.default);
+    let mut all: BTreeMap<String, String> = own.map(|knob| (knob.name.to_string(), knob.get())).collect();
+    for given in &config.env {
+        let (name, value) = match given.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_string())),
+            None => (given.as_str(), std::env::var(given).ok()),
+        };
+        let value = value.filter(|_| !name.is_empty()).ok_or_else(|| {
+            let e =
+                Error::new(ErrorKind::Config, format!("the variable `{given}` is not set here")).at("--env");
+            e.hint("set it, or give its value: --env NAME=VALUE")
+        })?;
+        all.insert(name.into(), value);
+    }
+    Ok(all)
+}
+
+/// A launch at work.
+struct Run<'a> {
+    launch: Launch,
+    command: ProcessCommand,
+    output: &'a dyn Output,
+    told: MergedLog<'a>,
+    signals: Signals,
+    /// What the first process hands over.
+    result: Mutex<Value>,
+    restarts: u32,
+}
+
+impl Run<'_> {
+    /// Reports which process of a cluster's this is, and by which name it looks for the first.
+    fn introduce(&self) {
+        if let Some(part) = self.launch.part.as_ref().filter(|part| part.count > 1) {
+            let (index, count, address) = (part.index, part.count, &part.address);
+            self.told.detail(&format!("process {index} of {count}; process 0 is at {address}"));
+        }
+    }
+
+    /// Starts all, and restarts them where that is allowed.
+    fn all(&mut self) -> Result<Summary> {
+        let mut crew = chosen(&self.launch.machines, 0, 1, None).unwrap_or_default();
+        let code = loop {
+            match self.round(&crew)? {
+                Ended::With(code) => break code,
+                Ended::Lost { machine, who } => crew = self.after(machine, &who, crew)?,
+            }
+        };
+        let processes = self.launch.part.as_ref().map_or(crew.len() as u32, |part| part.count);
+        let out = self.launch.machines.iter().filter(|machine| machine.is_out);
+        Ok(Summary {
+            code,
+            processes,
+            devices: processes * self.devices(),
+            restarts: self.restarts,
+            left_out: out.map(|machine| machine.name.clone()).collect(),
+            log: self.told.log_file(),
+            result: std::mem::take(&mut *self.result.lock().unwrap_or_else(PoisonError::into_inner)),
+        })
+    }
+
+    fn devices(&self) -> u32 {
+        self.launch.config.devices_per_process.unwrap_or(1)
+    }
+
+    /// SLURM sends signals to all processes of a task: a second one would end training at once.
+    fn all_get_signals(&self) -> bool {
+        self.launch.config.place == LaunchPlace::Slurm
+    }
+
+    /// Who takes part after one is lost.
+    fn after(&mut self, machine: usize, who: &str, crew: Vec<usize>) -> Result<Vec<usize>> {
+        let most = self.launch.config.max_restarts.unwrap_or(0);
+        let deaths = &mut self.launch.machines[machine].deaths;
+        *deaths += 1;
+        let so_far = if self.command.batch.is_some() { *deaths } else { self.restarts + 1 };
+        if so_far <= most {
+            self.restarts += 1;
+            self.told
+                .launch(&format!("{who}: all are started again from the last backup ({so_far} of {most})"));
+            return Ok(crew);
+        }
+        let Some(batch) = self.command.batch else {
+            let e = Error::new(ErrorKind::Io, who).because("all processes of a run are needed").at("launch");
+            return Err(e.hint("the same command goes on from the last backup; --max-restarts N does so by itself, and --elastic leaves out who is lost for good"));
+        };
+        self.launch.machines[machine].is_out = true;
+        let least = self.launch.config.elastic.unwrap_or(1);
+        let crew = chosen(&self.launch.machines, least, self.devices(), Some(batch)).ok_or_else(|| {
+            let left = self.launch.machines.iter().filter(|machine| !machine.is_out).map(|machine| machine.slots);
+            let (left, devices) = (left.sum::<u32>(), self.devices());
+            let why = format!(
+                "{left} are left; {least} at least are wanted, of {devices} devices each, that divide a batch of {batch}"
+            );
+            let e = Error::new(ErrorKind::Io, who).because(why).at("launch");
+            e.hint("the same command goes on from the last backup when the machine is back")
+        })?;
+        self.restarts += 1;
+        let left_out = self.launch.machines[machine].name.as_ref().map_or("it".into(), String::clone);
+        let rest =
+            if crew.len() == 1 { "one process goes".into() } else { format!("{} processes go", crew.len()) };
+        self.told.launch(&format!("{who}: {left_out} is left out, and {rest} on from the last backup"));
+        Ok(crew)
+    }
+
+    /// Starts one process for each entry of `crew`, its machine, and waits until all have ended.
+    fn round(&self, crew: &[usize]) -> Result<Ended> {
+        let port = match (self.launch.config.place, crew.len()) {
+            (LaunchPlace::ThisMachine, 2..) => free_port()?,
+            _ => self.launch.config.port.unwrap_or(PORT),
+        };
+        let mut processes: Vec<Process> = Vec::new();
+        for index in 0..crew.len() {
+            match self.start(crew, index, port) {
+                Ok(process) => processes.push(process),
+                Err(e) => {
+                    processes.iter_mut().for_each(Process::kill);
+                    return Err(e);
+                }
+            }
+        }
+        let pids: Vec<String> = processes.iter().map(|process| process.id().to_string()).collect();
+        let counted = if pids.len() == 1 { "1 process".into() } else { format!("{} processes", pids.len()) };
+        self.told.detail(&format!("{counted}: {}", pids.join(", ")));
+        let partner = AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            for process in &mut processes {
+                let (told, more) = process.streams();
+                let label = Label { index: process.label.index, text: process.label.text.clone() };
+                scope.spawn({
+                    let label = Label { index: label.index, text: label.text.clone() };
+                    let is_first = self.is_first(&label);
+                    move || lines(told, |line| self.take(&label, is_first, line))
+                });
+                let partner = &partner;
+                scope.spawn(move || {
+                    self.told.errors(&label, more, |line| {
+                        if line.contains(START_AGAIN) {
+                            partner.store(true, Ordering::SeqCst);
+                        }
+                    });
+                });
+            }
+            watch(&mut processes, &self.signals, !self.all_get_signals())
+        })?;
+        seen.judged(&processes, self.launch.part.is_some() && partner.load(Ordering::SeqCst))
+    }
+
+    /// Whether a process is the one whose object is handed over.
+    fn is_first(&self, label: &Label) -> bool {
+        label.index == self.launch.part.as_ref().map_or(0, |part| part.index)
+    }
+
+    /// A line of a process's standard output.
+    fn take(&self, label: &Label, is_first: bool, line: &str) {
+        let object =
+            if self.launch.collect_result && is_first { serde_json::from_str(line).ok() } else { None };
+        match object {
+            Some(object) => {
+                self.told.write(&format!("[{}] {line}", label.text));
+                *self.result.lock().unwrap_or_else(PoisonError::into_inner) = object;
+            }
+            None => self.told.result(label, line),
+        }
+    }
+
+    fn start(&self, crew: &[usize], at: usize, port: u16) -> Result<Process> {
+        let machine = crew[at];
+        let name = self.launch.machines[machine].name.as_deref();
+        let index = self.launch.part.as_ref().map_or(at as u32, |part| part.index);
+        let text = name.map_or_else(|| index.to_string(), |name| format!("{index} {name}"));
+        let label = Label { index, text };
+        let options = (knobs::PJRT_OPTIONS.name, self.options(crew, index, port));
+        let args = &self.command.args;
+        let Some(name) = name else {
+            let mut command = Command::new(here()?);
+            command.args(args);
+            if self.command.is_wired {
+                command.env(options.0, options.1);
+            }
+            return Process::here(command, label, machine, self.all_get_signals());
+        };
+        let mut env = self.launch.env.clone();
+        env.insert(options.0.into(), options.1);
+        let folder = std::env::current_dir()
+            .map_err(|e| Error::new(ErrorKind::Io, "there is no folder to be in").because(e.to_string()))?;
+        let share = if self.command.sets_threads { 0 } else { self.launch.machines[machine].slots };
+        let order = Order {
+            folder,
+            args: args.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            env,
+            share,
+            quiet: self.output.is_quiet(),
+        };
+        let program = self.launch.config.program.clone().map_or_else(here, Ok)?;
+        Process::there(&order, &program, name, label, machine)
+    }
+
+    /// What the plugin of a process is opened with.
+    fn options(&self, crew: &[usize], index: u32, port: u16) -> String {
+        let given = knobs::PJRT_OPTIONS.get();
+        let given = given.split(if given.contains('\n') { '\n' } else { ',' });
+        let count = self.launch.part.as_ref().map_or(crew.len() as u32, |part| part.count);
+        let first = crew.first().and_then(|&machine| self.launch.machines[machine].name.as_deref());
+        let (listens, address) = match (&self.launch.part, first) {
+            (Some(part), _) => (format!("0.0.0.0:{}", port_of(&part.address)), part.address.clone()),
+            // Without the name of the user there.
+            (None, Some(name)) => {
+                let host = name.rsplit_once('@').map_or(name, |(_, host)| host);
+                (format!("0.0.0.0:{port}"), format!("{host}:{port}"))
+            }
+            (None, None) => (format!("127.0.0.1:{port}"), format!("127.0.0.1:{port}")),
+        };
+        let own = [
+            format!("num_devices={}", self.devices()),
+            format!("num_processes={count}"),
+            format!("process_id={index}"),
+            format!("coordinator_address={}", if index == 0 { listens } else { address }),
+            format!("timeout_seconds={}", self.launch.config.timeout.unwrap_or(120)),
+        ];
+        let own = if count > 1 { &own[..] } else { &own[..1] };
+        let given = given.filter(|option| !option.trim().is_empty()).map(String::from);
+        given.chain(own.iter().cloned()).collect::<Vec<_>>().join("\n") + "\n"
+    }
+}
+
+fn port_of(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(_, port)| port)
+}
+
+fn here() -> Result<PathBuf> {
+    std::env::current_exe().map_err(|e| {
+        Error::new(ErrorKind::Io, "this program does not know where it lies").because(e.to_string())
+    })
+}
+
+fn free_port() -> Result<u16> {
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .map(|address| address.port())
+        .map_err(|e| Error::new(ErrorKind::Io, "there is no free port").because(e.to_string()))
+}

@@ -1,0 +1,134 @@
+//! Which process of a run this is, as SLURM or a TPU's host say it. Their variables are read, and nobody is asked but the metadata
+//! server of a TPU VM. Those of Kubernetes have a file of their own.
+
+use crate::part::{PORT, Part, Variables};
+use crate::pods::of_pod;
+use systole_config::{LaunchConfig, LaunchPlace};
+use systole_ir::{Error, ErrorKind, Result};
+use systole_pjrt::TpuClusterResolver;
+
+/// The ports of jobs of SLURM: the last of all, one of them by the job's number, as JAX has it.
+const JOB_PORTS: u32 = 4096;
+
+/// The part of this process; `None` where a launch starts all of them. `tpu`: the name of the TPU that it shall be.
+///
+/// # Errors
+/// When the surroundings are others, or do not say enough.
+pub(crate) fn part(config: &LaunchConfig, tpu: &str) -> Result<Option<Part>> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let part = match config.place {
+        LaunchPlace::ThisMachine | LaunchPlace::Hosts => return Ok(None),
+        LaunchPlace::Slurm => of_slurm(config, &variable)?,
+        LaunchPlace::K8s => of_pod(config, &variable)?,
+        LaunchPlace::Tpu => of_tpu(config, tpu)?,
+    };
+    if part.index >= part.count {
+        let what = format!("this is process {} of {}", part.index, part.count);
+        let e = Error::new(ErrorKind::Config, what).because("processes count from 0");
+        return Err(e.at(format!("--{}", config.place.name())).hint("check the variables that say so"));
+    }
+    Ok(Some(part))
+}
+
+fn of_slurm(config: &LaunchConfig, variable: Variables<'_>) -> Result<Part> {
+    let wrong = |what: &str| {
+        let e = Error::new(ErrorKind::Config, what).at("--slurm");
+        e.hint("start it by srun, once for each process: srun systole launch --slurm -- train …")
+    };
+    let first = |names: &[&str]| names.iter().find_map(|name| variable(name));
+    let number = |names: &[&str]| first(names).and_then(|text| text.trim().parse::<u32>().ok());
+    let job = number(&["SLURM_JOB_ID", "SLURM_JOBID"]).ok_or_else(|| wrong("this is no job of SLURM"))?;
+    if first(&["SLURM_STEP_ID", "SLURM_STEPID"]).is_none() {
+        return Err(wrong("this is the script of a job, and none of its tasks"));
+    }
+    let tasks = ["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"];
+    let (Some(index), Some(count)) = (number(&["SLURM_PROCID"]), number(&tasks)) else {
+        return Err(wrong("SLURM does not say which task this is, and of how many"));
+    };
+    let nodes = first(&["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"]);
+    let node = nodes.as_deref().map(first_node).filter(|node| !node.is_empty());
+    let node = node.ok_or_else(|| wrong("SLURM does not say on which machines the job is"))?;
+    let port = config.port.map_or(65_536 - JOB_PORTS + job % JOB_PORTS, u32::from);
+    Ok(Part { index, count, address: format!("{node}:{port}") })
+}
+
+/// The first of SLURM's list of machines: `gpu07` of `gpu[07-09,12],x`.
+fn first_node(list: &str) -> String {
+    let (mut node, mut rest) = (String::new(), list.trim());
+    loop {
+        let Some(at) = rest.find(['[', ',']) else { return node + rest };
+        node += &rest[..at];
+        if rest[at..].starts_with(',') {
+            return node;
+        }
+        let (numbers, after) = rest[at + 1..].split_once(']').unwrap_or((&rest[at + 1..], ""));
+        node += numbers.split([',', '-']).next().unwrap_or_default();
+        rest = after;
+    }
+}
+
+fn of_tpu(config: &LaunchConfig, name: &str) -> Result<Part> {
+    let tpu = TpuClusterResolver::new("").map_err(|e| e.at("--tpu"))?;
+    if let Some(other) = tpu.name.as_ref().filter(|other| !name.is_empty() && *other != name) {
+        let what = format!("this is a host of the TPU {other}, not of {name}");
+        return Err(Error::new(ErrorKind::Config, what).at("--tpu").hint("run it on the hosts of that one"));
+    }
+    let Some(first) = tpu.hosts.first() else {
+        let e = Error::new(ErrorKind::Config, "nothing says which hosts the TPU has").at("--tpu");
+        let why = tpu.explain().join("; ");
+        return Err(e.because(why).hint("run it on the TPU VM itself, on each host of the slice"));
+    };
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    Ok(Part {
+        index: number(tpu.slice_id * tpu.hosts.len() + tpu.worker),
+        count: number(tpu.slices * tpu.hosts.len()),
+        address: format!("{first}:{}", config.port.unwrap_or(PORT)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set<'a>(all: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
+        move |name| all.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
+    }
+
+    fn part_of(index: u32, count: u32, address: &str) -> Part {
+        Part { index, count, address: address.into() }
+    }
+
+    #[test]
+    fn the_first_machine_of_a_list_is_found() {
+        for (list, first) in [
+            ("node1", "node1"),
+            ("node1,node2", "node1"),
+            ("gpu[07-09,12],x", "gpu07"),
+            ("a-b[3,5]", "a-b3"),
+            ("rack[1-2]n[03-04],z", "rack1n03"),
+            ("", ""),
+        ] {
+            assert_eq!(first_node(list), first, "{list}");
+        }
+    }
+
+    #[test]
+    fn a_task_of_slurm_is_known_by_its_variables() {
+        let all = [
+            ("SLURM_JOB_ID", "70001"),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "2"),
+            ("SLURM_NTASKS", "4"),
+            ("SLURM_JOB_NODELIST", "n[1-4]"),
+        ];
+        let config = LaunchConfig::default();
+        assert_eq!(of_slurm(&config, &set(&all)).unwrap(), part_of(2, 4, "n1:61809"));
+        let other = LaunchConfig { port: Some(9000), ..config.clone() };
+        assert_eq!(of_slurm(&other, &set(&all)).unwrap().address, "n1:9000");
+        let told = |all: &[(&str, &str)]| of_slurm(&config, &set(all)).unwrap_err().to_string();
+        assert!(told(&all[1..]).contains("this is no job of SLURM"));
+        assert!(told(&[all[0], all[2]]).contains("none of its tasks"));
+        assert!(told(&all[..2]).contains("which task this is"));
+        assert!(told(&all[..4]).contains("on which machines"));
+    }
+}

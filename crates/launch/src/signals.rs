@@ -1,0 +1,59 @@
+//! Signals: those that come to this process, and those that are sent to processes which it started.
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use std::process::{Child, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use systole_ir::{Error, ErrorKind, Result};
+
+/// Signals that are forwarded, by the names that an agent is told them by.
+pub(crate) const FORWARDED: [(i32, &str); 2] = [(SIGINT, "INT"), (SIGTERM, "TERM")];
+
+/// Signals to this process that are to be forwarded.
+pub(crate) struct Signals([(i32, Arc<AtomicBool>); 2]);
+
+impl Signals {
+    pub(crate) fn install() -> Result<Signals> {
+        let signals = FORWARDED.map(|(signal, _)| (signal, Arc::default()));
+        for (signal, flag) in &signals {
+            flag::register(*signal, Arc::clone(flag))
+                .map_err(|e| Error::new(ErrorKind::Io, "cannot listen for Ctrl-C").because(e.to_string()))?;
+        }
+        Ok(Signals(signals))
+    }
+
+    /// The one that has come.
+    pub(crate) fn take(&self) -> Option<i32> {
+        self.0.iter().find(|(_, flag)| flag.swap(false, Ordering::SeqCst)).map(|(signal, _)| *signal)
+    }
+}
+
+/// Sends a signal to a process that has not been waited for.
+pub(crate) fn send(child: &Child, signal: i32) {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Pid, Signal, kill_process};
+        let signal = if signal == SIGINT { Signal::INT } else { Signal::TERM };
+        // It may have ended just now.
+        let _ = kill_process(Pid::from_child(child), signal);
+    }
+    #[cfg(not(unix))]
+    let _ = (child, signal);
+}
+
+/// The signal that ended a process.
+pub(crate) fn killed(status: ExitStatus) -> Option<i32> {
+    #[cfg(unix)]
+    return std::os::unix::process::ExitStatusExt::signal(&status);
+    #[cfg(not(unix))]
+    return status.code().is_none().then_some(0);
+}
+
+/// A terminal's Ctrl-C is for this process, which forwards it once.
+pub(crate) fn apart(command: &mut std::process::Command) {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(command, 0);
+    #[cfg(not(unix))]
+    let _ = command;
+}

@@ -1,0 +1,195 @@
+//! The ops of StableHLO: those that the IR has, and those that it writes by others.
+
+use super::attribute::{size, sizes, text};
+use super::bodies;
+use super::call::{Arrays, Complex, Import, OpRow, Results, call, op};
+use super::chlo::top_k;
+use super::complex::functions as of_complex;
+use super::complex::{BROADCAST, CAST, CLAMP, COMPARE, CONVERT, DOT, IOTA, JOIN, PRODUCT, larger, smaller};
+use super::contract;
+use super::devices::parallel;
+use super::number::Number;
+use super::types::wrong;
+use systole_base::{DType, Result, TensorType};
+use systole_ir::Tensor;
+use systole_ir::op::{BroadcastInDim, DotGeneral};
+
+pub(super) const OPERATIONS: &[OpRow] = &[
+    op("stablehlo.abs").unary(|z| Number::real(z.abs())),
+    op("stablehlo.add").binary(Number::add),
+    op("stablehlo.all_gather").complex(Complex::Parts),
+    op("stablehlo.all_reduce").complex(Complex::Folds),
+    op("stablehlo.all_to_all").complex(Complex::Parts),
+    op("stablehlo.and").keeps_elements(),
+    op("stablehlo.async_done").refused("ops run one after the other; call the body itself"),
+    op("stablehlo.async_start").refused("ops run one after the other; call the body itself"),
+    op("stablehlo.atan2").binary(of_complex::atan2),
+    op("stablehlo.bitcast_convert").complex(CAST).keeps_elements().arrays(bitcast),
+    op("stablehlo.broadcast").complex(BROADCAST).keeps_elements().shaped().arrays(broadcast),
+    op("stablehlo.broadcast_in_dim").moves().shaped(),
+    op("stablehlo.case").complex(Complex::Apart).keeps_elements(),
+    op("stablehlo.cbrt").unary(of_complex::cbrt),
+    op("stablehlo.clamp").complex(CLAMP).keeps_elements(),
+    op("stablehlo.collective_broadcast").complex(Complex::Parts).arrays(parallel::collective_broadcast),
+    op("stablehlo.collective_permute").complex(Complex::Parts),
+    op("stablehlo.compare").complex(COMPARE),
+    op("stablehlo.complex").complex(JOIN),
+    op("stablehlo.concatenate").moves(),
+    op("stablehlo.constant").complex(Complex::Constant).keeps_elements().shaped(),
+    op("stablehlo.convert").complex(CONVERT).keeps_elements(),
+    op("stablehlo.convolution").complex(PRODUCT),
+    op("stablehlo.cosine").unary(of_complex::cosine),
+    op("stablehlo.divide").binary(Number::div),
+    op("stablehlo.dot").complex(DOT).arrays(dot),
+    op("stablehlo.dot_general").complex(PRODUCT),
+    op("stablehlo.dynamic_slice").moves(),
+    op("stablehlo.dynamic_update_slice").moves(),
+    op("stablehlo.einsum")
+        .arrays(|c| one(contract::einsum(text(c.op, "einsum_config"), c.operand(0)?, c.operand(1)?)?)),
+    op("stablehlo.exponential").unary(of_complex::exp),
+    op("stablehlo.exponential_minus_one").unary(of_complex::expm1),
+    op("stablehlo.gather").moves(),
+    op("stablehlo.get_dimension_size").arrays(dimension_size),
+    op("stablehlo.if").complex(Complex::Apart).keeps_elements().import(Import::Bodies(bodies::branches)),
+    op("stablehlo.imag").unary(|z| Number::real(z.imag())),
+    op("stablehlo.infeed").refused("a program's data comes as arguments and goes as results"),
+    op("stablehlo.iota").complex(IOTA).shaped(),
+    op("stablehlo.is_finite").unary(|z| Number::real(z.re.is_finite().and(&z.imag().is_finite()))),
+    op("stablehlo.log").unary(of_complex::log),
+    op("stablehlo.log_plus_one").unary(of_complex::log1p),
+    op("stablehlo.logistic").unary(of_complex::logistic),
+    op("stablehlo.map").complex(Complex::Apart).import(Import::Bodies(bodies::mapped)),
+    op("stablehlo.maximum").binary(larger).keeps_elements(),
+    op("stablehlo.minimum").binary(smaller).keeps_elements(),
+    op("stablehlo.multiply").binary(Number::mul),
+    op("stablehlo.negate").unary(Number::neg),
+    op("stablehlo.optimization_barrier").moves(),
+    op("stablehlo.or").keeps_elements(),
+    op("stablehlo.outfeed").refused("a program's data comes as arguments and goes as results"),
+    op("stablehlo.pad").moves(),
+    op("stablehlo.power").binary(of_complex::power),
+    op("stablehlo.real").unary(|z| Number::real(z.re.clone())),
+    op("stablehlo.recv").refused("there is no other program to talk to while one runs"),
+    op("stablehlo.reduce").complex(Complex::FoldsOrApart).keeps_elements(),
+    op("stablehlo.reduce_scatter").complex(Complex::Folds),
+    op("stablehlo.reduce_window").complex(Complex::FoldsOrApart).keeps_elements(),
+    op("stablehlo.reshape").moves().shaped(),
+    op("stablehlo.reverse").moves(),
+    op("stablehlo.rng").refused(
+        "its numbers would be others with each compiler; rng_bit_generator's are the same everywhere",
+    ),
+    op("stablehlo.rng_bit_generator").shaped(),
+    op("stablehlo.rsqrt").unary(of_complex::rsqrt),
+    op("stablehlo.scatter").complex(Complex::FoldsOrApart).keeps_elements(),
+    op("stablehlo.select").moves(),
+    op("stablehlo.send").refused("there is no other program to talk to while one runs"),
+    op("stablehlo.sign").unary(of_complex::sign),
+    op("stablehlo.sine").unary(of_complex::sine),
+    op("stablehlo.slice").moves(),
+    op("stablehlo.sort").complex(Complex::Apart).keeps_elements(),
+    op("stablehlo.sqrt").unary(of_complex::sqrt),
+    op("stablehlo.subtract").binary(Number::sub),
+    op("stablehlo.tan").unary(of_complex::tan),
+    op("stablehlo.tanh").unary(of_complex::tanh),
+    op("stablehlo.torch_index_select").arrays(|c| one(contract::select(c.op, c.operand(0)?, c.operand(1)?)?)),
+    op("stablehlo.transpose").moves(),
+    op("stablehlo.unary_einsum")
+        .arrays(|c| one(contract::unary(text(c.op, "einsum_config"), c.operand(0)?)?)),
+    op("stablehlo.uniform_dequantize").refused("quantised types are not offered"),
+    op("stablehlo.uniform_quantize").refused("quantised types are not offered"),
+    op("stablehlo.while").complex(Complex::Apart).keeps_elements(),
+    op("stablehlo.xor").keeps_elements(),
+    // How an array lies inside of a program is the engine's own.
+    call("LayoutConstraint", UNCHANGED).complex(Complex::Nothing),
+    call("Sharding", UNCHANGED).complex(Complex::Nothing),
+    call("TopK", Import::Arrays(greatest)),
+    call("annotate_device_placement", UNCHANGED).complex(Complex::Nothing),
+    // JAX keeps a value that nobody asks for; nothing is computed of it.
+    call("dce_sink", Import::Arrays(|_| Ok(Some(Vec::new())))),
+];
+
+const UNCHANGED: Import = Import::Arrays(|c| Ok(Some(c.operands.to_vec())));
+
+fn one(made: Tensor) -> Results {
+    Ok(Some(vec![made]))
+}
+
+/// Dimensions in front are new.
+fn broadcast(c: &Arrays) -> Results {
+    let (x, shape) = (c.operand(0)?, c.result()?.shape.clone());
+    let new = sizes(c.op, "broadcast_sizes")?.len();
+    let dims = (new..new + x.ty().rank()).collect();
+    Ok(Some(c.g.emit(BroadcastInDim { dims, shape }, &[x])))
+}
+
+fn dot(c: &Arrays) -> Results {
+    let [a, b] = c.all::<2>()?;
+    if a.ty().rank() == 0 || b.ty().rank() == 0 {
+        return Err(wrong("dot takes vectors and matrices"));
+    }
+    let dot = DotGeneral {
+        lhs_batch: Default::default(),
+        rhs_batch: Default::default(),
+        lhs_contract: [a.ty().rank() - 1].into_iter().collect(),
+        rhs_contract: [0].into_iter().collect(),
+        element_type: c.result()?.dtype,
+    };
+    Ok(Some(c.g.emit(dot, &[a, b])))
+}
+
+fn dimension_size(c: &Arrays) -> Results {
+    let size = size(c.op, "dimension")?.and_then(|d| c.operand(0).ok()?.shape().get(d).copied());
+    one(c.g.scalar(DType::I32, size.ok_or_else(|| wrong("there is no such dimension"))? as f64))
+}
+
+/// Bits as bools and back; others are the IR's.
+fn bitcast(c: &Arrays) -> Results {
+    let (x, to) = (c.operand(0)?, c.result()?.dtype);
+    match (x.dtype(), to) {
+        (from, to) if from == to => Ok(None),
+        (DType::Bool, to) => one(of_bools(x, to)?),
+        (_, DType::Bool) => one(to_bools(x)),
+        _ => Ok(None),
+    }
+}
+
+/// `TopK`: the greatest of the last dimension, as many as the result has.
+fn greatest(c: &Arrays) -> Results {
+    let [x] = c.all::<1>()?;
+    let k = c.result()?.shape.dims().last().copied();
+    top_k(x, k.ok_or_else(|| wrong("TopK results in a single number"))?, true).map(Some)
+}
+
+/// The unsigned type of as many bits.
+fn unsigned(dtype: DType) -> DType {
+    match dtype.bits() {
+        8 => DType::U8,
+        16 => DType::U16,
+        32 => DType::U32,
+        _ => DType::U64,
+    }
+}
+
+/// `bool[…, bits] → T[…]`: the bits of each number, the lowest first.
+fn of_bools(x: &Tensor, to: DType) -> Result<Tensor> {
+    let last = x.rank().checked_sub(1).filter(|d| x.shape()[*d] == to.bits() as usize);
+    let last =
+        last.ok_or_else(|| wrong(format!("{} has not the {} bits of {}", x.ty(), to.bits(), to.name())))?;
+    let bits = x.convert(DType::U64);
+    let place = x.builder().iota(bits.ty().clone(), last);
+    let sum = bits.shift_left(&place).sum(&[last]).convert(unsigned(to));
+    Ok(if sum.dtype() == to { sum } else { sum.bitcast_convert(to) })
+}
+
+/// The inverse of [`of_bools`].
+fn to_bools(x: &Tensor) -> Tensor {
+    let own = unsigned(x.dtype());
+    let bits = if own == x.dtype() { x.clone() } else { x.bitcast_convert(own) };
+    let shape: Vec<usize> = x.shape().iter().copied().chain([x.dtype().bits() as usize]).collect();
+    let wide = TensorType::new(DType::U64, &shape[..]);
+    let kept: Vec<usize> = (0..x.rank()).collect();
+    let bits = bits.convert(DType::U64).broadcast_in_dim(&wide.shape, &kept);
+    let place = x.builder().iota(wide, x.rank());
+    let bit = bits.shift_right_logical(&place).and(&place.ones_like());
+    bit.not_equal(&bit.zeros_like())
+}

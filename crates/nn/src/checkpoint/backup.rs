@@ -1,0 +1,494 @@
+//! Backups of a training run: everything that a run needs to go on after a kill, bit for bit and in the middle of an
+//! epoch. A backup is a model file with the run's place, its metrics in progress and its callbacks' state beside the
+//! weights. Steps stop only while arrays are copied; a thread writes them.
+
+use crate::callback::CallbackState;
+use crate::layers::CustomLayers;
+use crate::model::Model;
+use crate::model::file::ModelFile;
+use crate::model::history::{History, Logs, Validation};
+use crate::setters::field_setters;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use systole_data::Position;
+use systole_data::disk::{Disk, FileSystem, sweep};
+use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+
+/// Keeps a run in a folder while it trains, and takes it up again from there; Keras's callback of that name, as an
+/// argument of `fit` ([`crate::Fit::backup`]).
+///
+/// A run that was killed and is started again with the same folder goes on where its last backup was taken, in the
+/// middle of an epoch too, and ends with the same bits as one that was never stopped. A run that was finished is not
+/// trained further. The model must be the same, compiled the same way; the data pipeline must yield the same elements.
+///
+/// ```
+/// use systole_data::Dataset;
+/// use systole_ir::Literal;
+/// use systole_nn::{layers::*, loss::mean_squared_error, optimizer::sgd, BackupAndRestore, Compile, Fit, Model};
+/// let x = Literal::from_slice([8, 1], &[0f32, 1., 2., 3., 4., 5., 6., 7.])?;
+/// let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.shuffle(8, 0).batch(2);
+/// let dir = std::env::temp_dir().join(format!("doc-backup-{}", std::process::id()));
+/// let train = |epochs| -> systole_ir::Result<Literal> {
+///     let mut model = Model::sequential([dense(1)]);
+///     model.compile(Compile { optimizer: sgd(0.01), loss: mean_squared_error(), ..Default::default() })?;
+///     let backup = Some(BackupAndRestore::new(&dir).every_steps(3));
+///     model.fit(&data, Fit { epochs, backup, ..Default::default() })?;
+///     model.weight("dense/kernel")
+/// };
+/// let first = train(2)?;
+/// assert_eq!(train(2)?, first); // finished: nothing is trained again
+/// assert_ne!(train(3)?, first); // one more epoch
+/// # std::fs::remove_dir_all(dir).unwrap();
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct BackupAndRestore {
+    dir: PathBuf,
+    every: Option<Duration>,
+    every_steps: Option<u64>,
+    every_epoch: bool,
+    keep: usize,
+    restart: bool,
+}
+
+impl BackupAndRestore {
+    /// Backups in `dir`, which is made where it is missing: after every epoch and every 60 seconds, the last two kept.
+    pub fn new(dir: impl AsRef<Path>) -> BackupAndRestore {
+        BackupAndRestore {
+            dir: dir.as_ref().into(),
+            every: Some(Duration::from_secs(60)),
+            every_steps: None,
+            every_epoch: true,
+            keep: 2,
+            restart: false,
+        }
+    }
+
+    /// The run in the folder, for a process that does not write there.
+    pub(crate) fn found(&self) -> Result<Option<FoundBackup>> {
+        if self.restart { Ok(None) } else { latest(&self.dir) }
+    }
+
+    /// The model as the newest whole backup has it: what a run that goes on from a saved model needs no more, once it has one
+    /// of its own.
+    ///
+    /// # Errors
+    /// When backups are there and none is whole, or the model has layers of the user's own.
+    pub fn model(&self) -> Result<Option<Model>> {
+        let model = |found: FoundBackup| {
+            let path = found.path.display().to_string();
+            Model::from_file(found.file, &CustomLayers::default()).at(|| path)
+        };
+        latest(&self.dir)?.map(model).transpose()
+    }
+
+    /// Where the run in the folder stands; `None` where there is none.
+    ///
+    /// # Errors
+    /// When backups are there and none is whole.
+    pub fn place(&self) -> Result<Option<RunPlace>> {
+        Ok(latest(&self.dir)?.map(|found| found.run.place))
+    }
+}
+
+field_setters! {
+    impl BackupAndRestore {
+        /// How long after a backup the next one is taken; `None`: not by time. Default: 60 seconds.
+        every(time: impl Into<Option<Duration>>) => time.into();
+        /// Takes a backup after every so many steps of the run, too.
+        every_steps(steps: u64) => Some(steps.max(1));
+        /// Whether a backup is taken after every epoch.
+        every_epoch(yes: bool);
+        /// How many of the last backups are kept, at least one.
+        keep(backups: usize) => backups.max(1);
+        /// Whether the run in the folder is given up and its backups are removed.
+        restart(yes: bool);
+    }
+}
+
+/// Where a run stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunPlace {
+    /// The epoch of the next step, from 0.
+    pub epoch: usize,
+    /// Steps that were taken in it.
+    pub steps: usize,
+    /// Whether the run came to its end.
+    pub finished: bool,
+    /// Why it ended early, where a callback did that.
+    pub stopped_because: Option<String>,
+    /// Seconds that all its starts trained, where `max_time` limits them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trained_seconds: Option<f64>,
+    /// Seconds since the last validation, where `val_check_interval` is a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validated_seconds: Option<f64>,
+    /// The place in the data before the next step: `epoch:elements`.
+    pub(crate) data: String,
+}
+
+/// A run's part of a backup.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RunState {
+    pub(crate) place: RunPlace,
+    initial_epoch: usize,
+    /// Values as text: JSON has no NaN.
+    epochs: Vec<Texts>,
+    /// Validations in the middle of epochs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    validations: Vec<(usize, u64, Texts)>,
+    callbacks: Vec<serde_json::Value>,
+    /// Which of the callbacks are loggers. Earlier versions did not write it down.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    loggers: Vec<usize>,
+}
+
+/// Values by name, as text.
+type Texts = Vec<(String, String)>;
+
+/// A backup that was read.
+pub(crate) struct FoundBackup {
+    pub(crate) file: ModelFile,
+    pub(crate) run: RunState,
+    pub(crate) path: PathBuf,
+}
+
+const RUN: &str = "run";
+pub(crate) const METRICS: &str = "metrics/";
+const CALLBACKS: &str = "callbacks/";
+const LOCK: &str = "lock";
+
+impl RunState {
+    pub(crate) fn new(
+        place: RunPlace,
+        history: &History,
+        callbacks: &[CallbackState],
+        loggers: Vec<usize>,
+    ) -> RunState {
+        let texts = |logs: &Logs| logs.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+        RunState {
+            place,
+            initial_epoch: history.initial_epoch,
+            epochs: history.epochs.iter().map(texts).collect(),
+            validations: history.validations.iter().map(|v| (v.epoch, v.step, texts(&v.logs))).collect(),
+            callbacks: callbacks.iter().map(|c| c.values.clone()).collect(),
+            loggers,
+        }
+    }
+
+    /// What the run had found out.
+    pub(crate) fn history(&self) -> Result<History> {
+        let mut history = History {
+            initial_epoch: self.initial_epoch,
+            stopped_because: self.place.stopped_because.clone(),
+            ..History::default()
+        };
+        let logs_of = |texts: &Texts| -> Result<Logs> {
+            let mut logs = Logs::new();
+            for (name, text) in texts {
+                let value = text.parse().map_err(|_| unreadable(format!("{name} is `{text}`")))?;
+                logs.insert(name, value);
+            }
+            Ok(logs)
+        };
+        history.epochs = self.epochs.iter().map(logs_of).collect::<Result<_>>()?;
+        for (epoch, step, texts) in &self.validations {
+            let validation = Validation { epoch: *epoch, step: *step, logs: logs_of(texts)? };
+            history.validations.push(validation);
+        }
+        Ok(history)
+    }
+
+    /// Adds it to a file.
+    pub(crate) fn in_file(&self, mut file: ModelFile) -> Result<ModelFile> {
+        let text = serde_json::to_string(self)
+            .map_err(|e| Error::new(ErrorKind::Bug, "a run does not serialise").because(e.to_string()))?;
+        file.metadata.insert(RUN.into(), text);
+        Ok(file)
+    }
+
+    pub(crate) fn position(&self) -> Result<Position> {
+        self.place.data.parse()
+    }
+}
+
+impl FoundBackup {
+    /// The state that each callback had, and whether it was a logger.
+    pub(crate) fn callbacks(&mut self) -> Vec<(CallbackState, bool)> {
+        let tensors = |k: usize| {
+            let prefix = format!("{CALLBACKS}{k}/");
+            let own = self.file.tensors.iter().filter_map(|(n, x)| Some((n.strip_prefix(&prefix)?, x)));
+            own.map(|(n, x)| (n.to_string(), x.clone())).collect()
+        };
+        let values = self.run.callbacks.iter().cloned().enumerate();
+        let state =
+            |(k, values)| (CallbackState { values, tensors: tensors(k) }, self.run.loggers.contains(&k));
+        values.map(state).collect()
+    }
+}
+
+/// A model and a run, as a backup holds them.
+pub(crate) fn snapshot(model: &Model, run: &RunState, callbacks: Vec<CallbackState>) -> Result<ModelFile> {
+    let mut file = model.to_backup()?;
+    for (name, value) in model.state.metrics.iter() {
+        file.tensors.push((format!("{METRICS}{name}"), model.whole(value)?));
+    }
+    for (k, state) in callbacks.into_iter().enumerate() {
+        let named = |(name, value): (String, Literal)| (format!("{CALLBACKS}{k}/{name}"), value);
+        file.tensors.extend(state.tensors.into_iter().map(named));
+    }
+    run.in_file(file)
+}
+
+fn unreadable(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Data, "the backup's account of its run is not readable").because(why)
+}
+
+/// The backups of a folder, the newest first.
+fn backups(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let number = path
+            .file_name()
+            .and_then(|n| n.to_str())
+            .and_then(|n| n.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok());
+        all.extend(number.map(|n| (n, path)));
+    }
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(all)
+}
+
+/// The newest backup that is whole. What is wrong with newer ones is not told where an older one serves.
+fn latest(dir: &Path) -> Result<Option<FoundBackup>> {
+    let all = match backups(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        all => all.map_err(|e| Error::io("cannot look for backups in", dir, e))?,
+    };
+    let mut failed = None;
+    for (_, path) in all {
+        match read(&path) {
+            Ok(found) => return Ok(Some(found)),
+            Err(e) => failed = failed.or(Some(e)),
+        }
+    }
+    match failed {
+        None => Ok(None),
+        Some(e) => Err(Error::new(ErrorKind::Data, format!("no backup in {} is whole", dir.display()))
+            .because(e.to_string())
+            .hint("move the folder away to train from the start")),
+    }
+}
+
+fn read(path: &Path) -> Result<FoundBackup> {
+    let file = ModelFile::load(path)?;
+    let text = file.metadata.get(RUN).ok_or_else(|| unreadable("there is none"));
+    let run = text.and_then(|t| serde_json::from_str(t).map_err(|e| unreadable(e.to_string())));
+    Ok(FoundBackup { run: run.at(|| path.display().to_string())?, file, path: path.into() })
+}
+
+/// The folder of a run that is going on, and the thread that writes into it.
+pub(crate) struct Backups {
+    options: BackupAndRestore,
+    /// Held until the run ends: no other process trains into the folder.
+    _lock: File,
+    write: Arc<Write>,
+    writer: Option<Writer>,
+    last: Instant,
+    at_step: u64,
+}
+
+/// Writes the backup of a step into the folder.
+type Write = dyn Fn(&BackupAndRestore, u64, &ModelFile) -> Result<()> + Send + Sync;
+
+struct Writer {
+    jobs: SyncSender<(u64, ModelFile)>,
+    done: Receiver<Result<()>>,
+    thread: JoinHandle<()>,
+    /// Whether a backup is being written.
+    busy: bool,
+}
+
+impl Backups {
+    /// Takes a folder for this run, and removes what saves that were killed left in it.
+    pub(crate) fn open(options: BackupAndRestore) -> Result<Backups> {
+        Backups::open_with(options, Arc::new(|o, step, file| write(&Disk, &o.dir, o.keep, step, file)))
+    }
+
+    fn open_with(options: BackupAndRestore, write: Arc<Write>) -> Result<Backups> {
+        let dir = &options.dir;
+        let hint = "choose a folder that you may write to";
+        fs::create_dir_all(dir).map_err(|e| Error::io("cannot make the folder", dir, e).hint(hint))?;
+        let path = dir.join(LOCK);
+        let lock = File::create(&path).map_err(|e| Error::io("cannot write", &path, e).hint(hint))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => {
+                return Err(Error::new(ErrorKind::Io, format!("{} is in use", dir.display()))
+                    .because("another process keeps its run there")
+                    .hint("wait for it, stop it, or choose another folder"));
+            }
+            // File systems without locks: two runs in one folder are the user's to avoid.
+            Err(fs::TryLockError::Error(_)) => {}
+        }
+        sweep(dir);
+        if options.restart {
+            for (_, path) in backups(dir).map_err(|e| Error::io("cannot look for backups in", dir, e))? {
+                fs::remove_file(&path).map_err(|e| Error::io("cannot remove", &path, e))?;
+            }
+        }
+        Ok(Backups { options, _lock: lock, write, writer: None, last: Instant::now(), at_step: 0 })
+    }
+
+    /// The run in the folder.
+    pub(crate) fn latest(&self) -> Result<Option<FoundBackup>> {
+        latest(&self.options.dir)
+    }
+
+    /// Waits until a backup that is being written is written. What went wrong with it is returned.
+    pub(crate) fn wait(&mut self) -> Result<()> {
+        self.writer.as_mut().map_or(Ok(()), |writer| writer.settle(true))
+    }
+
+    /// Whether a backup should be taken after a step.
+    pub(crate) fn is_due(&self, step: u64, epoch_ends: bool) -> bool {
+        let by_steps = self.options.every_steps.is_some_and(|n| step - self.at_step.min(step) >= n);
+        let by_time = self.options.every.is_some_and(|t| self.last.elapsed() >= t);
+        (epoch_ends && self.options.every_epoch) || by_steps || by_time
+    }
+
+    /// Has a backup written. While an earlier one is still being written, it is left out unless it `must` be there.
+    /// What went wrong with an earlier one is returned: training can go on without it.
+    pub(crate) fn save(
+        &mut self,
+        step: u64,
+        must: bool,
+        file: impl FnOnce() -> Result<ModelFile>,
+    ) -> Result<()> {
+        let (options, write) = (self.options.clone(), self.write.clone());
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            none => none.insert(Writer::start(move |step, file| write(&options, step, file))?),
+        };
+        let earlier = writer.settle(must);
+        if writer.busy {
+            return earlier;
+        }
+        (self.last, self.at_step) = (Instant::now(), step);
+        let file = file()?;
+        writer.busy = writer.jobs.send((step, file)).is_ok();
+        let own = if must { writer.settle(true) } else { Ok(()) };
+        earlier.and(own)
+    }
+}
+
+impl Drop for Backups {
+    /// Where training fails, its last backup is still written before another run may have the folder.
+    fn drop(&mut self) {
+        let Some(mut writer) = self.writer.take() else { return };
+        let _ = writer.settle(true);
+        drop(writer.jobs);
+        let _ = writer.thread.join();
+    }
+}
+
+impl Writer {
+    fn start(write: impl Fn(u64, &ModelFile) -> Result<()> + Send + 'static) -> Result<Writer> {
+        let (jobs, inbox) = sync_channel::<(u64, ModelFile)>(1);
+        let (outbox, done) = sync_channel(1);
+        let work = move || {
+            for (step, file) in inbox {
+                if outbox.send(write(step, &file)).is_err() {
+                    break;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("systole-backup".into()).spawn(work);
+        let thread = thread.map_err(|e| {
+            Error::new(ErrorKind::Io, "cannot start the thread that writes backups").because(e.to_string())
+        })?;
+        Ok(Writer { jobs, done, thread, busy: false })
+    }
+
+    /// How the backup that was being written ended, if it did or if it is waited for.
+    fn settle(&mut self, wait: bool) -> Result<()> {
+        if !self.busy {
+            return Ok(());
+        }
+        let lost = || Error::new(ErrorKind::Bug, "the thread that writes backups ended");
+        let result = match wait {
+            true => self.done.recv().map_err(|_| lost()).flatten(),
+            false => match self.done.try_recv() {
+                Ok(result) => result,
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Disconnected) => Err(lost()),
+            },
+        };
+        self.busy = false;
+        result
+    }
+}
+
+/// Writes a backup and, once it is on the disk, removes those that are not kept.
+fn write<F: FileSystem>(files: &F, dir: &Path, keep: usize, step: u64, file: &ModelFile) -> Result<()> {
+    file.save_with(files, &dir.join(format!("step-{step:012}.safetensors")))?;
+    let old = backups(dir).map_err(|e| Error::io("cannot look for old backups in", dir, e))?;
+    for (_, path) in old.into_iter().filter(|(n, _)| *n <= step).skip(keep) {
+        files.remove(&path).map_err(|e| Error::io("cannot remove the old backup", &path, e))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn steps_go_on_while_a_slow_disk_takes_a_backup() {
+        let dir = std::env::temp_dir().join(format!("systole-slow-disk-{}", std::process::id()));
+        let (go, gate) = sync_channel::<()>(0);
+        let gate = Mutex::new(gate);
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let seen = written.clone();
+        // A disk that takes as long as it is told to.
+        let slow: Arc<Write> = Arc::new(move |o, step, file| {
+            gate.lock().unwrap().recv().unwrap();
+            seen.lock().unwrap().push(step);
+            write(&Disk, &o.dir, o.keep, step, file)
+        });
+        let options = BackupAndRestore::new(&dir).every(None).every_steps(1);
+        let mut backups = Backups::open_with(options, slow).unwrap();
+        let made = std::cell::Cell::new(0);
+        let file = || {
+            made.set(made.get() + 1);
+            Ok(ModelFile::default())
+        };
+        // Were a step to wait for the disk, nobody would ever open the gate.
+        for step in 1..=50 {
+            if backups.is_due(step, false) {
+                backups.save(step, false, file).unwrap();
+            }
+        }
+        assert_eq!(
+            (made.get(), written.lock().unwrap().len()),
+            (1, 0),
+            "what comes due meanwhile is left out"
+        );
+        let opener = std::thread::spawn(move || (0..2).for_each(|_| go.send(()).unwrap()));
+        // The last one must be there.
+        backups.save(50, true, file).unwrap();
+        opener.join().unwrap();
+        assert_eq!(*written.lock().unwrap(), [1, 50]);
+        drop(backups);
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,51 @@
+//! The gradients of a batch, for who wants to look at them. No part of any step.
+
+use crate::layer::Cx;
+use crate::model::Model;
+use crate::model::batch::Batch;
+use crate::model::step::{Traced, controls, union};
+use crate::model::train_step::BatchTree;
+use systole_ir::{Error, ErrorKind, Literal, Result, Tensor, grad};
+use systole_runtime::{Params, jit};
+
+/// Weights, the batch as a step takes it, step and seed.
+type In = (Params, Params, BatchTree, (Tensor, Tensor));
+
+impl Model {
+    /// The gradient of each weight that is trained, as the next step on `batch` would have them: before clipping and accumulation, of
+    /// the loss that is not scaled. Compiles a program for it.
+    ///
+    /// # Errors
+    /// When the model is not compiled, or the batch does not fit it.
+    pub fn gradients(&self, batch: &Batch) -> Result<Vec<(String, Literal)>> {
+        self.check_batch(batch)?;
+        let compiled = self.compiled()?;
+        if compiled.config.train_step.is_some() {
+            let e = Error::new(ErrorKind::Unsupported, "gradients of a step of one's own are not shown");
+            return Err(e
+                .because("it may have several losses")
+                .hint("log their norms in the step: cx.log(…)"));
+        }
+        // A batch of validation has labels as the loss takes them.
+        let soft = batch.label.as_ref().is_some_and(|label| label.dtype().is_float());
+        let goals = compiled.goals.clone();
+        let architecture = self.architecture.clone();
+        let precision = compiled.config.precision;
+        let traced: Box<dyn Fn(In) -> Params + Send + Sync> =
+            Box::new(move |(trainable, frozen, (inputs, labels, weights), (step, seed))| {
+                let cx = Cx::new(step.builder(), union(&trainable, &frozen), precision);
+                let mut cx = cx.training_with(&seed, &step);
+                let outputs = architecture.call_all(&mut cx, &inputs);
+                let loss = goals.outcome(&mut cx, &outputs, (&labels, &weights), soft).loss;
+                let leaves: Vec<&Tensor> = trainable.values().collect();
+                trainable.names().map(str::to_string).zip(grad(&loss, &leaves)).collect()
+            });
+        let function: Traced<In, Params> = jit(traced).flush_denormals(true).batch(2);
+        let function = function.on(compiled.backend.clone()).named("gradients");
+        let (_, step, seed) =
+            controls(compiled.config.optimizer.values_at(0), self.step, compiled.config.seed);
+        let state = (self.state.trainable.clone(), self.state.frozen.clone());
+        let all = function.call((state.0, state.1, batch.buffers(), (step, seed)))?;
+        all.iter().map(|(name, value)| Ok((name.to_string(), self.whole(value)?))).collect()
+    }
+}

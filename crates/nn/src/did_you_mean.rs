@@ -1,0 +1,242 @@
+//! What was probably meant where a name is not known: the same name in another spelling, the name that another system
+//! gives the thing, or else a name that looks like it.
+
+use crate::synonyms::SYNONYMS;
+use systole_ir::{Error, ErrorKind};
+
+/// The candidate that was probably meant: a synonym's, else the nearest by edit distance. Empty where none is near: a
+/// wrong guess is worse than none.
+pub fn nearest<'a>(typed: &str, candidates: &[&'a str]) -> &'a str {
+    synonym(typed, candidates).or_else(|| similar(typed, candidates)).unwrap_or("")
+}
+
+/// The candidate that is the typed name in another spelling (`conv_2d`), or what PyTorch, JAX or fastai call so
+/// (`nn.Linear`).
+pub fn synonym<'a>(typed: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    let find = |name: &str| candidates.iter().copied().find(|c| plain(c) == plain(name));
+    // Without its module: torch.nn.Linear, jax::nn::relu.
+    let last = typed.rsplit(['.', ':']).next().unwrap_or(typed);
+    find(typed).or_else(|| find(last)).or_else(|| {
+        let last = plain(last);
+        let mut rows = SYNONYMS.iter().filter(|(_, others)| others.split(' ').any(|other| other == last));
+        rows.find_map(|(name, _)| find(name))
+    })
+}
+
+/// The candidate that looks most like the typed name, where one does: at most every third letter is wrong. Letters
+/// missing at the end count little, so that the beginning of a long name finds it.
+pub fn similar<'a>(typed: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    let letters: Vec<char> = plain(typed).chars().collect();
+    let reach = if letters.len() < 2 { 0 } else { (letters.len() / 3).max(1) };
+    let measured =
+        candidates.iter().map(|c| (distance(&letters, c), *c)).filter(|((edits, _), _)| *edits <= reach);
+    let nearest = measured.min_by_key(|((edits, missing), _)| 4 * edits + missing);
+    nearest.filter(|_| !letters.is_empty()).map(|(_, c)| c)
+}
+
+/// A name without case and punctuation.
+fn plain(name: &str) -> String {
+    name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+}
+
+/// Insertions, deletions, replacements and swaps of neighbours that turn `a` into a beginning of `b`, and how many letters
+/// come after: those for which four times the first and the second together are fewest.
+fn distance(a: &[char], b: &str) -> (usize, usize) {
+    let b: Vec<char> = plain(b).chars().collect();
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut edits = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                edits = edits.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(edits);
+        }
+        rows.push(row);
+    }
+    let beginnings = rows[a.len()].iter().enumerate().map(|(j, edits)| (*edits, b.len() - j));
+    beginnings.min_by_key(|(edits, missing)| 4 * edits + missing).unwrap_or((a.len(), b.len()))
+}
+
+/// What to try instead of an unknown name: what was probably meant, where that is clear, and all that is known.
+pub fn suggestion(typed: &str, known: &[&str]) -> String {
+    match (nearest(typed, known), known.join(", ")) {
+        ("", all) if all.is_empty() => "it takes none".into(),
+        ("", all) => format!("one of: {all}"),
+        (meant, all) => format!("did you mean `{meant}`? All: {all}"),
+    }
+}
+
+/// An error that names what was probably meant.
+pub(crate) fn unknown(what: &str, typed: &str, known: &[&str]) -> Error {
+    Error::new(ErrorKind::Config, what).hint(suggestion(typed, known))
+}
+
+/// An error about an argument, of which there are few: names the nearest, however far it is.
+pub(crate) fn unknown_argument(what: &str, typed: &str, known: &[&str]) -> Error {
+    let letters: Vec<char> = plain(typed).chars().collect();
+    let measure = |c: &&&str| {
+        let (edits, missing) = distance(&letters, c);
+        4 * edits + missing
+    };
+    match (nearest(typed, known), known.iter().min_by_key(measure)) {
+        ("", Some(least_far)) => Error::new(ErrorKind::Config, what)
+            .hint(format!("did you mean `{least_far}`? All: {}", known.join(", "))),
+        _ => unknown(what, typed, known),
+    }
+}
+
+/// Serde's message about a value as an error in plain words: it names what was probably meant, where serde lists what it
+/// knows, and says how the value is written.
+pub(crate) fn with_reason(error: Error, message: &str) -> Error {
+    // Serde's wording: unknown variant `x`, expected one of `a`, `b`
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match quoted.as_slice() {
+        [typed, known @ ..] if message.starts_with("unknown") && !known.is_empty() => {
+            error.because(message).hint(suggestion(typed, known))
+        }
+        _ => {
+            let (why, hint) = plain_serde_error(message);
+            match hint {
+                Some(hint) => error.because(why).hint(hint),
+                None => error.because(why),
+            }
+        }
+    }
+}
+
+/// Rust's types in serde's messages, and what a user calls them.
+const TYPES: [(&str, &str); 12] = [
+    ("usize", "a whole number"),
+    ("u64", "a whole number"),
+    ("u32", "a whole number"),
+    ("u16", "a whole number"),
+    ("u8", "a whole number from 0 to 255"),
+    ("i64", "a whole number"),
+    ("i32", "a whole number"),
+    ("f64", "a number"),
+    ("f32", "a number"),
+    ("a boolean", "true or false"),
+    ("a sequence", "a list"),
+    ("a map", "a table"),
+];
+
+/// Serde's `invalid type: string "10", expected usize` in words that need no Rust, and what to write instead.
+pub fn plain_serde_error(message: &str) -> (String, Option<String>) {
+    let Some((found, expected)) = message.split_once(", expected ") else { return (message.into(), None) };
+    let (expected, rest) = expected.split_once(" at line ").map_or((expected, None), |(e, r)| (e, Some(r)));
+    let Some((_, called)) = TYPES.iter().find(|(ty, _)| *ty == expected) else {
+        return (message.into(), None);
+    };
+    let unsigned = expected.starts_with('u') && found.contains("integer `-");
+    let below = if unsigned { " of at least 0" } else { "" };
+    let place = rest.map_or(String::new(), |r| format!(" at line {r}"));
+    (format!("{found}, expected {called}{below}{place}"), rewritten(found, called))
+}
+
+/// How the value that serde found is written, where it only has the wrong form.
+fn rewritten(found: &str, called: &str) -> Option<String> {
+    let text = found.split_once("string \"").and_then(|(_, rest)| rest.strip_suffix('"'));
+    if let Some(text) = text {
+        let whole = called.starts_with("a whole number") && text.trim().parse::<u64>().is_ok();
+        let number = called == "a number" && text.trim().parse::<f64>().is_ok();
+        let truth = called == "true or false" && ["true", "false"].contains(&text.trim());
+        return (whole || number || truth).then(|| format!("write it without quotes: {}", text.trim()));
+    }
+    let (_, float) = found.split_once("floating point `")?;
+    let value: f64 = float.strip_suffix('`')?.parse().ok()?;
+    let is_whole = called.starts_with("a whole number") && value.fract() == 0.0 && value.abs() < 9e15;
+    is_whole.then(|| format!("write it without a point: {value:.0}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layer::initializer;
+    use crate::layers::LAYER_NAMES;
+    use crate::{loss, metric, optimizer};
+
+    #[test]
+    fn names_of_other_systems_come_before_what_looks_alike() {
+        let layers = [
+            ("Linear", "Dense"),
+            ("nn.Linear", "Dense"),
+            ("torch.nn.BatchNorm2d", "BatchNormalization"),
+            ("AdaptiveAvgPool2d", "GlobalAveragePooling2D"),
+            ("MaxPool2d", "MaxPooling2D"),
+            ("Conv2d", "Conv2D"),
+            ("conv_2d", "Conv2D"),
+            ("LayerNorm", "LayerNormalization"),
+            ("cat", "Concatenate"),
+            ("Embed", "Embedding"),
+            ("TransformerEncoderLayer", "TransformerBlock"),
+            ("MultiHeadDotProductAttention", "MultiHeadAttention"),
+            ("RNN", "SimpleRNN"),
+            ("Desne", "Dense"),
+        ];
+        for (typed, meant) in layers {
+            assert_eq!(nearest(typed, LAYER_NAMES), meant, "{typed}");
+        }
+        for typed in ["cross_entropy", "CrossEntropyLoss", "nll_loss", "F.cross_entropy"] {
+            assert_eq!(nearest(typed, &loss::NAMES), "sparse_categorical_crossentropy", "{typed}");
+        }
+        assert_eq!(nearest("binary_cross_entropy", &loss::NAMES), "binary_crossentropy");
+        assert_eq!(nearest("MSELoss", &loss::NAMES), "mean_squared_error");
+        assert_eq!(nearest("SmoothL1Loss", &loss::NAMES), "huber");
+        assert_eq!(nearest("momentum", optimizer::NAMES), "sgd");
+        assert_eq!(nearest("lion", optimizer::NAMES), "lion");
+        assert_eq!(nearest("top5", metric::NAMES), "sparse_top_k_categorical_accuracy");
+        assert_eq!(nearest("xavier_uniform_", &initializer::NAMES), "glorot_uniform");
+        assert_eq!(nearest("kaiming_normal_", &initializer::NAMES), "he_normal");
+        assert_eq!(nearest("lr", &["epochs", "learning_rate"]), "learning_rate");
+    }
+
+    #[test]
+    fn where_nothing_is_near_nothing_is_guessed() {
+        for typed in ["lbfgs", "adabelief", "shampoo", "x", ""] {
+            assert_eq!(nearest(typed, optimizer::NAMES), "", "{typed}");
+        }
+        assert_eq!(nearest("early_stopping", &["epochs", "batch_size", "steps_per_epoch"]), "");
+        assert_eq!(nearest("fit", &["init", "plan"]), "");
+        assert_eq!(suggestion("adagrad", &["sgd", "adam"]), "one of: sgd, adam");
+        assert_eq!(suggestion("adm", &["sgd", "adam"]), "did you mean `adam`? All: sgd, adam");
+        assert_eq!(
+            similar("lino", &["sgd", "lion"]),
+            Some("lion"),
+            "neighbours that are swapped are one mistake"
+        );
+    }
+
+    #[test]
+    fn every_synonym_means_something_and_is_written_as_it_is_compared() {
+        let mut seen = std::collections::HashSet::new();
+        for (name, others) in SYNONYMS {
+            for other in others.split(' ') {
+                assert_eq!(other, plain(other), "{name}");
+                assert_ne!(other, plain(name), "{name} is found without");
+                assert!(seen.insert((other, name)), "{other} stands twice for {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn serde_s_words_are_told_in_plain_ones() {
+        let told = |message: &str| plain_serde_error(message);
+        let (why, hint) = told("invalid type: string \"10\", expected usize");
+        assert_eq!(why, "invalid type: string \"10\", expected a whole number");
+        assert_eq!(hint.as_deref(), Some("write it without quotes: 10"));
+        let (why, hint) = told("invalid value: integer `-1`, expected usize");
+        assert_eq!(
+            (why.as_str(), hint),
+            ("invalid value: integer `-1`, expected a whole number of at least 0", None)
+        );
+        let (why, hint) = told("invalid type: floating point `10.0`, expected u64");
+        assert!(why.ends_with("expected a whole number") && hint.unwrap().ends_with("a point: 10"), "{why}");
+        assert_eq!(told("invalid type: floating point `0.5`, expected usize").1, None);
+        let (why, hint) = told("invalid type: string \"true\", expected a boolean");
+        assert!(why.ends_with("true or false") && hint.unwrap().ends_with("quotes: true"), "{why}");
+        assert_eq!(told("it takes a size or two: 3 or [3, 3]").0, "it takes a size or two: 3 or [3, 3]");
+    }
+}

@@ -1,0 +1,138 @@
+//! Constraints on weights, by Keras's names: where they are brought back to after each step of the optimizer.
+
+use crate::did_you_mean::unknown;
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+use systole_ir::{Error, ErrorKind, Result, Tensor};
+
+/// `w: f32[…] → f32[…]`, after each step.
+///
+/// ```
+/// use systole_nn::{layers::dense, Constraint};
+/// assert!(dense(8).kernel_constraint("non_neg").check().is_ok());
+/// assert!(dense(8).kernel_constraint(Constraint::MaxNorm { max_value: 3.0, axis: 0 }).check().is_ok());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "class_name", content = "config", deny_unknown_fields)]
+pub enum Constraint {
+    /// Lengths along `axis` are at most `max_value`. Keras: 2, axis 0.
+    MaxNorm {
+        /// The greatest length.
+        #[serde(default = "two")]
+        max_value: f64,
+        /// The dimension along which lengths are taken.
+        #[serde(default)]
+        axis: i64,
+    },
+    /// What is negative becomes 0.
+    NonNeg,
+    /// Lengths along `axis` are 1. Keras: axis 0.
+    UnitNorm {
+        /// The dimension along which lengths are taken.
+        #[serde(default)]
+        axis: i64,
+    },
+    /// Lengths along `axis` go to between `min_value` and `max_value`. Keras: 0, 1, rate 1, axis 0.
+    MinMaxNorm {
+        /// The least length.
+        #[serde(default)]
+        min_value: f64,
+        /// The greatest length.
+        #[serde(default = "one")]
+        max_value: f64,
+        /// What part of the way there a step goes.
+        #[serde(default = "one")]
+        rate: f64,
+        /// The dimension along which lengths are taken.
+        #[serde(default)]
+        axis: i64,
+    },
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn two() -> f64 {
+    2.0
+}
+
+/// Keras's epsilon, which keeps lengths of 0 from dividing.
+const EPSILON: f64 = 1e-7;
+
+impl Constraint {
+    /// The names that [`Constraint::from_str`] takes.
+    pub const NAMES: [&'static str; 4] = ["max_norm", "non_neg", "unit_norm", "min_max_norm"];
+
+    /// Errors where a value cannot be, for a weight of this many dimensions.
+    pub(crate) fn check(self, rank: usize) -> Result<()> {
+        let (sound, axis) = match self {
+            Constraint::MaxNorm { max_value, axis } => (max_value >= 0.0, axis),
+            Constraint::NonNeg => return Ok(()),
+            Constraint::UnitNorm { axis } => (true, axis),
+            Constraint::MinMaxNorm { min_value, max_value, rate, axis } => {
+                (0.0 <= min_value && min_value <= max_value && (0.0..=1.0).contains(&rate), axis)
+            }
+        };
+        if !sound {
+            return Err(Error::new(ErrorKind::Config, format!("the values of {self:?} cannot be"))
+                .hint("lengths are at least 0, the least not above the greatest, a rate from 0 to 1"));
+        }
+        match self.dim(axis, rank) {
+            Some(_) => Ok(()),
+            None => Err(Error::new(
+                ErrorKind::Config,
+                format!("{self:?} has axis {axis}, its weight {rank} dimensions"),
+            )
+            .hint("count from 0; −1 is the last")),
+        }
+    }
+
+    fn dim(self, axis: i64, rank: usize) -> Option<usize> {
+        let dim = if axis < 0 { axis.checked_add(i64::try_from(rank).ok()?)? } else { axis };
+        usize::try_from(dim).ok().filter(|d| *d < rank)
+    }
+
+    /// `w: f32[…] → f32[…]`. [`Constraint::check`] has passed.
+    pub(crate) fn of(self, w: &Tensor) -> Tensor {
+        let along = |axis: i64, f: &dyn Fn(&Tensor) -> Tensor| {
+            let dims = [self.dim(axis, w.rank()).unwrap_or(0)];
+            let lengths = (w * w).sum(&dims).sqrt();
+            w * f(&lengths).broadcast_except(w.shape(), &dims)
+        };
+        let within = |lengths: &Tensor, low: f64, high: f64| {
+            let full = |v| lengths.builder().full(lengths.ty(), v);
+            lengths.maximum(&full(low)).minimum(&full(high))
+        };
+        match self {
+            Constraint::MaxNorm { max_value, axis } => {
+                along(axis, &|n| within(n, 0.0, max_value) / (n + EPSILON))
+            }
+            Constraint::NonNeg => w.maximum(&w.zeros_like()),
+            Constraint::UnitNorm { axis } => along(axis, &|n| n.ones_like() / (n + EPSILON)),
+            Constraint::MinMaxNorm { min_value, max_value, rate, axis } => along(axis, &|n| {
+                let wanted = within(n, min_value, max_value) * rate + n * (1.0 - rate);
+                wanted / (n + EPSILON)
+            }),
+        }
+    }
+}
+
+impl FromStr for Constraint {
+    type Err = Error;
+    fn from_str(name: &str) -> Result<Constraint> {
+        Ok(match name {
+            "max_norm" => Constraint::MaxNorm { max_value: 2.0, axis: 0 },
+            "non_neg" => Constraint::NonNeg,
+            "unit_norm" => Constraint::UnitNorm { axis: 0 },
+            "min_max_norm" => Constraint::MinMaxNorm { min_value: 0.0, max_value: 1.0, rate: 1.0, axis: 0 },
+            _ => return Err(unknown(&format!("there is no constraint `{name}`"), name, &Constraint::NAMES)),
+        })
+    }
+}
+
+impl From<Constraint> for serde_json::Value {
+    fn from(constraint: Constraint) -> serde_json::Value {
+        serde_json::to_value(constraint).unwrap_or_default()
+    }
+}

@@ -1,0 +1,27 @@
+//! Random numbers of a training step.
+
+use systole_ir::{Literal, Tensor};
+
+/// The state of random draws.
+#[derive(Default)]
+pub(crate) struct Draws {
+    /// `u64[]`: the key of the step, where it trains.
+    pub(crate) key: Option<Tensor>,
+    /// How many draws were made.
+    pub(crate) count: usize,
+    /// `u64[]`: the number of the step, where it trains.
+    pub(crate) step: Option<Tensor>,
+}
+
+/// SplitMix64's finaliser over `u64[]`, the graph form of [`rng::mix`].
+pub(crate) fn mix(z: &Tensor) -> Tensor {
+    let g = z.builder();
+    let word = |v: u64| match Literal::from_slice([], &[v]) {
+        Ok(l) => g.constant(l),
+        Err(e) => z.fail(e),
+    };
+    let step = |z: &Tensor, shift: u64| z.xor(&z.shift_right_logical(&word(shift)));
+    let z = step(z, 30) * word(0xbf58_476d_1ce4_e5b9);
+    let z = step(&z, 27) * word(0x94d0_49bb_1331_11eb);
+    step(&z, 31)
+}

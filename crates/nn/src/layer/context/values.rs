@@ -1,0 +1,47 @@
+//! What is known of values of a trace besides the values: logits, masks, further outputs.
+
+use systole_ir::op::OptimizationBarrier;
+use systole_ir::{Tensor, ValueId};
+
+/// Facts about values, by their ids.
+#[derive(Default)]
+pub(crate) struct ValueFacts {
+    pub(crate) logits: Vec<(ValueId, Tensor)>,
+    /// Which steps of a value count, as `bool[B, S]`.
+    pub(crate) masks: Vec<(ValueId, Tensor)>,
+    /// What else models in the place of layers returned, by their first output.
+    pub(crate) more_outputs: Vec<(ValueId, Vec<Tensor>)>,
+}
+
+impl ValueFacts {
+    pub(crate) fn logits_of(&self, y: &Tensor) -> Option<Tensor> {
+        self.logits.iter().find(|(id, _)| *id == y.id()).map(|(_, x)| x.clone())
+    }
+
+    pub(crate) fn mask_of(&self, x: &Tensor) -> Option<Tensor> {
+        self.masks.iter().find(|(id, _)| *id == x.id()).map(|(_, mask)| mask.clone())
+    }
+
+    pub(crate) fn set_mask(&mut self, x: &Tensor, mask: &Tensor) {
+        self.masks.retain(|(id, _)| *id != x.id());
+        self.masks.push((x.id(), mask.clone()));
+    }
+
+    pub(crate) fn more_outputs_of(&self, x: &Tensor) -> &[Tensor] {
+        self.more_outputs.iter().find(|(id, _)| *id == x.id()).map_or(&[], |(_, more)| more)
+    }
+
+    pub(crate) fn with_more_outputs(&mut self, mut outputs: Vec<Tensor>) -> Tensor {
+        let mut first = outputs.remove(0);
+        if outputs.is_empty() {
+            return first;
+        }
+        // What is passed through may be the first output of two models.
+        if self.more_outputs.iter().any(|(id, _)| *id == first.id()) {
+            let both = first.builder().emit(OptimizationBarrier { stop_gradient: false }, &[&first]);
+            first = both.into_iter().next().unwrap_or(first);
+        }
+        self.more_outputs.push((first.id(), outputs));
+        first
+    }
+}

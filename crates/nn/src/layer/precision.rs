@@ -1,0 +1,62 @@
+//! Precision policies.
+
+use crate::did_you_mean::unknown;
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+use systole_ir::{DType, Error, Result};
+
+/// Element types of a model: what weights are kept in and what products are computed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// Everything in f32.
+    #[default]
+    Float32,
+    /// f32 weights, bf16 computation.
+    #[serde(rename = "mixed_bfloat16")]
+    MixedBfloat16,
+    /// f32 weights, f16 computation, dynamic loss scaling.
+    #[serde(rename = "mixed_float16")]
+    MixedFloat16,
+}
+
+impl Precision {
+    /// The names that [`Precision::from_str`] takes.
+    pub const NAMES: [&'static str; 3] = ["float32", "mixed_bfloat16", "mixed_float16"];
+
+    /// What layers compute in.
+    pub fn compute_dtype(self) -> DType {
+        match self {
+            Precision::Float32 => DType::F32,
+            Precision::MixedBfloat16 => DType::BF16,
+            Precision::MixedFloat16 => DType::F16,
+        }
+    }
+
+    /// Keras's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::Float32 => "float32",
+            Precision::MixedBfloat16 => "mixed_bfloat16",
+            Precision::MixedFloat16 => "mixed_float16",
+        }
+    }
+}
+
+impl FromStr for Precision {
+    type Err = Error;
+    fn from_str(name: &str) -> Result<Precision> {
+        Ok(match name {
+            "float32" => Precision::Float32,
+            "mixed_bfloat16" => Precision::MixedBfloat16,
+            "mixed_float16" => Precision::MixedFloat16,
+            _ => {
+                return Err(unknown(
+                    &format!("there is no precision policy `{name}`"),
+                    name,
+                    &Precision::NAMES,
+                ));
+            }
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! The class token of transformers that classify: a learned step before all others, and the way to read one step out.
+
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::spec::LayerSpec;
+
+arguments! {
+    /// `x: T[B, S, D] → T[B, S + 1, D]`: a learned vector before the steps of each sequence, which gathers what the class is
+    /// told from.
+    ///
+    /// Weight: `token: f32[D]`. Source: Devlin et al. 2018, Dosovitskiy et al. 2020.
+    pub struct ClassToken {
+        /// How the vector starts. Default: `random_normal` with mean 0.0, stddev 0.02.
+        #[serde(deserialize_with = "argument::named")]
+        pub initializer: Initializer = Initializer::RandomNormal { mean: 0.0, stddev: 0.02 },
+    }
+}
+
+/// `x: T[B, S, D] → T[B, D]`: the first step of each sequence. Keras's `x[:, 0]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FirstStep {}
+
+impl Arguments for ClassToken {}
+
+impl Arguments for FirstStep {}
+
+fn check_sequence(class: &str, x: &Tensor) -> Result<()> {
+    if x.rank() == 3 && x.dim(1) > 0 {
+        return Ok(());
+    }
+    Err(unfit(class, "sequences of at least one step [B, S, D]", x.ty())
+        .hint("put reshape([steps, features]) before it"))
+}
+
+impl Layer for ClassToken {
+    named!("ClassToken");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_sequence("ClassToken", x)?;
+            let x = cast(cx, x);
+            let (batch, features) = (x.dim(0), x.dim(2));
+            let token = weight(cx, "ClassToken", "token", &[features], &self.initializer)?;
+            let first = token.broadcast_in_dim(&Shape::new([batch, 1, features]), &[2]);
+            Ok(Tensor::concatenate(&[&first, &x], 1))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::ClassToken)
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![WeightRole::new("token", "token", WeightLayout::Same)]
+    }
+}
+
+impl Layer for FirstStep {
+    named!("FirstStep");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_sequence("FirstStep", x)?;
+            let x = cast_floats(cx, x);
+            Ok(x.slice_dim(1, 0, 1).reshape([x.dim(0), x.dim(2)]))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::FirstStep)
+    }
+}
+
+/// `x: T[B, S, D] → T[B, S + 1, D]`: a learned vector before the steps of each sequence. Arguments: [`ClassToken`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::class_token, Model};
+/// let layer = class_token();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [196, 768])])?;
+/// assert_eq!(output.shape.dims(), [197, 768]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn class_token() -> LayerSpec {
+    LayerSpec::of(ClassToken::default())
+}
+
+/// `x: T[B, S, D] → T[B, D]`: the first step of each sequence.
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::first_step, Model};
+/// let layer = first_step();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [197, 768])])?;
+/// assert_eq!(output.shape.dims(), [768]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn first_step() -> LayerSpec {
+    LayerSpec::of(FirstStep {})
+}
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(class_token(), SEQUENCE, &[2, 8, 4], &["token"], FLAT),
+        LayerSample::new(first_step(), SEQUENCE, &[2, 4], &[], FLAT),
+    ]
+}
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

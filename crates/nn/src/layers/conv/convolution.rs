@@ -1,0 +1,222 @@
+//! Convolutions over sequences, images and volumes, channels last.
+
+use crate::layer::activation::Activation;
+use crate::layer::constraint::Constraint;
+use crate::layer::regularizer::Regularizer;
+use crate::layers::built_in::*;
+use crate::layers::ruled::{check_rules, finished, ruled_weight};
+use crate::layers::sample::*;
+use crate::layers::sliding::{Sliding, check_places};
+use crate::layers::spec::LayerSpec;
+use crate::setters::setters;
+
+arguments! {
+    /// `x: T[B, …, C] → T[B, …', filters]`: a learned weighted sum of each window, over `N` dimensions of places.
+    ///
+    /// ```
+    /// use systole_nn::layers::{conv1d, conv2d};
+    /// assert!(conv2d(64, (3, 3)).strides(2).padding("same").use_bias(false).check().is_ok());
+    /// assert!(conv1d(64, 3).padding("causal").dilation_rate(2).check().is_ok());
+    /// ```
+    pub struct Conv<const N: usize> {
+        /// Number of output channels. Required.
+        pub filters: usize = 0,
+        /// Size of the window along each dimension of places. Required.
+        pub kernel_size: Sizes<N> = Sizes([0; N]),
+        /// Steps of the window; 1 each unless given.
+        pub strides: Sizes<N> = Sizes([1; N]),
+        /// What happens at the border; of Conv1D "causal", too: no step sees a later one. Default: "valid".
+        pub padding: Padding = Padding::Valid,
+        /// Distance between the window's elements; 1 each unless given.
+        pub dilation_rate: Sizes<N> = Sizes([1; N]),
+        /// Groups of channels that do not see each other. Default: 1.
+        pub groups: usize = 1,
+        /// Applied at the end. Default: linear.
+        #[serde(deserialize_with = "argument::activation")]
+        pub activation: Activation = Activation::Linear,
+        /// Whether a bias is added. Default: true.
+        pub use_bias: bool = true,
+        /// How the kernel starts. Default: `glorot_uniform`.
+        #[serde(deserialize_with = "argument::named")]
+        pub kernel_initializer: Initializer = Initializer::GlorotUniform,
+        /// How the bias starts. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub bias_initializer: Initializer = Initializer::Zeros,
+        /// Penalty on the kernel, which is added to the loss. Default: none.
+        pub kernel_regularizer: Option<Regularizer> = None,
+        /// Penalty on the bias. Default: none.
+        pub bias_regularizer: Option<Regularizer> = None,
+        /// Penalty on the output. Default: none.
+        pub activity_regularizer: Option<Regularizer> = None,
+        /// Where the kernel is brought back to after each step. Default: as it is.
+        #[serde(deserialize_with = "argument::optional")]
+        pub kernel_constraint: Option<Constraint> = None,
+        /// Where the bias is brought back to after each step. Default: as it is.
+        #[serde(deserialize_with = "argument::optional")]
+        pub bias_constraint: Option<Constraint> = None,
+    }
+}
+
+/// `x: T[B, S, C] → T[B, S', filters]`: a learned weighted sum of each window's steps.
+///
+/// With `padding` "valid", `S' = ⌊(S − (k − 1)·dilation − 1) / stride⌋ + 1`; with "same" and "causal", `⌈S / stride⌉`.
+/// Weights: `kernel: f32[k, C / groups, filters]`, `bias: f32[filters]`.
+pub type Conv1D = Conv<1>;
+
+/// `x: T[B, H, W, C] → T[B, H', W', filters]`: a learned weighted sum of each window's pixels.
+///
+/// With `padding` "valid", `H' = ⌊(H − (kh − 1)·dilation − 1) / stride⌋ + 1`; with "same", `⌈H / stride⌉`.
+/// Weights: `kernel: f32[kh, kw, C / groups, filters]`, `bias: f32[filters]`.
+pub type Conv2D = Conv<2>;
+
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: a learned weighted sum of each window's places.
+///
+/// With `padding` "valid", `D' = ⌊(D − (kd − 1)·dilation − 1) / stride⌋ + 1`; with "same", `⌈D / stride⌉`.
+/// Weights: `kernel: f32[kd, kh, kw, C / groups, filters]`, `bias: f32[filters]`.
+pub type Conv3D = Conv<3>;
+
+impl<const N: usize> Conv<N> {
+    fn sliding(&self) -> Sliding {
+        let class = self.class_name();
+        let sliding =
+            Sliding::of_kernel(class, self.kernel_size, self.strides, self.dilation_rate, self.padding);
+        Sliding { takes_causal: N == 1, ..sliding }
+    }
+}
+
+impl<const N: usize> Arguments for Conv<N> {
+    fn check(&self) -> Result<()> {
+        let class = self.class_name();
+        check_rules(class, [self.kernel_regularizer, self.bias_regularizer, self.activity_regularizer])?;
+        check_filters(class, self.filters)?;
+        if self.groups == 0 || !self.filters.is_multiple_of(self.groups) {
+            let needs = format!("groups of at least 1 that divide its {} filters", self.filters);
+            return Err(wrong(class, &needs, self.groups));
+        }
+        self.sliding().check()
+    }
+}
+
+impl<const N: usize> Layer for Conv<N> {
+    named!(by_rank::<N, 3>(["Conv1D", "Conv2D", "Conv3D"]));
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let (class, sliding) = (self.class_name(), self.sliding());
+            check_places(class, N, x)?;
+            let channels = channels_of(class, x)?;
+            if !channels.is_multiple_of(self.groups) {
+                let needs = format!("channels that {} groups divide", self.groups);
+                return Err(unfit(class, &needs, x.ty()).hint("choose groups that divide the channels"));
+            }
+            let padding = sliding.padding_for(x)?;
+            let shape = [&self.kernel_size.0[..], &[channels / self.groups, self.filters]].concat();
+            let rules = (self.kernel_regularizer, self.kernel_constraint);
+            let kernel = ruled_weight(cx, class, "kernel", &shape, &self.kernel_initializer, rules)?;
+            let y = sliding.convolve(&cast(cx, x), &kernel, &padding, self.groups);
+            let rules = (self.bias_regularizer, self.bias_constraint);
+            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+            finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            1 | 2 => Ok(self.sliding().lowering(
+                ConvolutionKind::Plain,
+                self.groups,
+                self.use_bias,
+                self.activation,
+            )),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("kernel", "weight", WeightLayout::Convolution),
+            WeightRole::optional("bias", "bias"),
+        ]
+    }
+}
+
+/// `x: T[B, S, C] → T[B, S', filters]`: learned filters that slide over sequences. Arguments: [`Conv1D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::conv1d, Model};
+/// let layer = conv1d(64, 3).padding("same").activation("relu");
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+/// assert_eq!(output.shape.dims(), [100, 64]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn conv1d(filters: usize, kernel_size: usize) -> LayerSpec {
+    LayerSpec::of(Conv1D { filters, kernel_size: kernel_size.into(), ..Default::default() })
+}
+
+/// `x: T[B, H, W, C] → T[B, H', W', filters]`: learned filters that slide over pictures. Arguments: [`Conv2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::conv2d, Model};
+/// let layer = conv2d(64, (3, 3)).padding("same").activation("relu");
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
+/// assert_eq!(output.shape.dims(), [28, 28, 64]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn conv2d(filters: usize, kernel_size: impl Into<Sizes<2>>) -> LayerSpec {
+    LayerSpec::of(Conv2D { filters, kernel_size: kernel_size.into(), ..Default::default() })
+}
+
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: learned filters that slide over volumes. Arguments:
+/// [`Conv3D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::conv3d, Model};
+/// let layer = conv3d(16, (3, 3, 3));
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 8, 8, 2])])?;
+/// assert_eq!(output.shape.dims(), [6, 6, 6, 16]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn conv3d(filters: usize, kernel_size: impl Into<Sizes<3>>) -> LayerSpec {
+    LayerSpec::of(Conv3D { filters, kernel_size: kernel_size.into(), ..Default::default() })
+}
+
+setters!(LayerSpec:
+    /// Distance between a kernel's elements.
+    dilation_rate: impl Into<Each> as Each;
+    /// Groups of a convolution's channels or a normalisation's features; of the latter −1 for one of each feature.
+    groups: i64 as i64;
+);
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    let causal = conv1d(4, 3).padding("causal").strides(2);
+    let (dilated, strided) = (conv2d(6, 2).groups(3).dilation_rate(2), conv3d(4, 2).strides((1, 2, 2)));
+    let plain = conv3d(2, (2, 3, 1)).use_bias(false);
+    vec![
+        LayerSample::new(conv1d(4, 3), SEQUENCE, &[2, 5, 4], BOTH, Some(&[2, 2, 4])),
+        LayerSample::new(causal, SEQUENCE, &[2, 4, 4], BOTH, FLAT),
+        LayerSample::new(conv1d(4, 2).groups(2), SEQUENCE, &[2, 6, 4], BOTH, Some(&[2, 7, 3])),
+        LayerSample::new(conv2d(4, 3), IMAGE, &[2, 4, 3, 4], BOTH, FLAT),
+        LayerSample::new(conv2d(4, (2, 3)).padding("same").strides((2, 1)), IMAGE, &[2, 3, 5, 4], BOTH, FLAT),
+        LayerSample::new(dilated, IMAGE, &[2, 4, 3, 6], BOTH, Some(&[2, 6, 5, 4])),
+        LayerSample::new(strided.padding("same"), VOLUME, &[2, 3, 2, 2, 4], BOTH, FLAT),
+        LayerSample::new(plain, VOLUME, &[2, 2, 2, 3, 2], &["kernel"], Some(IMAGE)),
+    ]
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(in crate::layers) const PARITY: &str = r#"[
+    {"name": "conv1d_valid", "class": "Conv1D", "x_shape": [2, 7, 3], "kwargs": {"filters": 2, "kernel_size": 3}},
+    {"name": "conv1d_same_s2", "class": "Conv1D", "x_shape": [2, 7, 3], "kwargs": {"filters": 2, "kernel_size": 4, "strides": 2, "padding": "same", "activation": "relu"}},
+    {"name": "conv1d_causal", "class": "Conv1D", "x_shape": [2, 7, 3], "kwargs": {"filters": 2, "kernel_size": 3, "dilation_rate": 2, "padding": "causal"}},
+    {"name": "conv1d_causal_s2", "class": "Conv1D", "x_shape": [2, 8, 3], "kwargs": {"filters": 2, "kernel_size": 3, "strides": 2, "padding": "causal"}},
+    {"name": "conv1d_groups", "class": "Conv1D", "x_shape": [2, 7, 4], "kwargs": {"filters": 4, "kernel_size": 3, "groups": 2, "use_bias": false}},
+    {"name": "conv3d_valid", "class": "Conv3D", "x_shape": [1, 4, 3, 4, 2], "kwargs": {"filters": 2, "kernel_size": [2, 3, 2]}},
+    {"name": "conv3d_same_s2", "class": "Conv3D", "x_shape": [1, 4, 3, 4, 2], "kwargs": {"filters": 2, "kernel_size": 2, "strides": 2, "padding": "same"}}
+]"#;

@@ -1,0 +1,205 @@
+//! Depthwise convolutions: each channel convolved on its own.
+
+use crate::layer::activation::Activation;
+use crate::layer::constraint::Constraint;
+use crate::layer::regularizer::Regularizer;
+use crate::layers::built_in::*;
+use crate::layers::ruled::{Rules, check_rules, finished, ruled_weight};
+use crate::layers::sample::*;
+use crate::layers::sliding::{Sliding, check_places};
+use crate::layers::spec::LayerSpec;
+use crate::setters::setters;
+
+arguments! {
+    /// `x: T[B, …, C] → T[B, …', C · depth_multiplier]`: each channel convolved on its own, over `N` dimensions of places.
+    ///
+    /// Output channel `c · depth_multiplier + m` is input channel `c` under its kernel `m`.
+    pub struct DepthwiseConv<const N: usize> {
+        /// Size of the window along each dimension of places. Required.
+        pub kernel_size: Sizes<N> = Sizes([0; N]),
+        /// Steps of the window; 1 each unless given.
+        pub strides: Sizes<N> = Sizes([1; N]),
+        /// What happens at the border. Default: "valid".
+        pub padding: Padding = Padding::Valid,
+        /// Output channels for each input channel. Default: 1.
+        pub depth_multiplier: usize = 1,
+        /// Distance between the window's elements; 1 each unless given.
+        pub dilation_rate: Sizes<N> = Sizes([1; N]),
+        /// Applied at the end. Default: linear.
+        #[serde(deserialize_with = "argument::activation")]
+        pub activation: Activation = Activation::Linear,
+        /// Whether a bias is added. Default: true.
+        pub use_bias: bool = true,
+        /// How the kernel starts. Default: `glorot_uniform`.
+        #[serde(deserialize_with = "argument::named")]
+        pub depthwise_initializer: Initializer = Initializer::GlorotUniform,
+        /// How the bias starts. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub bias_initializer: Initializer = Initializer::Zeros,
+        /// Penalty on the kernel of single channels, which is added to the loss. Default: none.
+        pub depthwise_regularizer: Option<Regularizer> = None,
+        /// Penalty on the bias, which is added to the loss. Default: none.
+        pub bias_regularizer: Option<Regularizer> = None,
+        /// Penalty on the output. Default: none.
+        pub activity_regularizer: Option<Regularizer> = None,
+        /// Where the kernel of single channels is brought back to after each step. Default: as it is.
+        #[serde(deserialize_with = "argument::optional")]
+        pub depthwise_constraint: Option<Constraint> = None,
+        /// Where the bias is brought back to after each step. Default: as it is.
+        #[serde(deserialize_with = "argument::optional")]
+        pub bias_constraint: Option<Constraint> = None,
+    }
+}
+
+/// `x: T[B, S, C] → T[B, S', C · depth_multiplier]`: each channel of a sequence convolved on its own.
+///
+/// Output channel `c · depth_multiplier + m` is input channel `c` under its kernel `m`.
+/// Weights: `kernel: f32[k, C, depth_multiplier]`, `bias: f32[C · depth_multiplier]`.
+pub type DepthwiseConv1D = DepthwiseConv<1>;
+
+/// `x: T[B, H, W, C] → T[B, H', W', C · depth_multiplier]`: each channel convolved on its own.
+///
+/// Output channel `c · depth_multiplier + m` is input channel `c` under its kernel `m`.
+/// Weights: `kernel: f32[kh, kw, C, depth_multiplier]`, `bias: f32[C · depth_multiplier]`.
+pub type DepthwiseConv2D = DepthwiseConv<2>;
+
+impl<const N: usize> DepthwiseConv<N> {
+    fn sliding(&self) -> Sliding {
+        let class = self.class_name();
+        Sliding::of_kernel(class, self.kernel_size, self.strides, self.dilation_rate, self.padding)
+    }
+}
+
+impl<const N: usize> Arguments for DepthwiseConv<N> {
+    fn check(&self) -> Result<()> {
+        let rules = [self.depthwise_regularizer, self.bias_regularizer, self.activity_regularizer];
+        check_rules(self.class_name(), rules)?;
+        check_multiplier(self.class_name(), self.depth_multiplier)?;
+        self.sliding().check()
+    }
+}
+
+impl<const N: usize> Layer for DepthwiseConv<N> {
+    named!(by_rank::<N, 2>(["DepthwiseConv1D", "DepthwiseConv2D"]));
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_places(self.class_name(), N, x)?;
+            let kernel = Depthwise {
+                name: "kernel",
+                multiplier: self.depth_multiplier,
+                initializer: &self.depthwise_initializer,
+                rules: (self.depthwise_regularizer, self.depthwise_constraint),
+            };
+            let y = kernel.convolve(cx, &self.sliding(), x)?;
+            let rules = (self.bias_regularizer, self.bias_constraint);
+            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+            finished(cx, self.class_name(), y, bias, (self.activation, self.activity_regularizer))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        let kind = ConvolutionKind::Depthwise { multiplier: self.depth_multiplier };
+        match N {
+            2 => Ok(self.sliding().lowering(kind, 1, self.use_bias, self.activation)),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
+
+    fn adapters(&self) -> Result<()> {
+        Err(no_adapters(self.class_name()))
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("kernel", "weight", WeightLayout::Depthwise),
+            WeightRole::optional("bias", "bias"),
+        ]
+    }
+}
+
+pub(super) fn check_multiplier(class: &str, depth_multiplier: usize) -> Result<()> {
+    match depth_multiplier {
+        0 => Err(wrong(class, "depth_multiplier of at least 1", 0)),
+        _ => Ok(()),
+    }
+}
+
+/// The kernel of single channels.
+pub(super) struct Depthwise<'a> {
+    pub(super) name: &'a str,
+    /// How many channels it makes of each.
+    pub(super) multiplier: usize,
+    pub(super) initializer: &'a Initializer,
+    pub(super) rules: Rules,
+}
+
+impl Depthwise<'_> {
+    /// `x: T[B, …, C] → T[B, …', C · multiplier]`, by a kernel `f32[…, C, multiplier]`.
+    pub(super) fn convolve(self, cx: &mut Cx, sliding: &Sliding, x: &Tensor) -> Result<Tensor> {
+        let channels = channels_of(sliding.class, x)?;
+        let padding = sliding.padding_for(x)?;
+        let shape = [sliding.size.as_slice(), &[channels, self.multiplier]].concat();
+        let kernel = ruled_weight(cx, sliding.class, self.name, &shape, self.initializer, self.rules)?;
+        let grouped = [sliding.size.as_slice(), &[1, channels * self.multiplier]].concat();
+        let kernel = kernel.reshape(grouped);
+        Ok(sliding.convolve(&cast(cx, x), &kernel, &padding, channels))
+    }
+}
+
+/// `x: T[B, S, C] → T[B, S', C · depth_multiplier]`: filters that slide over each channel of a sequence on
+/// its own. Arguments: [`DepthwiseConv1D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::depthwise_conv1d, Model};
+/// let layer = depthwise_conv1d(3).padding("same");
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+/// assert_eq!(output.shape.dims(), [100, 8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn depthwise_conv1d(kernel_size: usize) -> LayerSpec {
+    LayerSpec::of(DepthwiseConv1D { kernel_size: kernel_size.into(), ..Default::default() })
+}
+
+/// `x: T[B, H, W, C] → T[B, H', W', C · depth_multiplier]`: filters that slide over each channel on its own.
+/// Arguments: [`DepthwiseConv2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::depthwise_conv2d, Model};
+/// let layer = depthwise_conv2d(3).padding("same");
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
+/// assert_eq!(output.shape.dims(), [28, 28, 8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn depthwise_conv2d(kernel_size: impl Into<Sizes<2>>) -> LayerSpec {
+    LayerSpec::of(DepthwiseConv2D { kernel_size: kernel_size.into(), ..Default::default() })
+}
+
+setters!(LayerSpec:
+    /// How the kernel of single channels of a depthwise or separable convolution starts.
+    depthwise_initializer: impl Into<Value> as Value;
+    /// Penalty on the kernel of single channels of a depthwise or separable convolution.
+    depthwise_regularizer: impl Into<Value> as Value;
+    /// Where the kernel of single channels is brought back to after each step.
+    depthwise_constraint: impl Into<Value> as Value;
+    /// Output channels of a depthwise convolution for each input channel.
+    depth_multiplier: usize as usize;
+);
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(depthwise_conv1d(3).depth_multiplier(2), SEQUENCE, &[2, 5, 8], BOTH, FLAT),
+        LayerSample::new(depthwise_conv2d((3, 3)).depth_multiplier(2), IMAGE, &[2, 4, 3, 6], BOTH, FLAT),
+    ]
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(in crate::layers) const PARITY: &str = r#"[
+    {"name": "depthwise_conv1d", "class": "DepthwiseConv1D", "x_shape": [2, 6, 3], "kwargs": {"kernel_size": 3}},
+    {"name": "depthwise_conv1d_same_s2", "class": "DepthwiseConv1D", "x_shape": [2, 6, 3], "kwargs": {"kernel_size": 3, "strides": 2, "padding": "same", "depth_multiplier": 2}}
+]"#;

@@ -1,0 +1,194 @@
+//! Separable convolutions: each channel convolved on its own, then mixed place by place.
+
+use super::depthwise::{Depthwise, check_multiplier};
+use crate::layer::activation::Activation;
+use crate::layer::constraint::Constraint;
+use crate::layer::regularizer::Regularizer;
+use crate::layers::built_in::*;
+use crate::layers::ruled::{check_rules, finished, ruled_weight};
+use crate::layers::sample::*;
+use crate::layers::sliding::{Sliding, check_places};
+use crate::layers::spec::LayerSpec;
+use crate::setters::setters;
+
+arguments! {
+    /// `x: T[B, …, C] → T[B, …', filters]`: each channel convolved on its own over `N` dimensions of places, then all mixed
+    /// at each place.
+    pub struct SeparableConv<const N: usize> {
+        /// Number of output channels. Required.
+        pub filters: usize = 0,
+        /// Size of the window along each dimension of places. Required.
+        pub kernel_size: Sizes<N> = Sizes([0; N]),
+        /// Steps of the window; 1 each unless given.
+        pub strides: Sizes<N> = Sizes([1; N]),
+        /// What happens at the border. Default: "valid".
+        pub padding: Padding = Padding::Valid,
+        /// Distance between the window's elements; 1 each unless given.
+        pub dilation_rate: Sizes<N> = Sizes([1; N]),
+        /// Channels in between for each input channel. Default: 1.
+        pub depth_multiplier: usize = 1,
+        /// Applied at the end. Default: linear.
+        #[serde(deserialize_with = "argument::activation")]
+        pub activation: Activation = Activation::Linear,
+        /// Whether a bias is added. Default: true.
+        pub use_bias: bool = true,
+        /// How the kernel of single channels starts. Default: `glorot_uniform`.
+        #[serde(deserialize_with = "argument::named")]
+        pub depthwise_initializer: Initializer = Initializer::GlorotUniform,
+        /// How the kernel that mixes channels starts. Default: `glorot_uniform`.
+        #[serde(deserialize_with = "argument::named")]
+        pub pointwise_initializer: Initializer = Initializer::GlorotUniform,
+        /// How the bias starts. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub bias_initializer: Initializer = Initializer::Zeros,
+        /// Penalty on the kernel of single channels, which is added to the loss. Default: none.
+        pub depthwise_regularizer: Option<Regularizer> = None,
+        /// Penalty on the kernel that mixes channels, which is added to the loss. Default: none.
+        pub pointwise_regularizer: Option<Regularizer> = None,
+        /// Penalty on the bias, which is added to the loss. Default: none.
+        pub bias_regularizer: Option<Regularizer> = None,
+        /// Penalty on the output. Default: none.
+        pub activity_regularizer: Option<Regularizer> = None,
+        /// Where the kernel of single channels is brought back to after each step. Default: as it is.
+        #[serde(deserialize_with = "argument::optional")]
+        pub depthwise_constraint: Option<Constraint> = None,
+        /// Where the kernel that mixes channels is brought back to after each step. Default: as it is.
+        #[serde(deserialize_with = "argument::optional")]
+        pub pointwise_constraint: Option<Constraint> = None,
+        /// Where the bias is brought back to after each step. Default: as it is.
+        #[serde(deserialize_with = "argument::optional")]
+        pub bias_constraint: Option<Constraint> = None,
+    }
+}
+
+/// `x: T[B, S, C] → T[B, S', filters]`: each channel convolved on its own, then all mixed at each step.
+///
+/// Weights: `depthwise_kernel: f32[k, C, depth_multiplier]`, `pointwise_kernel: f32[1, C · depth_multiplier, filters]`,
+/// `bias: f32[filters]`.
+pub type SeparableConv1D = SeparableConv<1>;
+
+/// `x: T[B, H, W, C] → T[B, H', W', filters]`: each channel convolved on its own, then all mixed at each pixel.
+///
+/// Weights: `depthwise_kernel: f32[kh, kw, C, depth_multiplier]`,
+/// `pointwise_kernel: f32[1, 1, C · depth_multiplier, filters]`, `bias: f32[filters]`. Source: Chollet 2017.
+pub type SeparableConv2D = SeparableConv<2>;
+
+impl<const N: usize> SeparableConv<N> {
+    fn sliding(&self) -> Sliding {
+        let class = self.class_name();
+        Sliding::of_kernel(class, self.kernel_size, self.strides, self.dilation_rate, self.padding)
+    }
+}
+
+impl<const N: usize> Arguments for SeparableConv<N> {
+    fn check(&self) -> Result<()> {
+        let class = self.class_name();
+        let own = [self.depthwise_regularizer, self.pointwise_regularizer, self.bias_regularizer];
+        check_rules(class, own)?;
+        check_rules(class, [self.activity_regularizer, None, None])?;
+        check_filters(class, self.filters)?;
+        check_multiplier(class, self.depth_multiplier)?;
+        self.sliding().check()
+    }
+}
+
+impl<const N: usize> Layer for SeparableConv<N> {
+    named!(by_rank::<N, 2>(["SeparableConv1D", "SeparableConv2D"]));
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let (class, filters) = (self.class_name(), self.filters);
+            check_places(class, N, x)?;
+            let kernel = Depthwise {
+                name: "depthwise_kernel",
+                multiplier: self.depth_multiplier,
+                initializer: &self.depthwise_initializer,
+                rules: (self.depthwise_regularizer, self.depthwise_constraint),
+            };
+            let parts = kernel.convolve(cx, &self.sliding(), x)?;
+            let parts = cx.rounded_parts(parts);
+            let mixed = parts.dim(-1);
+            let shape = [&[1; N][..], &[mixed, filters]].concat();
+            let rules = (self.pointwise_regularizer, self.pointwise_constraint);
+            let start = &self.pointwise_initializer;
+            let kernel = ruled_weight(cx, class, "pointwise_kernel", &shape, start, rules)?;
+            let y = parts.dot(&kernel.reshape([mixed, filters]));
+            let rules = (self.bias_regularizer, self.bias_constraint);
+            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+            finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            2 => Ok(self.sliding().lowering(ConvolutionKind::Separable, 1, self.use_bias, self.activation)),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
+}
+
+/// `x: T[B, S, C] → T[B, S', filters]`: filters of single channels, then a mixture of all. Arguments:
+/// [`SeparableConv1D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::separable_conv1d, Model};
+/// let layer = separable_conv1d(64, 3).padding("same");
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+/// assert_eq!(output.shape.dims(), [100, 64]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn separable_conv1d(filters: usize, kernel_size: usize) -> LayerSpec {
+    LayerSpec::of(SeparableConv1D { filters, kernel_size: kernel_size.into(), ..Default::default() })
+}
+
+/// `x: T[B, H, W, C] → T[B, H', W', filters]`: filters of single channels, then a mixture of all.
+/// Arguments: [`SeparableConv2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::separable_conv2d, Model};
+/// let layer = separable_conv2d(64, 3).padding("same").activation("relu");
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
+/// assert_eq!(output.shape.dims(), [28, 28, 64]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn separable_conv2d(filters: usize, kernel_size: impl Into<Sizes<2>>) -> LayerSpec {
+    LayerSpec::of(SeparableConv2D { filters, kernel_size: kernel_size.into(), ..Default::default() })
+}
+
+setters!(LayerSpec:
+    /// How the kernel of a separable convolution that mixes channels starts.
+    pointwise_initializer: impl Into<Value> as Value;
+    /// Penalty on the kernel of a separable convolution that mixes channels.
+    pointwise_regularizer: impl Into<Value> as Value;
+    /// Where the kernel that mixes channels is brought back to after each step.
+    pointwise_constraint: impl Into<Value> as Value;
+);
+
+const PARTS: &[&str] = &["depthwise_kernel", "pointwise_kernel", "bias"];
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(separable_conv1d(5, 3), SEQUENCE, &[2, 5, 5], PARTS, Some(&[2, 2, 4])),
+        LayerSample::new(
+            separable_conv2d(4, (2, 3)).padding("same").depth_multiplier(2),
+            IMAGE,
+            &[2, 6, 5, 4],
+            PARTS,
+            FLAT,
+        ),
+    ]
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(in crate::layers) const PARITY: &str = r#"[
+    {"name": "separable_conv2d", "class": "SeparableConv2D", "x_shape": [2, 5, 4, 3], "kwargs": {"filters": 2, "kernel_size": 3}},
+    {"name": "separable_conv2d_same_s2", "class": "SeparableConv2D", "x_shape": [2, 5, 4, 3], "kwargs": {"filters": 2, "kernel_size": 3, "strides": 2, "padding": "same", "depth_multiplier": 2, "activation": "relu"}},
+    {"name": "separable_conv2d_dilated", "class": "SeparableConv2D", "x_shape": [2, 5, 6, 2], "kwargs": {"filters": 2, "kernel_size": 2, "dilation_rate": 2, "use_bias": false}},
+    {"name": "separable_conv1d", "class": "SeparableConv1D", "x_shape": [2, 6, 3], "kwargs": {"filters": 2, "kernel_size": 3}},
+    {"name": "separable_conv1d_same_s2", "class": "SeparableConv1D", "x_shape": [2, 6, 3], "kwargs": {"filters": 2, "kernel_size": 3, "strides": 2, "padding": "same", "depth_multiplier": 2}}
+]"#;

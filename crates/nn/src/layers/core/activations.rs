@@ -1,0 +1,295 @@
+//! Activation functions as layers.
+
+use crate::layer::activation::Activation;
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::spec::LayerSpec;
+use crate::setters::setters;
+
+/// `x: T[…] → T[…]`: any [`Activation`]. Its class is `Activation`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ActivationLayer {
+    /// The function. Required in Keras, linear here.
+    #[serde(deserialize_with = "argument::activation")]
+    pub activation: Activation,
+}
+
+impl Arguments for ActivationLayer {}
+
+impl Layer for ActivationLayer {
+    named!("Activation");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            if self.activation == Activation::Softmax {
+                check_last("Activation", x)?;
+            }
+            Ok(cx.activate(self.activation, &cast(cx, x)))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Activation(self.activation))
+    }
+}
+
+/// `x: T[…] → T[…]`: 0 below `threshold`, x above it, at most `max_value`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReLU {
+    /// Greatest output. Default: none.
+    pub max_value: Option<f64>,
+    /// Slope of `negative_slope · (x − threshold)` below the threshold. Default: 0.
+    pub negative_slope: f64,
+    /// Where the function starts to be x. Default: 0.
+    pub threshold: f64,
+}
+
+impl Arguments for ReLU {
+    fn check(&self) -> Result<()> {
+        if let Some(limit) = self.max_value.filter(|m| m.is_nan() || *m < 0.0) {
+            return Err(wrong("ReLU", "max_value of at least 0", limit));
+        }
+        at_least_0("ReLU", "negative_slope", self.negative_slope)?;
+        at_least_0("ReLU", "threshold", self.threshold)
+    }
+}
+
+impl Layer for ReLU {
+    named!("ReLU");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let x = cast(cx, x);
+            let below = match self.negative_slope {
+                0.0 => x.zeros_like(),
+                slope => (&x - self.threshold) * slope,
+            };
+            // By comparisons that do not hold for a NaN: it passes.
+            let y = x.less_equal(&x.scalar_like(self.threshold)).select(&below, &x);
+            // As select: the derivative beyond the limit is 0.
+            let limited = self.max_value.map(|m| {
+                let limit = y.builder().full(y.ty(), m);
+                y.greater_equal(&limit).select(&limit, &y)
+            });
+            Ok(limited.unwrap_or(y))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Relu {
+            max_value: self.max_value,
+            negative_slope: self.negative_slope,
+            threshold: self.threshold,
+        })
+    }
+}
+
+arguments! {
+    /// `x: T[…] → T[…]`: x where positive, else `negative_slope · x`.
+    pub struct LeakyReLU {
+        /// Slope for negative x. Default: 0.3 (the function `leaky_relu` has 0.2, as in Keras).
+        pub negative_slope: f64 = 0.3,
+    }
+}
+
+impl Arguments for LeakyReLU {
+    fn check(&self) -> Result<()> {
+        at_least_0("LeakyReLU", "negative_slope", self.negative_slope)
+    }
+}
+
+impl Layer for LeakyReLU {
+    named!("LeakyReLU");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let y = cast(cx, x).leaky_relu(self.negative_slope);
+            cx.made_as_leaky(&y, x, self.negative_slope);
+            Ok(y)
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::LeakyRelu(self.negative_slope))
+    }
+}
+
+arguments! {
+    /// `x: T[…] → T[…]`: x where positive, else `alpha · (eˣ − 1)`.
+    pub struct ELU {
+        /// Limit for negative x is −alpha. Default: 1.
+        pub alpha: f64 = 1.0,
+    }
+}
+
+impl Arguments for ELU {
+    fn check(&self) -> Result<()> {
+        if !self.alpha.is_finite() {
+            return Err(wrong("ELU", "a finite alpha", self.alpha));
+        }
+        Ok(())
+    }
+}
+
+impl Layer for ELU {
+    named!("ELU");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x).elu(self.alpha)))
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Elu(self.alpha))
+    }
+}
+
+arguments! {
+    /// `x: T[…] → T[…]`: `eˣ / Σ eˣ` along `axis`.
+    pub struct Softmax {
+        /// The dimension that sums to 1. Default: −1, the last.
+        pub axis: i64 = -1,
+    }
+}
+
+impl Arguments for Softmax {}
+
+impl Layer for Softmax {
+    named!("Softmax");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let axis = dim_index("Softmax", self.axis, x)?;
+            let x = cast(cx, x);
+            if axis + 1 == x.rank() {
+                return Ok(cx.activate(Activation::Softmax, &x));
+            }
+            let mut swapped: Vec<usize> = (0..x.rank()).collect();
+            swapped.swap(axis, x.rank() - 1);
+            Ok(x.transpose(&swapped).softmax().transpose(&swapped))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Softmax(self.axis))
+    }
+}
+
+/// Errors when there is no last dimension to normalise over.
+fn check_last(class: &str, x: &Tensor) -> Result<()> {
+    if x.rank() == 0 {
+        return Err(unfit(class, "a last dimension for softmax [B, …, N]", x.ty())
+            .hint("feed batches: data.batch(32)"));
+    }
+    Ok(())
+}
+
+/// `x: T[…] → T[…]`: a function by its name (`"relu"`) or an [`Activation`](crate::Activation), element by element.
+/// Arguments: [`ActivationLayer`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::activation, Model};
+/// let layer = activation("tanh");
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+/// assert_eq!(output.shape.dims(), [8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn activation(function: impl Into<Value>) -> LayerSpec {
+    LayerSpec::of(ActivationLayer::default()).set("activation", function.into())
+}
+
+/// `x: T[…] → T[…]`: x where positive, else 0. Arguments: [`ReLU`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::relu, Model};
+/// let layer = relu();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+/// assert_eq!(output.shape.dims(), [8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn relu() -> LayerSpec {
+    LayerSpec::of(ReLU::default())
+}
+
+/// `x: T[…] → T[…]`: x where positive, else 0.3 · x. Arguments: [`LeakyReLU`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::leaky_relu, Model};
+/// let layer = leaky_relu().negative_slope(0.1);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+/// assert_eq!(output.shape.dims(), [8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn leaky_relu() -> LayerSpec {
+    LayerSpec::of(LeakyReLU::default())
+}
+
+/// `x: T[…] → T[…]`: x where positive, else eˣ − 1. Arguments: [`ELU`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::elu, Model};
+/// let layer = elu();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+/// assert_eq!(output.shape.dims(), [8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn elu() -> LayerSpec {
+    LayerSpec::of(ELU::default())
+}
+
+/// `x: T[…] → T[…]`: eˣ / Σ eˣ along the last dimension: scores as probabilities. Arguments: [`Softmax`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::softmax, Model};
+/// let layer = softmax();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [10])])?;
+/// assert_eq!(output.shape.dims(), [10]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn softmax() -> LayerSpec {
+    LayerSpec::of(Softmax::default())
+}
+
+setters!(LayerSpec:
+    /// Greatest output of ReLU.
+    max_value: f64 as f64;
+    /// Slope of ReLU and LeakyReLU for negative inputs.
+    negative_slope: f64 as f64;
+    /// Where ReLU starts.
+    threshold: f64 as f64;
+    /// ELU's limit.
+    alpha: f64 as f64;
+);
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(activation("softmax"), &[2, 5], &[2, 5], &[], Some(&[])),
+        LayerSample::new(
+            relu().max_value(6.0).negative_slope(0.1).threshold(0.5),
+            &[2, 5],
+            &[2, 5],
+            &[],
+            None,
+        ),
+        LayerSample::new(leaky_relu(), &[2, 5], &[2, 5], &[], None),
+        LayerSample::new(elu().alpha(0.5), &[2, 5], &[2, 5], &[], None),
+        LayerSample::new(softmax().axis(1), &[2, 5, 3], &[2, 5, 3], &[], Some(&[2])),
+    ]
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(in crate::layers) const PARITY: &str = r#"[
+    {"name": "activation_gelu", "class": "Activation", "x_shape": [3, 5], "inputs": "wide", "kwargs": {"activation": "gelu"}}
+]"#;

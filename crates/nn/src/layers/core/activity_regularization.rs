@@ -1,0 +1,64 @@
+//! ActivityRegularization: a penalty on what passes through.
+
+use crate::layer::regularizer::Regularizer;
+use crate::layers::built_in::*;
+use crate::layers::ruled::penalize_output;
+use crate::layers::sample::*;
+use crate::layers::spec::LayerSpec;
+
+/// `x: T[…] → T[…]`: the input, of which `l1 · Σ|x| + l2 · Σx²` is added to the loss.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ActivityRegularization {
+    /// Factor of the sum of magnitudes. Default: 0.
+    pub l1: f64,
+    /// Factor of the sum of squares. Default: 0.
+    pub l2: f64,
+}
+
+impl Arguments for ActivityRegularization {
+    fn check(&self) -> Result<()> {
+        at_least_0("ActivityRegularization", "l1", self.l1)?;
+        at_least_0("ActivityRegularization", "l2", self.l2)
+    }
+}
+
+impl Layer for ActivityRegularization {
+    named!("ActivityRegularization");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let x = cast(cx, x);
+            penalize_output(cx, Some(Regularizer { l1: self.l1, l2: self.l2 }), &x);
+            Ok(x)
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Regularization)
+    }
+}
+
+/// `x: T[…] → T[…]`: the input, of which `l1 · Σ|x| + l2 · Σx²` is added to the loss. Arguments:
+/// [`ActivityRegularization`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::activity_regularization, Model};
+/// let layer = activity_regularization(0.0, 1e-4);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
+/// assert_eq!(output.shape.dims(), [128]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn activity_regularization(l1: f64, l2: f64) -> LayerSpec {
+    LayerSpec::of(ActivityRegularization { l1, l2 })
+}
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![LayerSample::new(activity_regularization(1e-3, 1e-3), &[2, 5], &[2, 5], &[], None)]
+}
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -1,0 +1,117 @@
+//! Dense: every output feature is a weighted sum of every input feature.
+
+use crate::layer::activation::Activation;
+use crate::layer::constraint::Constraint;
+use crate::layer::regularizer::Regularizer;
+use crate::layers::built_in::*;
+use crate::layers::ruled::{check_rules, finished, ruled_weight};
+use crate::layers::sample::*;
+use crate::layers::spec::LayerSpec;
+
+arguments! {
+    /// `x: T[B, …, K] → T[B, …, units]`: `activation(x · kernel + bias)`.
+    ///
+    /// Weights: `kernel: f32[K, units]`, `bias: f32[units]`.
+    ///
+    /// ```
+    /// use systole_nn::layers::dense;
+    /// let hidden = dense(128).activation("relu").kernel_initializer("he_normal");
+    /// assert!(hidden.check().is_ok());
+    /// ```
+    pub struct Dense {
+        /// Number of output features. Required.
+        pub units: usize = 0,
+        /// Applied at the end. Default: linear.
+        #[serde(deserialize_with = "argument::activation")]
+        pub activation: Activation = Activation::Linear,
+        /// Whether a bias is added. Default: true.
+        pub use_bias: bool = true,
+        /// How the kernel starts. Default: `glorot_uniform`.
+        #[serde(deserialize_with = "argument::named")]
+        pub kernel_initializer: Initializer = Initializer::GlorotUniform,
+        /// How the bias starts. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub bias_initializer: Initializer = Initializer::Zeros,
+        /// Penalty on the kernel, which is added to the loss. Default: none.
+        pub kernel_regularizer: Option<Regularizer> = None,
+        /// Penalty on the bias. Default: none.
+        pub bias_regularizer: Option<Regularizer> = None,
+        /// Penalty on the output. Default: none.
+        pub activity_regularizer: Option<Regularizer> = None,
+        /// Where the kernel is brought back to after each step. Default: as it is.
+        #[serde(deserialize_with = "argument::optional")]
+        pub kernel_constraint: Option<Constraint> = None,
+        /// Where the bias is brought back to after each step. Default: as it is.
+        #[serde(deserialize_with = "argument::optional")]
+        pub bias_constraint: Option<Constraint> = None,
+    }
+}
+
+impl Arguments for Dense {
+    fn check(&self) -> Result<()> {
+        check_rules("Dense", [self.kernel_regularizer, self.bias_regularizer, self.activity_regularizer])?;
+        if self.units == 0 {
+            return Err(wrong("Dense", "units of at least 1", self.units));
+        }
+        Ok(())
+    }
+}
+
+impl Layer for Dense {
+    named!("Dense");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            if x.rank() < 2 {
+                let hint = "give each sample at least one feature dimension: reshape([1]) before it";
+                return Err(unfit("Dense", "features in a last dimension [B, …, K]", x.ty()).hint(hint));
+            }
+            let features = x.dim(-1);
+            if features == 0 {
+                let hint = "look at the layers before it: one of them leaves no elements";
+                return Err(unfit("Dense", "at least one input feature [B, …, K]", x.ty()).hint(hint));
+            }
+            let (shape, rules) = ([features, self.units], (self.kernel_regularizer, self.kernel_constraint));
+            let kernel = ruled_weight(cx, "Dense", "kernel", &shape, &self.kernel_initializer, rules)?;
+            let y = cast(cx, x).dot(&kernel);
+            let rules = (self.bias_regularizer, self.bias_constraint);
+            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+            finished(cx, "Dense", y, bias, (self.activation, self.activity_regularizer))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Dense { use_bias: self.use_bias, activation: self.activation })
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![WeightRole::new("kernel", "weight", WeightLayout::Dense), WeightRole::optional("bias", "bias")]
+    }
+}
+
+/// `x: T[B, …, K] → T[B, …, units]`: each output is a weighted sum of all features, plus a bias. Arguments:
+/// [`Dense`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::dense, Model};
+/// let layer = dense(10).activation("softmax");
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [784])])?;
+/// assert_eq!(output.shape.dims(), [10]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn dense(units: usize) -> LayerSpec {
+    LayerSpec::of(Dense { units, ..Default::default() })
+}
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(dense(4), &[2, 5], &[2, 4], BOTH, Some(&[5])),
+        LayerSample::new(dense(4).use_bias(false), &[2, 3, 5], &[2, 3, 4], &["kernel"], Some(&[2, 0])),
+    ]
+}
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -1,0 +1,328 @@
+//! Embedding: a learned vector for each of a set of integers.
+
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::spec::LayerSpec;
+use crate::setters::setters;
+
+arguments! {
+    /// `x: I[B, …] → T[B, …, output_dim]`: row `x` of the table.
+    ///
+    /// Numbers outside 0..input_dim read the nearest row. Weight: `embeddings: f32[input_dim, output_dim]`.
+    pub struct Embedding {
+        /// How many integers there are: 0..input_dim. Required.
+        pub input_dim: usize = 0,
+        /// Length of a vector. Required.
+        pub output_dim: usize = 0,
+        /// How the table starts. Default: `random_uniform`, from −0.05 to 0.05.
+        #[serde(deserialize_with = "argument::named")]
+        pub embeddings_initializer: Initializer = Initializer::RandomUniform { minval: -0.05, maxval: 0.05 },
+        /// Whether places with 0 are padding that layers and losses after it leave out. Default: false.
+        pub mask_zero: bool = false,
+    }
+}
+
+impl Arguments for Embedding {
+    fn check(&self) -> Result<()> {
+        if self.input_dim == 0 {
+            return Err(wrong("Embedding", "input_dim of at least 1", self.input_dim));
+        }
+        if self.output_dim == 0 {
+            return Err(wrong("Embedding", "output_dim of at least 1", self.output_dim));
+        }
+        Ok(())
+    }
+}
+
+impl Layer for Embedding {
+    named!("Embedding");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            if !x.dtype().is_int() {
+                return Err(unfit("Embedding", "integers [B, …]", x.ty())
+                    .hint("cast the data to i32; declare the input with input_of(name, DType::I32, shape)"));
+            }
+            let shape = [self.input_dim, self.output_dim];
+            sized("Embedding", "embeddings", &shape)?;
+            let rows = match cx.packed_rows("embeddings", &shape, x) {
+                Some(rows) => rows,
+                None => cx.variable("embeddings", &shape, &self.embeddings_initializer, true).take(x),
+            };
+            // Rows are cast after the look-up: the table may be far larger than a batch.
+            let y = cast(cx, &rows);
+            if self.mask_zero {
+                cx.set_mask(&y, &x.not_equal(&x.zeros_like()));
+            }
+            Ok(y)
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Embedding { rows: self.input_dim, mask_zero: self.mask_zero })
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![WeightRole::new("embeddings", "weight", WeightLayout::Same)]
+    }
+}
+
+arguments! {
+    /// `x: T[B, …, S, D] → T[B, …, S, D]`: for each place of the sequence its own learned vector, whatever x holds.
+    ///
+    /// To be added to x, as KerasHub's. Weight: `embeddings: f32[sequence_length, D]`. Sequences may be shorter than the
+    /// table.
+    pub struct PositionEmbedding {
+        /// Most places of a sequence. Required.
+        pub sequence_length: usize = 0,
+        /// How the table starts. Default: `glorot_uniform`.
+        #[serde(deserialize_with = "argument::named")]
+        pub initializer: Initializer = Initializer::GlorotUniform,
+    }
+}
+
+impl Arguments for PositionEmbedding {
+    fn check(&self) -> Result<()> {
+        if self.sequence_length == 0 {
+            return Err(wrong("PositionEmbedding", "sequence_length of at least 1", self.sequence_length));
+        }
+        Ok(())
+    }
+}
+
+impl Layer for PositionEmbedding {
+    named!("PositionEmbedding");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let rank = x.rank();
+            if rank < 3 || x.dim(-2) > self.sequence_length {
+                let needs = format!("at most {} places of features [B, S, D]", self.sequence_length);
+                return Err(unfit("PositionEmbedding", &needs, x.ty()).hint("raise sequence_length"));
+            }
+            let (places, features) = (x.dim(-2), x.dim(-1));
+            let shape = [self.sequence_length, features];
+            let table = weight(cx, "PositionEmbedding", "embeddings", &shape, &self.initializer)?;
+            let used = match cx.decoding() {
+                Some(_) => table,
+                None => table.slice_dim(0, 0, places),
+            };
+            let used = cx.rounded_constant(used);
+            let rows = match cx.decoding() {
+                Some(decoding) => {
+                    let from = decoding.position();
+                    used.dynamic_slice(&[&from, &from.zeros_like()], &[places, features])
+                }
+                None => used.clone(),
+            };
+            let y = rows.broadcast_in_dim(x.shape(), &[rank - 2, rank - 1]);
+            cx.same_levels(&y, &used);
+            Ok(y)
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::PositionEmbedding)
+    }
+
+    fn adapters(&self) -> Result<()> {
+        Err(no_adapters(self.class_name()))
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![WeightRole::new("embeddings", "weight", WeightLayout::Same)]
+    }
+}
+
+/// `x: I[B, …] → T[B, …, output_dim]`: row `x` of the table; and back: `x: T[B, …, output_dim] → T[B, …, input_dim]`:
+/// the product with every row.
+///
+/// Integers are looked up, floats are multiplied: apply one layer of a given name twice and the head of a language
+/// model shares the table. As KerasHub's. Weights: `embeddings: f32[input_dim, output_dim]` and, where not tied,
+/// `reverse_embeddings: f32[output_dim, input_dim]`.
+///
+/// ```
+/// use systole_nn::{any_input, layers::*, Model};
+/// let tokens = any_input("tokens");
+/// let table = reversible_embedding(50, 8).name("tokens");
+/// let logits = tokens.apply(table.clone()).apply(dense(8)).apply(table);
+/// assert_eq!(Model::functional(&[tokens], &logits)?.architecture().nodes.len(), 3);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReversibleEmbedding {
+    /// How many integers there are: 0..input_dim. Required.
+    pub input_dim: usize,
+    /// Length of a vector. Required.
+    pub output_dim: usize,
+    /// Whether the way back uses the same table. Default: true.
+    pub tie_weights: bool,
+    /// On the way back, values are bent to stay within ± this: `cap · tanh(x / cap)`. Default: none.
+    pub logit_soft_cap: Option<f64>,
+    /// How the tables start. Default: `random_uniform`, from −0.05 to 0.05.
+    #[serde(deserialize_with = "argument::named")]
+    pub embeddings_initializer: Initializer,
+}
+
+impl Default for ReversibleEmbedding {
+    fn default() -> ReversibleEmbedding {
+        let Embedding { input_dim, output_dim, embeddings_initializer, .. } = Embedding::default();
+        ReversibleEmbedding {
+            input_dim,
+            output_dim,
+            tie_weights: true,
+            logit_soft_cap: None,
+            embeddings_initializer,
+        }
+    }
+}
+
+impl ReversibleEmbedding {
+    fn table(&self) -> Embedding {
+        Embedding {
+            input_dim: self.input_dim,
+            output_dim: self.output_dim,
+            embeddings_initializer: self.embeddings_initializer.clone(),
+            mask_zero: false,
+        }
+    }
+
+    fn reverse(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.dim(-1) != self.output_dim {
+            let needs = format!("integers, or vectors of its output_dim [B, …, {}]", self.output_dim);
+            return Err(
+                unfit("ReversibleEmbedding", &needs, x.ty()).hint("project them with dense before it")
+            );
+        }
+        let (class, x) = ("ReversibleEmbedding", cast(cx, x));
+        let logits = if self.tie_weights {
+            let shape = [self.input_dim, self.output_dim];
+            let table = weight(cx, class, "embeddings", &shape, &self.embeddings_initializer)?;
+            x.dot_general(&table, &[], &[], &[x.rank() - 1], &[1])
+        } else {
+            let shape = [self.output_dim, self.input_dim];
+            x.dot(&weight(cx, class, "reverse_embeddings", &shape, &self.embeddings_initializer)?)
+        };
+        Ok(self.logit_soft_cap.map_or(logits.clone(), |cap| (&logits * (1.0 / cap)).tanh() * cap))
+    }
+}
+
+impl Arguments for ReversibleEmbedding {
+    fn check(&self) -> Result<()> {
+        let class = "ReversibleEmbedding";
+        if let Some((name, is)) = [("input_dim", self.input_dim), ("output_dim", self.output_dim)]
+            .into_iter()
+            .find(|(_, n)| *n == 0)
+        {
+            return Err(wrong(class, &format!("{name} of at least 1"), is));
+        }
+        match self.logit_soft_cap {
+            Some(cap) if cap.is_nan() || cap <= 0.0 => Err(wrong(class, "a logit_soft_cap above 0", cap)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Layer for ReversibleEmbedding {
+    named!("ReversibleEmbedding");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| match x.dtype().is_int() {
+            true => Ok(self.table().call(cx, inputs)),
+            false if x.rank() == 0 => Err(unfit("ReversibleEmbedding", "a batch [B, …]", x.ty())),
+            false => self.reverse(cx, x),
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::ReversibleEmbedding {
+            rows: self.input_dim,
+            width: self.output_dim,
+            tie_weights: self.tie_weights,
+            is_capped: self.logit_soft_cap.is_some(),
+        })
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![
+            WeightRole::new("embeddings", "weight", WeightLayout::Same),
+            WeightRole::new("reverse_embeddings", "reverse", WeightLayout::Transposed),
+        ]
+    }
+}
+
+/// `x: I[B, …] → T[B, …, output_dim]`: a learned vector for each of `input_dim` numbers. Arguments: [`Embedding`].
+///
+/// ```
+/// use systole_ir::{DType::I32, TensorType};
+/// use systole_nn::{layers::embedding, Model};
+/// let layer = embedding(65, 32);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(I32, [16])])?;
+/// assert_eq!(output.shape.dims(), [16, 32]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn embedding(input_dim: usize, output_dim: usize) -> LayerSpec {
+    LayerSpec::of(Embedding { input_dim, output_dim, ..Default::default() })
+}
+
+/// `x: T[B, …, S, D] → T[B, …, S, D]`: a learned vector for each of at most `sequence_length` places. Arguments:
+/// [`PositionEmbedding`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::position_embedding, Model};
+/// let layer = position_embedding(64);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
+/// assert_eq!(output.shape.dims(), [16, 32]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn position_embedding(sequence_length: usize) -> LayerSpec {
+    LayerSpec::of(PositionEmbedding { sequence_length, ..Default::default() })
+}
+
+/// `x: I[B, …] → T[B, …, output_dim]`, and back `x: T[B, …, output_dim] → T[B, …, input_dim]`: one table for tokens
+/// in and scores out. Arguments: [`ReversibleEmbedding`].
+///
+/// ```
+/// use systole_ir::DType::I32;
+/// use systole_nn::{input_of, layers::reversible_embedding, Model};
+/// let tokens = input_of("tokens", I32, [16]);
+/// let table = reversible_embedding(65, 32).name("table");
+/// let scores = tokens.apply(table.clone()).apply(table);
+/// let model = Model::functional(&[tokens], &scores)?;
+/// assert!(model.summary().contains("(None, 16, 65)"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn reversible_embedding(input_dim: usize, output_dim: usize) -> LayerSpec {
+    LayerSpec::of(ReversibleEmbedding { input_dim, output_dim, ..Default::default() })
+}
+
+setters!(LayerSpec:
+    /// Whether Embedding's places with 0 are padding, which layers after it leave out.
+    mask_zero: bool as bool;
+    /// How the table of Embedding starts.
+    embeddings_initializer: impl Into<Value> as Value;
+    /// How the table of PositionEmbedding starts.
+    initializer: impl Into<Value> as Value;
+    /// Whether ReversibleEmbedding's way back uses the same table.
+    tie_weights: bool as bool;
+    /// What ReversibleEmbedding's way back stays within.
+    logit_soft_cap: f64 as f64;
+);
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(embedding(7, 3), &[2, 4], &[2, 4, 3], &["embeddings"], Some(&[2, 4])).of_integers(),
+        LayerSample::new(position_embedding(7), &[2, 5, 4], &[2, 5, 4], &["embeddings"], Some(&[2, 8, 4])),
+        LayerSample::new(reversible_embedding(7, 3), &[2, 4], &[2, 4, 3], &["embeddings"], Some(&[2, 4]))
+            .of_integers(),
+    ]
+}
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -1,0 +1,187 @@
+//! Numbers and classes as vectors: CategoryEncoding, Discretization.
+
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::spec::LayerSpec;
+use crate::setters::setters;
+use systole_ir::Literal;
+
+/// How a class or a bin is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputMode {
+    /// By its number, `i32`.
+    #[default]
+    Int,
+    /// By a vector for each, 1 at its number.
+    OneHot,
+    /// By one vector for all of a sample, 1 at each number that occurs.
+    MultiHot,
+    /// By one vector for all of a sample, with how often each number occurs.
+    Count,
+}
+
+arguments! {
+    /// `x: I[B, …, N] → T[B, …, num_tokens]`: which classes a sample has, as a vector.
+    ///
+    /// With `output_mode` "one_hot" each of them is a vector of its own: `T[B, …, N, num_tokens]`, a last dimension of 1 left
+    /// out. Numbers outside of 0 to `num_tokens` − 1 are no class: nothing is set for them.
+    pub struct CategoryEncoding {
+        /// Number of classes. Required.
+        pub num_tokens: usize = 0,
+        /// How classes are told. Default: "multi_hot".
+        pub output_mode: OutputMode = OutputMode::MultiHot,
+    }
+}
+
+impl Arguments for CategoryEncoding {
+    fn check(&self) -> Result<()> {
+        if self.num_tokens == 0 {
+            return Err(wrong("CategoryEncoding", "num_tokens of at least 1", 0));
+        }
+        match self.output_mode {
+            OutputMode::Int => Err(wrong("CategoryEncoding", "an output_mode of vectors", "\"int\"")
+                .hint("\"multi_hot\", \"one_hot\" or \"count\"")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Layer for CategoryEncoding {
+    named!("CategoryEncoding");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            if x.rank() == 0 {
+                return Err(
+                    unfit("CategoryEncoding", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)")
+                );
+            }
+            encoded("CategoryEncoding", cx, &x.convert(DType::I32), self.num_tokens, self.output_mode)
+        })
+    }
+}
+
+/// `x: T[B, …] → i32[B, …]`: in which of the bins between boundaries each number lies; or vectors, as
+/// [`CategoryEncoding`].
+///
+/// Bin `i` is from boundary `i − 1` to below boundary `i`; the first and the last have no end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Discretization {
+    /// Where one bin ends and the next begins, ascending. Required.
+    pub bin_boundaries: Vec<f64>,
+    /// How bins are told. Default: "int".
+    pub output_mode: OutputMode,
+}
+
+impl Arguments for Discretization {
+    fn check(&self) -> Result<()> {
+        let ascends = self.bin_boundaries.windows(2).all(|w| w[0] < w[1]);
+        if self.bin_boundaries.is_empty() || !ascends || self.bin_boundaries.iter().any(|b| b.is_nan()) {
+            return Err(wrong(
+                "Discretization",
+                "bin_boundaries that ascend",
+                format!("{:?}", self.bin_boundaries),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Layer for Discretization {
+    named!("Discretization");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            if x.rank() == 0 {
+                return Err(
+                    unfit("Discretization", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)")
+                );
+            }
+            let bounds: Vec<f32> = self.bin_boundaries.iter().map(|b| *b as f32).collect();
+            let wide = Shape::new([x.shape().dims(), &[bounds.len()]].concat());
+            let bounds = x.builder().constant(Literal::from_slice([bounds.len()], &bounds)?);
+            let places: Vec<usize> = (0..x.rank()).collect();
+            let x = x.convert(DType::F32).broadcast_in_dim(&wide, &places);
+            let passed = x.greater_equal(&bounds.broadcast_in_dim(&wide, &[places.len()]));
+            let bins = passed.convert(DType::I32).sum(&[places.len()]);
+            encoded("Discretization", cx, &bins, self.bin_boundaries.len() + 1, self.output_mode)
+        })
+    }
+}
+
+/// `x: i32[B, …] →` by number or as vectors of `depth`.
+fn encoded(class: &str, cx: &Cx, x: &Tensor, depth: usize, mode: OutputMode) -> Result<Tensor> {
+    if mode == OutputMode::Int {
+        return Ok(x.clone());
+    }
+    sized(class, "output", &[x.shape().dims(), &[depth]].concat())?;
+    let last_of_one = x.rank() > 1 && x.dim(-1) == 1;
+    let x = match mode {
+        OutputMode::OneHot if last_of_one => x.reshape(&x.shape()[..x.rank() - 1]),
+        _ => x.clone(),
+    };
+    let vectors = x.one_hot(depth, cx.precision().compute_dtype());
+    // The classes of a sample are along its last dimension.
+    Ok(match mode {
+        OutputMode::MultiHot if x.rank() > 1 => vectors.reduce_max(&[x.rank() - 1]),
+        OutputMode::Count if x.rank() > 1 => vectors.sum(&[x.rank() - 1]),
+        _ => vectors,
+    })
+}
+
+/// `x: I[B, …, N] → T[B, …, num_tokens]`: which classes a sample has, as a vector. Arguments: [`CategoryEncoding`].
+///
+/// ```
+/// use systole_ir::{DType::I32, TensorType};
+/// use systole_nn::{layers::category_encoding, Model};
+/// let layer = category_encoding(10).output_mode("count");
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(I32, [3])])?;
+/// assert_eq!(output.shape.dims(), [10]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn category_encoding(num_tokens: usize) -> LayerSpec {
+    LayerSpec::of(CategoryEncoding { num_tokens, ..Default::default() })
+}
+
+/// `x: T[B, …] → i32[B, …]`: in which of the bins between boundaries each number lies. Arguments:
+/// [`Discretization`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::discretization, Model};
+/// let layer = discretization([0.0, 1.0]).output_mode("one_hot");
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [5])])?;
+/// assert_eq!(output.shape.dims(), [5, 3]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn discretization(bin_boundaries: impl Into<Vec<f64>>) -> LayerSpec {
+    LayerSpec::of(Discretization { bin_boundaries: bin_boundaries.into(), ..Default::default() })
+}
+
+setters!(LayerSpec:
+    /// How CategoryEncoding and Discretization tell classes: "int", "one_hot", "multi_hot" or "count".
+    output_mode: impl Into<Value> as Value;
+);
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    let hot = discretization([-0.5, 0.1, 0.6]).output_mode("one_hot");
+    vec![
+        LayerSample::new(category_encoding(7), &[2, 5], &[2, 7], &[], Some(&[])).of_integers(),
+        LayerSample::new(category_encoding(7).output_mode("count"), &[3, 5], &[3, 7], &[], Some(&[]))
+            .of_integers(),
+        LayerSample::new(hot, &[2, 5], &[2, 5, 4], &[], Some(&[])),
+    ]
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(in crate::layers) const PARITY: &str = r#"[
+    {"name": "category_multi_hot", "class": "CategoryEncoding", "x_shape": [3, 4], "inputs": "indices", "kwargs": {"num_tokens": 6}},
+    {"name": "category_one_hot", "class": "CategoryEncoding", "x_shape": [3, 1], "inputs": "indices", "kwargs": {"num_tokens": 6, "output_mode": "one_hot"}},
+    {"name": "category_count", "class": "CategoryEncoding", "x_shape": [3, 4], "inputs": "indices", "kwargs": {"num_tokens": 3, "output_mode": "count"}},
+    {"name": "discretization", "class": "Discretization", "x_shape": [3, 4], "kwargs": {"bin_boundaries": [-0.5, 0.1, 0.6], "output_mode": "one_hot"}}
+]"#;

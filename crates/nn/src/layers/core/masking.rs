@@ -1,0 +1,83 @@
+//! Masking: steps that do not count.
+
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::spec::LayerSpec;
+use crate::setters::setters;
+
+/// `x: T[B, S, …, K] → T[B, S, …, K]`: steps whose features are all `mask_value` do not count.
+///
+/// Layers after it leave them out: recurrent layers keep their state, attention does not look there, global average pooling, batch
+/// normalisation, losses and means of metrics do not count them. A layer that has nothing to do with steps (Dense, Dropout,
+/// activations, normalisations) hands the mask on; one that rearranges places (convolutions, poolings, Flatten, Reshape) ends it. Features of those
+/// steps become 0. As in Keras, whose MultiHeadAttention besides takes the mask of its inputs away from layers that read them
+/// after it; here they keep it. [`Embedding`](crate::layers::Embedding) does the same with `mask_zero`.
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::{dense, lstm, masking}, Model};
+/// let model = Model::sequential([masking().mask_value(-1.0), lstm(8), dense(2)]);
+/// assert_eq!(model.output_for(&[TensorType::new(F32, [20, 3])])?.shape.dims(), [2]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Masking {
+    /// The value of features that do not count. Default: 0.
+    pub mask_value: f64,
+}
+
+impl Arguments for Masking {
+    fn check(&self) -> Result<()> {
+        match self.mask_value.is_nan() {
+            true => Err(wrong("Masking", "a mask_value that is a number", self.mask_value)),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Layer for Masking {
+    named!("Masking");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            if x.rank() < 2 {
+                return Err(unfit("Masking", "steps of features [B, S, K]", x.ty())
+                    .hint("put reshape([steps, features]) before it"));
+            }
+            let last = x.rank() - 1;
+            let mask = x.not_equal(&x.scalar_like(self.mask_value).broadcast_to(x.shape())).any(&[last]);
+            let x = cast_floats(cx, x);
+            let dims: Vec<usize> = (0..last).collect();
+            let y = mask.broadcast_in_dim(x.shape(), &dims).select(&x, &x.zeros_like());
+            cx.set_mask(&y, &mask);
+            Ok(y)
+        })
+    }
+}
+
+/// `x: T[B, S, …, K] → T[B, S, …, K]`: steps whose features are all 0 do not count. Arguments: [`Masking`].
+///
+/// ```
+/// use systole_nn::layers::masking;
+/// assert!(masking().mask_value(-1.0).check().is_ok());
+/// ```
+#[track_caller]
+pub fn masking() -> LayerSpec {
+    LayerSpec::of(Masking::default())
+}
+
+setters!(LayerSpec:
+    /// What all features of a step are that Masking leaves out.
+    mask_value: f64 as f64;
+);
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![LayerSample::new(masking().mask_value(0.5), SEQUENCE, SEQUENCE, &[], Some(&[3]))]
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(in crate::layers) const PARITY: &str = r#"[
+    {"name": "masking", "class": "Masking", "x_shape": [2, 4, 3], "kwargs": {"mask_value": 0.05}}
+]"#;

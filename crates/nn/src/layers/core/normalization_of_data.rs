@@ -1,0 +1,238 @@
+//! Normalization: features shifted and scaled by a mean and variance of the data, known before training.
+
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::spec::LayerSpec;
+use crate::setters::setters;
+use systole_data::Dataset;
+use systole_ir::Literal;
+
+arguments! {
+    /// `x: U[B, …] → T[B, …]`: `(x − mean) / √variance`, with a mean and variance for each place along `axis`.
+    ///
+    /// They are arguments, not weights: give them, or take them from data with [`LayerSpec::adapt`]. A deviation below 1e-7
+    /// counts as that.
+    ///
+    /// ```
+    /// use systole_nn::layers::normalization;
+    /// assert!(normalization().mean([0.5, 3.0]).variance([0.25, 4.0]).check().is_ok());
+    /// let e = normalization().check().unwrap_err().to_string();
+    /// assert!(e.contains("a mean and a variance"), "{e}");
+    /// ```
+    pub struct Normalization {
+        /// The dimensions that have means of their own; none: one mean of all. Default: −1, the last.
+        pub axis: Axes = Axes(vec![-1]),
+        /// Means, in the order of the dimensions of `axis`; one is for all. Required.
+        pub mean: Option<Vec<f64>> = None,
+        /// Variances, as the means. Required.
+        pub variance: Option<Vec<f64>> = None,
+        /// Whether `x · √variance + mean` is computed instead: back again. Default: false.
+        pub invert: bool = false,
+    }
+}
+
+impl Normalization {
+    /// The dimensions with means of their own, in order.
+    fn dims(&self, x: &Tensor) -> Result<Vec<usize>> {
+        let mut dims =
+            self.axis.0.iter().map(|&a| dim_index("Normalization", a, x)).collect::<Result<Vec<usize>>>()?;
+        dims.sort_unstable();
+        dims.dedup();
+        Ok(dims)
+    }
+
+    /// `→ f32` of x's shape.
+    fn spread(&self, x: &Tensor, dims: &[usize], values: &[f64]) -> Result<Tensor> {
+        let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
+        let values: Vec<f32> = values.iter().map(|v| *v as f32).collect();
+        let wide = TensorType::new(DType::F32, x.shape().clone());
+        if let [one] = values.as_slice() {
+            return Ok(x.builder().full(&wide, f64::from(*one)));
+        }
+        if values.len() != shape.iter().product::<usize>() {
+            let needs = format!("inputs of {} values along its axis, as its mean has", values.len());
+            return Err(unfit("Normalization", &needs, x.ty()).hint("adapt it to data of the same shape"));
+        }
+        let literal = Literal::from_slice(shape, &values)?;
+        Ok(x.builder().constant(literal).broadcast_in_dim(&wide.shape, dims))
+    }
+}
+
+impl Arguments for Normalization {
+    fn check(&self) -> Result<()> {
+        let (Some(mean), Some(variance)) = (&self.mean, &self.variance) else {
+            return Err(wrong("Normalization", "a mean and a variance", "without")
+                .hint("give both, or take them from data: normalization().adapt(&data, \"x\")"));
+        };
+        if mean.is_empty() || mean.len() != variance.len() {
+            let needs = "as many variances as means, at least one";
+            return Err(wrong("Normalization", needs, format!("{} and {}", variance.len(), mean.len())));
+        }
+        match mean.iter().chain(variance).find(|v| !v.is_finite()).or(variance.iter().find(|v| **v < 0.0)) {
+            Some(v) => Err(wrong("Normalization", "finite means and variances of at least 0", v)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Layer for Normalization {
+    named!("Normalization");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let dims = self.dims(x)?;
+            let deviation: Vec<f64> = self.variance.iter().flatten().map(|v| v.sqrt().max(1e-7)).collect();
+            let mean: Vec<f64> = self.mean.iter().flatten().copied().collect();
+            let (mean, deviation) = (self.spread(x, &dims, &mean)?, self.spread(x, &dims, &deviation)?);
+            // In f32, from the input as it is: half precision loses what lies far from zero.
+            let x = x.convert(DType::F32);
+            let y = if self.invert { x * deviation + mean } else { (x - mean) / deviation };
+            Ok(cast(cx, &y))
+        })
+    }
+
+    fn masks(&self) -> Result<MaskPropagation> {
+        Ok(MaskPropagation::First)
+    }
+}
+
+/// Counts, means and sums of squared distances, for each place.
+struct Moments {
+    kept: Vec<usize>,
+    count: f64,
+    mean: Vec<f64>,
+    squares: Vec<f64>,
+}
+
+impl Moments {
+    /// With those of another batch. Source: Chan, Golub and LeVeque 1983.
+    fn join(&mut self, batch: &Literal, dims: &[usize]) -> Result<()> {
+        let shape = batch.shape();
+        let kept: Vec<usize> = dims.iter().map(|&d| shape[d]).collect();
+        if self.count > 0.0 && kept != self.kept {
+            return Err(Error::new(ErrorKind::Data, "Normalization adapts to data of one shape")
+                .because(format!("first {:?} along its axis, then {kept:?}", self.kept)));
+        }
+        let places = kept.iter().product::<usize>().max(1);
+        let n = (batch.ty().elements() / places) as f64;
+        if n == 0.0 {
+            return Ok(());
+        }
+        let place = |index: &[usize]| dims.iter().zip(&kept).fold(0, |at, (&d, size)| at * size + index[d]);
+        let at: Vec<usize> = shape.indices().map(|index| place(&index)).collect();
+        let values = batch.to_f64s();
+        let (mut mean, mut squares) = (vec![0.0; places], vec![0.0; places]);
+        at.iter().zip(&values).for_each(|(&p, v)| mean[p] += v / n);
+        at.iter().zip(&values).for_each(|(&p, v)| squares[p] += (v - mean[p]).powi(2));
+        if self.count == 0.0 {
+            *self = Moments { kept, count: n, mean, squares };
+            return Ok(());
+        }
+        let all = self.count + n;
+        for p in 0..places {
+            let distance = mean[p] - self.mean[p];
+            self.squares[p] += squares[p] + distance * distance * self.count * n / all;
+            self.mean[p] += distance * n / all;
+        }
+        self.count = all;
+        Ok(())
+    }
+}
+
+impl LayerSpec {
+    /// A Normalization with the mean and variance of a field of the data, which come in batches. Keras's `adapt`.
+    ///
+    /// ```
+    /// use systole_data::Dataset;
+    /// use systole_ir::Literal;
+    /// use systole_nn::layers::normalization;
+    /// let x = Literal::from_slice([4, 1], &[1f32, 3., 5., 7.])?;
+    /// let data = Dataset::from_tensor_slices([("x", x)])?.batch(2);
+    /// let layer = normalization().adapt(&data, "x")?;
+    /// assert_eq!(layer.to_json()["config"]["mean"][0], 4.0);
+    /// assert_eq!(layer.to_json()["config"]["variance"][0], 5.0);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the layer is another, the data have no such field, none at all, or change their shape.
+    pub fn adapt(self, data: &Dataset, field: &str) -> Result<LayerSpec> {
+        let config = self.layer().config();
+        if self.class_name() != "Normalization" {
+            let e = Error::new(ErrorKind::Config, format!("{} has nothing to adapt", self.class_name()));
+            return Err(e.hint("adapt is for normalization()"));
+        }
+        let axis = serde_json::from_value::<Normalization>(config).map_or(Axes(vec![-1]), |n| n.axis);
+        let mut moments = Moments { kept: Vec::new(), count: 0.0, mean: Vec::new(), squares: Vec::new() };
+        for sample in data.iter() {
+            let sample = sample?;
+            let batch = sample.get(field)?;
+            let rank = batch.shape().len() as i64;
+            let dim = |a: &i64| {
+                usize::try_from(if *a < 0 { a + rank } else { *a }).ok().filter(|d| (*d as i64) < rank)
+            };
+            let dims: Option<Vec<usize>> = axis.0.iter().map(dim).collect();
+            let mut dims = dims.ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Data,
+                    format!("`{field}` has {rank} dimensions, the axis is {:?}", axis.0),
+                )
+                .hint("count with the batch, or from the last: −1")
+            })?;
+            dims.sort_unstable();
+            dims.dedup();
+            moments.join(batch, &dims)?;
+        }
+        if moments.count == 0.0 {
+            return Err(Error::new(ErrorKind::Data, "there are no data to adapt to"));
+        }
+        let variance: Vec<f64> = moments.squares.iter().map(|s| s / moments.count).collect();
+        Ok(self.set("mean", moments.mean.into()).set("variance", variance.into()))
+    }
+}
+
+/// `x: U[B, …] → T[B, …]`: features shifted and scaled by a mean and variance of the data. Arguments:
+/// [`Normalization`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::normalization, Model};
+/// let layer = normalization().mean([0.5]).variance([0.25]);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
+/// assert_eq!(output.shape.dims(), [28, 28, 1]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn normalization() -> LayerSpec {
+    LayerSpec::of(Normalization::default())
+}
+
+setters!(LayerSpec:
+    /// The means of Normalization.
+    mean: impl Into<Vec<f64>> as Vec<f64>;
+    /// The variances of Normalization.
+    variance: impl Into<Vec<f64>> as Vec<f64>;
+    /// Whether Normalization computes what it would undo.
+    invert: bool as bool;
+);
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    let known = normalization().mean([0.5, -0.5, 0.0]).variance([0.25, 1.0, 4.0]);
+    vec![
+        LayerSample::new(known, IMAGE, IMAGE, &[], Some(&[2, 6, 5, 4])),
+        LayerSample::new(
+            normalization().mean([0.5]).variance([4.0]).invert(true),
+            &[2, 5],
+            &[2, 5],
+            &[],
+            Some(&[]),
+        ),
+    ]
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(in crate::layers) const PARITY: &str = r#"[
+    {"name": "normalization", "class": "Normalization", "x_shape": [3, 2], "kwargs": {"mean": [0.5, -1.0], "variance": [0.25, 4.0]}},
+    {"name": "normalization_invert", "class": "Normalization", "x_shape": [2, 3, 2], "kwargs": {"mean": [0.5, -1.0], "variance": [0.25, 0.0], "invert": true}}
+]"#;

@@ -1,0 +1,74 @@
+//! Rescaling: pixels to the range a network likes, as part of the model.
+
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::spec::LayerSpec;
+use crate::setters::setters;
+
+arguments! {
+    /// `x: U[…] → T[…]`: `x · scale + offset`. Takes integers too.
+    ///
+    /// ```
+    /// use systole_nn::layers::rescaling;
+    /// let to_unit = rescaling(1.0 / 255.0);
+    /// let to_signed = rescaling(1.0 / 127.5).offset(-1.0);
+    /// assert!(to_unit.check().is_ok() && to_signed.check().is_ok());
+    /// ```
+    pub struct Rescaling {
+        /// The factor. Required in Keras, 1 here.
+        pub scale: f64 = 1.0,
+        /// What is added. Default: 0.
+        pub offset: f64 = 0.0,
+    }
+}
+
+impl Arguments for Rescaling {
+    fn check(&self) -> Result<()> {
+        if !self.scale.is_finite() || !self.offset.is_finite() {
+            let is = format!("{} and {}", self.scale, self.offset);
+            return Err(wrong("Rescaling", "a finite scale and offset", is));
+        }
+        Ok(())
+    }
+}
+
+impl Layer for Rescaling {
+    named!("Rescaling");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x) * self.scale + self.offset))
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Rescaling { scale: self.scale, offset: self.offset })
+    }
+}
+
+/// `x: U[…] → T[…]`: x · `scale`, of integers too: bytes of pictures to numbers from 0 to 1. Arguments:
+/// [`Rescaling`].
+///
+/// ```
+/// use systole_ir::{DType::U8, TensorType};
+/// use systole_nn::{layers::rescaling, Model};
+/// let layer = rescaling(1.0 / 255.0);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(U8, [28, 28, 1])])?;
+/// assert_eq!(output.shape.dims(), [28, 28, 1]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn rescaling(scale: f64) -> LayerSpec {
+    LayerSpec::of(Rescaling { scale, ..Default::default() })
+}
+
+setters!(LayerSpec:
+    /// What Rescaling adds.
+    offset: f64 as f64;
+);
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![LayerSample::new(rescaling(1.0 / 255.0).offset(-0.5), IMAGE, IMAGE, &[], None)]
+}
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

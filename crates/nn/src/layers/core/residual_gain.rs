@@ -1,0 +1,65 @@
+//! ResidualGain: a branch that is added with a learned factor.
+
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::spec::LayerSpec;
+
+arguments! {
+    /// `x: T[B, …], branch: T[B, …] → T[B, …]`: x + gamma · branch, with one learned number that starts at 0.
+    ///
+    /// What the branch computes comes in little by little: SAGAN's self-attention. Not Keras's. Weight: `gamma: f32[1]`. Source: Zhang
+    /// et al. 2018.
+    pub struct ResidualGain {
+        /// How `gamma` starts. Default: `zeros`.
+        #[serde(deserialize_with = "argument::named")]
+        pub gamma_initializer: Initializer = Initializer::Zeros,
+    }
+}
+
+/// `x: T[B, …], branch: T[B, …] → T[B, …]`: x + gamma · branch. Arguments: [`ResidualGain`].
+///
+/// ```
+/// use systole_nn::{input, layers::{dense, residual_gain}, Model};
+/// let x = input("x", [8]);
+/// let y = residual_gain().on(&[&x, &x.apply(dense(8))]);
+/// assert!(Model::functional(&[x], &y)?.summary().contains("Weights: 73"));
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn residual_gain() -> LayerSpec {
+    LayerSpec::of(ResidualGain::default())
+}
+
+impl Arguments for ResidualGain {}
+
+impl Layer for ResidualGain {
+    named!("ResidualGain");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
+            return poisoned.clone();
+        }
+        let [x, branch] = inputs else {
+            let what = format!("ResidualGain takes two inputs, got {}", inputs.len());
+            let e = Error::new(ErrorKind::Graph, what).hint("residual_gain().on(&[&x, &branch])");
+            return refuse(cx, inputs, e);
+        };
+        if x.shape() != branch.shape() || x.rank() == 0 {
+            let what = format!("ResidualGain needs inputs of one shape, got {} and {}", x.ty(), branch.ty());
+            let hint = "bring the branch to the shape of what it is added to";
+            return refuse(cx, inputs, Error::new(ErrorKind::Graph, what).hint(hint));
+        }
+        let (x, branch) = (cast(cx, x), cast(cx, branch));
+        let gamma = cx.weight("gamma", &[1], &self.gamma_initializer).reshape(Shape::from([0usize; 0]));
+        x + gamma.broadcast_in_dim(branch.shape(), &[]) * branch
+    }
+}
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    let of_two = LayerSample::of_two(residual_gain(), &[2, 3, 4]);
+    vec![LayerSample { weights: &["gamma"], ..of_two }]
+}
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -1,0 +1,153 @@
+//! Normalisations by the size of the features alone, without their mean: RMSNormalization, UnitNormalization.
+
+use super::normalization::feature_dim;
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::spec::LayerSpec;
+
+arguments! {
+    /// `x: T[B, …] → T[B, …]`: each sample divided by the root of its mean square over the dimensions `axis`.
+    ///
+    /// The mean is f32 under every precision policy. Weight: `scale`, of the shape of those dimensions. Source: Zhang and
+    /// Sennrich 2019.
+    pub struct RMSNormalization {
+        /// The dimensions to normalise over. Default: −1, the last.
+        pub axis: Axes = Axes(vec![-1]),
+        /// Added to the mean square. Default: 1e-6.
+        pub epsilon: f64 = 1e-6,
+    }
+}
+
+impl Arguments for RMSNormalization {
+    fn check(&self) -> Result<()> {
+        check_axis("RMSNormalization", &self.axis)?;
+        at_least_0("RMSNormalization", "epsilon", self.epsilon)
+    }
+}
+
+impl Layer for RMSNormalization {
+    named!("RMSNormalization");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let dims = feature_dims("RMSNormalization", &self.axis, x)?;
+            let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
+            sized("RMSNormalization", "scale", &shape)?;
+            let x32 = cast(cx, x).convert(DType::F32);
+            let inverse = ((&x32 * &x32).mean(&dims) + self.epsilon).rsqrt();
+            let scale = cx.variable("scale", &shape, &Initializer::Ones, true);
+            let y =
+                x32 * inverse.broadcast_except(x.shape(), &dims) * scale.broadcast_in_dim(x.shape(), &dims);
+            Ok(cast(cx, &y))
+        })
+    }
+
+    fn decoding(&self) -> Result<IncrementalDecoding> {
+        Ok(IncrementalDecoding::Positionwise)
+    }
+
+    fn weight_roles(&self) -> Vec<WeightRole> {
+        vec![WeightRole::new("scale", "weight", WeightLayout::Same)]
+    }
+}
+
+arguments! {
+    /// `x: T[B, …] → T[B, …]`: each sample divided by its length over the dimensions `axis`.
+    ///
+    /// A length below 1e-12 counts as that.
+    pub struct UnitNormalization {
+        /// The dimensions that get length 1. Default: −1, the last.
+        pub axis: Axes = Axes(vec![-1]),
+    }
+}
+
+impl Arguments for UnitNormalization {
+    fn check(&self) -> Result<()> {
+        check_axis("UnitNormalization", &self.axis)
+    }
+}
+
+impl Layer for UnitNormalization {
+    named!("UnitNormalization");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let dims = feature_dims("UnitNormalization", &self.axis, x)?;
+            Ok(cast(cx, &unit(&cast(cx, x).convert(DType::F32), &dims)))
+        })
+    }
+
+    fn masks(&self) -> Result<MaskPropagation> {
+        Ok(MaskPropagation::First)
+    }
+}
+
+/// `x: f32[…] → f32[…]`: of length 1 over `dims`, or shorter where x is all but 0.
+pub(in crate::layers) fn unit(x: &Tensor, dims: &[usize]) -> Tensor {
+    let squares = (x * x).sum(dims);
+    let floor = squares.builder().full(squares.ty(), 1e-24);
+    x * squares.maximum(&floor).rsqrt().broadcast_except(x.shape(), dims)
+}
+
+fn check_axis(class: &str, axis: &Axes) -> Result<()> {
+    match axis.0.is_empty() {
+        true => Err(wrong(class, "an axis or several", "an empty list")),
+        false => Ok(()),
+    }
+}
+
+/// The dimensions of an argument, in order.
+fn feature_dims(class: &str, axis: &Axes, x: &Tensor) -> Result<Vec<usize>> {
+    let mut dims = axis.0.iter().map(|&a| feature_dim(class, a, x)).collect::<Result<Vec<usize>>>()?;
+    dims.sort_unstable();
+    dims.dedup();
+    Ok(dims)
+}
+
+/// `x: T[B, …] → T[B, …]`: each sample divided by the root of its mean square. Arguments:
+/// [`RMSNormalization`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::rms_normalization, Model};
+/// let layer = rms_normalization();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
+/// assert_eq!(output.shape.dims(), [16, 32]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn rms_normalization() -> LayerSpec {
+    LayerSpec::of(RMSNormalization::default())
+}
+
+/// `x: T[B, …] → T[B, …]`: each sample divided by its length. Arguments: [`UnitNormalization`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::unit_normalization, Model};
+/// let layer = unit_normalization();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
+/// assert_eq!(output.shape.dims(), [16, 32]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn unit_normalization() -> LayerSpec {
+    LayerSpec::of(UnitNormalization::default())
+}
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(rms_normalization(), &[2, 3, 5], &[2, 3, 5], &["scale"], Some(&[2])),
+        LayerSample::new(rms_normalization().axis([1, 2]), IMAGE, IMAGE, &["scale"], Some(&[2, 3])),
+        LayerSample::new(unit_normalization(), &[2, 3, 5], &[2, 3, 5], &[], Some(&[2])),
+    ]
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(in crate::layers) const PARITY: &str = r#"[
+    {"name": "rms_norm", "class": "RMSNormalization", "x_shape": [2, 3, 6], "kwargs": {}},
+    {"name": "rms_norm_epsilon", "class": "RMSNormalization", "x_shape": [4, 6], "kwargs": {"epsilon": 0.1}},
+    {"name": "unit_norm", "class": "UnitNormalization", "x_shape": [2, 3, 6], "kwargs": {}},
+    {"name": "unit_norm_axes", "class": "UnitNormalization", "x_shape": [2, 3, 4], "kwargs": {"axis": [1, 2]}}
+]"#;

@@ -1,0 +1,226 @@
+//! Global poolings: all places of a sequence, an image or a volume become one.
+
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::sliding::check_some_place;
+use crate::layers::spec::LayerSpec;
+use crate::setters::setters;
+
+arguments! {
+    /// `x: T[B, …, C] → T[B, C]`, or `T[B, 1…, C]` with `keepdims`: the greatest value of each channel, over `N` dimensions
+    /// of places.
+    pub struct GlobalMaxPooling<const N: usize> {
+        /// Whether the dimensions of places stay, as 1. Default: false.
+        pub keepdims: bool = false,
+    }
+}
+
+arguments! {
+    /// `x: T[B, …, C] → T[B, C]`, or `T[B, 1…, C]` with `keepdims`: the mean of each channel, over `N` dimensions of places.
+    pub struct GlobalAveragePooling<const N: usize> {
+        /// Whether the dimensions of places stay, as 1. Default: false.
+        pub keepdims: bool = false,
+    }
+}
+
+/// `x: T[B, S, C] → T[B, C]`, or `T[B, 1, C]` with `keepdims`: the greatest value of each channel.
+pub type GlobalMaxPooling1D = GlobalMaxPooling<1>;
+
+/// `x: T[B, H, W, C] → T[B, C]`, or `T[B, 1, 1, C]` with `keepdims`: the greatest value of each channel.
+pub type GlobalMaxPooling2D = GlobalMaxPooling<2>;
+
+/// `x: T[B, D, H, W, C] → T[B, C]`, or `T[B, 1, 1, 1, C]` with `keepdims`: the greatest value of each channel.
+pub type GlobalMaxPooling3D = GlobalMaxPooling<3>;
+
+/// `x: T[B, S, C] → T[B, C]`, or `T[B, 1, C]` with `keepdims`: the mean of each channel.
+pub type GlobalAveragePooling1D = GlobalAveragePooling<1>;
+
+/// `x: T[B, H, W, C] → T[B, C]`, or `T[B, 1, 1, C]` with `keepdims`: the mean of each channel.
+pub type GlobalAveragePooling2D = GlobalAveragePooling<2>;
+
+/// `x: T[B, D, H, W, C] → T[B, C]`, or `T[B, 1, 1, 1, C]` with `keepdims`: the mean of each channel.
+pub type GlobalAveragePooling3D = GlobalAveragePooling<3>;
+
+impl<const N: usize> Arguments for GlobalMaxPooling<N> {}
+
+impl<const N: usize> Layer for GlobalMaxPooling<N> {
+    named!(by_rank::<N, 3>(["GlobalMaxPooling1D", "GlobalMaxPooling2D", "GlobalMaxPooling3D"]));
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_some_place(self.class_name(), N, x)?;
+            Ok(with_places::<N>(cast(cx, x).reduce_max(&places::<N>()), self.keepdims))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            1 | 2 => Ok(Lowering::GlobalPooling { max: true }),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
+}
+
+impl<const N: usize> Arguments for GlobalAveragePooling<N> {}
+
+impl<const N: usize> Layer for GlobalAveragePooling<N> {
+    named!(by_rank::<N, 3>(["GlobalAveragePooling1D", "GlobalAveragePooling2D", "GlobalAveragePooling3D"]));
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_some_place(self.class_name(), N, x)?;
+            Ok(with_places::<N>(mean(cx, x, &places::<N>()), self.keepdims))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            1 | 2 => Ok(Lowering::GlobalPooling { max: false }),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
+}
+
+fn places<const N: usize>() -> [usize; N] {
+    std::array::from_fn(|i| i + 1)
+}
+
+/// `y: T[B, C] → T[B, 1…, C]` where dimensions stay.
+fn with_places<const N: usize>(y: Tensor, keepdims: bool) -> Tensor {
+    if keepdims { y.reshape([&[y.dim(0)], &[1; N][..], &[y.dim(1)]].concat()) } else { y }
+}
+
+/// In f32: sums of half-precision numbers lose digits and overflow.
+fn mean(cx: &Cx, x: &Tensor, places: &[usize]) -> Tensor {
+    if let Some(mask) = cx.mask_of(x).filter(|mask| mask.shape().dims() == &x.shape()[..places.len() + 1]) {
+        return mean_of_counted(cx, x, &mask, places);
+    }
+    cast(cx, &cast(cx, x).convert(DType::F32).mean(places))
+}
+
+/// Of the places that count: `mask: bool[B, S]`.
+fn mean_of_counted(cx: &Cx, x: &Tensor, mask: &Tensor, places: &[usize]) -> Tensor {
+    let x32 = cast(cx, x).convert(DType::F32);
+    let dims: Vec<usize> = (0..mask.rank()).collect();
+    let counted = mask.broadcast_in_dim(x32.shape(), &dims).select(&x32, &x32.zeros_like());
+    let count = mask.convert(DType::F32).sum(places);
+    let sum = counted.sum(places);
+    cast(cx, &(&sum / count.broadcast_in_dim(sum.shape(), &[0])))
+}
+
+/// `x: T[B, S, C] → T[B, C]`: the greatest value of each channel. Arguments: [`GlobalMaxPooling1D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::global_max_pooling1d, Model};
+/// let layer = global_max_pooling1d();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+/// assert_eq!(output.shape.dims(), [8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn global_max_pooling1d() -> LayerSpec {
+    LayerSpec::of(GlobalMaxPooling1D::default())
+}
+
+/// `x: T[B, H, W, C] → T[B, C]`: the greatest value of each channel. Arguments: [`GlobalMaxPooling2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::global_max_pooling2d, Model};
+/// let layer = global_max_pooling2d();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 64])])?;
+/// assert_eq!(output.shape.dims(), [64]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn global_max_pooling2d() -> LayerSpec {
+    LayerSpec::of(GlobalMaxPooling2D::default())
+}
+
+/// `x: T[B, D, H, W, C] → T[B, C]`: the greatest value of each channel. Arguments: [`GlobalMaxPooling3D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::global_max_pooling3d, Model};
+/// let layer = global_max_pooling3d();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [4, 8, 8, 2])])?;
+/// assert_eq!(output.shape.dims(), [2]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn global_max_pooling3d() -> LayerSpec {
+    LayerSpec::of(GlobalMaxPooling3D::default())
+}
+
+/// `x: T[B, S, C] → T[B, C]`: the mean of each channel. Arguments: [`GlobalAveragePooling1D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::global_average_pooling1d, Model};
+/// let layer = global_average_pooling1d();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+/// assert_eq!(output.shape.dims(), [8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn global_average_pooling1d() -> LayerSpec {
+    LayerSpec::of(GlobalAveragePooling1D::default())
+}
+
+/// `x: T[B, H, W, C] → T[B, C]`: the mean of each channel. Arguments: [`GlobalAveragePooling2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::global_average_pooling2d, Model};
+/// let layer = global_average_pooling2d();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 64])])?;
+/// assert_eq!(output.shape.dims(), [64]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn global_average_pooling2d() -> LayerSpec {
+    LayerSpec::of(GlobalAveragePooling2D::default())
+}
+
+/// `x: T[B, D, H, W, C] → T[B, C]`: the mean of each channel. Arguments: [`GlobalAveragePooling3D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::global_average_pooling3d, Model};
+/// let layer = global_average_pooling3d();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [4, 8, 8, 2])])?;
+/// assert_eq!(output.shape.dims(), [2]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn global_average_pooling3d() -> LayerSpec {
+    LayerSpec::of(GlobalAveragePooling3D::default())
+}
+
+setters!(LayerSpec:
+    /// Whether a global pooling keeps the dimensions of places as 1.
+    keepdims: bool as bool;
+);
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(global_max_pooling1d(), SEQUENCE, &[2, 4], &[], Some(&[2, 0, 4])),
+        LayerSample::new(global_max_pooling2d().keepdims(true), IMAGE, &[2, 1, 1, 3], &[], FLAT),
+        LayerSample::new(global_max_pooling3d().keepdims(true), VOLUME, &[2, 1, 1, 1, 2], &[], FLAT),
+        LayerSample::new(global_average_pooling1d().keepdims(true), SEQUENCE, &[2, 1, 4], &[], FLAT),
+        LayerSample::new(global_average_pooling2d(), IMAGE, &[2, 3], &[], Some(&[2, 0, 5, 3])),
+        LayerSample::new(global_average_pooling3d(), VOLUME, &[2, 2], &[], Some(IMAGE)),
+    ]
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(in crate::layers) const PARITY: &str = r#"[
+    {"name": "global_max_pool1d", "class": "GlobalMaxPooling1D", "x_shape": [2, 5, 2], "kwargs": {}},
+    {"name": "global_average_pool1d", "class": "GlobalAveragePooling1D", "x_shape": [2, 5, 2], "kwargs": {"keepdims": true}},
+    {"name": "global_max_pool3d", "class": "GlobalMaxPooling3D", "x_shape": [1, 2, 3, 2, 2], "kwargs": {"keepdims": true}},
+    {"name": "global_average_pool3d", "class": "GlobalAveragePooling3D", "x_shape": [1, 2, 3, 2, 2], "kwargs": {}},
+    {"name": "global_max2d", "class": "GlobalMaxPooling2D", "x_shape": [2, 5, 4, 3], "kwargs": {}},
+    {"name": "global_max2d_keepdims", "class": "GlobalMaxPooling2D", "x_shape": [2, 5, 4, 3], "kwargs": {"keepdims": true}}
+]"#;

@@ -1,0 +1,259 @@
+//! Poolings: each window of a sequence, an image or a volume becomes one place.
+
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::sliding::{Sliding, check_places};
+use crate::layers::spec::LayerSpec;
+use systole_ir::Literal;
+use systole_ir::op::{Monoid, Window};
+
+arguments! {
+    /// `x: T[B, …, C] → T[B, …', C]`: the greatest place of each window, for each channel, over `N` dimensions of places.
+    ///
+    /// ```
+    /// use systole_nn::layers::max_pooling2d;
+    /// assert!(max_pooling2d((2, 2)).padding("same").check().is_ok());
+    /// ```
+    pub struct MaxPooling<const N: usize> {
+        /// Size of the window along each dimension of places; 2 each unless given.
+        pub pool_size: Sizes<N> = Sizes([2; N]),
+        /// Steps of the window. Default: `pool_size`.
+        pub strides: Option<Sizes<N>> = None,
+        /// What happens at the border. Default: "valid".
+        pub padding: Padding = Padding::Valid,
+    }
+}
+
+arguments! {
+    /// `x: T[B, …, C] → T[B, …', C]`: the mean place of each window, for each channel, over `N` dimensions of places.
+    pub struct AveragePooling<const N: usize> {
+        /// Size of the window along each dimension of places; 2 each unless given.
+        pub pool_size: Sizes<N> = Sizes([2; N]),
+        /// Steps of the window. Default: `pool_size`.
+        pub strides: Option<Sizes<N>> = None,
+        /// What happens at the border. Default: "valid".
+        pub padding: Padding = Padding::Valid,
+    }
+}
+
+/// `x: T[B, S, C] → T[B, S', C]`: the greatest step of each window, for each channel.
+///
+/// With `padding` "valid", `S' = ⌊(S − p) / stride⌋ + 1`; with "same", `⌈S / stride⌉`, and what lies outside never wins.
+pub type MaxPooling1D = MaxPooling<1>;
+
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: the greatest pixel of each window, for each channel.
+///
+/// With `padding` "valid", `H' = ⌊(H − ph) / stride⌋ + 1`; with "same", `⌈H / stride⌉`, and what lies outside the
+/// image never wins.
+pub type MaxPooling2D = MaxPooling<2>;
+
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: the greatest place of each window, for each channel.
+///
+/// Sizes are those of [`MaxPooling1D`].
+pub type MaxPooling3D = MaxPooling<3>;
+
+/// `x: T[B, S, C] → T[B, S', C]`: the mean step of each window, for each channel.
+///
+/// Sizes are those of [`MaxPooling1D`]. With `padding` "same", what lies outside is left out of the mean.
+pub type AveragePooling1D = AveragePooling<1>;
+
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: the mean pixel of each window, for each channel.
+///
+/// Sizes are those of [`MaxPooling2D`]. With `padding` "same", what lies outside the image is left out of the mean.
+pub type AveragePooling2D = AveragePooling<2>;
+
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: the mean place of each window, for each channel.
+///
+/// Sizes are those of [`MaxPooling1D`]. With `padding` "same", what lies outside is left out of the mean.
+pub type AveragePooling3D = AveragePooling<3>;
+
+impl<const N: usize> Arguments for MaxPooling<N> {
+    fn check(&self) -> Result<()> {
+        windows(self.class_name(), self.pool_size, self.strides, self.padding).check()
+    }
+}
+
+impl<const N: usize> Layer for MaxPooling<N> {
+    named!(by_rank::<N, 3>(["MaxPooling1D", "MaxPooling2D", "MaxPooling3D"]));
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_places(self.class_name(), N, x)?;
+            let windows = windows(self.class_name(), self.pool_size, self.strides, self.padding);
+            let padding = windows.padding_for(x)?;
+            Ok(fold(&cast(cx, x), &windows, &padding, Monoid::Maximum))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), true)
+    }
+}
+
+impl<const N: usize> Arguments for AveragePooling<N> {
+    fn check(&self) -> Result<()> {
+        windows(self.class_name(), self.pool_size, self.strides, self.padding).check()
+    }
+}
+
+impl<const N: usize> Layer for AveragePooling<N> {
+    named!(by_rank::<N, 3>(["AveragePooling1D", "AveragePooling2D", "AveragePooling3D"]));
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_places(self.class_name(), N, x)?;
+            let windows = windows(self.class_name(), self.pool_size, self.strides, self.padding);
+            let padding = windows.padding_for(x)?;
+            // Sums of half-precision numbers lose digits and overflow: fold in f32.
+            let wide = cast(cx, x).convert(DType::F32);
+            let sum = fold(&wide, &windows, &padding, Monoid::Add);
+            Ok(cast(cx, &(sum / windows.counts(&wide, &padding))))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), false)
+    }
+}
+
+/// The window of a pooling; without strides it moves by its own size.
+fn windows<const N: usize>(
+    class: &'static str,
+    size: Sizes<N>,
+    strides: Option<Sizes<N>>,
+    padding: Padding,
+) -> Sliding {
+    let window = Sliding::of_kernel(class, size, strides.unwrap_or(size), Sizes([1; N]), padding);
+    Sliding { argument: "pool_size", ..window }
+}
+
+fn lowering<const N: usize>(windows: Sliding, max: bool) -> Result<Lowering> {
+    let Sliding { class, size, strides, padding, .. } = windows;
+    match N {
+        1 | 2 => Ok(Lowering::Pooling { max, size, strides, padding }),
+        _ => Err(no_operators(class)),
+    }
+}
+
+/// `x: T[B, …, C] → T[B, …', C]`: each window folded by `monoid`.
+fn fold(x: &Tensor, s: &Sliding, padding: &[[i64; 2]], monoid: Monoid) -> Tensor {
+    let around = |inner: &[usize]| [&[1], inner, &[1]].concat();
+    let padding = [&[[0, 0]], padding, &[[0, 0]]].concat();
+    let window = Window::new(&around(&s.size), &around(&s.strides), &padding);
+    let identity = Literal::splat(TensorType::scalar(x.dtype()), monoid.identity(x.dtype()));
+    let init = x.builder().constant(identity);
+    Tensor::reduce_window(&[x], &[&init], window, monoid.body(x.dtype())).remove(0)
+}
+
+/// `x: T[B, S, C] → T[B, S', C]`: the greatest value of each window. Arguments: [`MaxPooling1D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::max_pooling1d, Model};
+/// let layer = max_pooling1d(2);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+/// assert_eq!(output.shape.dims(), [50, 8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn max_pooling1d(pool_size: usize) -> LayerSpec {
+    LayerSpec::of(MaxPooling1D { pool_size: pool_size.into(), ..Default::default() })
+}
+
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: the greatest value of each window. Arguments: [`MaxPooling2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::max_pooling2d, Model};
+/// let layer = max_pooling2d((2, 2));
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
+/// assert_eq!(output.shape.dims(), [14, 14, 8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn max_pooling2d(pool_size: impl Into<Sizes<2>>) -> LayerSpec {
+    LayerSpec::of(MaxPooling2D { pool_size: pool_size.into(), ..Default::default() })
+}
+
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: the greatest value of each window. Arguments:
+/// [`MaxPooling3D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::max_pooling3d, Model};
+/// let layer = max_pooling3d(2);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 8, 8, 2])])?;
+/// assert_eq!(output.shape.dims(), [4, 4, 4, 2]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn max_pooling3d(pool_size: impl Into<Sizes<3>>) -> LayerSpec {
+    LayerSpec::of(MaxPooling3D { pool_size: pool_size.into(), ..Default::default() })
+}
+
+/// `x: T[B, S, C] → T[B, S', C]`: the mean of each window. Arguments: [`AveragePooling1D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::average_pooling1d, Model};
+/// let layer = average_pooling1d(2);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+/// assert_eq!(output.shape.dims(), [50, 8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn average_pooling1d(pool_size: usize) -> LayerSpec {
+    LayerSpec::of(AveragePooling1D { pool_size: pool_size.into(), ..Default::default() })
+}
+
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: the mean of each window. Arguments: [`AveragePooling2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::average_pooling2d, Model};
+/// let layer = average_pooling2d(2);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
+/// assert_eq!(output.shape.dims(), [14, 14, 8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn average_pooling2d(pool_size: impl Into<Sizes<2>>) -> LayerSpec {
+    LayerSpec::of(AveragePooling2D { pool_size: pool_size.into(), ..Default::default() })
+}
+
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: the mean of each window. Arguments: [`AveragePooling3D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::average_pooling3d, Model};
+/// let layer = average_pooling3d(2);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 8, 8, 2])])?;
+/// assert_eq!(output.shape.dims(), [4, 4, 4, 2]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn average_pooling3d(pool_size: impl Into<Sizes<3>>) -> LayerSpec {
+    LayerSpec::of(AveragePooling3D { pool_size: pool_size.into(), ..Default::default() })
+}
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(max_pooling1d(2), SEQUENCE, &[2, 3, 4], &[], Some(&[2, 1, 4])),
+        LayerSample::new(max_pooling2d((2, 2)), IMAGE, &[2, 3, 2, 3], &[], Some(&[2, 1, 5, 3])),
+        LayerSample::new(max_pooling3d((1, 2, 2)).padding("same"), VOLUME, &[2, 3, 2, 2, 2], &[], FLAT),
+        LayerSample::new(average_pooling1d(3).strides(2).padding("same"), SEQUENCE, &[2, 4, 4], &[], FLAT),
+        LayerSample::new(average_pooling2d(2).padding("same"), IMAGE, &[2, 3, 3, 3], &[], FLAT),
+        LayerSample::new(average_pooling3d(2), VOLUME, &[2, 1, 2, 1, 2], &[], Some(&[2, 1, 4, 3, 2])),
+    ]
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(in crate::layers) const PARITY: &str = r#"[
+    {"name": "max_pool1d", "class": "MaxPooling1D", "x_shape": [2, 7, 2], "kwargs": {"pool_size": 2}},
+    {"name": "max_pool1d_same_s2", "class": "MaxPooling1D", "x_shape": [2, 7, 2], "kwargs": {"pool_size": 3, "strides": 2, "padding": "same"}},
+    {"name": "average_pool1d", "class": "AveragePooling1D", "x_shape": [2, 7, 2], "kwargs": {"pool_size": 3, "strides": 1}},
+    {"name": "average_pool1d_same", "class": "AveragePooling1D", "x_shape": [2, 7, 2], "kwargs": {"pool_size": 2, "padding": "same"}},
+    {"name": "max_pool3d", "class": "MaxPooling3D", "x_shape": [1, 4, 3, 4, 2], "kwargs": {"pool_size": [1, 2, 2]}},
+    {"name": "average_pool3d_same", "class": "AveragePooling3D", "x_shape": [1, 4, 3, 4, 2], "kwargs": {"pool_size": 2, "strides": 1, "padding": "same"}}
+]"#;

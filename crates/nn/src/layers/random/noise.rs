@@ -1,0 +1,190 @@
+//! Noise that is there while training only: GaussianNoise, GaussianDropout, AlphaDropout.
+//!
+//! Which noise is a function of the model's seed, the step and the layer's name, as of [`Dropout`](crate::layers::Dropout).
+
+use super::dropout::{check_rate, kept};
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::spec::LayerSpec;
+
+/// `x: T[…] → T[…]`: while training, plus draws from the normal distribution of mean 0; otherwise the input.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GaussianNoise {
+    /// Standard deviation of the noise, 0 to 1. Required in Keras, 0 here.
+    pub stddev: f64,
+}
+
+impl Arguments for GaussianNoise {
+    fn check(&self) -> Result<()> {
+        check_rate("GaussianNoise", "stddev", self.stddev)
+    }
+}
+
+impl Layer for GaussianNoise {
+    named!("GaussianNoise");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let x = cast(cx, x);
+            if self.stddev == 0.0 {
+                return Ok(x);
+            }
+            let noise = normal(cx, x.shape());
+            Ok(noise.map_or(x.clone(), |n| (x.convert(DType::F32) + n * self.stddev).convert(x.dtype())))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Regularization)
+    }
+}
+
+/// `x: T[…] → T[…]`: while training, times draws from the normal distribution of mean 1 and variance `rate / (1 − rate)`,
+/// that of what [`Dropout`](crate::layers::Dropout) multiplies by; otherwise the input.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GaussianDropout {
+    /// The rate of a dropout with as much noise, 0 to below 1. Required in Keras, 0 here.
+    pub rate: f64,
+}
+
+impl Arguments for GaussianDropout {
+    fn check(&self) -> Result<()> {
+        match (0.0..1.0).contains(&self.rate) {
+            true => Ok(()),
+            false => Err(wrong("GaussianDropout", "a rate from 0 to below 1", self.rate)),
+        }
+    }
+}
+
+impl Layer for GaussianDropout {
+    named!("GaussianDropout");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let x = cast(cx, x);
+            if self.rate == 0.0 {
+                return Ok(x);
+            }
+            let stddev = (self.rate / (1.0 - self.rate)).sqrt();
+            let noise = normal(cx, x.shape());
+            Ok(noise.map_or(x.clone(), |n| (x.convert(DType::F32) * (n * stddev + 1.0)).convert(x.dtype())))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Regularization)
+    }
+}
+
+/// `x: T[…] → T[…]`: while training, each element is −1.758 with probability `rate`, then all are scaled and shifted to the
+/// mean 0 and variance 1 that they had; otherwise the input. For networks of SELU. Source: Klambauer et al. 2017.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AlphaDropout {
+    /// Fraction that is dropped, 0 to 1. Required in Keras, 0 here.
+    pub rate: f64,
+}
+
+/// SELU's limit for negative inputs: −α·λ.
+const SELU_LIMIT: f64 = -1.673_263_242_354_377_2 * 1.050_700_987_355_480_5;
+
+impl Arguments for AlphaDropout {
+    fn check(&self) -> Result<()> {
+        check_rate("AlphaDropout", "rate", self.rate)
+    }
+}
+
+impl Layer for AlphaDropout {
+    named!("AlphaDropout");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            let x = cast(cx, x);
+            if self.rate == 0.0 {
+                return Ok(x);
+            }
+            let Some(kept) = kept(cx, x.shape(), self.rate) else { return Ok(x) };
+            if self.rate == 1.0 {
+                return Ok(x.zeros_like());
+            }
+            let factor = ((1.0 - self.rate) * (1.0 + self.rate * SELU_LIMIT.powi(2))).sqrt().recip();
+            let shift = -factor * SELU_LIMIT * self.rate;
+            let dropped = x.builder().full(x.ty(), SELU_LIMIT);
+            Ok(kept.select(&x, &dropped) * factor + shift)
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Regularization)
+    }
+}
+
+/// `→ f32[shape]`: draws of mean 0 and variance 1. `None` when not training.
+fn normal(cx: &mut Cx, shape: &[usize]) -> Option<Tensor> {
+    let bits = cx.random_bits(shape)?;
+    let unit = bits.shift_right_logical(&bits.scalar_like(9.0)).convert(DType::F32) * 2f64.powi(-23);
+    // In (−1, 1), both ends left out.
+    let spread = unit * (2.0 - 2f64.powi(-23)) - (1.0 - 2f64.powi(-24));
+    Some(spread.erf_inv() * std::f64::consts::SQRT_2)
+}
+
+/// `x: T[…] → T[…]`: while training, adds normal noise; else nothing. Arguments: [`GaussianNoise`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::gaussian_noise, Model};
+/// let layer = gaussian_noise(0.1);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
+/// assert_eq!(output.shape.dims(), [128]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn gaussian_noise(stddev: f64) -> LayerSpec {
+    LayerSpec::of(GaussianNoise { stddev })
+}
+
+/// `x: T[…] → T[…]`: while training, multiplies by normal noise of mean 1; else nothing. Arguments:
+/// [`GaussianDropout`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::gaussian_dropout, Model};
+/// let layer = gaussian_dropout(0.1);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
+/// assert_eq!(output.shape.dims(), [128]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn gaussian_dropout(rate: f64) -> LayerSpec {
+    LayerSpec::of(GaussianDropout { rate })
+}
+
+/// `x: T[…] → T[…]`: while training, drops a share `rate` of the elements and keeps mean and variance; else
+/// nothing. Arguments: [`AlphaDropout`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::alpha_dropout, Model};
+/// let layer = alpha_dropout(0.1);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
+/// assert_eq!(output.shape.dims(), [128]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn alpha_dropout(rate: f64) -> LayerSpec {
+    LayerSpec::of(AlphaDropout { rate })
+}
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(gaussian_noise(0.5), &[2, 5], &[2, 5], &[], None),
+        LayerSample::new(gaussian_dropout(0.3), &[2, 5], &[2, 5], &[], None),
+        LayerSample::new(alpha_dropout(0.3), &[2, 5], &[2, 5], &[], None),
+    ]
+}
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

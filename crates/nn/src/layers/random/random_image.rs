@@ -1,0 +1,537 @@
+//! Pictures that are changed while training, each in its own way: flipped, moved, turned, zoomed, lit otherwise. Draws are those of
+//! the step's seed, so a run that goes on has the same.
+
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::shape::upsampling::Interpolation;
+use crate::layers::sliding::check_images;
+use crate::layers::spec::LayerSpec;
+use crate::setters::setters;
+use serde::Deserializer;
+use serde::de::Error as _;
+
+/// From where to where draws go: `0.2` is from −0.2 to 0.2, `[0.1, 0.3]` from 0.1 to 0.3.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Span(pub [f64; 2]);
+
+impl From<f64> for Span {
+    fn from(most: f64) -> Span {
+        Span([-most.abs(), most.abs()])
+    }
+}
+
+impl From<(f64, f64)> for Span {
+    fn from((least, most): (f64, f64)) -> Span {
+        Span([least, most])
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Span, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let both = || serde_json::from_value::<[f64; 2]>(value.clone()).ok().map(Span);
+        let found = value.as_f64().map(Span::from).or_else(both);
+        found.ok_or_else(|| {
+            D::Error::custom("it takes a number, or the least and the most: 0.2 or [-0.1, 0.3]")
+        })
+    }
+}
+
+impl Span {
+    fn check(&self, class: &str, argument: &str, within: [f64; 2]) -> Result<()> {
+        let [least, most] = self.0;
+        match least <= most && within[0] <= least && most <= within[1] {
+            true => Ok(()),
+            false => {
+                let needs = format!("{argument} from {} to {}, the least first", within[0], within[1]);
+                Err(wrong(class, &needs, format!("{least} to {most}")))
+            }
+        }
+    }
+
+    /// `→ f32[n]`: one draw for each sample; `None` when not training.
+    fn draw(&self, cx: &mut Cx, n: usize) -> Option<Tensor> {
+        let bits = cx.random_bits(&[n])?;
+        let unit = bits.shift_right_logical(&bits.scalar_like(8.0)).convert(DType::F32) * 2f64.powi(-24);
+        Some(unit * (self.0[1] - self.0[0]) + self.0[0])
+    }
+}
+
+/// What is where a moved picture ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FillMode {
+    /// The picture in a mirror at its edge.
+    #[default]
+    Reflect,
+    /// The picture again.
+    Wrap,
+    /// `fill_value`.
+    Constant,
+    /// The pixel of the edge.
+    Nearest,
+}
+
+/// How pixels of moved pictures are read.
+#[derive(Clone, Copy)]
+struct Reading {
+    mode: FillMode,
+    value: f64,
+    interpolation: Interpolation,
+}
+
+impl Reading {
+    fn check(&self, class: &str) -> Result<()> {
+        match self.interpolation {
+            Interpolation::Nearest | Interpolation::Bilinear => Ok(()),
+            other => Err(wrong(class, "an interpolation of nearest or bilinear", format!("{other:?}"))),
+        }
+    }
+
+    /// `at: f32[B, H, W]`, a place along `length` pixels, to one of these (but for `Constant`).
+    fn inside(&self, at: &Tensor, length: usize) -> Tensor {
+        let n = length as f64;
+        let floored = |x: &Tensor, by: f64| x - (x * (1.0 / by)).floor() * by;
+        let folded = match self.mode {
+            FillMode::Constant => return at.clone(),
+            FillMode::Nearest => at.clone(),
+            // TensorFlow's, whose last pixel and first are one apart where they meet.
+            FillMode::Wrap if length > 1 => {
+                let turns = |x: Tensor| (x * (1.0 / (n - 1.0))).floor();
+                let zero = at.zeros_like();
+                let below = at + (turns(at * -1.0) + 1.0) * n;
+                let beyond = at - turns(at.clone()) * n;
+                let high = at.greater(&at.scalar_like(n - 1.0)).select(&beyond, at);
+                at.less(&zero).select(&below, &high)
+            }
+            FillMode::Wrap => at.zeros_like(),
+            FillMode::Reflect => {
+                let twice = floored(at, 2.0 * n);
+                twice.greater_equal(&twice.scalar_like(n)).select(&(&twice * -1.0 + (2.0 * n - 1.0)), &twice)
+            }
+        };
+        folded.clamp(&folded.scalar_like(0.0), &folded.scalar_like(n - 1.0))
+    }
+
+    /// `x: f32[B, H, W, C], row, column: f32[B, H, W]` → the pixels at these places, `f32[B, H, W, C]`.
+    fn read(&self, x: &Tensor, row: &Tensor, column: &Tensor) -> Tensor {
+        let [b, h, w, c] = [0, 1, 2, 3].map(|d| x.dim(d));
+        let flat = x.reshape([b * h * w, c]);
+        let ints = |x: &Tensor| x.ty().with_dtype(DType::I32);
+        let sample = x.builder().iota(ints(row), 0);
+        let tap = |row: &Tensor, column: &Tensor| {
+            let zero = row.zeros_like();
+            let within = |at: &Tensor, n: usize| {
+                at.greater_equal(&zero).and(&at.less_equal(&at.scalar_like(n as f64 - 1.0)))
+            };
+            let whole = |at: &Tensor, n: usize| {
+                at.clamp(&at.scalar_like(0.0), &at.scalar_like(n as f64 - 1.0)).convert(DType::I32)
+            };
+            let place = (&sample * sample.scalar_like(h as f64) + whole(row, h))
+                * sample.scalar_like(w as f64)
+                + whole(column, w);
+            let pixel = flat.take(&place);
+            let seen = within(row, h).and(&within(column, w)).broadcast_in_dim(pixel.shape(), &[0, 1, 2]);
+            seen.select(&pixel, &pixel.builder().full(pixel.ty(), self.value))
+        };
+        let (row, column) = (self.inside(row, h), self.inside(column, w));
+        if self.interpolation == Interpolation::Nearest {
+            return tap(&(row + 0.5).floor(), &(column + 0.5).floor());
+        }
+        let (top, left) = (row.floor(), column.floor());
+        let (down, right) = (&row - &top, &column - &left);
+        let share =
+            |weight: Tensor, pixel: Tensor| &pixel * weight.broadcast_in_dim(pixel.shape(), &[0, 1, 2]);
+        let (below, beside) = (&top + 1.0, &left + 1.0);
+        let (up, back) = (&down * -1.0 + 1.0, &right * -1.0 + 1.0);
+        share(&up * &back, tap(&top, &left))
+            + share(&up * &right, tap(&top, &beside))
+            + share(&down * &back, tap(&below, &left))
+            + share(&down * &right, tap(&below, &beside))
+    }
+
+    /// `x: T[B, H, W, C]`, each pixel read at `(a₀ x + a₁ y + a₂, b₀ x + b₁ y + b₂)`, where these are `f32[B]`.
+    fn transformed(&self, cx: &Cx, x: &Tensor, [a, b]: [[Tensor; 3]; 2]) -> Tensor {
+        let x32 = cast(cx, x).convert(DType::F32);
+        let places = TensorType::new(DType::F32, &x32.shape()[..3]);
+        let (row, column) = (x.builder().iota(places.clone(), 1), x.builder().iota(places.clone(), 2));
+        let at = |m: &[Tensor; 3]| {
+            let wide = |t: &Tensor| t.broadcast_in_dim(&places.shape, &[0]);
+            &column * wide(&m[0]) + &row * wide(&m[1]) + wide(&m[2])
+        };
+        cast(cx, &self.read(&x32, &at(&b), &at(&a)))
+    }
+}
+
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are flipped with probability ½, along each way by its own draw.
+///
+/// ```
+/// use systole_nn::layers::random_flip;
+/// assert!(random_flip("horizontal").check().is_ok());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RandomFlip {
+    /// "horizontal" (left and right), "vertical", or both: "horizontal_and_vertical". Default: "horizontal_and_vertical".
+    pub mode: FlipMode,
+}
+
+/// Which ways a picture is flipped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FlipMode {
+    /// Left and right.
+    Horizontal,
+    /// Top and bottom.
+    Vertical,
+    /// Both.
+    #[default]
+    HorizontalAndVertical,
+}
+
+impl RandomFlip {
+    fn change(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
+        let mut y = cast(cx, x);
+        for (dim, other) in [(2, FlipMode::Vertical), (1, FlipMode::Horizontal)] {
+            if self.mode == other {
+                continue;
+            }
+            let Some(bits) = cx.random_bits(&[x.dim(0)]) else { return y };
+            let half = bits.greater_equal(&bits.scalar_like(2f64.powi(31)));
+            y = half.broadcast_in_dim(y.shape(), &[0]).select(&y.reverse(&[dim]), &y);
+        }
+        y
+    }
+
+    fn check_own(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+arguments! {
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are moved.
+    pub struct RandomTranslation {
+        /// How far down, in heights. Required.
+        pub height_factor: Span = Span::default(),
+        /// How far to the right, in widths. Required.
+        pub width_factor: Span = Span::default(),
+        /// What is where the picture ends. Default: "reflect".
+        pub fill_mode: FillMode = FillMode::Reflect,
+        /// "bilinear" or "nearest". Default: "bilinear".
+        pub interpolation: Interpolation = Interpolation::Bilinear,
+        /// What "constant" fills with. Default: 0.
+        pub fill_value: f64 = 0.0,
+    }
+}
+
+impl RandomTranslation {
+    fn reading(&self) -> Reading {
+        Reading { mode: self.fill_mode, value: self.fill_value, interpolation: self.interpolation }
+    }
+
+    fn change(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
+        let n = x.dim(0);
+        let (Some(down), Some(right)) = (self.height_factor.draw(cx, n), self.width_factor.draw(cx, n))
+        else {
+            return cast(cx, x);
+        };
+        let (one, zero) = (down.ones_like(), down.zeros_like());
+        let a = [one.clone(), zero.clone(), right * -(x.dim(2) as f64)];
+        let b = [zero, one, down * -(x.dim(1) as f64)];
+        self.reading().transformed(cx, x, [a, b])
+    }
+
+    fn check_own(&self) -> Result<()> {
+        self.height_factor.check("RandomTranslation", "height_factor", [-1.0, 1.0])?;
+        self.width_factor.check("RandomTranslation", "width_factor", [-1.0, 1.0])?;
+        self.reading().check("RandomTranslation")
+    }
+}
+
+arguments! {
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are turned around their middle.
+    pub struct RandomRotation {
+        /// How far against the clock, in whole turns. Required.
+        pub factor: Span = Span::default(),
+        /// What is where the picture ends. Default: "reflect".
+        pub fill_mode: FillMode = FillMode::Reflect,
+        /// "bilinear" or "nearest". Default: "bilinear".
+        pub interpolation: Interpolation = Interpolation::Bilinear,
+        /// What "constant" fills with. Default: 0.
+        pub fill_value: f64 = 0.0,
+    }
+}
+
+impl RandomRotation {
+    fn reading(&self) -> Reading {
+        Reading { mode: self.fill_mode, value: self.fill_value, interpolation: self.interpolation }
+    }
+
+    fn change(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
+        let Some(turns) = self.factor.draw(cx, x.dim(0)) else { return cast(cx, x) };
+        let angle = turns * std::f64::consts::TAU;
+        let (cos, sin) = (angle.cosine(), angle.sine());
+        let (middle_x, middle_y) = ((x.dim(2) as f64 - 1.0) / 2.0, (x.dim(1) as f64 - 1.0) / 2.0);
+        let a = [cos.clone(), &sin * -1.0, &cos * -middle_x + &sin * middle_y + middle_x];
+        let b = [sin.clone(), cos.clone(), &sin * -middle_x - &cos * middle_y + middle_y];
+        self.reading().transformed(cx, x, [a, b])
+    }
+
+    fn check_own(&self) -> Result<()> {
+        self.factor.check("RandomRotation", "factor", [-1.0, 1.0])?;
+        self.reading().check("RandomRotation")
+    }
+}
+
+arguments! {
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are made smaller or larger around their middle.
+    pub struct RandomZoom {
+        /// How much smaller things become in height: 0.2 is a fifth, −0.2 makes them larger. Required.
+        pub height_factor: Span = Span::default(),
+        /// The same in width; by default as much as in height.
+        pub width_factor: Option<Span> = None,
+        /// What is where the picture ends. Default: "reflect".
+        pub fill_mode: FillMode = FillMode::Reflect,
+        /// "bilinear" or "nearest". Default: "bilinear".
+        pub interpolation: Interpolation = Interpolation::Bilinear,
+        /// What "constant" fills with. Default: 0.
+        pub fill_value: f64 = 0.0,
+    }
+}
+
+impl RandomZoom {
+    fn reading(&self) -> Reading {
+        Reading { mode: self.fill_mode, value: self.fill_value, interpolation: self.interpolation }
+    }
+
+    fn change(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
+        let Some(tall) = self.height_factor.draw(cx, x.dim(0)) else { return cast(cx, x) };
+        let wide =
+            self.width_factor.and_then(|factor| factor.draw(cx, x.dim(0))).unwrap_or_else(|| tall.clone());
+        let zero = tall.zeros_like();
+        let (middle_x, middle_y) = ((x.dim(2) as f64 - 1.0) / 2.0, (x.dim(1) as f64 - 1.0) / 2.0);
+        let a = [&wide + 1.0, zero.clone(), &wide * -middle_x];
+        let b = [zero, &tall + 1.0, &tall * -middle_y];
+        self.reading().transformed(cx, x, [a, b])
+    }
+
+    fn check_own(&self) -> Result<()> {
+        self.height_factor.check("RandomZoom", "height_factor", [-1.0, f64::MAX])?;
+        if let Some(factor) = self.width_factor {
+            factor.check("RandomZoom", "width_factor", [-1.0, f64::MAX])?;
+        }
+        self.reading().check("RandomZoom")
+    }
+}
+
+arguments! {
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, something is added to all pixels of a picture.
+    pub struct RandomBrightness {
+        /// How much, as a share of the values' range. Required.
+        pub factor: Span = Span::default(),
+        /// The least and the greatest value of a pixel, within which it stays. Default: [0.0, 255.0].
+        pub value_range: [f64; 2] = [0.0, 255.0],
+    }
+}
+
+impl RandomBrightness {
+    fn change(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
+        let Some(share) = self.factor.draw(cx, x.dim(0)) else { return cast(cx, x) };
+        let x32 = cast(cx, x).convert(DType::F32);
+        let more = share * (self.value_range[1] - self.value_range[0]);
+        let lit = &x32 + more.broadcast_in_dim(x32.shape(), &[0]);
+        cast(cx, &within(&lit, self.value_range))
+    }
+
+    fn check_own(&self) -> Result<()> {
+        self.factor.check("RandomBrightness", "factor", [-1.0, 1.0])?;
+        check_range("RandomBrightness", self.value_range)
+    }
+}
+
+arguments! {
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pixels go further away from the mean of their picture and channel, or nearer.
+    pub struct RandomContrast {
+        /// From 1 − the first to 1 + the second times as far; a single number is the second. Required.
+        pub factor: Span = Span::default(),
+        /// The least and the greatest value of a pixel, within which it stays. Default: [0.0, 255.0].
+        pub value_range: [f64; 2] = [0.0, 255.0],
+    }
+}
+
+impl RandomContrast {
+    fn change(&self, cx: &mut Cx, x: &Tensor) -> Tensor {
+        let [less, more] = self.factor.0;
+        let Some(times) = Span([1.0 - less.max(0.0), 1.0 + more]).draw(cx, x.dim(0)) else {
+            return cast(cx, x);
+        };
+        let x32 = cast(cx, x).convert(DType::F32);
+        let mean = x32.mean(&[1, 2]).broadcast_in_dim(x32.shape(), &[0, 3]);
+        let far = (&x32 - &mean) * times.broadcast_in_dim(x32.shape(), &[0]) + mean;
+        cast(cx, &within(&far, self.value_range))
+    }
+
+    fn check_own(&self) -> Result<()> {
+        let Span([less, more]) = self.factor;
+        Span([0.0, more]).check("RandomContrast", "factor", [0.0, 1.0])?;
+        Span([less.max(0.0), 1.0]).check("RandomContrast", "factor", [0.0, 1.0])?;
+        check_range("RandomContrast", self.value_range)
+    }
+}
+
+fn within(x: &Tensor, range: [f64; 2]) -> Tensor {
+    x.clamp(&x.scalar_like(range[0]), &x.scalar_like(range[1]))
+}
+
+fn check_range(class: &str, [least, most]: [f64; 2]) -> Result<()> {
+    match least < most && least.is_finite() && most.is_finite() {
+        true => Ok(()),
+        false => Err(wrong(class, "a value_range of the least and the most", format!("{least} and {most}"))),
+    }
+}
+
+macro_rules! random_images {
+    ($($class:ident)*) => { $(
+        impl Arguments for $class {
+            fn check(&self) -> Result<()> {
+                self.check_own()
+            }
+
+        }
+
+        impl Layer for $class {
+            named!(stringify!($class));
+
+            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+                one_input(self, cx, inputs, |cx, x| {
+                    check_images(stringify!($class), x)?;
+                    if x.dim(1) * x.dim(2) == 0 {
+                        return Err(unfit(stringify!($class), "images with pixels", x.ty()).hint("look at the data"));
+                    }
+                    Ok(self.change(cx, x))
+                })
+            }
+        }
+    )* };
+}
+
+random_images!(RandomFlip RandomTranslation RandomRotation RandomZoom RandomBrightness RandomContrast);
+
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are flipped by chance: "horizontal", "vertical" or
+/// "horizontal_and_vertical". Arguments: [`RandomFlip`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::random_flip, Model};
+/// let output = Model::sequential([random_flip("horizontal")]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
+/// assert_eq!(output.shape.dims(), [28, 28, 1]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn random_flip(mode: &str) -> LayerSpec {
+    LayerSpec::of(RandomFlip::default()).set("mode", mode.into())
+}
+
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are moved by chance. Arguments: [`RandomTranslation`].
+///
+/// ```
+/// use systole_nn::layers::random_translation;
+/// assert!(random_translation(0.1, (-0.2, 0.3)).fill_mode("constant").check().is_ok());
+/// ```
+#[track_caller]
+pub fn random_translation(height_factor: impl Into<Span>, width_factor: impl Into<Span>) -> LayerSpec {
+    let (height_factor, width_factor) = (height_factor.into(), width_factor.into());
+    LayerSpec::of(RandomTranslation { height_factor, width_factor, ..Default::default() })
+}
+
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are turned by chance. Arguments: [`RandomRotation`].
+///
+/// ```
+/// use systole_nn::layers::random_rotation;
+/// assert!(random_rotation(0.1).interpolation("nearest").check().is_ok());
+/// ```
+#[track_caller]
+pub fn random_rotation(factor: impl Into<Span>) -> LayerSpec {
+    LayerSpec::of(RandomRotation { factor: factor.into(), ..Default::default() })
+}
+
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures are zoomed by chance. Arguments: [`RandomZoom`].
+///
+/// ```
+/// use systole_nn::layers::random_zoom;
+/// assert!(random_zoom((-0.3, 0.1)).check().is_ok());
+/// ```
+#[track_caller]
+pub fn random_zoom(height_factor: impl Into<Span>) -> LayerSpec {
+    LayerSpec::of(RandomZoom { height_factor: height_factor.into(), ..Default::default() })
+}
+
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, pictures become lighter or darker by chance. Arguments:
+/// [`RandomBrightness`].
+///
+/// ```
+/// use systole_nn::layers::random_brightness;
+/// assert!(random_brightness(0.2).value_range((0.0, 1.0)).check().is_ok());
+/// ```
+#[track_caller]
+pub fn random_brightness(factor: impl Into<Span>) -> LayerSpec {
+    LayerSpec::of(RandomBrightness { factor: factor.into(), ..Default::default() })
+}
+
+/// `x: T[B, H, W, C] → T[B, H, W, C]`: while training, the contrast of pictures changes by chance. Arguments: [`RandomContrast`].
+///
+/// ```
+/// use systole_nn::layers::random_contrast;
+/// assert!(random_contrast((0.2, 0.4)).check().is_ok());
+/// ```
+#[track_caller]
+pub fn random_contrast(factor: impl Into<Span>) -> LayerSpec {
+    LayerSpec::of(RandomContrast { factor: factor.into(), ..Default::default() })
+}
+
+setters!(LayerSpec:
+    /// What is where a moved picture ends: "reflect", "wrap", "constant" or "nearest".
+    fill_mode: impl Into<Value> as Value;
+    /// What "constant", and the margins of Resizing, are filled with.
+    fill_value: f64 as f64;
+);
+
+impl LayerSpec {
+    /// RandomZoom's change of width, where it is not that of height.
+    #[track_caller]
+    pub fn width_factor(self, factor: impl Into<Span>) -> LayerSpec {
+        let Span(both) = factor.into();
+        self.set("width_factor", serde_json::json!(both))
+    }
+
+    /// The least and the greatest value of pixels, for RandomBrightness and RandomContrast.
+    #[track_caller]
+    pub fn value_range(self, (least, most): (f64, f64)) -> LayerSpec {
+        self.set("value_range", serde_json::json!([least, most]))
+    }
+}
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    let all = [
+        random_flip("horizontal_and_vertical"),
+        random_translation(0.3, 0.2),
+        random_rotation(0.2).fill_mode("wrap"),
+        random_zoom(0.3).fill_mode("constant").fill_value(0.5),
+        random_brightness(0.2).value_range((-5.0, 5.0)),
+        random_contrast(0.5).value_range((-5.0, 5.0)),
+    ];
+    all.into_iter().map(|layer| LayerSample::new(layer, IMAGE, IMAGE, &[], FLAT)).collect()
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here. Where least and most are one, nothing is
+/// left to chance. Gradients are left out: TensorFlow's are those of the way back, not of the function.
+pub(in crate::layers) const PARITY: &str = r#"[
+    {"name": "random_translation", "class": "RandomTranslation", "x_shape": [2, 5, 6, 2], "training": true, "gradients": false, "kwargs": {"height_factor": [0.3, 0.3], "width_factor": [-0.15, -0.15]}},
+    {"name": "random_translation_constant", "class": "RandomTranslation", "x_shape": [2, 5, 6, 2], "training": true, "gradients": false, "kwargs": {"height_factor": [-0.3, -0.3], "width_factor": [0.55, 0.55], "fill_mode": "constant", "fill_value": 0.7}},
+    {"name": "random_rotation", "class": "RandomRotation", "x_shape": [2, 5, 6, 2], "training": true, "gradients": false, "kwargs": {"factor": [0.1, 0.1]}},
+    {"name": "random_rotation_nearest", "class": "RandomRotation", "x_shape": [2, 6, 5, 2], "training": true, "gradients": false, "kwargs": {"factor": [-0.2, -0.2], "fill_mode": "nearest", "interpolation": "nearest"}},
+    {"name": "random_zoom", "class": "RandomZoom", "x_shape": [2, 5, 6, 2], "training": true, "gradients": false, "kwargs": {"height_factor": [0.4, 0.4], "width_factor": [-0.3, -0.3], "fill_mode": "wrap"}},
+    {"name": "random_zoom_out", "class": "RandomZoom", "x_shape": [2, 5, 6, 2], "training": true, "gradients": false, "kwargs": {"height_factor": [0.7, 0.7]}},
+    {"name": "random_brightness", "class": "RandomBrightness", "x_shape": [2, 4, 3, 3], "training": true, "kwargs": {"factor": [0.2, 0.2], "value_range": [-2.0, 2.5]}}
+]"#;

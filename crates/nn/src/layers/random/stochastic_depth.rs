@@ -1,0 +1,75 @@
+//! StochasticDepth: whole samples of a residual branch are dropped, so that a network learns to do without any one of them.
+
+use super::dropout::{check_rate, kept};
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::spec::LayerSpec;
+
+/// `x: T[B, …] → T[B, …]`: while training, each sample is 0 with probability `drop_path_rate` and else divided by `1 −
+/// drop_path_rate`; otherwise the input.
+///
+/// As in `keras.applications.convnext`; PyTorch's `DropPath`. Source: Huang et al. 2016.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StochasticDepth {
+    /// Fraction of the samples that is dropped, 0 to 1. Required in Keras, 0 here.
+    pub drop_path_rate: f64,
+}
+
+impl Arguments for StochasticDepth {
+    fn check(&self) -> Result<()> {
+        check_rate("StochasticDepth", "drop_path_rate", self.drop_path_rate)
+    }
+}
+
+impl Layer for StochasticDepth {
+    named!("StochasticDepth");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            if x.rank() == 0 {
+                return Err(
+                    unfit("StochasticDepth", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)")
+                );
+            }
+            let (x, rate) = (cast(cx, x), self.drop_path_rate);
+            if rate == 0.0 || !cx.training() {
+                return Ok(x);
+            }
+            if rate == 1.0 {
+                return Ok(x.zeros_like());
+            }
+            let Some(kept) = kept(cx, &[x.dim(0)], rate) else { return Ok(x) };
+            let kept = kept.broadcast_in_dim(x.shape(), &[0]);
+            Ok(kept.select(&(&x * (1.0 / (1.0 - rate))), &x.zeros_like()))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Regularization)
+    }
+}
+
+/// `x: T[B, …] → T[B, …]`: while training, zeros a share `drop_path_rate` of the samples; else nothing. Arguments:
+/// [`StochasticDepth`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::stochastic_depth, Model};
+/// let layer = stochastic_depth(0.1);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 96])])?;
+/// assert_eq!(output.shape.dims(), [7, 7, 96]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn stochastic_depth(drop_path_rate: f64) -> LayerSpec {
+    LayerSpec::of(StochasticDepth { drop_path_rate })
+}
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![LayerSample::new(stochastic_depth(0.5), IMAGE, IMAGE, &[], Some(&[]))]
+}
+
+/// Cases of the parity test are in `fixtures/keras/parts`.
+pub(in crate::layers) const PARITY: &str = "[]";

@@ -1,0 +1,124 @@
+//! Layers that cut off what lies at the edges.
+
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::sliding::check_places;
+use crate::layers::spec::LayerSpec;
+
+arguments! {
+    /// `x: T[B, …, C] → T[B, …', C]`: without the places at its edges, over `N` dimensions of places.
+    pub struct Cropping<const N: usize> {
+        /// Places that go on both sides of each dimension; none unless given.
+        pub cropping: Edges<N> = Edges([[0; 2]; N]),
+    }
+}
+
+/// `x: T[B, S, C] → T[B, S − before − after, C]`: without its first and last steps.
+pub type Cropping1D = Cropping<1>;
+
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: without the pixels at its edges.
+pub type Cropping2D = Cropping<2>;
+
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: without the places at its edges.
+pub type Cropping3D = Cropping<3>;
+
+impl<const N: usize> Arguments for Cropping<N> {}
+
+impl<const N: usize> Layer for Cropping<N> {
+    named!(by_rank::<N, 3>(["Cropping1D", "Cropping2D", "Cropping3D"]));
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            check_places(self.class_name(), N, x)?;
+            crop(self.class_name(), &cast_floats(cx, x), &self.cropping.0)
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        match N {
+            1 | 2 => Ok(Lowering::Cropping(self.cropping.0.to_vec())),
+            _ => Err(no_operators(self.class_name())),
+        }
+    }
+}
+
+/// `x: T[B, …, C] → T[B, …', C]`.
+fn crop(class: &str, x: &Tensor, edges: &[[usize; 2]]) -> Result<Tensor> {
+    edges.iter().enumerate().try_fold(x.clone(), |x, (i, [before, after])| {
+        let n = x.dim(i as isize + 1);
+        match before.checked_add(*after) {
+            Some(gone) if gone < n => Ok(x.slice_dim(i + 1, *before, n - after)),
+            _ => Err(unfit(
+                class,
+                &format!("more than {before} + {after} places along dimension {}", i + 1),
+                x.ty(),
+            )
+            .hint("cut off less, or look at the layers before it")),
+        }
+    })
+}
+
+/// `x: T[B, S, C] → T[B, S − before − after, C]`: a sequence without its first and last steps. Arguments:
+/// [`Cropping1D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::cropping1d, Model};
+/// let layer = cropping1d((2, 1));
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+/// assert_eq!(output.shape.dims(), [97, 8]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn cropping1d(cropping: impl Into<Edges<1>>) -> LayerSpec {
+    LayerSpec::of(Cropping1D { cropping: cropping.into() })
+}
+
+/// `x: T[B, H, W, C] → T[B, H', W', C]`: a picture without the pixels at its edges. Arguments:
+/// [`Cropping2D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::cropping2d, Model};
+/// let layer = cropping2d(2);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [32, 32, 3])])?;
+/// assert_eq!(output.shape.dims(), [28, 28, 3]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn cropping2d(cropping: impl Into<Edges<2>>) -> LayerSpec {
+    LayerSpec::of(Cropping2D { cropping: cropping.into() })
+}
+
+/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: a volume without the places at its edges. Arguments:
+/// [`Cropping3D`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::cropping3d, Model};
+/// let layer = cropping3d([0, 1, 1]);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 8, 8, 2])])?;
+/// assert_eq!(output.shape.dims(), [8, 6, 6, 2]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn cropping3d(cropping: impl Into<Edges<3>>) -> LayerSpec {
+    LayerSpec::of(Cropping3D { cropping: cropping.into() })
+}
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(cropping1d((1, 2)), SEQUENCE, &[2, 4, 4], &[], Some(&[2, 3, 4])),
+        LayerSample::new(cropping2d([[0, 1], [2, 1]]), IMAGE, &[2, 5, 2, 3], &[], FLAT),
+        LayerSample::new(cropping3d(1), VOLUME, &[2, 1, 2, 1, 2], &[], FLAT),
+    ]
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(in crate::layers) const PARITY: &str = r#"[
+    {"name": "cropping1d", "class": "Cropping1D", "x_shape": [2, 5, 2], "kwargs": {"cropping": [1, 2]}},
+    {"name": "cropping2d_each", "class": "Cropping2D", "x_shape": [1, 5, 4, 2], "kwargs": {"cropping": [2, 1]}},
+    {"name": "cropping2d_sides", "class": "Cropping2D", "x_shape": [1, 5, 4, 2], "kwargs": {"cropping": [[1, 0], [0, 2]]}},
+    {"name": "cropping3d", "class": "Cropping3D", "x_shape": [1, 4, 3, 3, 2], "kwargs": {"cropping": 1}}
+]"#;

@@ -1,0 +1,170 @@
+//! Layers that give a sample's dimensions another order or its elements another copy: Permute, RepeatVector, Identity.
+
+use crate::layers::built_in::*;
+use crate::layers::sample::*;
+use crate::layers::spec::LayerSpec;
+
+/// `x: T[B, n₁, n₂, …] → T[B, …]`: a sample's dimensions in another order.
+///
+/// ```
+/// use systole_nn::layers::permute;
+/// let channels_last = permute([2, 3, 1]);
+/// assert!(channels_last.check().is_ok());
+/// let e = permute([0, 1]).check().unwrap_err().to_string();
+/// assert!(e.contains("each of 1 to 2 once"), "{e}");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Permute {
+    /// For each dimension of the output that of the input, counted from 1; the batch stays. Required.
+    pub dims: Vec<usize>,
+}
+
+impl Arguments for Permute {
+    fn check(&self) -> Result<()> {
+        let mut sorted = self.dims.clone();
+        sorted.sort_unstable();
+        if sorted.is_empty() || !sorted.iter().copied().eq(1..=sorted.len()) {
+            let needs = format!("dims that name each of 1 to {} once", sorted.len().max(1));
+            return Err(wrong("Permute", &needs, format!("{:?}", self.dims))
+                .hint("the batch, 0, stays and is left out"));
+        }
+        Ok(())
+    }
+}
+
+impl Layer for Permute {
+    named!("Permute");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            if x.rank() != self.dims.len() + 1 {
+                let needs = format!("samples of {} dimensions, as its dims {:?}", self.dims.len(), self.dims);
+                return Err(unfit("Permute", &needs, x.ty()).hint("name each dimension of a sample in dims"));
+            }
+            Ok(cast_floats(cx, x).transpose(&[&[0], self.dims.as_slice()].concat()))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Permute(self.dims.clone()))
+    }
+}
+
+/// `x: T[B, C] → T[B, n, C]`: each sample `n` times, as a sequence.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RepeatVector {
+    /// How many times. Required.
+    pub n: usize,
+}
+
+impl Arguments for RepeatVector {
+    fn check(&self) -> Result<()> {
+        match self.n {
+            0 => Err(wrong("RepeatVector", "n of at least 1", 0)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Layer for RepeatVector {
+    named!("RepeatVector");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| {
+            if x.rank() != 2 {
+                return Err(unfit("RepeatVector", "a vector of each sample [B, C]", x.ty())
+                    .hint("put flatten() or a global pooling before it"));
+            }
+            let shape = [x.dim(0), self.n, x.dim(1)];
+            sized("RepeatVector", "output", &shape)?;
+            Ok(cast_floats(cx, x).broadcast_in_dim(&Shape::new(shape), &[0, 2]))
+        })
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Repeat)
+    }
+}
+
+/// `x: T[…] → T[…]`: the input.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Identity {}
+
+impl Arguments for Identity {}
+
+impl Layer for Identity {
+    named!("Identity");
+
+    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+        one_input(self, cx, inputs, |cx, x| Ok(cast_floats(cx, x)))
+    }
+
+    fn lowering(&self) -> Result<Lowering> {
+        Ok(Lowering::Identity)
+    }
+}
+
+/// `x: T[B, n₁, n₂, …] → T[B, …]`: a sample's dimensions in another order, counted from 1. Arguments:
+/// [`Permute`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::permute, Model};
+/// let layer = permute([2, 1]);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [10, 64])])?;
+/// assert_eq!(output.shape.dims(), [64, 10]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn permute(dims: impl AsRef<[usize]>) -> LayerSpec {
+    LayerSpec::of(Permute { dims: dims.as_ref().into() })
+}
+
+/// `x: T[B, C] → T[B, n, C]`: each sample as a sequence of itself. Arguments: [`RepeatVector`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::repeat_vector, Model};
+/// let layer = repeat_vector(3);
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [32])])?;
+/// assert_eq!(output.shape.dims(), [3, 32]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn repeat_vector(n: usize) -> LayerSpec {
+    LayerSpec::of(RepeatVector { n })
+}
+
+/// `x: T[…] → T[…]`: the input. Arguments: [`Identity`].
+///
+/// ```
+/// use systole_ir::{DType::F32, TensorType};
+/// use systole_nn::{layers::identity, Model};
+/// let layer = identity();
+/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [32])])?;
+/// assert_eq!(output.shape.dims(), [32]);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+#[track_caller]
+pub fn identity() -> LayerSpec {
+    LayerSpec::of(Identity {})
+}
+
+/// Layers with inputs that they take and refuse.
+pub(in crate::layers) fn samples() -> Vec<LayerSample> {
+    vec![
+        LayerSample::new(permute([3, 1, 2]), IMAGE, &[2, 3, 6, 5], &[], FLAT),
+        LayerSample::new(repeat_vector(3), &[2, 5], &[2, 3, 5], &[], Some(IMAGE)),
+        LayerSample::new(identity(), &[2, 5], &[2, 5], &[], None),
+    ]
+}
+
+/// Cases of the parity test, in Keras's terms; `fixtures/keras/generate.py` reads them here.
+pub(in crate::layers) const PARITY: &str = r#"[
+    {"name": "permute", "class": "Permute", "x_shape": [2, 3, 2, 2], "kwargs": {"dims": [3, 1, 2]}},
+    {"name": "repeat_vector", "class": "RepeatVector", "x_shape": [2, 3], "kwargs": {"n": 3}},
+    {"name": "identity", "class": "Identity", "x_shape": [2, 3], "kwargs": {}}
+]"#;

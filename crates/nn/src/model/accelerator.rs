@@ -1,0 +1,332 @@
+//! [`Accelerator`]: training loops of your own with what `fit` has: strategies, mixed precision, gradient accumulation,
+//! random numbers, layers; [`LoopState`] is all that changes, and can be backed up ([`crate::LoopBackup`]).
+
+use crate::layer::{Cx, Precision};
+use crate::model::Model;
+use crate::model::step::{Controls, controls, union};
+use crate::optimizer::{LossScale, Optimizer, UpdateInputs};
+use crate::setters::with_defaults;
+use std::sync::Arc;
+use systole_dist::Strategy;
+use systole_ir::{DType, Error, ErrorKind, Result, Tensor, grad};
+use systole_runtime::{Backend, Buffer, Jit, Params, Tree, backend, jit};
+
+with_defaults! {
+    /// How the steps of a loop of your own run; the part that Hugging Face's `Accelerator` has for PyTorch.
+    ///
+    /// A step is a function of the weights and a batch to a loss, traced once for each type of its arguments: forward, loss,
+    /// backward and update become one program. Batches are any tree of tensors, whose first dimension is that of samples.
+    ///
+    /// ```
+    /// use systole_ir::{Literal, Result, Tensor};
+    /// use systole_nn::{optimizer::sgd, Accelerator, Cx};
+    /// use systole_runtime::{Buffer, Params};
+    /// # fn main() -> Result<()> {
+    /// let x: Buffer = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?.into();
+    /// let y: Buffer = Literal::from_slice([4, 1], &[1f32, 3., 5., 7.])?.into();
+    /// let mut weights: Params<Buffer> = Params::new();
+    /// weights.insert("w", Literal::from_slice([1, 1], &[0f32])?.into());
+    /// weights.insert("b", Literal::from_slice([1], &[0f32])?.into());
+    ///
+    /// let accelerator = Accelerator::default();
+    /// let optimizer = sgd(0.05).momentum(0.9);
+    /// let mut state = accelerator.prepare(&optimizer, weights)?;
+    /// let step = accelerator.step(&optimizer, |_: &mut Cx, p: &Params, (x, y): &(Tensor, Tensor)| {
+    ///     let error = x.dot(&p["w"]) + &p["b"] - y;
+    ///     (&error * &error).mean_all()
+    /// })?;
+    /// for _ in 0..200 {
+    ///     step.call(&mut state, (x.clone(), y.clone()))?;
+    /// }
+    /// let loss = step.call(&mut state, (x, y))?;
+    /// assert!(loss.to_f64()? < 1e-3 && state.steps == 201);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[derive(Clone)]
+    pub struct Accelerator {
+        /// The backend; the best registered one when `None`.
+        pub backend: Option<Arc<dyn Backend>> = None,
+        /// How steps are split over the backend's devices.
+        pub strategy: Strategy = Strategy::default(),
+        /// Element types. The weights that a step is given are cast to what is computed in; layers cast for themselves.
+        pub precision: Precision = Precision::Float32,
+        /// Weights change every this many steps, by the mean of the gradients since.
+        pub gradient_accumulation_steps: usize = 1,
+        /// Seed of dropout and of all that a step draws.
+        pub seed: u64 = 0,
+    }
+}
+
+/// All that the steps of a loop read and replace.
+#[derive(Clone, Debug)]
+pub struct LoopState {
+    /// Weights that the optimizer changes, by path.
+    pub params: Params<Buffer>,
+    /// Other weights: moving statistics, layers that are not trained.
+    pub frozen: Params<Buffer>,
+    /// The optimizer's slots, and the loss scale's.
+    pub optimizer: Params<Buffer>,
+    /// Steps that were taken; with gradient accumulation each micro-batch is one.
+    pub steps: u64,
+}
+
+type In<B> = (Params, Params, Params, B, Controls);
+type Out<A> = (Params, Params, Params, Tensor, A);
+type Boxed<I, O> = Jit<I, O, Box<dyn Fn(I) -> O + Send + Sync>>;
+
+/// A step of a loop. Made by [`Accelerator::step`] and [`Accelerator::step_with`].
+pub struct LoopStep<B: Tree, A: Tree> {
+    function: Boxed<In<B>, Out<A>>,
+    optimizer: Optimizer,
+    seed: u64,
+}
+
+/// A function of the weights without an update. Made by [`Accelerator::function`].
+pub struct LoopFunction<B: Tree, O: Tree> {
+    function: Boxed<(Params, Params, B), O>,
+}
+
+impl Accelerator {
+    /// On this strategy.
+    #[deprecated = "write Accelerator { strategy, ..default() }"]
+    pub fn strategy(mut self, strategy: Strategy) -> Accelerator {
+        self.strategy = strategy;
+        self
+    }
+
+    /// In this precision.
+    #[deprecated = "write Accelerator { precision, ..default() }"]
+    pub fn precision(mut self, precision: Precision) -> Accelerator {
+        self.precision = precision;
+        self
+    }
+
+    /// With an update every so many steps.
+    #[deprecated = "write Accelerator { gradient_accumulation_steps, ..default() }"]
+    pub fn gradient_accumulation_steps(mut self, steps: usize) -> Accelerator {
+        self.gradient_accumulation_steps = steps;
+        self
+    }
+
+    /// The state of a loop that begins with these weights.
+    ///
+    /// # Errors
+    /// When a setting of the optimizer makes no sense.
+    pub fn prepare(&self, optimizer: &Optimizer, params: Params<Buffer>) -> Result<LoopState> {
+        let mut slots = self.accumulating(optimizer)?.init(&params)?;
+        if let Some(scale) = self.loss_scale() {
+            scale.init().into_iter().for_each(|(name, value)| slots.insert(name, value));
+        }
+        Ok(LoopState { params, frozen: Params::new(), optimizer: slots, steps: 0 })
+    }
+
+    /// The state of a loop that trains the weights of a model, which must be built.
+    ///
+    /// # Errors
+    /// As [`Accelerator::prepare`], and when the model has no weights yet.
+    pub fn prepare_model(&self, optimizer: &Optimizer, model: &Model) -> Result<LoopState> {
+        if !model.is_built() {
+            let e = Error::new(ErrorKind::Config, "the model has no weights to train");
+            return Err(e.hint("build it with the type of one sample: model.build(&[…])"));
+        }
+        let is_trained = |path: &str| model.specs.iter().any(|s| s.path == path && s.trainable);
+        let all = model.weights().into_iter().map(|(path, value)| (path.to_string(), value.clone()));
+        let (params, frozen): (Vec<_>, Vec<_>) = all.partition(|(path, _)| is_trained(path));
+        let state = self.prepare(optimizer, params.into_iter().collect())?;
+        Ok(LoopState { frozen: frozen.into_iter().collect(), ..state })
+    }
+
+    /// A step: the loss `f32[]` of a batch, its gradient, and the optimizer's update.
+    ///
+    /// `f` is given the context for layers ([`crate::Architecture::call`]; dropout drops, batch normalisation uses the batch and its new
+    /// statistics are kept), the weights for functions of plain tensors, and the batch.
+    ///
+    /// # Errors
+    /// When the backend or the strategy cannot be had.
+    pub fn step<B, F>(&self, optimizer: &Optimizer, f: F) -> Result<LoopStep<B, ()>>
+    where
+        B: Tree + 'static,
+        F: Fn(&mut Cx, &Params, &B) -> Tensor + Send + Sync + 'static,
+    {
+        self.step_with(optimizer, move |cx, params, batch| (f(cx, params, batch), ()))
+    }
+
+    /// As [`Accelerator::step`], of a function that gives more than the loss: scores, norms, samples.
+    ///
+    /// # Errors
+    /// As [`Accelerator::step`].
+    pub fn step_with<B, A, F>(&self, optimizer: &Optimizer, f: F) -> Result<LoopStep<B, A>>
+    where
+        B: Tree + 'static,
+        A: Tree + 'static,
+        F: Fn(&mut Cx, &Params, &B) -> (Tensor, A) + Send + Sync + 'static,
+    {
+        let optimizer = self.accumulating(optimizer)?;
+        let (precision, scale, rule) = (self.precision, self.loss_scale(), optimizer.clone());
+        let traced: Box<dyn Fn(In<B>) -> Out<A> + Send + Sync> =
+            Box::new(move |(params, frozen, slots, batch, (learning_rate, step, seed))| {
+                let weights = union(&params, &frozen);
+                let mut cx = Cx::new(step.builder(), weights, precision).training_with(&seed, &step);
+                let (loss, more) = f(&mut cx, &cast(&params, precision), &batch);
+                let loss = cx.with_penalties(&checked(loss), |_| true);
+                let leaves: Vec<&Tensor> = params.values().collect();
+                let scaled = scale.as_ref().map_or_else(|| loss.clone(), |s| s.scale(&loss, &slots));
+                let grads: Params = params.names().map(str::to_string).zip(grad(&scaled, &leaves)).collect();
+                let at = UpdateInputs { learning_rate, step: step.convert(DType::I64) };
+                let updates = cx.take_updates();
+                let params = params.map(|name, old| updates.get(name).unwrap_or(old).clone());
+                let (new, slots) = step.builder().scope("optimizer", || match &scale {
+                    Some(scale) => scale.update(&rule, &at, &params, &grads, &slots),
+                    None => rule.update(&at, &params, &grads, &slots),
+                });
+                let new = cx.constrained(new);
+                let frozen = frozen.map(|name, old| updates.get(name).unwrap_or(old).clone());
+                (new, frozen, slots, loss, more)
+            });
+        let function = self.jit(traced, "step of your own")?.batch(3);
+        Ok(LoopStep { function, optimizer, seed: self.seed })
+    }
+
+    /// A function of the weights and a batch, in inference mode: to measure, to predict, to draw samples.
+    ///
+    /// # Errors
+    /// As [`Accelerator::step`].
+    pub fn function<B, O, F>(&self, f: F) -> Result<LoopFunction<B, O>>
+    where
+        B: Tree + 'static,
+        O: Tree + 'static,
+        F: Fn(&mut Cx, &Params, &B) -> O + Send + Sync + 'static,
+    {
+        let precision = self.precision;
+        let traced: Box<dyn Fn((Params, Params, B)) -> O + Send + Sync> =
+            Box::new(move |(params, frozen, batch)| {
+                let mut leaves = Vec::new();
+                batch.flatten(&mut leaves);
+                let mut all = params.values().chain(frozen.values()).chain(&leaves);
+                let Some(first) = all.next() else { systole_ir::bug!("a function of nothing") };
+                let mut cx = Cx::new(first.builder(), union(&params, &frozen), precision);
+                f(&mut cx, &cast(&params, precision), &batch)
+            });
+        let function = self.jit(traced, "function of your own")?.batch(2).any_batch(true);
+        Ok(LoopFunction { function })
+    }
+
+    fn jit<I: Tree, O: Tree>(
+        &self,
+        traced: Box<dyn Fn(I) -> O + Send + Sync>,
+        name: &str,
+    ) -> Result<Boxed<I, O>> {
+        let device = self.backend.clone().map_or_else(|| backend("auto"), Ok)?;
+        let device = self.strategy.on(device)?;
+        let function = jit(traced).on(device).named(name);
+        Ok(function.flush_denormals(true).winograd(true).excess_precision(true))
+    }
+
+    fn loss_scale(&self) -> Option<LossScale> {
+        (self.precision == Precision::MixedFloat16).then(LossScale::default)
+    }
+
+    fn accumulating(&self, optimizer: &Optimizer) -> Result<Optimizer> {
+        optimizer.check()?;
+        match (self.gradient_accumulation_steps, optimizer.gradient_accumulation_steps) {
+            (0, _) => Err(Error::new(ErrorKind::Config, "gradient_accumulation_steps is 0")
+                .hint("1 updates at every step")),
+            (1, _) => Ok(optimizer.clone()),
+            (a, Some(b)) if a != b => {
+                let what = format!("gradients are to be gathered over {a} steps and over {b}");
+                Err(Error::new(ErrorKind::Config, what)
+                    .because("the accelerator says the one, the optimizer the other")
+                    .hint("set gradient_accumulation_steps in one place"))
+            }
+            (steps, _) => Ok(optimizer.clone().gradient_accumulation_steps(steps)),
+        }
+    }
+}
+
+/// The weights in the type that is computed in.
+fn cast(params: &Params, precision: Precision) -> Params {
+    params.map(|_, p| if p.dtype() == DType::F32 { p.convert(precision.compute_dtype()) } else { p.clone() })
+}
+
+/// The loss as `f32[]`.
+fn checked(loss: Tensor) -> Tensor {
+    if loss.is_poisoned() || (loss.rank() == 0 && loss.dtype().is_float()) {
+        return loss.convert(DType::F32);
+    }
+    let e = Error::new(ErrorKind::Graph, format!("the loss of a step is {}", loss.ty()))
+        .because("a gradient is that of one number")
+        .hint("take the mean over the batch: .mean_all()");
+    loss.fail(e)
+}
+
+impl<B: Tree, A: Tree> LoopStep<B, A> {
+    /// Takes a step; the state is updated in place. Returns the loss, `f32[]`: reading it waits for the step.
+    ///
+    /// # Errors
+    /// When the step cannot be compiled, or its device fails. Then the state is lost where the step had begun.
+    pub fn call(&self, state: &mut LoopState, batch: B::Host) -> Result<Buffer> {
+        Ok(self.call_with(state, batch)?.0)
+    }
+
+    /// As [`LoopStep::call`], with what [`Accelerator::step_with`]'s function gives besides.
+    ///
+    /// # Errors
+    /// As [`LoopStep::call`].
+    pub fn call_with(&self, state: &mut LoopState, batch: B::Host) -> Result<(Buffer, A::Host)> {
+        let values = controls(self.optimizer.values_at(state.steps), state.steps, self.seed);
+        let LoopState { params, frozen, optimizer: slots, steps } = state.taken();
+        let (params, frozen, optimizer, loss, more) =
+            self.function.call((params, frozen, slots, batch, values))?;
+        *state = LoopState { params, frozen, optimizer, steps: steps + 1 };
+        Ok((loss, more))
+    }
+
+    /// How many programs were compiled: one for each type of the arguments.
+    pub fn compiled_programs(&self) -> usize {
+        self.function.compiled_programs()
+    }
+}
+
+impl<B: Tree, O: Tree> LoopFunction<B, O> {
+    /// The function of the weights as they are and a batch.
+    ///
+    /// # Errors
+    /// When it cannot be compiled, or its device fails; when there are neither weights nor a batch.
+    pub fn call(&self, state: &LoopState, batch: B::Host) -> Result<O::Host> {
+        let mut leaves = Vec::new();
+        let skeleton = B::flatten_host(batch, &mut leaves);
+        if leaves.is_empty() && state.params.is_empty() && state.frozen.is_empty() {
+            let e = Error::new(ErrorKind::Config, "there is nothing to compute from");
+            return Err(e
+                .because("there are no weights and no batch")
+                .hint("give it a batch, or prepared weights"));
+        }
+        let batch = B::unflatten_host(&skeleton, &mut leaves.into_iter());
+        self.function.call((state.params.clone(), state.frozen.clone(), batch))
+    }
+}
+
+impl LoopState {
+    /// All of it, to be given away.
+    fn taken(&mut self) -> LoopState {
+        let empty = LoopState {
+            params: Params::new(),
+            frozen: Params::new(),
+            optimizer: Params::new(),
+            steps: self.steps,
+        };
+        std::mem::replace(self, empty)
+    }
+
+    /// Writes the weights into the model that they are from, to save it or predict with it.
+    ///
+    /// # Errors
+    /// When the model has no such weights.
+    pub fn put_into(&self, model: &mut Model) -> Result<()> {
+        for (path, value) in self.params.iter().chain(self.frozen.iter()) {
+            model.set_weight(path, value.to_literal()?)?;
+        }
+        Ok(())
+    }
+}

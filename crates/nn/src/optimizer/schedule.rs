@@ -1,0 +1,482 @@
+//! Learning-rate schedules: pure functions of the step, with Keras's names and formulas. They run on the host; the
+//! rate is an input of the compiled step, so that changing it never recompiles.
+
+use crate::did_you_mean::with_reason;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::f64::consts::PI;
+use systole_ir::{Error, ErrorKind, Result};
+
+/// A learning rate for each step; the first step is step 0.
+///
+/// ```
+/// use systole_nn::schedule::Schedule;
+/// let rate = Schedule::step_decay(0.1, 1000, 0.5);
+/// assert_eq!((rate.at(999), rate.at(1000)), (0.1, 0.05));
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "class_name", content = "config", deny_unknown_fields)]
+pub enum Schedule {
+    /// The same for every step.
+    Constant(f64),
+    /// initial · rate^(step / decay_steps), the exponent rounded down when `staircase`.
+    ExponentialDecay {
+        /// Rate at step 0.
+        initial_learning_rate: f64,
+        /// Steps for one factor of `decay_rate`.
+        decay_steps: u64,
+        /// Factor.
+        decay_rate: f64,
+        /// Change only every `decay_steps` steps.
+        #[serde(default)]
+        staircase: bool,
+    },
+    /// Linear warm-up to `warmup_target` (when set), then half a cosine down to `alpha` of the top.
+    CosineDecay {
+        /// Rate at step 0.
+        initial_learning_rate: f64,
+        /// Steps of the cosine, warm-up not counted.
+        decay_steps: u64,
+        /// Final rate as a fraction of the top.
+        #[serde(default)]
+        alpha: f64,
+        /// Rate at the end of the warm-up; none: no warm-up.
+        #[serde(default)]
+        warmup_target: Option<f64>,
+        /// Steps of the warm-up.
+        #[serde(default)]
+        warmup_steps: u64,
+    },
+    /// `values[i]` up to and including step `boundaries[i]`, then the last value.
+    PiecewiseConstantDecay {
+        /// Last steps of all values but the last, ascending.
+        boundaries: Vec<u64>,
+        /// One more than boundaries.
+        values: Vec<f64>,
+    },
+    /// (initial − end)·(1 − step / decay_steps)^power + end.
+    PolynomialDecay {
+        /// Rate at step 0.
+        initial_learning_rate: f64,
+        /// Steps until the end.
+        decay_steps: u64,
+        /// Final rate. Keras: 1e-4.
+        end_learning_rate: f64,
+        /// Exponent. Keras: 1, linear.
+        power: f64,
+        /// Beyond the end, start again with a longer period.
+        #[serde(default)]
+        cycle: bool,
+    },
+    /// initial / (1 + rate · step / decay_steps), the quotient rounded down when `staircase`.
+    InverseTimeDecay {
+        /// Rate at step 0.
+        initial_learning_rate: f64,
+        /// Steps for one unit of decay.
+        decay_steps: u64,
+        /// Decay for one unit.
+        decay_rate: f64,
+        /// Change only every `decay_steps` steps.
+        #[serde(default)]
+        staircase: bool,
+    },
+    /// Cosines from the top to `alpha` of it, one after the other, each `t_mul` times as long as the one before and
+    /// `m_mul` times as high. fastai's `fit_sgdr`, with `t_mul` its `cycle_mult`.
+    CosineDecayRestarts {
+        /// Rate at step 0.
+        initial_learning_rate: f64,
+        /// Steps of the first cosine.
+        first_decay_steps: u64,
+        /// Length of a cosine in lengths of the one before. Keras: 2.
+        #[serde(default = "two")]
+        t_mul: f64,
+        /// Height of a cosine in heights of the one before. Keras: 1.
+        #[serde(default = "one")]
+        m_mul: f64,
+        /// Lowest rate as a fraction of the first.
+        #[serde(default)]
+        alpha: f64,
+    },
+    /// Half a cosine up from `max_learning_rate / div` over the first `pct_start` of the steps, then half a cosine down to
+    /// `max_learning_rate / div_final`. Source: fastai's `fit_one_cycle`.
+    OneCycle {
+        /// The highest rate.
+        max_learning_rate: f64,
+        /// Steps of the cycle; 0: those of the whole run, which `fit` fills in.
+        #[serde(default)]
+        total_steps: u64,
+        /// The step at which the cycle begins, which `fit` fills in.
+        #[serde(default)]
+        begin: u64,
+        /// Part of the steps on the way up.
+        #[serde(default = "quarter")]
+        pct_start: f64,
+        /// The highest rate over the first.
+        #[serde(default = "twenty_five")]
+        div: f64,
+        /// The highest rate over the last.
+        #[serde(default = "hundred_thousand")]
+        div_final: f64,
+    },
+    /// Momentum of a cycle, against its learning rate: half a cosine from `moms[0]` to `moms[1]` over the first `pct_start` of
+    /// the steps, then half a cosine to `moms[2]`. Source: fastai's `fit_one_cycle`.
+    OneCycleMomentum {
+        /// The first, the middle and the last one.
+        #[serde(default = "usual_moms")]
+        moms: [f64; 3],
+        /// Steps of the cycle; 0: those of the whole run, which `fit` fills in.
+        #[serde(default)]
+        total_steps: u64,
+        /// The step at which the cycle begins, which `fit` fills in.
+        #[serde(default)]
+        begin: u64,
+        /// Part of the steps on the way to the middle.
+        #[serde(default = "quarter")]
+        pct_start: f64,
+    },
+    /// The same rate for the first `pct_start` of the steps, then half a cosine down to 0. Source: fastai's `fit_flat_cos`.
+    FlatCosine {
+        /// The first rate.
+        learning_rate: f64,
+        /// All steps; 0: those of the whole run, which `fit` fills in.
+        #[serde(default)]
+        total_steps: u64,
+        /// The step at which they begin, which `fit` fills in.
+        #[serde(default)]
+        begin: u64,
+        /// Part of the steps before the fall.
+        #[serde(default = "three_quarters")]
+        pct_start: f64,
+    },
+    /// A straight line to the first rate of another schedule, which then starts at its own step 0.
+    LinearWarmup {
+        /// Rate at step 0.
+        initial_learning_rate: f64,
+        /// Steps of the warm-up.
+        warmup_steps: u64,
+        /// What follows.
+        then: Box<Schedule>,
+    },
+}
+
+macro_rules! defaults {
+    ($($name:ident: $value:literal;)*) => { $(fn $name() -> f64 { $value })* };
+}
+defaults! {
+    one: 1.0;
+    two: 2.0;
+    quarter: 0.25;
+    three_quarters: 0.75;
+    twenty_five: 25.0;
+    hundred_thousand: 1e5;
+}
+
+fn usual_moms() -> [f64; 3] {
+    [0.95, 0.85, 0.95]
+}
+
+/// A schedule of a configuration as model files have it.
+fn stored(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let rest = map.iter().filter(|(k, _)| *k != "type");
+            let config: Map<String, Value> =
+                rest.map(|(k, v)| (k.clone(), if k == "then" { stored(v) } else { v.clone() })).collect();
+            json!({"class_name": map.get("type").cloned().unwrap_or(Value::Null), "config": config})
+        }
+        rate => json!({"class_name": "Constant", "config": rate}),
+    }
+}
+
+impl From<f64> for Schedule {
+    fn from(rate: f64) -> Schedule {
+        Schedule::Constant(rate)
+    }
+}
+
+impl Schedule {
+    /// As configurations write it: a rate, or an object with `type` and the schedule's arguments.
+    ///
+    /// ```
+    /// use serde_json::json;
+    /// use systole_nn::schedule::Schedule;
+    /// let cosine = json!({ "type": "CosineDecay", "initial_learning_rate": 0.1, "decay_steps": 10 });
+    /// assert_eq!(Schedule::from_config(&cosine)?, Schedule::cosine_decay(0.1, 10));
+    /// assert_eq!(Schedule::from_config(&json!(0.1))?, Schedule::Constant(0.1));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When there is no such schedule (names the nearest), or an argument is missing, unknown or of the wrong type.
+    pub fn from_config(value: &Value) -> Result<Schedule> {
+        serde_json::from_value(stored(value)).map_err(|e| {
+            let error = Error::new(ErrorKind::Config, format!("{value} is no learning rate and no schedule"));
+            with_reason(error, &e.to_string())
+        })
+    }
+
+    /// Multiplies the rate by `factor` every `every` steps (Keras: `ExponentialDecay` with `staircase`).
+    pub fn step_decay(initial: f64, every: u64, factor: f64) -> Schedule {
+        Schedule::ExponentialDecay {
+            initial_learning_rate: initial,
+            decay_steps: every,
+            decay_rate: factor,
+            staircase: true,
+        }
+    }
+
+    /// Half a cosine from `initial` to 0 over `steps`.
+    pub fn cosine_decay(initial: f64, steps: u64) -> Schedule {
+        Schedule::CosineDecay {
+            initial_learning_rate: initial,
+            decay_steps: steps,
+            alpha: 0.0,
+            warmup_target: None,
+            warmup_steps: 0,
+        }
+    }
+
+    /// Up to `highest` over a quarter of the run and down again, with fastai's divisors.
+    ///
+    /// ```
+    /// use systole_nn::{optimizer::adam, schedule::Schedule};
+    /// let cycle = Schedule::one_cycle(0.01).over(100);
+    /// assert_eq!((cycle.at(0), cycle.at(25)), (0.01 / 25.0, 0.01));
+    /// assert!(cycle.at(100) <= 1.001e-7);
+    /// let _ = adam(Schedule::one_cycle(0.01)); // over all steps of `fit`
+    /// ```
+    pub fn one_cycle(highest: f64) -> Schedule {
+        Schedule::OneCycle {
+            max_learning_rate: highest,
+            total_steps: 0,
+            begin: 0,
+            pct_start: quarter(),
+            div: twenty_five(),
+            div_final: hundred_thousand(),
+        }
+    }
+
+    /// Momentum that goes from the first of `moms` to the second while the rate of [`Schedule::one_cycle`] rises, and to the third
+    /// while it falls. fastai's default: 0.95, 0.85, 0.95.
+    pub fn momentum_cycle(moms: [f64; 3]) -> Schedule {
+        Schedule::OneCycleMomentum { moms, total_steps: 0, begin: 0, pct_start: quarter() }
+    }
+
+    /// `rate` for three quarters of the run, then half a cosine to 0: fastai's `fit_flat_cos`.
+    pub fn flat_cosine(rate: f64) -> Schedule {
+        Schedule::FlatCosine { learning_rate: rate, total_steps: 0, begin: 0, pct_start: three_quarters() }
+    }
+
+    /// The schedule with this many steps, where it has a number of all steps.
+    pub fn over(mut self, steps: u64) -> Schedule {
+        if let Some((total_steps, _)) = self.of_all_steps() {
+            *total_steps = steps;
+        }
+        self
+    }
+
+    /// The steps, and the first of them, of a schedule with a number of all steps.
+    fn of_all_steps(&mut self) -> Option<(&mut u64, &mut u64)> {
+        match self {
+            Schedule::OneCycle { total_steps, begin, .. }
+            | Schedule::OneCycleMomentum { total_steps, begin, .. }
+            | Schedule::FlatCosine { total_steps, begin, .. } => Some((total_steps, begin)),
+            _ => None,
+        }
+    }
+
+    /// The steps of a schedule with a number of all steps.
+    pub(crate) fn total_steps(&mut self) -> Option<u64> {
+        self.of_all_steps().map(|(total, _)| *total)
+    }
+
+    /// Whether it goes over all steps of a run, however many these are.
+    pub fn is_of_the_run(&self) -> bool {
+        match self {
+            Schedule::OneCycle { total_steps, .. }
+            | Schedule::OneCycleMomentum { total_steps, .. }
+            | Schedule::FlatCosine { total_steps, .. } => *total_steps == 0,
+            Schedule::LinearWarmup { then, .. } => then.is_of_the_run(),
+            _ => false,
+        }
+    }
+
+    /// Fills in a run of `steps` that begins at step `from`.
+    pub(crate) fn settle(&mut self, from: u64, steps: u64) {
+        if let Schedule::LinearWarmup { warmup_steps, then, .. } = self {
+            let left = warmup_steps.saturating_sub(from);
+            then.settle(from.saturating_sub(*warmup_steps), steps.saturating_sub(left).max(1));
+        }
+        if let Some((total_steps, begin)) = self.of_all_steps().filter(|(total, _)| **total == 0) {
+            (*total_steps, *begin) = (steps, from);
+        }
+    }
+
+    /// Puts a linear warm-up from 0 before this schedule.
+    pub fn after_warmup(self, steps: u64) -> Schedule {
+        Schedule::LinearWarmup { initial_learning_rate: 0.0, warmup_steps: steps, then: Box::new(self) }
+    }
+
+    /// The learning rate of a step.
+    pub fn at(&self, step: u64) -> f64 {
+        let units = |steps: u64, whole: bool| {
+            let quotient = step as f64 / steps as f64;
+            if whole { quotient.floor() } else { quotient }
+        };
+        match self {
+            Schedule::Constant(rate) => *rate,
+            Schedule::ExponentialDecay { initial_learning_rate, decay_steps, decay_rate, staircase } => {
+                initial_learning_rate * decay_rate.powf(units(*decay_steps, *staircase))
+            }
+            Schedule::InverseTimeDecay { initial_learning_rate, decay_steps, decay_rate, staircase } => {
+                initial_learning_rate / (1.0 + decay_rate * units(*decay_steps, *staircase))
+            }
+            Schedule::CosineDecay {
+                initial_learning_rate,
+                decay_steps,
+                alpha,
+                warmup_target,
+                warmup_steps,
+            } => match warmup_target {
+                Some(top) if step < *warmup_steps => line(*initial_learning_rate, *top, step, *warmup_steps),
+                Some(top) => cosine(*top, step - warmup_steps, *decay_steps, *alpha),
+                None => cosine(*initial_learning_rate, step, *decay_steps, *alpha),
+            },
+            Schedule::PiecewiseConstantDecay { boundaries, values } => {
+                let i = boundaries.iter().position(|b| step <= *b);
+                let value = i.map_or(values.last(), |i| values.get(i));
+                value.copied().unwrap_or(f64::NAN)
+            }
+            Schedule::PolynomialDecay {
+                initial_learning_rate,
+                decay_steps,
+                end_learning_rate,
+                power,
+                cycle,
+            } => {
+                let periods = if *cycle { step.div_ceil((*decay_steps).max(1)).max(1) } else { 1 };
+                let end = decay_steps.saturating_mul(periods);
+                let left = 1.0 - step.min(end) as f64 / end as f64;
+                (initial_learning_rate - end_learning_rate) * left.powf(*power) + end_learning_rate
+            }
+            Schedule::LinearWarmup { initial_learning_rate, warmup_steps, then } => {
+                match step.checked_sub(*warmup_steps) {
+                    Some(rest) => then.at(rest),
+                    None => line(*initial_learning_rate, then.at(0), step, *warmup_steps),
+                }
+            }
+            _ => self.of_cosines(step),
+        }
+    }
+
+    /// The rate of the schedules that are made of several cosines.
+    fn of_cosines(&self, step: u64) -> f64 {
+        match self {
+            Schedule::CosineDecayRestarts {
+                initial_learning_rate,
+                first_decay_steps,
+                t_mul,
+                m_mul,
+                alpha,
+            } => {
+                let (part, height) = restarted(step, *first_decay_steps, *t_mul, *m_mul);
+                let decayed = 0.5 * height * (1.0 + (PI * part).cos());
+                initial_learning_rate * ((1.0 - alpha) * decayed + alpha)
+            }
+            Schedule::OneCycle { max_learning_rate: top, total_steps, begin, pct_start, div, div_final } => {
+                match share(step, *begin, *total_steps) {
+                    part if part < *pct_start => between(top / div, *top, part / pct_start),
+                    part => between(*top, top / div_final, (part - pct_start) / (1.0 - pct_start)),
+                }
+            }
+            Schedule::OneCycleMomentum { moms: [first, middle, last], total_steps, begin, pct_start } => {
+                match share(step, *begin, *total_steps) {
+                    part if part < *pct_start => between(*first, *middle, part / pct_start),
+                    part => between(*middle, *last, (part - pct_start) / (1.0 - pct_start)),
+                }
+            }
+            Schedule::FlatCosine { learning_rate, total_steps, begin, pct_start } => {
+                match share(step, *begin, *total_steps) {
+                    part if part < *pct_start => *learning_rate,
+                    part => between(*learning_rate, 0.0, (part - pct_start) / (1.0 - pct_start)),
+                }
+            }
+            _ => f64::NAN,
+        }
+    }
+
+    /// An error for a schedule that has no value at some step.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |what: &str, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
+        match self {
+            Schedule::ExponentialDecay { decay_steps: 0, .. }
+            | Schedule::CosineDecay { decay_steps: 0, .. }
+            | Schedule::PolynomialDecay { decay_steps: 0, .. }
+            | Schedule::InverseTimeDecay { decay_steps: 0, .. } => {
+                refuse("a learning-rate schedule has decay_steps 0", "set decay_steps to at least 1")
+            }
+            Schedule::CosineDecayRestarts { first_decay_steps, t_mul, .. }
+                if *first_decay_steps == 0 || !(*t_mul > 0.0 && t_mul.is_finite()) =>
+            {
+                refuse("a learning-rate schedule never restarts", "set first_decay_steps and t_mul above 0")
+            }
+            Schedule::OneCycle { pct_start, .. }
+            | Schedule::OneCycleMomentum { pct_start, .. }
+            | Schedule::FlatCosine { pct_start, .. }
+                if !(0.0..1.0).contains(pct_start) =>
+            {
+                refuse(&format!("pct_start is {pct_start}"), "give a part of the steps, from 0 to below 1")
+            }
+            Schedule::OneCycleMomentum { moms, .. } if moms.iter().any(|m| !(0.0..1.0).contains(m)) => {
+                refuse(
+                    &format!("moms are {moms:?}"),
+                    "give three numbers from 0 to below 1, such as 0.95, 0.85, 0.95",
+                )
+            }
+            Schedule::PiecewiseConstantDecay { boundaries, values }
+                if values.len() != boundaries.len() + 1 || !boundaries.is_sorted() =>
+            {
+                refuse(
+                    &format!("{} boundaries and {} values make no schedule", boundaries.len(), values.len()),
+                    "give ascending boundaries and one value more than boundaries",
+                )
+            }
+            Schedule::LinearWarmup { then, .. } => then.check(),
+            _ if !self.at(0).is_finite() => refuse("the learning rate is not finite", "set a finite rate"),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn line(from: f64, to: f64, step: u64, steps: u64) -> f64 {
+    from + (to - from) * (step as f64 / steps as f64)
+}
+
+/// The part of a run of `steps` from `begin` that lies behind `step`.
+fn share(step: u64, begin: u64, steps: u64) -> f64 {
+    (step.saturating_sub(begin) as f64 / steps.max(1) as f64).min(if steps == 0 { 0.0 } else { 1.0 })
+}
+
+/// Half a cosine between two rates. Source: fastai's `SchedCos`.
+fn between(from: f64, to: f64, part: f64) -> f64 {
+    from + (1.0 + (PI * (1.0 - part)).cos()) * (to - from) / 2.0
+}
+
+/// How far `step` is in the cosine that it lies in, and how high that one is.
+fn restarted(step: u64, first: u64, t_mul: f64, m_mul: f64) -> (f64, f64) {
+    let done = step as f64 / first as f64;
+    let (whole, left) = if t_mul == 1.0 {
+        (done.floor(), done.fract())
+    } else {
+        // Cosines shorter and shorter have an end, behind which the last one stays.
+        let whole = ((1.0 - done * (1.0 - t_mul)).max(f64::MIN_POSITIVE).ln() / t_mul.ln()).floor();
+        let before = (1.0 - t_mul.powf(whole)) / (1.0 - t_mul);
+        (whole, ((done - before) / t_mul.powf(whole)).clamp(0.0, 1.0))
+    };
+    (left, m_mul.powf(whole))
+}
+
+fn cosine(top: f64, step: u64, steps: u64, alpha: f64) -> f64 {
+    let fraction = step.min(steps) as f64 / steps as f64;
+    top * ((1.0 - alpha) * 0.5 * (1.0 + (PI * fraction).cos()) + alpha)
+}

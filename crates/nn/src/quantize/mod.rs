@@ -1,0 +1,628 @@
+//! Training for eight bits: what is asked for, and which layers of a structure get which places to round at. The places are those of the
+//! operators that the crate `quant` writes: batch normalisation and relus are folded into what comes before them here as there.
+
+mod attention;
+mod tables;
+pub(crate) mod trained_ranges;
+
+use crate::did_you_mean::unknown;
+use crate::layer::activation::Activation;
+use crate::layer::lowering::ElementWise::{Add, Average, Maximum, Minimum, Multiply, Subtract};
+use crate::layer::lowering::{Convolution, ConvolutionKind, Lowering};
+use crate::layer::quantizer::{Folded, Kernel, QuantizeRanges, Quantizer, Slot, input_name};
+use crate::layers::LayerSpec;
+use crate::model::architecture::{Architecture, LayerNode, NodeInput};
+use crate::model::quantize_options::Quantize;
+use crate::pattern::means;
+use systole_ir::{Error, ErrorKind, Result, ResultExt};
+
+impl Architecture {
+    /// Whether layers of it are trained for eight bits.
+    pub fn is_quantized(&self) -> bool {
+        self.nodes.iter().any(|node| node.layer.quantizer().is_some())
+    }
+
+    /// With places to round at.
+    ///
+    /// # Errors
+    /// Names the layer that has no form in eight bits.
+    pub(crate) fn quantized(&self, options: &Quantize) -> Result<Architecture> {
+        options.check()?;
+        let quantizers = plan(self, options)?;
+        let with = |(node, own): (&LayerNode, Quantizer)| LayerNode {
+            layer: node.layer.clone().with_quantizer((!own.is_empty()).then_some(own)),
+            ..node.clone()
+        };
+        Ok(Architecture { nodes: self.nodes.iter().zip(quantizers).map(with).collect(), ..self.clone() })
+    }
+
+    /// Without them.
+    pub(crate) fn without_quantizers(&self) -> Architecture {
+        let plain =
+            |node: &LayerNode| LayerNode { layer: node.layer.clone().without_quantization(), ..node.clone() };
+        Architecture { nodes: self.nodes.iter().map(plain).collect(), ..self.clone() }
+    }
+}
+
+/// What makes a tensor of the int8 graph.
+#[derive(Clone, Copy, PartialEq)]
+enum Maker {
+    /// A matrix within a layer of several.
+    Inner,
+    /// A convolution or dense layer, of the node; `takes_relu`, where relus are folded into it.
+    Weights {
+        node: usize,
+        takes_relu: bool,
+    },
+    /// A sum, difference or product of two.
+    Merge,
+    /// The greatest of windows, or another shape: relus pass through.
+    Values,
+    /// Nothing: it is known before the model is given anything.
+    Constant,
+    Other,
+}
+
+/// A tensor of the int8 graph.
+#[derive(Clone)]
+struct Value {
+    maker: Maker,
+    /// Whether the maker has no activation and no batch normalisation folded into it yet.
+    is_free: bool,
+    /// What it holds the values of, in another shape.
+    before: Option<usize>,
+    readers: usize,
+    /// Which tensors have one scale: the first of them.
+    group: usize,
+    /// Where its range is found: the node and the place there.
+    place: Option<(usize, String)>,
+    fixed: Option<Slot>,
+    /// Whether a layer of floats makes it, or it is an input: who reads it rounds it.
+    is_float: bool,
+}
+
+/// Places on the way through a layer normalisation, in their order.
+const WITHIN: [&str; 8] = ["mean", "centred", "squared", "variance", "sum", "rsqrt", "normalized", "scaled"];
+
+/// The quantiser of each node.
+fn plan(architecture: &Architecture, options: &Quantize) -> Result<Vec<Quantizer>> {
+    check_structure(architecture, options)?;
+    let nodes = &architecture.nodes;
+    let mut plan = Plan {
+        architecture,
+        options,
+        values: Vec::new(),
+        made: Vec::new(),
+        quantizers: vec![Quantizer::new(options.ranges); nodes.len()],
+        borrowed: Vec::new(),
+    };
+    for _ in &architecture.inputs {
+        plan.add(Maker::Other, None);
+        if let Some(value) = plan.values.last_mut() {
+            value.is_float = true;
+        }
+    }
+    for (i, node) in nodes.iter().enumerate() {
+        let before = plan.values.len();
+        let y = plan.node(i).at(|| format!("layer {}", node.name))?;
+        let more = architecture.readers(NodeInput::Layer(i));
+        let value = &mut plan.values[y];
+        let is_new = y >= before;
+        value.readers = if is_new { more } else { value.readers.max(1) - 1 + more };
+        plan.made.push(y);
+    }
+    Ok(plan.finish())
+}
+
+fn check_structure(architecture: &Architecture, options: &Quantize) -> Result<()> {
+    let refuse = |what: String, hint: &str| Err(Error::new(ErrorKind::Unsupported, what).hint(hint));
+    if !architecture.networks.is_empty() || !architecture.more_outputs.is_empty() {
+        return refuse(
+            "models of several networks or outputs are not trained for eight bits".into(),
+            "leave quantize out, or train a model of one output",
+        );
+    }
+    let names: Vec<&str> = architecture.nodes.iter().map(|node| node.name.as_str()).collect();
+    if let Some(pattern) = options.skip.iter().find(|p| !names.iter().any(|name| means(p, name))) {
+        return Err(unknown(
+            &format!("`{pattern}` means no layer that could stay in floats"),
+            pattern,
+            &names,
+        ));
+    }
+    // Tables are used for tokens and for floats; which of both it is, the plan sees.
+    let is_table = |i: usize| {
+        matches!(architecture.nodes[i].layer.layer().lowering(), Ok(Lowering::ReversibleEmbedding { .. }))
+    };
+    let again = |(i, name): &(usize, &&str)| names[..*i].contains(*name) && !is_table(*i);
+    names.iter().enumerate().find(again).map_or(Ok(()), |(_, name)| Err(used_twice(name)))
+}
+
+fn used_twice(name: &str) -> Error {
+    let what = format!("layer {name} is used twice, and has one set of ranges");
+    Error::new(ErrorKind::Unsupported, what).hint("give its uses layers of their own, or leave quantize out")
+}
+
+impl Architecture {
+    fn readers(&self, source: NodeInput) -> usize {
+        let of = self.nodes.iter().flat_map(|node| &node.inputs).filter(|s| **s == source).count();
+        of + usize::from(self.output == source)
+    }
+}
+
+struct Plan<'a> {
+    architecture: &'a Architecture,
+    options: &'a Quantize,
+    values: Vec<Value>,
+    /// What each node gives.
+    made: Vec<usize>,
+    quantizers: Vec<Quantizer>,
+    /// Places that round by the range of a tensor whose range is found elsewhere.
+    borrowed: Vec<(usize, String, usize)>,
+}
+
+impl Plan<'_> {
+    fn add(&mut self, maker: Maker, before: Option<usize>) -> usize {
+        let group = self.values.len();
+        self.values.push(Value {
+            maker,
+            is_free: true,
+            before,
+            readers: 0,
+            group,
+            place: None,
+            fixed: None,
+            is_float: false,
+        });
+        group
+    }
+
+    /// A tensor with a range of its own.
+    fn add_at(&mut self, maker: Maker, node: usize, place: &str) -> usize {
+        let y = self.add(maker, None);
+        self.values[y].place = Some((node, place.into()));
+        y
+    }
+
+    /// A tensor of the scale of another.
+    fn add_alike(&mut self, maker: Maker, x: usize) -> usize {
+        let y = self.add(maker, Some(x));
+        self.join(y, x);
+        y
+    }
+
+    fn join(&mut self, a: usize, b: usize) {
+        let (a, b) = (self.values[a].group, self.values[b].group);
+        let (least, other) = (a.min(b), a.max(b));
+        self.values.iter_mut().filter(|v| v.group == other).for_each(|v| v.group = least);
+    }
+
+    fn fixed_of(&self, x: usize) -> Option<Slot> {
+        let group = self.values[x].group;
+        self.values.iter().filter(|v| v.group == group).find_map(|v| v.fixed.clone())
+    }
+
+    fn layer(&self, node: usize) -> &LayerSpec {
+        &self.architecture.nodes[node].layer
+    }
+
+    fn lowering(&self, node: usize) -> Option<Lowering> {
+        self.layer(node).layer().lowering().ok()
+    }
+
+    fn stays_in_floats(&self, node: usize) -> bool {
+        self.options.skip.iter().any(|pattern| means(pattern, &self.architecture.nodes[node].name))
+    }
+
+    /// What the node gives.
+    fn node(&mut self, node: usize) -> Result<usize> {
+        let sources = self.architecture.nodes[node].inputs.clone();
+        let inputs: Vec<usize> = sources
+            .iter()
+            .map(|s| match s {
+                NodeInput::Input(i) => *i,
+                NodeInput::Layer(i) => self.made[*i],
+            })
+            .collect();
+        let x = inputs[0];
+        let own = self.lowering(node);
+        if let Some(y) = self.folded(node, own.as_ref(), x)? {
+            return Ok(y);
+        }
+        if own == Some(Lowering::PositionEmbedding) {
+            return Ok(self.position_embedding(node));
+        }
+        if self.stays_in_floats(node) {
+            self.quantizers[node].is_float = true;
+            return Ok(self.float_node(node, own.as_ref(), x));
+        }
+        let y = self.rounded_node(node, own.as_ref(), &inputs)?;
+        inputs.iter().enumerate().for_each(|(k, &x)| self.read(node, k, x));
+        Ok(y)
+    }
+
+    /// What the node gives in floats, with what may be folded into it.
+    fn float_node(&mut self, node: usize, own: Option<&Lowering>, x: usize) -> usize {
+        let mut is_free = true;
+        let (maker, before) = match own {
+            Some(own) if has_weights(own) => match own.activation() {
+                Activation::Silu => (Maker::Merge, None),
+                activation => {
+                    is_free = activation == Activation::Linear;
+                    (Maker::Weights { node, takes_relu: takes_relu(own) }, None)
+                }
+            },
+            // They end with a sum or a product.
+            Some(
+                Lowering::Activation(Activation::Silu)
+                | Lowering::ElementWise(Add | Subtract | Multiply | Average)
+                | Lowering::BatchNormalization { .. }
+                | Lowering::LayerNormalization { .. }
+                | Lowering::Rescaling { .. }
+                | Lowering::TransformerBlock { .. },
+            ) => (Maker::Merge, None),
+            Some(Lowering::Attention { .. }) => (Maker::Inner, None),
+            Some(own) if keeps_values(own) => (Maker::Values, Some(x)),
+            _ => (Maker::Other, None),
+        };
+        let mut y = self.add(maker, before);
+        (self.values[y].is_float, self.values[y].is_free) = (true, is_free);
+        if own.is_some_and(is_of_rows) {
+            y = self.add(Maker::Values, Some(y));
+            self.values[y].is_float = true;
+        }
+        y
+    }
+
+    /// A value of floats is rounded by who reads it; the first one has its range.
+    fn read(&mut self, node: usize, k: usize, x: usize) {
+        if self.reads_tokens(node, x) {
+            return;
+        }
+        let value = &mut self.values[x];
+        if !value.is_float {
+            return;
+        }
+        value.place.get_or_insert((node, input_name(k)));
+        let inputs = &mut self.quantizers[node].inputs;
+        inputs.resize(inputs.len().max(k + 1), None);
+        self.borrowed.push((node, input_name(k), x));
+    }
+
+    /// What becomes part of the layer before, whether that is in eight bits or not.
+    fn folded(&mut self, node: usize, own: Option<&Lowering>, x: usize) -> Result<Option<usize>> {
+        match own {
+            Some(
+                Lowering::Identity | Lowering::Regularization | Lowering::Activation(Activation::Linear),
+            ) => Ok(Some(x)),
+            Some(Lowering::BatchNormalization { epsilon, scale, .. }) => {
+                self.batch_normalization(node, (*epsilon, *scale), x)
+            }
+            Some(Lowering::Rescaling { .. }) if self.weights_before(x).is_some() => {
+                Err(self.unfit(node, "Rescaling behind weights"))
+            }
+            Some(own) if is_relu(own) => self.relu(node, x),
+            _ => Ok(None),
+        }
+    }
+
+    /// The node whose weights make a tensor that nothing else reads, without activation.
+    fn weights_before(&self, x: usize) -> Option<usize> {
+        let value = &self.values[x];
+        match value.maker {
+            Maker::Weights { node, .. } if value.readers <= 1 && value.is_free => Some(node),
+            _ => None,
+        }
+    }
+
+    fn batch_normalization(
+        &mut self,
+        node: usize,
+        (epsilon, scale): (f64, bool),
+        x: usize,
+    ) -> Result<Option<usize>> {
+        self.quantizers[node].freeze_bn_delay = self.options.freeze_bn_delay;
+        let Some(before) = self.weights_before(x) else { return Ok(None) };
+        let Some(kernel) = self.quantizers[before].kernels.last() else {
+            // Its weights stay floats.
+            return Ok(Some(x));
+        };
+        if kernel.folded.is_some() {
+            return Err(self.unfit(node, "a second batch normalisation"));
+        }
+        let own = self.lowering(before);
+        if let Some(Lowering::ReversibleEmbedding { .. }) = own {
+            return Err(self.unfit(node, "BatchNormalization behind a ReversibleEmbedding"));
+        }
+        let layer = self.architecture.nodes[node].name.clone();
+        let channels = channels_of(own.as_ref(), &kernel.name);
+        if let Some(kernel) = self.quantizers[before].kernels.last_mut() {
+            kernel.folded = Some(Folded { layer, epsilon, scale, channels });
+        }
+        self.move_place(x, node);
+        Ok(Some(x))
+    }
+
+    /// The range of a tensor is found behind a later node that is part of it.
+    fn move_place(&mut self, x: usize, node: usize) {
+        let value = &mut self.values[x];
+        if value.place.is_some() && !value.is_float {
+            value.place = Some((node, "output".into()));
+        }
+    }
+
+    /// A relu in the operator that makes what it reads, if that takes one.
+    fn relu(&mut self, node: usize, x: usize) -> Result<Option<usize>> {
+        let mut at = x;
+        while self.values[at].maker == Maker::Values && self.values[at].readers <= 1 {
+            let Some(before) = self.values[at].before else { return Ok(None) };
+            at = before;
+        }
+        let value = &self.values[at];
+        let takes =
+            matches!(value.maker, Maker::Weights { takes_relu: true, .. } | Maker::Merge | Maker::Inner);
+        if !takes || value.readers > 1 || !value.is_free {
+            return Ok(None);
+        }
+        if value.is_float != self.values[x].is_float {
+            return Err(self.unfit(node, "a relu on the other side of a layer in floats"));
+        }
+        self.values[at].is_free = false;
+        if at != x {
+            self.values[x].place = self.values[at].place.take();
+        }
+        self.move_place(x, node);
+        Ok(Some(x))
+    }
+
+    /// What the node gives in eight bits.
+    fn rounded_node(&mut self, node: usize, own: Option<&Lowering>, inputs: &[usize]) -> Result<usize> {
+        let (x, class) = (inputs[0], self.layer(node).class_name());
+        let is_constant = |x: &usize| self.values[*x].maker == Maker::Constant;
+        let is_merge = matches!(own, Some(Lowering::ElementWise(Add | Subtract | Multiply)));
+        if inputs.iter().any(is_constant) && !is_merge {
+            return Err(self.unfit(node, &format!("{class} of what a PositionEmbedding gives")));
+        }
+        let unfit = |plan: &Self| match inputs.len() {
+            n if n > 2 => plan.unfit(node, &format!("{class} of {n} inputs")),
+            _ => plan.unfit(node, class),
+        };
+        let Some(own) = own else { return Err(unfit(self)) };
+        Ok(match own {
+            own if has_weights(own) => {
+                // Between the two kernels of a separable convolution other values lie.
+                if !is_separable(own) {
+                    self.borrowed.push((node, "sums".into(), x));
+                }
+                self.weights(node, own)?
+            }
+            own if keeps_values(own) => self.add_alike(Maker::Values, x),
+            Lowering::Permute(_) | Lowering::Padding(_) | Lowering::Cropping(_) => {
+                self.add_alike(Maker::Other, x)
+            }
+            Lowering::Pooling { .. } | Lowering::UpSampling { .. } => {
+                let y = self.add_alike(Maker::Other, x);
+                self.borrowed.push((node, "output".into(), y));
+                y
+            }
+            Lowering::ElementWise(Add | Subtract | Multiply) if inputs.len() == 2 => {
+                self.add_at(Maker::Merge, node, "output")
+            }
+            Lowering::ElementWise(Maximum | Minimum) if inputs.len() != 2 => return Err(unfit(self)),
+            Lowering::Concatenation(_) | Lowering::ElementWise(Maximum | Minimum) => {
+                if inputs.iter().any(|&x| self.fixed_of(x).is_some()) {
+                    let what = format!("{class} of what a softmax, sigmoid or tanh gives");
+                    return Err(self.unfit(node, &what));
+                }
+                let y = self.add(Maker::Other, None);
+                inputs.iter().for_each(|&x| self.join(x, y));
+                y
+            }
+            Lowering::LayerNormalization { axis, center, scale, .. } => {
+                self.layer_normalization(node, axis, *center, *scale)?
+            }
+            Lowering::Attention { axes, .. } => self.multi_head_attention(node, axes.is_some(), inputs)?,
+            Lowering::TransformerBlock { normalize_first, activation, .. } => {
+                self.transformer_block(node, (*normalize_first, *activation), x)?
+            }
+            Lowering::Embedding { mask_zero: true, .. } => {
+                return Err(self.unfit(node, "Embedding with mask_zero"));
+            }
+            Lowering::Embedding { .. } => self.add_at(Maker::Other, node, "rows"),
+            Lowering::ReversibleEmbedding { tie_weights, is_capped, .. } => {
+                self.reversible_embedding(node, (*tie_weights, *is_capped), x)?
+            }
+            Lowering::Activation(activation) => self.activation(node, *activation)?,
+            Lowering::Softmax(_) => self.activation(node, Activation::Softmax)?,
+            Lowering::GlobalPooling { .. }
+            | Lowering::Relu { .. }
+            | Lowering::LeakyRelu(_)
+            | Lowering::Elu(_) => self.add_at(Maker::Other, node, "output"),
+            _ => return Err(unfit(self)),
+        })
+    }
+
+    fn unfit(&self, node: usize, what: &str) -> Error {
+        let name = &self.architecture.nodes[node].name;
+        Error::new(ErrorKind::Unsupported, format!("{what} is not trained for eight bits"))
+            .hint(format!("leave it in floats: skip = [\"{name}\"]"))
+    }
+
+    fn weights(&mut self, node: usize, own: &Lowering) -> Result<usize> {
+        let kernel = |name: &str| {
+            let per_channel = self.options.per_channel && !matches!(own, Lowering::Dense { .. });
+            let channels = if per_channel { channels_of(Some(own), name) } else { Vec::new() };
+            Kernel { name: name.into(), channels, folded: None }
+        };
+        let kernels = match is_separable(own) {
+            true => vec![kernel("depthwise_kernel"), kernel("pointwise_kernel")],
+            false => vec![kernel("kernel")],
+        };
+        self.quantizers[node].kernels = kernels;
+        if is_separable(own) {
+            self.add_at(Maker::Other, node, "parts");
+        }
+        let takes_relu = takes_relu(own);
+        let y = self.add_at(Maker::Weights { node, takes_relu }, node, "output");
+        let y = match own.activation() {
+            Activation::Linear => y,
+            Activation::Relu if takes_relu => {
+                self.values[y].is_free = false;
+                y
+            }
+            activation => {
+                self.values[y].place = Some((node, "inner".into()));
+                self.values[y].is_free = false;
+                self.activation(node, activation)?
+            }
+        };
+        // A picture of one row: the operator gives it in another shape.
+        Ok(if is_of_rows(own) { self.add_alike(Maker::Values, y) } else { y })
+    }
+
+    /// Operators one after the other, each with a range of its own; the last one is what the layer gives.
+    fn layer_normalization(&mut self, node: usize, axis: &[i64], center: bool, scale: bool) -> Result<usize> {
+        if axis != [-1] {
+            return Err(self.unfit(node, "LayerNormalization over other axes than the last, −1,"));
+        }
+        let is_last = |place: &str| match place {
+            "normalized" => !scale && !center,
+            "scaled" => !scale || !center,
+            _ => false,
+        };
+        for place in WITHIN.into_iter().filter(|place| !is_last(place)) {
+            self.add_at(Maker::Other, node, place);
+        }
+        Ok(self.add_at(Maker::Merge, node, "output"))
+    }
+
+    /// An activation that is an operator of its own.
+    fn activation(&mut self, node: usize, activation: Activation) -> Result<usize> {
+        let fixed = match activation {
+            Activation::Softmax | Activation::Sigmoid => Slot::SIGMOID,
+            Activation::Tanh => Slot::TANH,
+            Activation::Softplus => return Err(self.unfit(node, "softplus")),
+            Activation::Elu { alpha } if alpha != 1.0 => return Err(self.unfit(node, "elu with an alpha")),
+            Activation::Silu => return Ok(self.add_at(Maker::Merge, node, "output")),
+            _ => return Ok(self.add_at(Maker::Other, node, "output")),
+        };
+        let y = self.add(Maker::Other, None);
+        self.values[y].fixed = Some(fixed.clone());
+        self.quantizers[node].output = Some(fixed);
+        Ok(y)
+    }
+
+    /// The quantisers, with the ranges that each place has.
+    fn finish(mut self) -> Vec<Quantizer> {
+        for (node, place, x) in std::mem::take(&mut self.borrowed) {
+            let slot = self.slot(x, false);
+            self.put(node, &place, slot);
+        }
+        for x in 0..self.values.len() {
+            let Some((node, place)) = self.values[x].place.clone() else { continue };
+            let slot = self.slot(x, true);
+            self.put(node, &place, slot);
+        }
+        self.share();
+        self.quantizers
+    }
+
+    /// The range of a tensor and of all that have one scale with it.
+    fn slot(&self, x: usize, is_place: bool) -> Slot {
+        if let Some(fixed) = self.fixed_of(x) {
+            return fixed;
+        }
+        let group = self.values[x].group;
+        let places = self.values.iter().enumerate().filter(|(_, v)| v.group == group);
+        let named = |(at, value): (usize, &Value)| {
+            let (node, place) = value.place.as_ref()?;
+            Some((at, format!("{}/{place}", self.architecture.nodes[*node].name)))
+        };
+        let all: Vec<(usize, String)> = places.filter_map(named).collect();
+        match self.options.ranges {
+            // One step for all: that of the first.
+            QuantizeRanges::Learned => match all.first() {
+                Some((first, _)) if is_place && *first == x => Slot::Range { own: true, joint: Vec::new() },
+                first => {
+                    Slot::Range { own: false, joint: first.map(|(_, at)| at.clone()).into_iter().collect() }
+                }
+            },
+            QuantizeRanges::MovingAverage { .. } => {
+                let joint =
+                    all.into_iter().filter(|(at, _)| !is_place || *at != x).map(|(_, at)| at).collect();
+                Slot::Range { own: is_place, joint }
+            }
+        }
+    }
+
+    fn put(&mut self, node: usize, place: &str, slot: Slot) {
+        let own = &mut self.quantizers[node];
+        let (own, place) = match place.rsplit_once('/') {
+            Some((path, place)) => (own.within_mut(path), place),
+            None => (own, place),
+        };
+        match place {
+            "output" => own.output = Some(slot),
+            "rows" => own.rows = Some(slot),
+            "inner" => own.inner = Some(slot),
+            "parts" => own.parts = Some(slot),
+            "sums" => own.sums = Some(slot).filter(|_| own.kernels.iter().all(|k| k.folded.is_none())),
+            other => match (0..own.inputs.len()).find(|k| input_name(*k) == other) {
+                Some(k) => own.inputs[k] = Some(slot),
+                None => own.within.push((other.into(), slot)),
+            },
+        }
+    }
+}
+
+/// The dimensions of a kernel's output channels, from the last one (1) on.
+fn channels_of(own: Option<&Lowering>, kernel: &str) -> Vec<usize> {
+    match own {
+        Some(Lowering::Convolution(c)) => match c.kind {
+            ConvolutionKind::Depthwise { .. } => vec![2, 1],
+            ConvolutionKind::Separable if kernel == "depthwise_kernel" => vec![2, 1],
+            ConvolutionKind::Transposed { .. } => vec![2],
+            _ => vec![1],
+        },
+        _ => vec![1],
+    }
+}
+
+/// Whether a layer has a kernel that is rounded.
+fn has_weights(own: &Lowering) -> bool {
+    matches!(own, Lowering::Dense { .. } | Lowering::Convolution(_))
+}
+
+/// Whether the operator with the kernel takes a relu in.
+fn takes_relu(own: &Lowering) -> bool {
+    !matches!(own, Lowering::Convolution(Convolution { kind: ConvolutionKind::Transposed { .. }, .. }))
+}
+
+fn is_separable(own: &Lowering) -> bool {
+    matches!(own, Lowering::Convolution(Convolution { kind: ConvolutionKind::Separable, .. }))
+}
+
+/// Whether a layer is a convolution of sequences: of pictures of one row.
+fn is_of_rows(own: &Lowering) -> bool {
+    matches!(own, Lowering::Convolution(c) if c.strides.len() == 1)
+}
+
+/// Whether a layer gives some of what it reads, so that a relu after it may as well come before.
+fn keeps_values(own: &Lowering) -> bool {
+    matches!(
+        own,
+        Lowering::Pooling { max: true, .. }
+            | Lowering::GlobalPooling { max: true }
+            | Lowering::Flatten
+            | Lowering::Reshape
+    )
+}
+
+/// Whether a layer is a relu that other operators take in: without a threshold, up to 6 or without limit.
+fn is_relu(own: &Lowering) -> bool {
+    match own {
+        Lowering::Activation(activation) => *activation == Activation::Relu,
+        Lowering::Relu { max_value: None | Some(6.0), negative_slope: 0.0, threshold: 0.0 } => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,86 @@
+//! Places to round at of tables of vectors: what they give for tokens, and what one that is used both ways gives for floats.
+
+use super::{Maker, Plan, keeps_values, used_twice};
+use crate::layer::lowering::Lowering;
+use crate::layer::quantizer::{Kernel, Quantizer};
+use crate::model::architecture::NodeInput;
+use systole_ir::{DType, Result};
+
+impl Plan<'_> {
+    /// Whether a value is tokens: integers that the model is given, maybe in another shape. Bytes are pictures.
+    fn is_tokens(&self, mut x: usize) -> bool {
+        while let Some(before) = self.values[x].before {
+            x = before;
+        }
+        let given = self.architecture.inputs.get(x).and_then(|input| input.ty.as_ref());
+        given.is_some_and(|ty| ty.dtype.is_int() && ty.dtype != DType::U8)
+    }
+
+    /// Whether the node takes tokens as they are.
+    pub(super) fn reads_tokens(&self, node: usize, x: usize) -> bool {
+        match self.lowering(node) {
+            Some(Lowering::Embedding { .. }) => true,
+            Some(Lowering::ReversibleEmbedding { .. }) => self.is_tokens(x),
+            Some(own) => keeps_values(&own) && self.is_tokens(x),
+            None => false,
+        }
+    }
+
+    /// Tokens are looked up, floats are multiplied as by a dense layer without bias.
+    pub(super) fn reversible_embedding(
+        &mut self,
+        node: usize,
+        (tie_weights, is_capped): (bool, bool),
+        x: usize,
+    ) -> Result<usize> {
+        let of_tokens = self.is_tokens(x);
+        let name = &self.architecture.nodes[node].name;
+        let again = |before: &usize| self.architecture.nodes[*before].name == *name;
+        if (0..node).filter(again).any(|before| self.is_tokens(self.first_input(before)) == of_tokens) {
+            return Err(used_twice(name));
+        }
+        if of_tokens {
+            return Ok(self.add_at(Maker::Other, node, "rows"));
+        }
+        if is_capped {
+            return Err(self.unfit(node, "ReversibleEmbedding with logit_soft_cap"));
+        }
+        let name = if tie_weights { "embeddings" } else { "reverse_embeddings" };
+        self.quantizers[node].kernels =
+            vec![Kernel { name: name.into(), channels: Vec::new(), folded: None }];
+        self.borrowed.push((node, "sums".into(), x));
+        Ok(self.add_at(Maker::Weights { node, takes_relu: true }, node, "output"))
+    }
+
+    fn first_input(&self, node: usize) -> usize {
+        match self.architecture.nodes[node].inputs[0] {
+            NodeInput::Input(i) => i,
+            NodeInput::Layer(i) => self.made[i],
+        }
+    }
+
+    /// A constant, which the file rounds where something reads it in eight bits.
+    pub(super) fn position_embedding(&mut self, node: usize) -> usize {
+        let nodes = &self.architecture.nodes;
+        let reads = |reader: &usize| nodes[*reader].inputs.contains(&NodeInput::Layer(node));
+        let is_float = (0..nodes.len()).filter(reads).any(|reader| self.stays_in_floats(reader));
+        let y = self.add(if is_float { Maker::Other } else { Maker::Constant }, None);
+        self.values[y].is_float = is_float;
+        (self.quantizers[node].is_float, self.quantizers[node].is_constant) = (is_float, !is_float);
+        y
+    }
+
+    /// A layer that is used twice is one, and has what both uses need: rows of the one, all else of the other.
+    pub(super) fn share(&mut self) {
+        let nodes = &self.architecture.nodes;
+        for i in 0..nodes.len() {
+            let Some(first) = (0..i).find(|&first| nodes[first].name == nodes[i].name) else { continue };
+            let [a, b] = [first, i].map(|at| self.quantizers[at].clone());
+            let rows = a.rows.clone().or(b.rows.clone());
+            let of_floats = if a.rows.is_some() { b } else { a };
+            let both = Quantizer { rows, ..of_floats };
+            self.quantizers[first] = both.clone();
+            self.quantizers[i] = both;
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The largest batch whose training step fits into memory, by what the device's compiler says that steps need. No step is run.
+
+use crate::model::Model;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_runtime::Executable;
+
+/// Arguments of [`Model::find_batch_size`]: Lightning's names and defaults, and the memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BatchSizeFinder {
+    /// No larger batch is chosen.
+    pub max_val: usize,
+    /// The part of the memory that is left for data, the system, and what a plan does not know.
+    pub margin: f64,
+    /// Bytes that there are for each device. `None`: what the device says.
+    pub memory: Option<u64>,
+}
+
+impl Default for BatchSizeFinder {
+    fn default() -> BatchSizeFinder {
+        BatchSizeFinder { max_val: 8192, margin: 0.05, memory: None }
+    }
+}
+
+/// What [`Model::find_batch_size`] chose.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BatchSizeFound {
+    /// Samples in a step: a power of two for each device.
+    pub batch_size: usize,
+    /// Bytes that its training step needs: weights, optimizer state, batch, values on the way.
+    pub needed: u64,
+    /// Bytes that there are.
+    pub memory: u64,
+    /// Whether twice as many samples would be more than [`BatchSizeFinder::max_val`]; otherwise they would not fit.
+    pub is_most: bool,
+}
+
+impl BatchSizeFinder {
+    /// The largest batch that fits, where `needs` says how many bytes a step of so many samples takes and `unit` devices share a batch.
+    ///
+    /// # Errors
+    /// When not even one sample for each device fits, or `needs` fails.
+    pub fn search(
+        &self,
+        unit: usize,
+        memory: u64,
+        mut needs: impl FnMut(usize) -> Result<f64>,
+    ) -> Result<BatchSizeFound> {
+        let usable = memory as f64 * (1.0 - self.margin);
+        let (small, more) = (needs(8 * unit)?, needs(32 * unit)?);
+        let each = (more - small) / 24.0;
+        let fitting = (usable - (small - 8.0 * each)) / each.max(1.0);
+        let most = self.max_val / unit.clamp(1, self.max_val.max(1));
+        let mut batch = unit << fitting.clamp(1.0, most.max(1) as f64).log2() as usize;
+        let mut needed = needs(batch);
+        // The plan of a large batch may hold more than small ones tell.
+        while batch > unit && needed.as_ref().map_or(true, |n| *n > usable) {
+            batch /= 2;
+            needed = needs(batch);
+        }
+        // Or less: kernels go over large batches in parts.
+        while 2 * batch <= self.max_val && needed.is_ok() {
+            match needs(2 * batch) {
+                Ok(more) if more <= usable => (batch, needed) = (2 * batch, Ok(more)),
+                _ => break,
+            }
+        }
+        let needed = needed?;
+        if needed > usable {
+            let each = if unit > 1 { " for each device" } else { "" };
+            let what = format!("not even a batch of one sample{each} fits into memory");
+            let why = format!(
+                "its training step needs {}, of {}",
+                format_bytes(needed),
+                format_bytes(memory as f64)
+            );
+            let e = Error::new(ErrorKind::Unsupported, what).because(why);
+            return Err(e.hint("take a smaller model or input"));
+        }
+        Ok(BatchSizeFound {
+            batch_size: batch,
+            needed: needed as u64,
+            memory,
+            is_most: 2 * batch > self.max_val,
+        })
+    }
+}
+
+impl Model {
+    /// The largest batch whose training step fits into memory, a power of two for each device, as the compiler of the model's device
+    /// plans it. Nothing is run, and nothing of the model changes.
+    ///
+    /// ```
+    /// use systole_ir::{DType, TensorType};
+    /// use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, BatchSizeFinder, Compile, Model};
+    /// let mut model = Model::sequential([dense(8), dense(1)]);
+    /// model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+    /// model.build(&[TensorType::new(DType::F32, [4])])?;
+    /// let found = model.find_batch_size(BatchSizeFinder { memory: Some(1 << 20), ..Default::default() })?;
+    /// assert!(found.batch_size.is_power_of_two() && found.needed <= 1 << 20);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the model is not compiled or built, not even one sample fits, or it is not known how much memory there is or is needed.
+    pub fn find_batch_size(&mut self, finder: BatchSizeFinder) -> Result<BatchSizeFound> {
+        let backend = self.compiled()?.backend.clone();
+        let unit = backend.devices().len().max(1);
+        if unit > 1 && backend.shares_cores() {
+            let e =
+                Error::new(ErrorKind::Unsupported, "logical devices share one memory, and hold weights each");
+            return Err(e.at("find_batch_size").hint("ask a model that is compiled for one device"));
+        }
+        let memory = finder.memory.or_else(|| backend.memory_limit()).ok_or_else(|| {
+            let what = format!("{} does not say how much memory it has", backend.name());
+            let e = Error::new(ErrorKind::Unsupported, what).at("find_batch_size");
+            e.hint("say it: BatchSizeFinder { memory: Some(bytes), .. }")
+        })?;
+        let plans_arena = backend.shares_cores();
+        finder.search(unit, memory, |batch| needed_by_step(&*self.train_executable(batch)?, plans_arena))
+    }
+}
+
+/// Bytes that a step needs: arguments and values on the way. The processor's engine plans the latter as one arena.
+///
+/// # Errors
+/// When the device's compiler does not say it.
+pub fn needed_by_step(step: &dyn Executable, plans_arena: bool) -> Result<f64> {
+    let held = || step.param_types().iter().map(|ty| ty.bytes() as f64).sum::<f64>();
+    match (plans_arena, step.report().peak_bytes) {
+        (true, _) => Ok(held() + step.report().arena_bytes as f64),
+        (false, 0) => {
+            Err(Error::new(ErrorKind::Unsupported, "the device's compiler does not say what a step needs"))
+        }
+        (false, bytes) => Ok(bytes as f64),
+    }
+}
+
+/// Formats a number of bytes in MiB or GiB.
+///
+/// ```
+/// use systole_nn::format_bytes;
+/// assert_eq!((format_bytes(4e6), format_bytes(3e9)), ("4 MiB".into(), "2.8 GiB".into()));
+/// ```
+pub fn format_bytes(bytes: f64) -> String {
+    match bytes / f64::from(1 << 20) {
+        mib if mib < 1024.0 => format!("{mib:.0} MiB"),
+        mib => format!("{:.1} GiB", mib / 1024.0),
+    }
+}

@@ -1,0 +1,189 @@
+//! The epochs of a run of `fit` and their steps.
+
+use super::options::Fit;
+use super::run::{FitRun, out_of_data};
+use super::step_times::Begun;
+use crate::callback::Pace;
+use crate::callback::progress::{Progress, report};
+use crate::model::Model;
+use crate::model::batch::Batch;
+use crate::model::history::Logs;
+use crate::train::feed::{Feed, ReadyBatch};
+use std::time::{Duration, Instant};
+use systole_data::Position;
+use systole_ir::Result;
+use systole_runtime::{STEPS_IN_FLIGHT, trace};
+
+impl FitRun {
+    pub(super) fn run_epoch(
+        &mut self,
+        model: &mut Model,
+        options: &Fit,
+        epoch: usize,
+        feed: &mut Feed,
+        steps: Option<usize>,
+    ) -> Result<()> {
+        let began = Instant::now();
+        let before = (self.steps.taken, self.history.samples);
+        self.steps.times.begin_epoch();
+        if self.steps.taken == 0 {
+            self.each(model, &Logs::new(), (epoch, false), |c, cx| c.on_epoch_begin(cx))?;
+        }
+        let progress = Progress { epoch, epochs: options.epochs, steps, verbose: options.verbose };
+        report(&progress.begin(self.steps.taken));
+        if self.steps.taken == 0 {
+            model.state.metrics = model.compiled()?.train.metrics.zeros(&model.output_shapes());
+        }
+        let done = self.run_steps(model, options, &progress, feed, steps, began)?;
+        if done == 0 {
+            return match self.history.interrupted {
+                true => Ok(()),
+                false => Err(out_of_data(epoch, 0, steps)),
+            };
+        }
+        if let Some(wanted) = options.steps_per_epoch.filter(|&n| done < n)
+            && !self.history.interrupted
+            && self.stop_because.is_none()
+        {
+            return Err(out_of_data(epoch, done, Some(wanted)));
+        }
+        let trained = began.elapsed();
+        self.steps.pace = self.pace_since(before, trained);
+        let mut logs = model.compiled()?.train.metrics.logs(&model.state.metrics)?;
+        if !self.history.interrupted {
+            model.epoch = epoch + 1;
+            self.validate(model, options, &mut logs)?;
+        }
+        let at = self.steps.times.elapsed(done, trained);
+        report(&progress.end(at, &logs, !self.history.interrupted));
+        if self.history.interrupted {
+            // The backup knows nothing of an epoch that is not over.
+            self.back_up(model, false, options.verbose);
+            self.history.epochs.push(logs);
+            return Ok(());
+        }
+        self.add_values(model, &mut logs, (epoch, false))?;
+        self.history.epochs.push(logs.clone());
+        self.end_epoch(model, options, &logs, epoch)?;
+        (self.steps.epoch, self.steps.taken) = (epoch + 1, 0);
+        if options.steps_per_epoch.is_none() {
+            self.steps.position = Position::new(options.pass_of(self.steps.epoch), 0);
+        }
+        let due = self.due(model, false, true)?;
+        if due.saves && self.steps.epoch < options.epochs && self.stop_because.is_none() {
+            self.back_up(model, false, options.verbose);
+        }
+        Ok(())
+    }
+
+    fn run_steps(
+        &mut self,
+        model: &mut Model,
+        options: &Fit,
+        progress: &Progress,
+        feed: &mut Feed,
+        steps: Option<usize>,
+        began: Instant,
+    ) -> Result<usize> {
+        let mut done = self.steps.taken;
+        let (mut is_ready, mut last) = (false, None);
+        while options.steps_per_epoch.is_none_or(|n| done < n) {
+            // Before data are asked for: the time until they come is theirs only while the device has nothing to do.
+            self.steps.times.take_ends(STEPS_IN_FLIGHT - 1, &mut self.history)?;
+            let start = Instant::now();
+            let Some(fed) = feed.next() else { break };
+            let fetched = Instant::now();
+            trace::span("data", "wait for data", Some(start), || "{}".into());
+            let ReadyBatch { batch, on_device, position } = fed?;
+            if self.is_left_out(progress.epoch, &batch) {
+                done += 1;
+                (self.steps.taken, self.steps.position) = (done, position.unwrap_or_default());
+                continue;
+            }
+            match std::mem::replace(&mut is_ready, true) {
+                false => model.ready_for(&batch)?,
+                true => model.check_step_batch(&batch)?,
+            }
+            if let Some(file) = &options.detect_anomaly {
+                self.steps.times.take_ends(0, &mut self.history)?;
+                model.detect_anomaly(&mut self.steps.probe, &batch, file)?;
+            }
+            model.take_step(on_device)?;
+            let event = model.state.ready_event();
+            let is_over = event.is_none();
+            self.steps.times.in_flight.push(Begun { at: start, fetched, on_device: !is_over }, event);
+            done += 1;
+            self.steps.taken = done;
+            self.steps.position = position.unwrap_or_default();
+            self.history.samples += batch.size() as u64;
+            self.look_at_step(model, progress, (&batch, is_over), began)?;
+            self.check_time();
+            self.validate_within(model, options, (progress.epoch, steps))?;
+            let due = self.due(model, options.asked_to_stop(), false)?;
+            self.history.interrupted = due.interrupts;
+            if due.interrupts || due.ends {
+                break;
+            }
+            if due.saves {
+                self.steps.times.take_ends(0, &mut self.history)?;
+                self.back_up(model, false, options.verbose);
+            }
+            last = Some(batch);
+        }
+        self.steps.times.take_ends(0, &mut self.history)?;
+        last.map_or(Ok(done), |batch| self.check_loss(model, &batch, false).map(|()| done))
+    }
+
+    /// Whether callbacks leave out the next batch of an epoch; otherwise it is kept for those that look at the last one.
+    fn is_left_out(&mut self, epoch: usize, batch: &Batch) -> bool {
+        if self.callbacks.iter().any(|c| c.skips(epoch, self.steps.taken)) {
+            return true;
+        }
+        if self.callbacks.iter().any(|c| c.wants_last_batch(epoch)) {
+            self.steps.last_batch = Some(batch.clone());
+        }
+        false
+    }
+
+    /// Shows a step and has callbacks look at it, where they want that.
+    fn look_at_step(
+        &mut self,
+        model: &mut Model,
+        progress: &Progress,
+        (batch, is_over): (&Batch, bool),
+        began: Instant,
+    ) -> Result<()> {
+        let shown = progress.wants_batch(self.steps.taken, progress.steps, began.elapsed());
+        let wants_logs = shown || self.callbacks.iter().any(|c| c.wants_batch(model.step));
+        self.steps.times.take_ends(if wants_logs { 0 } else { STEPS_IN_FLIGHT }, &mut self.history)?;
+        if is_over || wants_logs {
+            self.check_loss(model, batch, is_over)?;
+        }
+        if !wants_logs {
+            return Ok(());
+        }
+        let at = self.steps.times.elapsed(self.steps.taken, began.elapsed());
+        let mut logs = model.compiled()?.train.metrics.logs(&model.state.metrics)?;
+        report(&shown.then(|| progress.batch(at, &logs)));
+        self.add_values(model, &mut logs, (progress.epoch, true))?;
+        self.each(model, &logs, (progress.epoch, true), |c, cx| c.on_train_batch_end(cx))
+    }
+
+    /// Ends training where the loss is not finite, and says why. `exactly`: every step before was looked at.
+    fn check_loss(&mut self, model: &mut Model, batch: &Batch, exactly: bool) -> Result<()> {
+        let train = &model.compiled()?.train;
+        if self.stop_because.is_none() && !train.losses_are_finite(&model.state)? {
+            // Weights are those before that step, the optimizer's slots are not.
+            let slots = train.optimizer_state(&model.state.trainable)?;
+            self.stop_because = Some(model.explain_loss(batch, exactly));
+            model.state.optimizer = slots;
+        }
+        Ok(())
+    }
+
+    /// Steps since there were so many batches and samples, which took this time.
+    fn pace_since(&self, (batches, samples): (usize, u64), time: Duration) -> Pace {
+        let batches = self.steps.taken.saturating_sub(batches) as u64;
+        Pace { batches, samples: self.history.samples - samples, time }
+    }
+}

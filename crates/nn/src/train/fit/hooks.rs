@@ -1,0 +1,93 @@
+//! How a run of `fit` calls its callbacks and tells notes.
+
+use super::run::FitRun;
+use crate::callback::progress::{ProgressEvent, report};
+use crate::callback::{Callback, FitCx};
+use crate::model::Model;
+use crate::model::history::Logs;
+use systole_ir::{Error, Result};
+
+/// Which callbacks are called.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Who {
+    All,
+    /// What keeps the best model.
+    Keeper,
+    /// The user's.
+    Callbacks,
+}
+
+impl FitRun {
+    /// Tells the user something that does not end training.
+    pub(super) fn tell(&mut self, note: Option<String>) {
+        if let Some(text) = note {
+            report(&Some(ProgressEvent::Note(&text)));
+            self.history.notes.push(text);
+        }
+    }
+
+    /// Calls every callback with what it may see and change.
+    pub(super) fn each(
+        &mut self,
+        model: &mut Model,
+        logs: &Logs,
+        at: (usize, bool),
+        f: impl FnMut(&mut dyn Callback, &mut FitCx<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.each_of(Who::All, model, logs, at, f)
+    }
+
+    pub(super) fn each_of(
+        &mut self,
+        who: Who,
+        model: &mut Model,
+        logs: &Logs,
+        (epoch, is_within_epoch): (usize, bool),
+        mut f: impl FnMut(&mut dyn Callback, &mut FitCx<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let last_batch = self.steps.last_batch.as_ref();
+        let (is_validated, batch, pace) =
+            (self.validation.is_validated, self.steps.taken.saturating_sub(1), self.steps.pace);
+        let keeper = self.validation.best.iter_mut().filter(|_| who != Who::Callbacks);
+        let keeper = keeper.map(|keeper| keeper as &mut dyn Callback);
+        let callbacks = self.callbacks.iter_mut().filter(|_| who != Who::Keeper);
+        for callback in keeper.chain(callbacks.map(|c| c.as_mut() as &mut dyn Callback)) {
+            let (stop_because, notes) = (&mut self.stop_because, &mut self.history.notes);
+            let mut cx = FitCx {
+                model,
+                logs,
+                epoch,
+                stop_because,
+                notes,
+                batch,
+                pace,
+                last_batch,
+                is_validated,
+                is_within_epoch,
+            };
+            f(callback, &mut cx)?;
+        }
+        Ok(())
+    }
+
+    /// What callbacks measure, beside what the model does.
+    pub(super) fn add_values(&mut self, model: &mut Model, logs: &mut Logs, at: (usize, bool)) -> Result<()> {
+        let mut added = Logs::new();
+        self.each(model, logs, at, |c, cx| {
+            c.values(cx)?.iter().for_each(|(name, value)| added.insert(name, value));
+            Ok(())
+        })?;
+        added.iter().for_each(|(name, value)| logs.insert(name, value));
+        Ok(())
+    }
+
+    /// Tells callbacks why training fails; what they write is all that is left of it.
+    pub(super) fn tell_error(&mut self, model: &mut Model, e: &Error) {
+        let epoch = self.steps.epoch;
+        // None of them returns an error.
+        let _ = self.each(model, &Logs::new(), (epoch, true), |c, cx| {
+            c.on_exception(cx, e);
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,208 @@
+//! [`Fit`]: the arguments of `fit`, and what its limits leave of the data.
+
+use crate::callback::Callback;
+use crate::callback::limits::Limit;
+use crate::checkpoint::backup::BackupAndRestore;
+use crate::checkpoint::best::KeepBest;
+use crate::model::Model;
+use crate::train::val_check::ValCheckInterval;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use systole_data::{Cardinality, Dataset};
+use systole_ir::{Error, ErrorKind, Result, ResultExt};
+
+/// The arguments of Keras's `fit`.
+///
+/// ```
+/// # use systole_data::Dataset;
+/// # use systole_ir::Literal;
+/// # use systole_nn::{layers::dense, loss::mean_squared_error, optimizer::sgd, Compile, Model};
+/// # let x = Literal::from_slice([4, 1], &[0f32, 1., 2., 3.])?;
+/// # let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// # let mut model = Model::sequential([dense(1)]);
+/// # model.compile(Compile { optimizer: sgd(0.05), loss: mean_squared_error(), ..Default::default() })?;
+/// use systole_nn::{callback::EarlyStopping, Fit};
+/// let history = model.fit(&data, Fit {
+///     epochs: 3,
+///     validation: Some(data.clone()),
+///     callbacks: vec![Box::new(EarlyStopping::new("val_loss", 10))],
+///     ..Default::default()
+/// })?;
+/// assert_eq!(history.get("val_loss").len(), 3);
+/// # Ok::<(), systole_ir::Error>(())
+/// ```
+pub struct Fit {
+    /// Number of the last epoch plus one; training runs epochs `initial_epoch..epochs`.
+    pub epochs: usize,
+    /// The first epoch's number.
+    pub initial_epoch: usize,
+    /// Steps in an epoch; `None`: until the data end.
+    pub steps_per_epoch: Option<usize>,
+    /// Data to evaluate on.
+    pub validation: Option<Dataset>,
+    /// Evaluate after every so many epochs; Lightning's `check_val_every_n_epoch`.
+    pub validation_freq: usize,
+    /// Evaluate in the middle of epochs, too: after a share of their batches, so many of them, or some time.
+    pub val_check_interval: Option<ValCheckInterval>,
+    /// Evaluate when training ends, whatever the epochs before.
+    pub validate_last: bool,
+    /// Evaluate on at most so many batches.
+    pub validation_steps: Option<usize>,
+    /// Train on this part of each epoch's batches: its first ones.
+    pub limit_train_batches: Option<Limit>,
+    /// Evaluate on this part of the validation's batches; 0: not at all.
+    pub limit_val_batches: Option<Limit>,
+    /// Train on the same few batches in every epoch and evaluate on as many: a model that can learn reaches a loss of
+    /// next to nothing. Takes the place of both limits.
+    pub overfit_batches: Option<Limit>,
+    /// One epoch of so many batches, validation included, without callbacks, backup and best model: does it run at all?
+    pub fast_dev_run: Option<usize>,
+    /// Training ends after the step in which this time is over, all starts of a run together.
+    pub max_time: Option<Duration>,
+    /// Stops, as if asked to, once this many epochs of `epochs` are over: the backup goes on from there, to the same bits as a run
+    /// that was never stopped.
+    pub pause_after: Option<usize>,
+    /// Looks at each step before it is taken, and ends with an error where numbers would arise in it that are not finite: the op, the
+    /// layer, and whether forward or backward. Its batch is written to this file, an `.npz`. A step costs twice as much.
+    pub detect_anomaly: Option<PathBuf>,
+    /// The loop alone, to measure it: without callbacks, backups, best model, progress, anomaly detection, and validation
+    /// before the first step.
+    pub barebones: bool,
+    /// Evaluate on so many batches before the first step, so that validation that fails does so at once; the results
+    /// are not kept.
+    pub num_sanity_val_steps: usize,
+    /// Weight of each class in the loss.
+    pub class_weight: BTreeMap<i64, f64>,
+    /// Called as training goes on, in order.
+    pub callbacks: Vec<Box<dyn Callback>>,
+    /// Keeps the run in a folder, and goes on with the run that the folder holds.
+    pub backup: Option<BackupAndRestore>,
+    /// Keeps the model of the best epoch in a file.
+    pub best: Option<KeepBest>,
+    /// 1: report progress; 0: be silent.
+    pub verbose: usize,
+    /// Set by another thread (a signal handler) to stop after the current step.
+    pub stop: Option<Arc<AtomicBool>>,
+}
+
+impl Default for Fit {
+    fn default() -> Fit {
+        Fit {
+            epochs: 1,
+            initial_epoch: 0,
+            steps_per_epoch: None,
+            validation: None,
+            validation_freq: 1,
+            val_check_interval: None,
+            validate_last: false,
+            validation_steps: None,
+            limit_train_batches: None,
+            limit_val_batches: None,
+            overfit_batches: None,
+            fast_dev_run: None,
+            max_time: None,
+            pause_after: None,
+            detect_anomaly: None,
+            barebones: false,
+            num_sanity_val_steps: 0,
+            class_weight: BTreeMap::new(),
+            callbacks: Vec::new(),
+            backup: None,
+            best: None,
+            verbose: 1,
+            stop: None,
+        }
+    }
+}
+
+impl Fit {
+    pub(super) fn check(&self) -> Result<()> {
+        let zero = |name: &str| {
+            Error::new(ErrorKind::Config, format!("{name} is 0")).hint(format!("{name} must be at least 1"))
+        };
+        if self.validation_freq == 0 {
+            return Err(zero("validation_freq"));
+        }
+        if self.steps_per_epoch == Some(0) {
+            return Err(zero("steps_per_epoch"));
+        }
+        if self.fast_dev_run == Some(0) {
+            return Err(zero("fast_dev_run"));
+        }
+        Ok(())
+    }
+
+    /// What the limits leave of the data; what they take away is taken out of the arguments.
+    pub(super) fn limit(&mut self, data: &Dataset) -> Result<Dataset> {
+        if let Some(n) = self.fast_dev_run {
+            let few = Some(Limit::Batches(n));
+            (self.limit_train_batches, self.limit_val_batches) = (few, few);
+            (self.epochs, self.validation_freq) = (self.initial_epoch + 1, 1);
+            self.val_check_interval = None;
+            (self.backup, self.best, self.num_sanity_val_steps) = (None, None, 0);
+            self.callbacks.clear();
+        }
+        if self.barebones {
+            (self.backup, self.best, self.num_sanity_val_steps, self.verbose) = (None, None, 0, 0);
+            self.detect_anomaly = None;
+            self.callbacks.clear();
+        }
+        if let Some(limit) = self.overfit_batches {
+            (self.limit_train_batches, self.limit_val_batches) = (Some(limit), Some(limit));
+        }
+        if let (Some(limit), Some(validation)) = (self.limit_val_batches, &self.validation) {
+            match limit.of("limit_val_batches", validation, self.validation_steps)? {
+                0 => self.validation = None,
+                n => self.validation_steps = Some(n),
+            }
+        }
+        let Some(limit) = self.limit_train_batches else { return Ok(data.clone()) };
+        let name = if self.overfit_batches.is_some() { "overfit_batches" } else { "limit_train_batches" };
+        let n = limit.of(name, data, self.steps_per_epoch)?;
+        if n == 0 {
+            let what = format!("{name} leaves no batch to train on");
+            return Err(Error::new(ErrorKind::Config, what).hint("1 is one batch, 1.0 all of them"));
+        }
+        // An epoch of steps of its own goes on in the data where the last one ended.
+        if self.steps_per_epoch.is_some() && self.overfit_batches.is_none() {
+            self.steps_per_epoch = Some(n);
+            return Ok(data.clone());
+        }
+        self.steps_per_epoch = None;
+        Ok(data.take(n as u64))
+    }
+
+    /// Which of the orders of the data an epoch has.
+    pub(super) fn pass_of(&self, epoch: usize) -> u64 {
+        if self.overfit_batches.is_some() { 0 } else { epoch as u64 }
+    }
+
+    /// Validation that cannot run is found out before the first epoch is trained.
+    pub(super) fn check_validation(&self, model: &mut Model) -> Result<()> {
+        match &self.validation {
+            Some(data) if self.num_sanity_val_steps > 0 && model.steps() == 0 => {
+                let steps = self
+                    .validation_steps
+                    .map_or(self.num_sanity_val_steps, |n| n.min(self.num_sanity_val_steps));
+                let place = "the validation before the first step (num_sanity_val_steps)";
+                model.evaluate_steps(data, Some(steps)).at(|| place.to_string()).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn asked_to_stop(&self) -> bool {
+        self.stop.as_ref().is_some_and(|s| s.load(Ordering::Relaxed))
+    }
+}
+
+/// How many steps one pass over the data has, where that is known.
+pub(super) fn steps_in(data: &Dataset) -> Option<usize> {
+    match data.cardinality() {
+        Cardinality::Finite(n) => usize::try_from(n).ok(),
+        _ => None,
+    }
+}

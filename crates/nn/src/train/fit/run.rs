@@ -1,0 +1,221 @@
+//! [`FitRun`]: a run of `fit` from its first step, or from a backup, to its last; what it keeps, by subject.
+
+use super::options::{Fit, steps_in};
+use super::step_times::StepTimes;
+use crate::callback::{Callback, Pace};
+use crate::checkpoint::backup::{BackupAndRestore, Backups};
+use crate::checkpoint::best::Keeper;
+use crate::diagnose::anomaly::Probe;
+use crate::model::Model;
+use crate::model::batch::Batch;
+use crate::model::history::{History, Logs};
+use crate::train::averages::Took;
+use crate::train::feed::{BatchRecipe, Feed};
+use crate::train::hosts::Meetings;
+use crate::train::val_check::ValCheck;
+use std::time::{Duration, Instant};
+use systole_data::{Dataset, DatasetIter, Position};
+use systole_ir::{Error, ErrorKind, Result};
+
+/// A run of `fit`.
+pub(super) struct FitRun {
+    pub(super) history: History,
+    pub(super) callbacks: Vec<Box<dyn Callback>>,
+    pub(super) stop_because: Option<String>,
+    pub(super) steps: StepState,
+    pub(super) clock: RunClock,
+    pub(super) validation: ValidationState,
+    pub(super) backup: BackupState,
+}
+
+/// The loop over steps.
+pub(super) struct StepState {
+    /// The epoch of the next step, the steps that were taken in it, and the place in the data behind them, for backups.
+    pub(super) epoch: usize,
+    pub(super) taken: usize,
+    pub(super) position: Position,
+    pub(super) times: StepTimes,
+    pub(super) pace: Pace,
+    /// Where a callback looks at it.
+    pub(super) last_batch: Option<Batch>,
+    /// Looks for numbers that are not finite, where that is asked for.
+    pub(super) probe: Option<Probe>,
+}
+
+/// How long the run trains.
+pub(super) struct RunClock {
+    /// When this start began.
+    began: Instant,
+    /// What earlier starts of the run trained, as far as their backups know.
+    pub(super) trained_before: Duration,
+    pub(super) max_time: Option<Duration>,
+}
+
+impl RunClock {
+    /// What all starts of the run have trained.
+    pub(super) fn trained(&self) -> Duration {
+        self.trained_before + self.began.elapsed()
+    }
+}
+
+/// When the model is measured, and the best that it was.
+pub(super) struct ValidationState {
+    pub(super) check: ValCheck,
+    pub(super) is_validated: bool,
+    /// Has no part in backups, and sees no steps.
+    pub(super) best: Option<Keeper>,
+}
+
+/// What keeps the run.
+pub(super) struct BackupState {
+    /// Of the host that writes them.
+    pub(super) backups: Option<Backups>,
+    /// Where there are several hosts.
+    pub(super) meetings: Option<Meetings>,
+}
+
+impl FitRun {
+    /// At its begin, or where the folder of backups has it.
+    pub(super) fn open(model: &mut Model, data: &Dataset, options: &mut Fit) -> Result<FitRun> {
+        let backup = options.backup.take();
+        let mut run = FitRun {
+            history: History { initial_epoch: options.initial_epoch, ..History::default() },
+            callbacks: std::mem::take(&mut options.callbacks),
+            stop_because: None,
+            steps: StepState {
+                epoch: options.initial_epoch,
+                taken: 0,
+                position: Position::new(options.pass_of(options.initial_epoch), 0),
+                times: StepTimes::default(),
+                pace: Pace::default(),
+                last_batch: None,
+                probe: None,
+            },
+            clock: RunClock {
+                began: Instant::now(),
+                trained_before: Duration::ZERO,
+                max_time: options.max_time,
+            },
+            validation: ValidationState {
+                check: ValCheck::new(
+                    options.val_check_interval,
+                    (options.validation_freq, options.initial_epoch),
+                    options.steps_per_epoch.or(steps_in(data)),
+                )?,
+                is_validated: options.validation.is_some(),
+                best: None,
+            },
+            backup: BackupState {
+                backups: backup.clone().filter(|_| model.leads()).map(Backups::open).transpose()?,
+                meetings: model.hosts().map(|_| Meetings::new(backup.is_some())),
+            },
+        };
+        if options.detect_anomaly.is_some() && model.is_spread() {
+            return Err(Error::new(ErrorKind::Config, "detect_anomaly looks at steps on one device")
+                .hint("train on one device to find where the number arises: strategy one_device"));
+        }
+        let found = match &run.backup.backups {
+            Some(own) => own.latest()?,
+            None => backup.as_ref().map_or(Ok(None), BackupAndRestore::found)?,
+        };
+        let goes_on = found.is_some();
+        run.restore(model, data, found)?;
+        let over = goes_on.then_some(run.steps.epoch);
+        run.validation.best = options.best.take().map(|best| Keeper::open(best, model, over)).transpose()?;
+        Ok(run)
+    }
+
+    /// All epochs that are left.
+    pub(super) fn train(&mut self, model: &mut Model, data: &Dataset, options: &Fit) -> Result<()> {
+        self.each(model, &Logs::new(), (0, false), |c, cx| c.on_train_begin(cx))?;
+        let (first, start) = (self.steps.epoch, (self.steps.epoch, self.steps.taken));
+        let mut goes_on = None;
+        for epoch in first..options.epochs {
+            if self.stop_because.is_some() {
+                break;
+            }
+            if options.pause_after.is_some_and(|epochs| epoch >= epochs) {
+                self.history.interrupted = true;
+                self.back_up(model, false, options.verbose);
+                break;
+            }
+            let mut feed = match goes_on.take() {
+                Some(feed) => feed,
+                None if epoch == first => self.feed(model, options, data.iter_at(&self.steps.position))?,
+                None => self.feed(model, options, data.iter_epoch(options.pass_of(epoch)))?,
+            };
+            let steps = options.steps_per_epoch.or(steps_in(data));
+            self.run_epoch(model, options, epoch, &mut feed, steps)?;
+            self.history.data = Some(feed.report());
+            goes_on = options.steps_per_epoch.map(|_| feed);
+            if self.history.interrupted {
+                break;
+            }
+        }
+        if !self.history.interrupted {
+            self.validate_last(model, options)?;
+            if (self.steps.epoch, self.steps.taken) != start {
+                self.back_up(model, true, options.verbose);
+            }
+            self.take_averages(model, data, options)?;
+        }
+        let logs = self.history.last();
+        self.each(model, &logs, (options.epochs, false), |c, cx| c.on_train_end(cx))
+    }
+
+    /// The batches of a pass, which `iter` is at the begin of or in.
+    fn feed(&self, model: &Model, options: &Fit, iter: DatasetIter) -> Result<Feed> {
+        let epochs = options.epochs.saturating_sub(self.steps.epoch);
+        let most = |n: usize| n.saturating_mul(epochs).saturating_sub(self.steps.taken);
+        let recipe = BatchRecipe {
+            fields: model.batch_fields(),
+            class_weight: options.class_weight.clone(),
+            backend: model.compiled()?.backend.clone(),
+            positions: self.backup.backups.is_some(),
+            most: options.steps_per_epoch.map(most),
+        };
+        Ok(Feed::start(iter, recipe))
+    }
+
+    /// The weights of the end, where they are means. What is said of the model at the end is then measured anew.
+    fn take_averages(&mut self, model: &mut Model, data: &Dataset, options: &Fit) -> Result<()> {
+        let took = model.take_averages()?;
+        model.apply_masks()?;
+        if took == Took::MeansOfEpochs {
+            model.refresh_statistics(data, options.steps_per_epoch)?;
+        }
+        if took == Took::Nothing || !options.validate_last || !self.validation.is_validated {
+            return Ok(());
+        }
+        let values = self.measured(model, options)?;
+        if let Some(last) = self.history.epochs.last_mut() {
+            last.extend_with_prefix("", &values);
+        }
+        Ok(())
+    }
+
+    pub(super) fn into_history(self) -> History {
+        let best = self.validation.best.and_then(|keeper| keeper.kept);
+        History { stopped_because: self.stop_because, best, ..self.history }
+    }
+
+    /// Ends training where its time is over.
+    pub(super) fn check_time(&mut self) {
+        if let Some(most) =
+            self.clock.max_time.filter(|most| self.stop_because.is_none() && self.clock.trained() >= *most)
+        {
+            let seconds = most.as_secs_f64();
+            self.stop_because = Some(format!("the time of {seconds} s for this run (max_time) is over"));
+        }
+    }
+}
+
+/// The data ended before the steps that were `wanted` of an epoch, or has none.
+pub(super) fn out_of_data(epoch: usize, done: usize, wanted: Option<usize>) -> Error {
+    let what = match wanted {
+        Some(n) => format!("the data ended after {done} of the {n} steps of epoch {}", epoch + 1),
+        None => format!("the data of epoch {} are empty", epoch + 1),
+    };
+    Error::new(ErrorKind::Data, what)
+        .hint("add .repeat() before .batch(n), lower steps_per_epoch, or check take/skip/filter stages")
+}

@@ -1,0 +1,162 @@
+//! [`LoopBackup`]: backups of training loops of your own, in the folders and files of [`BackupAndRestore`].
+
+use crate::checkpoint::backup::{BackupAndRestore, Backups, FoundBackup, RunPlace, RunState};
+use crate::model::accelerator::LoopState;
+use crate::model::file::ModelFile;
+use crate::model::history::History;
+use systole_data::Position;
+use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_runtime::{Buffer, Params};
+
+/// Keeps a loop of your own in a folder, and takes it up again from there: states and the place in the data.
+///
+/// A loop that was killed and is started again goes on where its last backup was taken, in the middle of an epoch too, and ends
+/// with the same bits: what is to be the same must be a function of the state, its step number and the data.
+///
+/// ```
+/// use systole_data::Dataset;
+/// use systole_ir::{Literal, Result, Tensor};
+/// use systole_nn::{optimizer::adam, Accelerator, BackupAndRestore, Cx, LoopBackup};
+/// use systole_runtime::{Buffer, Params};
+/// # fn main() -> Result<()> {
+/// let data = Dataset::from_tensor_slices([("x", Literal::from_slice([8], &[1f32; 8])?)])?.shuffle(8, 0).batch(2);
+/// let dir = std::env::temp_dir().join(format!("doc-loop-{}", std::process::id()));
+/// let accelerator = Accelerator::default();
+/// let optimizer = adam(0.1);
+/// let step = accelerator.step(&optimizer, |_: &mut Cx, p: &Params, x: &Tensor| ((x - &p["w"]) * (x - &p["w"])).mean_all())?;
+///
+/// let start = [("w".to_string(), Buffer::from(Literal::from_slice([1], &[0f32])?))].into_iter().collect();
+/// let mut state = accelerator.prepare(&optimizer, start)?;
+/// let mut backup = LoopBackup::open(BackupAndRestore::new(&dir).every_steps(3))?;
+/// let mut place = backup.restore(&mut [&mut state])?.unwrap_or_default();
+/// for epoch in place.epoch..2 {
+///     let mut batches = data.iter_at(&place);
+///     while let Some(batch) = batches.next() {
+///         step.call(&mut state, batch?.get("x")?.clone().into())?;
+///         backup.after_step(&[&state], &batches.position())?;
+///     }
+///     place = systole_data::Position::new(epoch + 1, 0);
+/// }
+/// backup.finish(&[&state], &place)?;
+/// assert_eq!(state.steps, 8);
+/// # std::fs::remove_dir_all(dir).unwrap();
+/// # Ok(())
+/// # }
+/// ```
+pub struct LoopBackup {
+    backups: Backups,
+}
+
+impl LoopBackup {
+    /// Takes a folder for this loop; no other process may have it meanwhile.
+    ///
+    /// # Errors
+    /// When the folder cannot be made or written, or another process has it.
+    pub fn open(options: BackupAndRestore) -> Result<LoopBackup> {
+        Ok(LoopBackup { backups: Backups::open(options)? })
+    }
+
+    /// Puts the states where the newest whole backup has them, and returns the place in the data of the next step; `None` where
+    /// there is no backup.
+    ///
+    /// # Errors
+    /// When backups are there and none is whole, or they are of states with other arrays.
+    pub fn restore(&self, states: &mut [&mut LoopState]) -> Result<Option<Position>> {
+        let Some(FoundBackup { file, run, path }) = self.backups.latest()? else { return Ok(None) };
+        let at = || path.display().to_string();
+        let known = |name: &str| file.tensors.iter().any(|(n, _)| n == name);
+        let there = (0..).take_while(|k| known(&format!("{k}/{STEPS}"))).count();
+        if there != states.len() {
+            let what = "the backup has another number of states";
+            let e = Error::new(ErrorKind::Config, what).at(at());
+            return Err(e.hint("give restore the states that after_step was given, in their order"));
+        }
+        for (k, state) in states.iter_mut().enumerate() {
+            let put =
+                |part: &str, old: &mut Params<Buffer>| taken(&file, &format!("{k}/{part}/"), old).at(at);
+            put("params", &mut state.params)?;
+            put("frozen", &mut state.frozen)?;
+            put("optimizer", &mut state.optimizer)?;
+            let steps = file.get(&format!("{k}/{STEPS}")).and_then(|n| n.to_f64s().first().copied());
+            let lost = || Error::new(ErrorKind::Data, format!("the backup lacks `{k}/{STEPS}`")).at(at());
+            state.steps = steps.filter(|n| *n >= 0.0).ok_or_else(lost)? as u64;
+        }
+        run.position().at(at).map(Some)
+    }
+
+    /// Has a backup written where one is due; `data` is the place of the next step's batch. A thread writes while steps go on.
+    ///
+    /// # Errors
+    /// What went wrong with an earlier backup (a full disk): the loop may go on without it.
+    pub fn after_step(&mut self, states: &[&LoopState], data: &Position) -> Result<()> {
+        let step = steps(states);
+        if !self.backups.is_due(step, false) {
+            return Ok(());
+        }
+        self.backups.save(step, false, || snapshot(states, data, false))
+    }
+
+    /// Has a last backup written and waits for it.
+    ///
+    /// # Errors
+    /// When it could not be written.
+    pub fn finish(mut self, states: &[&LoopState], data: &Position) -> Result<()> {
+        self.backups.save(steps(states), true, || snapshot(states, data, true))
+    }
+}
+
+const STEPS: &str = "steps";
+
+/// What backups are told apart by.
+fn steps(states: &[&LoopState]) -> u64 {
+    states.iter().map(|state| state.steps).sum()
+}
+
+fn snapshot(states: &[&LoopState], data: &Position, finished: bool) -> Result<ModelFile> {
+    let place = RunPlace {
+        epoch: usize::try_from(data.epoch).unwrap_or(usize::MAX),
+        steps: usize::try_from(data.taken).unwrap_or(usize::MAX),
+        finished,
+        stopped_because: None,
+        trained_seconds: None,
+        validated_seconds: None,
+        data: data.to_string(),
+    };
+    let mut file = RunState::new(place, &History::default(), &[], Vec::new()).in_file(ModelFile::default())?;
+    for (k, state) in states.iter().enumerate() {
+        let parts = [("params", &state.params), ("frozen", &state.frozen), ("optimizer", &state.optimizer)];
+        for (part, tree) in parts {
+            for (name, value) in tree.iter() {
+                file.tensors.push((format!("{k}/{part}/{name}"), value.to_literal()?));
+            }
+        }
+        file.tensors.push((format!("{k}/{STEPS}"), Literal::from_slice([1], &[state.steps])?));
+    }
+    Ok(file)
+}
+
+/// The arrays of a file for a tree, which must be of its names and types.
+fn taken(file: &ModelFile, prefix: &str, old: &mut Params<Buffer>) -> Result<()> {
+    let mut new = Params::new();
+    for (name, value) in old.iter() {
+        match file.get(&format!("{prefix}{name}")) {
+            Some(found) if found.ty() == value.ty() => new.insert(name, found.clone().into()),
+            Some(found) => {
+                return Err(other(&format!("{name} is {} there and {} here", found.ty(), value.ty())));
+            }
+            None => return Err(other(&format!("{name} is not in it"))),
+        }
+    }
+    let mut there = file.tensors.iter().filter_map(|(name, _)| name.strip_prefix(prefix));
+    if let Some(name) = there.find(|name| new.get(name).is_none()) {
+        return Err(other(&format!("it has {name}, which is not here")));
+    }
+    *old = new;
+    Ok(())
+}
+
+fn other(why: &str) -> Error {
+    Error::new(ErrorKind::Config, "the backup is of another loop")
+        .because(why)
+        .hint("prepare the state with the weights and the optimizer of the loop that it is of, or choose another folder")
+}

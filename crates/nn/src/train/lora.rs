@@ -1,0 +1,340 @@
+//! LoRA of a model: low-rank adapters of its kernels train, the kernels themselves stay; merged where the model is saved.
+
+use crate::did_you_mean::unknown;
+use crate::layer::adapter::{Adapters, adapter_paths, is_adaptable, is_adapter};
+use crate::layer::packed::{Held, packed_paths};
+use crate::layer::{Precision, WeightSpec};
+use crate::layers::LayerSpec;
+use crate::model::architecture::{Architecture, LayerNode};
+use crate::model::file::ModelFile;
+use crate::model::{Model, drawn_when_read, infer_specs};
+use crate::pattern::means;
+use crate::train::transfer::layer_of;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use systole_ir::{DType, Error, ErrorKind, Literal, Result};
+use systole_runtime::Buffer;
+
+/// Which layers get adapters, and of what size. Source: Hu et al. 2021, with Keras's words.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoraOptions {
+    /// Columns of A and rows of B. Default: 8.
+    pub rank: usize,
+    /// The product of the adapters is multiplied by `alpha / rank`. Default: the rank.
+    pub alpha: Option<f64>,
+    /// Layers that get adapters, by their path in the model or its last part; `*` stands for anything: `*attention*`, `query`. Default:
+    /// all that have a `kernel` or `embeddings`.
+    pub layers: Vec<String>,
+    /// Layers of the model that train whole, without adapters: a new head. Default: none.
+    pub train: Vec<String>,
+}
+
+impl Default for LoraOptions {
+    fn default() -> LoraOptions {
+        LoraOptions { rank: 8, alpha: None, layers: vec!["*".into()], train: Vec::new() }
+    }
+}
+
+/// What the metadata of a file of adapters calls them.
+const FORMAT: &str = "lora";
+
+impl LoraOptions {
+    /// The first argument that makes no sense, what is wrong with it, and what to try.
+    pub fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
+        let alpha = self.alpha.filter(|a| !(a.is_finite() && *a > 0.0));
+        if self.rank == 0 || self.rank > 1 << 16 {
+            return Some((
+                "rank",
+                format!("rank is {}", self.rank),
+                "give a whole number from 1 on, such as 8",
+            ));
+        }
+        if let Some(alpha) = alpha {
+            return Some((
+                "alpha",
+                format!("alpha is {alpha}"),
+                "give a number above 0, such as the rank or twice it",
+            ));
+        }
+        let none = self.layers.is_empty();
+        none.then(|| {
+            ("layers", "layers names none".into(), "name layers: [\"*attention*\"], or all: [\"*\"]")
+        })
+    }
+}
+
+/// The layer that a weight is of: of models in the place of layers the layer inside.
+fn inner_layer<'a>(layer: &'a LayerSpec, path: &str) -> Option<&'a LayerSpec> {
+    let Some(model) = layer.nested() else { return Some(layer) };
+    let (first, rest) = path.split_once('/').unwrap_or((path, ""));
+    let inside = model.layers().into_iter().find(|(name, _)| *name == first);
+    inside.and_then(|(_, layer)| inner_layer(layer, rest))
+}
+
+fn folder_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(layer, _)| layer)
+}
+
+impl Model {
+    /// Freezes the model and gives kernels of the layers that are meant low-rank adapters, which alone train, with the layers of
+    /// [`LoraOptions::train`]: `kernel + alpha / rank · A · B`, `lora_kernel_a: f32[…, rank]` (he_uniform), `lora_kernel_b: f32[rank, out]`
+    /// (zeros), so that outputs are at first what they were. Kernels that [`ModelFile::pack_weights`] packed in the file that the model
+    /// is of stay whole numbers in memory, with adapters and without ([`Model::packed_weights`]). Returns the paths of the kernels. What the optimizer had gathered is given
+    /// up. [`Model::save`] writes plain kernels; backups of a run have the adapters.
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::dense, LoraOptions, Model};
+    /// let mut model = Model::sequential([dense(8).name("body"), dense(3).name("head")]);
+    /// model.build(&[TensorType::new(F32, [4])])?;
+    /// let train = vec!["head".to_string()];
+    /// assert_eq!(model.enable_lora(LoraOptions { rank: 2, train, ..Default::default() })?, ["body/kernel"]);
+    /// assert!(model.summary().contains("Trainable: 51; not trainable: 40")); // 2 · (4 + 8) + the head's 27
+    /// model.merge_lora()?;
+    /// assert_eq!(model.weights().len(), 4);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the model is not built or has adapters, an argument makes no sense, or a pattern means no layer: names the nearest.
+    pub fn enable_lora(&mut self, options: LoraOptions) -> Result<Vec<String>> {
+        if let Some((key, what, hint)) = options.wrong() {
+            return Err(Error::new(ErrorKind::Config, what).at(format!("{key} of LoRA")).hint(hint));
+        }
+        self.check_for_lora()?;
+        let adapted = self.adapted_by(&options)?;
+        let alpha = options.alpha.unwrap_or(options.rank as f64);
+        let mut architecture = (*self.architecture).clone();
+        let mut values = BTreeMap::new();
+        for node in &mut architecture.nodes {
+            if options.train.iter().any(|pattern| means(pattern, &node.name)) {
+                continue;
+            }
+            let prefix = format!("{}/", node.name);
+            let own = adapted.iter().filter_map(|path| path.strip_prefix(&prefix));
+            let weights = Some(own.map(str::to_string).collect());
+            let held = self.packed_of(&prefix);
+            for (path, held) in &held {
+                let [numbers, scales] = packed_paths(&format!("{prefix}{path}"));
+                values.insert(numbers, held.numbers.clone().into());
+                values.insert(scales, held.scales.clone().into());
+            }
+            let packed = held.into_iter().map(|(path, held)| (path, held.packing.clone())).collect();
+            let own = Adapters { rank: options.rank, alpha, weights, others_train: false, packed };
+            node.layer = node.layer.clone().with_adapters(Some(own));
+        }
+        self.restructure(architecture, values)?;
+        Ok(adapted)
+    }
+
+    /// Weights of a layer that a file has packed and nothing has changed since, by their path in the layer.
+    pub(crate) fn packed_of(&self, prefix: &str) -> Vec<(String, Arc<Held>)> {
+        let one =
+            |(path, value): (&str, &Buffer)| Some((path.strip_prefix(prefix)?.to_string(), value.origin()?));
+        self.weights().into_iter().filter_map(one).collect()
+    }
+
+    /// Paths of weights that are whole numbers in memory, beside adapters.
+    pub fn packed_weights(&self) -> Vec<String> {
+        let of = |node: &LayerNode| {
+            let own = node.layer.adapters().map(|own| own.packed.keys().cloned().collect::<Vec<_>>());
+            own.unwrap_or_default()
+                .into_iter()
+                .map(|path| format!("{}/{path}", node.name))
+                .collect::<Vec<_>>()
+        };
+        self.architecture.nodes.iter().flat_map(of).collect()
+    }
+
+    /// Whether a weight is whole numbers or scales of one that is packed.
+    pub(crate) fn is_of_packed(&self, path: &str) -> bool {
+        let (layer, rest) = path.split_once('/').unwrap_or((path, ""));
+        let node = self.architecture.nodes.iter().find(|node| node.name == layer);
+        node.and_then(|node| node.layer.adapters()).is_some_and(|own| own.is_of_packed(rest))
+    }
+
+    fn check_for_lora(&self) -> Result<()> {
+        let refuse = |what: &str, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
+        if !self.is_built() {
+            return refuse("the model has no weights yet", "build it first: model.build(&[…])");
+        }
+        if self.has_adapters() {
+            return refuse("the model has adapters already", "merge them first: merge_lora()");
+        }
+        if !self.architecture.networks.is_empty() {
+            return refuse(
+                "LoRA is of models of one network",
+                "leave adapters out of models of several networks",
+            );
+        }
+        Ok(())
+    }
+
+    /// Paths of the weights that get adapters.
+    fn adapted_by(&self, options: &LoraOptions) -> Result<Vec<String>> {
+        let nodes = &self.architecture.nodes;
+        let trains = |name: &str| options.train.iter().any(|pattern| means(pattern, name));
+        let can = |spec: &&WeightSpec| {
+            let (first, rest) = spec.path.split_once('/').unwrap_or((&spec.path, ""));
+            let node = nodes.iter().find(|n| n.name == first);
+            let layer = node.and_then(|node| inner_layer(&node.layer, rest));
+            is_adaptable(&spec.path)
+                && spec.shape.len() > 1
+                && layer.is_none_or(|layer| layer.layer().adapters().is_ok())
+        };
+        let all: Vec<&str> = self.specs.iter().filter(can).map(|s| s.path.as_str()).collect();
+        let named: Vec<&str> = nodes.iter().map(|n| n.name.as_str()).collect();
+        let layers: Vec<&str> = all.iter().map(|path| folder_of(path)).collect();
+        for (patterns, names) in [(&options.layers, &layers), (&options.train, &named)] {
+            for pattern in patterns {
+                if !names.iter().any(|name| means(pattern, name)) {
+                    let what = format!(
+                        "`{pattern}` means no layer that could {}",
+                        if std::ptr::eq(names, &layers) { "have adapters" } else { "train" }
+                    );
+                    return Err(unknown(&what, pattern, names));
+                }
+            }
+        }
+        let meant = |path: &&&str| {
+            let is_meant = options.layers.iter().any(|pattern| means(pattern, folder_of(path)));
+            is_meant && !trains(layer_of(path))
+        };
+        let adapted: Vec<String> = all.iter().filter(meant).map(|path| path.to_string()).collect();
+        if adapted.is_empty() {
+            return Err(Error::new(ErrorKind::Config, "no layer gets adapters")
+                .because("those that are meant all train whole")
+                .hint("name other layers, or let fewer train whole"));
+        }
+        Ok(adapted)
+    }
+
+    /// The same model with other adapters or places to round at: weights of the same path stay unless `values` has others, new ones are
+    /// drawn.
+    pub(crate) fn restructure(
+        &mut self,
+        architecture: Architecture,
+        mut values: BTreeMap<String, Buffer>,
+    ) -> Result<()> {
+        let precision = self.compile_config().map_or(Precision::Float32, |c| c.precision);
+        let had: BTreeMap<String, Buffer> =
+            self.weights().into_iter().map(|(path, value)| (path.to_string(), value.clone())).collect();
+        let specs = infer_specs(&architecture, precision)?;
+        self.architecture = Arc::new(architecture);
+        self.build_shapes(precision)?;
+        self.adopt(specs, |spec, seed| {
+            let own = values.remove(&spec.path).or_else(|| had.get(&spec.path).cloned());
+            Ok(own.unwrap_or_else(|| drawn_when_read(spec.clone(), seed)))
+        })?;
+        self.recompile()
+    }
+
+    /// Whether a layer of the model has adapters.
+    pub fn has_adapters(&self) -> bool {
+        self.architecture.nodes.iter().any(|node| node.layer.adapters().is_some())
+    }
+
+    /// The structure without adapters.
+    pub(crate) fn plain_architecture(&self) -> Architecture {
+        let plain =
+            |node: &LayerNode| LayerNode { layer: node.layer.clone().with_adapters(None), ..node.clone() };
+        let nodes = self.architecture.nodes.iter().map(plain).collect();
+        Architecture { nodes, ..(*self.architecture).clone() }
+    }
+
+    /// Kernels with what their adapters add, and those that are packed, by path.
+    pub(crate) fn merged_kernels(&self) -> Result<BTreeMap<String, Buffer>> {
+        let mut merged = BTreeMap::new();
+        for node in &self.architecture.nodes {
+            let Some(own) = node.layer.adapters() else { continue };
+            let prefix = format!("{}/", node.name);
+            for (path, packing) in &own.packed {
+                let path = format!("{prefix}{path}");
+                let [numbers, scales] = packed_paths(&path);
+                let held = Held {
+                    packing: packing.clone(),
+                    numbers: self.weight(&numbers)?,
+                    scales: self.weight(&scales)?,
+                };
+                merged.insert(path, held.buffer());
+            }
+            let kept = self.specs.iter().filter(|s| !is_adapter(&s.path) && s.dtype == DType::F32);
+            let kept: Vec<String> = kept.map(|s| s.path.clone()).chain(merged.keys().cloned()).collect();
+            for path in kept {
+                if !path.strip_prefix(&prefix).is_some_and(|inside| !inside.is_empty() && own.adapts(inside))
+                {
+                    continue;
+                }
+                let w = merged.get(&path).map_or_else(|| self.weight(&path), Buffer::to_literal)?;
+                if own.shapes(w.shape().dims()).is_none() {
+                    continue;
+                }
+                let [a, b] = adapter_paths(&path);
+                let (a, b) = (self.weight(&a)?, self.weight(&b)?);
+                merged.insert(path, merge(&w, &a, &b, own.scale() as f32)?.into());
+            }
+        }
+        Ok(merged)
+    }
+
+    /// Makes it a plain model whose kernels have what their adapters added. It trains whole again; what the optimizer had gathered
+    /// is given up.
+    ///
+    /// # Errors
+    /// As [`Model::weight`].
+    pub fn merge_lora(&mut self) -> Result<()> {
+        let (plain, values) = (self.plain_architecture(), self.merged_kernels()?);
+        self.restructure(plain, values)
+    }
+
+    /// Writes the adapters alone: `dense/lora_kernel_a`, …, with rank and alpha in the metadata.
+    ///
+    /// # Errors
+    /// When the model has none, or the file cannot be written.
+    pub fn save_adapters(&self, path: impl AsRef<Path>) -> Result<()> {
+        if !self.has_adapters() {
+            return Err(Error::new(ErrorKind::Config, "the model has no adapters to save")
+                .hint("call enable_lora first"));
+        }
+        let own = self.specs.iter().filter(|spec| is_adapter(&spec.path));
+        let tensors =
+            own.map(|spec| Ok((spec.path.clone(), self.weight(&spec.path)?))).collect::<Result<_>>()?;
+        let said = self.architecture.nodes.iter().filter_map(|node| node.layer.adapters()).next();
+        let said = said.map_or(String::new(), |own| format!("rank {}, alpha {}", own.rank, own.alpha));
+        let file = ModelFile { tensors, metadata: BTreeMap::from([(FORMAT.to_string(), said)]) };
+        if self.leads() { file.save(path.as_ref()) } else { Ok(()) }
+    }
+
+    /// Takes the adapters of a file that [`Model::save_adapters`] wrote, for a model with the same ones.
+    ///
+    /// # Errors
+    /// When the file is damaged, or its adapters are not those of the model: names the first.
+    pub fn load_adapters(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        let file = ModelFile::load(path.as_ref())?;
+        let own = self.specs.iter().filter(|spec| is_adapter(&spec.path)).count();
+        if own != file.tensors.len() || !file.metadata.contains_key(FORMAT) {
+            let what =
+                format!("{} has {} adapters, the model {own}", path.as_ref().display(), file.tensors.len());
+            return Err(
+                Error::new(ErrorKind::Data, what).hint("enable_lora with the options of that run first")
+            );
+        }
+        file.tensors.into_iter().try_for_each(|(path, value)| self.set_weight(&path, value))
+    }
+}
+
+/// `w: f32[…, out], a: f32[…, rank], b: f32[rank, out] → f32[…, out]`: w + scale · a · b.
+fn merge(w: &Literal, a: &Literal, b: &Literal, scale: f32) -> Result<Literal> {
+    let (mut all, a, b) = (w.as_slice::<f32>()?.to_vec(), a.as_slice::<f32>()?, b.as_slice::<f32>()?);
+    let out = w.shape().last().copied().unwrap_or(1).max(1);
+    let rank = b.len() / out;
+    for (row, a) in all.chunks_mut(out).zip(a.chunks(rank.max(1))) {
+        let mut sum = vec![0f32; out];
+        for (a, b) in a.iter().zip(b.chunks(out)) {
+            sum.iter_mut().zip(b).for_each(|(sum, b)| *sum += a * b);
+        }
+        row.iter_mut().zip(&sum).for_each(|(w, sum)| *w += sum * scale);
+    }
+    Literal::from_slice(w.shape().to_vec(), &all)
+}

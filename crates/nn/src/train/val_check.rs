@@ -1,0 +1,203 @@
+//! When a model is validated: after epochs, or in the middle of them by Lightning's `val_check_interval`.
+
+use crate::callback::limits::time;
+use crate::model::history::Logs;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+use systole_ir::{Error, ErrorKind, Result};
+
+/// How often within an epoch a model is validated: `0.25` is after every quarter of it, `100` after every hundred batches,
+/// `"00:10:00"` once ten minutes have gone by. `1.0` is after each epoch, `1` after each batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ValCheckInterval {
+    /// A share of the epoch's batches, above 0 and up to 1.
+    Share(f64),
+    /// Batches; more than an epoch has are counted through the epochs.
+    Batches(usize),
+    /// Time that training goes on after a validation.
+    Time(Duration),
+}
+
+impl FromStr for ValCheckInterval {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<ValCheckInterval> {
+        if text.contains(':') {
+            return time(text).map(ValCheckInterval::Time);
+        }
+        let batches = text.parse().ok().filter(|n| *n > 0).map(ValCheckInterval::Batches);
+        let share = || text.parse().ok().filter(|s| *s > 0.0 && *s <= 1.0).map(ValCheckInterval::Share);
+        batches.or_else(share).ok_or_else(|| {
+            let what = format!("`{text}` is no interval of validations");
+            Error::new(ErrorKind::Config, what).hint(
+                "a share of the epoch's batches as 0.25, a number of them as 100, or a time as \"00:10:00\"",
+            )
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for ValCheckInterval {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ValCheckInterval, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(
+            untagged,
+            expecting = "expected a share such as 0.25, a number of batches such as 100 or a time such as \"00:10:00\""
+        )]
+        enum Written {
+            Batches(usize),
+            Share(f64),
+            Time(String),
+        }
+        let text = match Written::deserialize(deserializer)? {
+            Written::Batches(n) => n.to_string(),
+            Written::Share(share) => format!("{share:?}"),
+            Written::Time(text) => text,
+        };
+        text.parse().map_err(|e: Error| serde::de::Error::custom(e.what()))
+    }
+}
+
+impl Serialize for ValCheckInterval {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            ValCheckInterval::Share(share) => share.serialize(serializer),
+            ValCheckInterval::Batches(n) => n.serialize(serializer),
+            ValCheckInterval::Time(time) => {
+                let seconds = time.as_secs();
+                let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);
+                format!("{days:02}:{hours:02}:{:02}:{:02}", seconds / 60 % 60, seconds % 60)
+                    .serialize(serializer)
+            }
+        }
+    }
+}
+
+/// What [`ValCheckInterval`] means for the batches of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Every {
+    /// Epochs alone.
+    Epoch,
+    /// Batches of an epoch.
+    Batches(usize),
+    /// Batches of the run, whose epochs have so many.
+    Across(usize, usize),
+    Time(Duration),
+}
+
+/// When the run that is going on is validated.
+#[derive(Debug)]
+pub(crate) struct ValCheck {
+    every: Every,
+    /// Every so many epochs.
+    epochs: usize,
+    first_epoch: usize,
+    /// When this start or the last validation was, and the time before that the start began.
+    since: (Instant, Duration),
+    /// The step of the last validation, and its values.
+    pub(crate) last: Option<(u64, Logs)>,
+}
+
+impl ValCheck {
+    /// `steps`: those of an epoch, where they are known.
+    pub(crate) fn new(
+        interval: Option<ValCheckInterval>,
+        (epochs, first_epoch): (usize, usize),
+        steps: Option<usize>,
+    ) -> Result<ValCheck> {
+        let every = match (interval, steps) {
+            (None, _) => Every::Epoch,
+            (Some(ValCheckInterval::Time(time)), _) => Every::Time(time),
+            (Some(ValCheckInterval::Batches(n)), Some(steps)) if n > steps => Every::Across(n, steps),
+            (Some(ValCheckInterval::Batches(n)), _) => Every::Batches(n),
+            (Some(ValCheckInterval::Share(share)), Some(steps)) => {
+                Every::Batches(((steps as f64 * share) as usize).max(1))
+            }
+            (Some(ValCheckInterval::Share(_)), None) => {
+                let what = "val_check_interval is a share of an unknown number of batches";
+                return Err(Error::new(ErrorKind::Config, what)
+                    .because("the data do not tell how many batches they have")
+                    .hint("give a number of batches: val_check_interval = 100"));
+            }
+        };
+        let since = (Instant::now(), Duration::ZERO);
+        Ok(ValCheck { every, epochs, first_epoch, since, last: None })
+    }
+
+    /// Whether a validation is due after `done` batches of an epoch, which are all of it or not.
+    pub(crate) fn is_due(&self, epoch: usize, done: usize, is_whole: bool) -> bool {
+        let in_epoch = (epoch + 1).is_multiple_of(self.epochs);
+        match self.every {
+            Every::Epoch => is_whole && in_epoch,
+            Every::Batches(n) => in_epoch && done.is_multiple_of(n),
+            Every::Across(n, steps) => {
+                ((epoch - self.first_epoch.min(epoch)) * steps + done).is_multiple_of(n)
+            }
+            Every::Time(time) => self.waited() >= time,
+        }
+    }
+
+    /// Whether it is by the clock, on which several hosts do not agree.
+    pub(crate) fn is_by_time(&self) -> bool {
+        matches!(self.every, Every::Time(_))
+    }
+
+    /// Writes down a validation.
+    pub(crate) fn take(&mut self, step: u64, logs: Logs) {
+        self.since = (Instant::now(), Duration::ZERO);
+        self.last = Some((step, logs));
+    }
+
+    /// The values of a validation after this step, where there was one.
+    pub(crate) fn at(&self, step: u64) -> Option<&Logs> {
+        self.last.as_ref().filter(|(at, _)| *at == step).map(|(_, logs)| logs)
+    }
+
+    /// The time since the last validation, all starts together.
+    pub(crate) fn waited(&self) -> Duration {
+        self.since.0.elapsed() + self.since.1
+    }
+
+    /// Goes on after a backup.
+    pub(crate) fn go_on(&mut self, waited: Duration, last: Option<(u64, Logs)>) {
+        (self.since, self.last) = ((Instant::now(), waited), last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn due(interval: &str, epochs: usize, steps: Option<usize>) -> Vec<(usize, usize)> {
+        let check = ValCheck::new(Some(interval.parse().unwrap()), (epochs, 0), steps).unwrap();
+        let all = (0..3).flat_map(|epoch| (1..=10).map(move |done| (epoch, done)));
+        all.filter(|(epoch, done)| check.is_due(*epoch, *done, *done == 10)).collect()
+    }
+
+    #[test]
+    fn shares_and_batches_are_lightnings() {
+        // int(10 · 0.4) = 4 batches: not at the epoch's end.
+        assert_eq!(due("0.4", 2, Some(10)), [(1, 4), (1, 8)]);
+        assert_eq!(due("1.0", 1, Some(10)), [(0, 10), (1, 10), (2, 10)]);
+        assert_eq!(due("5", 3, None), [(2, 5), (2, 10)]);
+        assert_eq!(due("0.001", 3, Some(10)).len(), 10);
+        // More than an epoch has: through the epochs.
+        assert_eq!(due("12", 1, Some(10)), [(1, 2), (2, 4)]);
+        let e = ValCheck::new(Some(ValCheckInterval::Share(0.5)), (1, 0), None).unwrap_err().to_string();
+        assert!(e.contains("val_check_interval = 100"), "{e}");
+    }
+
+    #[test]
+    fn intervals_are_read_and_written() {
+        for (text, json) in
+            [("0.25", "0.25"), ("100", "100"), ("1.0", "1.0"), ("00:10:00", "\"00:00:10:00\"")]
+        {
+            let interval: ValCheckInterval = text.parse().unwrap();
+            assert_eq!(serde_json::to_string(&interval).unwrap(), json);
+            assert_eq!(serde_json::from_str::<ValCheckInterval>(json).unwrap(), interval);
+        }
+        for wrong in ["0", "1.5", "-1", "often", "10:00", "00:00:00"] {
+            assert!(wrong.parse::<ValCheckInterval>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! A `.tflite` graph as an ONNX model: floats as floats, int8 as QuantizeLinear and DequantizeLinear around operators on
+//! floats (QDQ), which runtimes join to operators on integers.
+
+use crate::model::{Model, Port, Size};
+use crate::ops::{Emit, Order, Recurrent, Sample, Written, export_of, is_quantized, write_recurrent};
+use systole_base::{Error, ErrorKind, Result, ResultExt};
+use systole_tflite::{Model as Lite, Op, Operator};
+
+/// The version of the operators that is written.
+pub const OPSET: i64 = 17;
+
+/// The version of the file format that is written.
+pub const IR_VERSION: i64 = 8;
+
+/// The name of the size of a batch.
+pub const BATCH: &str = "N";
+
+/// A `.tflite` graph as an ONNX model of the same inputs and outputs, pictures `[N, H, W, C]`. The number of samples is open
+/// (`N`) where every operator takes sample by sample, else 1.
+///
+/// # Errors
+/// When an operator has no counterpart here; names it.
+///
+/// ```
+/// use systole_base::DType;
+/// use systole_tflite::{Model, Op, Operator, Tensor};
+/// let lite = Model {
+///     tensors: vec![Tensor::new("x", [1, 3], DType::F32), Tensor::new("y", [1, 3], DType::F32)],
+///     operators: vec![Operator::new(Op::Relu, [0], [1])],
+///     inputs: vec![0],
+///     outputs: vec![1],
+///     ..Model::default()
+/// };
+/// let onnx = systole_onnx::export(&lite)?;
+/// assert_eq!(onnx.graph.nodes[0].op, "Relu");
+/// assert_eq!(onnx.graph.inputs[0].to_string(), "f32[N, 3]");
+/// # Ok::<(), systole_base::Error>(())
+/// ```
+pub fn export(lite: &Lite) -> Result<Model> {
+    export_with_loops(lite, &[])
+}
+
+/// As [`export`] of a graph on floats of which some operators together are a recurrent layer: these become one operator of ONNX.
+///
+/// # Errors
+/// As of [`export`].
+pub fn export_with_loops(lite: &Lite, loops: &[Recurrent]) -> Result<Model> {
+    lite.check()?;
+    let open = lite.operators.iter().all(|o| is_by_sample(lite, o)) && ends_are_by_sample(lite);
+    let mut e = Emit::new(lite, open);
+    for &t in &lite.inputs {
+        e.given(t)?;
+    }
+    for (n, o) in lite.operators.iter().enumerate() {
+        if let Some(of) = loops.iter().find(|of| of.operators.contains(&n)) {
+            if n == of.operators.start {
+                write_recurrent(&mut e, of).at(|| lite.place(n))?;
+            }
+            continue;
+        }
+        operator(&mut e, o).at(|| lite.place(n))?;
+    }
+    let port = |e: &Emit, t: usize, name: String| -> Result<Port> {
+        let ty = &e.tensor(t)?.ty;
+        let mut sizes: Vec<Size> = ty.shape.iter().map(|&d| Size::Known(d)).collect();
+        if let Some(first) = sizes.first_mut()
+            && open
+        {
+            *first = Size::Named(BATCH.into());
+        }
+        Ok(Port { name, dtype: Some(ty.dtype), sizes: Some(sizes) })
+    };
+    let mut outputs = Vec::new();
+    for &t in &lite.outputs {
+        let is_given = lite.inputs.contains(&t);
+        let now =
+            if is_quantized(e.tensor(t)?) { e.codes(t, Order::Plain)? } else { e.real(t, Order::Plain)? };
+        let name = if is_given { e.made(&format!("{now}/output"), "Identity", [now.as_str()]) } else { now };
+        outputs.push(port(&e, t, name)?);
+    }
+    e.graph.inputs = lite.inputs.iter().map(|&t| port(&e, t, e.names[t].clone())).collect::<Result<_>>()?;
+    e.graph.outputs = outputs;
+    e.graph.name = "main".into();
+    Ok(Model {
+        ir_version: IR_VERSION,
+        opset: OPSET,
+        producer: "Systole".into(),
+        graph: e.graph,
+        notes: lite.notes.clone(),
+        ..Model::default()
+    })
+}
+
+fn operator(e: &mut Emit, operator: &Operator) -> Result<()> {
+    let (name, export) = export_of(operator.op).ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported, format!("{} has no counterpart in ONNX here", operator.op))
+            .hint("export the model as .tflite, or leave this layer out")
+    })?;
+    let y = match operator.outputs[..] {
+        [y] => y,
+        [y, ..] if operator.op == Op::Split => y,
+        _ => {
+            return Err(Error::new(ErrorKind::Unsupported, "an operator of several results")
+                .hint("export the model as .tflite, or leave this layer out"));
+        }
+    };
+    (export.write)(e, &Written { o: operator, y, name })
+}
+
+fn ends_are_by_sample(lite: &Lite) -> bool {
+    lite.inputs.iter().chain(&lite.outputs).all(|&t| begins_with_one(lite, t))
+}
+
+fn begins_with_one(lite: &Lite, t: usize) -> bool {
+    lite.tensors.get(t).is_some_and(|t| t.dims().first() == Some(&1))
+}
+
+/// Whether an operator would take many samples as it takes one, each by itself.
+fn is_by_sample(lite: &Lite, operator: &Operator) -> bool {
+    let sample = Sample { lite, operator };
+    let computed: Vec<usize> = sample.computed().collect();
+    !computed.is_empty()
+        && computed.iter().chain(&operator.outputs).all(|&t| begins_with_one(lite, t))
+        && export_of(operator.op).is_none_or(|(_, export)| (export.by_sample)(&sample))
+}

@@ -1,0 +1,329 @@
+//! Operators on single elements.
+
+use super::call::{Call, Makes, made, unsupported};
+use super::emit::{Emit, operand_of};
+use super::row::{Sample, Written, operators};
+use super::values::Made;
+use crate::model::{Attribute, Node, broken, dtype_of};
+use systole_base::{DType, Result};
+use systole_ir::Tensor;
+use systole_tflite::{Activation, Field};
+
+operators! {
+    "Abs" 1..13: |c| unary(c, Tensor::abs);
+    "Add" 1..14: |c| binary(c, |a, b| a + b) => Add write_binary, if are_alike;
+    "And" 1..7: |c| binary(c, Tensor::and);
+    "Cast" 1..28: cast;
+    "CastLike" 15..25: cast_like;
+    "Ceil" 1..13: |c| unary(c, Tensor::ceil);
+    "Celu" 12..28: celu;
+    "Clip" 1..13: clip
+        => Relu6 |e, site| write_clip(e, site, 0.0, 6.0)
+        => ReluN1To1 |e, site| write_clip(e, site, -1.0, 1.0);
+    "Cos" 7..22: |c| unary(c, Tensor::cosine);
+    "Div" 1..14: |c| binary(c, |a, b| a / b) => Div write_binary, if are_alike;
+    "Dropout" 1..22: dropout;
+    "Elu" 1..22: elu => Elu write_unary;
+    "Equal" 1..19: |c| binary(c, Tensor::equal);
+    "Erf" 9..13: |c| unary(c, Tensor::erf);
+    "Exp" 1..13: |c| unary(c, Tensor::exp) => Exp write_unary;
+    "Floor" 1..13: |c| unary(c, Tensor::floor);
+    "Gelu" 20..20: gelu => Gelu write_gelu;
+    "Greater" 1..13: |c| binary(c, Tensor::greater);
+    "GreaterOrEqual" 12..16: |c| binary(c, Tensor::greater_equal);
+    "HardSigmoid" 1..22: hard_sigmoid;
+    "HardSwish" 14..22: hard_swish => HardSwish write_unary;
+    "Identity" 1..25: identity;
+    "IsInf" 10..20: is_infinite;
+    "IsNaN" 9..20: |c| unary(c, |x| x.not_equal(x));
+    "LeakyRelu" 1..16: leaky_relu => LeakyRelu write_leaky_relu;
+    "Less" 1..13: |c| binary(c, Tensor::less);
+    "LessOrEqual" 12..16: |c| binary(c, Tensor::less_equal);
+    "Log" 1..13: |c| unary(c, Tensor::log) => Log write_unary;
+    "Max" 1..13: |c| several(c, Tensor::maximum) => Maximum write_binary, if are_alike;
+    "Mean" 1..13: mean;
+    "Min" 1..13: |c| several(c, Tensor::minimum) => Minimum write_binary, if are_alike;
+    "Mish" 18..22: |c| unary(c, |x| x * x.softplus().tanh());
+    "Mod" 10..28: modulo;
+    "Mul" 1..14: |c| binary(c, |a, b| a * b)
+        => Mul write_binary, if are_alike
+        => SquaredDifference write_squared_difference, if are_alike;
+    "Neg" 1..13: |c| unary(c, Tensor::negate) => Neg write_unary;
+    "Not" 1..1: |c| unary(c, Tensor::not);
+    "Or" 1..7: |c| binary(c, Tensor::or);
+    "PRelu" 1..16: prelu => Prelu write_binary, if are_alike;
+    "Pow" 1..15: power;
+    "Reciprocal" 1..13: |c| unary(c, |x| 1.0 / x) => Rsqrt write_inverse_root;
+    "Relu" 1..14: |c| unary(c, Tensor::relu) => Relu write_unary;
+    "Round" 11..22: |c| unary(c, Tensor::round_nearest_even);
+    "Selu" 1..22: selu;
+    "Sigmoid" 1..13: |c| unary(c, Tensor::logistic) => Logistic write_unary;
+    "Sign" 9..13: |c| unary(c, Tensor::sign);
+    "Sin" 7..22: |c| unary(c, Tensor::sine);
+    "Softplus" 1..22: |c| unary(c, Tensor::softplus);
+    "Softsign" 1..22: |c| unary(c, |x| x / (x.abs() + 1.0));
+    "Sqrt" 1..13: |c| unary(c, Tensor::sqrt) => Sqrt write_unary;
+    "Sub" 1..14: |c| binary(c, |a, b| a - b) => Sub write_binary, if are_alike;
+    "Sum" 1..13: |c| several(c, |a, b| a + b);
+    "Tan" 7..22: |c| unary(c, Tensor::tan);
+    "Tanh" 1..13: |c| unary(c, Tensor::tanh) => Tanh write_unary;
+    "ThresholdedRelu" 10..22: thresholded_relu;
+    "Where" 9..16: choose;
+    "Xor" 1..7: |c| binary(c, Tensor::xor);
+}
+
+/// One operand.
+pub(super) fn unary(c: &mut Call, f: impl FnOnce(&Tensor) -> Tensor) -> Makes {
+    let (x, is_last) = c.oriented(0)?;
+    made(f(&x), is_last)
+}
+
+/// Two operands.
+pub(super) fn binary(c: &mut Call, f: impl FnOnce(&Tensor, &Tensor) -> Tensor) -> Makes {
+    let (x, is_last) = c.aligned(&[0, 1])?;
+    match &x[..] {
+        [a, b] => made(f(a, b), is_last),
+        _ => Err(broken("it takes two operands")),
+    }
+}
+
+/// Any number of operands, folded.
+fn several(c: &mut Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Makes {
+    let (t, is_last) = folded(c, f)?;
+    made(t, is_last)
+}
+
+fn folded(c: &mut Call, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Result<(Tensor, bool)> {
+    let (x, is_last) = c.aligned(&(0..c.node.inputs.len()).collect::<Vec<_>>())?;
+    let all = x.into_iter().reduce(|a, b| f(&a, &b));
+    Ok((all.ok_or_else(|| broken("it has no operands"))?, is_last))
+}
+
+fn mean(c: &mut Call) -> Makes {
+    let n = c.node.inputs.len() as f64;
+    let (sum, is_last) = folded(c, |a, b| a + b)?;
+    made(sum / n, is_last)
+}
+
+/// What is passed on as it is.
+pub(super) fn identity(c: &mut Call) -> Makes {
+    c.one_output()?;
+    unary(c, Clone::clone)
+}
+
+fn dropout(c: &mut Call) -> Makes {
+    if c.has(2) && c.known(2)?.get(0).as_bool() {
+        return Err(
+            unsupported("it drops out while the model predicts").hint("export the model in evaluation mode")
+        );
+    }
+    identity(c)
+}
+
+fn cast(c: &mut Call) -> Makes {
+    let code = c.int("to", 0)?;
+    let to = dtype_of(code).ok_or_else(|| unsupported(format!("elements of ONNX's type {code}")))?;
+    unary(c, |x| converted(x, to))
+}
+
+fn cast_like(c: &mut Call) -> Makes {
+    let to = c.plain(1)?.dtype();
+    unary(c, |x| converted(x, to))
+}
+
+/// Numbers are true where they are not 0.
+fn converted(x: &Tensor, to: DType) -> Tensor {
+    if to == DType::Bool && x.dtype() != DType::Bool { x.not_equal(&x.zeros_like()) } else { x.convert(to) }
+}
+
+fn choose(c: &mut Call) -> Makes {
+    let (x, is_last) = c.aligned(&[0, 1, 2])?;
+    match &x[..] {
+        [condition, a, b] => made(condition.select(a, b), is_last),
+        _ => Err(broken("it takes three operands")),
+    }
+}
+
+fn clip(c: &mut Call) -> Makes {
+    let (mut x, is_last) = c.oriented(0)?;
+    let dtype = x.dtype();
+    let bound = |c: &mut Call, i: usize, name: &str| -> Result<Option<Tensor>> {
+        match c.node.attributes.contains_key(name) {
+            true => Ok(Some(c.scalar(dtype, c.float(name, 0.0)?))),
+            false => c.optional(i),
+        }
+    };
+    if let Some(low) = bound(c, 1, "min")? {
+        x = x.maximum(&low);
+    }
+    if let Some(high) = bound(c, 2, "max")? {
+        x = x.minimum(&high);
+    }
+    made(x, is_last)
+}
+
+/// The base's type is that of the result.
+fn power(c: &mut Call) -> Makes {
+    if let Some(two) = c.perhaps_known(1)?
+        && two.ty().elements() == 1
+    {
+        match two.get(0).as_f64() {
+            2.0 => return unary(c, |x| x * x),
+            0.5 => return unary(c, Tensor::sqrt),
+            1.0 => return unary(c, Clone::clone),
+            _ => {}
+        }
+    }
+    binary(c, |x, y| x.power(&y.convert(x.dtype())))
+}
+
+fn modulo(c: &mut Call) -> Makes {
+    let is_c = c.int("fmod", 0)? == 1;
+    binary(c, |x, y| {
+        let r = x.remainder(y);
+        if is_c || x.dtype().is_unsigned_int() {
+            return r;
+        }
+        // The result has the sign of the divisor.
+        let zero = r.zeros_like();
+        let differs = r.less(&zero).not_equal(&y.less(&y.zeros_like()));
+        let moves = differs.and(&r.not_equal(&zero));
+        moves.select(&(&r + y), &r)
+    })
+}
+
+fn prelu(c: &mut Call) -> Makes {
+    binary(c, |x, slope| x.greater_equal(&x.zeros_like()).select(x, &(x * slope)))
+}
+
+fn leaky_relu(c: &mut Call) -> Makes {
+    let slope = c.float("alpha", 0.01)?;
+    unary(c, |x| x.leaky_relu(slope))
+}
+
+fn elu(c: &mut Call) -> Makes {
+    let alpha = c.float("alpha", 1.0)?;
+    unary(c, |x| x.elu(alpha))
+}
+
+fn celu(c: &mut Call) -> Makes {
+    let alpha = c.float("alpha", 1.0)?;
+    unary(c, |x| (x / alpha).elu(1.0) * alpha)
+}
+
+fn selu(c: &mut Call) -> Makes {
+    let alpha = c.float("alpha", 1.673_263_192_176_818_8)?;
+    let gamma = c.float("gamma", 1.050_701_022_148_132_3)?;
+    unary(c, |x| x.elu(alpha) * gamma)
+}
+
+fn gelu(c: &mut Call) -> Makes {
+    let by_tanh = c.word("approximate", "none")? == "tanh";
+    unary(c, |x| if by_tanh { x.gelu_tanh() } else { x.gelu() })
+}
+
+fn hard_sigmoid(c: &mut Call) -> Makes {
+    let (alpha, beta) = (c.float("alpha", 0.2)?, c.float("beta", 0.5)?);
+    unary(c, |x| between(&(x * alpha + beta), 0.0, 1.0))
+}
+
+fn hard_swish(c: &mut Call) -> Makes {
+    unary(c, |x| x * between(&(x / 6.0 + 0.5), 0.0, 1.0))
+}
+
+fn between(x: &Tensor, low: f64, high: f64) -> Tensor {
+    x.maximum(&x.scalar_like(low)).minimum(&x.scalar_like(high))
+}
+
+fn thresholded_relu(c: &mut Call) -> Makes {
+    let alpha = c.float("alpha", 1.0)?;
+    unary(c, |x| x.greater(&x.scalar_like(alpha)).select(x, &x.zeros_like()))
+}
+
+fn is_infinite(c: &mut Call) -> Makes {
+    unary(c, |x| x.is_finite().not().and(&x.equal(x)))
+}
+
+/// Outputs of a node that hands on several values.
+pub(super) fn all_plain(all: Vec<Tensor>) -> Makes {
+    Ok(all.into_iter().map(Made::Plain).collect())
+}
+
+/// Whether operands have the output's rank and one sample, or are constants of a lower rank.
+fn are_alike(s: &Sample) -> bool {
+    let tensor = |t: &usize| s.lite.tensors.get(*t);
+    let rank = s.operator.outputs.first().and_then(tensor).map_or(0, |t| t.dims().len());
+    s.operator.inputs.iter().flatten().filter_map(tensor).all(|t| {
+        t.dims().len() < rank && t.data.is_some() || t.dims().len() == rank && t.dims().first() == Some(&1)
+    })
+}
+
+/// One operand and one node.
+fn write_unary(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
+    let (input, order) = e.single(o, y)?;
+    e.finish(y, order, Activation::None, |out| Node::new(name, [input], out))
+}
+
+fn write_leaky_relu(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
+    let (input, order) = e.single(o, y)?;
+    let alpha = Attribute::Float(o.number(Field::Alpha) as f32);
+    e.finish(y, order, Activation::None, |out| Node::new(name, [input], out).with("alpha", alpha))
+}
+
+/// At least and at most so much.
+fn write_clip(e: &mut Emit, &Written { o, y, name }: &Written, low: f32, high: f32) -> Result<()> {
+    let (input, order) = e.single(o, y)?;
+    let own = e.names[y].clone();
+    let (low, high) = (e.number(&format!("{own}/min"), low)?, e.number(&format!("{own}/max"), high)?);
+    e.finish(y, order, Activation::None, |out| Node::new(name, [input, low, high], out))
+}
+
+/// Two operands.
+fn write_binary(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
+    let (a, b) = (operand_of(o, 0)?, operand_of(o, 1)?);
+    let order = e.order_of(&[a, b], y)?;
+    let inputs = [e.real(a, order)?, e.real(b, order)?];
+    e.finish(y, order, o.activation()?, |out| Node::new(name, inputs, out))
+}
+
+/// 1 / √x.
+fn write_inverse_root(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let (own, (input, order)) = (e.names[y].clone(), e.single(o, y)?);
+    let root = e.made(&format!("{own}/sqrt"), "Sqrt", [input.as_str()]);
+    e.finish(y, order, Activation::None, |out| Node::new("Reciprocal", [root], out))
+}
+
+/// (a − b)².
+fn write_squared_difference(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let (a, b) = (operand_of(o, 0)?, operand_of(o, 1)?);
+    let order = e.order_of(&[a, b], y)?;
+    let inputs = [e.real(a, order)?, e.real(b, order)?];
+    let own = e.names[y].clone();
+    let d = e.made(&format!("{own}/difference"), "Sub", inputs.iter().map(String::as_str));
+    e.finish(y, order, Activation::None, |out| Node::new("Mul", [d.clone(), d], out))
+}
+
+/// By erf or by tanh: the operator of its own is in later versions alone.
+fn write_gelu(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let (own, (input, order)) = (e.names[y].clone(), e.single(o, y)?);
+    let named = |of: &str| format!("{own}/{of}");
+    let x = input.as_str();
+    let inner = if o.is(Field::Approximate) {
+        let square = e.made(&named("square"), "Mul", [x, x]);
+        let cube = e.made(&named("cube"), "Mul", [square.as_str(), x]);
+        let small = e.number(&named("share"), 0.044_715)?;
+        let bent = e.made(&named("bent"), "Mul", [cube.as_str(), &small]);
+        let sum = e.made(&named("sum"), "Add", [x, &bent]);
+        let factor = e.number(&named("factor"), (2.0 / std::f64::consts::PI).sqrt() as f32)?;
+        let inner = e.made(&named("inner"), "Mul", [sum.as_str(), &factor]);
+        e.made(&named("tanh"), "Tanh", [inner.as_str()])
+    } else {
+        let factor = e.number(&named("factor"), std::f32::consts::FRAC_1_SQRT_2)?;
+        let inner = e.made(&named("inner"), "Mul", [x, &factor]);
+        e.made(&named("erf"), "Erf", [inner.as_str()])
+    };
+    let (one, half) = (e.number(&named("one"), 1.0)?, e.number(&named("half"), 0.5)?);
+    let gate = e.made(&named("gate"), "Add", [inner.as_str(), &one]);
+    let both = e.made(&named("both"), "Mul", [x, &gate]);
+    e.finish(y, order, Activation::None, |out| Node::new("Mul", [both, half], out))
+}

@@ -1,0 +1,134 @@
+//! Operators that take elements by their places.
+
+use super::call::{Call, Makes, axis, checked, plain, unsupported};
+use super::emit::{Emit, Order, operand_of};
+use super::row::{Sample, Written, operators};
+use crate::model::{Attribute, Node, broken};
+use systole_base::{DType, Literal, Result};
+use systole_ir::Tensor;
+use systole_ir::op::Gather;
+use systole_tflite::{Activation, Field};
+
+operators! {
+    "Gather" 1..13: gather => Gather write_gather, if is_lookup;
+    "GatherElements" 11..13: gather_elements;
+    "GatherND" 11..13: gather_nd;
+    "OneHot" 9..28: one_hot;
+}
+
+/// Places counted from the end are counted from the beginning.
+fn places(c: &mut Call, i: usize, size: usize) -> Result<Tensor> {
+    let t = c.plain(i)?;
+    if !t.dtype().is_int() {
+        return Err(broken(format!("its places are {}", t.ty())));
+    }
+    if let Some(known) = c.perhaps_known(i)? {
+        c.spend(known.ty().elements())?;
+        let n = size as i64;
+        let own = |v: i64| if v < 0 { v.saturating_add(n) } else { v };
+        let all: Vec<i64> = (0..known.ty().elements()).map(|at| own(known.get(at).as_i64())).collect();
+        if let Some(v) = all.iter().find(|v| !(0..n).contains(*v)) {
+            return Err(broken(format!("it takes element {v} of {n}")));
+        }
+        return Ok(c.g.constant(Literal::from_slice(known.shape(), &all)?));
+    }
+    let zero = t.zeros_like();
+    Ok(t.less(&zero).select(&(&t + size as f64), &t))
+}
+
+/// Slices of one dimension: rows of an embedding.
+fn gather(c: &mut Call) -> Makes {
+    let x = c.plain(0)?;
+    let dim = axis(c.int("axis", 0)?, x.rank())?;
+    let at = places(c, 1, x.shape()[dim])?;
+    let (rank, more) = (x.rank(), at.rank());
+    let mut slice_sizes = x.shape().to_vec();
+    slice_sizes[dim] = 1;
+    let spec = Gather {
+        offset_dims: (0..dim).chain(dim + more..more + rank - 1).collect(),
+        collapsed_slice_dims: vec![dim].into(),
+        start_index_map: vec![dim].into(),
+        index_vector_dim: more,
+        slice_sizes: slice_sizes.into(),
+        ..Gather::rows(x.ty(), more)
+    };
+    plain(x.gather(&at, spec))
+}
+
+/// An element for each place, from the same row.
+fn gather_elements(c: &mut Call) -> Makes {
+    let x = c.plain(0)?;
+    let dim = axis(c.int("axis", 0)?, x.rank())?;
+    let at = places(c, 1, x.shape()[dim])?.convert(DType::I64);
+    if at.rank() != x.rank() {
+        return Err(broken(format!("places {} of {}", at.ty(), x.ty())));
+    }
+    // As places in all elements, one after the other.
+    let strides = x.shape().strides();
+    let mut flat = at.zeros_like();
+    for d in 0..x.rank() {
+        let own = if d == dim { at.clone() } else { c.g.iota(at.ty().clone(), d) };
+        flat = flat + own * strides[d] as f64;
+    }
+    plain(x.reshape([x.shape().elements()]).take(&flat))
+}
+
+/// Blocks by the places of their first dimensions.
+fn gather_nd(c: &mut Call) -> Makes {
+    if c.is("batch_dims", false)? {
+        return Err(unsupported("places of each sample by itself (batch_dims)"));
+    }
+    let (x, at) = (c.plain(0)?, c.plain(1)?);
+    let n = at.shape().last().copied().unwrap_or(0);
+    if n == 0 || n > x.rank() {
+        return Err(broken(format!("places {} of {}", at.ty(), x.ty())));
+    }
+    let leading = at.rank() - 1;
+    let mut slice_sizes = x.shape().to_vec();
+    slice_sizes[..n].fill(1);
+    let sizes: Vec<f64> = x.shape()[..n].iter().map(|&s| s as f64).collect();
+    let sizes = c.g.constant(Literal::from_slice([n], &sizes)?.convert(at.dtype())).broadcast_to(at.shape());
+    let at = at.less(&at.zeros_like()).select(&(&at + sizes), &at);
+    let spec = Gather {
+        offset_dims: (leading..leading + x.rank() - n).collect(),
+        collapsed_slice_dims: (0..n).collect(),
+        start_index_map: (0..n).collect(),
+        index_vector_dim: leading,
+        slice_sizes: slice_sizes.into(),
+        ..Gather::rows(x.ty(), leading)
+    };
+    plain(x.gather(&at, spec))
+}
+
+fn one_hot(c: &mut Call) -> Makes {
+    let depth = c.number(1)?;
+    let depth = usize::try_from(depth).map_err(|_| broken(format!("{depth} classes")))?;
+    let at = places(c, 0, depth)?;
+    let values = c.plain(2)?;
+    if values.shape().dims() != [2] {
+        return Err(broken(format!("its two values are {}", values.ty())));
+    }
+    let dim = axis(c.int("axis", -1)?, at.rank() + 1)?;
+    checked([at.shape().dims(), &[depth]].concat())?;
+    let hot = at.one_hot(depth, DType::Bool);
+    let [off, on] = [0, 1].map(|i| values.slice_dim(0, i, i + 1).reshape([]));
+    let wide = |t: &Tensor| t.broadcast_to(hot.shape());
+    let mut order: Vec<usize> = (0..at.rank()).collect();
+    order.insert(dim, at.rank());
+    plain(hot.select(&wide(&on), &wide(&off)).transpose(&order))
+}
+
+/// Entries of an axis by their numbers, which are no reals.
+fn write_gather(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let (x, chosen) = (operand_of(o, 0)?, operand_of(o, 1)?);
+    let inputs = [e.real(x, Order::Plain)?, e.real(chosen, Order::Plain)?];
+    let axis = o.int(Field::Axis);
+    e.finish(y, Order::Plain, Activation::None, |out| {
+        Node::new("Gather", inputs, out).with("axis", Attribute::Int(axis))
+    })
+}
+
+/// Whether rows of a constant are taken.
+fn is_lookup(s: &Sample) -> bool {
+    s.operator.int(Field::Axis) == 0 && s.input(0).is_some_and(|t| t.data.is_some())
+}

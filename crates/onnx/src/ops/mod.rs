@@ -1,0 +1,111 @@
+//! The operators that are read and written: a file for each family, with a row and its functions for each operator.
+
+mod call;
+mod elementwise;
+mod emit;
+mod indexing;
+mod movements;
+mod normalizations;
+mod products;
+mod quantization;
+mod recurrent;
+mod reductions;
+mod resize;
+mod row;
+mod sources;
+mod values;
+mod windows;
+
+use systole_base::Error;
+use systole_tflite::Op;
+
+pub(crate) use call::{Call, checked};
+pub(crate) use emit::{Emit, Order, is_quantized};
+pub(crate) use recurrent::write_recurrent;
+pub use recurrent::{Recurrent, RecurrentKind};
+pub(crate) use row::{Export, OpRow, Sample, Written};
+pub(crate) use values::{Made, Values};
+
+/// The rows of all families.
+const FAMILIES: [&[OpRow]; 11] = [
+    elementwise::OPERATORS,
+    indexing::OPERATORS,
+    movements::OPERATORS,
+    normalizations::OPERATORS,
+    products::OPERATORS,
+    quantization::OPERATORS,
+    recurrent::OPERATORS,
+    reductions::OPERATORS,
+    resize::OPERATORS,
+    sources::OPERATORS,
+    windows::OPERATORS,
+];
+
+fn rows() -> impl Iterator<Item = &'static OpRow> {
+    FAMILIES.into_iter().flatten()
+}
+
+/// An operator of ONNX that is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Operator {
+    /// Its name: `Conv`.
+    pub name: &'static str,
+    /// The version of ONNX's operators that defines it first.
+    pub first: i64,
+    /// The version whose definition is the newest that is followed.
+    pub newest: i64,
+    /// Whether [`export`](crate::export) writes it.
+    pub is_written: bool,
+}
+
+/// Names of the operators that are read.
+pub fn operators() -> impl Iterator<Item = &'static str> {
+    coverage().into_iter().map(|o| o.name)
+}
+
+/// The operators that are read, in the order of their names.
+pub fn coverage() -> Vec<Operator> {
+    let of = |row: &OpRow| {
+        let is_written = !row.exports.is_empty() || matches!(row.name, "LSTM" | "GRU");
+        Operator { name: row.name, first: row.opsets.0, newest: row.opsets.1, is_written }
+    };
+    let mut all: Vec<Operator> = rows().map(of).collect();
+    all.sort();
+    all
+}
+
+/// The row of a node's operator.
+pub(crate) fn row(op: &str, domain: &str) -> Result<&'static OpRow, Error> {
+    let own = matches!(domain, "" | "ai.onnx");
+    if let Some(row) = rows().find(|row| row.name == op).filter(|_| own) {
+        return Ok(row);
+    }
+    let whose = if own { String::new() } else { format!(" of {domain}") };
+    let names: Vec<&str> = operators().collect();
+    Err(call::unsupported(format!("the operator {op}{whose} is not read here"))
+        .because(format!("these are: {}", names.join(", ")))
+        .hint("export the model without it, or run it with onnxruntime"))
+}
+
+/// How an operator of `.tflite` is written, and as what; `None`: it has no counterpart.
+pub(crate) fn export_of(op: Op) -> Option<(&'static str, &'static Export)> {
+    rows().find_map(|row| Some((row.name, row.exports.iter().find(|e| e.op == op)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operator_has_one_row() {
+        let all = coverage();
+        assert!(all.windows(2).all(|two| two[0].name < two[1].name), "{all:?}");
+        assert!(all.iter().all(|o| 0 < o.first && o.first <= o.newest), "{all:?}");
+        assert!(row("Conv", "").is_ok() && row("Conv", "com.mine").is_err());
+        let mut written: Vec<Op> = rows().flat_map(|row| row.exports).map(|e| e.op).collect();
+        let count = written.len();
+        written.sort();
+        written.dedup();
+        assert_eq!(written.len(), count);
+    }
+}

@@ -1,0 +1,142 @@
+//! Normalisations by statistics of the data or by stored ones.
+
+use super::call::{Call, Makes, axis, in_order, made, plain, unsupported};
+use super::emit::{Emit, Order};
+use super::row::{Written, operators};
+use super::windows::sums_in;
+use crate::model::{Attribute, Node, broken};
+use systole_base::{Literal, Result};
+use systole_ir::Tensor;
+
+operators! {
+    "BatchNormalization" 1..15: batch;
+    "GroupNormalization" 18..21: group;
+    "InstanceNormalization" 1..22: instance;
+    "LayerNormalization" 17..17: |c| layer(c, true);
+    "LpNormalization" 1..22: unit => L2Normalization write_unit, if |s| s.rank() >= 2;
+    "RMSNormalization" 23..23: |c| layer(c, false);
+}
+
+/// (x − mean) / √(variance + ε) · scale + bias, with stored statistics: a factor and an offset for each channel.
+fn batch(c: &mut Call) -> Makes {
+    if c.is("training_mode", false)? {
+        return Err(
+            unsupported("it takes the statistics of the batch").hint("export the model in evaluation mode")
+        );
+    }
+    c.one_output()?;
+    let epsilon = c.float("epsilon", 1e-5)?;
+    let (x, _) = c.oriented(0)?;
+    let rank = x.rank();
+    let channels = x.shape().get(if c.is_last(0)? { rank - 1 } else { 1 }).copied().unwrap_or(0);
+    let (factor, offset) = affine(c, channels, epsilon)?;
+    if c.is_last(0)? {
+        return made(x * factor + offset, true);
+    }
+    let wide = |t: &Tensor| t.broadcast_in_dim(x.shape(), &[1]);
+    made(&x * wide(&factor) + wide(&offset), false)
+}
+
+fn affine(c: &mut Call, channels: usize, epsilon: f64) -> Result<(Tensor, Tensor)> {
+    let mut all = Vec::new();
+    for i in 1..5 {
+        let t = c.plain(i)?;
+        if t.shape().dims() != [channels] {
+            return Err(broken(format!("its operand {i} is {}, for {channels} channels", t.ty())));
+        }
+        all.push((t, c.perhaps_known(i)?));
+    }
+    if let [(scale, Some(s)), (_, Some(b)), (_, Some(m)), (_, Some(v))] = &all[..] {
+        c.spend(2 * channels)?;
+        let [s, b, m, v] = [s, b, m, v].map(Literal::to_f64s);
+        let factor: Vec<f64> = s.iter().zip(&v).map(|(s, v)| s / (v + epsilon).sqrt()).collect();
+        let offset: Vec<f64> = b.iter().zip(m.iter().zip(&factor)).map(|(b, (m, f))| b - m * f).collect();
+        let constant =
+            |v: &[f64]| Ok(c.g.constant(Literal::from_slice([v.len()], v)?.convert(scale.dtype())));
+        return Ok((constant(&factor)?, constant(&offset)?));
+    }
+    let [scale, bias, mean, variance] = [0, 1, 2, 3].map(|i| &all[i].0);
+    let factor = scale * (variance + epsilon).rsqrt();
+    let offset = bias - mean * &factor;
+    Ok((factor, offset))
+}
+
+/// Over all dimensions from `axis` on.
+fn layer(c: &mut Call, subtracts_mean: bool) -> Makes {
+    c.one_output()?;
+    let x = c.plain(0)?;
+    let first = axis(c.int("axis", -1)?, x.rank())?;
+    let dims: Vec<usize> = (first..x.rank()).collect();
+    let y = standardized(&x, &dims, c.float("epsilon", 1e-5)?, subtracts_mean);
+    let mut y = y * c.plain(1)?;
+    if subtracts_mean && let Some(bias) = c.optional(2)? {
+        y = y + bias;
+    }
+    plain(y)
+}
+
+fn standardized(x: &Tensor, dims: &[usize], epsilon: f64, subtracts_mean: bool) -> Tensor {
+    let wide = x.convert(sums_in(x.dtype()));
+    let centred = match subtracts_mean {
+        true => &wide - wide.mean(dims).broadcast_except(x.shape(), dims),
+        false => wide,
+    };
+    let variance = (&centred * &centred).mean(dims);
+    let factor = (variance + epsilon).rsqrt().broadcast_except(x.shape(), dims);
+    (centred * factor).convert(x.dtype())
+}
+
+/// Each channel of each sample by itself.
+fn instance(c: &mut Call) -> Makes {
+    let x = c.plain(0)?;
+    if x.rank() < 3 {
+        return Err(broken(format!("it normalises {}", x.ty())));
+    }
+    let dims: Vec<usize> = (2..x.rank()).collect();
+    let y = standardized(&x, &dims, c.float("epsilon", 1e-5)?, true);
+    let wide = |t: &Tensor| t.broadcast_in_dim(x.shape(), &[1]);
+    plain(y * wide(&c.plain(1)?) + wide(&c.plain(2)?))
+}
+
+/// Groups of channels of each sample.
+fn group(c: &mut Call) -> Makes {
+    let x = c.plain(0)?;
+    let groups = c.count("num_groups", 0)?;
+    let channels = x.shape().get(1).copied().unwrap_or(0);
+    if x.rank() < 2 || !channels.is_multiple_of(groups) {
+        return Err(broken(format!("{groups} groups of {}", x.ty())));
+    }
+    let inner = x.shape().elements() / (x.shape()[0] * groups).max(1);
+    let parts = x.reshape([x.shape()[0], groups, inner]);
+    let y = standardized(&parts, &[2], c.float("epsilon", 1e-5)?, true).reshape(x.shape());
+    let (scale, bias) = (c.plain(1)?, c.plain(2)?);
+    // Before version 21 there is one factor for each group.
+    let each = |t: &Tensor| match t.shape().dims() == [groups] && groups != channels {
+        true => t.broadcast_in_dim(&[groups, channels / groups].into(), &[0]).reshape([channels]),
+        false => t.clone(),
+    };
+    let wide = |t: &Tensor| each(t).broadcast_in_dim(x.shape(), &[1]);
+    plain(y * wide(&scale) + wide(&bias))
+}
+
+/// Divided by the length along an axis; 0 where that is 0.
+fn unit(c: &mut Call) -> Makes {
+    let (x, is_last) = c.oriented(0)?;
+    let dim = in_order(axis(c.int("axis", -1)?, x.rank())?, x.rank(), is_last);
+    let wide = x.convert(sums_in(x.dtype()));
+    let length = match c.int("p", 2)? {
+        1 => wide.abs().sum(&[dim]),
+        2 => (&wide * &wide).sum(&[dim]).sqrt(),
+        p => return Err(unsupported(format!("a norm of order {p}")).hint("orders 1 and 2 are read")),
+    };
+    let length = length.broadcast_except(wide.shape(), &[dim]);
+    let is_zero = length.equal(&length.zeros_like());
+    made(is_zero.select(&length, &(wide / &length)).convert(x.dtype()), is_last)
+}
+
+fn write_unit(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
+    let last = e.tensor(y)?.dims().len() as i64 - 1;
+    let (input, order) = e.single(o, y)?;
+    let axis = Attribute::Int(if order == Order::First { 1 } else { last });
+    e.finish(y, order, o.activation()?, |out| Node::new(name, [input], out).with("axis", axis))
+}

@@ -1,0 +1,82 @@
+//! Whole numbers and the numbers that they stand for: real = scale · (q − zero point).
+
+use super::call::{Call, Makes, axis, in_order, made, unsupported};
+use super::emit::Emit;
+use super::row::{Written, operators};
+use crate::model::{Node, broken, dtype_of};
+use systole_base::{DType, Result};
+use systole_ir::Tensor;
+use systole_tflite::Activation;
+
+operators! {
+    "DequantizeLinear" 10..28: dequantize => Dequantize write_dequantize;
+    "QuantizeLinear" 10..28: quantize => Quantize write_quantize;
+}
+
+/// Scale and zero point, spread over an operand; the type of the integers.
+fn scheme(c: &mut Call, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Tensor>)> {
+    if c.is("block_size", false)? {
+        return Err(
+            unsupported("scales of blocks").hint("one scale for all, or one for each channel, is read")
+        );
+    }
+    let scale = c.plain(1)?;
+    let zero = c.optional(2)?;
+    let spread = |t: Tensor| -> Result<Tensor> {
+        match t.shape().dims() {
+            [] | [1] => Ok(t.reshape([]).broadcast_to(x.shape())),
+            [_] => {
+                let dim = axis(c.int("axis", 1)?, x.rank())?;
+                Ok(t.broadcast_in_dim(x.shape(), &[in_order(dim, x.rank(), is_last)]))
+            }
+            _ => Err(broken(format!("scales or zero points {} of {}", t.ty(), x.ty()))),
+        }
+    };
+    Ok((spread(scale)?, zero.map(spread).transpose()?))
+}
+
+fn quantize(c: &mut Call) -> Makes {
+    let (x, is_last) = c.oriented(0)?;
+    let (scale, zero) = scheme(c, &x, is_last)?;
+    let dtype = match (&zero, c.int("output_dtype", 0)?) {
+        (Some(zero), _) => zero.dtype(),
+        (None, 0) => DType::U8,
+        (None, code) => {
+            dtype_of(code).ok_or_else(|| unsupported(format!("integers of ONNX's type {code}")))?
+        }
+    };
+    if !matches!(dtype, DType::I8 | DType::U8 | DType::I16 | DType::U16) {
+        return Err(unsupported(format!("integers of type {dtype}")));
+    }
+    let q = (&x.convert(scale.dtype()) / &scale).round_nearest_even();
+    let q = match zero {
+        Some(zero) => q + zero.convert(scale.dtype()),
+        None => q,
+    };
+    let (low, high) = (dtype.lowest().as_f64(), dtype.max_value().as_f64());
+    made(q.clamp(&c.scalar(scale.dtype(), low), &c.scalar(scale.dtype(), high)).convert(dtype), is_last)
+}
+
+fn dequantize(c: &mut Call) -> Makes {
+    let (q, is_last) = c.oriented(0)?;
+    let (scale, zero) = scheme(c, &q, is_last)?;
+    let dtype = scale.dtype();
+    let whole = match zero {
+        // The difference of two integers of 32 bits is exact where no float holds both.
+        Some(zero) if q.dtype() == DType::I32 => (q - zero).convert(dtype),
+        Some(zero) => q.convert(dtype) - zero.convert(dtype),
+        None => q.convert(dtype),
+    };
+    made(whole * scale, is_last)
+}
+
+fn write_quantize(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let (real, order) = e.single(o, y)?;
+    e.store(y, order, &real)
+}
+
+/// Real numbers are there already, by the node that gives those of the operand.
+fn write_dequantize(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let (real, order) = e.single(o, y)?;
+    e.finish(y, order, Activation::None, |out| Node::new("Identity", [real], out))
+}

@@ -1,0 +1,305 @@
+//! LSTM and GRU: a loop over steps, in one direction or both.
+
+use super::call::{Call, Makes, unsupported};
+use super::elementwise::all_plain;
+use super::emit::{Emit, Order};
+use super::row::operators;
+use crate::model::{Attribute, Node, broken};
+use std::ops::Range;
+use systole_base::{Literal, Result};
+use systole_ir::{Tensor, flow};
+use systole_tflite::Activation;
+
+operators! {
+    "GRU" 1..22: gru;
+    "LSTM" 1..22: lstm;
+}
+
+/// A recurrent operator.
+struct Kind {
+    name: &'static str,
+    /// Its parts of `H` columns each.
+    gates: usize,
+    /// Operands that hold states at the start, the output first.
+    states: &'static [usize],
+    /// Operands and options that are not read.
+    unread: (&'static [usize], &'static [&'static str]),
+    activations: &'static [&'static str],
+    /// A step after the products with the inputs.
+    step: fn(&Weights, &[Tensor], &Tensor, usize) -> Vec<Tensor>,
+    /// Whether the bias of the states' part of a gate may be added to that of the inputs' part.
+    is_plain_sum: fn(gate: usize, linear: bool) -> bool,
+}
+
+/// `x: [S, N, I]`, weights `[D, 4H, I]` and `[D, 4H, H]` in the order input, output, forget, cell → `[S, D, N, H]`, and the last
+/// states `[D, N, H]`.
+fn lstm(c: &mut Call) -> Makes {
+    let kind = Kind {
+        name: "LSTM",
+        gates: 4,
+        states: &[5, 6],
+        unread: (&[4, 7], &["clip", "input_forget", "layout"]),
+        activations: &["Sigmoid", "Tanh", "Tanh"],
+        step: |weights, states, x, h| {
+            let all = x + weights.of_state(&states[0], &weights.r);
+            let gate = |i: usize| all.slice_dim(1, i * h, (i + 1) * h);
+            let (input, output, forget) = (gate(0).logistic(), gate(1).logistic(), gate(2).logistic());
+            let cell = forget * &states[1] + input * gate(3).tanh();
+            vec![output * cell.tanh(), cell]
+        },
+        is_plain_sum: |_, _| true,
+    };
+    over_steps(c, &kind)
+}
+
+/// `x: [S, N, I]`, weights `[D, 3H, I]` and `[D, 3H, H]` in the order update, reset, new → `[S, D, N, H]`, and the last state
+/// `[D, N, H]`. With `linear_before_reset`, as PyTorch and Keras's `reset_after` have it, the reset gate takes of the product
+/// with the state, else of the state.
+fn gru(c: &mut Call) -> Makes {
+    let kind = Kind {
+        name: "GRU",
+        gates: 3,
+        states: &[5],
+        unread: (&[4], &["clip", "layout"]),
+        activations: &["Sigmoid", "Tanh"],
+        step: |weights, states, x, h| {
+            let state = &states[0];
+            let part = |t: &Tensor, from: usize, to: usize| t.slice_dim(1, from * h, to * h);
+            let rows = |from: usize, to: usize| weights.r.slice_dim(0, from * h, to * h);
+            let gates = part(x, 0, 2) + weights.of_state(state, &rows(0, 2));
+            let (update, reset) = (part(&gates, 0, 1).logistic(), part(&gates, 1, 2).logistic());
+            let of_new = |state: &Tensor| weights.of_state(state, &rows(2, 3));
+            let seen = match (weights.linear, &weights.inner_bias) {
+                (true, Some(bias)) => reset * (of_new(state) + bias.slice_dim(0, 2 * h, 3 * h)),
+                (true, None) => reset * of_new(state),
+                (false, _) => of_new(&(reset * state)),
+            };
+            let new = (part(x, 2, 3) + seen).tanh();
+            vec![&new + update * (state - &new)]
+        },
+        is_plain_sum: |gate, linear| gate < 2 || !linear,
+    };
+    over_steps(c, &kind)
+}
+
+fn over_steps(c: &mut Call, kind: &Kind) -> Makes {
+    let x = c.plain(0)?;
+    let (w, r) = (c.plain(1)?, c.plain(2)?);
+    let (&[steps, n, _], &[directions, _, h]) = (x.shape().dims(), r.shape().dims()) else {
+        return Err(broken(format!("{} of {} with {}", a(kind), x.ty(), r.ty())));
+    };
+    plain_form(c, kind)?;
+    let linear = c.is("linear_before_reset", false)?;
+    let bias = c.optional(3)?;
+    let zeros = c.scalar(x.dtype(), 0.0).broadcast_to(&[directions, n, h].into());
+    let mut states = Vec::new();
+    for &i in kind.states {
+        states.push(c.optional(i)?.unwrap_or_else(|| zeros.clone()));
+    }
+    let word = c.word("direction", "forward")?;
+    let is_known = matches!((word.as_str(), directions), ("forward" | "reverse", 1) | ("bidirectional", 2));
+    if !is_known || steps == 0 {
+        return Err(broken(format!("{} of {steps} steps, {word}, with {directions} directions", a(kind))));
+    }
+    for t in [&w].into_iter().chain(&states).chain(&bias) {
+        if t.shape().first() != Some(&directions) {
+            return Err(broken(format!("{} of {directions} directions has {}", a(kind), t.ty())));
+        }
+    }
+    let mut outputs = Vec::new();
+    let mut last = vec![Vec::new(); states.len()];
+    for d in 0..directions {
+        let own = |t: &Tensor| {
+            let dims = t.shape()[1..].to_vec();
+            t.slice_dim(0, d, d + 1).reshape(dims)
+        };
+        let backwards = word == "reverse" || d == 1;
+        let seen = if backwards { x.reverse(&[0]) } else { x.clone() };
+        let weights = Weights::new(kind, [own(&w), own(&r)], bias.as_ref().map(own), linear, h)?;
+        let (ys, ends) = direction(kind, &seen, &weights, &states.iter().map(own).collect::<Vec<_>>(), h)?;
+        let ys = if backwards { ys.reverse(&[0]) } else { ys };
+        outputs.push(ys.reshape([steps, 1, n, h]));
+        last.iter_mut().zip(ends).for_each(|(all, end)| all.push(end.reshape([1, n, h])));
+    }
+    let joined = |all: &[Tensor], dim: usize| match all {
+        [one] => one.clone(),
+        all => Tensor::concatenate(&all.iter().collect::<Vec<_>>(), dim),
+    };
+    all_plain(std::iter::once(joined(&outputs, 1)).chain(last.iter().map(|all| joined(all, 0))).collect())
+}
+
+/// `an LSTM`
+fn a(kind: &Kind) -> String {
+    format!("{} {}", if kind.name.starts_with('L') { "an" } else { "a" }, kind.name)
+}
+
+/// Refuses the forms that PyTorch does not write.
+fn plain_form(c: &Call, kind: &Kind) -> Result<()> {
+    let usual = |a: &Attribute| match a {
+        Attribute::Texts(t) => t.chunks(kind.activations.len()).all(|t| t == kind.activations),
+        _ => false,
+    };
+    let activations = c.node.attributes.get("activations").is_none_or(usual);
+    let (operands, options) = kind.unread;
+    let rest = options
+        .iter()
+        .any(|name| c.node.attributes.get(*name).is_some_and(|a| !matches!(a, Attribute::Int(0))));
+    if !activations || rest || operands.iter().any(|&i| c.has(i)) {
+        return Err(unsupported(format!(
+            "{} with other activations, peepholes, clipping, lengths of sequences or layout",
+            a(kind)
+        ))
+        .hint(format!("export it as PyTorch's nn.{} has it", kind.name)));
+    }
+    Ok(())
+}
+
+struct Weights {
+    w: Tensor,
+    r: Tensor,
+    /// What the inputs' products get: `[gates · H]`.
+    bias: Option<Tensor>,
+    /// What the states' products have of their own: `[gates · H]`.
+    inner_bias: Option<Tensor>,
+    /// Whether the reset gate stands after the product.
+    linear: bool,
+}
+
+impl Weights {
+    fn new(
+        kind: &Kind,
+        [w, r]: [Tensor; 2],
+        bias: Option<Tensor>,
+        linear: bool,
+        h: usize,
+    ) -> Result<Weights> {
+        let all = kind.gates * h;
+        if r.shape().dims() != [all, h] || w.rank() != 2 || w.shape()[0] != all {
+            return Err(broken(format!("weights of {} are {} and {}", a(kind), w.ty(), r.ty())));
+        }
+        let Some(both) = bias else { return Ok(Weights { w, r, bias: None, inner_bias: None, linear }) };
+        if both.shape().dims() != [2 * all] {
+            return Err(broken(format!("the bias of {} is {}", a(kind), both.ty())));
+        }
+        let inner = both.slice_dim(0, all, 2 * all);
+        let parts: Vec<Tensor> = (0..kind.gates)
+            .map(|gate| {
+                let own = both.slice_dim(0, gate * h, (gate + 1) * h);
+                match (kind.is_plain_sum)(gate, linear) {
+                    true => own + inner.slice_dim(0, gate * h, (gate + 1) * h),
+                    false => own,
+                }
+            })
+            .collect();
+        let bias = Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), 0);
+        Ok(Weights { w, r, bias: Some(bias), inner_bias: Some(inner), linear })
+    }
+
+    /// `state: [N, H], rows: [K, H] → [N, K]`
+    fn of_state(&self, state: &Tensor, rows: &Tensor) -> Tensor {
+        state.dot_general(rows, &[], &[], &[1], &[1])
+    }
+}
+
+/// All steps of one direction: outputs, and the last states.
+fn direction(
+    kind: &Kind,
+    x: &Tensor,
+    weights: &Weights,
+    states: &[Tensor],
+    h: usize,
+) -> Result<(Tensor, Vec<Tensor>)> {
+    // All steps' products with the input at once.
+    let mut gates = x.dot_general(&weights.w, &[], &[], &[2], &[1]);
+    if let Some(bias) = &weights.bias {
+        gates = gates + bias;
+    }
+    let states: Vec<&Tensor> = states.iter().collect();
+    let (last, mut ys) = flow::scan(&states, &[&gates], |carry, x| {
+        let next = (kind.step)(weights, carry, &x[0], h);
+        let y = next[0].clone();
+        (next, vec![y])
+    });
+    match (ys.pop(), last.len() == states.len()) {
+        (Some(ys), true) => Ok((ys, last)),
+        _ => Err(broken(format!("{} cannot be built", a(kind)))),
+    }
+}
+
+/// Operators of a graph that are one LSTM or GRU, with the activations that these have in ONNX where none are named, from states of 0.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recurrent {
+    /// Those operators: all of them, and nothing else reads what they hand on to each other.
+    pub operators: Range<usize>,
+    /// The tensor of the sequences, `[1, S, K]`.
+    pub input: usize,
+    /// The tensor that the layer gives, `[1, H]` or `[1, S, H]`.
+    pub output: usize,
+    /// Which one it is.
+    pub kind: RecurrentKind,
+    /// Whether it goes from the last step to the first.
+    pub backwards: bool,
+    /// Whether it gives the states of all steps.
+    pub sequences: bool,
+    /// Whether what a layer that goes backwards gives stands in its own order; otherwise in that of the input.
+    pub in_own_order: bool,
+    /// W, R and B as ONNX has them: `f32[1, gates · H, K]`, `f32[1, gates · H, H]`, `f32[1, 2 · gates · H]`.
+    pub weights: [Literal; 3],
+}
+
+/// A recurrent operator of ONNX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecurrentKind {
+    /// Gates in the order input, output, forget, cell.
+    Lstm,
+    /// Gates in the order update, reset, new.
+    Gru {
+        /// Whether the reset gate takes of the product with the state, not of the state.
+        linear_before_reset: bool,
+    },
+}
+
+/// The operator, between `[N, S, K]` and `[N, S, H]` or `[N, H]`.
+pub(crate) fn write_recurrent(e: &mut Emit, of: &Recurrent) -> Result<()> {
+    let own = e.names[of.output].clone();
+    let named = |what: &str| format!("{own}/{what}");
+    let x = e.real(of.input, Order::Plain)?;
+    let steps = e.unique(&named("by_step"));
+    e.push(Node::new("Transpose", [x], steps.clone()).ints("perm", [1, 0, 2]));
+    let mut inputs = vec![steps];
+    for (name, value) in ["W", "R", "B"].iter().zip(&of.weights) {
+        inputs.push(e.constant(&named(name), value.clone()));
+    }
+    let units = of.weights[1].shape()[2];
+    let op = if of.kind == RecurrentKind::Lstm { "LSTM" } else { "GRU" };
+    let made = e.unique(&named("states"));
+    let mut node = Node::new(op, inputs, made.clone()).with("hidden_size", Attribute::Int(units as i64));
+    if of.backwards {
+        node = node.with("direction", Attribute::Text("reverse".into()));
+    }
+    if of.kind == (RecurrentKind::Gru { linear_before_reset: true }) {
+        node = node.with("linear_before_reset", Attribute::Int(1));
+    }
+    // The last state is the second output.
+    if !of.sequences {
+        node.outputs.insert(0, String::new());
+    }
+    e.push(node);
+    // What follows may have made an activation part of the last operator.
+    let maker = e.from.operators[of.operators.clone()].iter().rev().find(|o| o.outputs.contains(&of.output));
+    let activation = maker.map_or(Ok(Activation::None), |o| o.activation())?;
+    if !of.sequences {
+        let first = e.list(&named("first"), &[0])?;
+        return e.finish(of.output, Order::Plain, activation, |out| Node::new("Squeeze", [made, first], out));
+    }
+    // [S, 1, N, H]
+    let mut seen = e.unique(&named("by_sample"));
+    e.push(Node::new("Transpose", [made], seen.clone()).ints("perm", [2, 0, 1, 3]));
+    if of.backwards && of.in_own_order {
+        let (from, to) = (e.list(&named("last"), &[-1])?, e.list(&named("before_first"), &[i64::MIN + 1])?);
+        let (axis, by) = (e.list(&named("axis"), &[1])?, e.list(&named("back"), &[-1])?);
+        seen = e.made(&named("turned"), "Slice", [&*seen, &*from, &*to, &*axis, &*by]);
+    }
+    let direction = e.list(&named("direction"), &[2])?;
+    e.finish(of.output, Order::Plain, activation, |out| Node::new("Squeeze", [seen, direction], out))
+}

@@ -1,0 +1,187 @@
+//! Operators that fold dimensions: sums, means, softmax, places of the greatest.
+
+use super::call::{Call, Makes, axes, axis, in_order, made, plain, unsupported};
+use super::emit::{Emit, Order, operand_of, place_in};
+use super::row::{Sample, Written, operators};
+use crate::model::{Attribute, Node};
+use systole_base::{DType, Error, ErrorKind, Result};
+use systole_ir::Tensor;
+use systole_tflite::{Activation, Field};
+
+operators! {
+    "ArgMax" 1..13: |c| arg_max(c, false);
+    "ArgMin" 1..13: |c| arg_max(c, true);
+    "CumSum" 11..14: cumulative_sum;
+    "LogSoftmax" 1..13: |c| softmax(c, true);
+    "ReduceL1" 1..18: |c| reduce(c, Fold::L1);
+    "ReduceL2" 1..18: |c| reduce(c, Fold::L2);
+    "ReduceLogSum" 1..28: |c| reduce(c, Fold::LogSum);
+    "ReduceLogSumExp" 1..28: |c| reduce(c, Fold::LogSumExp);
+    "ReduceMax" 1..20: |c| reduce(c, Fold::Max) => ReduceMax write_reduce, if folds_within_samples;
+    "ReduceMean" 1..18: |c| reduce(c, Fold::Mean) => Mean write_reduce, if folds_within_samples;
+    "ReduceMin" 1..20: |c| reduce(c, Fold::Min);
+    "ReduceProd" 1..18: |c| reduce(c, Fold::Prod);
+    "ReduceSum" 1..13: |c| reduce(c, Fold::Sum) => Sum write_reduce, if folds_within_samples;
+    "ReduceSumSquare" 1..18: |c| reduce(c, Fold::SumSquare);
+    "Softmax" 1..13: |c| softmax(c, false) => Softmax write_softmax, if |s| s.rank() >= 2;
+}
+
+/// How a dimension is folded.
+#[derive(Clone, Copy)]
+pub(super) enum Fold {
+    Sum,
+    Mean,
+    Max,
+    Min,
+    Prod,
+    L1,
+    L2,
+    SumSquare,
+    LogSum,
+    LogSumExp,
+}
+
+fn reduce(c: &mut Call, fold: Fold) -> Makes {
+    let listed = c.list("axes", 1)?.filter(|l| !l.is_empty());
+    let keeps = c.is("keepdims", true)?;
+    if listed.is_none() && c.is("noop_with_empty_axes", false)? {
+        return super::elementwise::identity(c);
+    }
+    let (mut x, mut is_last) = c.oriented(0)?;
+    let rank = x.rank();
+    let dims = match &listed {
+        Some(list) => axes(list, rank)?,
+        None => (0..rank).collect(),
+    };
+    let spatial = dims.iter().copied().eq(2..rank);
+    if is_last && !keeps && !spatial {
+        (x, is_last) = (c.plain(0)?, false);
+    }
+    let own: Vec<usize> = dims.iter().map(|&d| in_order(d, rank, is_last)).collect();
+    let y = folded(&x, fold, &own);
+    if !keeps {
+        return plain(y);
+    }
+    made(kept(&y, &x, &own), is_last)
+}
+
+/// With ones in the place of the folded dimensions.
+fn kept(y: &Tensor, x: &Tensor, dims: &[usize]) -> Tensor {
+    let mut shape = x.shape().to_vec();
+    shape.iter_mut().enumerate().filter(|(d, _)| dims.contains(d)).for_each(|(_, s)| *s = 1);
+    y.reshape(shape)
+}
+
+fn folded(x: &Tensor, fold: Fold, dims: &[usize]) -> Tensor {
+    if dims.is_empty() && !matches!(fold, Fold::L1 | Fold::L2 | Fold::SumSquare | Fold::LogSum) {
+        return x.clone();
+    }
+    match fold {
+        Fold::Sum => x.sum(dims),
+        Fold::Mean => x.mean(dims),
+        Fold::Max => x.reduce_max(dims),
+        Fold::Min => x.reduce_min(dims),
+        Fold::Prod => x.prod(dims),
+        Fold::L1 => x.abs().sum(dims),
+        Fold::L2 => (x * x).sum(dims).sqrt(),
+        Fold::SumSquare => (x * x).sum(dims),
+        Fold::LogSum => x.sum(dims).log(),
+        Fold::LogSumExp => {
+            let top = x.reduce_max(dims);
+            let shifted = x - top.broadcast_except(x.shape(), dims);
+            top + shifted.exp().sum(dims).log()
+        }
+    }
+}
+
+/// Dimensions over which files of a version normalise: before 13 all from one on.
+fn normalised(c: &Call, rank: usize) -> Result<Vec<usize>> {
+    if c.opset >= 13 {
+        return Ok(vec![axis(c.int("axis", -1)?, rank)?]);
+    }
+    Ok((axis(c.int("axis", 1)?, rank.max(1))?..rank).collect())
+}
+
+fn softmax(c: &mut Call, is_log: bool) -> Makes {
+    let (x, is_last) = c.oriented(0)?;
+    let rank = x.rank();
+    let dims: Vec<usize> = normalised(c, rank)?.iter().map(|&d| in_order(d, rank, is_last)).collect();
+    if dims[..] == [rank.saturating_sub(1)] && rank > 0 {
+        return made(if is_log { x.log_softmax() } else { x.softmax() }, is_last);
+    }
+    let top = x.reduce_max(&dims).broadcast_except(x.shape(), &dims);
+    let shifted = &x - top;
+    let e = shifted.exp();
+    let sum = e.sum(&dims).broadcast_except(x.shape(), &dims);
+    made(if is_log { shifted - sum.log() } else { e / sum }, is_last)
+}
+
+fn arg_max(c: &mut Call, is_least: bool) -> Makes {
+    if c.is("select_last_index", false)? {
+        return Err(unsupported("it takes the last of equal elements; the first is taken here"));
+    }
+    let x = c.plain(0)?;
+    let dim = axis(c.int("axis", 0)?, x.rank())?;
+    let place = if is_least { (-&x).argmax(dim) } else { x.argmax(dim) };
+    let place = place.convert(DType::I64);
+    plain(if c.is("keepdims", true)? { kept(&place, &x, &[dim]) } else { place })
+}
+
+/// Sums of all elements up to each one.
+fn cumulative_sum(c: &mut Call) -> Makes {
+    let (along, x) = (c.number(1)?, c.plain(0)?);
+    let dim = axis(along, x.rank())?;
+    let (backwards, without) = (c.is("reverse", false)?, c.is("exclusive", false)?);
+    let n = x.shape()[dim];
+    let mut window = vec![1; x.rank()];
+    window[dim] = n.max(1);
+    let ones = vec![1; x.rank()];
+    let mut padding = vec![[0, 0]; x.rank()];
+    padding[dim] = if backwards { [0, n as i64 - 1] } else { [n as i64 - 1, 0] };
+    let sums = x.sum_pool(&window, &ones, &padding);
+    plain(if without { sums - x } else { sums })
+}
+
+fn folds_within_samples(s: &Sample) -> bool {
+    let axes = s.integers(1);
+    !axes.is_empty() && axes.iter().all(|&a| a != 0 && a != -(s.rank() as i64))
+}
+
+/// Means, sums and greatest over dimensions.
+fn write_reduce(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
+    let x = operand_of(o, 0)?;
+    let rank = e.tensor(x)?.dims().len();
+    let keeps = o.is(Field::KeepDims);
+    let dims = e.integers(o, 1)?.iter().map(|&d| axis(d, rank)).collect::<Result<Vec<_>>>()?;
+    let is_picture = rank == 4 && dims == [1, 2];
+    let order = if e.is_first(x) && (keeps || is_picture) { Order::First } else { Order::Plain };
+    let axes: Vec<i64> = dims.iter().map(|&d| place_in(d, order) as i64).collect();
+    let mut inputs = vec![e.real(x, order)?];
+    let own = e.names[y].clone();
+    // Sums take their axes as an operand from version 13 on, means and greatest from version 18 on.
+    let is_operand = name == "ReduceSum";
+    if is_operand {
+        inputs.push(e.list(&format!("{own}/axes"), &axes)?);
+    }
+    let made = if keeps { order } else { Order::Plain };
+    e.finish(y, made, Activation::None, |out| {
+        let node = Node::new(name, inputs, out).with("keepdims", Attribute::Int(i64::from(keeps)));
+        if is_operand { node } else { node.ints("axes", axes) }
+    })
+}
+
+fn write_softmax(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let x = operand_of(o, 0)?;
+    if o.number(Field::Beta) != 1.0 {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("a softmax with beta {}", o.number(Field::Beta)),
+        ));
+    }
+    let order = e.order_of(&[x], y)?;
+    let last = e.tensor(x)?.dims().len().saturating_sub(1);
+    let (input, axis) = (e.real(x, order)?, if order == Order::First { 1 } else { last });
+    e.finish(y, order, Activation::None, |out| {
+        Node::new("Softmax", [input], out).with("axis", Attribute::Int(axis as i64))
+    })
+}

@@ -1,0 +1,150 @@
+//! The values of a graph that is being read, each with channels where the file has them (`[N, C, …]`) or last (`[N, …, C]`),
+//! as they come about and as they are asked for: what reads a file in PyTorch's layout then moves few elements.
+
+use crate::model::broken;
+use std::collections::{BTreeMap, HashMap};
+use systole_base::{Literal, Result, TensorType};
+use systole_ir::{GraphBuilder, Tensor};
+
+/// What an operator made.
+#[derive(Clone)]
+pub(crate) enum Made {
+    /// As the file says.
+    Plain(Tensor),
+    /// With its second dimension moved to the end.
+    Last(Tensor),
+}
+
+impl Made {
+    /// Its type as the file has it.
+    pub fn ty(&self) -> TensorType {
+        match self {
+            Made::Last(t) if t.rank() >= 3 => {
+                t.ty().with_shape(to_plain(t.rank()).iter().map(|&d| t.shape()[d]).collect::<Vec<_>>())
+            }
+            Made::Plain(t) | Made::Last(t) => t.ty().clone(),
+        }
+    }
+}
+
+#[derive(Clone, Default)]
+struct Slot {
+    plain: Option<Tensor>,
+    last: Option<Tensor>,
+}
+
+/// Elements of all constants that are computed while a graph is built.
+const MOST_IN_TABLES: usize = 1 << 24;
+
+/// All values that are there.
+pub(crate) struct Values<'m> {
+    pub g: GraphBuilder,
+    /// Elements of constants that may still be computed while the graph is built.
+    pub tables: usize,
+    constants: &'m BTreeMap<String, Literal>,
+    slots: HashMap<String, Slot>,
+}
+
+/// Moves the second dimension to the end.
+pub(super) fn to_last(rank: usize) -> Vec<usize> {
+    (0..rank).map(|d| if d == 0 { 0 } else { d % (rank - 1) + 1 }).collect()
+}
+
+/// Moves the last dimension to the second place.
+pub(super) fn to_plain(rank: usize) -> Vec<usize> {
+    (0..rank).map(|d| if d == 1 { rank - 1 } else { d.saturating_sub(1) }).collect()
+}
+
+/// Where a dimension is when the second one is moved to the end.
+pub(super) fn place_in_last(dim: usize, rank: usize) -> usize {
+    match dim {
+        0 => 0,
+        1 => rank.saturating_sub(1),
+        d => d - 1,
+    }
+}
+
+impl<'m> Values<'m> {
+    pub fn new(g: GraphBuilder, constants: &'m BTreeMap<String, Literal>) -> Values<'m> {
+        Values { g, tables: MOST_IN_TABLES, constants, slots: HashMap::new() }
+    }
+
+    /// Adds what a node or the caller gives.
+    pub fn put(&mut self, name: &str, made: Made) -> Result<()> {
+        let slot = match made {
+            Made::Last(t) if t.rank() >= 3 => Slot { plain: None, last: Some(t) },
+            Made::Plain(t) | Made::Last(t) => Slot { plain: Some(t), last: None },
+        };
+        match self.slots.insert(name.into(), slot) {
+            Some(_) => Err(broken(format!("the value {name} is made twice"))),
+            None => Ok(()),
+        }
+    }
+
+    fn slot(&mut self, name: &str) -> Result<&mut Slot> {
+        if !self.slots.contains_key(name)
+            && let Some(value) = self.constants.get(name)
+        {
+            let plain = Some(self.g.constant(value.clone()));
+            self.slots.insert(name.into(), Slot { plain, last: None });
+        }
+        self.slots
+            .get_mut(name)
+            .ok_or_else(|| broken(format!("the value {name} is read before anything makes it")))
+    }
+
+    /// As the file has it.
+    pub fn plain(&mut self, name: &str) -> Result<Tensor> {
+        let slot = self.slot(name)?;
+        if let (None, Some(last)) = (&slot.plain, &slot.last) {
+            slot.plain = Some(last.transpose(&to_plain(last.rank())));
+        }
+        slot.plain.clone().ok_or_else(|| broken(format!("nothing makes the value {name}")))
+    }
+
+    /// With its second dimension at the end, where it has more than two.
+    pub fn last(&mut self, name: &str) -> Result<Tensor> {
+        let slot = self.slot(name)?;
+        if let (Some(plain), None) = (&slot.plain, &slot.last) {
+            if plain.rank() < 3 {
+                return Ok(plain.clone());
+            }
+            slot.last = Some(plain.transpose(&to_last(plain.rank())));
+        }
+        slot.last.clone().ok_or_else(|| broken(format!("nothing makes the value {name}")))
+    }
+
+    /// Whether it is there with its second dimension at the end alone.
+    pub fn is_last(&mut self, name: &str) -> Result<bool> {
+        Ok(self.slot(name)?.plain.is_none())
+    }
+
+    /// How many dimensions it has.
+    pub fn rank(&mut self, name: &str) -> Result<usize> {
+        let slot = self.slot(name)?;
+        Ok(slot.plain.as_ref().or(slot.last.as_ref()).map_or(0, Tensor::rank))
+    }
+
+    /// Its elements, where they do not depend on what is given.
+    pub fn known(&mut self, name: &str) -> Result<Option<Literal>> {
+        match self.constants.get(name) {
+            Some(value) => Ok(Some(value.clone())),
+            None => Ok(self.plain(name)?.known()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_orders_undo_each_other() {
+        for rank in 3..6 {
+            let (there, back) = (to_last(rank), to_plain(rank));
+            assert_eq!(there.iter().map(|&d| back[d]).collect::<Vec<_>>(), (0..rank).collect::<Vec<_>>());
+            assert!((0..rank).all(|d| there[place_in_last(d, rank)] == d), "{there:?}");
+        }
+        assert_eq!(to_last(4), [0, 2, 3, 1]);
+    }
+}

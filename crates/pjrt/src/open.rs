@@ -1,0 +1,107 @@
+//! Opens a plugin's devices as a backend. Without a device node no plugin is loaded: libtpu would ask a cloud's metadata
+//! server for minutes.
+
+use crate::machine::require_node;
+use crate::{Client, CompileCache, PjrtBackend, Platform, Plugin, Search, TpuClusterResolver, Value};
+use std::path::Path;
+use std::sync::Arc;
+use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_runtime::Backend;
+
+/// Opens the devices of a platform through the plugin that was found. Compiled programs are kept in `cache`.
+///
+/// # Errors
+/// When this machine has none, there is no plugin, or the plugin refuses.
+pub fn open(platform: Platform, search: &Search, cache: Option<CompileCache>) -> Result<Arc<dyn Backend>> {
+    require_node(platform)?;
+    let plugin = Plugin::load(&search.require(platform)?)?;
+    let client = open_client(&plugin, cache)?;
+    let (index, count) = client.process();
+    if count > 1 && platform == Platform::Tpu {
+        TpuClusterResolver::new("")?.check(index, count)?;
+    }
+    Ok(Arc::new(PjrtBackend::new(platform.name(), client)))
+}
+
+/// Opens the devices of a plugin that the user names.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_file(path: &Path, cache: Option<CompileCache>) -> Result<Arc<dyn Backend>> {
+    for platform in Platform::ACCELERATORS {
+        if path.file_name().is_some_and(|name| name == platform.file()) {
+            require_node(platform)?;
+        }
+    }
+    let plugin = Plugin::load(path)?;
+    Ok(Arc::new(PjrtBackend::new("pjrt", open_client(&plugin, cache)?)))
+}
+
+/// The plugin's devices, with the options of `SYSTOLE_PJRT_OPTIONS`.
+fn open_client(plugin: &Plugin, cache: Option<CompileCache>) -> Result<Client> {
+    let text = knobs::PJRT_OPTIONS.get();
+    let options = options(&text).map_err(|e| e.at(knobs::PJRT_OPTIONS.name))?;
+    let names = || options.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let client =
+        Client::open(plugin, &options).map_err(|e| match options.is_empty() || e.hint_text().is_some() {
+            true => e,
+            false => e.hint(format!(
+                "options are the plugin's own: check the names and values of {} (--plugin-option, {})",
+                names(),
+                knobs::PJRT_OPTIONS.name
+            )),
+        })?;
+    Ok(match cache {
+        Some(cache) => client.with_cache(cache),
+        None => client,
+    })
+}
+
+/// Options between commas, or in lines of their own where one has a comma; of two by one name the last counts.
+fn options(text: &str) -> Result<Vec<(&str, Value)>> {
+    let between = if text.contains('\n') { '\n' } else { ',' };
+    let mut all: Vec<(&str, Value)> = Vec::new();
+    for text in text.split(between).map(str::trim).filter(|o| !o.is_empty()) {
+        let (name, value) = option(text)?;
+        all.retain(|(before, _)| *before != name);
+        all.push((name, value));
+    }
+    Ok(all)
+}
+
+/// `num_devices=8`; a value is a whole number, a number, `true` or `false`, or else text.
+fn option(text: &str) -> Result<(&str, Value)> {
+    let (name, value) = text.split_once('=').ok_or_else(|| {
+        Error::new(ErrorKind::Config, format!("`{text}` is no option")).hint("write num_devices=8")
+    })?;
+    let number = || value.parse().map(Value::Int).or_else(|_| value.parse().map(Value::Float));
+    let word = || value.parse().map(Value::Bool).unwrap_or_else(|_| Value::Text(value.into()));
+    Ok((name, number().unwrap_or_else(|_| word())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_have_the_type_of_their_value() {
+        for (text, value) in [
+            ("a=8", Value::Int(8)),
+            ("a=-0.5", Value::Float(-0.5)),
+            ("a=true", Value::Bool(true)),
+            ("a=b=c", Value::Text("b=c".into())),
+        ] {
+            assert_eq!(option(text).unwrap(), ("a", value));
+        }
+        assert!(option("num_devices").unwrap_err().to_string().contains("no option"));
+    }
+
+    #[test]
+    fn the_last_of_two_options_counts() {
+        let of = |text| options(text).unwrap();
+        assert_eq!(of(""), []);
+        assert_eq!(of("a=1, b=2,a=3"), [("b", Value::Int(2)), ("a", Value::Int(3))]);
+        assert_eq!(of("a=1,2\nb=x\n"), [("a", Value::Text("1,2".into())), ("b", Value::Text("x".into()))]);
+        assert!(options("a=1,b").is_err());
+    }
+}

@@ -1,0 +1,406 @@
+//! Shows training progress on standard error: a line that redraws itself on a terminal, in the terminal's width; one plain
+//! line per epoch, like Keras's, elsewhere.
+
+use crate::terminal::{self, columns, cut};
+use crate::{debug_build, recorder};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use systole_nn::progress::ProgressEvent;
+use systole_nn::{Logs, counted};
+
+/// The epoch that is being shown: its heading, and the steps of it that a run had taken before it was stopped.
+static CURRENT: Mutex<(String, usize)> = Mutex::new((String::new(), 0));
+
+/// Sees events before they are shown.
+pub type Watcher = fn(&ProgressEvent<'_>);
+
+/// What sees events, where something does.
+static WATCHER: Mutex<Option<Watcher>> = Mutex::new(None);
+
+/// Sets what sees events from now on.
+pub fn set_watcher(watcher: Option<Watcher>) {
+    *WATCHER.lock().unwrap_or_else(PoisonError::into_inner) = watcher;
+}
+
+/// Names that metrics were asked for by, by their own.
+static ASKED: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+
+/// Makes lines for people call a metric as it was asked for: `accuracy`, whichever of the accuracies the loss made of it.
+pub fn call(metric: &str, asked: &str) {
+    let mut names = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    names.insert(metric.into(), asked.into());
+}
+
+/// What people call a value of the logs.
+pub fn called(name: &str) -> String {
+    let names = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let (prefix, metric) = name.strip_prefix(VAL).map_or(("", name), |metric| (VAL, metric));
+    format!("{prefix}{}", names.get(metric).map_or(metric, String::as_str))
+}
+
+/// Shows one event. Write errors (a closed terminal) do not end training.
+pub fn show(event: &ProgressEvent<'_>) {
+    recorder::take(event);
+    let watcher = *WATCHER.lock().unwrap_or_else(PoisonError::into_inner);
+    watcher.into_iter().for_each(|watch| watch(event));
+    let Ok(mut current) = CURRENT.lock() else { return };
+    let width = terminal::width();
+    match event {
+        ProgressEvent::EpochBegin { epoch, epochs, before, .. } => {
+            debug_build::note().into_iter().for_each(terminal::tell);
+            *current = (format!("Epoch {}/{epochs}", epoch + 1), *before);
+        }
+        ProgressEvent::Batch { step, steps, elapsed, data_wait, device_wait, logs } => {
+            let at = Moment { step: *step, steps: *steps, elapsed: *elapsed, data_wait: *data_wait };
+            if let Some(width) = width {
+                terminal::draw(&Parts::new(&current, at, *device_wait, logs).running(width));
+            }
+        }
+        ProgressEvent::Note(text) => terminal::tell(text),
+        ProgressEvent::Validation { step, logs } => {
+            let values = logs.iter().filter(|(name, _)| name.starts_with(VAL));
+            let values: Vec<String> = values.map(|(name, v)| format!("{}: {v:.4}", called(name))).collect();
+            terminal::tell(&format!("{}, after {step} steps of it: {}", current.0, values.join("  ")));
+        }
+        ProgressEvent::EpochEnd { step, steps, elapsed, data_wait, device_wait, logs } => {
+            let at = Moment { step: *step, steps: *steps, elapsed: *elapsed, data_wait: *data_wait };
+            terminal::print(&match width {
+                Some(width) => Parts::new(&current, at, *device_wait, logs).finished(width),
+                None => plain(current.1, &current.0, at, *device_wait, logs, false),
+            });
+        }
+    }
+}
+
+/// How far an epoch is.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// Steps taken.
+    pub step: usize,
+    /// Steps in the epoch, where known.
+    pub steps: Option<usize>,
+    /// Time that they took.
+    pub elapsed: Duration,
+    /// The part of it that they waited for data, 0 to 1.
+    pub data_wait: f64,
+}
+
+/// `Epoch 1/5  30/60 [=====>    ] 1s 23ms/step, 1s left, 2% data wait  loss: 0.7155  accuracy: 0.71`
+pub fn line(heading: &str, at: Moment, logs: &Logs, running: bool) -> String {
+    line_since(0, heading, at, logs, running)
+}
+
+/// As [`line()`], where the time is that of the steps after the first `before`.
+fn line_since(before: usize, heading: &str, at: Moment, logs: &Logs, running: bool) -> String {
+    plain(before, heading, at, 0.0, logs, running)
+}
+
+fn plain(before: usize, heading: &str, at: Moment, device: f64, logs: &Logs, running: bool) -> String {
+    let Moment { step, steps, elapsed, data_wait } = at;
+    let per_step = elapsed.as_secs_f64() / step.saturating_sub(before).max(1) as f64;
+    let mut text = match steps {
+        Some(n) => format!("{heading}  {step:>w$}/{n} {}", bar(step, n), w = n.to_string().len()),
+        None => format!("{heading}  {}", counted(step as u64, "step")),
+    };
+    text += &format!(" {} {}/step", seconds(elapsed.as_secs_f64()), short_time(per_step));
+    if let (true, Some(n)) = (running, steps) {
+        text += &format!(", {} left", seconds(per_step * n.saturating_sub(step) as f64));
+    }
+    text += &format!(", {}", waits(device, data_wait));
+    logs.iter().for_each(|(name, v)| text += &format!("  {}", value(&called(name), v)));
+    text
+}
+
+/// The parts of the time that went to waiting for the device, where that is much, and for data.
+fn waits(device: f64, data: f64) -> String {
+    let device = if device < MUCH { String::new() } else { format!("{:.0}% device wait, ", 100.0 * device) };
+    format!("{device}{:.0}% data wait", 100.0 * data)
+}
+
+fn value(name: &str, value: f64) -> String {
+    match value != 0.0 && value.abs() < 1e-3 {
+        true => format!("{name}: {value:.3e}"),
+        false => format!("{name}: {value:.4}"),
+    }
+}
+
+/// A part of the time that is worth telling.
+const MUCH: f64 = 0.05;
+/// What measurements of the validation begin with.
+const VAL: &str = "val_";
+/// The accuracies that `accuracy` may mean.
+const ACCURACIES: [&str; 3] = ["sparse_categorical_accuracy", "categorical_accuracy", "binary_accuracy"];
+/// A terminal in which spaces are dear.
+const NARROW: usize = 60;
+/// What follows the first line of an epoch begins with.
+const INDENT: &str = "  ";
+
+/// What a line on a terminal is made of, in its order.
+struct Parts {
+    heading: String,
+    /// Loss and metrics, by their names and by short ones: those of training, and those of the validation.
+    values: [[Vec<String>; 2]; 2],
+    at: Moment,
+    /// `30/60`
+    count: String,
+    /// `0s 23ms/step`
+    time: String,
+    /// `1s left`
+    left: Option<String>,
+    wait: String,
+}
+
+/// A running line gives up, one after the other: data wait, half of the bar, the bar, time left, time, count, double
+/// spaces, the word of the heading; then metrics, the last one first; then the heading.
+const TIME: usize = 5;
+const METRICS: usize = 9;
+
+impl Parts {
+    fn new((heading, before): &(String, usize), at: Moment, device_wait: f64, logs: &Logs) -> Parts {
+        let Moment { step, steps, elapsed, data_wait } = at;
+        let per_step = elapsed.as_secs_f64() / step.saturating_sub(*before).max(1) as f64;
+        Parts {
+            heading: heading.clone(),
+            values: [false, true].map(|short| [false, true].map(|val| values(logs, short, val))),
+            at,
+            count: match steps {
+                Some(n) => format!("{step:>w$}/{n}", w = n.to_string().len()),
+                None => counted(step as u64, "step"),
+            },
+            time: format!("{} {}/step", seconds(elapsed.as_secs_f64()), short_time(per_step)),
+            left: steps.map(|n| format!("{} left", seconds(per_step * n.saturating_sub(step) as f64))),
+            wait: waits(device_wait, data_wait),
+        }
+    }
+
+    /// A line of an epoch that goes on: of at most this width.
+    fn running(&self, width: usize) -> String {
+        let values = self.values[1].iter().map(Vec::len).sum::<usize>();
+        // Short names before anything is lost but the bar and what is guessed.
+        let all = (0..TIME).map(|without| (without, false));
+        let all = all.chain((0..=METRICS + values).map(|without| (without, true)));
+        let mut last = String::new();
+        for (without, short) in all {
+            last = self.running_without(without, short);
+            if columns(&last) <= width {
+                return last;
+            }
+        }
+        cut(&last, width)
+    }
+
+    fn running_without(&self, without: usize, short: bool) -> String {
+        let mut items: Vec<String> = self.values[usize::from(short)].iter().flatten().cloned().collect();
+        let all = items.len();
+        items.truncate(all.saturating_sub((without + 1).saturating_sub(METRICS)).max(1));
+        if without < METRICS + all || all == 0 {
+            let short = self.heading.trim_start_matches("Epoch ");
+            items.insert(0, if without < METRICS - 1 { self.heading.clone() } else { short.into() });
+        }
+        let bar = match (self.at.steps, without) {
+            (Some(n), ..2) => format!(" {}", bar_of(20, self.at.step, n)),
+            (Some(n), 2) => format!(" {}", bar_of(10, self.at.step, n)),
+            _ => String::new(),
+        };
+        let time = if without < TIME { format!(" {}", self.time) } else { String::new() };
+        let left =
+            self.left.as_ref().filter(|_| without < 4).map_or(String::new(), |left| format!(", {left}"));
+        let wait = if without < 1 { format!(", {}", self.wait) } else { String::new() };
+        if without < 6 {
+            items.push(format!("{}{bar}{time}{left}{wait}", self.count));
+        }
+        items.join(if without < 7 { "  " } else { " " })
+    }
+
+    /// The line of an epoch that is over; in a narrow terminal that of its validation stands below it.
+    fn finished(&self, width: usize) -> String {
+        let end = format!("{} {}, {}", self.count, self.time, self.wait);
+        let one = |[train, val]: &[Vec<String>; 2]| {
+            let all = [&self.heading].into_iter().chain(train).chain(val).chain([&end]);
+            Some(all.cloned().collect::<Vec<_>>().join("  ")).filter(|line| columns(line) <= width)
+        };
+        if let Some(line) = self.values.iter().find_map(one) {
+            return line;
+        }
+        let [train, val] = &self.values[1];
+        let ends = [format!("{} {}", self.count, self.time), self.wait.clone()];
+        let mut lines = vec![self.heading.clone()];
+        train.iter().for_each(|item| append(&mut lines, item, width));
+        if let Some((first, others)) = val.split_first() {
+            lines.push(cut(&format!("{INDENT}{first}"), width));
+            others.iter().for_each(|item| append(&mut lines, item, width));
+        }
+        ends.iter().for_each(|item| append(&mut lines, item, width));
+        lines.join("\n")
+    }
+}
+
+/// To the last line, or to a new one where it would not fit.
+fn append(lines: &mut Vec<String>, item: &str, width: usize) {
+    let gap = if width < NARROW { " " } else { "  " };
+    match lines.last_mut() {
+        Some(line) if columns(line) + gap.len() + columns(item) <= width => *line += &format!("{gap}{item}"),
+        _ => lines.push(cut(&format!("{INDENT}{item}"), width)),
+    }
+}
+
+/// The loss first, then the metrics: of training, or (`val`) of the validation.
+fn values(logs: &Logs, short: bool, val: bool) -> Vec<String> {
+    let kinds = logs.iter().filter(|(name, _)| ACCURACIES.contains(name) || *name == "accuracy").count();
+    let named = |name: &str| match name.strip_prefix(VAL).unwrap_or(name) {
+        kind if short && kinds == 1 && ACCURACIES.contains(&kind) => name.replace(kind, "accuracy"),
+        _ => called(name),
+    };
+    let is_loss = |name: &str| name.strip_prefix(VAL).unwrap_or(name) == "loss";
+    let own = || logs.iter().filter(|(name, _)| name.starts_with(VAL) == val);
+    let sorted = own().filter(|(n, _)| is_loss(n)).chain(own().filter(|(n, _)| !is_loss(n)));
+    sorted.map(|(name, v)| value(&named(name), v)).collect()
+}
+
+fn bar(step: usize, steps: usize) -> String {
+    bar_of(20, step, steps)
+}
+
+fn bar_of(width: usize, step: usize, steps: usize) -> String {
+    let full = (step * width).checked_div(steps).unwrap_or(width).min(width);
+    let head = if full < width { ">" } else { "" };
+    format!("[{}{head}{}]", "=".repeat(full), " ".repeat(width - full - head.len()))
+}
+
+fn seconds(s: f64) -> String {
+    match s as u64 {
+        s if s >= 3600 => format!("{}h{:02}m", s / 3600, s % 3600 / 60),
+        s if s >= 60 => format!("{}m{:02}s", s / 60, s % 60),
+        s => format!("{s}s"),
+    }
+}
+
+fn short_time(s: f64) -> String {
+    if s >= 1.0 {
+        format!("{s:.1}s")
+    } else if s >= 1e-3 {
+        format!("{:.0}ms", s * 1e3)
+    } else {
+        format!("{:.0}us", s * 1e6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_read_like_keras() {
+        let mut logs = Logs::new();
+        logs.insert("loss", 0.71554);
+        let at = |step, steps, ms, data_wait| Moment {
+            step,
+            steps,
+            elapsed: Duration::from_millis(ms),
+            data_wait,
+        };
+        let text = line("Epoch 1/5", at(30, Some(60), 690, 0.021), &logs, true);
+        let expected =
+            "Epoch 1/5  30/60 [==========>         ] 0s 23ms/step, 0s left, 2% data wait  loss: 0.7155";
+        assert_eq!(text, expected);
+        let done = line("Epoch 1/5", at(7, None, 70_000, 0.0), &logs, false);
+        assert_eq!(done, "Epoch 1/5  7 steps 1m10s 10.0s/step, 0% data wait  loss: 0.7155");
+        assert_eq!(bar(60, 60), format!("[{}]", "=".repeat(20)));
+        assert_eq!(bar(0, 0), format!("[{}]", "=".repeat(20)));
+    }
+
+    #[test]
+    fn a_run_that_goes_on_in_an_epoch_counts_the_time_of_its_own_steps() {
+        let at = Moment { step: 30, steps: Some(60), elapsed: Duration::from_millis(23), data_wait: 0.0 };
+        let text = line_since(29, "Epoch 1/5", at, &Logs::new(), true);
+        assert!(text.contains("30/60") && text.contains(" 23ms/step"), "{text}");
+    }
+
+    fn parts(step: usize, values: &[(&str, f64)]) -> Parts {
+        let mut logs = Logs::new();
+        values.iter().for_each(|(name, v)| logs.insert(*name, *v));
+        let at = Moment { step, steps: Some(60), elapsed: Duration::from_millis(690), data_wait: 0.021 };
+        Parts::new(&("Epoch 1/5".into(), 0), at, 0.04, &logs)
+    }
+
+    const KERAS: [(&str, f64); 4] = [
+        ("sparse_categorical_accuracy", 0.71231),
+        ("loss", 0.71554),
+        ("val_sparse_categorical_accuracy", 0.7),
+        ("val_loss", 0.00012),
+    ];
+
+    #[test]
+    fn a_running_line_fits_and_loses_the_loss_last() {
+        let running = parts(30, &KERAS[..2]);
+        let lines = [
+            (
+                160,
+                "Epoch 1/5  loss: 0.7155  sparse_categorical_accuracy: 0.7123  30/60 [==========>         ] 0s 23ms/step, 0s left, 2% data wait",
+            ),
+            (
+                119,
+                "Epoch 1/5  loss: 0.7155  sparse_categorical_accuracy: 0.7123  30/60 [==========>         ] 0s 23ms/step, 0s left",
+            ),
+            (79, "Epoch 1/5  loss: 0.7155  accuracy: 0.7123  30/60 0s 23ms/step, 0s left"),
+            (48, "Epoch 1/5  loss: 0.7155  accuracy: 0.7123  30/60"),
+            (39, "Epoch 1/5 loss: 0.7155 accuracy: 0.7123"),
+            (38, "1/5 loss: 0.7155 accuracy: 0.7123"),
+            (20, "1/5 loss: 0.7155"),
+            (12, "loss: 0.7155"),
+            (5, "loss:"),
+        ];
+        for (width, line) in lines {
+            assert_eq!(running.running(width), line, "{width}");
+        }
+        let many: Vec<(String, f64)> = (0..12).map(|k| (format!("metric_{k}"), 1e5 * f64::from(k))).collect();
+        let many: Vec<(&str, f64)> =
+            many.iter().map(|(n, v)| (n.as_str(), *v)).chain([("loss", f64::NAN)]).collect();
+        for width in 12..200 {
+            let texts = [&running, &parts(7, &many)].map(|p| p.running(width));
+            assert!(texts.iter().all(|t| columns(t) <= width && t.contains("loss: ")), "{width}: {texts:?}");
+        }
+        assert_eq!(parts(30, &[]).running(39), "Epoch 1/5  30/60 0s 23ms/step, 0s left");
+        assert_eq!(parts(30, &[]).running(4), "1/5");
+        assert_eq!(waits(0.31, 0.021), "31% device wait, 2% data wait");
+    }
+
+    #[test]
+    fn a_finished_line_loses_nothing() {
+        let finished = parts(60, &KERAS);
+        let [wide, usual, narrow] = [180, 79, 39].map(|width| finished.finished(width));
+        assert_eq!(
+            wide,
+            "Epoch 1/5  loss: 0.7155  sparse_categorical_accuracy: 0.7123  val_loss: 1.200e-4  \
+             val_sparse_categorical_accuracy: 0.7000  60/60 0s 12ms/step, 2% data wait"
+        );
+        assert_eq!(
+            usual,
+            "Epoch 1/5  loss: 0.7155  accuracy: 0.7123\n  val_loss: 1.200e-4  val_accuracy: 0.7000  60/60 0s 12ms/step  2% data wait"
+        );
+        assert_eq!(
+            narrow,
+            "Epoch 1/5 loss: 0.7155 accuracy: 0.7123\n  val_loss: 1.200e-4\n  val_accuracy: 0.7000\n  60/60 0s 12ms/step 2% data wait"
+        );
+        for width in 24..200 {
+            let text = finished.finished(width);
+            assert!(text.lines().all(|line| columns(line) <= width), "{width}:\n{text}");
+            assert!(
+                ["loss: 0.7155", "accuracy: 0.7123", "60/60", "data wait"]
+                    .iter()
+                    .all(|part| text.contains(part))
+            );
+        }
+    }
+
+    #[test]
+    fn several_accuracies_keep_their_names() {
+        let both = parts(30, &[("loss", 1.0), ("binary_accuracy", 0.5), ("categorical_accuracy", 0.5)]);
+        let line = both.running(79);
+        assert!(line.contains("binary_accuracy: ") && line.contains("  categorical_accuracy: "), "{line}");
+        call("binary_accuracy_of_this_test", "accuracy");
+        assert_eq!(called("val_binary_accuracy_of_this_test"), "val_accuracy");
+        assert_eq!(called("recall"), "recall");
+    }
+}

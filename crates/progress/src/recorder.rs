@@ -1,0 +1,126 @@
+//! What the progress of a run leaves for its report: the loss by step, and the time that went to testing. It is asked of no step:
+//! it takes what is shown anyway, a few times a second.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use systole_nn::progress::ProgressEvent;
+
+/// Points that are kept; of more, neighbours become one.
+const MOST: usize = 2000;
+
+/// What was seen of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Recorded {
+    /// The mean loss of the steps since the point before, by the number of the step at the end.
+    pub by_step: Vec<(f64, f64)>,
+    /// From the last steps of epochs to their ends.
+    pub testing: Duration,
+}
+
+#[derive(Default)]
+struct Recorder {
+    seen: Recorded,
+    epoch: usize,
+    /// Steps of the epochs before, where they are not known in advance.
+    base: usize,
+    /// The step that a mean was told for, and the mean of all steps of the epoch up to it.
+    last: Option<(usize, f64)>,
+    last_step: Option<Instant>,
+}
+
+static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
+
+/// Takes one event in.
+pub fn take(event: &ProgressEvent<'_>) {
+    let mut recorder = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);
+    recorder.get_or_insert_default().take(event);
+}
+
+/// What there is.
+pub fn recorded() -> Recorded {
+    let recorder = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);
+    recorder.as_ref().map_or_else(Recorded::default, |r| r.seen.clone())
+}
+
+impl Recorder {
+    fn take(&mut self, event: &ProgressEvent<'_>) {
+        match event {
+            ProgressEvent::EpochBegin { epoch, steps, before, .. } => {
+                self.epoch = *epoch;
+                self.base = steps.map_or(self.base, |steps| epoch * steps);
+                // The mean of steps that another process took is not known.
+                self.last = (*before == 0).then_some((0, 0.0));
+                self.last_step = None;
+            }
+            ProgressEvent::Batch { step, logs, .. } => {
+                self.last_step = Some(Instant::now());
+                let Some(mean) = logs.get("loss") else { return };
+                if let Some((before, had)) = self.last.filter(|(before, _)| before < step) {
+                    let (n, m) = (*step as f64, before as f64);
+                    let of_these = (n * mean - m * had) / (n - m);
+                    self.seen.by_step.push(((self.base + step) as f64, of_these));
+                    self.thin();
+                }
+                self.last = Some((*step, mean));
+            }
+            ProgressEvent::EpochEnd { step, .. } => {
+                self.seen.testing += self.last_step.take().map_or(Duration::ZERO, |at| at.elapsed());
+                self.base += step;
+            }
+            ProgressEvent::Validation { .. } => {
+                // The time until the next step is that of testing.
+                self.seen.testing += self.last_step.take().map_or(Duration::ZERO, |at| at.elapsed());
+            }
+            ProgressEvent::Note(_) => {}
+        }
+    }
+
+    fn thin(&mut self) {
+        let points = &mut self.seen.by_step;
+        if points.len() > MOST {
+            *points = points
+                .chunks(2)
+                .map(|two| (two[two.len() - 1].0, two.iter().map(|p| p.1).sum::<f64>() / two.len() as f64))
+                .collect();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_nn::Logs;
+
+    #[test]
+    fn means_since_the_begin_become_means_of_stretches() {
+        let mut r = Recorder::default();
+        let batch = |r: &mut Recorder, step: usize, loss: f64| {
+            let mut logs = Logs::new();
+            logs.insert("loss", loss);
+            let (elapsed, steps) = (Duration::ZERO, Some(4));
+            r.take(&ProgressEvent::Batch {
+                step,
+                steps,
+                elapsed,
+                data_wait: 0.0,
+                device_wait: 0.0,
+                logs: &logs,
+            });
+        };
+        r.take(&ProgressEvent::EpochBegin { epoch: 1, epochs: 3, steps: Some(4), before: 0 });
+        // Losses 4, 2, 2: means 4, then (4 + 2 + 2) / 3.
+        batch(&mut r, 1, 4.0);
+        batch(&mut r, 3, 8.0 / 3.0);
+        assert_eq!(r.seen.by_step, [(5.0, 4.0), (7.0, 2.0)]);
+        // A run that goes on in an epoch: its first mean is of steps of another process, too.
+        r.take(&ProgressEvent::EpochBegin { epoch: 2, epochs: 3, steps: Some(4), before: 2 });
+        batch(&mut r, 3, 1.0);
+        batch(&mut r, 4, 1.25);
+        assert_eq!(r.seen.by_step[2..], [(12.0, 2.0)]);
+        for step in 0..3 * MOST {
+            r.last = Some((step, 1.0));
+            batch(&mut r, step + 1, 1.0);
+        }
+        assert!(r.seen.by_step.len() <= MOST + 1);
+    }
+}

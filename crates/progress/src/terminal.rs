@@ -1,0 +1,186 @@
+//! The terminal behind standard error: how wide it is, and a last line that is drawn over.
+//!
+//! While such a line stands, the cursor waits in its first column. A terminal that is made narrower either breaks the line
+//! in two, the cursor still where it begins, or cuts it off: what is written next, and clears the screen behind itself,
+//! leaves nothing of it either way.
+
+use std::io::{IsTerminal, Write, stderr};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+/// Whether the last line is to be drawn over.
+static DRAWN: AtomicBool = AtomicBool::new(false);
+/// Columns of a terminal that does not say how many it has.
+const USUAL: usize = 80;
+
+/// Where a line goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// Takes a line in place of its stream; `false`: it does not.
+pub type Sink = fn(Stream, &str) -> bool;
+
+/// What takes lines while something else is on the screen.
+static SINK: Mutex<Option<Sink>> = Mutex::new(None);
+
+fn sink() -> Option<Sink> {
+    *SINK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sets what takes lines; `None`: they are written.
+pub fn set_sink(sink: Option<Sink>) {
+    *SINK.lock().unwrap_or_else(PoisonError::into_inner) = sink;
+}
+
+/// Whether something else took the line.
+pub fn is_taken(stream: Stream, text: &str) -> bool {
+    sink().is_some_and(|takes| takes(stream, text))
+}
+
+/// Columns that a line on standard error may take; `None` where that is no terminal, or one that calls itself dumb, as notebooks
+/// and editors do that keep what is drawn over. The last column stays free: some terminals go to the next line as soon as it is written to.
+pub fn width() -> Option<usize> {
+    let err = stderr();
+    let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
+    (err.is_terminal() && !is_dumb).then(|| columns_of(&err).unwrap_or(USUAL) - 1)
+}
+
+#[cfg(unix)]
+fn columns_of(terminal: &impl std::os::fd::AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(terminal).ok()?;
+    (size.ws_col > 0).then_some(size.ws_col.into())
+}
+
+#[cfg(not(unix))]
+fn columns_of<T>(_: &T) -> Option<usize> {
+    None
+}
+
+/// Draws a line that the next one replaces, on a terminal only.
+pub fn draw(line: &str) {
+    if sink().is_some() {
+        return;
+    }
+    let Some(width) = width() else { return };
+    DRAWN.store(true, Relaxed);
+    // No wrapping while drawing: the terminal may have become narrower since it was asked.
+    put(&format!("\r\x1b[?7l{}\x1b[J\x1b[?7h\r", cut(line, width)));
+}
+
+/// Writes a line (or several) that stays.
+pub fn print(text: &str) {
+    if is_taken(Stream::Err, text) {
+        return;
+    }
+    let clear = if DRAWN.swap(false, Relaxed) { "\r\x1b[J" } else { "" };
+    put(&format!("{clear}{text}\n"));
+}
+
+/// Writes a line for people that stays, broken at spaces where the terminal is narrower.
+pub fn tell(text: &str) {
+    match width() {
+        Some(width) => print(&wrapped(text, width)),
+        None => print(text),
+    }
+}
+
+/// Takes away what was drawn last.
+pub fn clear() {
+    if DRAWN.swap(false, Relaxed) {
+        put("\r\x1b[J");
+    }
+}
+
+/// All at once, so that no other thread's text comes between. Where standard error is closed there is nobody to tell.
+fn put(text: &str) {
+    let mut err = stderr().lock();
+    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+}
+
+/// Columns that a text takes.
+pub fn columns(text: &str) -> usize {
+    text.chars().map(columns_of_char).sum()
+}
+
+/// Two for the scripts of East Asia and for pictures, none for marks on the letter before.
+fn columns_of_char(c: char) -> usize {
+    match c as u32 {
+        0x300..=0x36f | 0x200b..=0x200f | 0xfe00..=0xfe0f => 0,
+        0x1100..=0x115f | 0x2e80..=0xa4cf | 0xac00..=0xd7a3 | 0xf900..=0xfaff | 0xfe30..=0xfe6f => 2,
+        0xff00..=0xff60 | 0xffe0..=0xffe6 | 0x1f300..=0x1faff | 0x20000..=0x3fffd => 2,
+        _ => 1,
+    }
+}
+
+/// Breaks lines at spaces; what follows a break stands two columns further in.
+pub fn wrapped(text: &str, width: usize) -> String {
+    let one = |line: &str| {
+        let lead = line.chars().take_while(|c| *c == ' ').count();
+        let mut lines = vec![" ".repeat(lead)];
+        for word in line.split_whitespace() {
+            let last = lines.last().map_or(0, |l| l.chars().count());
+            let first = lines.last().is_some_and(|l| l.trim().is_empty());
+            if !first && last + 1 + word.chars().count() > width {
+                lines.push(format!("{}{word}", " ".repeat(lead + 2)));
+            } else if let Some(line) = lines.last_mut() {
+                line.push_str(if first { "" } else { " " });
+                line.push_str(word);
+            }
+        }
+        lines.join("\n")
+    };
+    text.lines().map(one).collect::<Vec<_>>().join("\n")
+}
+
+/// The begin of a line that would not fit.
+pub fn cut(line: &str, width: usize) -> String {
+    let mut left = width;
+    let fits = |c: &char| {
+        let enough = columns_of_char(*c) <= left;
+        left -= columns_of_char(*c).min(left);
+        enough
+    };
+    line.chars().take_while(fits).collect()
+}
+
+/// A name followed by what is told of it, the name's begin left out where both do not fit.
+pub fn told_of(name: &str, told: &str, width: usize) -> String {
+    let room = width.saturating_sub(columns(told));
+    if columns(name) <= room {
+        return format!("{name}{told}");
+    }
+    let mut end = name;
+    while columns(end) + 1 > room && !end.is_empty() {
+        end = &end[end.chars().next().map_or(0, char::len_utf8)..];
+    }
+    format!("…{end}{told}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_measured_and_cut_by_columns() {
+        assert_eq!(["loss", "图片", "e\u{301}"].map(columns), [4, 4, 1]);
+        assert_eq!(cut("loss: 1", 5), "loss:");
+        assert_eq!(cut("图片", 3), "图", "no half of a character");
+        assert_eq!(cut("ab", 0), "");
+    }
+
+    #[test]
+    fn the_end_of_a_name_is_what_tells() {
+        let name = "downloading train-images.gz";
+        assert_eq!(told_of(name, ": 9 %", 80), format!("{name}: 9 %"));
+        let short = told_of(name, ": 9 %", 20);
+        assert_eq!(short, "…rain-images.gz: 9 %");
+        assert_eq!(columns(&short), 20);
+        assert_eq!(told_of("图片图片", ": 9 %", 10), "…图片: 9 %");
+        assert_eq!(told_of("name", ": 100 %", 3), "…: 100 %");
+    }
+}

@@ -1,0 +1,208 @@
+//! A dashboard in the terminal while a model trains: curves, bars, waits, memory, and the lines that would have been printed.
+//!
+//! It draws on another screen of the terminal, and gives that back when it ends: with the training, an error, a panic, or once a
+//! stop was asked for, so that what follows is plain lines again. Where standard output or standard error is no terminal, or `TERM` is
+//! `dumb`, there is none.
+
+mod draw;
+mod state;
+
+use crate::progress;
+use crate::recorder::recorded;
+use crate::terminal::{self, Stream};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use state::State;
+use std::io::{IsTerminal, Result, Stdout, Write, stderr, stdout};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use systole_nn::progress::ProgressEvent;
+
+/// How often it is drawn, and looked for keys.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// What is shown; `None` while there is no dashboard.
+static SHOWN: Mutex<Option<Shown>> = Mutex::new(None);
+
+struct Shown {
+    state: State,
+    /// Lines for the two streams, which are written there when the dashboard ends.
+    kept: Vec<(Stream, String)>,
+}
+
+fn shown() -> MutexGuard<'static, Option<Shown>> {
+    SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A dashboard, until it is dropped.
+///
+/// ```no_run
+/// use std::sync::{Arc, atomic::AtomicBool};
+/// use systole::prelude::*;
+/// # let (mut model, data) = (Sequential::new([dense(1)]), Dataset::range(8));
+/// let stop = Arc::new(AtomicBool::new(false));
+/// let dashboard = systole_progress::tui::Dashboard::start(stop.clone());
+/// let history = model.fit(&data, Fit { epochs: 3, stop: Some(stop), ..default() });
+/// drop(dashboard); // the terminal is as it was
+/// # Ok::<(), Error>(())
+/// ```
+pub struct Dashboard {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Dashboard {
+    /// Shows the training of this process from now on. `q` and Ctrl-C set `stop`, which [`Fit::stop`](systole_nn::Fit::stop) takes;
+    /// the dashboard ends with it. `None` where there is no terminal for it.
+    pub fn start(stop: Arc<AtomicBool>) -> Option<Dashboard> {
+        let asked = stop.clone();
+        Dashboard::start_with(stop, move || asked.store(true, Ordering::SeqCst))
+    }
+
+    /// As [`Dashboard::start`], where `quit` asks for the stop.
+    pub fn start_with(stop: Arc<AtomicBool>, quit: impl Fn() + Send + 'static) -> Option<Dashboard> {
+        if !is_possible() || shown().is_some() {
+            return None;
+        }
+        let terminal = take_terminal().inspect_err(|_| hand_back()).ok()?;
+        *shown() = Some(Shown { state: State::new(), kept: Vec::new() });
+        terminal::set_sink(Some(takes_line));
+        progress::set_watcher(Some(take));
+        let ends = Arc::new(AtomicBool::new(false));
+        let ended = ends.clone();
+        let show = move || watch(terminal, &stop, &ended, quit);
+        let thread = std::thread::Builder::new().name("systole-tui".into()).spawn(show).ok();
+        if thread.is_none() {
+            end();
+            return None;
+        }
+        Some(Dashboard { ends, thread })
+    }
+}
+
+impl Drop for Dashboard {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::SeqCst);
+        self.thread.take().into_iter().for_each(|thread| drop(thread.join()));
+        end();
+    }
+}
+
+/// Whether both streams are a terminal that can be drawn on.
+fn is_possible() -> bool {
+    let term = std::env::var("TERM").unwrap_or_default();
+    let draws = cfg!(windows) || !(term.is_empty() || term == "dumb");
+    draws && stdout().is_terminal() && stderr().is_terminal()
+}
+
+/// Another screen, and keys as they are pressed.
+fn take_terminal() -> Result<Terminal<CrosstermBackend<Stdout>>> {
+    static HOOK: Once = Once::new();
+    // What a panic says is to be seen.
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            // Who panics may hold the lock.
+            match SHOWN.try_lock().map(|mut shown| shown.take()) {
+                Ok(None) => {}
+                Ok(Some(was)) => hand_back_from(was),
+                Err(_) => hand_back(),
+            }
+            before(panic);
+        }));
+    });
+    enable_raw_mode()?;
+    execute!(stdout(), EnterAlternateScreen)?;
+    Terminal::new(CrosstermBackend::new(stdout()))
+}
+
+/// The screen as it was.
+fn hand_back() {
+    let _ = disable_raw_mode();
+    let _ = execute!(stdout(), LeaveAlternateScreen, Show);
+}
+
+/// The same, and the lines that would have been printed.
+fn hand_back_from(was: Shown) {
+    terminal::set_sink(None);
+    progress::set_watcher(None);
+    hand_back();
+    for (stream, text) in was.kept {
+        let _ = match stream {
+            Stream::Out => writeln!(stdout().lock(), "{text}"),
+            Stream::Err => writeln!(stderr().lock(), "{text}"),
+        };
+    }
+    let _ = stdout().flush();
+}
+
+/// Draws until it is to end.
+fn watch(
+    mut terminal: Terminal<CrosstermBackend<Stdout>>,
+    stop: &AtomicBool,
+    ends: &AtomicBool,
+    quit: impl Fn(),
+) {
+    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    while !ends.load(Ordering::SeqCst) && !stop.load(Ordering::SeqCst) {
+        if let Some(shown) = shown().as_mut() {
+            shown.state.by_step = recorded().by_step;
+            shown.state.memory = memory();
+            // A terminal that has gone away is no reason to end the training.
+            let _ = terminal.draw(|frame| draw::draw(frame, &shown.state, is_plain));
+        }
+        match event::poll(EVERY) {
+            Ok(true) if event::read().is_ok_and(|event| is_quit(&event)) => quit(),
+            Ok(_) => {}
+            // No keys to be had.
+            Err(_) => std::thread::sleep(EVERY),
+        }
+    }
+    end();
+}
+
+fn is_quit(event: &Event) -> bool {
+    let Event::Key(KeyEvent { code: KeyCode::Char(c), modifiers, kind, .. }) = event else { return false };
+    let is_ctrl_c = *c == 'c' && modifiers.contains(KeyModifiers::CONTROL);
+    *kind != KeyEventKind::Release && (is_ctrl_c || *c == 'q')
+}
+
+/// Hands the terminal back and writes what was kept, once.
+fn end() {
+    let was = shown().take();
+    was.into_iter().for_each(hand_back_from);
+}
+
+/// Takes a line that would have been printed; `false` where there is no dashboard.
+fn takes_line(stream: Stream, text: &str) -> bool {
+    let mut shown = shown();
+    let Some(shown) = shown.as_mut() else { return false };
+    shown.state.line(text);
+    shown.kept.push((stream, text.into()));
+    true
+}
+
+/// Takes an event of a run's progress.
+fn take(event: &ProgressEvent<'_>) {
+    if let Some(shown) = shown().as_mut() {
+        // What is told is printed, too, and comes as a line.
+        if !matches!(event, ProgressEvent::Note(_)) {
+            shown.state.take(event);
+        }
+    }
+}
+
+/// MiB that the process holds; where the system says so.
+fn memory() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kib| kib / 1024.0)
+}

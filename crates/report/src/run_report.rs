@@ -1,0 +1,479 @@
+//! [`RunReport`]: the report of a training run, and what a model and its history put into it.
+
+use crate::html::{Bar, Card};
+use crate::judgement::Epoch;
+use crate::{Block, Page, Plot, Series, Tile, Tone, judgement, matrix};
+use std::collections::BTreeMap;
+use std::path::Path;
+use systole_data::disk::{Disk, write_atomically};
+use systole_ir::Result;
+use systole_nn::optimizer::{Optimizer, Scheduled};
+use systole_nn::{History, Model, counted, grouped};
+
+/// Steps of the schedule that are drawn, at most.
+const POINTS: u64 = 400;
+/// Colours of training, of validation, and of what is neither.
+const TRAIN: usize = 0;
+const VALIDATION: usize = 1;
+const OTHER: usize = 2;
+
+/// A sample that was taken for something else, or predicted badly.
+#[derive(Clone, Debug, Default)]
+pub struct Mistake {
+    /// A picture of it: the bytes of a PNG file.
+    pub png: Option<Vec<u8>>,
+    /// What it says, where it is no picture.
+    pub text: Option<String>,
+    /// What it is.
+    pub is: String,
+    /// What it was taken for.
+    pub taken_for: String,
+    /// How sure the model was of that, 0 to 1.
+    pub probability: Option<f64>,
+}
+
+/// A training run as a page; [`RunReport::write`] makes the file.
+///
+/// ```
+/// use systole::prelude::*;
+/// let x = Literal::from_slice([8, 1], &[0f32, 1., 2., 3., 4., 5., 6., 7.])?;
+/// let data = Dataset::from_tensor_slices([("x", x.clone()), ("label", x)])?.batch(4);
+/// let mut model = Sequential::new([dense(1)]);
+/// model.compile(Compile { optimizer: sgd(0.01), loss: mean_squared_error(), ..default() })?;
+/// let history = model.fit(&data, Fit { epochs: 3, validation: Some(data.clone()), verbose: 0, ..default() })?;
+///
+/// let file = std::env::temp_dir().join(format!("doc-report-{}.html", std::process::id()));
+/// RunReport::new("a line", &model, &history).command("cargo run --example line").write(&file)?;
+/// assert!(std::fs::read_to_string(&file).unwrap().contains("a line"));
+/// # std::fs::remove_file(file).unwrap();
+/// # Ok::<(), Error>(())
+/// ```
+pub struct RunReport {
+    /// Heading of the page.
+    pub title: String,
+    /// The sentence below the heading.
+    pub lead: String,
+    /// Metrics of each epoch.
+    pub epochs: Vec<Epoch>,
+    /// The loss of stretches of steps, by the step at their end.
+    pub by_step: Vec<(f64, f64)>,
+    /// Label, value and note of each number at the top.
+    pub tiles: Vec<(String, String, String)>,
+    /// Findings about the run, and how good each is.
+    pub verdicts: Vec<(Tone, String)>,
+    /// Seconds by what they went to.
+    pub phases: Vec<(String, f64)>,
+    /// What `--profile` says.
+    pub profile: Vec<String>,
+    /// Lines about the input pipeline.
+    pub data: Vec<String>,
+    /// Name and value of what is known of the machine.
+    pub machine: Vec<(String, String)>,
+    /// Names that metrics were asked for by, by their own.
+    names: BTreeMap<String, String>,
+    step_ms: Vec<f64>,
+    /// What followed a schedule, by name.
+    schedules: Vec<(String, Vec<(f64, f64)>)>,
+    layers: Vec<[String; 3]>,
+    confusion: Option<(Vec<String>, Vec<Vec<u64>>)>,
+    mistakes: Vec<Mistake>,
+    /// What is to be said of how the mistakes were found.
+    mistakes_told: String,
+    stages: Option<String>,
+    configuration: Option<String>,
+    commands: Vec<(String, String)>,
+}
+
+impl RunReport {
+    /// What a model and its history tell.
+    pub fn new(title: impl Into<String>, model: &Model, history: &History) -> RunReport {
+        let weights: usize = model.weights().iter().map(|(_, w)| w.ty().elements()).sum();
+        let layers = model.summary_rows().iter().map(|row| {
+            let shape: Vec<String> = row.output_shape.dims().iter().map(usize::to_string).collect();
+            [row.layer.clone(), shape.join(" × "), grouped(row.params as u64)]
+        });
+        let total = ["total".to_string(), String::new(), grouped(weights as u64)];
+        let optimizer = model.compile_config().map(|c| &c.optimizer);
+        let first = history.initial_epoch as u64;
+        let epoch = |(i, logs): (usize, &systole_nn::Logs)| {
+            (first + i as u64 + 1, logs.iter().map(|(n, v)| (n.to_string(), v)).collect())
+        };
+        RunReport {
+            title: title.into(),
+            lead: String::new(),
+            epochs: history.epochs.iter().enumerate().map(epoch).collect(),
+            by_step: Vec::new(),
+            tiles: vec![("weights".into(), grouped(weights as u64), counted(layers.len() as u64, "layer"))],
+            verdicts: judgement::of_end(history).into_iter().collect(),
+            phases: phases(history),
+            profile: Vec::new(),
+            data: [history.verdict()].into_iter().filter(|v| !v.is_empty()).collect(),
+            machine: machine(),
+            names: BTreeMap::new(),
+            step_ms: history.step_ms.iter().map(|ms| f64::from(*ms)).collect(),
+            schedules: optimizer.map_or(Vec::new(), |o| schedules(o, model.steps())),
+            layers: layers.chain([total]).collect(),
+            confusion: None,
+            mistakes: Vec::new(),
+            mistakes_told: String::new(),
+            stages: history.data.as_ref().map(|report| report.to_string()),
+            configuration: None,
+            commands: Vec::new(),
+        }
+    }
+
+    /// The sentence below the title.
+    pub fn lead(mut self, text: impl Into<String>) -> RunReport {
+        self.lead = text.into();
+        self
+    }
+
+    /// Test samples by what they are (rows) and what they were taken for (columns).
+    pub fn confusion(mut self, classes: Vec<String>, counts: Vec<Vec<u64>>) -> RunReport {
+        self.confusion = Some((classes, counts));
+        self
+    }
+
+    /// The worst mistakes, the worst first, and how they were found.
+    pub fn mistakes(mut self, mistakes: Vec<Mistake>, told: impl Into<String>) -> RunReport {
+        (self.mistakes, self.mistakes_told) = (mistakes, told.into());
+        self
+    }
+
+    /// The configuration, as TOML.
+    pub fn configuration(mut self, toml: impl Into<String>) -> RunReport {
+        self.configuration = Some(toml.into());
+        self
+    }
+
+    /// The command that makes the same run.
+    pub fn command(mut self, command: impl Into<String>) -> RunReport {
+        self.commands.push(("The command".into(), command.into()));
+        self
+    }
+
+    /// Another command, and what it is for.
+    pub fn command_to(mut self, what: &str, command: String) -> RunReport {
+        self.commands.push((what.into(), command));
+        self
+    }
+
+    /// Calls a metric as it was asked for: `accuracy`.
+    pub fn call(mut self, metric: impl Into<String>, asked: impl Into<String>) -> RunReport {
+        self.names.insert(metric.into(), asked.into());
+        self
+    }
+
+    /// Writes the page as a whole or not at all.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
+        write_atomically(&Disk, path.as_ref(), &[self.html().as_bytes()])
+    }
+
+    /// The page.
+    pub fn html(&self) -> String {
+        let mut page = Page {
+            title: self.title.clone(),
+            lead: self.lead.clone(),
+            verdicts: self.verdicts.clone(),
+            tiles: self.results(),
+            foot: format!("Systole {}", env!("CARGO_PKG_VERSION")),
+            ..Page::default()
+        };
+        page.verdicts.extend(judgement::of_curves(&self.epochs));
+        page.add("curves", "Curves", self.curves());
+        page.add("schedule", "Learning rate", self.schedule());
+        page.add("confusion", "Confusion matrix", self.confusions());
+        page.add("mistakes", "Worst mistakes", self.worst());
+        page.add("layers", "Layers", self.layer_table());
+        page.add("time", "Time", self.time());
+        page.add("data", "Data", self.data_blocks());
+        page.add(
+            "configuration",
+            "Configuration",
+            self.configuration.iter().cloned().map(Block::Code).collect(),
+        );
+        page.add("machine", "Machine and version", self.machine_table());
+        page.add("reproduce", "How to reproduce", self.reproduce());
+        page.html()
+    }
+
+    fn called(&self, name: &str) -> String {
+        self.names.get(name).cloned().unwrap_or_else(|| name.to_string())
+    }
+
+    /// Metrics that were measured in training or validation, the loss first.
+    fn metrics(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for name in self.epochs.iter().flat_map(|(_, values)| values.keys()) {
+            let name = name.strip_prefix("val_").unwrap_or(name);
+            if !names.iter().any(|n| n == name) {
+                names.push(name.into());
+            }
+        }
+        names.sort_by_key(|name| name != "loss");
+        names
+    }
+
+    fn curve(&self, name: &str) -> Vec<(f64, f64)> {
+        self.epochs.iter().filter_map(|(n, values)| Some((*n as f64, *values.get(name)?))).collect()
+    }
+
+    /// Each metric's last value, that of the validation where there is one.
+    fn results(&self) -> Vec<Tile> {
+        let mut tiles = Vec::new();
+        for name in self.metrics().iter().rev() {
+            let val = format!("val_{name}");
+            let (kind, curve) = match self.curve(&val) {
+                curve if !curve.is_empty() => ("test", curve),
+                _ => ("training", self.curve(name)),
+            };
+            let Some((_, last)) = curve.last().copied() else { continue };
+            let grows = systole_nn::callback::grows(name);
+            let best = curve
+                .iter()
+                .filter(|p| p.1.is_finite())
+                .copied()
+                .reduce(|best, at| if at.1 != best.1 && (at.1 > best.1) == grows { at } else { best });
+            let note = match best {
+                Some((epoch, value)) if curve.len() > 1 => {
+                    format!("best {} in epoch {epoch}", value_of(value))
+                }
+                _ => String::new(),
+            };
+            let label = format!("{kind} {}", self.called(name));
+            tiles.push(Tile { label, value: value_of(last), note });
+        }
+        let others = self.tiles.iter().cloned();
+        tiles.extend(others.map(|(label, value, note)| Tile { label, value, note }));
+        tiles
+    }
+
+    fn curves(&self) -> Vec<Block> {
+        let mut plots: Vec<Plot> = self.metrics().iter().filter_map(|name| self.plot_of(name)).collect();
+        if self.by_step.len() > 1 {
+            let series = Series {
+                name: "training".into(),
+                colour: TRAIN,
+                is_faint: false,
+                is_dots: false,
+                points: self.by_step.clone(),
+            };
+            plots.push(plot("loss by step", "step", vec![series], true));
+        }
+        let times: Vec<(f64, f64)> =
+            self.step_ms.iter().enumerate().skip(1).map(|(i, ms)| (i as f64 + 1.0, *ms)).collect();
+        if times.len() > 1 {
+            // Single steps that stood still, as for a backup, would press the others flat.
+            let series = Series {
+                name: "median of neighbours".into(),
+                colour: OTHER,
+                is_faint: false,
+                is_dots: false,
+                points: medians(&times),
+            };
+            plots.push(plot("milliseconds a step", "step of this start", vec![series], true));
+        }
+        if plots.is_empty() { Vec::new() } else { vec![Block::Plots(plots)] }
+    }
+
+    fn plot_of(&self, name: &str) -> Option<Plot> {
+        let one = |name: String, told: &str, colour| {
+            let points = self.curve(&name);
+            (!points.is_empty()).then(|| Series {
+                name: told.into(),
+                colour,
+                is_faint: false,
+                is_dots: false,
+                points,
+            })
+        };
+        let series = [one(name.into(), "training", TRAIN), one(format!("val_{name}"), "test", VALIDATION)];
+        let series: Vec<Series> = series.into_iter().flatten().collect();
+        let plot = plot(&self.called(name), "epoch", series, name == "loss");
+        (!plot.series.is_empty()).then_some(plot)
+    }
+
+    fn schedule(&self) -> Vec<Block> {
+        if let [(_, points)] = self.schedules.as_slice()
+            && let Some((_, first)) = points.first()
+            && points.iter().all(|(_, value)| value == first)
+        {
+            return vec![Block::Text(format!("The same for every step: {first}"))];
+        }
+        let one = |(name, points): &(String, Vec<(f64, f64)>)| {
+            let (name, points) = (name.replace('_', " "), points.clone());
+            let title = format!("{name} by step");
+            let series = Series { name, colour: OTHER, is_faint: false, is_dots: false, points };
+            plot(&title, "step", vec![series], false)
+        };
+        let plots: Vec<Plot> = self.schedules.iter().map(one).collect();
+        if plots.is_empty() { Vec::new() } else { vec![Block::Plots(plots)] }
+    }
+
+    fn confusions(&self) -> Vec<Block> {
+        let Some((names, counts)) = &self.confusion else { return Vec::new() };
+        matrix::blocks(names, counts)
+    }
+
+    fn worst(&self) -> Vec<Block> {
+        let mut blocks: Vec<Block> =
+            Some(self.mistakes_told.clone()).filter(|t| !t.is_empty()).map(Block::Text).into_iter().collect();
+        let card = |m: &Mistake| Card {
+            png: m.png.clone(),
+            text: m.text.clone(),
+            lines: vec![
+                ("is".into(), m.is.clone()),
+                (
+                    "taken for".into(),
+                    match m.probability {
+                        Some(p) => format!("{}, {:.1} %", m.taken_for, 100.0 * p),
+                        None => m.taken_for.clone(),
+                    },
+                ),
+            ],
+        };
+        if !self.mistakes.is_empty() {
+            blocks.push(Block::Cards(self.mistakes.iter().map(card).collect()));
+        }
+        blocks
+    }
+
+    fn layer_table(&self) -> Vec<Block> {
+        let head = ["layer", "output", "weights"].map(String::from).to_vec();
+        let rows = [head].into_iter().chain(self.layers.iter().map(|row| row.to_vec())).collect();
+        vec![Block::Table { rows, numbers: true }]
+    }
+
+    fn time(&self) -> Vec<Block> {
+        let all: f64 = self.phases.iter().map(|p| p.1).sum();
+        let bar = |(name, seconds): &(String, f64)| Bar {
+            name: name.clone(),
+            share: seconds / all,
+            told: format!("{} ({:.1} %)", duration(*seconds), 100.0 * seconds / all),
+        };
+        let mut blocks = Vec::new();
+        if all > 0.0 {
+            blocks.push(Block::Bars(self.phases.iter().filter(|p| p.1 > 0.0).map(bar).collect()));
+        }
+        for text in &self.profile {
+            let (title, table) = text.split_once('\n').unwrap_or(("profile", text));
+            let layers = judgement::layers_of_profile(table);
+            if !layers.is_empty() && title.contains("train") {
+                blocks.push(Block::Text("By layer, in milliseconds of a training step".into()));
+                let bar = |(name, share, ms): (String, f64, f64)| Bar {
+                    name,
+                    share,
+                    told: format!("{ms:.3} ms ({:.1} %)", 100.0 * share),
+                };
+                blocks.push(Block::Bars(layers.into_iter().map(bar).collect()));
+            }
+            let title = format!("The {}", title.trim_end_matches(':'));
+            blocks.push(Block::Folded(title, Box::new(Block::Code(table.into()))));
+        }
+        if self.profile.is_empty() && !blocks.is_empty() {
+            blocks.push(Block::Text("With --profile: time by layer and by kernel, too.".into()));
+        }
+        blocks
+    }
+
+    fn data_blocks(&self) -> Vec<Block> {
+        let mut blocks: Vec<Block> = self.data.iter().cloned().map(Block::Text).collect();
+        if let Some(stages) = &self.stages {
+            blocks.push(Block::Folded(
+                "The stages of the pipeline".into(),
+                Box::new(Block::Code(stages.clone())),
+            ));
+        }
+        blocks
+    }
+
+    fn machine_table(&self) -> Vec<Block> {
+        let head = vec![String::new(); 2];
+        let rows = self.machine.iter().map(|(a, b)| vec![a.clone(), b.clone()]);
+        vec![Block::Table { rows: [head].into_iter().chain(rows).collect(), numbers: false }]
+    }
+
+    fn reproduce(&self) -> Vec<Block> {
+        let pair =
+            |(what, command): &(String, String)| [Block::Text(what.clone()), Block::Code(command.clone())];
+        self.commands.iter().flat_map(pair).collect()
+    }
+}
+
+/// A chart of curves over whole numbers.
+fn plot(title: &str, x: &str, series: Vec<Series>, may_be_log: bool) -> Plot {
+    Plot { title: title.into(), x: x.into(), series, is_whole: true, may_be_log, is_log_across: false }
+}
+
+/// A measured value, as the program's lines have it.
+fn value_of(v: f64) -> String {
+    match v {
+        v if !v.is_finite() => v.to_string(),
+        v if v != 0.0 && v.abs() < 1e-3 => format!("{v:.2e}"),
+        v => format!("{v:.4}"),
+    }
+}
+
+/// `1h02m`, `3m05s`, `12.3 s`, `45 ms`.
+pub fn duration(s: f64) -> String {
+    match s {
+        3600.0.. => format!("{}h{:02}m", s as u64 / 3600, s as u64 % 3600 / 60),
+        60.0.. => format!("{}m{:02}s", s as u64 / 60, s as u64 % 60),
+        1.0.. => format!("{s:.1} s"),
+        _ => format!("{:.0} ms", s * 1e3),
+    }
+}
+
+/// The middle of each stretch of steps, so that a few slow ones do not hide the others.
+fn medians(times: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let each = times.len().div_ceil(200).max(3).min(times.len());
+    let middle = |stretch: &[(f64, f64)]| {
+        let mut ms: Vec<f64> = stretch.iter().map(|t| t.1).collect();
+        ms.sort_by(f64::total_cmp);
+        Some((stretch.last()?.0, ms[ms.len() / 2]))
+    };
+    times.chunks(each).filter_map(middle).collect()
+}
+
+/// What followed a schedule in the steps that were taken, or in some of them.
+fn schedules(optimizer: &Optimizer, steps: u64) -> Vec<(String, Vec<(f64, f64)>)> {
+    let each = steps.div_ceil(POINTS).max(1);
+    let last = steps.saturating_sub(1);
+    let places = || (0..steps.max(1)).step_by(each as usize).chain([last]);
+    let curve = |(name, at): Scheduled<'_>| {
+        let mut points: Vec<(f64, f64)> = places().map(|step| (step as f64, at(step))).collect();
+        points.dedup();
+        (name, points)
+    };
+    optimizer.scheduled().into_iter().map(curve).collect()
+}
+
+/// Seconds that steps took, without waiting, and what else is known of them.
+fn phases(history: &History) -> Vec<(String, f64)> {
+    let seconds = |each: &[f32]| each.iter().map(|ms| f64::from(*ms)).sum::<f64>() / 1e3;
+    let (steps, wait) = (seconds(&history.step_ms), seconds(&history.wait_ms));
+    let first = f64::from(history.step_ms.first().copied().unwrap_or(0.0));
+    let compiling =
+        if history.step_ms.len() > 1 { (first - history.median_step_ms()).max(0.0) / 1e3 } else { 0.0 };
+    let rows = [
+        ("training steps", (steps - wait - compiling).max(0.0)),
+        ("compiling, with the first step", compiling),
+        ("waiting for data", wait),
+        ("backups", seconds(&history.backup_ms)),
+    ];
+    rows.map(|(name, s)| (name.to_string(), s)).to_vec()
+}
+
+/// What this program runs on.
+fn machine() -> Vec<(String, String)> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let rows = [
+        ("Systole", env!("CARGO_PKG_VERSION").to_string()),
+        ("system", format!("{}, {}", std::env::consts::OS, std::env::consts::ARCH)),
+        ("cores", cores.to_string()),
+    ];
+    rows.map(|(what, told)| (what.to_string(), told)).to_vec()
+}
