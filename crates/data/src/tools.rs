@@ -7,7 +7,7 @@ use crate::format::example::{self, Features};
 use crate::format::tfrecord::{Compression, Damage, OnCorrupt, Reader, Writer};
 use crate::format::{idx, png};
 use crate::input::{self, Input, entries, is_dir};
-use crate::pipeline::{IteratorState, Options, Report, Watch, stages_of};
+use crate::pipeline::{Options, Report, Watch, stages_of};
 use crate::sample::ElementSpec;
 use crate::source::arrays::{Rows, rows_of_npz};
 use crate::source::files::glob;
@@ -695,11 +695,6 @@ pub fn write_pictures(sample: &Sample, prefix: &Path) -> Result<Vec<PathBuf>> {
         files.push(path.into());
     }
     Ok(files)
-}
-
-/// The size of a position in a checkpoint, for reports: its numbers.
-pub fn position_size(position: &Position) -> usize {
-    2 + position.state.as_ref().map_or(0, IteratorState::size)
 }
 
 #[cfg(test)]

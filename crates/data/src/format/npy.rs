@@ -33,8 +33,14 @@ pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Literal)>> {
 
 /// Reads the bytes of an `.npz` file; `name` stands for the file in messages.
 pub fn npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
+    all(name, bytes, from_bytes)
+}
+
+type Read<T> = fn(&str, &[u8]) -> Result<T>;
+
+fn all<T>(name: &str, bytes: &[u8], read: Read<T>) -> Result<Vec<(String, T)>> {
     let array = |(entry, data): (String, Vec<u8>)| {
-        let x = from_bytes(&format!("{name}, {entry}"), &data)?;
+        let x = read(&format!("{name}, {entry}"), &data)?;
         Ok((entry.strip_suffix(".npy").unwrap_or(&entry).to_string(), x))
     };
     zip::entries(bytes).at(|| name.to_string())?.into_iter().map(array).collect()
@@ -70,11 +76,7 @@ pub fn raw_from_bytes(name: &str, bytes: &[u8]) -> Result<Raw> {
 /// # Errors
 /// As [`raw_from_bytes`]; when the archive is damaged.
 pub fn raw_npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, Raw)>> {
-    let array = |(entry, data): (String, Vec<u8>)| {
-        let x = raw_from_bytes(&format!("{name}, {entry}"), &data)?;
-        Ok((entry.strip_suffix(".npy").unwrap_or(&entry).to_string(), x))
-    };
-    zip::entries(bytes).at(|| name.to_string())?.into_iter().map(array).collect()
+    all(name, bytes, raw_from_bytes)
 }
 
 /// Arrays as the parts of an `.npz` file, one after the other, as numpy.savez writes it.
@@ -100,11 +102,9 @@ fn raw(bytes: &[u8]) -> Result<Raw> {
     if !"biufcV".contains(letter) || !"<>|=".contains(order) {
         return Err(refused());
     }
-    let count = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-    let Some(count) = count.filter(|n| n.checked_mul(size) == Some(data.len())) else {
-        let what = format!("its header says {kind} of {dims:?}, and {} bytes follow", data.len());
-        return Err(wrong(&what));
-    };
+    if dims.iter().chain([&size]).try_fold(1usize, |n, d| n.checked_mul(*d)) != Some(data.len()) {
+        return Err(wrong(&format!("its header says {kind} of {dims:?}, and {} bytes follow", data.len())));
+    }
     let mut bytes = data.to_vec();
     if order == ">" && letter != "V" {
         // The two parts of a complex number are turned each for itself.
@@ -112,13 +112,7 @@ fn raw(bytes: &[u8]) -> Result<Raw> {
         bytes.chunks_exact_mut(unit.max(1)).for_each(<[u8]>::reverse);
     }
     if is_fortran {
-        let shape = Shape::new(&dims);
-        let turned = (0..count).flat_map(|at| {
-            let index = shape.unravel(at);
-            let from = index.iter().zip(&dims).rev().fold(0, |sum, (i, d)| sum * d + i);
-            bytes[from * size..(from + 1) * size].iter().copied()
-        });
-        bytes = turned.collect();
+        bytes = from_fortran(&bytes, &dims, size);
     }
     let order = if letter == "V" || size == 1 { "|" } else { "<" };
     Ok(Raw { descr: format!("{order}{kind}"), dims, bytes })
@@ -216,7 +210,10 @@ fn parse(bytes: &[u8]) -> Result<Literal> {
     if is_big {
         x.bytes_mut().chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);
     }
-    if is_fortran { from_fortran(&x) } else { Ok(x) }
+    if is_fortran {
+        return Literal::from_bytes(x.ty().clone(), &from_fortran(x.bytes(), x.shape(), dtype.size()));
+    }
+    Ok(x)
 }
 
 /// Type, order and shape of `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`.
@@ -236,37 +233,37 @@ fn header_of(text: &str) -> Option<(String, bool, Vec<usize>)> {
     Some((descr, is_fortran, dims.map(|d| d.trim_end_matches('L').parse().ok()).collect::<Option<_>>()?))
 }
 
+/// NumPy's names, less the order of bytes, of the types that are offered.
+const TYPES: [(&str, DType); 12] = [
+    ("b1", DType::Bool),
+    ("i1", DType::I8),
+    ("i2", DType::I16),
+    ("i4", DType::I32),
+    ("i8", DType::I64),
+    ("u1", DType::U8),
+    ("u2", DType::U16),
+    ("u4", DType::U32),
+    ("u8", DType::U64),
+    ("f2", DType::F16),
+    ("f4", DType::F32),
+    ("f8", DType::F64),
+];
+
 /// Type, and whether its bytes are big endian.
 fn dtype_of(descr: &str) -> Option<(DType, bool)> {
     let (order, kind) = descr.split_at_checked(1)?;
-    let dtype = match kind {
-        "b1" => DType::Bool,
-        "i1" => DType::I8,
-        "i2" => DType::I16,
-        "i4" => DType::I32,
-        "i8" => DType::I64,
-        "u1" => DType::U8,
-        "u2" => DType::U16,
-        "u4" => DType::U32,
-        "u8" => DType::U64,
-        "f2" => DType::F16,
-        "f4" => DType::F32,
-        "f8" => DType::F64,
-        _ => return None,
-    };
-    matches!(order, "<" | "|" | "=" | ">").then_some((dtype, order == ">"))
+    let (_, dtype) = TYPES.iter().find(|(name, _)| *name == kind)?;
+    matches!(order, "<" | "|" | "=" | ">").then_some((*dtype, order == ">"))
 }
 
-/// Row-major from column-major.
-fn from_fortran(x: &Literal) -> Result<Literal> {
-    let size = x.dtype().size();
-    let dims = x.shape().dims();
-    let mut out = Literal::zeros(x.ty().clone());
-    for (at, index) in x.shape().indices().enumerate() {
+/// Row-major from column-major, of elements of `size` bytes.
+fn from_fortran(bytes: &[u8], dims: &[usize], size: usize) -> Vec<u8> {
+    let mut rows = Vec::with_capacity(bytes.len());
+    for index in Shape::new(dims).indices() {
         let from = index.iter().zip(dims).rev().fold(0, |sum, (i, d)| sum * d + i);
-        out.bytes_mut()[at * size..][..size].copy_from_slice(&x.bytes()[from * size..][..size]);
+        rows.extend_from_slice(&bytes[from * size..][..size]);
     }
-    Ok(out)
+    rows
 }
 
 /// An array as the bytes of an `.npy` file, as numpy.save writes them.
@@ -274,24 +271,11 @@ fn from_fortran(x: &Literal) -> Result<Literal> {
 /// # Errors
 /// For bf16, which NumPy does not have.
 pub fn to_bytes(x: &Literal) -> Result<Vec<u8>> {
-    let kind = match x.dtype() {
-        DType::BF16 => {
-            return Err(Error::new(ErrorKind::Data, "NumPy has no bf16").hint("cast it to f32"));
-        }
-        DType::Bool => "|b1".to_string(),
-        d if d.size() == 1 => format!("|{}1", if d == DType::U8 { "u" } else { "i" }),
-        d => {
-            let letter = if d.is_float() {
-                "f"
-            } else if d.is_unsigned_int() {
-                "u"
-            } else {
-                "i"
-            };
-            format!("<{letter}{}", d.size())
-        }
+    let Some((kind, dtype)) = TYPES.iter().find(|(_, dtype)| *dtype == x.dtype()) else {
+        return Err(Error::new(ErrorKind::Data, "NumPy has no bf16").hint("cast it to f32"));
     };
-    Ok([&head(&kind, x.shape())?[..], x.bytes()].concat())
+    let order = if dtype.size() == 1 { "|" } else { "<" };
+    Ok([&head(&format!("{order}{kind}"), x.shape())?[..], x.bytes()].concat())
 }
 
 /// What stands before the elements.
