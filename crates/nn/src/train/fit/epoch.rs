@@ -1,6 +1,6 @@
 //! The epochs of a run of `fit` and their steps.
 
-use super::options::Fit;
+use super::options::{Fit, steps_in};
 use super::run::{FitRun, out_of_data};
 use super::step_times::Begun;
 use crate::callback::Pace;
@@ -8,14 +8,84 @@ use crate::callback::progress::{Progress, report};
 use crate::model::Model;
 use crate::model::batch::Batch;
 use crate::model::history::Logs;
-use crate::train::feed::{Feed, ReadyBatch};
+use crate::train::averages::Took;
+use crate::train::feed::{BatchRecipe, Feed, ReadyBatch};
 use std::time::{Duration, Instant};
-use systole_data::Position;
+use systole_data::{Dataset, DatasetIter, Position};
 use systole_ir::Result;
 use systole_runtime::{STEPS_IN_FLIGHT, trace};
 
 impl FitRun {
-    pub(super) fn run_epoch(
+    /// All epochs that are left.
+    pub(super) fn train(&mut self, model: &mut Model, data: &Dataset, options: &Fit) -> Result<()> {
+        self.each(model, &Logs::new(), (0, false), |c, cx| c.on_train_begin(cx))?;
+        let (first, start) = (self.steps.epoch, (self.steps.epoch, self.steps.taken));
+        let mut goes_on = None;
+        for epoch in first..options.epochs {
+            if self.stop_because.is_some() {
+                break;
+            }
+            if options.pause_after.is_some_and(|epochs| epoch >= epochs) {
+                self.history.interrupted = true;
+                self.back_up(model, false, options.verbose);
+                break;
+            }
+            let mut feed = match goes_on.take() {
+                Some(feed) => feed,
+                None if epoch == first => self.feed(model, options, data.iter_at(&self.steps.position))?,
+                None => self.feed(model, options, data.iter_epoch(options.pass_of(epoch)))?,
+            };
+            let steps = options.steps_per_epoch.or(steps_in(data));
+            self.run_epoch(model, options, epoch, &mut feed, steps)?;
+            self.history.data = Some(feed.report());
+            goes_on = options.steps_per_epoch.map(|_| feed);
+            if self.history.interrupted {
+                break;
+            }
+        }
+        if !self.history.interrupted {
+            self.validate_last(model, options)?;
+            if (self.steps.epoch, self.steps.taken) != start {
+                self.back_up(model, true, options.verbose);
+            }
+            self.take_averages(model, data, options)?;
+        }
+        let logs = self.history.last();
+        self.each(model, &logs, (options.epochs, false), |c, cx| c.on_train_end(cx))
+    }
+
+    /// The batches of a pass, which `iter` is at the begin of or in.
+    fn feed(&self, model: &Model, options: &Fit, iter: DatasetIter) -> Result<Feed> {
+        let epochs = options.epochs.saturating_sub(self.steps.epoch);
+        let most = |n: usize| n.saturating_mul(epochs).saturating_sub(self.steps.taken);
+        let recipe = BatchRecipe {
+            fields: model.batch_fields(),
+            class_weight: options.class_weight.clone(),
+            backend: model.compiled()?.backend.clone(),
+            positions: self.backup.backups.is_some(),
+            most: options.steps_per_epoch.map(most),
+        };
+        Ok(Feed::start(iter, recipe))
+    }
+
+    /// The weights of the end, where they are means. What is said of the model at the end is then measured anew.
+    fn take_averages(&mut self, model: &mut Model, data: &Dataset, options: &Fit) -> Result<()> {
+        let took = model.take_averages()?;
+        model.apply_masks()?;
+        if took == Took::MeansOfEpochs {
+            model.refresh_statistics(data, options.steps_per_epoch)?;
+        }
+        if took == Took::Nothing || !options.validate_last || !self.validation.is_validated {
+            return Ok(());
+        }
+        let values = self.measured(model, options)?;
+        if let Some(last) = self.history.epochs.last_mut() {
+            last.extend_with_prefix("", &values);
+        }
+        Ok(())
+    }
+
+    fn run_epoch(
         &mut self,
         model: &mut Model,
         options: &Fit,

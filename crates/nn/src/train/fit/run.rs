@@ -8,13 +8,11 @@ use crate::checkpoint::best::Keeper;
 use crate::diagnose::anomaly::Probe;
 use crate::model::Model;
 use crate::model::batch::Batch;
-use crate::model::history::{History, Logs};
-use crate::train::averages::Took;
-use crate::train::feed::{BatchRecipe, Feed};
+use crate::model::history::History;
 use crate::train::hosts::Meetings;
 use crate::train::val_check::ValCheck;
 use std::time::{Duration, Instant};
-use systole_data::{Dataset, DatasetIter, Position};
+use systole_data::{Dataset, Position};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// A run of `fit`.
@@ -123,75 +121,6 @@ impl FitRun {
         let over = goes_on.then_some(run.steps.epoch);
         run.validation.best = options.best.take().map(|best| Keeper::open(best, model, over)).transpose()?;
         Ok(run)
-    }
-
-    /// All epochs that are left.
-    pub(super) fn train(&mut self, model: &mut Model, data: &Dataset, options: &Fit) -> Result<()> {
-        self.each(model, &Logs::new(), (0, false), |c, cx| c.on_train_begin(cx))?;
-        let (first, start) = (self.steps.epoch, (self.steps.epoch, self.steps.taken));
-        let mut goes_on = None;
-        for epoch in first..options.epochs {
-            if self.stop_because.is_some() {
-                break;
-            }
-            if options.pause_after.is_some_and(|epochs| epoch >= epochs) {
-                self.history.interrupted = true;
-                self.back_up(model, false, options.verbose);
-                break;
-            }
-            let mut feed = match goes_on.take() {
-                Some(feed) => feed,
-                None if epoch == first => self.feed(model, options, data.iter_at(&self.steps.position))?,
-                None => self.feed(model, options, data.iter_epoch(options.pass_of(epoch)))?,
-            };
-            let steps = options.steps_per_epoch.or(steps_in(data));
-            self.run_epoch(model, options, epoch, &mut feed, steps)?;
-            self.history.data = Some(feed.report());
-            goes_on = options.steps_per_epoch.map(|_| feed);
-            if self.history.interrupted {
-                break;
-            }
-        }
-        if !self.history.interrupted {
-            self.validate_last(model, options)?;
-            if (self.steps.epoch, self.steps.taken) != start {
-                self.back_up(model, true, options.verbose);
-            }
-            self.take_averages(model, data, options)?;
-        }
-        let logs = self.history.last();
-        self.each(model, &logs, (options.epochs, false), |c, cx| c.on_train_end(cx))
-    }
-
-    /// The batches of a pass, which `iter` is at the begin of or in.
-    fn feed(&self, model: &Model, options: &Fit, iter: DatasetIter) -> Result<Feed> {
-        let epochs = options.epochs.saturating_sub(self.steps.epoch);
-        let most = |n: usize| n.saturating_mul(epochs).saturating_sub(self.steps.taken);
-        let recipe = BatchRecipe {
-            fields: model.batch_fields(),
-            class_weight: options.class_weight.clone(),
-            backend: model.compiled()?.backend.clone(),
-            positions: self.backup.backups.is_some(),
-            most: options.steps_per_epoch.map(most),
-        };
-        Ok(Feed::start(iter, recipe))
-    }
-
-    /// The weights of the end, where they are means. What is said of the model at the end is then measured anew.
-    fn take_averages(&mut self, model: &mut Model, data: &Dataset, options: &Fit) -> Result<()> {
-        let took = model.take_averages()?;
-        model.apply_masks()?;
-        if took == Took::MeansOfEpochs {
-            model.refresh_statistics(data, options.steps_per_epoch)?;
-        }
-        if took == Took::Nothing || !options.validate_last || !self.validation.is_validated {
-            return Ok(());
-        }
-        let values = self.measured(model, options)?;
-        if let Some(last) = self.history.epochs.last_mut() {
-            last.extend_with_prefix("", &values);
-        }
-        Ok(())
     }
 
     pub(super) fn into_history(self) -> History {
