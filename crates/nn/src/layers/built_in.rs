@@ -3,7 +3,7 @@
 use crate::did_you_mean::{unknown_argument, with_reason};
 pub(super) use crate::layer::adapter::no_adapters;
 pub(super) use crate::layer::argument::{self, Axes, Each, Edges, Padding, Sizes, config_of};
-pub(super) use crate::layer::capability::IncrementalDecoding;
+pub(super) use crate::layer::capability::{ChannelPruning, IncrementalDecoding};
 pub(super) use crate::layer::initializer::Initializer;
 pub(super) use crate::layer::lowering::{
     self, ConvolutionKind, ElementWise, Lowering, RecurrentKind, no_operators,

@@ -120,6 +120,10 @@ impl Layer for UpSampling2D {
             }
         }
     }
+
+    fn channels(&self) -> Result<ChannelPruning> {
+        Ok(ChannelPruning::Passes)
+    }
 }
 
 /// `x: T[B, …, C] → T[B, …', C]`: each place `size` times along each dimension.
