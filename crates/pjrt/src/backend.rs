@@ -164,8 +164,7 @@ impl Backend for PjrtBackend {
         Ok(Arc::new(Program {
             graph: graph.clone(),
             client: self.client.clone(),
-            loaded,
-            watch,
+            program: Watched { loaded, watch },
             copies: Mutex::default(),
             params,
             results,
@@ -238,12 +237,34 @@ impl Copies {
     }
 }
 
+/// A compiled program, and what measures its runs, where a profile is asked for.
+struct Watched {
+    loaded: Loaded,
+    watch: Option<Watch>,
+}
+
+impl Watched {
+    fn run<R>(&self, run: impl FnOnce(&Loaded) -> Result<R>) -> Result<R> {
+        match &self.watch {
+            Some(watch) => watch.run(&self.loaded, || run(&self.loaded)),
+            None => run(&self.loaded),
+        }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.end(&self.loaded);
+        }
+    }
+}
+
 /// A graph compiled for one device.
 struct Program {
     graph: Arc<Graph>,
     client: Client,
-    loaded: Loaded,
-    watch: Option<Watch>,
+    program: Watched,
     copies: Mutex<Copies>,
     params: Vec<TensorType>,
     results: Vec<TensorType>,
@@ -290,8 +311,7 @@ impl Executable for Program {
             }
         });
         let inputs: Vec<_> = inputs.collect();
-        let run = || self.loaded.run(&inputs);
-        let results = self.watch.as_ref().map_or_else(run, |watch| watch.run(&self.loaded, run))?;
+        let results = self.program.run(|loaded| loaded.run(&inputs))?;
         let typed = self.results.iter().zip(results);
         Ok(typed.map(|(ty, array)| Buffer::new(ty.clone(), Arc::new(array))).collect())
     }
@@ -305,8 +325,7 @@ impl Executable for Program {
 struct Split {
     graph: Arc<Graph>,
     client: Client,
-    loaded: Loaded,
-    watch: Option<Watch>,
+    program: Watched,
     mesh: Arc<Mesh>,
     /// Places in the mesh of this process's devices.
     own: Range<usize>,
@@ -345,8 +364,7 @@ impl Split {
         Ok(Split {
             graph: graph.clone(),
             client: client.clone(),
-            loaded,
-            watch,
+            program: Watched { loaded, watch },
             mesh,
             own,
             params,
@@ -402,8 +420,7 @@ impl Executable for Split {
             }
         }
         let lists: Vec<&[Input<'_>]> = inputs.iter().map(Vec::as_slice).collect();
-        let run = || self.loaded.run_parts(&lists);
-        let results = self.watch.as_ref().map_or_else(run, |watch| watch.run(&self.loaded, run))?;
+        let results = self.program.run(|loaded| loaded.run_parts(&lists))?;
         let mut devices: Vec<_> = results.into_iter().map(Vec::into_iter).collect();
         let whole = |(local, ty, sharding): &(TensorType, TensorType, Sharding)| {
             let arrays = devices.iter_mut().filter_map(Iterator::next);
@@ -416,22 +433,6 @@ impl Executable for Split {
 
     fn report(&self) -> &Report {
         &self.report
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        if let Some(watch) = &self.watch {
-            watch.end(&self.loaded);
-        }
-    }
-}
-
-impl Drop for Split {
-    fn drop(&mut self) {
-        if let Some(watch) = &self.watch {
-            watch.end(&self.loaded);
-        }
     }
 }
 

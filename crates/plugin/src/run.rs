@@ -6,11 +6,10 @@ use crate::event::Event;
 use crate::program::{Engine, Loaded, Program};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use systole_dist::SimulatedMesh;
 use systole_ir::Literal;
 use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys::{self, Object, code};
-use systole_runtime::{Arg, Buffer, Executable, trace};
+use systole_runtime::{Arg, Buffer, trace};
 
 /// Of each argument the elements on each device.
 type Given = Vec<Vec<Content>>;
@@ -130,8 +129,14 @@ impl Program {
                 let results = program.run(lists)?;
                 Ok(Made::Same(results.into_iter().map(|own| self.grouped(own)).collect()))
             }
-            Engine::Each(program) => self.each(given, program),
-            Engine::Copies(program) => self.copies(given, program),
+            Engine::Each(program) => {
+                let results = program.run(self.lists(given)?)?;
+                Ok(Made::Each(results.into_iter().map(|own| self.grouped(own)).collect()))
+            }
+            Engine::Copies(program) => {
+                let one = |args| Ok(self.grouped(program.run(args)?));
+                Ok(Made::Each(self.lists(given)?.into_iter().map(one).collect::<Result<_, Failure>>()?))
+            }
         }
     }
 
@@ -145,20 +150,30 @@ impl Program {
         Ok(lists)
     }
 
-    fn each(&self, given: Given, program: &SimulatedMesh) -> Result<Made, Failure> {
-        let results = program.run(self.lists(given)?)?;
-        Ok(Made::Each(results.into_iter().map(|own| self.grouped(own)).collect()))
-    }
-
-    fn copies(&self, given: Given, program: &Arc<dyn Executable>) -> Result<Made, Failure> {
-        let one = |args| Ok(self.grouped(program.run(args)?));
-        Ok(Made::Each(self.lists(given)?.into_iter().map(one).collect::<Result<_, Failure>>()?))
-    }
-
     /// The arrays that hold each result.
     fn grouped(&self, arrays: Vec<Buffer>) -> Vec<Vec<Buffer>> {
         let mut arrays = arrays.into_iter();
         self.result_arrays.iter().map(|n| arrays.by_ref().take(*n).collect()).collect()
+    }
+
+    /// What each device gets of each result.
+    fn contents(&self, made: Made) -> Vec<Vec<Content>> {
+        let ready = |(k, arrays)| self.shares(k, Held::Ready(arrays));
+        match made {
+            Made::Together(results) => results.into_iter().enumerate().map(ready).collect(),
+            Made::Same(mut devices) => {
+                (0..self.signature.results.len()).map(|k| self.own_shares(k, &mut devices)).collect()
+            }
+            Made::Each(devices) => {
+                let mut shares: Vec<Vec<Content>> =
+                    self.signature.results.iter().map(|_| Vec::new()).collect();
+                for own in devices {
+                    let own = own.into_iter().map(|arrays| Content::Own(Held::Ready(arrays)));
+                    shares.iter_mut().zip(own).for_each(|(all, content)| all.push(content));
+                }
+                shares
+            }
+        }
     }
 
     /// What each device gets of a result that all have: its own, or its part of the first one's.
@@ -324,36 +339,12 @@ impl Handle for sys::LoadedExecutable_Execute {
             arrays.iter().map(|own| own[i].give(gives)).collect::<Result<Vec<_>, _>>()
         };
         let given = (0..self.num_args).map(given).collect::<Result<Given, _>>()?;
-        let (held, end) = if program.is_later(&given) {
-            program.compute_later(given)?
+        let (shares, end) = if program.is_later(&given) {
+            let (held, end) = program.compute_later(given)?;
+            (held.into_iter().enumerate().map(|(k, held)| program.shares(k, held)).collect(), end)
         } else {
-            let end = |made| (made, program.pace.end_of_run());
-            match program.compute(given)? {
-                Made::Together(results) => end(results.into_iter().map(Held::Ready).collect()),
-                Made::Same(mut devices_results) => {
-                    let shares = (0..program.signature.results.len())
-                        .map(|k| program.own_shares(k, &mut devices_results));
-                    let shares = shares.collect();
-                    // SAFETY: passed on.
-                    return unsafe {
-                        Call(self).hand_out(program, &devices, shares, &program.pace.end_of_run())
-                    };
-                }
-                Made::Each(devices_results) => {
-                    let mut shares: Vec<Vec<Content>> =
-                        program.signature.results.iter().map(|_| Vec::new()).collect();
-                    for own in devices_results {
-                        let own = own.into_iter().map(|arrays| Content::Own(Held::Ready(arrays)));
-                        shares.iter_mut().zip(own).for_each(|(all, content)| all.push(content));
-                    }
-                    // SAFETY: passed on.
-                    return unsafe {
-                        Call(self).hand_out(program, &devices, shares, &program.pace.end_of_run())
-                    };
-                }
-            }
+            (program.contents(program.compute(given)?), program.pace.end_of_run())
         };
-        let shares = held.into_iter().enumerate().map(|(k, held)| program.shares(k, held)).collect();
         // The content tells by itself when a run that goes on is over.
         // SAFETY: passed on.
         unsafe { Call(self).hand_out(program, &devices, shares, &end) }

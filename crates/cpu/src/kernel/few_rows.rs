@@ -285,37 +285,6 @@ impl FewRows {
         self
     }
 
-    /// Bytes of scratch: the copy of A.
-    pub fn scratch(&self) -> usize {
-        match self.tiles {
-            Some(_) => self.m.div_ceil(LANES) * tiles::packed_bytes(self.k),
-            None => (self.m * self.k.next_multiple_of(2) * 4).next_multiple_of(64),
-        }
-    }
-
-    /// Computes C.
-    ///
-    /// # Safety
-    /// Operands and result have the shapes of `new`; scratch has as many bytes as asked for.
-    pub unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) {
-        let (b, c, left) = (Ptr::of(io.inputs[1]), Ptr(io.outputs[0]), Ptr(io.scratch));
-        // SAFETY: `inputs[0]` is A; scratch has `scratch()` bytes.
-        unsafe { self.copy_left(io.inputs[0], left.elem(0)) };
-        // AMX tiles are configured once for each task. Inside a parallel loop tasks run serially: one is enough.
-        let size = if self.tiles.is_some() && inside() { self.n } else { TASK };
-        let tasks = self.n.div_ceil(size);
-        let body = |task: usize| {
-            // In descending order: the end of B was written last and is most likely still cached.
-            let task = tasks - 1 - task;
-            let columns = task * size..((task + 1) * size).min(self.n);
-            let c = c.at(columns.start * self.to.size());
-            // SAFETY: tasks have disjoint columns of C.
-            unsafe { self.part(left.elem(0), b.at(0), 0..self.m, columns, (c, self.n)) };
-        };
-        let work = (self.m * self.n * self.k) as f64 / 60.0;
-        cx.team.run_with(tasks, work, cx.flush, &body);
-    }
-
     /// Copies the left operand as [`part`](FewRows::part) reads it.
     ///
     /// # Safety
@@ -471,8 +440,12 @@ impl FewRows {
 }
 
 impl Kernel for FewRows {
+    /// Bytes of scratch: the copy of A.
     fn scratch(&self) -> usize {
-        FewRows::scratch(self)
+        match self.tiles {
+            Some(_) => self.m.div_ceil(LANES) * tiles::packed_bytes(self.k),
+            None => (self.m * self.k.next_multiple_of(2) * 4).next_multiple_of(64),
+        }
     }
 
     /// Refused where results are rounded.
@@ -482,8 +455,22 @@ impl Kernel for FewRows {
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
-        // SAFETY: by the caller's promise.
-        unsafe { FewRows::run(self, cx, io) };
+        let (b, c, left) = (Ptr::of(io.inputs[1]), Ptr(io.outputs[0]), Ptr(io.scratch));
+        // SAFETY: `inputs[0]` is A; scratch has `scratch()` bytes.
+        unsafe { self.copy_left(io.inputs[0], left.elem(0)) };
+        // AMX tiles are configured once for each task. Inside a parallel loop tasks run serially: one is enough.
+        let size = if self.tiles.is_some() && inside() { self.n } else { TASK };
+        let tasks = self.n.div_ceil(size);
+        let body = |task: usize| {
+            // In descending order: the end of B was written last and is most likely still cached.
+            let task = tasks - 1 - task;
+            let columns = task * size..((task + 1) * size).min(self.n);
+            let c = c.at(columns.start * self.to.size());
+            // SAFETY: tasks have disjoint columns of C.
+            unsafe { self.part(left.elem(0), b.at(0), 0..self.m, columns, (c, self.n)) };
+        };
+        let work = (self.m * self.n * self.k) as f64 / 60.0;
+        cx.team.run_with(tasks, work, cx.flush, &body);
         Ok(())
     }
 }
@@ -533,7 +520,7 @@ mod tests {
         let c: *mut u8 = if to == DType::F32 { wide.as_mut_ptr().cast() } else { narrow.as_mut_ptr().cast() };
         let io = Io { inputs: &inputs, outputs: &[c], scratch: scratch.ptr() };
         // SAFETY: all arrays have the product's sizes, scratch `scratch()` bytes.
-        unsafe { thin.run(&Cx { team: &Team::new(2), flush: false }, &io) };
+        unsafe { thin.run(&Cx { team: &Team::new(2), flush: false }, &io).unwrap() };
         for i in 0..m * n {
             let mut want: f32 = (0..k).map(|x| a[i / n * a_row + x * a_k] * b[x * n + i % n]).sum();
             want += if add { old[i] } else { 0.0 };

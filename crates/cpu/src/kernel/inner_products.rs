@@ -304,28 +304,6 @@ impl InnerProducts {
         self
     }
 
-    /// Computes the result.
-    ///
-    /// # Safety
-    /// Operands and result have the shapes of `new`.
-    pub unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) {
-        let (a, b, c) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
-        let bias = io.inputs.get(2).filter(|_| self.epilogue.bias).map(|&p| Ptr::of(p));
-        let body = |task: usize| {
-            let rows = task * ROWS..((task + 1) * ROWS).min(self.m);
-            with_scratch(InnerProducts::bytes(rows.len()), |memory| {
-                // SAFETY: tasks have disjoint rows; `memory` has `bytes` bytes.
-                unsafe {
-                    let sums = self.start(rows, a, b, memory);
-                    self.add(&sums, 0..self.k / self.step * self.step, false);
-                    self.finish(sums, bias, c);
-                }
-            });
-        };
-        let work = (self.m * self.k * self.n) as f64 / 60.0;
-        cx.team.run_with(self.m.div_ceil(ROWS), work, cx.flush, &body);
-    }
-
     /// Bytes of scratch for the sums of some rows.
     pub fn bytes(rows: usize) -> usize {
         (rows * MAX_N * LANES + MAX_N * KC + (rows + MAX_N) * LANES) * 4
@@ -484,8 +462,21 @@ impl Kernel for InnerProducts {
     }
 
     unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> systole_ir::Result<()> {
-        // SAFETY: by the caller's promise.
-        unsafe { InnerProducts::run(self, cx, io) };
+        let (a, b, c) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
+        let bias = io.inputs.get(2).filter(|_| self.epilogue.bias).map(|&p| Ptr::of(p));
+        let body = |task: usize| {
+            let rows = task * ROWS..((task + 1) * ROWS).min(self.m);
+            with_scratch(InnerProducts::bytes(rows.len()), |memory| {
+                // SAFETY: tasks have disjoint rows; `memory` has `bytes` bytes.
+                unsafe {
+                    let sums = self.start(rows, a, b, memory);
+                    self.add(&sums, 0..self.k / self.step * self.step, false);
+                    self.finish(sums, bias, c);
+                }
+            });
+        };
+        let work = (self.m * self.k * self.n) as f64 / 60.0;
+        cx.team.run_with(self.m.div_ceil(ROWS), work, cx.flush, &body);
         Ok(())
     }
 }
@@ -535,7 +526,7 @@ mod tests {
             if types[1] == DType::F32 { wide.as_mut_ptr().cast() } else { narrow.as_mut_ptr().cast() };
         let io = Io { inputs: &inputs, outputs: &[c], scratch: std::ptr::null_mut() };
         // SAFETY: all arrays have the product's sizes.
-        unsafe { dots.run(&Cx { team: &Team::new(2), flush: false }, &io) };
+        unsafe { dots.run(&Cx { team: &Team::new(2), flush: false }, &io).unwrap() };
         for i in 0..m * n {
             let mut want: f32 = (0..k).map(|x| a[i / n * row + x] * b[i % n * row + x]).sum();
             want += if epilogue.bias { bias[i % n] } else { 0.0 };

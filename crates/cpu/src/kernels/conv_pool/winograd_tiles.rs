@@ -47,15 +47,15 @@ impl WinogradTiles {
     }
 
     /// Multiplies the maxima.
-    unsafe fn multiply(&self, cx: &Cx<'_>, io: &Io<'_>) {
-        let Some(product) = &self.product else { return };
+    unsafe fn multiply(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let Some(product) = &self.product else { return Ok(()) };
         let inputs: Vec<*const u8> = [io.outputs[0].cast_const()]
             .into_iter()
             .chain(io.inputs[self.operands..].iter().copied())
             .collect();
         let io = Io { inputs: &inputs, outputs: &io.outputs[io.outputs.len() - 1..], scratch: io.scratch };
         // SAFETY: the maxima are complete; the other arrays are the step's operands and result.
-        unsafe { product.run(cx, &io) };
+        unsafe { product.run(cx, &io) }
     }
 
     /// The arrays of the convolution and its pooling.
@@ -83,17 +83,15 @@ impl Kernel for WinogradTiles {
         // SAFETY: the arrays are those of the step, by the caller's promise.
         unsafe {
             self.conv.run(cx, &self.of_conv(io))?;
-            self.multiply(cx, io);
+            self.multiply(cx, io)
         }
-        Ok(())
     }
 
     unsafe fn run_kept(&self, cx: &Cx<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
         // SAFETY: the arrays are those of the step, by the caller's promise.
         unsafe {
             self.conv.run_kept(cx, &self.of_conv(io), kept)?;
-            self.multiply(cx, io);
+            self.multiply(cx, io)
         }
-        Ok(())
     }
 }

@@ -5,7 +5,6 @@
 pub mod moves;
 pub mod scatter;
 pub mod sort;
-pub mod sort_keys;
 
 use crate::select::{Accepted, Candidate, EVERY, Family, Problem, answer};
 use systole_compile::Kernel;

@@ -3,9 +3,11 @@
 //! It sorts the positions of a line's elements, then copies all operands in that order. Where the comparator compares
 //! elements of one operand, keys are sorted ([`SortKeys`]); others run in the interpreter, once per comparison.
 
+mod keys;
+
 use crate::kernel::literal::literal;
 use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::kernels::movement::sort_keys::SortKeys;
+use crate::kernels::movement::sort::keys::SortKeys;
 use std::sync::{Mutex, PoisonError};
 use systole_compile::{Step, TopK};
 use systole_ir::interp::EvalCx;
