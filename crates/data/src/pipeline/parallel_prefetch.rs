@@ -68,10 +68,10 @@ pub(crate) struct ParallelPrefetch {
 /// What workers and taker share.
 struct Engine {
     owner: Owner,
-    run: Run,
-    gauge: Arc<Gauge>,
     /// Where the feed is random access: another access for another worker.
     open: Option<OpenAccess>,
+    run: Run,
+    gauge: Arc<Gauge>,
     f: Option<MapFn>,
     /// What the workers hand out are batches of `f`'s results, put together where they were made.
     batching: Option<Batching>,
@@ -221,9 +221,9 @@ impl Ahead {
         let engine = Engine {
             ordered: run.is_deterministic(),
             owner,
+            open,
             run,
             gauge,
-            open,
             f,
             batching,
             intake: Mutex::new(intake()),

@@ -145,7 +145,10 @@ impl Opener {
         Ok(match access(&node, &self.run)? {
             Some(first) if threads => Box::new(prefetch_access(&node, &self.run, ahead(), first)),
             Some(first) => Box::new(Walk { access: first, at: 0 }),
-            None if threads => Box::new(ahead().over_cursor(node.stream(&self.run)?, None)),
+            None if threads => {
+                let up = node.stream(&self.run)?;
+                Box::new(ahead().over_cursor(up, None))
+            }
             None => Box::new(Inline { up: node.stream(&self.run)?, f: None }),
         })
     }
