@@ -4,14 +4,12 @@
 //! Nothing here knows of graphs, files, threads or devices.
 
 mod caller;
-pub mod clock;
 mod dtype;
 mod error;
 pub mod knobs;
 mod literal;
 pub mod rng;
 mod shape;
-mod shell;
 mod words;
 
 pub use caller::user_line;
@@ -20,4 +18,3 @@ pub use error::{Error, ErrorKind, Result, ResultExt};
 pub use half::{bf16, f16};
 pub use literal::{Literal, LiteralBuilder};
 pub use shape::{Dims, Shape, TensorType};
-pub use shell::shell_quoted;

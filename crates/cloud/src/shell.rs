@@ -1,6 +1,6 @@
 //! Shell scripts: settings, made here, before a body that is the same for all.
 
-use systole_base::shell_quoted as quoted;
+use systole_data::shell_quoted as quoted;
 
 /// A script: a heading of comments, settings, the body.
 pub(super) fn script(heading: &str, settings: &[(&str, String)], body: &str) -> String {

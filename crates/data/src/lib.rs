@@ -28,6 +28,7 @@
 
 mod arith;
 mod array;
+pub mod clock;
 pub mod disk;
 mod entry;
 pub mod format;
@@ -37,6 +38,7 @@ pub mod objects;
 pub mod picture;
 mod pipeline;
 mod sample;
+mod shell;
 mod simd16;
 mod source;
 pub mod stage;
@@ -52,6 +54,7 @@ pub use pipeline::{
     StageReport, Tuning, free_memory,
 };
 pub use sample::{ElementSpec, IntoSample, Sample};
+pub use shell::shell_quoted;
 pub use source::images::{ImageFolder, decode_image};
 pub use source::lines::{Column, Csv, Written};
 pub use source::table::{ColumnKind, Table, TableColumn};

@@ -8,6 +8,7 @@
 mod agent;
 mod log_merge;
 mod machines;
+mod output;
 mod part;
 mod pods;
 mod process;
@@ -17,6 +18,7 @@ mod watch;
 
 pub use agent::{COMMAND as AGENT, run_agent};
 pub use machines::check_hosts;
+pub use output::Output;
 
 use agent::Order;
 use log_merge::{Label, MergedLog, lines};
@@ -39,16 +41,6 @@ use watch::{Ended, watch};
 
 /// The plugin's advice when a partner is gone: a launch that started only this process follows it itself.
 const START_AGAIN: &str = "start all processes again";
-
-/// Where the launcher's own lines and those of its processes go.
-pub trait Output: Sync {
-    /// Writes a line to standard output.
-    fn line(&self, text: &str);
-    /// Writes a line to standard error.
-    fn note(&self, text: &str);
-    /// Whether details are for the log only.
-    fn is_quiet(&self) -> bool;
-}
 
 /// What each process runs.
 pub struct ProcessCommand {

@@ -1,11 +1,11 @@
 //! What processes say, merged: on the terminal those that are to be shown, in the log all of them.
 
-use crate::Output;
+use crate::output::Output;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use systole_base::clock::now;
+use systole_data::clock::now;
 use systole_ir::{Error, Result};
 
 /// Lines that are kept until the folder of the run is there.

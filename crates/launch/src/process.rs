@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
-use systole_base::shell_quoted as quoted;
+use systole_data::shell_quoted as quoted;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
 /// What ssh ends with where it does not reach a machine.

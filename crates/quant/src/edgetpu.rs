@@ -112,35 +112,44 @@ fn refused(model: &Model, o: &Operator) -> Option<String> {
     by_rule(model, o, x, y)
 }
 
+/// Operators that it takes with any arguments.
+fn has_no_limits(op: Op) -> bool {
+    matches!(
+        op,
+        Op::Add
+            | Op::Sub
+            | Op::Mul
+            | Op::Maximum
+            | Op::Minimum
+            | Op::Logistic
+            | Op::Relu
+            | Op::Relu6
+            | Op::ReluN1To1
+            | Op::Tanh
+            | Op::L2Normalization
+            | Op::DepthwiseConv2D
+            | Op::Reshape
+            | Op::Slice
+            | Op::SpaceToDepth
+            | Op::Split
+            | Op::ExpandDims
+            | Op::Prelu
+            | Op::Quantize
+            | Op::Rsqrt
+            | Op::SquaredDifference
+            | Op::Transpose
+            | Op::Sum
+            | Op::ReduceMax
+            | Op::Squeeze
+    )
+}
+
 /// The limits of each operator that works on int8.
 fn by_rule(model: &Model, o: &Operator, x: &Tensor, y: &Tensor) -> Option<String> {
     let tensor = |i: Option<usize>| i.and_then(|i| model.tensors.get(i));
     let fused = o.activation().ok().filter(|a| *a != Activation::None);
     match o.op {
-        Op::Add
-        | Op::Sub
-        | Op::Mul
-        | Op::Maximum
-        | Op::Minimum
-        | Op::Logistic
-        | Op::Relu
-        | Op::Relu6
-        | Op::ReluN1To1
-        | Op::Tanh
-        | Op::L2Normalization
-        | Op::DepthwiseConv2D
-        | Op::Reshape
-        | Op::Slice
-        | Op::SpaceToDepth
-        | Op::Split
-        | Op::ExpandDims
-        | Op::Prelu
-        | Op::Quantize
-        | Op::Rsqrt
-        | Op::SquaredDifference
-        | Op::Transpose
-        | Op::Sum
-        | Op::ReduceMax => None,
+        op if has_no_limits(op) => None,
         Op::Conv2D => {
             let w = tensor(o.inputs.get(1).copied().flatten())?;
             match (x.dims().last() != w.dims().last(), o.int(Field::DilationH) != o.int(Field::DilationW)) {
@@ -183,7 +192,6 @@ fn by_rule(model: &Model, o: &Operator, x: &Tensor, y: &Tensor) -> Option<String
         Op::ResizeBilinear | Op::ResizeNearest => o
             .is(Field::HalfPixelCenters)
             .then(|| "half-pixel centres are version 3, which older compilers refuse".into()),
-        Op::Squeeze => None,
         Op::StridedSlice => {
             let steps = tensor(o.inputs.get(3).copied().flatten())?.data.as_ref()?.to_f64s();
             steps.iter().any(|&s| s != 1.0).then(|| "its strides are not 1".into())

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-pub(crate) use systole_base::shell_quoted as quoted;
+pub(crate) use systole_data::shell_quoted as quoted;
 use systole_nn::Logs;
 use systole_progress::terminal;
 

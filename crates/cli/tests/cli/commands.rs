@@ -292,7 +292,10 @@ fn the_matrix_of_layers_and_what_they_can_do() {
     assert_eq!(find("Dense")["adapters"]["supported"], true);
     assert_eq!(find("StochasticDepth")["int8_training"]["supported"], true);
     let depthwise = find("DepthwiseConv2D");
-    assert_eq!((&depthwise["operators"]["supported"], &depthwise["adapters"]["supported"]), (&true.into(), &false.into()));
+    assert_eq!(
+        (&depthwise["operators"]["supported"], &depthwise["adapters"]["supported"]),
+        (&true.into(), &false.into())
+    );
     assert!(depthwise["adapters"]["why"].as_str().unwrap().contains("no matrix"), "{depthwise}");
     let text = f.run(&["layers", "Resizing"]).ok().out;
     assert!(text.contains("has no operators of .tflite") && !text.contains("Conv2D"), "{text}");

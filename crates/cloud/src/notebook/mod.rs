@@ -4,7 +4,7 @@ use super::chips::Chips;
 use super::file::File;
 use super::job::Job;
 use serde_json::{Value, json};
-use systole_base::shell_quoted as quoted;
+use systole_data::shell_quoted as quoted;
 use systole_ir::{Error, ErrorKind, Result};
 
 /// A place of notebooks.

@@ -410,13 +410,7 @@ impl Plan<'_> {
             }
             Lowering::ElementWise(Maximum | Minimum) if inputs.len() != 2 => return Err(unfit(self)),
             Lowering::Concatenation(_) | Lowering::ElementWise(Maximum | Minimum) => {
-                if inputs.iter().any(|&x| self.fixed_of(x).is_some()) {
-                    let what = format!("{class} of what a softmax, sigmoid or tanh gives");
-                    return Err(self.unfit(node, &what));
-                }
-                let y = self.add(Maker::Other, None);
-                inputs.iter().for_each(|&x| self.join(x, y));
-                y
+                self.joined(node, inputs)?
             }
             Lowering::LayerNormalization { axis, center, scale, .. } => {
                 self.layer_normalization(node, axis, *center, *scale)?
@@ -440,6 +434,17 @@ impl Plan<'_> {
             | Lowering::Elu(_) => self.add_at(Maker::Other, node, "output"),
             _ => return Err(unfit(self)),
         })
+    }
+
+    /// A node whose inputs and output share one scale.
+    fn joined(&mut self, node: usize, inputs: &[usize]) -> Result<usize> {
+        if inputs.iter().any(|&x| self.fixed_of(x).is_some()) {
+            let class = self.layer(node).class_name();
+            return Err(self.unfit(node, &format!("{class} of what a softmax, sigmoid or tanh gives")));
+        }
+        let y = self.add(Maker::Other, None);
+        inputs.iter().for_each(|&x| self.join(x, y));
+        Ok(y)
     }
 
     fn unfit(&self, node: usize, what: &str) -> Error {

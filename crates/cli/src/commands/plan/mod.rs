@@ -17,7 +17,7 @@ use here::{this_cpu, tried};
 use show::Plan;
 use std::path::Path;
 use subject::Subject;
-use systole_base::clock::today;
+use systole_data::clock::today;
 use systole_ir::{DType, Error, ErrorKind, Result};
 use systole_plan::{
     Advice, Choice, Energy, Estimate, Half, Machine, Price, Slice, Tables, Wish, Work, advise, analytic,

@@ -4,7 +4,7 @@ use super::show::{
     EXPLANATIONS, NOT_VALIDATED, Plan, Row, WIDE, explanation, gib, lines_of, seconds_of_run, too_much,
 };
 use std::fmt::Write as _;
-use systole_base::clock::today;
+use systole_data::clock::today;
 use systole_plan::{Choice, Tables, dollars, duration};
 use systole_report::escaped;
 

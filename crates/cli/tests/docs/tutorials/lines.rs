@@ -137,7 +137,7 @@ impl Lines {
                 self.train(&out, &more.iter().map(String::as_str).collect::<Vec<_>>())
             }
             [path] if path.starts_with("examples/") => return is_a_test(path),
-            [path] if path.starts_with("tests/") => return Path::new(ROOT).join(path).is_file(),
+            [path] if path.starts_with("crates/cli/tests/") => return Path::new(ROOT).join(path).is_file(),
             _ => return false,
         };
         self.run(&command.iter().map(String::as_str).collect::<Vec<_>>());

@@ -163,11 +163,7 @@ impl<'m> Importer<'m> {
         let all = all.collect::<Result<Vec<Vec<Tensor>>>>()?;
         let groups = groups(op, name, grid)?;
         let mut results: Vec<Vec<Given>> = vec![Vec::new(); all.len()];
-        // With a root that is an operand: the place in the group from which each of the others comes.
-        let roots = match (find(&op.attributes, "has_dynamic_root"), all.first().and_then(|own| own.last())) {
-            (Some(Attribute::Unit | Attribute::Bool(true)), Some(root)) => fold::sizes(root, "the root")?,
-            _ => Vec::new(),
-        };
+        let roots = dynamic_roots(op, &all)?;
         for i in 0..op.operands.len() - usize::from(!roots.is_empty()) {
             let own: Option<Vec<&Tensor>> = all.iter().map(|own| own.get(i)).collect();
             let own = own.ok_or_else(|| wrong("an operand is missing"))?;
@@ -178,15 +174,21 @@ impl<'m> Importer<'m> {
             };
             let exchange = |members: &[&Tensor]| match (name, members.get(root)) {
                 ("collective_broadcast", Some(&source)) => Ok(vec![source.clone(); members.len()]),
-                ("collective_broadcast", None) => {
-                    Err(wrong(format!("there is no member {root} of the group")))
-                }
+                ("collective_broadcast", None) => Err(wrong(format!("the group has no member {root}"))),
                 _ => one_group(op, name, members, body.as_deref(), g),
             };
             let outs = in_groups(name, &own, &groups, &exchange)?;
             results.iter_mut().zip(outs).for_each(|(all, t)| all.push(Given::Array(t)));
         }
         Ok(Some(results))
+    }
+}
+
+/// With a root that is an operand: the index in the group from which each of the other operands comes.
+fn dynamic_roots(op: &Operation, operands: &[Vec<Tensor>]) -> Result<Vec<usize>> {
+    match (find(&op.attributes, "has_dynamic_root"), operands.first().and_then(|own| own.last())) {
+        (Some(Attribute::Unit | Attribute::Bool(true)), Some(root)) => fold::sizes(root, "the root"),
+        _ => Ok(Vec::new()),
     }
 }
 

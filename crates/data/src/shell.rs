@@ -5,8 +5,8 @@ use std::path::Path;
 /// The argument as a POSIX shell reads it: unchanged where that is safe, else in single quotes.
 ///
 /// ```
-/// assert_eq!(systole_base::shell_quoted("runs/a"), "runs/a");
-/// assert_eq!(systole_base::shell_quoted("it's"), r"'it'\''s'");
+/// assert_eq!(systole_data::shell_quoted("runs/a"), "runs/a");
+/// assert_eq!(systole_data::shell_quoted("it's"), r"'it'\''s'");
 /// ```
 pub fn shell_quoted(argument: impl AsRef<Path>) -> String {
     let text = argument.as_ref().display().to_string();
