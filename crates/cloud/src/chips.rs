@@ -1,13 +1,12 @@
 //! What a run is to have: a TPU slice, GPUs of one machine, or machines with processors.
 
-use super::facts::Facts;
 use crate::Options;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_plan::{Slice, Tables};
+use systole_plan::{Cloud, Slice, Tables};
 
 /// A TPU slice (or several equal ones), GPUs of one machine, or cores of each of some machines.
 pub(super) enum Chips {
-    Tpu(Slice, &'static Facts),
+    Tpu(Slice, Cloud),
     Gpu { kind: String, count: usize },
     Cpu { cores: usize, machines: usize },
 }
@@ -44,7 +43,7 @@ impl Chips {
                 "--slice names another number of slices",
                 format!("write --slice {} --num-slices {n}", slice.name),
             ),
-            Chips::Tpu(slice, facts) => Chips::Tpu(Slice { slices: n, ..slice }, facts).joined(),
+            Chips::Tpu(slice, cloud) => Chips::Tpu(Slice { slices: n, ..slice }, cloud).joined(),
         }
     }
 
@@ -88,7 +87,7 @@ impl Chips {
     /// Machines of all slices, each with a process of the run.
     pub fn machines(&self) -> usize {
         match self {
-            Chips::Tpu(slice, facts) => slice.slices * facts.machines(slice.chips),
+            Chips::Tpu(slice, cloud) => slice.slices * cloud.machines(slice.chips),
             Chips::Gpu { .. } => 1,
             Chips::Cpu { machines, .. } => *machines,
         }
@@ -97,7 +96,7 @@ impl Chips {
     /// `4 machines of 4 chips`, where there are several.
     pub fn parts(&self) -> Option<String> {
         let each = match self {
-            Chips::Tpu(slice, facts) => format!("{} chips", facts.chips_of_a_machine(slice.chips)),
+            Chips::Tpu(slice, cloud) => format!("{} chips", cloud.chips_of_a_machine(slice.chips)),
             Chips::Gpu { .. } => return None,
             Chips::Cpu { cores, .. } => format!("{cores} cores"),
         };
@@ -129,7 +128,7 @@ impl Chips {
     /// Several slices are joined machine by machine; Google joins none that have only one.
     fn joined(self) -> Result<Chips> {
         match &self {
-            Chips::Tpu(slice, facts) if slice.slices > 1 && facts.machines(slice.chips) == 1 => {
+            Chips::Tpu(slice, cloud) if slice.slices > 1 && cloud.machines(slice.chips) == 1 => {
                 let what = format!("slices of one machine, as {}, are not joined", slice.name);
                 let larger =
                     format!("one larger slice, or several of 16 chips: --slice {}:", slice.generation);
@@ -168,11 +167,11 @@ fn named(name: &str, tables: &Tables) -> Result<Chips> {
         return Err(e.because("GPUs are written with a star").hint(format!("write {meant}")));
     }
     let slice = Slice::of(name, tables)?;
-    let facts = Facts::of(&slice.generation).ok_or_else(|| {
+    let cloud = tables.tpu(&slice.generation).and_then(|tpu| tpu.cloud.clone()).ok_or_else(|| {
         let what = format!("what clouds call machines with {} is not known here", slice.generation);
         Error::new(ErrorKind::Config, what).hint("take a slice of v2 to v6e or tpu7x: systole chips")
     })?;
-    Ok(Chips::Tpu(slice, facts))
+    Ok(Chips::Tpu(slice, cloud))
 }
 
 /// GPUs that are written as slices are, or as elsewhere, as they are written here: `h100-8` and `8xh100` are `8*h100`.

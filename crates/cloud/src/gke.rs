@@ -1,6 +1,5 @@
 //! Kubernetes on GKE: a JobSet with one pod for each machine, the node pool that it asks for, a guard within the cluster, the image.
 
-use super::facts::Facts;
 use super::file::File;
 use super::guard;
 use super::image;
@@ -10,7 +9,7 @@ use super::tpu_vm::topology;
 use super::yaml::yaml;
 use serde_json::{Value, json};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_plan::Slice;
+use systole_plan::{Cloud, Slice};
 
 /// Seconds that a pod has to save its run. Spot machines give pods 15 of their 30.
 const GRACE: (u32, u32) = (15, 60);
@@ -20,8 +19,8 @@ const SAVING: (&str, &str) = ("12", "50");
 const RESTARTS: u32 = 3;
 
 pub(super) fn files(job: &Job) -> Result<Vec<File>> {
-    let (slice, facts) = job.tpu("gke")?;
-    if facts.node(slice.chips).label.is_empty() {
+    let (slice, cloud) = job.tpu("gke")?;
+    if cloud.node(slice.chips).label.is_empty() {
         let e = Error::new(ErrorKind::Config, format!("GKE has no {}", slice.generation)).at("--slice");
         return Err(e.hint("take it as TPU VM: systole cloud tpu-vm"));
     }
@@ -33,11 +32,11 @@ pub(super) fn files(job: &Job) -> Result<Vec<File>> {
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": named(&job.name), "data": {job.model(): text},
         }));
     }
-    objects.push(jobset(job, slice, facts, bucket, image));
+    objects.push(jobset(job, slice, cloud, bucket, image));
     objects.extend(guard::objects(&job.name, job.max_hours));
     let documents: String = objects.iter().map(|object| format!("---\n{}", yaml(object))).collect();
     let what = "A training as a JobSet: one pod a machine, all started again together.";
-    let pool = json!({"nodePool": pool(job, slice, facts)});
+    let pool = json!({"nodePool": pool(job, slice, cloud)});
     let pool = serde_json::to_string_pretty(&pool).unwrap_or_default() + "\n";
     Ok(vec![
         File::new("run.sh", "makes node pools, starts, watches, deletes", run(job, slice, bucket)),
@@ -52,8 +51,8 @@ fn named(name: &str) -> Value {
     json!({"name": name, "namespace": "default"})
 }
 
-fn jobset(job: &Job, slice: &Slice, facts: &Facts, bucket: &str, image: &str) -> Value {
-    let pods = facts.machines(slice.chips);
+fn jobset(job: &Job, slice: &Slice, cloud: &Cloud, bucket: &str, image: &str) -> Value {
+    let pods = cloud.machines(slice.chips);
     let mut metadata = named(&job.name);
     // All pods of a slice on one node pool, and no others.
     metadata["annotations"] =
@@ -86,16 +85,16 @@ fn jobset(job: &Job, slice: &Slice, facts: &Facts, bucket: &str, image: &str) ->
                     "podFailurePolicy": {"rules": [
                         {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                     ]},
-                    "template": pod(job, slice, facts, bucket, image),
+                    "template": pod(job, slice, cloud, bucket, image),
                 }},
             }],
         },
     })
 }
 
-fn pod(job: &Job, slice: &Slice, facts: &Facts, bucket: &str, image: &str) -> Value {
+fn pod(job: &Job, slice: &Slice, cloud: &Cloud, bucket: &str, image: &str) -> Value {
     let mut selector = json!({
-        "cloud.google.com/gke-tpu-accelerator": facts.node(slice.chips).label,
+        "cloud.google.com/gke-tpu-accelerator": cloud.node(slice.chips).label,
         "cloud.google.com/gke-tpu-topology": topology(slice),
     });
     let attributes = json!({"bucketName": bucket, "mountOptions": "implicit-dirs"});
@@ -111,12 +110,12 @@ fn pod(job: &Job, slice: &Slice, facts: &Facts, bucket: &str, image: &str) -> Va
     }
     let mut command = ["systole", "launch", "--k8s", "--"].map(String::from).to_vec();
     command.extend(job.command(&model, &format!("/runs/{}", job.name)));
-    let chips = json!({"google.com/tpu": facts.chips_of_a_machine(slice.chips)});
+    let chips = json!({"google.com/tpu": cloud.chips_of_a_machine(slice.chips)});
     let container = json!({
         "name": "train",
         "image": image,
         "command": command,
-        "env": variables(job, slice, facts),
+        "env": variables(job, slice, cloud),
         "ports": [{"containerPort": 8471}, {"containerPort": 8081}],
         "resources": {"requests": chips, "limits": chips},
         "volumeMounts": mounts,
@@ -140,13 +139,13 @@ fn pod(job: &Job, slice: &Slice, facts: &Facts, bucket: &str, image: &str) -> Va
 }
 
 /// What the program and libtpu are told. GKE itself says which host of its slice a pod is, and the launch counts them slice by slice.
-fn variables(job: &Job, slice: &Slice, facts: &Facts) -> Value {
+fn variables(job: &Job, slice: &Slice, cloud: &Cloud) -> Value {
     let grace = if job.spot { SAVING.0 } else { SAVING.1 };
     let noted = |what: &str| {
         let field = format!("metadata.annotations['jobset.sigs.k8s.io/{what}']");
         json!({"fieldRef": {"fieldPath": field}})
     };
-    let processes = slice.slices * facts.machines(slice.chips);
+    let processes = slice.slices * cloud.machines(slice.chips);
     let mut all = vec![
         json!({"name": "SYSTOLE_GRACE", "value": grace}),
         json!({"name": "NUM_PROCESSES", "value": processes.to_string()}),
@@ -170,10 +169,10 @@ fn variables(job: &Job, slice: &Slice, facts: &Facts) -> Value {
 }
 
 /// Its machines come when pods ask for them, all of a slice at once, and go when no pod does.
-fn pool(job: &Job, slice: &Slice, facts: &Facts) -> Value {
-    let machines = facts.machines(slice.chips);
+fn pool(job: &Job, slice: &Slice, cloud: &Cloud) -> Value {
+    let machines = cloud.machines(slice.chips);
     let mut config = json!({
-        "machineType": facts.machine_type(slice.chips),
+        "machineType": cloud.machine_type(slice.chips),
         "oauthScopes": ["https://www.googleapis.com/auth/cloud-platform"],
         "workloadMetadataConfig": {"mode": "GKE_METADATA"},
         "resourceLabels": {"made-by": "systole"},

@@ -1,13 +1,12 @@
 //! What is to be run: the model, on which chips, where, and what it costs.
 
 use super::chips::Chips;
-use super::facts::Facts;
 use super::file::File;
 use super::region::Region;
 use super::words;
 use crate::Options;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_plan::{Bill, Slice, Tables, bill, dollars};
+use systole_plan::{Bill, Cloud, Slice, Tables, bill, dollars};
 
 /// A training on chips somewhere.
 pub struct Job {
@@ -72,9 +71,9 @@ impl Job {
     ///
     /// # Errors
     /// When GPUs are asked for.
-    pub(crate) fn tpu(&self, place: &str) -> Result<(&Slice, &'static Facts)> {
+    pub(crate) fn tpu(&self, place: &str) -> Result<(&Slice, &Cloud)> {
         match &self.chips {
-            Chips::Tpu(slice, facts) => Ok((slice, facts)),
+            Chips::Tpu(slice, cloud) => Ok((slice, cloud)),
             Chips::Gpu { .. } | Chips::Cpu { .. } => {
                 let what = format!("{place} is for TPU slices here, not for {}", self.chips.title());
                 let e = Error::new(ErrorKind::Config, what).at("--slice");

@@ -2,7 +2,6 @@
 //! nothing and contacts nobody.
 
 mod chips;
-mod facts;
 mod file;
 mod gke;
 mod guard;

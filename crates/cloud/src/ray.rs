@@ -19,8 +19,8 @@ pub(super) fn files(job: &Job) -> Result<Vec<File>> {
                 .at("--slice")
                 .hint("take a slice of v2 to v6e, or systole cloud gke"));
         }
-        Chips::Tpu(slice, facts) => {
-            let (machines, chips) = (facts.machines(slice.chips), facts.chips_of_a_machine(slice.chips));
+        Chips::Tpu(slice, cloud) => {
+            let (machines, chips) = (cloud.machines(slice.chips), cloud.chips_of_a_machine(slice.chips));
             (format!("\"{}\"", slice.name), slice.slices, machines, format!("{{\"TPU\": {chips}}}"))
         }
         Chips::Gpu { count, .. } => ("None".into(), 1, 1, format!("{{\"GPU\": {count}}}")),

@@ -21,7 +21,7 @@ impl Region {
     pub fn of(args: &Options, chips: &Chips, tables: &Tables) -> Result<Region> {
         let priced = regions(tables, chips.kind());
         match chips {
-            Chips::Tpu(slice, facts) => of_tpu(args, chips, facts.zones_of(slice.chips), &priced),
+            Chips::Tpu(slice, cloud) => of_tpu(args, chips, cloud.zones_of(slice.chips), &priced),
             Chips::Gpu { .. } | Chips::Cpu { .. } => of_gpu(args, chips, &priced),
         }
     }
@@ -45,7 +45,7 @@ fn of_gpu(args: &Options, chips: &Chips, priced: &[&str]) -> Result<Region> {
     Ok(Region { region, zone: String::new() })
 }
 
-fn of_tpu(args: &Options, chips: &Chips, zones: &[&str], priced: &[&str]) -> Result<Region> {
+fn of_tpu(args: &Options, chips: &Chips, zones: &[String], priced: &[&str]) -> Result<Region> {
     if let Some(zone) = &args.zone {
         let region = region_of(zone);
         if region.is_empty() || args.region.as_deref().is_some_and(|asked| asked != region) {
@@ -56,7 +56,7 @@ fn of_tpu(args: &Options, chips: &Chips, zones: &[&str], priced: &[&str]) -> Res
             let e = Error::new(ErrorKind::Config, what).at("--zone");
             return Err(e.hint(format!(
                 "zones are written as {}; {} is in: {}",
-                zones.first().unwrap_or(&"us-central1-a"),
+                zones.first().map_or("us-central1-a", String::as_str),
                 chips.title(),
                 zones.join(", ")
             )));
@@ -79,8 +79,7 @@ fn of_tpu(args: &Options, chips: &Chips, zones: &[&str], priced: &[&str]) -> Res
             has.iter().find(|region| priced.contains(region)).or(has.first()).copied().unwrap_or_default()
         }
     };
-    let zone =
-        zones.iter().find(|zone| region_of(zone) == region).map_or_else(String::new, ToString::to_string);
+    let zone = zones.iter().find(|zone| region_of(zone) == region).cloned().unwrap_or_default();
     Ok(Region { region: region.into(), zone })
 }
 

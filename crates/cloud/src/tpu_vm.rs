@@ -12,8 +12,8 @@ use systole_plan::Slice;
 const WAITS: &str = "86400s";
 
 pub(super) fn files(job: &Job) -> Result<Vec<File>> {
-    let (slice, facts) = job.tpu("tpu-vm")?;
-    let Some(api) = facts.api else {
+    let (slice, cloud) = job.tpu("tpu-vm")?;
+    let Some(api) = cloud.api.as_deref() else {
         let e = Error::new(ErrorKind::Config, format!("{} has no TPU VMs", slice.generation)).at("--slice");
         return Err(e.hint("it is offered by GKE: systole cloud gke"));
     };
@@ -46,7 +46,7 @@ pub(super) fn files(job: &Job) -> Result<Vec<File>> {
         "gcloud compute tpus queued-resources delete \"$NAME\" --zone=\"$ZONE\" --force --quiet\n",
     );
     let request =
-        serde_json::to_string_pretty(&request(job, slice, api, facts.runtime)).unwrap_or_default() + "\n";
+        serde_json::to_string_pretty(&request(job, slice, api, &cloud.runtime)).unwrap_or_default() + "\n";
     Ok(vec![
         File::new("run.sh", "asks for machines, copies, starts, watches, deletes", run),
         File::new("delete.sh", "deletes what costs money", delete),

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use systole_ir::{Error, ErrorKind, Result};
 
 pub(super) fn files(job: &Job) -> Result<Vec<File>> {
-    let (slice, facts) = job.tpu("vertex")?;
+    let (slice, cloud) = job.tpu("vertex")?;
     let refused =
         |what: String, at: &str, hint: &str| Err(Error::new(ErrorKind::Config, what).at(at).hint(hint));
-    if !facts.vertex {
+    if !cloud.vertex {
         let what = format!("training of Vertex AI on {} is not known here", slice.generation);
         return refused(what, "--slice", "take v5e or v6e, or systole cloud tpu-vm");
     }
@@ -30,7 +30,7 @@ pub(super) fn files(job: &Job) -> Result<Vec<File>> {
     }
     let bucket = job.needs_bucket("a container's disk goes with the job")?;
     let request =
-        request(job, bucket, job.needs_image()?, &facts.machine_type(slice.chips), &topology(slice));
+        request(job, bucket, job.needs_image()?, &cloud.machine_type(slice.chips), &topology(slice));
     let request = serde_json::to_string_pretty(&request).unwrap_or_default() + "\n";
     let settings = [
         ("NAME", word(&job.name)),

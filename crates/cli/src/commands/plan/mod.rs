@@ -24,27 +24,6 @@ use systole_plan::{
     bill, regions,
 };
 
-/// Small machines of every kind, for who has not decided.
-const USUAL: [&str; 17] = [
-    "v2-8",
-    "v3-8",
-    "v4-8",
-    "v5e-1",
-    "v5e-4",
-    "v5e-16",
-    "v5p-8",
-    "v6e-1",
-    "v6e-4",
-    "v6e-16",
-    "tpu7x-2x2x1",
-    "v100",
-    "a100",
-    "h100",
-    "8*h100",
-    "h200",
-    "b200",
-];
-
 impl Run for PlanArgs {
     fn run(self, _: &Common, screen: &Screen) -> Outcome {
         run(&self, screen)
@@ -87,7 +66,7 @@ fn machines(args: &PlanArgs, tables: &Tables) -> Result<Vec<Machine>> {
         return Ok(slices.chain(gpus).chain([this_cpu()?]).collect());
     }
     let named: Vec<&str> = match args.targets.is_empty() {
-        true => USUAL.into_iter().chain(["cpu"]).collect(),
+        true => tables.usual().chain(["cpu"]).collect(),
         false => args.targets.iter().map(String::as_str).collect(),
     };
     let each = named.into_iter().map(|name| match name.trim().eq_ignore_ascii_case("cpu") {
