@@ -155,6 +155,8 @@ fn the_matrix_names_every_layer_and_says_why_not() {
         ("LSTM", "decoding"),
         ("LSTM", "masks"),
         ("Conv2D", "channel pruning"),
+        ("ReLU", "channel pruning"),
+        ("Activation", "channel pruning"),
         ("Embedding", "adapters"),
         ("TransformerBlock", "PyTorch weights"),
     ] {

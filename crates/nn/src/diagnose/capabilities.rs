@@ -3,7 +3,7 @@
 use crate::layer::adapter::is_adaptable;
 use crate::layer::{Cx, Precision, WeightSpec};
 use crate::layers::testing::{LayerSample, samples};
-use crate::layers::{LAYER_NAMES, LayerSpec, conv1d, conv2d, dense};
+use crate::layers::{BuiltIn, LAYER_NAMES, LayerSpec, conv1d, conv2d, dense};
 use crate::model::architecture::{Architecture, input_of};
 use crate::model::quantize_options::Quantize;
 use systole_ir::{Error, GraphBuilder, Result};
@@ -36,10 +36,19 @@ pub fn layer_capabilities() -> Vec<LayerCapabilities> {
             let mut pairs = known.into_iter().zip(other);
             std::array::from_fn(|_| pairs.next().map_or(Ok(()), |(a, b)| a.or_else(|why| b.map_err(|_| why))))
         });
-        LayerCapabilities {
-            class,
-            all: all.unwrap_or_else(|| std::array::from_fn(|_| Err("untried".into()))),
+        let mut all = all.unwrap_or_else(|| std::array::from_fn(|_| Err("untried".into())));
+        // Samples have unusual arguments; some capabilities need the usual ones.
+        if let Some(usual) = BuiltIn::with_defaults(class) {
+            let usual = usual.layer();
+            let methods =
+                [why(usual.lowering()), why(usual.channels()), why(usual.masks()), why(usual.decoding())];
+            for (at, own) in [0, 2, 3, 4].into_iter().zip(methods) {
+                if own.is_ok() {
+                    all[at] = own;
+                }
+            }
         }
+        LayerCapabilities { class, all }
     };
     LAYER_NAMES.iter().map(|class| of_class(class)).collect()
 }
