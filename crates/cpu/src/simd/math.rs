@@ -481,7 +481,7 @@ mod tests {
                 worst = (d, x);
             }
         }
-        assert!(worst.0 <= op.row().ulp, "{}: {} ulp at {}", op.row().name, worst.0, worst.1);
+        assert!(worst.0 <= op.row().ulp, "{}: {} ulp at {}", op.name(), worst.0, worst.1);
     }
 
     #[test]

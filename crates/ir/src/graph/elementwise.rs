@@ -88,6 +88,11 @@ macro_rules! unary_enum {
         impl Unary {
             /// Every op of the family.
             pub const ALL: &[Unary] = &[$(Unary::$op),*];
+
+            /// The mnemonic, with its dialect if that is not StableHLO.
+            pub fn name(self) -> &'static str {
+                [$(mnemonic!($dialect $name)),*][self as usize]
+            }
         }
     };
 }
@@ -105,6 +110,11 @@ macro_rules! binary_enum {
         impl Binary {
             /// Every op of the family.
             pub const ALL: &[Binary] = &[$(Binary::$op),*];
+
+            /// The mnemonic, with its dialect if that is not StableHLO.
+            pub fn name(self) -> &'static str {
+                [$(mnemonic!($dialect $name)),*][self as usize]
+            }
         }
     };
 }
