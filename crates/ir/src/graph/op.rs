@@ -65,6 +65,7 @@ macro_rules! structural_ops {
                 PartitionId = "partition_id", "The number of this partition.";
                 ReplicaId = "replica_id", "The number of this replica.";
             }
+            collective_broadcast { CollectiveBroadcast = "collective_broadcast", "The array of the first device of a group."; }
         }
     };
 }
@@ -565,6 +566,13 @@ pub struct CollectivePermute {
     pub pairs: Vec<[usize; 2]>,
     /// `handle` of the channel; 0: none.
     pub channel: usize,
+}
+
+/// `x: T[…] → T[…]`: the operand of the first device of each group, zeros on devices of none. Spec: collective_broadcast.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct CollectiveBroadcast {
+    /// Who takes part.
+    pub groups: Groups,
 }
 
 /// `→ ui32[]`: the number of this device among the partitions of its replica. Spec: partition_id.
