@@ -410,13 +410,6 @@ impl<'m> Importer<'m> {
         if let Some(written) = dynamic::write(op, &operands)? {
             return Ok(written);
         }
-        if let (Some(gather), [x]) = (parallel::as_gather(op), operands.as_slice()) {
-            let wide: Vec<usize> = std::iter::once(1).chain(x.shape().iter().copied()).collect();
-            let wide = x.reshape(&wide[..]);
-            let all = self.emit(&gather, vec![wide.clone()], results, (Vec::new(), Vec::new()), g)?;
-            let first = all.first().map(|t| t.slice_dim(0, 0, 1).reshape(x.shape().clone()));
-            return Ok(first.into_iter().collect());
-        }
         if let Some((op, operands, results)) = dynamic::settle(op, &operands, &results)? {
             return self.emit(&op, operands, results, (Vec::new(), Vec::new()), g);
         }

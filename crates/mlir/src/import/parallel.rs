@@ -13,23 +13,13 @@ use systole_ir::{Graph, GraphBuilder, Tensor, flow};
 
 /// Whether the op exchanges each of its operands alone.
 pub(super) fn is_each_alone(name: &str) -> bool {
-    matches!(name, "stablehlo.all_reduce" | "stablehlo.all_gather" | "stablehlo.all_to_all")
-}
-
-/// `collective_broadcast` of one array as an all_gather along a new dimension, of which the first entry is taken; `None`: it is
-/// none. Groups of partitions are told by the numbers of devices, which are theirs where there is one replica.
-pub(super) fn as_gather(op: &Operation) -> Option<Operation> {
-    if op.name != "stablehlo.collective_broadcast" || op.operands.len() != 1 {
-        return None;
-    }
-    let mut gather = Operation { name: "stablehlo.all_gather".into(), ..op.clone() };
-    gather.attributes.push(("all_gather_dim".into(), Attribute::Int(0)));
-    if has_channel(op) {
-        gather.attributes.push(("use_global_device_ids".into(), Attribute::Unit));
-    } else {
-        gather.attributes.retain(|(name, _)| name != "channel_handle");
-    }
-    Some(gather)
+    matches!(
+        name,
+        "stablehlo.all_reduce"
+            | "stablehlo.all_gather"
+            | "stablehlo.all_to_all"
+            | "stablehlo.collective_broadcast"
+    )
 }
 
 /// Whether an op exchanges over a channel: between partitions.

@@ -9,6 +9,7 @@ pub(super) fn write(name: &str, operands: &[Tensor]) -> Option<Tensor> {
     match (name, operands) {
         ("square", [x]) => return Some(x * x),
         ("erf", [x]) if x.dtype().is_float() => return Some(x.erf()),
+        ("erfc", [x]) if x.dtype().is_float() => return Some(x.erfc()),
         ("erf_inv", [x]) if x.dtype().is_float() => return Some(x.erf_inv()),
         ("conj", [x]) => return Some(x.clone()),
         ("is_inf", [x]) => return Some(x.abs().equal(&x.scalar_like(f64::INFINITY))),
@@ -34,7 +35,6 @@ pub(super) fn write(name: &str, operands: &[Tensor]) -> Option<Tensor> {
         ("bessel_i1e", [x]) => math::bessel_i1e(x),
         ("cosh", [x]) => math::cosh(x),
         ("digamma", [x]) => gamma::digamma(x),
-        ("erfc", [x]) => math::erfc(x),
         ("lgamma", [x]) => gamma::lgamma(x),
         ("polygamma", [n, x]) => zeta::polygamma(n, x),
         ("sinh", [x]) => x.sinh(),
