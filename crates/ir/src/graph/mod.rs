@@ -16,7 +16,6 @@ mod verify;
 pub use builder::{GraphBuilder, Tensor};
 pub use elementwise::{Binary, Unary};
 pub(crate) use elementwise::{binary_ops, mnemonic, unary_ops};
-pub(crate) use op::structural_ops;
 pub use op::*;
 pub use rule::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, moved_bytes};
 pub(crate) use rule::{MAX_DEPTH, too_deep};

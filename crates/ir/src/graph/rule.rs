@@ -142,9 +142,7 @@ macro_rules! op_dispatch {
             /// The rules of this op.
             pub fn rule(&self) -> &dyn OpRule {
                 match self {
-                    Op::Parameter(op) => op,
-                    Op::Unary(op) => op,
-                    Op::Binary(op) => op,
+                    Op::Parameter(op) => op, Op::Unary(op) => op, Op::Binary(op) => op,
                     $($(Op::$variant(op) => op),*),*
                 }
             }
