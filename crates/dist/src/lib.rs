@@ -11,7 +11,6 @@
 
 mod backend;
 mod partition;
-mod sharding_rule;
 mod simulated_mesh;
 mod strategy;
 

@@ -1,12 +1,11 @@
 //! One program of all devices → the program of each device, with the exchanges between them as ops.
 
-use crate::sharding_rule::{Along, Factor, factors, is_zeros, part_of};
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use systole_ir::op::{
-    AllGather, AllReduce, AllToAll, Case, DynamicSlice, Groups, Lowering, Monoid, ReduceScatter, ReplicaId,
-    While,
+    AllGather, AllReduce, AllToAll, Along, Case, DynamicSlice, Factor, Groups, Lowering, Monoid, NodeView,
+    ReduceScatter, ReplicaId, While, is_zeros,
 };
 use systole_ir::{
     DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Mesh, Node, Op, Result, Sharding, Spread, Tensor,
@@ -387,10 +386,14 @@ impl<'g> Walk<'g> {
         Ok(())
     }
 
+    fn factors(&self, node: &Node) -> Vec<Factor> {
+        NodeView { graph: self.graph, node }.factors()
+    }
+
     /// The factor that devices had best divide; `None`: each computes the whole.
     fn best(&self, node: &Node) -> Option<Factor> {
         let mut best: (f64, Option<Factor>) = (self.price(node, &|_| None), None);
-        for factor in factors(self.graph, node) {
+        for factor in self.factors(node) {
             if !self.can_divide(node, &factor) {
                 continue;
             }
@@ -456,7 +459,7 @@ impl<'g> Walk<'g> {
         // Bodies fold with the types that they were given.
         let op = match (factor.along, self.movable) {
             (Along::Fold(_), Some(_)) => node.op.clone(),
-            _ => part_of(&node.op, factor.along, self.n),
+            _ => node.op.shard(factor.along, self.n),
         };
         let outs = self.b.emit(op, &inputs.iter().collect::<Vec<_>>());
         match factor.along {
@@ -564,10 +567,10 @@ impl<'g> Walk<'g> {
         }
         if matches!(node.op, Op::BroadcastInDim(_) | Op::Iota(_)) {
             let free = |f: &Factor| f.along == Along::Dim(d) && f.operands.iter().all(|k| k.is_none());
-            if factors(self.graph, node).iter().any(free) {
+            if self.factors(node).iter().any(free) {
                 let inputs: Vec<Tensor> =
                     node.inputs.iter().map(|&v| self.whole(v)).collect::<Stopping<_>>()?;
-                let op = part_of(&node.op, Along::Dim(d), self.n);
+                let op = node.op.shard(Along::Dim(d), self.n);
                 return Ok(self.b.emit(op, &inputs.iter().collect::<Vec<_>>()).remove(0));
             }
         }
@@ -599,7 +602,7 @@ impl<'g> Walk<'g> {
             return Some((p, d));
         }
         let node = self.graph.node(v);
-        let made = factors(self.graph, node).into_iter().filter(|f| f.along == Along::Dim(d));
+        let made = self.factors(node).into_iter().filter(|f| f.along == Along::Dim(d));
         let reads: Vec<_> =
             made.flat_map(|f| node.inputs.iter().copied().zip(f.operands).collect::<Vec<_>>()).collect();
         reads.into_iter().find_map(|(v, k)| self.origin(v, k?, seen))

@@ -4,7 +4,7 @@
 //! the work is done; what fails later is an error of the next run, or of reading a result.
 
 use crate::cache::{CompileCache, build};
-use crate::mended::mended;
+use crate::mended::{Xla, mended};
 use crate::options::{Placement, deterministic_flags, of_gpus};
 use crate::plugin::{Named, Plugin, Value, program, slice, text};
 use crate::profiler;
@@ -213,7 +213,11 @@ impl Client {
 
     /// The graph as this platform's compiler gets it right.
     pub(crate) fn as_it_is_right<'g>(&self, graph: &'g Graph) -> Result<Cow<'g, Graph>> {
-        if of_gpus(&self.platform()?.0) { mended(graph) } else { Ok(Cow::Borrowed(graph)) }
+        match self.platform()?.0.as_str() {
+            platform if of_gpus(platform) => mended(graph, Xla::Gpu),
+            "cpu" => mended(graph, Xla::Cpu),
+            _ => Ok(Cow::Borrowed(graph)),
+        }
     }
 
     /// One part of the program for each of these devices.

@@ -1,18 +1,27 @@
-//! Programs said so that XLA's compiler for GPUs gets them right: what it computes wrongly is written otherwise, with the same
-//! meaning. Seen with `jax-cuda13-pjrt` 0.11.2 on an H100 (docs/results/gpu.md).
+//! Rewrites what XLA's compilers compute wrongly or lack, with the same meaning: for GPUs what was seen with
+//! `jax-cuda13-pjrt` 0.11.2 on an H100 (docs/results/gpu.md), for CPUs collective_broadcast.
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use systole_ir::op::{Binary, Case, Convert, Op, Scatter, While};
+use systole_ir::op::{AllGather, Binary, Case, CollectiveBroadcast, Convert, Groups, Op, Scatter, While};
 use systole_ir::{DType, Graph, GraphBuilder, Literal, Node, Result, Tensor, TensorType, ValueId};
 
-/// The graph, its bodies of loops and branches included, with
+/// The compilers whose programs are rewritten.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Xla {
+    Cpu,
+    Gpu,
+}
+
+/// The graph, its bodies of loops and branches included, for GPUs with
 /// - scatters whose updates outside the operand go to places beside it, which are cut off again: `xla_gpu_deterministic_ops` counts
 ///   places in one number, and what is outside one dimension became a place in the next row,
 /// - sums of truth values as `or`: they wrapped around,
-/// - products of `i8` in `i32` whose sizes no tensor core takes from converted factors: they were twice too large, or did not compile.
-pub(crate) fn mended(graph: &Graph) -> Result<Cow<'_, Graph>> {
-    if !graph.nodes.iter().any(needs) {
+/// - products of `i8` in `i32` whose sizes no tensor core takes from converted factors: they were twice too large, or did not compile;
+///
+/// for CPUs with collective_broadcast as an all_gather of which the first entry is taken: the compiler does not have the op.
+pub(crate) fn mended(graph: &Graph, xla: Xla) -> Result<Cow<'_, Graph>> {
+    if !graph.nodes.iter().any(|n| needs(n, xla)) {
         return Ok(Cow::Borrowed(graph));
     }
     let mut new = Graph { nodes: Vec::with_capacity(graph.nodes.len()), ..graph.clone() };
@@ -21,20 +30,22 @@ pub(crate) fn mended(graph: &Graph) -> Result<Cow<'_, Graph>> {
     let moved = |v: &ValueId, at: &[Vec<ValueId>]| at[v.index()][v.out as usize];
     for node in &graph.nodes {
         let inputs = node.inputs.iter().map(|v| moved(v, &at)).collect();
-        at.push(mend(Node { inputs, ..node.clone() }, &mut new)?);
+        at.push(mend(Node { inputs, ..node.clone() }, xla, &mut new)?);
     }
     new.params = graph.params.iter().map(|v| moved(v, &at)).collect();
     new.results = graph.results.iter().map(|v| moved(v, &at)).collect();
     Ok(Cow::Owned(new))
 }
 
-fn needs(node: &Node) -> bool {
-    match &node.op {
-        Op::Scatter(op) => may_leak(op),
-        Op::Binary(Binary::Add) => node.outs[0].dtype == DType::Bool,
-        Op::DotGeneral(op) => op.element_type == DType::I32,
-        Op::While(While { cond, body, .. }) => [cond, body].iter().any(|g| g.nodes.iter().any(needs)),
-        Op::Case(Case { branches }) => branches.iter().any(|g| g.nodes.iter().any(needs)),
+fn needs(node: &Node, xla: Xla) -> bool {
+    let in_body = |g: &Arc<Graph>| g.nodes.iter().any(|n| needs(n, xla));
+    match (&node.op, xla) {
+        (Op::While(While { cond, body, .. }), _) => [cond, body].into_iter().any(in_body),
+        (Op::Case(Case { branches }), _) => branches.iter().any(in_body),
+        (Op::CollectiveBroadcast(_), Xla::Cpu) => true,
+        (Op::Scatter(op), Xla::Gpu) => may_leak(op),
+        (Op::Binary(Binary::Add), Xla::Gpu) => node.outs[0].dtype == DType::Bool,
+        (Op::DotGeneral(op), Xla::Gpu) => op.element_type == DType::I32,
         _ => false,
     }
 }
@@ -45,14 +56,21 @@ fn may_leak(op: &Scatter) -> bool {
 }
 
 /// Appends the node, or what is said in its place. Its results.
-fn mend(mut node: Node, new: &mut Graph) -> Result<Vec<ValueId>> {
+fn mend(mut node: Node, xla: Xla, new: &mut Graph) -> Result<Vec<ValueId>> {
     let whole = |g: &mut Arc<Graph>| -> Result<()> {
-        if let Cow::Owned(other) = mended(g)? {
+        if let Cow::Owned(other) = mended(g, xla)? {
             *g = Arc::new(other);
         }
         Ok(())
     };
     match &mut node.op {
+        Op::While(op) => [&mut op.cond, &mut op.body].into_iter().try_for_each(whole)?,
+        Op::Case(op) => op.branches.iter_mut().try_for_each(whole)?,
+        Op::CollectiveBroadcast(op) if xla == Xla::Cpu => {
+            let gathered = gathered(op, &node.outs[0])?;
+            return Ok(vec![splice(&gathered, node.inputs[0], node.scope, new)]);
+        }
+        _ if xla == Xla::Cpu => {}
         Op::Scatter(op) if may_leak(op) => return scatter(&op.clone(), node, new),
         Op::Binary(op @ Binary::Add) if node.outs[0].dtype == DType::Bool => *op = Binary::Or,
         Op::DotGeneral(op) if op.element_type == DType::I32 => {
@@ -67,11 +85,20 @@ fn mend(mut node: Node, new: &mut Graph) -> Result<Vec<ValueId>> {
                 }
             }
         }
-        Op::While(op) => [&mut op.cond, &mut op.body].into_iter().try_for_each(whole)?,
-        Op::Case(op) => op.branches.iter_mut().try_for_each(whole)?,
         _ => {}
     }
     Ok(push(node, new))
+}
+
+/// A broadcast from the first of a group as an all_gather along a new dimension, of which the first entry is taken. Groups of
+/// partitions are told by the numbers of devices, which are theirs where there is one replica.
+fn gathered(op: &CollectiveBroadcast, ty: &TensorType) -> Result<Arc<Graph>> {
+    let g = GraphBuilder::new("broadcast");
+    let x = g.parameter(ty.clone(), "x");
+    let wide: Vec<usize> = std::iter::once(1).chain(ty.shape.iter().copied()).collect();
+    let groups = Groups { global: op.groups.channel > 0, ..op.groups.clone() };
+    let all = g.emit(AllGather { groups, dim: 0 }, &[&x.reshape(&wide[..])]).remove(0);
+    g.finish(&[all.slice_dim(0, 0, 1).reshape(&ty.shape)])
 }
 
 fn push(node: Node, new: &mut Graph) -> Vec<ValueId> {
@@ -186,10 +213,12 @@ mod tests {
     #[test]
     fn what_is_mended_computes_the_same() {
         let mut changed = 0;
-        let samples =
-            TABLE.iter().filter(|entry| ["scatter", "dot_general", "while", "case"].contains(&entry.name));
+        let rewritten = ["scatter", "dot_general", "while", "case", "collective_broadcast"];
+        let samples = TABLE.iter().filter(|entry| rewritten.contains(&entry.name));
         for sample in samples.flat_map(|entry| (entry.samples)()) {
-            let other = mended(&sample.graph).unwrap();
+            let is_of_cpu = sample.graph.nodes.iter().any(|n| matches!(n.op, Op::CollectiveBroadcast(_)));
+            let other = mended(&sample.graph, if is_of_cpu { Xla::Cpu } else { Xla::Gpu }).unwrap();
+            assert!(other.nodes.iter().all(|n| !matches!(n.op, Op::CollectiveBroadcast(_))));
             changed += usize::from(matches!(other, Cow::Owned(_)));
             other.verify().unwrap_or_else(|e| panic!("{}: {e}", sample.label));
             for seed in 0..3 {
@@ -220,7 +249,7 @@ mod tests {
             body: Monoid::Add.body(DType::F32),
         };
         let graph = g.finish(&[x.scatter(&at, &u, op)]).unwrap();
-        let other = mended(&graph).unwrap();
+        let other = mended(&graph, Xla::Gpu).unwrap();
         let scatter = other.nodes.iter().find(|n| matches!(n.op, Op::Scatter(_))).unwrap();
         assert_eq!(scatter.outs[0].shape[..], [5, 5]);
         let seen = Graph { results: vec![scatter.inputs[1]], ..other.clone().into_owned() };
@@ -245,7 +274,7 @@ mod tests {
             [(ty, "a"), (TensorType::scalar(DType::I32), "at")].map(|(ty, name)| g.parameter(ty, name));
         let branches = vec![branch.clone(), branch];
         let graph = g.finish(&g.emit(Case { branches }, &[&a, &at])).unwrap();
-        let other = mended(&graph).unwrap();
+        let other = mended(&graph, Xla::Gpu).unwrap();
         let Op::Case(case) = &other.nodes.last().unwrap().op else { panic!("{other:?}") };
         assert!(case.branches.iter().all(|b| matches!(b.nodes.last().unwrap().op, Op::Binary(Binary::Or))));
     }

@@ -351,7 +351,7 @@ impl Groups {
         let scope = std::iter::once(named).chain(members.iter().map(|&i| &graph.nodes[i]));
         let scope = scope.map(|n| graph.scope(n)).find(|s| !s.is_empty()).unwrap_or("").to_string();
         Some(Kernel {
-            name: named.op.rule().name().into(),
+            name: named.op.name().into(),
             scope,
             product: contraction.map(|c| c.1),
             reads,
@@ -459,7 +459,7 @@ fn recomputed(graph: &Graph, users: &[Vec<usize>]) -> Vec<bool> {
             | Op::Compare(_) => true,
             _ if !joins(node) => false,
             _ if node.inputs.iter().all(|v| graph.ty(*v).elements() <= 1) => true,
-            op => CHEAP.contains(&op.rule().name()) && sources.len() <= 1,
+            op => CHEAP.contains(&op.name()) && sources.len() <= 1,
         };
         made_from[i] = sources.first().copied();
     }

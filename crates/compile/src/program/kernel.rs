@@ -176,10 +176,10 @@ impl Kernel {
                 many => format!("map[{}]", many.len()),
             },
             Kernel::Reduce { monoid, map, .. } if map.instrs.is_empty() => {
-                format!("reduce_{}", monoid.op().row().name)
+                format!("reduce_{}", monoid.op().name())
             }
             Kernel::Reduce { monoid, map, .. } => {
-                format!("map[{}]+reduce_{}", map.instrs.len(), monoid.op().row().name)
+                format!("map[{}]+reduce_{}", map.instrs.len(), monoid.op().name())
             }
             Kernel::ProductEpilogue(h) => h.name(),
             Kernel::Rows(r) => r.name(),

@@ -292,10 +292,10 @@ impl<'g> Outlining<'g> {
         self.blocks.insert(node as usize, self.chosen[k].blocks.clone());
     }
 
-    /// An operand as the segment reads it: transposed for [`Use::Turned`].
+    /// An operand as the segment reads it: transposed for [`Use::Transposed`].
     fn read(&mut self, v: ValueId, how: Use) -> ValueId {
         let value = self.value(v);
-        if how != Use::Turned {
+        if how != Use::Transposed {
             return value;
         }
         let (like, ty) = (self.graph.node(v), self.graph.ty(v));

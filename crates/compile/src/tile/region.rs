@@ -3,7 +3,7 @@
 //! Free nodes (see [`is_free`]) are no members. They are copied into the segment, so that its inputs are the values
 //! behind them.
 
-use super::rules::{ADD, Use, block_type, is_free, row_op, sum_type, turned};
+use super::rules::{ADD, Use, block_type, is_free, row_op, sum_type, transposed};
 use crate::graph::rewrite::Rewriter;
 use std::collections::HashMap;
 use systole_ir::op::{Constant, Convert, Parameter, Reduce};
@@ -65,7 +65,7 @@ impl<'g> Region<'g> {
             return None;
         }
         match how {
-            Use::Turned => None,
+            Use::Transposed => None,
             Use::Whole => base(self.graph, v)
                 .is_none()
                 .then(|| (node.op.clone(), node.inputs.first().map(|&x| (x, Use::Whole)))),
@@ -94,7 +94,7 @@ impl<'g> Region<'g> {
         let ty = self.graph.ty(v);
         match how {
             Use::Whole => ty.clone(),
-            Use::Turned => ty.with_shape([ty.shape[1], ty.shape[0]]),
+            Use::Transposed => ty.with_shape([ty.shape[1], ty.shape[0]]),
             Use::Rows => match block_type(ty, self.rows, block) {
                 Some(ty) => ty,
                 None => bug!("{ty} does not have {} rows", self.rows),
@@ -204,7 +204,7 @@ impl Builder<'_, '_> {
             node.inputs.iter().zip(&row.uses).map(|(&v, &how)| self.value(v, how)).collect();
         let op = match &node.op {
             _ if self.block.is_some() => row.op,
-            Op::DotGeneral(d) if row.uses.contains(&Use::Turned) => turned(d).into(),
+            Op::DotGeneral(d) if row.uses.contains(&Use::Transposed) => transposed(d).into(),
             op => op.clone(),
         };
         if self.block.is_some() && row.sums && matches!(op, Op::Reduce(Reduce { .. })) {

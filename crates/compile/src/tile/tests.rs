@@ -201,7 +201,7 @@ fn check_node(graph: &Graph, node: usize, rows: usize, args: &[Literal]) {
     let reads = Graph { results: region.inputs.iter().map(|i| i.0).collect(), ..graph.clone() };
     let mut values = interp::run(&reads, &args.iter().collect::<Vec<_>>()).unwrap();
     for (value, (_, how)) in values.iter_mut().zip(&region.inputs) {
-        if *how == Use::Turned {
+        if *how == Use::Transposed {
             let op = Op::from(Transpose { permutation: [1, 0].into_iter().collect() });
             let outs = op.rule().infer(&[value.ty()]).unwrap();
             *value = op.rule().eval(&mut Default::default(), &[value], &outs).unwrap().remove(0);

@@ -730,9 +730,9 @@ mod tests {
     #[test]
     fn ops_without_a_vector_form_are_listed() {
         let unary =
-            Unary::ALL.iter().filter(|op| op.row().float.is_some()).map(|&op| (op.row().name, Op::Unary(op)));
+            Unary::ALL.iter().filter(|op| op.row().float.is_some()).map(|&op| (op.name(), Op::Unary(op)));
         let binary = Binary::ALL.iter().filter(|op| op.row().float.is_some());
-        let all = unary.chain(binary.map(|&op| (op.row().name, Op::Binary(op))));
+        let all = unary.chain(binary.map(|&op| (op.name(), Op::Binary(op))));
         let lacking = |op: &Op| !has_vector_form(op);
         let mut found: Vec<&str> = all.filter(|(_, op)| lacking(op)).map(|(name, _)| name).collect();
         let mut listed = WITHOUT_VECTORS.to_vec();

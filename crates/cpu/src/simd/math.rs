@@ -13,6 +13,7 @@ macro_rules! f32_functions {
             Abs: |x, I| x.abs();
             Ceil: |x, I| x.ceil();
             Erf: |x, I| math::erf::<I>(x);
+            Erfc: |x, I| math::erfc::<I>(x);
             ErfInv: |x, I| math::erf_inv::<I>(x);
             Exponential: |x, I| math::exp::<I>(x);
             ExponentialMinusOne: |x, I| math::expm1::<I>(x);
@@ -281,6 +282,32 @@ pub fn erf<I: Isa>(x: f32) -> f32 {
     w * (a / b)
 }
 
+/// ln(erfc(x) / t) + x² in t = 1 / (1 + x/2), for x ≥ 0 (Press et al., Numerical Recipes in C, 6.2).
+const ERFC: [f64; 10] = [
+    0.170_872_77,
+    -0.822_152_23,
+    1.488_515_87,
+    -1.135_203_98,
+    0.278_868_07,
+    -0.186_288_06,
+    0.096_784_18,
+    0.374_091_96,
+    1.000_023_68,
+    -1.265_512_23,
+];
+
+/// 1 − erf x, with a relative error below 1.2e-7 however small it is.
+#[inline(always)]
+pub fn erfc<I: Isa>(x: f32) -> f32 {
+    // Where it is 0 in f32, and from where on erf is −1.
+    let w = clamp_wide(x, 10.2);
+    let a = w.abs();
+    let t = 1.0 / (1.0 + 0.5 * a);
+    let y = t * exp_wide::<I>(poly64::<I, 10>(t, ERFC) - a * a);
+    let y = if w < 0.0 { 2.0 - y } else { y };
+    if x.is_nan() { x } else { y as f32 }
+}
+
 /// erf⁻¹ in terms of w = −ln(1 − x²), for w < 5 and w ≥ 5 (Giles, "Approximating the erfinv function", 2010).
 const ERF_INV_NEAR: [f32; 9] = [
     2.810_226_4e-8,
@@ -481,7 +508,7 @@ mod tests {
                 worst = (d, x);
             }
         }
-        assert!(worst.0 <= op.row().ulp, "{}: {} ulp at {}", op.row().name, worst.0, worst.1);
+        assert!(worst.0 <= op.row().ulp, "{}: {} ulp at {}", op.name(), worst.0, worst.1);
     }
 
     #[test]
@@ -493,6 +520,7 @@ mod tests {
         check(Unary::Logistic, logistic::<Portable>, |_| true);
         check(Unary::Tanh, tanh::<Portable>, |_| true);
         check(Unary::Erf, erf::<Portable>, |_| true);
+        check(Unary::Erfc, erfc::<Portable>, |_| true);
         check(Unary::ErfInv, erf_inv::<Portable>, |_| true);
         check(Unary::Sine, |x| sin_cos::<Portable>(x, 0), |x| x.abs() <= TRIG_LIMIT);
         check(Unary::Cosine, |x| sin_cos::<Portable>(x, 1), |x| x.abs() <= TRIG_LIMIT);

@@ -132,7 +132,7 @@ impl GraphBuilder {
     #[track_caller]
     fn emit_here(&self, op: Op, inputs: &[&Tensor]) -> Vec<Tensor> {
         let loc = Location::caller();
-        let count = op.result_count(inputs.len());
+        let count = op.rule().result_count(inputs.len());
         let inputs: Vec<Tensor> = inputs.iter().map(|t| self.bring_in_at(t, loc)).collect();
         if inputs.iter().any(|t| t.id.node == POISON) {
             return self.poison(count, &inputs);

@@ -5,26 +5,74 @@
 
 use super::Graph;
 use super::elementwise::{Binary, Unary};
-use std::cmp::Ordering;
 use std::sync::Arc;
 use systole_base::{DType, Dims, Literal, Shape, TensorType};
 
-/// Calls a macro with the names of all variants of [`Op`].
-macro_rules! for_each_op {
+/// Calls a macro with the structural ops, by the file of `op/` that holds their rules: variant, mnemonic of StableHLO,
+/// and one line for `systole ops`.
+macro_rules! structural_ops {
     ($callback:ident) => {
         $callback! {
-            Parameter, Constant, Iota, Unary, Binary, Compare, Select, Clamp, Convert, BitcastConvert,
-            ReducePrecision, BroadcastInDim, Reshape, Transpose, Reverse, Concatenate, Slice, Pad,
-            DynamicSlice, DynamicUpdateSlice, Gather, Scatter, DotGeneral, Convolution, Reduce,
-            ReduceWindow, SelectAndScatter, RngBitGenerator, Sort, While, Case, OptimizationBarrier,
-            AllReduce, AllGather, ReduceScatter, AllToAll, CollectivePermute, PartitionId, ReplicaId
+            constant {
+                Constant = "constant", "An array.";
+                Iota = "iota", "Coordinates along a dimension.";
+            }
+            compare {
+                Compare = "compare", "A relation between elements.";
+                Select = "select", "One of two elements, by a bool.";
+                Clamp = "clamp", "min(max(x, low), high).";
+            }
+            convert {
+                Convert = "convert", "Change of element type.";
+                BitcastConvert = "bitcast_convert", "The same bits as another type.";
+                ReducePrecision = "reduce_precision", "Rounds to fewer exponent and mantissa bits.";
+            }
+            shape {
+                BroadcastInDim = "broadcast_in_dim", "Repeats elements along new dimensions or those of size 1.";
+                Reshape = "reshape", "The same elements in another shape.";
+                Transpose = "transpose", "Dimensions in another order.";
+                Reverse = "reverse", "Dimensions backwards.";
+                Concatenate = "concatenate", "Joins arrays along a dimension.";
+                Slice = "slice", "Every n-th element from start to limit.";
+                Pad = "pad", "A value around and between elements, or elements cut off.";
+            }
+            dynamic {
+                DynamicSlice = "dynamic_slice", "The block at a place known when running.";
+                DynamicUpdateSlice = "dynamic_update_slice", "Writes a block at a place known when running.";
+            }
+            gather { Gather = "gather", "Slices at positions that are data."; }
+            scatter { Scatter = "scatter", "Folds updates into positions that are data."; }
+            dot { DotGeneral = "dot_general", "Sums of products over pairs of dimensions."; }
+            conv { Convolution = "convolution", "Sliding sums of products, any layout, dilated and grouped."; }
+            reduce { Reduce = "reduce", "Folds dimensions with any body."; }
+            window {
+                ReduceWindow = "reduce_window", "Folds sliding windows with any body.";
+                SelectAndScatter = "select_and_scatter", "Folds a value into the place that each window selects.";
+            }
+            rng { RngBitGenerator = "rng_bit_generator", "Random bits as a function of a state."; }
+            sort { Sort = "sort", "Sorts arrays together by any comparator."; }
+            control {
+                While = "while", "Runs a body while a condition holds.";
+                Case = "case", "Runs the branch that an index names.";
+                OptimizationBarrier = "optimization_barrier", "The same values; no work moves across.";
+            }
+            collective {
+                AllReduce = "all_reduce", "The fold of all devices' arrays.";
+                AllGather = "all_gather", "Arrays of all devices, joined.";
+                ReduceScatter = "reduce_scatter", "A part of the fold of all devices' arrays.";
+                AllToAll = "all_to_all", "Each device's parts to all devices.";
+                CollectivePermute = "collective_permute", "An array from another device.";
+                PartitionId = "partition_id", "The number of this partition.";
+                ReplicaId = "replica_id", "The number of this replica.";
+            }
+            collective_broadcast { CollectiveBroadcast = "collective_broadcast", "The array of the first device of a group."; }
         }
     };
 }
-pub(super) use for_each_op;
+pub(crate) use structural_ops;
 
 macro_rules! op_enum {
-    ($($variant:ident),* $(,)?) => {
+    ($($variant:ident),*) => {
         /// Any operation. Its data are the attributes; operands live in the node.
         #[derive(Clone, PartialEq, Eq, Hash, Debug)]
         #[allow(missing_docs)]
@@ -46,22 +94,27 @@ macro_rules! op_enum {
     };
 }
 
-for_each_op!(op_enum);
+macro_rules! op_variants {
+    ($($file:ident { $($variant:ident = $name:literal, $doc:literal;)* })*) => {
+        op_enum!(Parameter, Unary, Binary, $($($variant),*),*);
 
-impl Op {
-    /// How many results the op has with `args` operands, whether or not their types fit.
-    pub fn result_count(&self, args: usize) -> usize {
-        match self {
-            Op::Reduce(_) | Op::ReduceWindow(_) => args / 2,
-            Op::Scatter(_) => args.saturating_sub(1) / 2,
-            Op::RngBitGenerator(_) => 2,
-            Op::Sort(_) | Op::OptimizationBarrier(_) => args,
-            Op::While(w) => w.body.results.len(),
-            Op::Case(c) => c.branches.first().map_or(0, |b| b.results.len()),
-            _ => 1,
+        impl Op {
+            /// The StableHLO mnemonic, without the dialect (`add`); ops outside StableHLO carry their dialect (`chlo.erf`).
+            // Not inlined: a loop that compares names would become one over all ops, which takes minutes to compile.
+            #[inline(never)]
+            pub fn name(&self) -> &'static str {
+                match self {
+                    Op::Parameter(_) => "parameter",
+                    Op::Unary(op) => op.name(),
+                    Op::Binary(op) => op.name(),
+                    $($(Op::$variant(_) => $name),*),*
+                }
+            }
         }
-    }
+    };
 }
+
+structural_ops!(op_variants);
 
 /// A parameter of the graph. Printed as a function argument, not as an op.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -100,30 +153,6 @@ pub enum Direction {
     Lt,
 }
 
-impl Direction {
-    /// All six, with their spelling in text.
-    pub const ALL: [(Direction, &'static str); 6] = [
-        (Direction::Eq, "EQ"),
-        (Direction::Ne, "NE"),
-        (Direction::Ge, "GE"),
-        (Direction::Gt, "GT"),
-        (Direction::Le, "LE"),
-        (Direction::Lt, "LT"),
-    ];
-
-    /// Whether the relation holds for an ordering; `None` is unordered (a NaN).
-    pub fn holds(self, order: Option<Ordering>) -> bool {
-        match self {
-            Direction::Eq => order == Some(Ordering::Equal),
-            Direction::Ne => order != Some(Ordering::Equal),
-            Direction::Ge => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
-            Direction::Gt => order == Some(Ordering::Greater),
-            Direction::Le => matches!(order, Some(Ordering::Less | Ordering::Equal)),
-            Direction::Lt => order == Some(Ordering::Less),
-        }
-    }
-}
-
 /// How elements are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CompareType {
@@ -135,27 +164,6 @@ pub enum CompareType {
     Signed,
     /// Unsigned integers and bool.
     Unsigned,
-}
-
-impl CompareType {
-    /// The usual comparison of an element type.
-    pub fn of(dtype: DType) -> CompareType {
-        match dtype {
-            d if d.is_float() => CompareType::Float,
-            d if d.is_signed_int() => CompareType::Signed,
-            _ => CompareType::Unsigned,
-        }
-    }
-
-    /// Spelling in text.
-    pub fn name(self) -> &'static str {
-        match self {
-            CompareType::Float => "FLOAT",
-            CompareType::TotalOrder => "TOTALORDER",
-            CompareType::Signed => "SIGNED",
-            CompareType::Unsigned => "UNSIGNED",
-        }
-    }
 }
 
 /// `a: T[…], b: T[…] → bool[…]`. Spec: compare.
@@ -558,6 +566,13 @@ pub struct CollectivePermute {
     pub pairs: Vec<[usize; 2]>,
     /// `handle` of the channel; 0: none.
     pub channel: usize,
+}
+
+/// `x: T[…] → T[…]`: the operand of the first device of each group, zeros on devices of none. Spec: collective_broadcast.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct CollectiveBroadcast {
+    /// Who takes part.
+    pub groups: Groups,
 }
 
 /// `→ ui32[]`: the number of this device among the partitions of its replica. Spec: partition_id.

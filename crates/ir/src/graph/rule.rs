@@ -1,7 +1,7 @@
 //! What an op must say of itself: [`OpRule`], and how the rules of bodies are run ([`EvalCx`]).
 
 use super::attr::Attrs;
-use super::{Graph, Op, Tensor, check_args, op::for_each_op};
+use super::{Graph, Op, Tensor, check_args, op::structural_ops};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Scalar, TensorType};
@@ -81,11 +81,13 @@ pub struct Cost {
 
 /// All rules of one op. See the module text for how they are used.
 pub trait OpRule {
-    /// The StableHLO mnemonic, without the dialect (`add`); ops outside StableHLO carry their dialect (`chlo.erf`).
-    fn name(&self) -> &'static str;
-
     /// Result types from operand types: shape rule and verifier in one.
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint>;
+
+    /// How many results the op has with `args` operands, whether or not their types fit.
+    fn result_count(&self, _args: usize) -> usize {
+        1
+    }
 
     /// Results by naive loops; the oracle that all backends are tested against. Types were checked by `infer`.
     fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>>;
@@ -135,26 +137,20 @@ pub fn moved_bytes(args: &[&TensorType], outs: &[TensorType]) -> f64 {
 }
 
 macro_rules! op_dispatch {
-    ($($variant:ident),* $(,)?) => {
+    ($($file:ident { $($variant:ident = $name:literal, $doc:literal;)* })*) => {
         impl Op {
             /// The rules of this op.
             pub fn rule(&self) -> &dyn OpRule {
-                match self { $(Op::$variant(op) => op),* }
+                match self {
+                    Op::Parameter(op) => op, Op::Unary(op) => op, Op::Binary(op) => op,
+                    $($(Op::$variant(op) => op),*),*
+                }
             }
         }
     };
 }
 
-for_each_op!(op_dispatch);
-
-impl Op {
-    /// The StableHLO mnemonic.
-    // Not inlined: a loop that compares names would become one over all ops, which takes minutes to compile.
-    #[inline(never)]
-    pub fn name(&self) -> &'static str {
-        self.rule().name()
-    }
-}
+structural_ops!(op_dispatch);
 
 /// What `eval` rules may use besides their operands: running bodies.
 #[derive(Default)]

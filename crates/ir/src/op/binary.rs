@@ -2,8 +2,8 @@
 //! `graph/elementwise.rs`; only long derivatives, which need tensors, stand here.
 
 use super::*;
+use crate::graph::binary_ops;
 use crate::graph::elementwise::*;
-use crate::graph::{binary_ops, mnemonic};
 use crate::require;
 use smallvec::smallvec;
 use systole_base::{DType, LiteralBuilder, Scalar};
@@ -15,8 +15,6 @@ pub type BinaryVjp = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> [Grad; 2];
 pub struct Row {
     /// The op.
     pub op: Binary,
-    /// Its mnemonic, with its dialect where that is not StableHLO.
-    pub name: &'static str,
     /// One line for `systole ops`.
     pub doc: &'static str,
     /// Dialect and section of the specification.
@@ -41,7 +39,7 @@ macro_rules! binary_rows {
     ($($op:ident = $dialect:ident $name:literal, $method:tt, $doc:literal, { $($rules:tt)* };)*) => {
         /// The family's table, in the order of the enum.
         pub const ROWS: &[Row] =
-            &[$(Row { op: $op, name: mnemonic!($dialect $name), doc: $doc, spec: concat!(stringify!($dialect), ": ", $name), $($rules)* }),*];
+            &[$(Row { op: $op, doc: $doc, spec: concat!(stringify!($dialect), ": ", $name), $($rules)* }),*];
     };
 }
 
@@ -60,16 +58,12 @@ impl Binary {
             (Scalar::Float(a), Scalar::Float(b), Some(f), ..) => Scalar::Float(f(a, b)).round_to(dtype),
             (Scalar::Bool(a), Scalar::Bool(b), .., Some(f)) => Scalar::Bool(f(a, b)),
             (_, _, _, Some(f), _) => f(dtype, a, b).round_to(dtype),
-            _ => systole_base::bug!("{} on {dtype} passed infer", row.name),
+            _ => systole_base::bug!("{} on {dtype} passed infer", self.name()),
         }
     }
 }
 
 impl OpRule for Binary {
-    fn name(&self) -> &'static str {
-        self.row().name
-    }
-
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
         let (row, a, b) = (self.row(), args[0], args[1]);
@@ -145,7 +139,7 @@ mod tests {
     #[test]
     fn rows_stand_in_enum_order() {
         for (i, row) in ROWS.iter().enumerate() {
-            assert_eq!(row.op as usize, i, "{}", row.name);
+            assert_eq!(row.op as usize, i, "{}", row.op.name());
         }
     }
 

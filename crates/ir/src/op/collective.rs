@@ -4,36 +4,12 @@
 //! A program on one device is a group of one. [`together`](Collective::together) is the meaning on several devices: the
 //! interpreter runs them in lock-step ([`interp::run_devices`](crate::interp::run_devices)).
 
-use super::source::Unread;
+use super::samples::{moved, program};
 use super::*;
 use crate::require;
 use smallvec::smallvec;
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, LiteralBuilder, Scalar, Shape};
-
-/// How many devices run a program: `replicas · partitions`, numbered with partitions fastest.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Devices {
-    /// Copies of the program that differ by [`ReplicaId`].
-    pub replicas: usize,
-    /// Parts of each copy, which differ by [`PartitionId`].
-    pub partitions: usize,
-}
-
-impl Devices {
-    /// A program that runs alone.
-    pub const ONE: Devices = Devices { replicas: 1, partitions: 1 };
-
-    /// `n` replicas of one partition each.
-    pub fn replicas(n: usize) -> Devices {
-        Devices { replicas: n, partitions: 1 }
-    }
-
-    /// How many.
-    pub fn count(self) -> usize {
-        self.replicas * self.partitions
-    }
-}
 
 impl Groups {
     /// Groups of replicas.
@@ -47,7 +23,7 @@ impl Groups {
     }
 
     /// Checks the groups; `labels` are those of the op for groups that repeat a device and for ids without a channel.
-    fn check(&self, [unique, global]: [&'static str; 2]) -> Result<(), Constraint> {
+    pub(super) fn check(&self, [unique, global]: [&'static str; 2]) -> Result<(), Constraint> {
         let all: Vec<usize> = self.members.iter().flatten().copied().collect();
         let size = self.size();
         let wrong = |label: &'static str, what: &str| Err(Constraint::new(label, what));
@@ -83,12 +59,7 @@ impl Groups {
     ) -> Result<Vec<Literal>> {
         let mut out: Vec<Option<Literal>> = vec![None; args.len()];
         for group in &self.members {
-            let operands: Option<Vec<&Literal>> = group.iter().map(|&d| Some(args.get(d)?[0])).collect();
-            let operands = operands.ok_or_else(|| {
-                let what = format!("a group {group:?} of a program on {} devices", args.len());
-                Error::new(ErrorKind::Graph, what).hint("run it on as many devices as its groups name")
-            })?;
-            group.iter().zip(f(&operands)?).for_each(|(&d, y)| out[d] = Some(y));
+            group.iter().zip(f(&Groups::operands(group, args)?)?).for_each(|(&d, y)| out[d] = Some(y));
         }
         for device in 0..args.len() {
             self.place(device)?;
@@ -96,7 +67,16 @@ impl Groups {
         Ok(out.into_iter().flatten().collect())
     }
 
-    fn attrs(&self) -> Attrs {
+    /// The operands of a group's devices.
+    pub(super) fn operands<'a>(group: &[usize], args: &[Vec<&'a Literal>]) -> Result<Vec<&'a Literal>> {
+        let operands: Option<Vec<&Literal>> = group.iter().map(|&d| Some(args.get(d)?[0])).collect();
+        operands.ok_or_else(|| {
+            let what = format!("a group {group:?} of a program on {} devices", args.len());
+            Error::new(ErrorKind::Graph, what).hint("run it on as many devices as its groups name")
+        })
+    }
+
+    pub(super) fn attrs(&self) -> Attrs {
         let ids: Vec<i64> = self.members.iter().flatten().map(|&d| d as i64).collect();
         let mut attrs = vec![("replica_groups", matrix(self.members.len(), self.size(), &ids))];
         if self.channel > 0 {
@@ -110,7 +90,7 @@ impl Groups {
         attrs
     }
 
-    fn read(s: &Source<'_>) -> Unread<Groups> {
+    pub(super) fn read(s: &Source<'_>) -> Unread<Groups> {
         let channel = match s.has("channel_handle") {
             true => s.field_size("channel_handle", "channel_handle", "handle")?,
             false => 0,
@@ -137,34 +117,6 @@ fn numbers(s: &Source<'_>, name: &str) -> Unread<Vec<Vec<usize>>> {
     let flat: Result<Vec<usize>, _> = flat.iter().map(|&i| usize::try_from(i)).collect();
     let flat = flat.map_err(|_| wrong("has a negative entry; groups of different sizes are not offered"))?;
     Ok(flat.chunks(l.shape()[1].max(1)).map(<[usize]>::to_vec).collect())
-}
-
-/// What a collective does on all devices at once: their operands in, in order of devices; their results out.
-pub trait Collective {
-    /// The results of all devices.
-    fn together(&self, devices: Devices, args: &[Vec<&Literal>]) -> Result<Vec<Literal>>;
-}
-
-impl Op {
-    /// The meaning on several devices, for ops that depend on them.
-    pub fn collective(&self) -> Option<&dyn Collective> {
-        match self {
-            Op::AllReduce(op) => Some(op),
-            Op::AllGather(op) => Some(op),
-            Op::ReduceScatter(op) => Some(op),
-            Op::AllToAll(op) => Some(op),
-            Op::CollectivePermute(op) => Some(op),
-            Op::PartitionId(op) => Some(op),
-            Op::ReplicaId(op) => Some(op),
-            _ => None,
-        }
-    }
-
-    /// Whether devices meet in it: it is a collective, or has one in a body.
-    pub fn meets(&self) -> bool {
-        let in_body = |body: &Arc<Graph>| body.nodes.iter().any(|n| n.op.meets());
-        self.collective().is_some() || self.rule().regions().into_iter().any(in_body)
-    }
 }
 
 /// What all devices say of a loop or branch in which they meet.
@@ -305,11 +257,11 @@ fn cut(x: &Literal, dim: usize, parts: usize) -> Vec<Literal> {
 }
 
 /// A program that runs alone.
-fn alone(op: &impl Collective, args: &[&Literal]) -> Result<Vec<Literal>> {
+pub(super) fn alone(op: &impl Collective, args: &[&Literal]) -> Result<Vec<Literal>> {
     op.together(Devices::ONE, &[args.to_vec()])
 }
 
-fn one(args: &[&TensorType]) -> Result<TensorType, Constraint> {
+pub(super) fn one(args: &[&TensorType]) -> Result<TensorType, Constraint> {
     expect_args(args, 1)?;
     Ok(args[0].clone())
 }
@@ -336,7 +288,7 @@ fn summed(body: &Graph, dy: &[Option<Tensor>], back: impl FnOnce(&Tensor) -> Ten
     }
 }
 
-fn emit(op: impl Into<Op>, x: &Tensor) -> Tensor {
+pub(super) fn emit(op: impl Into<Op>, x: &Tensor) -> Tensor {
     x.builder().emit(op, &[x]).remove(0)
 }
 
@@ -352,7 +304,7 @@ macro_rules! shared {
 }
 
 impl OpRule for AllReduce {
-    shared!("all_reduce");
+    shared!();
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let x = one(args)?;
@@ -375,7 +327,7 @@ impl OpRule for AllReduce {
 }
 
 impl OpRule for AllGather {
-    shared!("all_gather");
+    shared!();
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let x = one(args)?;
@@ -397,7 +349,7 @@ impl OpRule for AllGather {
 }
 
 impl OpRule for ReduceScatter {
-    shared!("reduce_scatter");
+    shared!();
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let x = one(args)?;
@@ -425,7 +377,7 @@ impl OpRule for ReduceScatter {
 }
 
 impl OpRule for AllToAll {
-    shared!("all_to_all");
+    shared!();
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let x = one(args)?;
@@ -458,7 +410,7 @@ impl OpRule for AllToAll {
 }
 
 impl OpRule for CollectivePermute {
-    shared!("collective_permute");
+    shared!();
 
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let x = one(args)?;
@@ -484,9 +436,9 @@ impl OpRule for CollectivePermute {
 
 /// partition_id and replica_id.
 macro_rules! identity {
-    ($($op:ident $name:literal),*) => { $(
+    ($($op:ident),*) => { $(
         impl OpRule for $op {
-            shared!($name);
+            shared!();
 
             fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
                 expect_args(args, 0)?;
@@ -500,103 +452,80 @@ macro_rules! identity {
     )* };
 }
 
-identity!(PartitionId "partition_id", ReplicaId "replica_id");
+identity!(PartitionId, ReplicaId);
 
-pub(super) mod parse {
-    use super::*;
+/// How the ops here are read from text, and their samples on one device: more take more than one program to run.
+macro_rules! exchanges {
+    ($($op:ident: $parse:expr, $samples:expr;)*) => { $(
+        impl StructuralOp for $op {
+            fn parse(source: &Source<'_>) -> Unread<Self> {
+                $parse(source)
+            }
 
-    pub fn all_reduce(s: &Source<'_>) -> Unread<Op> {
-        Ok(AllReduce { groups: Groups::read(s)?, body: s.region(0)? }.into())
-    }
+            fn samples() -> Vec<Sample> {
+                $samples
+            }
 
-    pub fn all_gather(s: &Source<'_>) -> Unread<Op> {
-        Ok(AllGather { groups: Groups::read(s)?, dim: s.size("all_gather_dim")? }.into())
-    }
+            fn collective(&self) -> Option<&dyn Collective> {
+                Some(self)
+            }
+        }
+    )* };
+}
 
-    pub fn reduce_scatter(s: &Source<'_>) -> Unread<Op> {
+exchanges! {
+    AllReduce: |s: &Source<'_>| Ok(AllReduce { groups: Groups::read(s)?, body: s.region(0)? }),
+        on_one(|dtype| AllReduce { groups: me(), body: Monoid::Add.body(dtype) }.into());
+    AllGather: |s: &Source<'_>| Ok(AllGather { groups: Groups::read(s)?, dim: s.size("all_gather_dim")? }),
+        on_one(|_| AllGather { groups: me(), dim: 1 }.into());
+    ReduceScatter: |s: &Source<'_>| {
         let dim = s.size("scatter_dimension")?;
-        Ok(ReduceScatter { groups: Groups::read(s)?, dim, body: s.region(0)? }.into())
-    }
+        Ok(ReduceScatter { groups: Groups::read(s)?, dim, body: s.region(0)? })
+    }, on_one(|dtype| ReduceScatter { groups: me(), dim: 1, body: Monoid::Add.body(dtype) }.into());
+    AllToAll: read_all_to_all, on_one(|_| AllToAll { groups: me(), split_dim: 1, concat_dim: 0 }.into());
+    CollectivePermute: read_permute, on_one(|_| CollectivePermute { pairs: vec![[0, 0]], channel: 0 }.into());
+    PartitionId: |_: &Source<'_>| Ok(PartitionId), identity_samples(PartitionId.into());
+    ReplicaId: |_: &Source<'_>| Ok(ReplicaId), identity_samples(ReplicaId.into());
+}
 
-    pub fn all_to_all(s: &Source<'_>) -> Unread<Op> {
-        let groups = Groups::read(s)?;
-        let (split_dim, concat_dim) = (s.size("split_dimension")?, s.size("concat_dimension")?);
-        if s.size("split_count")? == 0 {
-            return Err("split_count is 0 (C4)".into());
-        }
-        match s.size("split_count")? == groups.size() {
-            true => Ok(AllToAll { groups, split_dim, concat_dim }.into()),
-            false => Err("split_count is not the size of a group (C8)".into()),
-        }
+fn read_all_to_all(s: &Source<'_>) -> Unread<AllToAll> {
+    let groups = Groups::read(s)?;
+    let (split_dim, concat_dim) = (s.size("split_dimension")?, s.size("concat_dimension")?);
+    if s.size("split_count")? == 0 {
+        return Err("split_count is 0 (C4)".into());
     }
-
-    pub fn collective_permute(s: &Source<'_>) -> Unread<Op> {
-        let pairs = numbers(s, "source_target_pairs")?;
-        let pairs: Option<Vec<[usize; 2]>> = pairs.into_iter().map(|p| p.try_into().ok()).collect();
-        let channel = match s.has("channel_handle") {
-            true => s.field_size("channel_handle", "channel_handle", "handle")?,
-            false => 0,
-        };
-        Ok(CollectivePermute { pairs: pairs.ok_or("source_target_pairs are no pairs (C1)")?, channel }.into())
+    match s.size("split_count")? == groups.size() {
+        true => Ok(AllToAll { groups, split_dim, concat_dim }),
+        false => Err("split_count is not the size of a group (C8)".into()),
     }
 }
 
-/// Programs of one device: more take more than one program to run.
-pub(super) mod samples {
-    use super::*;
-    use crate::GraphBuilder;
-    use crate::op::samples::moved;
+fn read_permute(s: &Source<'_>) -> Unread<CollectivePermute> {
+    let pairs = numbers(s, "source_target_pairs")?;
+    let pairs: Option<Vec<[usize; 2]>> = pairs.into_iter().map(|p| p.try_into().ok()).collect();
+    let channel = match s.has("channel_handle") {
+        true => s.field_size("channel_handle", "channel_handle", "handle")?,
+        false => 0,
+    };
+    Ok(CollectivePermute { pairs: pairs.ok_or("source_target_pairs are no pairs (C1)")?, channel })
+}
 
-    fn on_one(op: impl Fn(DType) -> Op) -> Vec<Sample> {
-        let run = |x: &[Tensor]| x.iter().map(|x| emit(op(x.dtype()), x)).collect();
-        let mut all = moved("one", &[&[3, 5]], run);
-        all.extend(moved("empty", &[&[0, 3]], run).into_iter().take(1));
-        all
-    }
+/// Samples of an op of one operand, on one device.
+pub(super) fn on_one(op: impl Fn(DType) -> Op) -> Vec<Sample> {
+    let run = |x: &[Tensor]| x.iter().map(|x| emit(op(x.dtype()), x)).collect();
+    let mut all = moved("one", &[&[3, 5]], run);
+    all.extend(moved("empty", &[&[0, 3]], run).into_iter().take(1));
+    all
+}
 
-    fn me() -> Groups {
-        Groups::of(vec![vec![0]])
-    }
+/// The groups of a program on one device.
+pub(super) fn me() -> Groups {
+    Groups::of(vec![vec![0]])
+}
 
-    pub fn all_reduce() -> Vec<Sample> {
-        on_one(|dtype| AllReduce { groups: me(), body: Monoid::Add.body(dtype) }.into())
-    }
-
-    pub fn all_gather() -> Vec<Sample> {
-        on_one(|_| AllGather { groups: me(), dim: 1 }.into())
-    }
-
-    pub fn reduce_scatter() -> Vec<Sample> {
-        on_one(|dtype| ReduceScatter { groups: me(), dim: 1, body: Monoid::Add.body(dtype) }.into())
-    }
-
-    pub fn all_to_all() -> Vec<Sample> {
-        on_one(|_| AllToAll { groups: me(), split_dim: 1, concat_dim: 0 }.into())
-    }
-
-    pub fn collective_permute() -> Vec<Sample> {
-        on_one(|_| CollectivePermute { pairs: vec![[0, 0]], channel: 0 }.into())
-    }
-
-    fn identity(op: Op) -> Vec<Sample> {
-        let case = |label: &str, shape: &[usize]| {
-            let g = GraphBuilder::new("main");
-            let id = g.emit(op.clone(), &[]).remove(0);
-            match g.finish(&[id.broadcast_to(&Shape::new(shape))]) {
-                Ok(graph) => {
-                    Sample { label: label.into(), graph, domains: Vec::new(), ulp: 0, differentiable: false }
-                }
-                Err(e) => systole_base::bug!("the sample {label} does not build: {e}"),
-            }
-        };
-        vec![case("scalar", &[]), case("empty", &[0])]
-    }
-
-    pub fn partition_id() -> Vec<Sample> {
-        identity(PartitionId.into())
-    }
-
-    pub fn replica_id() -> Vec<Sample> {
-        identity(ReplicaId.into())
-    }
+fn identity_samples(op: Op) -> Vec<Sample> {
+    let case = |label: &str, shape: &[usize]| {
+        program(label, |g| vec![g.emit(op.clone(), &[]).remove(0).broadcast_to(&Shape::new(shape))])
+    };
+    vec![case("scalar", &[]), case("empty", &[0])]
 }

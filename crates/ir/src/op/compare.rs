@@ -1,9 +1,57 @@
 //! Ops around bool: compare, select, clamp.
 
+use super::sample::{WIDE, sample};
+use super::samples::{COUNTS, SPECIAL, array, program};
 use super::*;
-use crate::require;
+use crate::{GraphBuilder, require};
 use smallvec::smallvec;
+use std::cmp::Ordering;
 use systole_base::{DType, LiteralBuilder, Scalar};
+
+impl Direction {
+    /// All six, with their spelling in text.
+    pub const ALL: [(Direction, &'static str); 6] = [
+        (Direction::Eq, "EQ"),
+        (Direction::Ne, "NE"),
+        (Direction::Ge, "GE"),
+        (Direction::Gt, "GT"),
+        (Direction::Le, "LE"),
+        (Direction::Lt, "LT"),
+    ];
+
+    /// Whether the relation holds for an ordering; `None` is unordered (a NaN).
+    pub fn holds(self, order: Option<Ordering>) -> bool {
+        match self {
+            Direction::Eq => order == Some(Ordering::Equal),
+            Direction::Ne => order != Some(Ordering::Equal),
+            Direction::Ge => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
+            Direction::Gt => order == Some(Ordering::Greater),
+            Direction::Le => matches!(order, Some(Ordering::Less | Ordering::Equal)),
+            Direction::Lt => order == Some(Ordering::Less),
+        }
+    }
+}
+
+impl CompareType {
+    /// The usual comparison of an element type.
+    pub fn of(dtype: DType) -> CompareType {
+        match dtype {
+            d if d.is_float() => CompareType::Float,
+            d if d.is_signed_int() => CompareType::Signed,
+            _ => CompareType::Unsigned,
+        }
+    }
+
+    /// Spelling in text.
+    pub fn name(self) -> &'static str {
+        match self {
+            CompareType::Float => "FLOAT",
+            CompareType::TotalOrder => "TOTALORDER",
+            CompareType::Signed => "SIGNED",
+            CompareType::Unsigned => "UNSIGNED",
+        }
+    }
+}
 
 impl Compare {
     /// The relation at one pair of elements.
@@ -21,7 +69,6 @@ impl Compare {
 }
 
 impl OpRule for Compare {
-    named!("compare", Map);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
         let (a, b) = (args[0], args[1]);
@@ -56,8 +103,62 @@ impl OpRule for Compare {
     }
 }
 
+impl StructuralOp for Compare {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        let word = s.keyword("comparison_direction", "comparison_direction")?;
+        let direction = Direction::ALL.iter().find(|d| d.1 == word).map(|d| d.0);
+        let direction = direction.ok_or_else(|| format!("there is no relation `{word}`"))?;
+        let operand = s.operands.first().ok_or("needs operands")?;
+        let natural = CompareType::of(operand.dtype);
+        let all = [CompareType::Float, CompareType::TotalOrder, CompareType::Signed, CompareType::Unsigned];
+        let compare_type = if s.has("compare_type") {
+            let word = s.keyword("compare_type", "comparison_type")?;
+            let found = all.into_iter().find(|t| t.name() == word);
+            found.ok_or_else(|| format!("there is no comparison `{word}`"))?
+        } else {
+            natural
+        };
+        Ok(Compare { direction, compare_type })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let case = |label: String, dtype: DType, rows: usize, op: Compare| {
+            let few = Domain::Uniform(-2.0, 2.0);
+            let params = [(TensorType::new(dtype, [rows, 5]), few), (TensorType::new(dtype, [rows, 5]), few)];
+            sample(label, &params, 0, false, |x| x[0].builder().emit(op, &[&x[0], &x[1]]))
+        };
+        let mut all = Vec::new();
+        for (direction, name) in Direction::ALL {
+            for dtype in DType::ALL {
+                let op = Compare { direction, compare_type: CompareType::of(dtype) };
+                all.push(case(format!("{name}_{dtype}"), dtype, 3, op));
+            }
+            for (compare_type, what) in [(CompareType::TotalOrder, "total"), (CompareType::Float, "special")]
+            {
+                let op = Compare { direction, compare_type };
+                all.push(program(&format!("{what}_{name}"), |g| special_pairs(g, op)));
+            }
+        }
+        let op = Compare { direction: Direction::Eq, compare_type: CompareType::Float };
+        all.push(case("empty".into(), DType::F32, 0, op));
+        all
+    }
+}
+
+/// Every pair of the special values, compared.
+fn special_pairs(g: &GraphBuilder, op: Compare) -> Vec<Tensor> {
+    let n = SPECIAL.len();
+    let pick = |f: &dyn Fn(usize) -> usize| {
+        let values: Vec<f64> = (0..n * n).map(|i| SPECIAL[f(i)]).collect();
+        g.constant(array(DType::F32, &[n * n], &values))
+    };
+    let (a, b) = (pick(&|i| i / n), pick(&|i| i % n));
+    // Without the barrier XLA compares the constants itself, and as if the comparison were FLOAT.
+    let hidden = g.emit(OptimizationBarrier { stop_gradient: false }, &[&a, &b]);
+    g.emit(op, &[&hidden[0], &hidden[1]])
+}
+
 impl OpRule for Select {
-    named!("select", Map);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 3)?;
         let (p, t, f) = (args[0], args[1], args[2]);
@@ -85,8 +186,28 @@ impl OpRule for Select {
     }
 }
 
+impl StructuralOp for Select {
+    fn parse(_: &Source<'_>) -> Unread<Self> {
+        Ok(Select)
+    }
+
+    fn samples() -> Vec<Sample> {
+        let case = |what: &str, dtype: DType, pred: &[usize], shape: &[usize]| {
+            let ty = TensorType::new(dtype, shape);
+            let params = [(TensorType::new(DType::Bool, pred), WIDE), (ty.clone(), COUNTS), (ty, COUNTS)];
+            let label = format!("{what}{dtype}");
+            sample(label, &params, 0, dtype == DType::F64, |x| {
+                x[0].builder().emit(Select, &[&x[0], &x[1], &x[2]])
+            })
+        };
+        let mut all: Vec<Sample> = DType::ALL.into_iter().map(|d| case("", d, &[3, 5], &[3, 5])).collect();
+        all.push(case("scalar_pred_", DType::F64, &[], &[3, 5]));
+        all.push(case("empty_", DType::F32, &[5, 0], &[5, 0]));
+        all
+    }
+}
+
 impl OpRule for Clamp {
-    named!("clamp", Map);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 3)?;
         let (lo, x, hi) = (args[0], args[1], args[2]);
@@ -122,5 +243,26 @@ impl OpRule for Clamp {
             Grad::Of(below.select(&zero, &above.select(&zero, dy))),
             Grad::Of(bound(&above, &x[2])),
         ]
+    }
+}
+
+impl StructuralOp for Clamp {
+    fn parse(_: &Source<'_>) -> Unread<Self> {
+        Ok(Clamp)
+    }
+
+    fn samples() -> Vec<Sample> {
+        let case = |what: &str, dtype: DType, bound: &[usize], shape: &[usize]| {
+            let (ty, bound) = (TensorType::new(dtype, shape), TensorType::new(dtype, bound));
+            let (low, high) = (Domain::Uniform(-3.0, 2.0), Domain::Uniform(2.5, 5.0));
+            let params = [(bound.clone(), low), (ty, Domain::Uniform(-8.0, 8.0)), (bound, high)];
+            let label = format!("{what}{dtype}");
+            sample(label, &params, 0, dtype == DType::F64, |x| vec![x[1].clamp(&x[0], &x[2])])
+        };
+        let dtypes = DType::ALL.into_iter().filter(|&d| d != DType::Bool);
+        let mut all: Vec<Sample> = dtypes.map(|d| case("", d, &[3, 5], &[3, 5])).collect();
+        all.push(case("scalar_bounds_", DType::F64, &[], &[3, 5]));
+        all.push(case("empty_", DType::F32, &[], &[0]));
+        all
     }
 }

@@ -1,7 +1,7 @@
 //! Composites: plain functions over tensors that expand into ops. They become ops only where a fused kernel is
 //! measured to pay.
 
-use super::{Binary, Monoid, Op, Reduce};
+use super::{Monoid, Op, Reduce};
 use crate::Tensor;
 use systole_base::{DType, Literal, TensorType};
 
@@ -167,7 +167,6 @@ impl Monoid {
 
     /// The element-wise op's name, for messages.
     pub fn name(self) -> &'static str {
-        let op: Binary = self.op();
-        op.row().name
+        self.op().name()
     }
 }

@@ -1,12 +1,12 @@
 //! Values without operands: parameters of the graph, constants, iota.
 
+use super::samples::{SPECIAL, array, program};
 use super::*;
 use crate::require;
 use smallvec::smallvec;
-use systole_base::{LiteralBuilder, Scalar, bug};
+use systole_base::{DType, LiteralBuilder, Scalar, bug};
 
 impl OpRule for Parameter {
-    named!("parameter", Leaf);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 0)?;
         Ok(smallvec![self.ty.clone()])
@@ -23,7 +23,6 @@ impl OpRule for Parameter {
 }
 
 impl OpRule for Constant {
-    named!("constant", Leaf);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 0)?;
         Ok(smallvec![self.value.ty().clone()])
@@ -42,8 +41,37 @@ impl OpRule for Constant {
     }
 }
 
+/// Neither cut nor split: it is an input of a block, and callers know how it lies on devices.
+impl StructuralOp for Constant {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        Ok(Constant { value: s.dense("value")? })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let values = [0.0, 1.0, -1.5, 100.25, 3e-5, 1e30];
+        let mut all = Vec::new();
+        for dtype in DType::ALL {
+            all.push(program(&dtype.to_string(), |g| vec![g.constant(array(dtype, &[2, 3], &values))]));
+            all.push(program(&format!("long_{dtype}"), |g| {
+                let many: Vec<f64> = (0..45).map(|i| i as f64 * 0.7 - 9.0).collect();
+                vec![g.constant(array(dtype, &[5, 9], &many))]
+            }));
+            all.push(program(&format!("equal_{dtype}"), |g| vec![g.constant(array(dtype, &[3], &[1.0; 3]))]));
+            all.push(program(&format!("highest_{dtype}"), |g| {
+                let ty = TensorType::scalar(dtype);
+                vec![
+                    g.constant(Literal::splat(ty.clone(), dtype.highest())),
+                    g.constant(Literal::splat(ty, dtype.lowest())),
+                ]
+            }));
+        }
+        all.push(program("special", |g| vec![g.constant(array(DType::F32, &[7], &SPECIAL))]));
+        all.push(program("empty", |g| vec![g.constant(array(DType::I16, &[2, 0, 3], &[]))]));
+        all
+    }
+}
+
 impl OpRule for Iota {
-    named!("iota", Map);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 0)?;
         require!(
@@ -67,5 +95,36 @@ impl OpRule for Iota {
     }
     fn attrs(&self) -> Attrs {
         vec![("iota_dimension", Attr::Int(self.dim as i64))]
+    }
+}
+
+impl StructuralOp for Iota {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        Ok(Iota { dim: s.size("iota_dimension")?, ty: s.result(0)?.clone() })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let case = |what: &str, dtype: DType, shape: &[usize], dim: usize| {
+            program(&format!("{what}{dtype}"), |g| vec![g.iota(TensorType::new(dtype, shape), dim)])
+        };
+        let dtypes = DType::ALL.into_iter().filter(|&d| d != DType::Bool);
+        let mut all: Vec<Sample> = dtypes.map(|d| case("", d, &[3, 5], 1)).collect();
+        all.extend([case("outer_", DType::I32, &[3, 5], 0), case("empty_", DType::F32, &[3, 0], 0)]);
+        all
+    }
+
+    fn row_op(&self, _: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+        let cut = rows.cut(&self.ty)?;
+        RowOp::rows(Iota { dim: cut.dim(self.dim)?, ty: self.ty.with_shape(cut.shape(&self.ty)) }, [])
+    }
+
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        at.same_dims(0, |d| d != self.dim)
+    }
+
+    fn shard(&self, along: Along, parts: usize) -> Option<Op> {
+        let Along::Dim(d) = along else { return None };
+        let ty = self.ty.with_shape(&shard_of(&self.ty.shape, d, parts)[..]);
+        Some(Iota { ty, ..self.clone() }.into())
     }
 }

@@ -6,6 +6,8 @@
 //! The builders are in [`flow`].
 
 use super::flow::{self, entry, read_trip, write_trip};
+use super::sample::{WIDE, sample};
+use super::samples::moved;
 use super::*;
 use crate::{GraphBuilder, ValueId, require};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -13,8 +15,6 @@ use std::sync::Arc;
 use systole_base::{DType, Dims, Error, Scalar};
 
 impl OpRule for While {
-    named!("while", Control);
-
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(
             self.captures <= args.len(),
@@ -46,6 +46,10 @@ impl OpRule for While {
             );
         }
         Ok(results.into())
+    }
+
+    fn result_count(&self, _: usize) -> usize {
+        self.body.results.len()
     }
 
     fn eval(&self, cx: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
@@ -113,6 +117,58 @@ impl OpRule for While {
         let trips = self.trip_count.unwrap_or(1) as f64;
         let (cond, body) = (crate::cost::cost(&self.cond), crate::cost::cost(&self.body));
         Cost { flops: trips * (cond.flops + body.flops), bytes: trips * (cond.bytes + body.bytes) }
+    }
+}
+
+/// Neither cut nor split here: bodies are graphs over all rows, and the partitioner looks into them.
+impl StructuralOp for While {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        let has = |name: &'static str| s.has(name).then_some(name);
+        Ok(While {
+            captures: s.captures,
+            cond: s.region(0)?,
+            body: s.region(1)?,
+            trip_count: has("systole.trip_count").map(|n| s.size(n)).transpose()?,
+            keeps: s.flag("systole.keeps")?,
+            recorded: has("systole.recorded").map(|n| s.sizes(n)).transpose()?,
+        })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let sized = |what: &str, dtype: DType, n: usize, build: &dyn Fn(&[Tensor]) -> Vec<Tensor>| {
+            let params = [(TensorType::new(dtype, [3]), WIDE), (TensorType::new(dtype, [n, 3]), WIDE)];
+            let differentiable = dtype == DType::F64 && what != "until";
+            sample(format!("{what}_{dtype}"), &params, 64, differentiable, build)
+        };
+        let case =
+            |what: &str, dtype: DType, build: &dyn Fn(&[Tensor]) -> Vec<Tensor>| sized(what, dtype, 5, build);
+        let recurrent = |x: &[Tensor]| {
+            let (last, ys) = flow::scan(&[&x[0]], &[&x[1]], |carry, row| {
+                let next = (&carry[0] * &x[0] + &row[0]).tanh();
+                (vec![next.clone()], vec![next.sine()])
+            });
+            [last, ys].concat()
+        };
+        let nested = |x: &[Tensor]| {
+            flow::fori_loop(3, &[&x[0]], |i, s| {
+                let i = i.convert(s[0].dtype());
+                flow::fori_loop(2, &[&s[0]], |_, t| vec![(&t[0] * &i + &x[0]).sine()])
+            })
+        };
+        let until = |x: &[Tensor]| {
+            let limit = x[0].scalar_like(100.0);
+            let small = |s: &[Tensor]| s[0].abs().sum_all().less(&limit);
+            flow::while_loop(&[&x[0].abs()], small, |s| vec![&s[0] * 2.0 + 1.0])
+        };
+        vec![
+            case("scan", DType::F64, &recurrent),
+            case("scan", DType::F32, &recurrent),
+            sized("scan_nothing", DType::F64, 0, &recurrent),
+            case("nested", DType::F64, &nested),
+            case("until", DType::F32, &until),
+            case("until", DType::I32, &until),
+            case("never", DType::F64, &|x| flow::fori_loop(0, &[&x[0]], |_, s| vec![&s[0] * &x[0]])),
+        ]
     }
 }
 
@@ -473,8 +529,6 @@ impl Case {
 }
 
 impl OpRule for Case {
-    named!("case", Control);
-
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let Some(first) = self.branches.first() else {
             return Err(Constraint::new("C1", "needs at least one branch"));
@@ -491,6 +545,10 @@ impl OpRule for Case {
             require!(these == results, "C3", "branch {i} results in {these:?}, branch 0 in {results:?}");
         }
         Ok(results.into())
+    }
+
+    fn result_count(&self, _: usize) -> usize {
+        self.branches.first().map_or(0, |b| b.results.len())
     }
 
     fn eval(&self, cx: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
@@ -539,11 +597,44 @@ impl OpRule for Case {
     }
 }
 
-impl OpRule for OptimizationBarrier {
-    named!("optimization_barrier", Map);
+/// Neither cut nor split here: bodies are graphs over all rows, and the partitioner looks into them.
+impl StructuralOp for Case {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        Ok(Case { branches: s.regions.clone() })
+    }
 
+    fn samples() -> Vec<Sample> {
+        let case = |label: &str, index: f64, dtype: DType, size: usize| {
+            let ty = TensorType::new(dtype, [size]);
+            let index = Domain::Uniform(index, index);
+            let params = [(TensorType::scalar(DType::I32), index), (ty.clone(), WIDE), (ty, WIDE)];
+            sample(format!("{label}_{dtype}"), &params, 8, dtype == DType::F64, |x| {
+                flow::case(
+                    &x[0],
+                    &[&|| vec![&x[1] * &x[2], x[2].clone()], &|| vec![x[1].clone(), &x[1] + &x[1]], &|| {
+                        vec![x[2].ones_like(), &x[1] * 3.0]
+                    }],
+                )
+            })
+        };
+        let mut all = Vec::new();
+        for (label, index) in
+            [("first", 0.0), ("second", 1.0), ("last", 2.0), ("below", -1.0), ("above", 9.0)]
+        {
+            all.extend([case(label, index, DType::F64, 3), case(label, index, DType::I32, 3)]);
+        }
+        all.push(case("empty", 1.0, DType::F32, 0));
+        all
+    }
+}
+
+impl OpRule for OptimizationBarrier {
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         Ok(args.iter().map(|&t| t.clone()).collect())
+    }
+
+    fn result_count(&self, args: usize) -> usize {
+        args
     }
 
     fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
@@ -563,6 +654,32 @@ impl OpRule for OptimizationBarrier {
 
     fn cost(&self, _: &[&TensorType], _: &Outs) -> Cost {
         Cost::default()
+    }
+}
+
+impl StructuralOp for OptimizationBarrier {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        Ok(OptimizationBarrier { stop_gradient: s.flag("systole.stop_gradient")? })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let pass = |x: &[Tensor]| {
+            let inputs: Vec<&Tensor> = x.iter().collect();
+            x[0].builder().emit(OptimizationBarrier { stop_gradient: false }, &inputs)
+        };
+        let mut all = moved("pass", &[&[3, 5], &[7], &[0]], pass);
+        let params = [(TensorType::new(DType::F32, [3, 5]), WIDE)];
+        all.push(sample("stop_f32".into(), &params, 0, false, |x| vec![x[0].stop_gradient()]));
+        all
+    }
+
+    /// Nothing may be moved across a barrier, which fusing it into a segment could do.
+    fn row_op(&self, _: NodeView<'_>, _: Rows) -> Option<RowOp> {
+        None
+    }
+
+    fn factors(&self, _: NodeView<'_>) -> Vec<Factor> {
+        Vec::new()
     }
 }
 

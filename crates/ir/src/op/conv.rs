@@ -398,8 +398,6 @@ impl ConvDims {
 }
 
 impl OpRule for Convolution {
-    named!("convolution", Contract);
-
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
         let (x, kernel) = (args[0], args[1]);
@@ -468,6 +466,62 @@ impl OpRule for Convolution {
         let features = args[1].shape[self.dims.kernel_output_feature].max(1);
         let per_output = args[1].elements() as f64 / features as f64;
         Cost { flops: 2.0 * outs[0].elements() as f64 * per_output, bytes: moved_bytes(args, outs) }
+    }
+}
+
+impl StructuralOp for Convolution {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        let dims = s.conv("dimension_numbers")?;
+        let n = dims.input_spatial.len();
+        let count = |name: &str| if s.has(name) { s.size(name) } else { Ok(1) };
+        Ok(Convolution {
+            strides: s.sizes_or_ones("window_strides", n)?,
+            padding: s.pairs("padding", n)?,
+            lhs_dilation: s.sizes_or_ones("lhs_dilation", n)?,
+            rhs_dilation: s.sizes_or_ones("rhs_dilation", n)?,
+            reversal: s.flags("window_reversal", n)?,
+            feature_groups: count("feature_group_count")?,
+            batch_groups: count("batch_group_count")?,
+            element_type: s.result(0)?.dtype,
+            dims,
+        })
+    }
+
+    fn samples() -> Vec<Sample> {
+        samples::every_dtype(samples())
+    }
+
+    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+        let d = &self.dims;
+        let is_row = |k: usize, dim: usize| dim == 0 && at.ty(k).shape[0] == rows.rows;
+        if self.batch_groups == 1 && is_row(0, d.input_batch) && d.output_batch == 0 {
+            return RowOp::rows(self.clone(), [RowUse::Rows, RowUse::Whole]);
+        }
+        let sums = is_row(0, d.input_feature)
+            && is_row(1, d.kernel_input_feature)
+            && self.feature_groups == 1
+            && self.batch_groups == 1
+            && self.element_type != DType::Bool;
+        let op = Convolution { element_type: sum_type(self.element_type), ..self.clone() };
+        if sums { RowOp::sum(op, [RowUse::Rows, RowUse::Rows]) } else { None }
+    }
+
+    fn factors(&self, _: NodeView<'_>) -> Vec<Factor> {
+        let d = &self.dims;
+        let mut all = Vec::new();
+        if self.batch_groups == 1 {
+            all.push(Factor::dim([Some(d.input_batch), None], d.output_batch));
+        }
+        if self.batch_groups == 1 && self.feature_groups == 1 {
+            all.push(Factor::dim([None, Some(d.kernel_output_feature)], d.output_feature));
+            all.push(Factor::fold([Some(d.input_feature), Some(d.kernel_input_feature)], Monoid::Add));
+        }
+        all
+    }
+
+    fn shard(&self, along: Along, _: usize) -> Option<Op> {
+        let element_type = sum_type(self.element_type);
+        matches!(along, Along::Fold(_)).then(|| Convolution { element_type, ..self.clone() }.into())
     }
 }
 

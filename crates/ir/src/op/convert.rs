@@ -1,12 +1,13 @@
 //! Changes of element type: convert, bitcast_convert, reduce_precision.
 
+use super::sample::sample;
+use super::samples::{COUNTS, SPECIAL, array, program};
 use super::*;
 use crate::require;
 use smallvec::smallvec;
 use systole_base::{DType, LiteralBuilder, Scalar};
 
 impl OpRule for Convert {
-    named!("convert", Map);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         Ok(smallvec![args[0].with_dtype(self.to)])
@@ -25,8 +26,34 @@ impl OpRule for Convert {
     }
 }
 
+impl StructuralOp for Convert {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        Ok(Convert { to: s.result(0)?.dtype })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let pairs = DType::ALL.into_iter().flat_map(|a| DType::ALL.into_iter().map(move |b| (a, b)));
+        let case = |what: &str, (from, to): (DType, DType), size: usize| {
+            let same = from == DType::F64 && to == DType::F64;
+            let params = [(TensorType::new(from, [size]), COUNTS)];
+            sample(format!("{what}{from}_{to}"), &params, 0, same, |x| {
+                x[0].builder().emit(Convert { to }, &[&x[0]])
+            })
+        };
+        let mut all: Vec<Sample> = pairs.map(|p| case("", p, 7)).collect();
+        all.push(case("empty_", (DType::F32, DType::I8), 0));
+        for to in DType::ALL {
+            let wide =
+                [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 1e30, -1e30, 0.1, 2.5, 3.5, -0.0, 65519.0];
+            all.push(program(&format!("special_{to}"), |g| {
+                g.emit(Convert { to }, &[&g.constant(array(DType::F32, &[wide.len()], &wide))])
+            }));
+        }
+        all
+    }
+}
+
 impl OpRule for BitcastConvert {
-    named!("bitcast_convert", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let x = args[0];
@@ -50,6 +77,45 @@ impl OpRule for BitcastConvert {
     }
     fn vjp(&self, _: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
         vec![Grad::Zero]
+    }
+}
+
+/// Neither cut nor split: an element may become several along a dimension of its own.
+impl StructuralOp for BitcastConvert {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        Ok(BitcastConvert { to: s.result(0)?.dtype })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let case = |from: DType, shape: &[usize], to: DType| {
+            let params = [(TensorType::new(from, shape), COUNTS)];
+            sample(format!("{from}_{to}"), &params, 0, false, |x| vec![x[0].bitcast_convert(to)])
+        };
+        use DType::*;
+        let same = [
+            (Bool, Bool),
+            (I8, U8),
+            (U8, I8),
+            (I16, BF16),
+            (F16, U16),
+            (U16, I16),
+            (BF16, F16),
+            (F32, U32),
+            (I32, F32),
+            (U32, I32),
+            (F64, I64),
+            (I64, U64),
+            (U64, F64),
+        ];
+        let mut all: Vec<Sample> = same.into_iter().map(|(a, b)| case(a, &[3, 5], b)).collect();
+        all.extend([
+            case(U32, &[2, 3], U8),
+            case(F32, &[3], BF16),
+            case(U8, &[3, 4], F32),
+            case(U16, &[3, 4], U64),
+            case(F64, &[0], F32),
+        ]);
+        all
     }
 }
 
@@ -80,7 +146,6 @@ impl ReducePrecision {
 }
 
 impl OpRule for ReducePrecision {
-    named!("reduce_precision", Map);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         require!(args[0].dtype.is_float(), "-", "is not defined on {}", args[0].dtype);
@@ -102,6 +167,40 @@ impl OpRule for ReducePrecision {
             ("exponent_bits", Attr::Int32(self.exponent_bits as i32)),
             ("mantissa_bits", Attr::Int32(self.mantissa_bits as i32)),
         ]
+    }
+}
+
+impl StructuralOp for ReducePrecision {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        let bits = |name: &str| Ok::<u32, String>(s.size(name)?.min(64) as u32);
+        Ok(ReducePrecision { exponent_bits: bits("exponent_bits")?, mantissa_bits: bits("mantissa_bits")? })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let sized = |what: &str, dtype: DType, rows: usize, exponent: u32, mantissa: u32| {
+            let params = [(TensorType::new(dtype, [rows, 5]), COUNTS)];
+            let label = format!("{what}{dtype}_e{exponent}m{mantissa}");
+            sample(label, &params, 0, false, |x| vec![x[0].reduce_precision(exponent, mantissa)])
+        };
+        let case = |dtype: DType, exponent: u32, mantissa: u32| sized("", dtype, 3, exponent, mantissa);
+        use DType::*;
+        let mut all = vec![
+            case(F32, 5, 10),
+            case(F32, 8, 7),
+            case(F32, 4, 3),
+            case(F32, 3, 0),
+            case(F64, 8, 23),
+            case(F64, 5, 2),
+            case(F16, 4, 3),
+            case(BF16, 5, 2),
+            case(F32, 8, 23),
+            sized("empty_", F32, 0, 5, 10),
+        ];
+        all.push(program("special", |g| {
+            let edge = [65504.0, 65519.0, 65520.0, 6.1e-5, 6.0e-5, 1e-8, -1e-8];
+            vec![g.constant(array(F32, &[14], &[SPECIAL, edge].concat())).reduce_precision(5, 10)]
+        }));
+        all
     }
 }
 

@@ -1,5 +1,6 @@
 //! dot_general: sums of products over pairs of dimensions, batched over others.
 
+use super::sample::{WIDE, sample};
 use super::*;
 use crate::require;
 use smallvec::smallvec;
@@ -23,8 +24,6 @@ fn distinct(batch: &[usize], contract: &[usize]) -> bool {
 }
 
 impl OpRule for DotGeneral {
-    named!("dot_general", Contract);
-
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
         let (a, b) = (args[0], args[1]);
@@ -145,6 +144,109 @@ impl OpRule for DotGeneral {
     fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
         let inner: usize = self.lhs_contract.iter().map(|&d| args[0].shape[d]).product();
         Cost { flops: 2.0 * outs[0].elements() as f64 * inner as f64, bytes: moved_bytes(args, outs) }
+    }
+}
+
+impl StructuralOp for DotGeneral {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        let list = |field: &str| s.field("dot_dimension_numbers", "dot", field);
+        Ok(DotGeneral {
+            lhs_batch: list("lhs_batching_dimensions")?,
+            rhs_batch: list("rhs_batching_dimensions")?,
+            lhs_contract: list("lhs_contracting_dimensions")?,
+            rhs_contract: list("rhs_contracting_dimensions")?,
+            element_type: s.result(0)?.dtype,
+        })
+    }
+
+    fn samples() -> Vec<Sample> {
+        // Lists: batch dimensions of both operands, then the contracted ones of both.
+        type Lists<'a> = [&'a [usize]; 4];
+        let case = |what: &str, from: DType, to: DType, a: &[usize], b: &[usize], lists: Lists<'_>| {
+            let [lhs_batch, rhs_batch, lhs_contract, rhs_contract] = lists.map(systole_base::Dims::from);
+            let op = DotGeneral { lhs_batch, rhs_batch, lhs_contract, rhs_contract, element_type: to };
+            let params = [(TensorType::new(from, a), WIDE), (TensorType::new(from, b), WIDE)];
+            // Products are summed in another order and, in narrow types, with other roundings.
+            let label = format!("{what}_{from}_{to}");
+            sample(label, &params, 32, from == DType::F64, |x| x[0].builder().emit(op, &[&x[0], &x[1]]))
+        };
+        use DType::*;
+        let matrix: Lists<'_> = [&[], &[], &[1], &[0]];
+        let mut all: Vec<Sample> =
+            DType::ALL.into_iter().map(|d| case("matrix", d, d, &[3, 5], &[5, 2], matrix)).collect();
+        all.extend([
+            case("batched", F64, F64, &[2, 3, 5], &[2, 5, 4], [&[0], &[0], &[2], &[1]]),
+            case("any_order", F64, F64, &[5, 2, 3, 4], &[4, 3, 7, 2], [&[1], &[3], &[3, 2], &[0, 1]]),
+            case("outer", F64, F64, &[3], &[5], [&[], &[], &[], &[]]),
+            case("inner", F64, F64, &[7], &[7], [&[], &[], &[0], &[0]]),
+            case("over_nothing", F64, F64, &[3, 0], &[0, 2], matrix),
+            case("of_nothing", F64, F64, &[0, 3], &[3, 2], matrix),
+            case("wide", BF16, F32, &[3, 5], &[5, 2], matrix),
+            case("wide", F16, F32, &[3, 5], &[5, 2], matrix),
+            case("wide", I8, I32, &[3, 5], &[5, 2], matrix),
+            case("wide", U8, U32, &[3, 5], &[5, 2], matrix),
+        ]);
+        all
+    }
+
+    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+        let cut = rows.cut(at.ty(0))?;
+        if let (Some(lhs_batch), Some(rhs_batch)) =
+            (cut.leading(&self.lhs_batch), cut.leading(&self.rhs_batch))
+        {
+            let op = DotGeneral {
+                lhs_batch,
+                rhs_batch,
+                lhs_contract: cut.other_dims(&self.lhs_contract)?,
+                rhs_contract: cut.other_dims(&self.rhs_contract)?,
+                element_type: self.element_type,
+            };
+            return RowOp::rows(op, [RowUse::Rows, RowUse::Rows]);
+        }
+        if !self.lhs_batch.is_empty() {
+            return None;
+        }
+        if let Some(lhs_contract) = cut.other_dims(&self.lhs_contract) {
+            return RowOp::rows(DotGeneral { lhs_contract, ..self.clone() }, [RowUse::Rows, RowUse::Whole]);
+        }
+        // The rows are contracted: a sum over blocks, as in a weight gradient.
+        let mut pairs: Vec<(usize, usize)> = vec![(0, 0)];
+        let mut joined = 0;
+        for (&l, &r) in self.lhs_contract.iter().zip(&self.rhs_contract) {
+            match (cut.dim(l), cut.dim(r)) {
+                (Some(l), Some(r)) => pairs.push((l, r)),
+                (None, None) if l == r => joined += 1,
+                _ => return None,
+            }
+        }
+        if joined != cut.dims || self.element_type == DType::Bool {
+            return None;
+        }
+        let op = DotGeneral {
+            lhs_contract: pairs.iter().map(|p| p.0).collect(),
+            rhs_contract: pairs.iter().map(|p| p.1).collect(),
+            element_type: sum_type(self.element_type),
+            ..self.clone()
+        };
+        RowOp::sum(op, [RowUse::Rows, RowUse::Rows])
+    }
+
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        let batch = self.lhs_batch.iter().zip(&self.rhs_batch).enumerate();
+        let batch = batch.map(|(i, (&l, &r))| Factor::dim([Some(l), Some(r)], i));
+        let (rows, columns) = (self.lhs_free(at.ty(0).rank()), self.rhs_free(at.ty(1).rank()));
+        let first = self.lhs_batch.len();
+        let left = rows.iter().enumerate().map(|(i, &l)| Factor::dim([Some(l), None], first + i));
+        let right = columns.iter().enumerate();
+        let right = right.map(|(i, &r)| Factor::dim([None, Some(r)], first + rows.len() + i));
+        let summed = self.lhs_contract.iter().zip(&self.rhs_contract);
+        let summed = summed.map(|(&l, &r)| Factor::fold([Some(l), Some(r)], Monoid::Add));
+        batch.chain(left).chain(right).chain(summed).collect()
+    }
+
+    fn shard(&self, along: Along, _: usize) -> Option<Op> {
+        let element_type = sum_type(self.element_type);
+        matches!(along, Along::Fold(_)).then(|| DotGeneral { element_type, ..self.clone() }.into())
     }
 }
 

@@ -35,8 +35,6 @@ fn block<'a>(shape: &'a Shape, start: &'a [usize], sizes: &Shape) -> impl Iterat
 }
 
 impl OpRule for DynamicSlice {
-    named!("dynamic_slice", Move);
-
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(!args.is_empty(), "-", "takes an operand and its start indices");
         let (x, starts) = (args[0], &args[1..]);
@@ -83,9 +81,27 @@ impl OpRule for DynamicSlice {
     }
 }
 
-impl OpRule for DynamicUpdateSlice {
-    named!("dynamic_update_slice", Move);
+/// Not cut: the block may be of other rows.
+impl StructuralOp for DynamicSlice {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        Ok(DynamicSlice { sizes: s.sizes("slice_sizes")? })
+    }
 
+    fn samples() -> Vec<Sample> {
+        samples::every_dtype(dynamic_slice_samples())
+    }
+
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        at.same_dims(1, |d| self.sizes[d] == at.ty(0).shape[d])
+    }
+
+    fn shard(&self, along: Along, parts: usize) -> Option<Op> {
+        let Along::Dim(d) = along else { return None };
+        Some(DynamicSlice { sizes: shard_of(&self.sizes, d, parts) }.into())
+    }
+}
+
+impl OpRule for DynamicUpdateSlice {
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(args.len() >= 2, "-", "takes an operand, an update and its start indices");
         let (x, update, starts) = (args[0], args[1], &args[2..]);
@@ -122,6 +138,21 @@ impl OpRule for DynamicUpdateSlice {
     /// Only the block moves when the operand is updated in place.
     fn cost(&self, args: &[&TensorType], _: &Outs) -> Cost {
         Cost { flops: 0.0, bytes: 2.0 * args[1].bytes() as f64 }
+    }
+}
+
+/// Not cut: the block may be of other rows.
+impl StructuralOp for DynamicUpdateSlice {
+    fn parse(_: &Source<'_>) -> Unread<Self> {
+        Ok(DynamicUpdateSlice)
+    }
+
+    fn samples() -> Vec<Sample> {
+        samples::every_dtype(dynamic_update_slice_samples())
+    }
+
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        at.same_dims(2, |d| at.ty(1).shape[d] == at.ty(0).shape[d])
     }
 }
 

@@ -196,8 +196,6 @@ fn signed(indices: &Tensor, high: &[usize]) -> Tensor {
 }
 
 impl OpRule for Gather {
-    named!("gather", Move);
-
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
         let (x, indices) = (args[0], args[1]);
@@ -273,6 +271,51 @@ impl OpRule for Gather {
     /// Only what is read of the operand moves.
     fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
         Cost { flops: 0.0, bytes: 2.0 * outs[0].bytes() as f64 + args[1].bytes() as f64 }
+    }
+}
+
+impl StructuralOp for Gather {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        let list = |field: &str| s.field("dimension_numbers", "gather", field);
+        Ok(Gather {
+            offset_dims: list("offset_dims")?,
+            collapsed_slice_dims: list("collapsed_slice_dims")?,
+            operand_batching_dims: list("operand_batching_dims")?,
+            start_indices_batching_dims: list("start_indices_batching_dims")?,
+            start_index_map: list("start_index_map")?,
+            index_vector_dim: s.field_size("dimension_numbers", "gather", "index_vector_dim")?,
+            slice_sizes: s.sizes("slice_sizes")?,
+            indices_are_sorted: s.flag("indices_are_sorted")?,
+        })
+    }
+
+    fn samples() -> Vec<Sample> {
+        samples::every_dtype(gather_samples())
+    }
+
+    /// The table whole, the indices by rows.
+    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+        let cut = rows.cut(at.ty(1))?;
+        if !self.operand_batching_dims.is_empty() {
+            return None;
+        }
+        let op = Gather {
+            offset_dims: cut.other_dims(&self.offset_dims)?,
+            index_vector_dim: cut.dim(self.index_vector_dim)?,
+            ..self.clone()
+        };
+        RowOp::rows(op, [RowUse::Whole, RowUse::Rows])
+    }
+
+    /// Dimensions of the indices. The table is whole, except where it has such dimensions too.
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        let batch = (0..at.out().rank()).filter(|d| !self.offset_dims.contains(d));
+        let own = (0..at.ty(1).rank()).filter(|&d| d != self.index_vector_dim);
+        let paired = |i: usize| {
+            let k = self.start_indices_batching_dims.iter().position(|&d| d == i)?;
+            Some(self.operand_batching_dims[k])
+        };
+        own.zip(batch).map(|(i, d)| Factor::dim([paired(i), Some(i)], d)).collect()
     }
 }
 

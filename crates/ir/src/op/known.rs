@@ -73,7 +73,7 @@ fn inputs_of(t: &Tensor, node: &Node) -> Option<Vec<Tensor>> {
         Op::Parameter(_) => Some(vec![t.builder().captured_as(t.id())?]),
         // Sums of products take long, and no shape is made of them.
         op if op.rule().lower() == Lowering::Contract => None,
-        op if op.collective().is_some() || matches!(op, Op::PartitionId(_) | Op::ReplicaId(_)) => None,
+        op if op.collective().is_some() => None,
         _ => Some(node.inputs.iter().map(|&v: &ValueId| t.builder().value(v)).collect()),
     }
 }

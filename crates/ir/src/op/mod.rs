@@ -1,10 +1,10 @@
 //! The rules of all operations. One op (or one family of element-wise ops) is one file: shape inference (which is also
-//! the verifier), evaluation, derivative, text attributes, cost, samples. Attributes are data and stand in
-//! `graph/op.rs`.
+//! the verifier), evaluation, derivative, text attributes, cost, samples, and how the op is cut into blocks of rows and
+//! split over devices. Attributes are data and stand in `graph/op.rs`.
 //!
 //! Adding an element-wise op is one row in `graph/elementwise.rs`; adding one that is composed of others is one row in
-//! `op/compose.rs`. Adding a structural op is its attribute struct and a variant of [`Op`] in `graph/op.rs`, a file with
-//! its `impl OpRule`, and an entry of [`TABLE`]. Everything else is derived from the rules.
+//! `op/compose.rs`. Adding a structural op is a row and an attribute struct in `graph/op.rs`, and a file with its
+//! [`OpRule`] and [`StructuralOp`]. Everything else is derived from the rules.
 
 /// The mnemonic of an op and what it does to elements, in its `impl OpRule`.
 macro_rules! named {
@@ -21,48 +21,45 @@ macro_rules! named {
 
 pub mod attention;
 pub mod binary;
-pub mod collective;
-pub mod compare;
 pub mod compose;
-pub mod constant;
-pub mod control;
-pub mod conv;
-pub mod convert;
-pub mod dot;
-pub mod dynamic;
 pub mod flow;
-pub mod gather;
 mod known;
 mod methods;
 mod monoid;
 pub mod packed;
-mod read;
-pub mod reduce;
-pub mod rng;
 pub mod sample;
 mod samples;
-pub mod scatter;
-pub mod shape;
-pub mod sort;
 pub mod source;
+mod split;
+mod structural;
 mod table;
 pub mod unary;
-pub mod window;
 
 pub use crate::graph::attr::{self, Attr, Attrs, Field};
 pub use crate::graph::op::*;
 pub use crate::graph::{Binary, Unary};
 pub use crate::graph::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, moved_bytes};
-pub use collective::{Collective, Devices, agreed};
+pub use collective::agreed;
 pub use monoid::Monoid;
 pub use sample::{Domain, Sample};
-pub use source::Source;
+pub use source::{Source, Unread};
+pub use split::{Along, Cut, Factor, NodeView, RowOp, RowUse, Rows, is_zeros, row_dims, sum_type};
+pub use structural::{Collective, Devices, StructuralOp};
 pub use table::{Entry, TABLE, entry};
 
+use crate::graph::structural_ops;
 use crate::{Graph, Tensor};
 use smallvec::SmallVec;
+use split::{first_by_rows, shard_of};
 use std::sync::Arc;
 use systole_base::{Literal, Result, TensorType};
+
+/// Declares the files of structural ops.
+macro_rules! files {
+    ($($file:ident { $($row:tt)* })*) => { $(pub mod $file;)* };
+}
+
+structural_ops!(files);
 
 /// Checks the number of operands; a missing operand is a violated constraint, not a panic.
 pub fn expect_args(args: &[&TensorType], n: usize) -> Result<(), Constraint> {

@@ -1,13 +1,15 @@
 //! reduce: folds dimensions with any body over any number of operands.
 
 use super::attr::ints;
+use super::sample::{WIDE, sample};
+use super::samples::COUNTS;
 use super::*;
-use crate::require;
+use crate::{GraphBuilder, require};
 use std::sync::Arc;
-use systole_base::{Dims, LiteralBuilder, Scalar, Shape};
+use systole_base::{DType, Dims, LiteralBuilder, Scalar, Shape};
 
 /// Checks a folding body: `n` accumulators and `n` elements in, `n` accumulators out.
-pub(crate) fn check_fold_body(body: &Graph, dtypes: &[systole_base::DType]) -> Result<(), Constraint> {
+pub(crate) fn check_fold_body(body: &Graph, dtypes: &[DType]) -> Result<(), Constraint> {
     let n = dtypes.len();
     let params = body.param_types();
     let results = body.result_types();
@@ -22,8 +24,6 @@ pub(crate) fn check_fold_body(body: &Graph, dtypes: &[systole_base::DType]) -> R
 }
 
 impl OpRule for Reduce {
-    named!("reduce", Fold);
-
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(
             !args.is_empty() && args.len().is_multiple_of(2),
@@ -49,6 +49,10 @@ impl OpRule for Reduce {
         let kept: Shape =
             (0..xs[0].rank()).filter(|d| !self.dims.contains(d)).map(|d| xs[0].shape[d]).collect();
         Ok(xs.iter().map(|x| x.with_shape(&kept)).collect())
+    }
+
+    fn result_count(&self, args: usize) -> usize {
+        args / 2
     }
 
     fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
@@ -108,4 +112,91 @@ impl OpRule for Reduce {
         let per_element = self.body.nodes.len().saturating_sub(self.body.params.len()) as f64;
         Cost { flops: args[0].elements() as f64 * per_element, bytes: moved_bytes(args, outs) }
     }
+}
+
+impl StructuralOp for Reduce {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        Ok(Reduce { dims: s.sizes("dimensions")?, body: s.region(0)? })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let case = |what: &str, monoid: Monoid, dtype: DType, shape: &[usize], dims: &[usize]| {
+            let domain = if matches!(monoid, Monoid::And | Monoid::Or) { COUNTS } else { WIDE };
+            let params = [(TensorType::new(dtype, shape), domain), (TensorType::scalar(dtype), WIDE)];
+            let label = format!("{}_{what}{dtype}", monoid.name());
+            sample(label, &params, 16, dtype == DType::F64, |x| {
+                Tensor::reduce(&[&x[0]], &[&x[1]], dims, monoid.body(dtype))
+            })
+        };
+        let mut all = Vec::new();
+        for monoid in
+            [Monoid::Add, Monoid::Multiply, Monoid::Minimum, Monoid::Maximum, Monoid::And, Monoid::Or]
+        {
+            let bits_only = matches!(monoid, Monoid::And | Monoid::Or);
+            let dtypes: Vec<DType> =
+                DType::ALL.into_iter().filter(|d| !(bits_only && d.is_float())).collect();
+            all.extend(dtypes.iter().map(|&d| case("", monoid, d, &[3, 5], &[1])));
+            let widest = dtypes[dtypes.len() - 1];
+            all.extend([
+                case("outer_", monoid, widest, &[3, 2, 5], &[0, 2]),
+                case("unordered_", monoid, widest, &[3, 2, 5], &[2, 0]),
+                case("of_nothing_", monoid, widest, &[0, 3], &[0]),
+                case("to_nothing_", monoid, widest, &[0, 3], &[1]),
+                case("no_dims_", monoid, widest, &[3], &[]),
+            ]);
+        }
+        all.push(argmax());
+        all
+    }
+
+    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+        let n = at.node.inputs.len() / 2;
+        let x = at.ty(0);
+        let cut = rows.cut(x)?;
+        if let Some(dims) = cut.other_dims(&self.dims) {
+            return RowOp::rows(Reduce { dims, body: self.body.clone() }, first_by_rows(n, 2 * n));
+        }
+        let zero = at.constant(1).is_some_and(|c| c.value.get(0).as_f64() == 0.0);
+        let all_rows = cut.all(|d| self.dims.contains(&d));
+        let adds = n == 1 && x.dtype != DType::Bool && Monoid::of(&self.body) == Some(Monoid::Add);
+        if !(adds && zero && all_rows) {
+            return None;
+        }
+        let dims = std::iter::once(0).chain(self.dims.iter().filter_map(|&d| cut.dim(d))).collect();
+        let wide = sum_type(x.dtype);
+        let body = if wide == x.dtype { self.body.clone() } else { Monoid::Add.body(wide) };
+        RowOp::sum(Reduce { dims, body }, first_by_rows(n, 2 * n))
+    }
+
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        let n = at.node.inputs.len() / 2;
+        let x = at.ty(0);
+        let operands = |d: usize| (0..2 * n).map(move |k| (k < n).then_some(d));
+        let kept = (0..x.rank()).filter(|d| !self.dims.contains(d));
+        let mut all: Vec<Factor> = kept.enumerate().map(|(to, d)| Factor::dim(operands(d), to)).collect();
+        if let (1, Some(monoid)) = (n, Monoid::of(&self.body))
+            && at.constant(1).is_some_and(|c| c.value.get(0) == monoid.identity(x.dtype))
+        {
+            all.extend(self.dims.iter().map(|&d| Factor::fold(operands(d), monoid)));
+        }
+        all
+    }
+}
+
+/// Two operands folded together: the greatest element and its place.
+fn argmax() -> Sample {
+    let params = [
+        (TensorType::new(DType::F32, [3, 5]), Domain::Distinct(0.5)),
+        (TensorType::new(DType::I32, [3, 5]), Domain::Distinct(1.0)),
+    ];
+    sample("pair".into(), &params, 0, false, |x| {
+        let g = GraphBuilder::new("body");
+        let [a, i, b, j] = [DType::F32, DType::I32, DType::F32, DType::I32]
+            .map(|d| g.parameter(TensorType::scalar(d), "element"));
+        let keep = a.greater_equal(&b);
+        let body = g.finish(&[keep.select(&a, &b), keep.select(&i, &j)]);
+        let Ok(body) = body else { systole_base::bug!("argmax does not build") };
+        let inits = [x[0].scalar_like(f64::NEG_INFINITY), x[1].scalar_like(-1.0)];
+        Tensor::reduce(&[&x[0], &x[1]], &[&inits[0], &inits[1]], &[1], body)
+    })
 }

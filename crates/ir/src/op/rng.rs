@@ -3,6 +3,7 @@
 //! The specification leaves the bits to the implementation. These are XLA's, bit for bit, so that a program draws
 //! the same numbers on every backend.
 
+use super::sample::sample;
 use super::*;
 use crate::require;
 use smallvec::smallvec;
@@ -20,8 +21,6 @@ impl RngAlgorithm {
 }
 
 impl OpRule for RngBitGenerator {
-    named!("rng_bit_generator", Draw);
-
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let state = args[0];
@@ -33,6 +32,10 @@ impl OpRule for RngBitGenerator {
         require!(fits, "C2", "{} does not take the state {state}", self.algorithm.name());
         require!(self.ty.dtype.is_unsigned_int(), "-", "draws unsigned integers, not {}", self.ty.dtype);
         Ok(smallvec![state.clone(), self.ty.clone()])
+    }
+
+    fn result_count(&self, _: usize) -> usize {
+        2
     }
 
     fn eval(&self, _: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
@@ -55,6 +58,41 @@ impl OpRule for RngBitGenerator {
     fn cost(&self, args: &[&TensorType], outs: &Outs) -> Cost {
         // Ten rounds of about ten operations for each four words.
         Cost { flops: 25.0 * outs[1].elements() as f64, bytes: moved_bytes(args, outs) }
+    }
+}
+
+/// Neither cut nor split: the bits of an element depend on the shape of the whole array.
+impl StructuralOp for RngBitGenerator {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        let algorithm = match s.keyword("rng_algorithm", "rng_algorithm")? {
+            "PHILOX" | "DEFAULT" => RngAlgorithm::Philox,
+            "THREE_FRY" => RngAlgorithm::ThreeFry,
+            other => return Err(format!("there is no generator `{other}`")),
+        };
+        Ok(RngBitGenerator { algorithm, ty: s.result(1)?.clone() })
+    }
+
+    fn samples() -> Vec<Sample> {
+        const STATE: Domain = Domain::Uniform(0.0, 1e15);
+        let case = |algorithm: RngAlgorithm, words: usize, dtype: DType, shape: &[usize]| {
+            let params = [(TensorType::new(DType::U64, [words]), STATE)];
+            let dims: String = shape.iter().map(|d| format!("_{d}")).collect();
+            let label = format!("{}{words}_{dtype}{dims}", algorithm.name());
+            sample(label, &params, 0, false, |x| {
+                let (next, bits) = x[0].random_bits(TensorType::new(dtype, shape), algorithm);
+                vec![next, bits]
+            })
+        };
+        let shapes: [&[usize]; 7] = [&[], &[3], &[3, 5], &[5, 4], &[5, 3, 7], &[7, 7], &[0, 3]];
+        let mut all = Vec::new();
+        for (algorithm, words) in
+            [(RngAlgorithm::Philox, 2), (RngAlgorithm::Philox, 3), (RngAlgorithm::ThreeFry, 2)]
+        {
+            for dtype in DType::ALL.into_iter().filter(|d| d.is_unsigned_int()) {
+                all.extend(shapes.iter().map(|s| case(algorithm, words, dtype, s)));
+            }
+        }
+        all
     }
 }
 

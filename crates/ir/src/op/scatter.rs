@@ -127,8 +127,6 @@ impl Scatter {
 }
 
 impl OpRule for Scatter {
-    named!("scatter", Fold);
-
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(args.len() >= 3 && !args.len().is_multiple_of(2), "C5", "takes as many updates as inputs");
         let n = args.len() / 2;
@@ -144,6 +142,10 @@ impl OpRule for Scatter {
         let dtypes: Vec<_> = xs.iter().map(|x| x.dtype).collect();
         check_fold_body(&self.body, &dtypes).map_err(|c| Constraint::new("C23", c.message))?;
         Ok(xs.iter().map(|&x| x.clone()).collect())
+    }
+
+    fn result_count(&self, args: usize) -> usize {
+        args.saturating_sub(1) / 2
     }
 
     fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
@@ -223,6 +225,58 @@ impl OpRule for Scatter {
         let updates = args.last().map_or(0, |u| u.elements()) as f64;
         let work = self.body.nodes.len().saturating_sub(self.body.params.len()) as f64;
         Cost { flops: updates * work, bytes: moved_bytes(args, outs) }
+    }
+}
+
+/// Not cut: updates may be of other rows.
+impl StructuralOp for Scatter {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        const NAME: &str = "scatter_dimension_numbers";
+        let list = |field: &str| s.field(NAME, "scatter", field);
+        Ok(Scatter {
+            update_window_dims: list("update_window_dims")?,
+            inserted_window_dims: list("inserted_window_dims")?,
+            input_batching_dims: list("input_batching_dims")?,
+            scatter_indices_batching_dims: list("scatter_indices_batching_dims")?,
+            scatter_dims_to_operand_dims: list("scatter_dims_to_operand_dims")?,
+            index_vector_dim: s.field_size(NAME, "scatter", "index_vector_dim")?,
+            indices_are_sorted: s.flag("indices_are_sorted")?,
+            unique_indices: s.flag("unique_indices")?,
+            body: s.region(0)?,
+        })
+    }
+
+    fn samples() -> Vec<Sample> {
+        scatter_samples()
+    }
+
+    /// Dimensions that blocks show whole; and those of the indices, where updates are folded into what changes nothing.
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        if at.node.inputs.len() != 3 {
+            return Vec::new();
+        }
+        let [x, indices, updates] = [0, 1, 2].map(|k| at.ty(k));
+        let hidden =
+            |d: &usize| self.inserted_window_dims.contains(d) || self.input_batching_dims.contains(d);
+        let shown = (0..x.rank()).filter(|d| !hidden(d)).zip(&self.update_window_dims);
+        let mut all: Vec<Factor> = shown
+            .filter(|&(d, &u)| x.shape[d] == updates.shape[u])
+            .map(|(d, &u)| Factor::dim([Some(d), None, Some(u)], d))
+            .collect();
+        let adds = Monoid::of(&self.body) == Some(Monoid::Add) && is_zeros(at.graph, at.node.inputs[0]);
+        let batch = (0..updates.rank()).filter(|d| !self.update_window_dims.contains(d));
+        let own = (0..indices.rank()).filter(|&d| d != self.index_vector_dim);
+        for (i, u) in own.zip(batch) {
+            match self.scatter_indices_batching_dims.iter().position(|&d| d == i) {
+                Some(k) => {
+                    let d = self.input_batching_dims[k];
+                    all.push(Factor::dim([Some(d), Some(i), Some(u)], d));
+                }
+                None if adds => all.push(Factor::fold([None, Some(i), Some(u)], Monoid::Add)),
+                None => {}
+            }
+        }
+        all
     }
 }
 

@@ -2,6 +2,7 @@
 //! broadcast_in_dim, reshape, transpose, reverse, concatenate, slice, pad.
 
 use super::attr::ints;
+use super::samples::{moved, moved_f64};
 use super::*;
 use crate::require;
 use smallvec::smallvec;
@@ -26,7 +27,6 @@ fn gather_by(
 }
 
 impl OpRule for BroadcastInDim {
-    named!("broadcast_in_dim", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let x = args[0];
@@ -80,8 +80,58 @@ impl OpRule for BroadcastInDim {
     }
 }
 
+impl StructuralOp for BroadcastInDim {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        let shape = s.result(0)?.shape.clone();
+        Ok(BroadcastInDim { dims: s.sizes("broadcast_dimensions")?, shape })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let to =
+            |x: &[Tensor], shape: &[usize], dims: &[usize]| vec![x[0].broadcast_in_dim(&shape.into(), dims)];
+        let mut all = moved("repeat", &[&[3, 1]], |x| to(x, &[2, 3, 5], &[1, 2]));
+        all.extend([
+            moved_f64("swapped", &[&[3, 5]], |x| to(x, &[5, 2, 3], &[2, 0])),
+            moved_f64("scalar", &[&[]], |x| to(x, &[3], &[])),
+            moved_f64("to_nothing", &[&[1, 3]], |x| to(x, &[0, 3], &[0, 1])),
+            moved_f64("ones", &[&[1, 1]], |x| to(x, &[1, 3], &[0, 1])),
+        ]);
+        all
+    }
+
+    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+        let (x, out) = (at.ty(0), at.out());
+        let cut = rows.cut(out)?;
+        let shape = cut.shape(out);
+        let by_rows = |k: usize| self.dims[k] == k && x.shape[k] == out.shape[k];
+        if self.dims.len() >= cut.dims && cut.all(by_rows) {
+            return RowOp::rows(BroadcastInDim { dims: cut.leading(&self.dims)?, shape }, [RowUse::Rows]);
+        }
+        // If the rows are one dimension, an operand dimension of size 1 may be broadcast along it.
+        let place = |(k, &d): (usize, &usize)| match cut.dim(d) {
+            None if cut.dims == 1 && x.shape[k] == 1 => Some(0),
+            place => place,
+        };
+        let dims: Option<Dims> = self.dims.iter().enumerate().map(place).collect();
+        RowOp::rows(BroadcastInDim { dims: dims?, shape }, [RowUse::Whole])
+    }
+
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        let operand = |d: usize| {
+            let k = self.dims.iter().position(|&to| to == d)?;
+            (at.ty(0).shape[k] == at.out().shape[d]).then_some(k)
+        };
+        (0..at.out().rank()).map(|d| Factor::dim([operand(d)], d)).collect()
+    }
+
+    fn shard(&self, along: Along, parts: usize) -> Option<Op> {
+        let Along::Dim(d) = along else { return None };
+        let shape = Shape::new(&shard_of(&self.shape, d, parts)[..]);
+        Some(BroadcastInDim { shape, ..self.clone() }.into())
+    }
+}
+
 impl OpRule for Reshape {
-    named!("reshape", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let n = self.shape.checked_elements();
@@ -104,8 +154,42 @@ impl OpRule for Reshape {
     }
 }
 
+impl StructuralOp for Reshape {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        Ok(Reshape { shape: s.result(0)?.shape.clone() })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let mut all = moved("flat", &[&[3, 5]], |x| vec![x[0].reshape([15])]);
+        all.extend([
+            moved_f64("ones", &[&[3, 5]], |x| vec![x[0].reshape([1, 3, 1, 5])]),
+            moved_f64("scalar", &[&[1, 1]], |x| vec![x[0].reshape([])]),
+            moved_f64("empty", &[&[0, 5]], |x| vec![x[0].reshape([7, 0, 2])]),
+        ]);
+        all
+    }
+
+    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+        rows.cut(at.ty(0))?;
+        RowOp::rows(Reshape { shape: rows.cut(at.out())?.shape(at.out()) }, [RowUse::Rows])
+    }
+
+    /// Equal parts of a dimension are equal parts of another where the same elements lie before both.
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        let (x, out) = (at.ty(0), at.out());
+        let before = |t: &TensorType, d: usize| t.shape[..d].iter().product::<usize>();
+        let pairs = (0..x.rank()).flat_map(|k| (0..out.rank()).map(move |d| (k, d)));
+        let pairs = pairs.filter(|&(k, d)| before(x, k) == before(out, d));
+        pairs.map(|(k, d)| Factor::dim([Some(k)], d)).collect()
+    }
+
+    fn shard(&self, along: Along, parts: usize) -> Option<Op> {
+        let Along::Dim(d) = along else { return None };
+        Some(Reshape { shape: Shape::new(&shard_of(&self.shape, d, parts)[..]) }.into())
+    }
+}
+
 impl OpRule for Transpose {
-    named!("transpose", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let mut sorted = self.permutation.clone();
@@ -137,8 +221,33 @@ impl OpRule for Transpose {
     }
 }
 
+impl StructuralOp for Transpose {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        Ok(Transpose { permutation: s.sizes("permutation")? })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let mut all = moved("swap", &[&[3, 5]], |x| vec![x[0].transpose(&[1, 0])]);
+        all.extend([
+            moved_f64("cycle", &[&[2, 3, 5]], |x| vec![x[0].transpose(&[2, 0, 1])]),
+            moved_f64("empty", &[&[3, 0]], |x| vec![x[0].transpose(&[1, 0])]),
+        ]);
+        all
+    }
+
+    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+        RowOp::rows(
+            Transpose { permutation: rows.cut(at.ty(0))?.leading(&self.permutation)? },
+            [RowUse::Rows],
+        )
+    }
+
+    fn factors(&self, _: NodeView<'_>) -> Vec<Factor> {
+        self.permutation.iter().enumerate().map(|(d, &k)| Factor::dim([Some(k)], d)).collect()
+    }
+}
+
 impl OpRule for Reverse {
-    named!("reverse", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         for (i, &d) in self.dims.iter().enumerate() {
@@ -165,8 +274,31 @@ impl OpRule for Reverse {
     }
 }
 
+impl StructuralOp for Reverse {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        Ok(Reverse { dims: s.sizes("dimensions")? })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let mut all = moved("last", &[&[3, 5]], |x| vec![x[0].reverse(&[1])]);
+        all.extend([
+            moved_f64("both", &[&[3, 5]], |x| vec![x[0].reverse(&[1, 0])]),
+            moved_f64("none", &[&[3]], |x| vec![x[0].reverse(&[])]),
+            moved_f64("empty", &[&[3, 0]], |x| vec![x[0].reverse(&[0, 1])]),
+        ]);
+        all
+    }
+
+    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+        RowOp::rows(Reverse { dims: rows.cut(at.ty(0))?.other_dims(&self.dims)? }, [RowUse::Rows])
+    }
+
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        at.same_dims(1, |d| !self.dims.contains(&d))
+    }
+}
+
 impl OpRule for Concatenate {
-    named!("concatenate", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(!args.is_empty(), "C3", "needs at least one operand");
         let first = args[0];
@@ -208,8 +340,40 @@ impl OpRule for Concatenate {
     }
 }
 
+impl StructuralOp for Concatenate {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        Ok(Concatenate { dim: s.size("dimension")? })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let join = |x: &[Tensor], dim| vec![Tensor::concatenate(&x.iter().collect::<Vec<_>>(), dim)];
+        let mut all = moved("last", &[&[3, 2], &[3, 5]], |x| join(x, 1));
+        all.extend([
+            moved_f64("three", &[&[1, 3], &[0, 3], &[2, 3]], |x| join(x, 0)),
+            moved_f64("one", &[&[3]], |x| join(x, 0)),
+            moved_f64("empty", &[&[0, 2], &[0, 3]], |x| join(x, 1)),
+        ]);
+        all
+    }
+
+    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+        let n = at.node.inputs.len();
+        RowOp::rows(Concatenate { dim: rows.cut(at.out())?.dim(self.dim)? }, first_by_rows(n, n))
+    }
+
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        at.same_dims(at.node.inputs.len(), |d| d != self.dim)
+    }
+}
+
+impl Slice {
+    /// Whether it keeps all elements along dimension `d` of `x`.
+    fn keeps(&self, d: usize, x: &TensorType) -> bool {
+        self.start[d] == 0 && self.limit[d] == x.shape[d] && self.strides[d] == 1
+    }
+}
+
 impl OpRule for Slice {
-    named!("slice", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let x = args[0];
@@ -263,7 +427,53 @@ impl OpRule for Slice {
     }
 }
 
+impl StructuralOp for Slice {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        Ok(Slice {
+            start: s.sizes("start_indices")?,
+            limit: s.sizes("limit_indices")?,
+            strides: s.sizes("strides")?,
+        })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let mut all = moved("step", &[&[5, 7]], |x| vec![x[0].slice(&[1, 0], &[4, 7], &[1, 3])]);
+        all.extend([
+            moved_f64("uneven", &[&[8]], |x| vec![x[0].slice(&[1], &[7], &[4])]),
+            moved_f64("empty", &[&[5]], |x| vec![x[0].slice(&[2], &[2], &[1])]),
+            moved_f64("of_empty", &[&[0, 5]], |x| vec![x[0].slice(&[0, 1], &[0, 4], &[1, 1])]),
+            moved_f64("scalar", &[&[]], |x| vec![x[0].slice(&[], &[], &[])]),
+        ]);
+        all
+    }
+
+    /// Only slices that keep all rows.
+    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+        let cut = rows.cut(at.ty(0))?;
+        let op = Slice {
+            start: cut.sizes(&self.start, 0),
+            limit: cut.sizes(&self.limit, cut.block),
+            strides: cut.sizes(&self.strides, 1),
+        };
+        if cut.all(|d| self.keeps(d, at.ty(0))) { RowOp::rows(op, [RowUse::Rows]) } else { None }
+    }
+
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        at.same_dims(1, |d| self.keeps(d, at.ty(0)))
+    }
+
+    fn shard(&self, along: Along, parts: usize) -> Option<Op> {
+        let Along::Dim(d) = along else { return None };
+        Some(Slice { limit: shard_of(&self.limit, d, parts), ..self.clone() }.into())
+    }
+}
+
 impl Pad {
+    /// Whether it adds nothing along dimension `d`.
+    fn keeps(&self, d: usize) -> bool {
+        self.low[d] == 0 && self.high[d] == 0 && self.interior[d] == 0
+    }
+
     /// The operand coordinate that lands at result coordinate `i` of dimension `d`, if any.
     fn source(&self, d: usize, size: usize, i: usize) -> Option<usize> {
         let (at, step) = (i as i64 - self.low[d], self.interior[d] as i64 + 1);
@@ -272,7 +482,6 @@ impl Pad {
 }
 
 impl OpRule for Pad {
-    named!("pad", Move);
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
         let (x, v) = (args[0], args[1]);
@@ -317,5 +526,41 @@ impl OpRule for Pad {
             ("edge_padding_high", Attr::Ints(self.high.clone())),
             ("interior_padding", ints(&self.interior)),
         ]
+    }
+}
+
+impl StructuralOp for Pad {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        Ok(Pad {
+            low: s.ints("edge_padding_low")?,
+            high: s.ints("edge_padding_high")?,
+            interior: s.sizes("interior_padding")?.to_vec(),
+        })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let mut all = moved("around", &[&[2, 3], &[]], |x| vec![x[0].pad(&x[1], &[1, 0], &[0, 2], &[0, 1])]);
+        all.extend([
+            moved_f64("cut", &[&[5, 4], &[]], |x| vec![x[0].pad(&x[1], &[-1, 2], &[-2, -1], &[0, 0])]),
+            moved_f64("cut_between", &[&[4], &[]], |x| vec![x[0].pad(&x[1], &[-2], &[-1], &[2])]),
+            moved_f64("empty", &[&[0, 3], &[]], |x| vec![x[0].pad(&x[1], &[1, 0], &[1, 0], &[2, 0])]),
+            moved_f64("to_nothing", &[&[2], &[]], |x| vec![x[0].pad(&x[1], &[-1], &[-1], &[0])]),
+        ]);
+        all
+    }
+
+    /// Only padding that adds no rows.
+    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+        let cut = rows.cut(at.ty(0))?;
+        let op = Pad {
+            low: cut.list(&self.low, 0),
+            high: cut.list(&self.high, 0),
+            interior: cut.list(&self.interior, 0),
+        };
+        if cut.all(|d| self.keeps(d)) { RowOp::rows(op, [RowUse::Rows, RowUse::Whole]) } else { None }
+    }
+
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        at.same_dims(1, |d| self.keeps(d))
     }
 }

@@ -1,13 +1,13 @@
 //! sort: several operands together along one dimension by any comparator.
 
+use super::sample::{WIDE, sample};
+use super::samples::{SPECIAL, array, program};
 use super::*;
 use crate::{GraphBuilder, require};
 use std::sync::Arc;
 use systole_base::{DType, Error, LiteralBuilder, Scalar};
 
 impl OpRule for Sort {
-    named!("sort", Move);
-
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(!args.is_empty(), "C1", "needs at least one operand");
         for x in args {
@@ -26,6 +26,10 @@ impl OpRule for Sort {
             && self.comparator.result_types() == [TensorType::scalar(DType::Bool)];
         require!(fits, "C5", "the comparator takes {params:?}, which does not compare elements of {args:?}");
         Ok(args.iter().map(|&x| x.clone()).collect())
+    }
+
+    fn result_count(&self, args: usize) -> usize {
+        args
     }
 
     fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
@@ -93,6 +97,52 @@ impl OpRule for Sort {
         let n = args[0].elements() as f64;
         let depth = (args[0].shape[self.dim].max(2) as f64).log2();
         Cost { flops: n * depth, bytes: moved_bytes(args, outs) }
+    }
+}
+
+impl StructuralOp for Sort {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        let dim =
+            if s.has("dimension") { s.size("dimension")? } else { s.result(0)?.rank().saturating_sub(1) };
+        Ok(Sort { dim, stable: s.flag("is_stable")?, comparator: s.region(0)? })
+    }
+
+    fn samples() -> Vec<Sample> {
+        let case = |what: &str, dtype: DType, shape: &[usize], dim: usize, descending: bool| {
+            let params = [(TensorType::new(dtype, shape), Domain::Distinct(1.0))];
+            sample(format!("{what}{dtype}"), &params, 0, dtype == DType::F64, |x| {
+                vec![x[0].sort(dim, descending)]
+            })
+        };
+        let mut all: Vec<Sample> = DType::ALL.into_iter().map(|d| case("", d, &[3, 5], 1, false)).collect();
+        all.extend([
+            case("descending_", DType::F64, &[7, 3], 0, true),
+            case("one_", DType::F64, &[1], 0, false),
+            case("empty_", DType::F64, &[0, 3], 0, false),
+        ]);
+        let ty = TensorType::new(DType::F64, [5, 3]);
+        let params = [(ty.with_dtype(DType::I32), Domain::Uniform(0.0, 2.0)), (ty.clone(), WIDE), (ty, WIDE)];
+        all.push(sample("by_equal_keys".into(), &params, 0, true, |x| {
+            let g = GraphBuilder::new("comparator");
+            let dtypes = [DType::I32, DType::I32, DType::F64, DType::F64, DType::F64, DType::F64];
+            let p = dtypes.map(|d| g.parameter(TensorType::scalar(d), "element"));
+            let Ok(by_key) = g.finish(&[p[0].less(&p[1])]) else {
+                systole_base::bug!("by_key does not build")
+            };
+            Tensor::sort_by(&x.iter().collect::<Vec<_>>(), 0, true, by_key)
+        }));
+        all.push(program("special", |g| vec![g.constant(array(DType::F32, &[7], &SPECIAL)).sort(0, false)]));
+        all
+    }
+
+    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+        let n = at.node.inputs.len();
+        let op = Sort { dim: rows.cut(at.ty(0))?.dim(self.dim)?, ..self.clone() };
+        RowOp::rows(op, first_by_rows(n, n))
+    }
+
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        at.same_dims(at.node.inputs.len(), |d| d != self.dim)
     }
 }
 

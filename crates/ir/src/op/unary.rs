@@ -4,7 +4,7 @@
 use super::*;
 pub use crate::graph::elementwise::KNOWN;
 use crate::graph::elementwise::*;
-use crate::graph::{mnemonic, unary_ops};
+use crate::graph::unary_ops;
 use crate::require;
 use smallvec::smallvec;
 use systole_base::{DType, LiteralBuilder, Scalar};
@@ -13,8 +13,6 @@ use systole_base::{DType, LiteralBuilder, Scalar};
 pub struct Row {
     /// The op.
     pub op: Unary,
-    /// Its mnemonic, with its dialect where that is not StableHLO.
-    pub name: &'static str,
     /// One line for `systole ops`.
     pub doc: &'static str,
     /// Dialect and section of the specification.
@@ -37,7 +35,7 @@ macro_rules! unary_rows {
     ($($op:ident = $dialect:ident $name:literal, $method:tt, $doc:literal, { $($rules:tt)* };)*) => {
         /// The family's table, in the order of the enum.
         pub const ROWS: &[Row] =
-            &[$(Row { op: $op, name: mnemonic!($dialect $name), doc: $doc, spec: concat!(stringify!($dialect), ": ", $name), $($rules)* }),*];
+            &[$(Row { op: $op, doc: $doc, spec: concat!(stringify!($dialect), ": ", $name), $($rules)* }),*];
     };
 }
 
@@ -56,16 +54,12 @@ impl Unary {
             (Scalar::Float(v), Some(f), _) if self == IsFinite => Scalar::Bool(f(v) != 0.0),
             (Scalar::Float(v), Some(f), _) => Scalar::Float(f(v)).round_to(dtype),
             (_, _, Some(f)) => f(dtype, x),
-            _ => systole_base::bug!("{} on {dtype} passed infer", row.name),
+            _ => systole_base::bug!("{} on {dtype} passed infer", self.name()),
         }
     }
 }
 
 impl OpRule for Unary {
-    fn name(&self) -> &'static str {
-        self.row().name
-    }
-
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let (row, x) = (self.row(), args[0]);
@@ -117,7 +111,7 @@ mod tests {
     #[test]
     fn rows_stand_in_enum_order() {
         for (i, row) in ROWS.iter().enumerate() {
-            assert_eq!(row.op as usize, i, "{}", row.name);
+            assert_eq!(row.op as usize, i, "{}", row.op.name());
         }
     }
 
@@ -128,11 +122,7 @@ mod tests {
             for &(x, y) in *table {
                 let found = f(x);
                 let near = (found - y).abs() <= y.abs() * 4.0 * f64::EPSILON;
-                assert!(
-                    found == y || near || found.is_nan() && y.is_nan(),
-                    "{}({x}) is {found}",
-                    op.row().name
-                );
+                assert!(found == y || near || found.is_nan() && y.is_nan(), "{}({x}) is {found}", op.name());
             }
         }
     }

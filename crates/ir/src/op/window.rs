@@ -38,6 +38,15 @@ impl Window {
         at.zip(shape.iter()).try_fold(0, |linear, (i, &size)| Some(linear * size + i?))
     }
 
+    /// Whether a window holds one element along dimension `d`, each element once.
+    fn is_single(&self, d: usize) -> bool {
+        self.dimensions[d] == 1
+            && self.strides[d] == 1
+            && self.base_dilations[d] == 1
+            && self.window_dilations[d] == 1
+            && self.padding[d] == [0, 0]
+    }
+
     fn has_holes(&self) -> bool {
         self.base_dilations.iter().chain(&self.window_dilations).any(|&d| d != 1)
     }
@@ -236,8 +245,6 @@ fn comparison(direction: Direction, dtype: DType) -> Arc<Graph> {
 }
 
 impl OpRule for ReduceWindow {
-    named!("reduce_window", Fold);
-
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let paired = !args.is_empty() && args.len().is_multiple_of(2);
         require!(paired, "C1", "takes as many inputs as initial values");
@@ -258,6 +265,10 @@ impl OpRule for ReduceWindow {
             dims.push(count.unwrap_or(0));
         }
         xs.iter().map(|x| checked_type("C15", x.dtype, &dims)).collect()
+    }
+
+    fn result_count(&self, args: usize) -> usize {
+        args / 2
     }
 
     fn eval(&self, cx: &mut EvalCx, args: &[&Literal], outs: &Outs) -> Result<Vec<Literal>> {
@@ -319,12 +330,57 @@ impl OpRule for ReduceWindow {
     }
 }
 
+impl StructuralOp for ReduceWindow {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        let dimensions = s.sizes("window_dimensions")?;
+        let n = dimensions.len();
+        let window = Window {
+            strides: s.sizes_or_ones("window_strides", n)?,
+            base_dilations: s.sizes_or_ones("base_dilations", n)?,
+            window_dilations: s.sizes_or_ones("window_dilations", n)?,
+            padding: s.pairs("padding", n)?,
+            dimensions,
+        };
+        Ok(ReduceWindow { window, body: s.region(0)? })
+    }
+
+    fn samples() -> Vec<Sample> {
+        reduce_window_samples()
+    }
+
+    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+        let cut = rows.cut(at.ty(0))?;
+        let own = &self.window;
+        if !cut.all(|d| own.is_single(d)) {
+            return None;
+        }
+        let window = Window {
+            dimensions: cut.sizes(&own.dimensions, 1),
+            strides: cut.sizes(&own.strides, 1),
+            base_dilations: cut.sizes(&own.base_dilations, 1),
+            window_dilations: cut.sizes(&own.window_dilations, 1),
+            padding: cut.list(&own.padding, [0, 0]),
+        };
+        let n = at.node.inputs.len();
+        RowOp::rows(ReduceWindow { window, body: self.body.clone() }, first_by_rows(n / 2, n / 2 * 2))
+    }
+
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        at.same_dims(at.node.inputs.len() / 2, |d| self.window.is_single(d))
+    }
+}
+
 /// Operations of one run of a scalar body.
 fn body_work(body: &Graph) -> f64 {
     body.nodes.len().saturating_sub(body.params.len()) as f64
 }
 
 impl SelectAndScatter {
+    /// Whether a window holds one element along dimension `d`, each element once.
+    fn is_single(&self, d: usize) -> bool {
+        self.dimensions[d] == 1 && self.strides[d] == 1 && self.padding[d] == [0, 0]
+    }
+
     /// The window, which has no holes.
     pub fn window(&self) -> Window {
         Window::new(&self.dimensions, &self.strides, &self.padding)
@@ -386,8 +442,6 @@ impl SelectAndScatter {
 }
 
 impl OpRule for SelectAndScatter {
-    named!("select_and_scatter", Fold);
-
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 3)?;
         let (x, source, init) = (args[0], args[1], args[2]);
@@ -459,6 +513,41 @@ impl OpRule for SelectAndScatter {
         let window: f64 = self.dimensions.iter().map(|&w| w as f64).product();
         let per_window = window * body_work(&self.select) + body_work(&self.scatter);
         Cost { flops: args[1].elements() as f64 * per_window, bytes: moved_bytes(args, outs) }
+    }
+}
+
+impl StructuralOp for SelectAndScatter {
+    fn parse(s: &Source<'_>) -> Unread<Self> {
+        let n = s.operands.first().map_or(0, |x| x.rank());
+        Ok(SelectAndScatter {
+            dimensions: s.sizes_or_ones("window_dimensions", n)?,
+            strides: s.sizes_or_ones("window_strides", n)?,
+            padding: s.pairs("padding", n)?,
+            select: s.region(0)?,
+            scatter: s.region(1)?,
+        })
+    }
+
+    fn samples() -> Vec<Sample> {
+        select_and_scatter_samples()
+    }
+
+    fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
+        let cut = rows.cut(at.ty(0))?;
+        if !cut.all(|d| self.is_single(d)) {
+            return None;
+        }
+        let op = SelectAndScatter {
+            dimensions: cut.sizes(&self.dimensions, 1),
+            strides: cut.sizes(&self.strides, 1),
+            padding: cut.list(&self.padding, [0, 0]),
+            ..self.clone()
+        };
+        RowOp::rows(op, first_by_rows(2, 3))
+    }
+
+    fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
+        at.same_dims(2, |d| self.is_single(d))
     }
 }
 

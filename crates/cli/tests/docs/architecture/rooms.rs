@@ -142,6 +142,12 @@ impl Crate {
                 read_module(src, Path::new(root), module, &mut files);
             }
         }
+        for path in declared_by_tables(src) {
+            let module = path.with_extension("").iter().map(|s| s.to_string_lossy().into_owned()).collect();
+            if !files.contains_key(&module) {
+                read_module(src, &path, module, &mut files);
+            }
+        }
         Crate { files }
     }
 
@@ -224,6 +230,17 @@ impl Crate {
 fn defines(code: &str, name: &str) -> bool {
     let words = ["struct", "enum", "fn", "trait", "type", "const", "static", "union", "macro_rules!"];
     words.iter().any(|word| code.contains(&format!("{word} {name}")))
+}
+
+/// Files beside a `mod.rs` that no line `mod name;` declares: a table's macro does.
+fn declared_by_tables(src: &Path) -> Vec<PathBuf> {
+    let by_table = |path: &PathBuf| {
+        let parent = std::fs::read_to_string(path.with_file_name("mod.rs"));
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        stem != "mod" && parent.is_ok_and(|text| !text.contains(&format!("mod {stem};")))
+    };
+    let all = super::rust_files(src).into_iter().filter(by_table);
+    all.map(|path| path.strip_prefix(src).expect("below src").to_path_buf()).collect()
 }
 
 fn read_module(src: &Path, path: &Path, module: Module, files: &mut BTreeMap<Module, File>) {

@@ -25,8 +25,7 @@ pub fn is_one_instruction(op: &Op) -> bool {
                 | Binary::ShiftRightLogical
         ),
         Op::Compare(_) | Op::Select(_) | Op::Clamp(_) | Op::Convert(_) => true,
-        // Views and data movement, many operations per element, waiting for other devices. Not listing a new op is the
-        // safe default.
+        // Bit tricks of several instructions, moves, and ops of many operations per element.
         _ => false,
     }
 }

@@ -1,7 +1,7 @@
-//! Inverse trigonometric and hyperbolic functions, erfc, bessel_i1e, next_after and mulhi. `x` is f32 or f64 where the function
-//! is one of real numbers.
+//! Inverse trigonometric and hyperbolic functions, bessel_i1e, next_after and mulhi. `x` is f32 or f64 where the function is one
+//! of real numbers.
 //!
-//! Sources: CHLO's decomposition for the forms; Cephes (erfc, bessel_i1e) for the coefficients.
+//! Sources: CHLO's decomposition for the forms; Cephes (bessel_i1e) for the coefficients.
 
 use systole_base::{DType, Literal, Scalar, TensorType};
 use systole_ir::Tensor;
@@ -59,68 +59,6 @@ pub(super) fn atanh(x: &Tensor) -> Tensor {
 pub(super) fn cosh(x: &Tensor) -> Tensor {
     let half = 0.5f64.ln();
     (x + half).exp() + (-x + half).exp()
-}
-
-pub(super) fn erfc(x: &Tensor) -> Tensor {
-    let a = x.abs();
-    let (far, most) = match x.dtype() {
-        DType::F64 => (erfc_far_f64(x, &a), 709.782_712_893_384),
-        _ => (erfc_far_f32(x, &a), 88.722_839_052_068_35),
-    };
-    let vanishes = (-&(x * x)).less(&x.scalar_like(-most));
-    let far = vanishes.select(&x.scalar_like(0.0), &far);
-    let far = x.less(&x.scalar_like(0.0)).select(&(2.0 - &far), &far);
-    a.less(&one(x)).select(&(1.0 - x.erf()), &far)
-}
-
-/// erfc of numbers of at least 1, of the magnitude. Cephes, ndtr.c.
-fn erfc_far_f64(x: &Tensor, a: &Tensor) -> Tensor {
-    #[rustfmt::skip]
-    const P: [f64; 9] = [
-        2.461_969_814_735_305e-10, 5.641_895_648_310_689e-1, 7.463_210_564_422_699, 4.863_719_709_856_814e1,
-        1.965_208_329_560_771e2, 5.264_451_949_954_773e2, 9.345_285_271_719_576e2, 1.027_551_886_895_157_2e3,
-        5.575_353_353_693_994e2,
-    ];
-    #[rustfmt::skip]
-    const Q: [f64; 9] = [
-        1.0, 1.322_819_511_547_449_9e1, 8.670_721_408_859_897e1, 3.549_377_788_878_199e2,
-        9.757_085_017_432_055e2, 1.823_909_166_879_097_5e3, 2.246_337_608_187_109_7e3, 1.656_663_091_941_613_4e3,
-        5.575_353_408_177_277e2,
-    ];
-    #[rustfmt::skip]
-    const R: [f64; 6] = [
-        5.641_895_835_477_551e-1, 1.275_366_707_599_781, 5.019_050_422_511_805, 6.160_210_979_930_536,
-        7.409_742_699_504_489, 2.978_866_653_721_002_2,
-    ];
-    #[rustfmt::skip]
-    const S: [f64; 7] = [
-        1.0, 2.260_528_632_201_172_6, 9.396_035_249_380_015, 1.204_895_398_080_966_6e1,
-        1.708_144_507_475_659e1, 9.608_968_090_632_859, 3.369_076_451_000_815,
-    ];
-    let decay = (-&(x * x)).exp();
-    let near = &decay * &polynomial(a, &P) / polynomial(a, &Q);
-    let far = &decay * &polynomial(a, &R) / polynomial(a, &S);
-    a.less(&x.scalar_like(8.0)).select(&near, &far)
-}
-
-/// As [`erfc_far_f64`]. Cephes, ndtrf.c.
-fn erfc_far_f32(x: &Tensor, a: &Tensor) -> Tensor {
-    #[rustfmt::skip]
-    const P: [f64; 9] = [
-        2.326_819_970_068_386e-2, -1.387_039_388_740_657e-1, 3.687_424_674_597_105e-1, -5.824_733_027_278_666e-1,
-        6.210_004_621_745_983e-1, -4.944_515_323_274_145e-1, 3.404_879_937_665_872e-1, -2.741_127_028_184_656e-1,
-        5.638_259_427_386_472e-1,
-    ];
-    #[rustfmt::skip]
-    const R: [f64; 8] = [
-        -1.047_766_399_936_249e1, 1.297_719_955_372_516e1, -7.495_518_717_768_503, 2.921_019_019_210_786,
-        -1.015_265_279_202_7, 4.218_463_358_204_948e-1, -2.820_767_439_740_514e-1, 5.641_895_067_754_075e-1,
-    ];
-    let square = x * x;
-    let scale = (-&square).exp() * (1.0 / a);
-    let inverse = 1.0 / &square;
-    let near = a.less(&x.scalar_like(2.0));
-    scale * near.select(&polynomial(&inverse, &P), &polynomial(&inverse, &R))
 }
 
 /// e^(−|x|) · I₁(x) by Chebyshev's polynomials. Cephes, i1.c and i1f.c.
@@ -242,14 +180,7 @@ fn high_unsigned(a: &Tensor, b: &Tensor) -> Tensor {
 
 /// The op of two operands with this name.
 pub(super) fn binary(name: &str) -> Option<Binary> {
-    Binary::ALL.iter().copied().find(|b| systole_ir::op::Op::from(*b).name() == name)
-}
-
-/// The polynomial with these coefficients, the highest power's first.
-fn polynomial(x: &Tensor, coefficients: &[f64]) -> Tensor {
-    let mut all = coefficients.iter();
-    let first = x.builder().full(x.ty(), all.next().copied().unwrap_or(0.0));
-    all.fold(first, |sum, &c| &(&sum * x) + c)
+    Binary::ALL.iter().copied().find(|b| b.name() == name)
 }
 
 /// `T[]`: the greatest finite number of the type.

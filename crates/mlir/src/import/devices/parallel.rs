@@ -13,38 +13,14 @@ use systole_ir::op::Monoid;
 use systole_ir::{Graph, GraphBuilder, Tensor, flow};
 
 /// Whether the op exchanges each of its operands alone.
-pub(crate) fn is_each_alone(name: &str) -> bool {
-    matches!(name, "stablehlo.all_reduce" | "stablehlo.all_gather" | "stablehlo.all_to_all")
-}
-
-pub(crate) const OPERATIONS: &[OpRow] = &[
-    op("interpreter.run_parallel").importer(|i, op, operands, _, g| i.run_parallel(op, operands, g)),
-    op("stablehlo.cross-replica-sum").complex(Complex::Parts).arrays(cross_replica_sum),
-];
-
-/// The older op for an all_reduce by addition between replicas.
-fn cross_replica_sum(c: &Arrays) -> Results {
-    let [x] = c.all::<1>()?;
-    let reduce = Operation { name: "stablehlo.all_reduce".into(), ..c.op.clone() };
-    let sum = Monoid::Add.body(x.dtype());
-    c.emit(&reduce, vec![x.clone()], c.results.to_vec(), vec![sum]).map(Some)
-}
-
-/// `collective_broadcast` of one array as an all_gather along a new dimension, of which the first entry is taken. Groups of
-/// partitions are told by the numbers of devices, which are theirs where there is one replica.
-pub(crate) fn collective_broadcast(c: &Arrays) -> Results {
-    let [x] = c.operands else { return Ok(None) };
-    let mut gather = Operation { name: "stablehlo.all_gather".into(), ..c.op.clone() };
-    gather.attributes.push(("all_gather_dim".into(), Attribute::Int(0)));
-    if has_channel(c.op) {
-        gather.attributes.push(("use_global_device_ids".into(), Attribute::Unit));
-    } else {
-        gather.attributes.retain(|(name, _)| name != "channel_handle");
-    }
-    let wide: Vec<usize> = std::iter::once(1).chain(x.shape().iter().copied()).collect();
-    let all = c.emit(&gather, vec![x.reshape(&wide[..])], c.results.to_vec(), Vec::new())?;
-    let first = all.first().map(|t| t.slice_dim(0, 0, 1).reshape(x.shape().clone()));
-    Ok(Some(first.into_iter().collect()))
+pub(super) fn is_each_alone(name: &str) -> bool {
+    matches!(
+        name,
+        "stablehlo.all_reduce"
+            | "stablehlo.all_gather"
+            | "stablehlo.all_to_all"
+            | "stablehlo.collective_broadcast"
+    )
 }
 
 /// Whether an op exchanges over a channel: between partitions.
