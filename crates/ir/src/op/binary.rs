@@ -64,6 +64,8 @@ impl Binary {
 }
 
 impl OpRule for Binary {
+    lowered!(Map);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
         let (row, a, b) = (self.row(), args[0], args[1]);
@@ -94,10 +96,6 @@ impl OpRule for Binary {
 
     fn eval_scalar(&self, args: &[Scalar], out: DType) -> Option<Scalar> {
         Some(self.apply(out, args[0], args[1]))
-    }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Map
     }
 }
 

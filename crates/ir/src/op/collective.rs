@@ -294,8 +294,8 @@ pub(super) fn emit(op: impl Into<Op>, x: &Tensor) -> Tensor {
 
 /// Rules that all ops here share.
 macro_rules! shared {
-    ($name:literal) => {
-        named!($name, Exchange);
+    () => {
+        lowered!(Exchange);
 
         fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &Outs) -> Result<Vec<Literal>> {
             alone(self, args)

@@ -6,6 +6,8 @@ use smallvec::smallvec;
 use systole_base::{DType, LiteralBuilder, Scalar};
 
 impl OpRule for CollectiveBroadcast {
+    lowered!(Exchange);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let x = one(args)?;
         self.groups.check(["C1", "-"])?;
@@ -31,10 +33,6 @@ impl OpRule for CollectiveBroadcast {
         }
         let sends = g.constant(senders.finish()).equal(&own).any(&[0]);
         vec![Grad::Of(sends.select(&sum, &sum.zeros_like()))]
-    }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Exchange
     }
 
     fn attrs(&self) -> Attrs {

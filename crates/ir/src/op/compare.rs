@@ -69,6 +69,8 @@ impl Compare {
 }
 
 impl OpRule for Compare {
+    lowered!(Map);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
         let (a, b) = (args[0], args[1]);
@@ -159,6 +161,8 @@ fn special_pairs(g: &GraphBuilder, op: Compare) -> Vec<Tensor> {
 }
 
 impl OpRule for Select {
+    lowered!(Map);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 3)?;
         let (p, t, f) = (args[0], args[1], args[2]);
@@ -208,6 +212,8 @@ impl StructuralOp for Select {
 }
 
 impl OpRule for Clamp {
+    lowered!(Map);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 3)?;
         let (lo, x, hi) = (args[0], args[1], args[2]);

@@ -7,6 +7,8 @@ use smallvec::smallvec;
 use systole_base::{DType, LiteralBuilder, Scalar, bug};
 
 impl OpRule for Parameter {
+    lowered!(Leaf);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 0)?;
         Ok(smallvec![self.ty.clone()])
@@ -23,6 +25,8 @@ impl OpRule for Parameter {
 }
 
 impl OpRule for Constant {
+    lowered!(Leaf);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 0)?;
         Ok(smallvec![self.value.ty().clone()])
@@ -72,6 +76,8 @@ impl StructuralOp for Constant {
 }
 
 impl OpRule for Iota {
+    lowered!(Map);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 0)?;
         require!(

@@ -15,6 +15,8 @@ use std::sync::Arc;
 use systole_base::{DType, Dims, Error, Scalar};
 
 impl OpRule for While {
+    lowered!(Control);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(
             self.captures <= args.len(),
@@ -529,6 +531,8 @@ impl Case {
 }
 
 impl OpRule for Case {
+    lowered!(Control);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let Some(first) = self.branches.first() else {
             return Err(Constraint::new("C1", "needs at least one branch"));
@@ -629,6 +633,8 @@ impl StructuralOp for Case {
 }
 
 impl OpRule for OptimizationBarrier {
+    lowered!(Map);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         Ok(args.iter().map(|&t| t.clone()).collect())
     }

@@ -398,6 +398,8 @@ impl ConvDims {
 }
 
 impl OpRule for Convolution {
+    lowered!(Contract);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
         let (x, kernel) = (args[0], args[1]);

@@ -8,6 +8,8 @@ use smallvec::smallvec;
 use systole_base::{DType, LiteralBuilder, Scalar};
 
 impl OpRule for Convert {
+    lowered!(Map);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         Ok(smallvec![args[0].with_dtype(self.to)])
@@ -54,6 +56,8 @@ impl StructuralOp for Convert {
 }
 
 impl OpRule for BitcastConvert {
+    lowered!(Move);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let x = args[0];
@@ -146,6 +150,8 @@ impl ReducePrecision {
 }
 
 impl OpRule for ReducePrecision {
+    lowered!(Map);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         require!(args[0].dtype.is_float(), "-", "is not defined on {}", args[0].dtype);

@@ -24,6 +24,8 @@ fn distinct(batch: &[usize], contract: &[usize]) -> bool {
 }
 
 impl OpRule for DotGeneral {
+    lowered!(Contract);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
         let (a, b) = (args[0], args[1]);

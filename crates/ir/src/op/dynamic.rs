@@ -35,6 +35,8 @@ fn block<'a>(shape: &'a Shape, start: &'a [usize], sizes: &Shape) -> impl Iterat
 }
 
 impl OpRule for DynamicSlice {
+    lowered!(Move);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(!args.is_empty(), "-", "takes an operand and its start indices");
         let (x, starts) = (args[0], &args[1..]);
@@ -102,6 +104,8 @@ impl StructuralOp for DynamicSlice {
 }
 
 impl OpRule for DynamicUpdateSlice {
+    lowered!(Move);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(args.len() >= 2, "-", "takes an operand, an update and its start indices");
         let (x, update, starts) = (args[0], args[1], &args[2..]);

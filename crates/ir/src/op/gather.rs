@@ -196,6 +196,8 @@ fn signed(indices: &Tensor, high: &[usize]) -> Tensor {
 }
 
 impl OpRule for Gather {
+    lowered!(Move);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
         let (x, indices) = (args[0], args[1]);

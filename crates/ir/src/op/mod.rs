@@ -6,13 +6,9 @@
 //! `op/compose.rs`. Adding a structural op is a row and an attribute struct in `graph/op.rs`, and a file with its
 //! [`OpRule`] and [`StructuralOp`]. Everything else is derived from the rules.
 
-/// The mnemonic of an op and what it does to elements, in its `impl OpRule`.
-macro_rules! named {
-    ($name:literal, $lowering:ident) => {
-        fn name(&self) -> &'static str {
-            $name
-        }
-
+/// What an op does to elements, in one line.
+macro_rules! lowered {
+    ($lowering:ident) => {
         fn lower(&self) -> Lowering {
             Lowering::$lowering
         }

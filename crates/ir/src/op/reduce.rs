@@ -24,6 +24,8 @@ pub(crate) fn check_fold_body(body: &Graph, dtypes: &[DType]) -> Result<(), Cons
 }
 
 impl OpRule for Reduce {
+    lowered!(Fold);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(
             !args.is_empty() && args.len().is_multiple_of(2),

@@ -21,6 +21,8 @@ impl RngAlgorithm {
 }
 
 impl OpRule for RngBitGenerator {
+    lowered!(Draw);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let state = args[0];

@@ -127,6 +127,8 @@ impl Scatter {
 }
 
 impl OpRule for Scatter {
+    lowered!(Fold);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(args.len() >= 3 && !args.len().is_multiple_of(2), "C5", "takes as many updates as inputs");
         let n = args.len() / 2;

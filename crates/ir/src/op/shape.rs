@@ -27,6 +27,8 @@ fn gather_by(
 }
 
 impl OpRule for BroadcastInDim {
+    lowered!(Move);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let x = args[0];
@@ -132,6 +134,8 @@ impl StructuralOp for BroadcastInDim {
 }
 
 impl OpRule for Reshape {
+    lowered!(Move);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let n = self.shape.checked_elements();
@@ -190,6 +194,8 @@ impl StructuralOp for Reshape {
 }
 
 impl OpRule for Transpose {
+    lowered!(Move);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let mut sorted = self.permutation.clone();
@@ -248,6 +254,8 @@ impl StructuralOp for Transpose {
 }
 
 impl OpRule for Reverse {
+    lowered!(Move);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         for (i, &d) in self.dims.iter().enumerate() {
@@ -299,6 +307,8 @@ impl StructuralOp for Reverse {
 }
 
 impl OpRule for Concatenate {
+    lowered!(Move);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(!args.is_empty(), "C3", "needs at least one operand");
         let first = args[0];
@@ -374,6 +384,8 @@ impl Slice {
 }
 
 impl OpRule for Slice {
+    lowered!(Move);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let x = args[0];
@@ -482,6 +494,8 @@ impl Pad {
 }
 
 impl OpRule for Pad {
+    lowered!(Move);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 2)?;
         let (x, v) = (args[0], args[1]);

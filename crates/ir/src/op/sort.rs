@@ -8,6 +8,8 @@ use std::sync::Arc;
 use systole_base::{DType, Error, LiteralBuilder, Scalar};
 
 impl OpRule for Sort {
+    lowered!(Move);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         require!(!args.is_empty(), "C1", "needs at least one operand");
         for x in args {

@@ -60,6 +60,8 @@ impl Unary {
 }
 
 impl OpRule for Unary {
+    lowered!(Map);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 1)?;
         let (row, x) = (self.row(), args[0]);
@@ -91,10 +93,6 @@ impl OpRule for Unary {
     fn eval_scalar(&self, args: &[Scalar], out: DType) -> Option<Scalar> {
         // Of `is_finite` the operand's type is not the result's, and its value does not depend on it.
         Some(self.apply(out, args[0]))
-    }
-
-    fn lower(&self) -> Lowering {
-        Lowering::Map
     }
 }
 

@@ -245,6 +245,8 @@ fn comparison(direction: Direction, dtype: DType) -> Arc<Graph> {
 }
 
 impl OpRule for ReduceWindow {
+    lowered!(Fold);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         let paired = !args.is_empty() && args.len().is_multiple_of(2);
         require!(paired, "C1", "takes as many inputs as initial values");
@@ -442,6 +444,8 @@ impl SelectAndScatter {
 }
 
 impl OpRule for SelectAndScatter {
+    lowered!(Fold);
+
     fn infer(&self, args: &[&TensorType]) -> Result<Outs, Constraint> {
         expect_args(args, 3)?;
         let (x, source, init) = (args[0], args[1], args[2]);

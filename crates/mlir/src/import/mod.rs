@@ -336,14 +336,15 @@ impl<'m> Importer<'m> {
                 return Err(not_there(format!("{ty}: sizes that are known only when it runs")));
             }
         }
-        if let Some(written) = dynamic::write(op, &operands)? {
-            return Ok(written);
-        }
-        if let Some((op, operands, results)) = dynamic::settle(op, &operands, &results)? {
-            return self.emit(&op, operands, results, (Vec::new(), Vec::new()), g);
-        }
-        if let Some(written) = rewrite::write(op, &operands, &results, g)? {
-            return Ok(written);
+        let arrays = Arrays { module: self.module, op, operands: &operands, results: &results, g };
+        match row.import {
+            Import::Arrays(f) => {
+                if let Some(made) = f(&arrays)? {
+                    return Ok(made);
+                }
+            }
+            Import::Elements(f) => return Ok(vec![f.apply(&op.name, &operands)?]),
+            _ => {}
         }
         let mut regions = Vec::new();
         for region in &op.regions {

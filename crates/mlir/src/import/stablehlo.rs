@@ -7,7 +7,6 @@ use super::chlo::top_k;
 use super::complex::functions as of_complex;
 use super::complex::{BROADCAST, CAST, CLAMP, COMPARE, CONVERT, DOT, IOTA, JOIN, PRODUCT, larger, smaller};
 use super::contract;
-use super::devices::parallel;
 use super::number::Number;
 use super::types::wrong;
 use systole_base::{DType, Result, TensorType};
@@ -30,7 +29,7 @@ pub(super) const OPERATIONS: &[OpRow] = &[
     op("stablehlo.case").complex(Complex::Apart).keeps_elements(),
     op("stablehlo.cbrt").unary(of_complex::cbrt),
     op("stablehlo.clamp").complex(CLAMP).keeps_elements(),
-    op("stablehlo.collective_broadcast").complex(Complex::Parts).arrays(parallel::collective_broadcast),
+    op("stablehlo.collective_broadcast").complex(Complex::Parts),
     op("stablehlo.collective_permute").complex(Complex::Parts),
     op("stablehlo.compare").complex(COMPARE),
     op("stablehlo.complex").complex(JOIN),

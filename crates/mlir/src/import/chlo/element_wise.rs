@@ -6,45 +6,8 @@ use crate::import::complex::{functions, inverse};
 use crate::import::number::Number;
 use systole_ir::Tensor;
 
-/// An op of elements; narrow floats are computed in f32.
-pub(super) fn write(name: &str, operands: &[Tensor]) -> Option<Tensor> {
-    match (name, operands) {
-        ("square", [x]) => return Some(x * x),
-        ("erf", [x]) if x.dtype().is_float() => return Some(x.erf()),
-        ("erfc", [x]) if x.dtype().is_float() => return Some(x.erfc()),
-        ("erf_inv", [x]) if x.dtype().is_float() => return Some(x.erf_inv()),
-        ("conj", [x]) => return Some(x.clone()),
-        ("is_inf", [x]) => return Some(x.abs().equal(&x.scalar_like(f64::INFINITY))),
-        ("is_pos_inf", [x]) => return Some(x.equal(&x.scalar_like(f64::INFINITY))),
-        ("is_neg_inf", [x]) => return Some(x.equal(&x.scalar_like(f64::NEG_INFINITY))),
-        ("next_after", [x, y]) => return math::next_after(x, y),
-        ("mulhi", [x, y]) => return math::high_product(x, y),
-        _ => {}
-    }
-    let first = operands.first()?;
-    if !first.dtype().is_float() {
-        return None;
-    }
-    let dtype = if first.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-    let wide: Vec<Tensor> = operands.iter().map(|x| x.convert(dtype)).collect();
-    let written = match (name, wide.as_slice()) {
-        ("acos", [x]) => math::acos(x),
-        ("acosh", [x]) => math::acosh(x),
-        ("asin", [x]) => math::asin(x),
-        ("asinh", [x]) => math::asinh(x),
-        ("atan", [x]) => math::atan(x),
-        ("atanh", [x]) => math::atanh(x),
-        ("bessel_i1e", [x]) => math::bessel_i1e(x),
-        ("cosh", [x]) => math::cosh(x),
-        ("digamma", [x]) => gamma::digamma(x),
-        ("lgamma", [x]) => gamma::lgamma(x),
-        ("polygamma", [n, x]) => zeta::polygamma(n, x),
-        ("sinh", [x]) => x.sinh(),
-        ("tan", [x]) => x.tan(),
-        ("zeta", [x, q]) => zeta::zeta(x, q),
-        _ => return None,
-    };
-    Some(written.convert(first.dtype()))
+const fn any(name: &'static str, f: fn(&Tensor) -> Tensor) -> OpRow {
+    op(name).import(Import::Elements(Elements::Any(f)))
 }
 
 const fn floats(name: &'static str, f: fn(&Tensor) -> Tensor) -> OpRow {
@@ -71,8 +34,8 @@ pub(crate) const OPERATIONS: &[OpRow] = &[
     floats("chlo.cosh", math::cosh).unary(functions::cosh),
     floats("chlo.digamma", gamma::digamma),
     any("chlo.erf", Tensor::erf),
+    any("chlo.erfc", Tensor::erfc),
     any("chlo.erf_inv", Tensor::erf_inv),
-    floats("chlo.erfc", math::erfc),
     any("chlo.is_inf", |x| x.abs().equal(&x.scalar_like(f64::INFINITY))),
     any("chlo.is_neg_inf", |x| x.equal(&x.scalar_like(f64::NEG_INFINITY))),
     any("chlo.is_pos_inf", |x| x.equal(&x.scalar_like(f64::INFINITY))),

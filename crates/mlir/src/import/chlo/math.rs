@@ -1,5 +1,5 @@
-//! Inverse trigonometric and hyperbolic functions, bessel_i1e, next_after and mulhi. `x` is f32 or f64 where the function is one
-//! of real numbers.
+//! Inverse trigonometric and hyperbolic functions, bessel_i1e, next_after and mulhi. `x` is f32 or f64 where the function
+//! is one of real numbers.
 //!
 //! Sources: CHLO's decomposition for the forms; Cephes (bessel_i1e) for the coefficients.
 
@@ -180,7 +180,7 @@ fn high_unsigned(a: &Tensor, b: &Tensor) -> Tensor {
 
 /// The op of two operands with this name.
 pub(super) fn binary(name: &str) -> Option<Binary> {
-    Binary::ALL.iter().copied().find(|b| b.name() == name)
+    Binary::ALL.iter().copied().find(|b| systole_ir::op::Op::from(*b).name() == name)
 }
 
 /// `T[]`: the greatest finite number of the type.

@@ -13,7 +13,7 @@ use systole_ir::op::Monoid;
 use systole_ir::{Graph, GraphBuilder, Tensor, flow};
 
 /// Whether the op exchanges each of its operands alone.
-pub(super) fn is_each_alone(name: &str) -> bool {
+pub(crate) fn is_each_alone(name: &str) -> bool {
     matches!(
         name,
         "stablehlo.all_reduce"
@@ -21,6 +21,19 @@ pub(super) fn is_each_alone(name: &str) -> bool {
             | "stablehlo.all_to_all"
             | "stablehlo.collective_broadcast"
     )
+}
+
+pub(crate) const OPERATIONS: &[OpRow] = &[
+    op("interpreter.run_parallel").importer(|i, op, operands, _, g| i.run_parallel(op, operands, g)),
+    op("stablehlo.cross-replica-sum").complex(Complex::Parts).arrays(cross_replica_sum),
+];
+
+/// The older op for an all_reduce by addition between replicas.
+fn cross_replica_sum(c: &Arrays) -> Results {
+    let [x] = c.all::<1>()?;
+    let reduce = Operation { name: "stablehlo.all_reduce".into(), ..c.op.clone() };
+    let sum = Monoid::Add.body(x.dtype());
+    c.emit(&reduce, vec![x.clone()], c.results.to_vec(), vec![sum]).map(Some)
 }
 
 /// Whether an op exchanges over a channel: between partitions.
