@@ -3,7 +3,7 @@
 use crate::arrays::{self, Budget};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
-use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, bug};
 
 /// Longer headers are refused, as the library does.
 const MAX_HEADER: usize = 100_000_000;
@@ -66,7 +66,8 @@ pub(crate) fn parts<'a>(tensors: &'a [(String, Literal)], format: &str) -> Vec<C
     header.insert("__metadata__".into(), json!({"format": format}));
     for (name, x) in &order {
         let end = at + x.bytes().len();
-        let word = arrays::dtype_name(x.dtype()).unwrap_or_default();
+        let dtype = x.dtype();
+        let word = arrays::dtype_name(dtype).unwrap_or_else(|| bug!("safetensors has no {}", dtype.name()));
         header.insert(
             name.clone(),
             json!({"dtype": word, "shape": x.shape().dims(), "data_offsets": [at, end]}),

@@ -42,7 +42,7 @@ pub(crate) fn is_of_operators(name: &str) -> bool {
 pub(crate) fn answerer(name: &str) -> Result<Answerer> {
     if onnx::is_onnx(name) {
         let (asked, notes) = Asked::open(name)?;
-        let model = in_place_of_layers(asked.takes(), &notes);
+        let model = in_place_of_layers(asked.takes(), &notes)?;
         return Ok(Answerer { model, operators: Some(Operators::Onnx(Box::new(asked))) });
     }
     if !lite::is_lite(name) {
@@ -59,7 +59,7 @@ pub(crate) fn answerer(name: &str) -> Result<Answerer> {
         return Err(Error::new(ErrorKind::Unsupported, format!("{name} takes {dims:?} at once"))
             .hint("export it for one sample at a time"));
     };
-    let model = in_place_of_layers(TensorType::new(DType::F32, of_sample), &graph.notes);
+    let model = in_place_of_layers(TensorType::new(DType::F32, of_sample), &graph.notes)?;
     let answers = Answers::new(&graph, lite::engine(), lite::threads()).at(|| name.to_string())?;
     Ok(Answerer { model, operators: Some(Operators::Lite(Box::new(answers))) })
 }
@@ -68,7 +68,7 @@ pub(crate) fn answerer(name: &str) -> Result<Answerer> {
 fn in_place_of_layers<'a>(
     takes: TensorType,
     notes: impl IntoIterator<Item = (&'a String, &'a String)>,
-) -> Layers {
+) -> Result<Layers> {
     let mut model = Layers::new(Architecture {
         inputs: vec![InputSpec { name: "image".into(), ty: Some(takes) }],
         nodes: Vec::new(),
@@ -78,10 +78,17 @@ fn in_place_of_layers<'a>(
     });
     for (key, note) in notes {
         match key.strip_prefix(NOTE) {
-            Some("class_names") => model.class_names = serde_json::from_str(note).unwrap_or_default(),
+            Some("class_names") => {
+                model.class_names = serde_json::from_str(note).map_err(|e| {
+                    let e = Error::new(ErrorKind::Data, "the names of classes in the file are not readable")
+                        .because(e.to_string());
+                    e.at(format!("metadata {key}"))
+                        .hint("write the file again with systole quantize or export")
+                })?;
+            }
             Some(key) => drop(model.notes.insert(key.into(), note.clone())),
             None => {}
         }
     }
-    model
+    Ok(model)
 }

@@ -76,7 +76,9 @@ pub(crate) fn lowered(layers: &Layers) -> Result<(Model, Vec<usize>, Vec<Recurre
             NodeInput::Input(i) => inputs[*i],
             NodeInput::Layer(i) => made[*i],
         };
-        let shape = layers.summary_rows().get(i).map(|r| r.output_shape.dims().to_vec()).unwrap_or_default();
+        let row = layers.summary_rows().get(i);
+        let row = row.ok_or_else(|| Error::new(ErrorKind::Bug, "a layer of a built model has no shape"))?;
+        let shape = row.output_shape.dims().to_vec();
         let output = std::iter::once(1).chain(shape).collect();
         let feeds = node.inputs.iter().map(of).collect();
         let loops = &mut loops;

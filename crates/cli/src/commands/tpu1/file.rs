@@ -30,11 +30,14 @@ pub(super) fn check(name: &str, graph: &Graph, chip: &Chip) -> Result<String> {
     let run = compile(chip, &model, 1)?.run(chip, &input)?;
     let dims =
         graph.inputs.first().map_or(Ok(Vec::new()), |&i| graph.tensor(i).map(|t| t.dims().to_vec()))?;
-    let mut expected = Vec::new();
+    let mut found = None;
     Interpreter::new(graph)?.run_with(&[Literal::from_slice(&dims[..], &input)?], |t, y| {
         if t == last {
-            expected = y.as_slice::<i8>().unwrap_or_default().to_vec();
+            found = Some(y.as_slice::<i8>().map(<[i8]>::to_vec));
         }
+    })?;
+    let expected = found.unwrap_or_else(|| {
+        Err(Error::new(ErrorKind::Bug, "the interpreter gave no output").at(name.to_string()))
     })?;
     let same = run.output.iter().zip(&expected).filter(|(a, b)| a == b).count();
     if same != expected.len() || run.output.len() != expected.len() {
