@@ -6,7 +6,7 @@ use systole_plan::{Cloud, Slice, Tables};
 
 /// A TPU slice (or several equal ones), GPUs of one machine, or cores of each of some machines.
 pub(super) enum Chips {
-    Tpu(Slice, Cloud),
+    Tpu(Slice, Box<Cloud>),
     Gpu { kind: String, count: usize },
     Cpu { cores: usize, machines: usize },
 }
@@ -171,7 +171,7 @@ fn named(name: &str, tables: &Tables) -> Result<Chips> {
         let what = format!("what clouds call machines with {} is not known here", slice.generation);
         Error::new(ErrorKind::Config, what).hint("take a slice of v2 to v6e or tpu7x: systole chips")
     })?;
-    Ok(Chips::Tpu(slice, cloud))
+    Ok(Chips::Tpu(slice, Box::new(cloud)))
 }
 
 /// GPUs that are written as slices are, or as elsewhere, as they are written here: `h100-8` and `8xh100` are `8*h100`.

@@ -217,7 +217,8 @@ fn unit_lengths_are_those_of_onnx_and_come_from_tflite() {
     };
     let half = 0.707_106_77;
     let (a, b) = (0.948_683_3, 0.970_142_5);
-    let cases: [(&[(&str, i64)], [f64; 6]); 3] = [
+    type Case = (&'static [(&'static str, i64)], [f64; 6]);
+    let cases: [Case; 3] = [
         (&[], [0.6, 0.8, 0.0, 0.0, half, -half]),
         (&[("p", 1)], [3.0 / 7.0, 4.0 / 7.0, 0.0, 0.0, 0.5, -0.5]),
         (&[("axis", 0), ("p", 2)], [a, b, 0.0, 0.0, a / 3.0, -b / 4.0]),

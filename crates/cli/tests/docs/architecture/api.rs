@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// Crates, and folders with their sources.
-const CRATES: [(&str, &str); 15] = [
+const CRATES: [(&str, &str); 18] = [
     ("systole", "src"),
     ("systole_nn", "crates/nn/src"),
     ("systole_data", "crates/data/src"),
@@ -20,13 +20,16 @@ const CRATES: [(&str, &str); 15] = [
     ("systole_base", "crates/base/src"),
     ("systole_runtime", "crates/runtime/src"),
     ("systole_dist", "crates/dist/src"),
+    ("systole_cloud", "crates/cloud/src"),
     ("systole_compile", "crates/compile/src"),
     ("systole_config", "crates/config/src"),
     ("systole_cpu", "crates/cpu/src"),
     ("systole_devices", "crates/devices/src"),
+    ("systole_launch", "crates/launch/src"),
     ("systole_pjrt", "crates/pjrt/src"),
     ("systole_progress", "crates/progress/src"),
     ("systole_report", "crates/report/src"),
+    ("systole_tpu1", "crates/tpu1/src"),
 ];
 
 /// The part of a page between two marks.
