@@ -62,6 +62,11 @@ pub(super) trait Arguments: Layer {
         Ok(())
     }
 
+    /// The axes along which [`LayerSpec::adapt`](crate::layers::LayerSpec::adapt) computes statistics of data; `None`: nothing to adapt.
+    fn adapted_axes(&self) -> Option<&Axes> {
+        None
+    }
+
     /// As [`Layer::call`], where the layer's weights do not train.
     fn call_frozen(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         self.call(cx, inputs)

@@ -17,7 +17,7 @@ macro_rules! element_wise {
             named!(stringify!($class));
 
             fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                merge(stringify!($class), cx, inputs, $fold)
+                merge((stringify!($class), ElementWise::$class), cx, inputs, $fold)
             }
 
             fn lowering(&self) -> Result<Lowering> {
@@ -48,19 +48,24 @@ fn fold(xs: &[Tensor], f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
 }
 
 /// Checks the inputs of an element-wise merge, casts them and folds them.
-fn merge(class: &str, cx: &Cx, inputs: &[Tensor], fold: impl FnOnce(&[Tensor]) -> Tensor) -> Tensor {
+fn merge(
+    layer: (&str, ElementWise),
+    cx: &Cx,
+    inputs: &[Tensor],
+    fold: impl FnOnce(&[Tensor]) -> Tensor,
+) -> Tensor {
     if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
         return poisoned.clone();
     }
-    if let Err(e) = check_mergeable(class, inputs) {
+    if let Err(e) = check_mergeable(layer, inputs) {
         return refuse(cx, inputs, e);
     }
     let cast: Vec<Tensor> = inputs.iter().map(|x| cast(cx, x)).collect();
     fold(&cast)
 }
 
-fn check_mergeable(class: &str, inputs: &[Tensor]) -> Result<()> {
-    let exact = class == "Subtract";
+fn check_mergeable((class, op): (&str, ElementWise), inputs: &[Tensor]) -> Result<()> {
+    let exact = matches!(op, ElementWise::Subtract);
     if inputs.len() < 2 || (exact && inputs.len() > 2) {
         let needs = if exact { "two inputs" } else { "at least two inputs" };
         return Err(Error::new(ErrorKind::Graph, format!("{class} needs {needs}, got {}", inputs.len()))

@@ -2,7 +2,7 @@
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
-use crate::layers::spec::LayerSpec;
+use crate::layers::spec::{LayerKind, LayerSpec};
 use crate::setters::setters;
 use systole_data::Dataset;
 use systole_ir::Literal;
@@ -59,6 +59,10 @@ impl Normalization {
 }
 
 impl Arguments for Normalization {
+    fn adapted_axes(&self) -> Option<&Axes> {
+        Some(&self.axis)
+    }
+
     fn check(&self) -> Result<()> {
         let (Some(mean), Some(variance)) = (&self.mean, &self.variance) else {
             return Err(wrong("Normalization", "a mean and a variance", "without")
@@ -157,12 +161,14 @@ impl LayerSpec {
     /// # Errors
     /// When the layer is another, the data have no such field, none at all, or change their shape.
     pub fn adapt(self, data: &Dataset, field: &str) -> Result<LayerSpec> {
-        let config = self.layer().config();
-        if self.class_name() != "Normalization" {
+        let axis = match self.kind() {
+            LayerKind::BuiltIn(layer) => layer.arguments().adapted_axes().cloned(),
+            _ => None,
+        };
+        let axis = axis.ok_or_else(|| {
             let e = Error::new(ErrorKind::Config, format!("{} has nothing to adapt", self.class_name()));
-            return Err(e.hint("adapt is for normalization()"));
-        }
-        let axis = serde_json::from_value::<Normalization>(config).map_or(Axes(vec![-1]), |n| n.axis);
+            e.hint("adapt is for normalization()")
+        })?;
         let mut moments = Moments { kept: Vec::new(), count: 0.0, mean: Vec::new(), squares: Vec::new() };
         for sample in data.iter() {
             let sample = sample?;
