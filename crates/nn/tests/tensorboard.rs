@@ -228,6 +228,13 @@ fn a_run_killed_at_any_step_has_every_step_once() {
     }
 }
 
+/// The step of the newest backup in a directory.
+fn latest_backup(dir: &Path) -> u64 {
+    let names = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let step = |name: String| name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok();
+    names.filter_map(step).max().expect("a backup")
+}
+
 /// A logger changes nothing of a run: it may join one that goes on, and leave it, and the others keep their states.
 #[test]
 fn a_run_goes_on_with_and_without_a_logger() {
@@ -248,12 +255,14 @@ fn a_run_goes_on_with_and_without_a_logger() {
     for logs_first in [false, true] {
         let dir = Folder::new("joins");
         assert!(run(&dir, logs_first, Some(7)).is_err());
+        let resumed_from = latest_backup(&dir.0.join("backups"));
         let (model, history) = run(&dir, !logs_first, None).unwrap();
         assert_eq!((weights(&model), history.epochs.len()), (expected.clone(), 3), "{logs_first}");
         let steps = steps_of(&read(&dir.logs().join("train")), "batch_loss");
-        // The logger that joined is there from the backup on, which may be the last but one.
-        let expected = if logs_first { (1..=7).collect::<Vec<_>>() } else { (steps[0]..=12).collect() };
-        assert!(steps == expected && (logs_first || [4, 7].contains(&steps[0])), "{steps:?}");
+        // A logger that joins a run logs from the step after the backup on. Which steps have a backup depends on the
+        // speed of the disk: a backup is skipped while the one before it is being written.
+        let expected: Vec<_> = if logs_first { (1..=7).collect() } else { (resumed_from + 1..=12).collect() };
+        assert_eq!(steps, expected, "{logs_first}");
     }
     // Others may not.
     let dir = Folder::new("others");
