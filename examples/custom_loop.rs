@@ -21,7 +21,7 @@ fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
 
 fn main() -> Result<()> {
     if std::env::var_os("SYSTOLE_PROFILE").is_some() {
-        systole::runtime::event::install(2, |_, message| println!("{message}"));
+        systole::runtime::events::install(2, |_, message| println!("{message}"));
     }
     let data = datasets::glyphs(0)?;
     let flat = |s: Sample| s.map("image", |x| x.cast(F32).flatten() / 255.0);

@@ -42,10 +42,10 @@ struct Tutorials;
 #[doc = include_str!("../docs/guide/toolbox.md")]
 struct Guides;
 
-mod entry;
+mod entry_points;
 pub mod prelude;
 
-pub use entry::{Sequential, backend, functional, jit, load_model, load_model_with, register};
+pub use entry_points::{Sequential, backend, functional, jit, load_model, load_model_with, register};
 #[cfg(feature = "cloud")]
 pub use systole_cloud as cloud;
 pub use systole_compile as compile;

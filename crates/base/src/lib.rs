@@ -3,6 +3,7 @@
 //!
 //! Nothing here knows of graphs, files, threads or devices.
 
+mod aligned_words;
 mod caller;
 mod dtype;
 mod error;
@@ -10,7 +11,6 @@ pub mod knobs;
 mod literal;
 pub mod rng;
 mod shape;
-mod words;
 
 pub use caller::user_line;
 pub use dtype::{DType, Element, Scalar};

@@ -1,6 +1,6 @@
 //! Host arrays: dense, row-major, cheap to clone (shared until written).
 
-use crate::words::Words;
+use crate::aligned_words::Words;
 use crate::{DType, Element, Error, ErrorKind, Result, Scalar, Shape, TensorType};
 use std::fmt;
 use std::sync::Arc;

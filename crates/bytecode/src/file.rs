@@ -1,6 +1,6 @@
 //! The parts of a bytecode file: strings, dialects and names of ops, attributes and types (not yet read), properties, resources.
 
-use crate::bytes::{Bytes, wrong};
+use crate::byte_io::{Bytes, wrong};
 use systole_base::Result;
 
 /// The newest version of the format.

@@ -20,11 +20,11 @@
 //!
 //! Source: MLIR's "Bytecode Format", the VHLO dialect's and Shardy's encodings.
 
-mod bytes;
+mod byte_io;
 mod file;
-mod ops;
 mod read;
 mod version;
+mod vhlo_tables;
 mod write;
 
 pub use read::{MOST_BYTES_PER_BYTE, SPARE_BYTES, parse};

@@ -1,10 +1,10 @@
 //! Kubernetes on GKE: a JobSet with one pod for each machine, the node pool that it asks for, a guard within the cluster, the image.
 
-use super::file::File;
-use super::guard;
+use super::generated_file::File;
 use super::image;
 use super::job::Job;
 use super::shell::{script, word};
+use super::time_limit;
 use super::tpu_vm::topology;
 use super::yaml::yaml;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ pub(super) fn files(job: &Job) -> Result<Vec<File>> {
         }));
     }
     objects.push(jobset(job, slice, cloud, bucket, image));
-    objects.extend(guard::objects(&job.name, job.max_hours));
+    objects.extend(time_limit::objects(&job.name, job.max_hours));
     let documents: String = objects.iter().map(|object| format!("---\n{}", yaml(object))).collect();
     let what = "A training as a JobSet: one pod a machine, all started again together.";
     let pool = json!({"nodePool": pool(job, slice, cloud)});

@@ -1,6 +1,6 @@
 //! The container image that GKE and Vertex AI start: its Dockerfile. Nobody has built it here: there is no engine for containers.
 
-use super::file::File;
+use super::generated_file::File;
 
 const DOCKERFILE: &str =
     "# The program and libtpu. Put the program `systole`, for Linux on x86-64, beside this file, then:

@@ -1,9 +1,9 @@
 //! What is to be run: the model, on which chips, where, and what it costs.
 
 use super::chips::Chips;
-use super::file::File;
+use super::generated_file::File;
 use super::region::Region;
-use super::words;
+use super::train_args;
 use crate::Options;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_plan::{Bill, Cloud, Slice, Tables, bill, dollars};
@@ -30,12 +30,12 @@ impl Job {
     pub fn new(options: &Options, model: Model, tables: &Tables) -> Result<Job> {
         let chips = Chips::of(options, tables)?;
         let region = Region::of(options, &chips, tables)?;
-        words::check_batch(&options.args, model.batch, &chips)?;
+        train_args::check_batch(&options.args, model.batch, &chips)?;
         let place = Some(region.region.as_str()).filter(|region| !region.is_empty());
         Ok(Job {
-            name: words::name(options.name.as_deref(), &model.name)?,
+            name: train_args::name(options.name.as_deref(), &model.name)?,
             spot: options.spot,
-            bucket: options.bucket.as_deref().map(words::bucket).transpose()?,
+            bucket: options.bucket.as_deref().map(train_args::bucket).transpose()?,
             image: options.image.clone(),
             max_hours: options.max_hours,
             bill: place.and_then(|region| bill(tables, chips.kind(), chips.count(), Some(region), None, "")),
@@ -152,7 +152,7 @@ impl Job {
 
     /// Those that neither the place nor the model gives.
     pub(crate) fn arguments(&self) -> Vec<String> {
-        let is_split = self.chips.devices() > 1 && !words::names(&self.args, &["--strategy", "--mesh"]);
+        let is_split = self.chips.devices() > 1 && !train_args::names(&self.args, &["--strategy", "--mesh"]);
         let strategy = is_split.then(|| "--strategy=data_parallel".into());
         strategy.into_iter().chain(self.args.iter().cloned()).collect()
     }

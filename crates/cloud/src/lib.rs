@@ -2,29 +2,29 @@
 //! nothing and contacts nobody.
 
 mod chips;
-mod file;
+mod generated_file;
 mod gke;
-mod guard;
 mod image;
 mod job;
 mod notebook;
-mod place;
+mod platform;
 mod ray;
 mod region;
 mod shell;
 mod slurm;
+mod time_limit;
 mod tpu_vm;
+mod train_args;
 mod vertex;
-mod words;
 mod yaml;
 
-pub use file::File;
+pub use generated_file::File;
 pub use job::{Job, Model};
-pub use place::Place;
-pub use words::{check_given, file_name};
+pub use platform::Place;
+pub use train_args::{check_given, file_name};
 
 use std::path::Path;
-use systole_data::disk::{Disk, write_atomically};
+use systole_data::file_system::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// What is to run, and on what.

@@ -1,7 +1,7 @@
 //! A job of Ray: a script that starts the program once on each machine.
 
 use super::chips::Chips;
-use super::file::File;
+use super::generated_file::File;
 use super::job::Job;
 use serde_json::Value;
 use systole_ir::{Error, ErrorKind, Result};

@@ -1,7 +1,7 @@
 //! A batch script of SLURM: a launch on each machine, for the GPUs of one or the processors of several.
 
 use super::chips::Chips;
-use super::file::File;
+use super::generated_file::File;
 use super::job::Job;
 use super::shell::array;
 use systole_ir::{Error, ErrorKind, Result};

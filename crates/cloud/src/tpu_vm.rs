@@ -1,7 +1,7 @@
 //! A Cloud TPU by `gcloud`: the request to the queue, a script that creates, copies, starts, watches and deletes, one that only deletes,
 //! and what runs on the machines.
 
-use super::file::File;
+use super::generated_file::File;
 use super::job::Job;
 use super::shell::{array, script, word};
 use serde_json::{Value, json};

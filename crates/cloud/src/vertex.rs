@@ -1,6 +1,6 @@
 //! A custom job of Vertex AI: the JSON of its request, and the commands around it.
 
-use super::file::File;
+use super::generated_file::File;
 use super::image;
 use super::job::Job;
 use super::shell::{script, word};

@@ -7,11 +7,11 @@
 //! no influence, so that the same graph always gives the same program. A step's computation is data ([`Kernel`]); the
 //! backend chooses the implementation.
 
-mod compiler;
 mod fuse;
 mod graph;
 mod lower;
 mod memory;
+mod nested_compiler;
 mod options;
 mod pipeline;
 mod program;

@@ -2,11 +2,11 @@
 //!
 //! Each stage leaves a form that can be printed and has a verifier.
 
-use crate::compiler::Compiler;
 use crate::fuse::{RULES, Rule, Run};
 use crate::graph::{PASSES, optimize_until};
 use crate::lower::lower;
-use crate::memory::{buffers, order};
+use crate::memory::{buffer_assignment, step_order};
+use crate::nested_compiler::Compiler;
 use crate::options::Options;
 use crate::program::{Blocks, Schedule, Steps, array_bytes, verify_planned, verify_steps};
 use crate::tile::{Outlined, outline};
@@ -56,7 +56,7 @@ pub const STAGES: &[Stage] = &[
         name: "order",
         doc: "a step that frees more memory than it takes runs as soon as it can",
         run: |unit, _| {
-            order::run(&mut unit.program, unit.options);
+            step_order::run(&mut unit.program, unit.options);
             Ok(())
         },
         verify: |unit| verify_steps(&unit.program),
@@ -64,7 +64,7 @@ pub const STAGES: &[Stage] = &[
     Stage {
         name: "buffers",
         doc: "arrays get their places in one arena, by lifetime",
-        run: |unit, _| buffers::run(&mut unit.program, unit.options),
+        run: |unit, _| buffer_assignment::run(&mut unit.program, unit.options),
         verify: |unit| verify_planned(&unit.program, &unit.options.donated),
     },
 ];

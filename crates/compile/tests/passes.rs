@@ -3,7 +3,9 @@
 use systole_compile::{Options, PASSES, optimize, schedule};
 use systole_ir::DType::*;
 use systole_ir::op::{Binary, Convolution, TABLE};
-use systole_ir::{Graph, GraphBuilder, Literal, Op, Scalar, Tensor, TensorType, flow, grad, interp};
+use systole_ir::{
+    Graph, GraphBuilder, Literal, Op, Scalar, Tensor, TensorType, control_builders, grad, interp,
+};
 
 /// Same bits, but for which NaN a NaN is.
 fn same(a: &Literal, b: &Literal) -> bool {
@@ -289,13 +291,13 @@ fn entries_that_are_cheap_functions_of_others_are_not_kept() {
     let (before, after) = optimized(|g| {
         let xs = g.parameter(TensorType::new(F32, [trips, 2, 3]), "xs");
         let start = g.full(&TensorType::new(F32, [2, 3]), 0.5);
-        let (_, kept) = flow::scan(&[&start], &[&xs], |carry, x| {
+        let (_, kept) = control_builders::scan(&[&start], &[&xs], |carry, x| {
             let y = (&carry[0] + &x[0]).tanh();
             let slope = &y * (1.0 - &y);
             let far = y.exp();
             (vec![y.clone()], vec![slope, y, far])
         });
-        let (last, all) = flow::scan(&[&start], &[&kept[0], &kept[1], &kept[2]], |carry, k| {
+        let (last, all) = control_builders::scan(&[&start], &[&kept[0], &kept[1], &kept[2]], |carry, k| {
             let next = &carry[0] * &k[0] + &k[1] * &k[2];
             (vec![next.clone()], vec![next])
         });

@@ -1,10 +1,10 @@
 //! `data.augment`: changes of training pictures by name, each drawn anew for every picture and epoch.
 
-use super::blame::{Wrong, unknown};
+use super::key_error::{Wrong, unknown};
 use serde::{Deserialize, Deserializer};
 use std::sync::Arc;
 use systole_base::rng::{Stream, hash_name};
-use systole_data::picture::{AugTransforms, RandAugment, ResizedCrop, cutmix, mixup_each};
+use systole_data::image_ops::{AugTransforms, RandAugment, ResizedCrop, cutmix, mixup_each};
 use systole_data::{HostArray, Sample};
 use systole_ir::ErrorKind;
 use toml::{Table, Value};

@@ -1,7 +1,7 @@
 //! `[biggan]`: a generator and a discriminator in the place of layers, and what of the other tables that leaves.
 
 use super::Config;
-use super::blame::Wrong;
+use super::key_error::Wrong;
 use std::path::Path;
 use systole_data::{AUTOTUNE, Dataset};
 use systole_datasets::TrainingData;
@@ -31,7 +31,7 @@ impl Config {
         if !adam {
             return Err(Wrong::new("optimizer.type", "BigGAN trains by Adam").hint("write type = \"adam\""));
         }
-        if !matches!(super::settings::loss(&self.compile.loss)?, Loss::Hinge) {
+        if !matches!(super::model_sections::loss(&self.compile.loss)?, Loss::Hinge) {
             return Err(
                 Wrong::new("compile.loss", "BigGAN's loss is the hinge loss").hint("write loss = \"hinge\"")
             );
@@ -51,7 +51,7 @@ impl Config {
 
     fn check_biggan_data(&self, gan: &BigGan) -> Result<(), Wrong> {
         let (batch, parts) = (self.fit.batch_size, gan.num_D_accumulations);
-        if batch != super::batch_size::AUTO && !batch.is_multiple_of(parts) {
+        if batch != super::auto_batch_size::AUTO && !batch.is_multiple_of(parts) {
             let what = format!("a batch of {batch} cannot be computed in {parts} equal parts");
             return Err(Wrong::new("fit.batch_size", what)
                 .hint(format!("choose a multiple of {parts}, which num_D_accumulations is")));

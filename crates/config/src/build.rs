@@ -1,6 +1,6 @@
 //! From a checked configuration to live objects: the data set, its two pipelines, the model.
 
-use super::{Config, augment, settings};
+use super::{Config, augment, model_sections};
 use std::sync::Arc;
 use systole_base::rng::Stream;
 use systole_data::{AUTOTUNE, Dataset, Options, Sample, Share, Shuffle};
@@ -80,7 +80,7 @@ impl Config {
     /// Whether the labels are numbers to predict or classes, where the loss says so, or a model that learnt from such data.
     fn labels_are_numbers(&self) -> Option<bool> {
         let is_learnt = self.data.records.as_ref().is_some_and(|r| !r.columns.is_empty());
-        match settings::loss(&self.compile.loss).as_ref().map(Loss::base) {
+        match model_sections::loss(&self.compile.loss).as_ref().map(Loss::base) {
             Ok(Loss::MeanSquaredError | Loss::MeanAbsoluteError | Loss::Huber { .. }) => Some(true),
             Ok(Loss::SparseCategoricalCrossentropy { .. }) if is_learnt => Some(false),
             _ => None,
@@ -122,7 +122,7 @@ impl Config {
                 self.compile.metrics.clear();
             }
         }
-        match settings::loss(&self.compile.loss).as_ref().map(Loss::base) {
+        match model_sections::loss(&self.compile.loss).as_ref().map(Loss::base) {
             Ok(Loss::SparseCategoricalCrossentropy { .. }) => {
                 Err(Error::new(ErrorKind::Config, "the labels are numbers, and the loss is one for classes")
                     .at(format!("compile.loss of {}", data.name))
@@ -313,7 +313,9 @@ impl Config {
         }
         let mut config = self.clone();
         config.fit_usual_tokens()?;
-        settings::architecture(config.model.as_ref(), &config.layers).map(Model::new).map_err(|w| w.error)
+        model_sections::architecture(config.model.as_ref(), &config.layers)
+            .map(Model::new)
+            .map_err(|w| w.error)
     }
 
     /// What `Model::compile` is given.
@@ -321,7 +323,7 @@ impl Config {
         Ok(Compile {
             optimizer: match &self.biggan {
                 Some(gan) => gan.optimizer(),
-                None => settings::optimizer(&self.optimizer).map_err(|w| w.error)?,
+                None => model_sections::optimizer(&self.optimizer).map_err(|w| w.error)?,
             },
             train_step: self.biggan.clone().map(|gan| Arc::new(gan) as Arc<dyn TrainStep>),
             precision: self.precision(),

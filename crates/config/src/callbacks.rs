@@ -1,7 +1,7 @@
 //! `[[callbacks]]`: tables with a `type` and the callback's arguments, which are read where callbacks are.
 
-use super::blame::{Wrong, from_serde, unknown};
-use super::settings::to_json;
+use super::key_error::{Wrong, from_serde, unknown};
+use super::model_sections::to_json;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use std::path::{Component, Path};

@@ -1,7 +1,7 @@
 //! `fit.class_weight`: how much the samples of each class count in the loss.
 
 use super::Config;
-use super::blame::Wrong;
+use super::key_error::Wrong;
 use std::collections::BTreeMap;
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result};

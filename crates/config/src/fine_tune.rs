@@ -1,7 +1,7 @@
 //! `[fine_tune]`: training that begins with the weights of another model.
 
 use super::Config;
-use super::blame::Wrong;
+use super::key_error::Wrong;
 use serde::{Deserialize, Serialize};
 use systole_datasets::TrainingData;
 use systole_nn::{FineTune, FrozenBatchNorm};

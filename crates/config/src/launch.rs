@@ -1,6 +1,6 @@
 //! How a run is started on several processes, as data: what `systole launch config` writes and `launch --config` reads.
 
-use super::blame::{from_serde, line_at};
+use super::key_error::{from_serde, line_at};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use systole_ir::{Error, ErrorKind, Result};

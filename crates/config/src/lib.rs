@@ -5,21 +5,21 @@
 //! Nothing here loads data or trains; see [`Config::load_data`], [`Config::model`] and [`Config::untrained`] for the step to live objects.
 
 mod augment;
-mod batch_size;
+mod auto_batch_size;
 mod biggan;
-mod blame;
 mod build;
 mod callbacks;
 mod class_weight;
-mod draft;
-mod elsewhere;
+mod config_draft;
 mod fine_tune;
+mod key_error;
+mod key_suggestions;
 mod launch;
 mod lora;
 mod lr_find;
+mod model_sections;
 mod pruning;
 mod quantize;
-mod settings;
 mod sweep;
 mod synthetic;
 mod tokens;
@@ -27,9 +27,9 @@ mod tokens;
 pub use augment::{TestTime, augmentations};
 pub use build::scale_pixels;
 pub use callbacks::Logger;
-pub use draft::{Draft, Refused};
-pub use elsewhere::home_of;
+pub use config_draft::{Draft, Refused};
 pub use fine_tune::FineTuneSection;
+pub use key_suggestions::home_of;
 pub use launch::{LaunchConfig, LaunchPlace};
 pub use lora::LoraSection;
 pub use lr_find::LrFindSection;
@@ -37,7 +37,7 @@ pub use pruning::PruningSection;
 pub use quantize::QuantizeSection;
 pub use sweep::{METHODS, Method, Sweep, Trial};
 
-use crate::blame::Wrong;
+use crate::key_error::Wrong;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -144,7 +144,7 @@ pub struct StrategySection {
 
 impl StrategySection {
     fn strategy(&self) -> Result<Strategy, Wrong> {
-        let unknown = |_| blame::unknown("there is no strategy", &self.name, &Strategy::NAMES);
+        let unknown = |_| key_error::unknown("there is no strategy", &self.name, &Strategy::NAMES);
         let strategy = Strategy::parse(&self.name).map_err(|e| Wrong::of("strategy.type", unknown(e)))?;
         match (&self.mesh, self.devices) {
             (Some(_), Some(_)) => Err(Wrong::new("strategy.mesh", "there are both `mesh` and `devices`")
@@ -250,11 +250,13 @@ pub struct CompileSection {
 impl CompileSection {
     /// Loss and metrics; `output` is the shape of the model's output.
     fn measures(&self, output: &[usize]) -> Result<Compile, Wrong> {
-        let loss = settings::loss(&self.loss)?;
+        let loss = model_sections::loss(&self.loss)?;
         let all = |list: &str, values: &[Value]| -> Result<Vec<_>, Wrong> {
             let each = values.iter().enumerate();
-            each.map(|(i, value)| settings::metric(&format!("compile.{list}.{i}"), value, &loss, output))
-                .collect()
+            each.map(|(i, value)| {
+                model_sections::metric(&format!("compile.{list}.{i}"), value, &loss, output)
+            })
+            .collect()
         };
         let (metrics, weighted_metrics) =
             (all("metrics", &self.metrics)?, all("weighted_metrics", &self.weighted_metrics)?);
@@ -269,7 +271,10 @@ pub struct FitSection {
     /// Epochs of this run.
     pub epochs: usize,
     /// Samples in a step; `"auto"`: as many as fit into memory by the compiler's plan.
-    #[serde(deserialize_with = "batch_size::auto_or_number", serialize_with = "batch_size::written")]
+    #[serde(
+        deserialize_with = "auto_batch_size::auto_or_number",
+        serialize_with = "auto_batch_size::written"
+    )]
     pub batch_size: usize,
     /// Why the batch is as large as it is, where that was chosen.
     #[serde(skip)]
@@ -446,9 +451,9 @@ impl Config {
         self.data.check()?;
         self.check_biggan()?;
         if self.biggan.is_none() {
-            settings::architecture(self.model.as_ref(), &self.layers)?;
+            model_sections::architecture(self.model.as_ref(), &self.layers)?;
         }
-        settings::optimizer(&self.optimizer)?;
+        model_sections::optimizer(&self.optimizer)?;
         let compile = self.compile.measures(&[10])?;
         if let Some(monitor) = self.fit.monitor.as_deref() {
             self.check_monitor("fit.monitor", monitor, &compile)?;
@@ -628,7 +633,9 @@ impl Config {
         known.extend(logged.iter().map(String::as_str));
         match known.contains(&measured(monitor)) {
             true => Ok(()),
-            false => Err(Wrong::of(path, blame::unknown("nothing is measured by the name", monitor, &known))),
+            false => {
+                Err(Wrong::of(path, key_error::unknown("nothing is measured by the name", monitor, &known)))
+            }
         }
     }
 
@@ -665,7 +672,7 @@ impl Data {
         if !DATASETS.contains(&self.dataset.as_str()) {
             return Err(Wrong::of(
                 "data.dataset",
-                blame::unknown("there is no data set", &self.dataset, &DATASETS),
+                key_error::unknown("there is no data set", &self.dataset, &DATASETS),
             ));
         }
         // Pixels are bytes: a larger factor is a divisor by mistake.
@@ -701,7 +708,7 @@ impl Data {
             let known = COLOR_MODES.map(|(n, _)| n);
             return Err(Wrong::of(
                 "data.color_mode",
-                blame::unknown("there is no colour mode", mode, &known),
+                key_error::unknown("there is no colour mode", mode, &known),
             ));
         }
         for (key, share, most) in [
@@ -786,7 +793,7 @@ mod tests {
         assert_eq!((c.fit.steps_per_epoch, c.fit.validation_freq), (Some(60), 5));
         let types: Vec<&str> = c.layers.iter().filter_map(|l| l["type"].as_str()).collect();
         assert_eq!(types, ["Conv2D", "MaxPooling2D", "Activation", "Flatten", "Dense", "Activation"]);
-        assert_eq!(settings::optimizer(&c.optimizer).unwrap(), optimizer::adam(1e-3));
+        assert_eq!(model_sections::optimizer(&c.optimizer).unwrap(), optimizer::adam(1e-3));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `[lora]`: adapters of a saved model's layers train, its own weights stay.
 
 use super::Config;
-use super::blame::Wrong;
+use super::key_error::Wrong;
 use serde::{Deserialize, Serialize};
 use systole_nn::LoraOptions;
 

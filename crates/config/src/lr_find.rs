@@ -1,7 +1,7 @@
 //! `[lr_find]`: the learning rate is looked for before a run's first step.
 
 use super::Config;
-use super::blame::{Wrong, unknown};
+use super::key_error::{Wrong, unknown};
 use serde::{Deserialize, Serialize};
 use systole_nn::{LrFind, SUGGESTIONS};
 use toml::{Table, Value};

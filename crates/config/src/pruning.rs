@@ -1,7 +1,7 @@
 //! `[pruning]`: weights that become zero while a model trains.
 
 use super::Config;
-use super::blame::{Wrong, unknown};
+use super::key_error::{Wrong, unknown};
 use serde::{Deserialize, Serialize};
 use systole_nn::{Model, Pruning, PruningSchedule, RemovedChannels};
 

@@ -1,7 +1,7 @@
 //! `[quantize]`: a model that is trained for eight bits.
 
 use super::Config;
-use super::blame::{Wrong, unknown};
+use super::key_error::{Wrong, unknown};
 use serde::{Deserialize, Serialize};
 use systole_nn::{Quantize, QuantizeRanges};
 

@@ -1,7 +1,7 @@
 //! A sweep as data: many training runs that differ in some keys of one configuration. Read from TOML; which runs those are is a
 //! function of the file alone.
 
-use super::blame::{Wrong, from_serde, line_of, unknown};
+use super::key_error::{Wrong, from_serde, line_of, unknown};
 use super::{Config, Draft, PRESETS, Refused};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};

@@ -1,6 +1,6 @@
 //! Text as tokens: what a configuration says they are, and layers whose sizes follow from how many there are.
 
-use super::blame::{self, Wrong};
+use super::key_error::{self, Wrong};
 use super::{Config, Data};
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl Data {
             && !Path::new(tokenizer).exists()
             && !tokenizer.contains(['.', '/'])
         {
-            let e = blame::unknown("there is no tokenizer", tokenizer, &TOKENIZERS);
+            let e = key_error::unknown("there is no tokenizer", tokenizer, &TOKENIZERS);
             return Err(Wrong::of("data.tokenizer", e));
         }
         let Some(size) = self.vocabulary else { return Ok(()) };

@@ -12,7 +12,7 @@ use systole_ir::DType::*;
 use systole_ir::op::RngAlgorithm;
 use systole_ir::rng::Stream;
 use systole_ir::{Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType, knobs, vjp};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, event};
+use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, events};
 
 /// Something to time.
 struct Case {
@@ -246,7 +246,7 @@ fn main() -> systole_ir::Result<()> {
     let arg = |i: usize| std::env::args().nth(i);
     let threads = arg(1).and_then(|a| a.parse().ok()).unwrap_or(1);
     let wanted = arg(2).unwrap_or_default();
-    event::install(knobs::LOG.get_usize(), |_, message| println!("{message}"));
+    events::install(knobs::LOG.get_usize(), |_, message| println!("{message}"));
     let backend = CpuBackend::with(Team::new(threads), Level::from_knob()?)?;
     println!("{}", backend.devices()[0].description);
     println!("{:<36} {:>12} {:>12} {:>8} {:>10}", "", "64 MB GB/s", "64 KiB GB/s", "kernels", "arena MiB");

@@ -10,7 +10,7 @@ use std::time::Instant;
 use systole_cpu::CpuBackend;
 use systole_ir::rng::Stream;
 use systole_ir::{DType, Literal, LiteralBuilder, Scalar, TensorType, knobs};
-use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, event};
+use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, events};
 
 fn draw(ty: &TensorType, s: &mut Stream) -> Literal {
     let mut b = LiteralBuilder::new(ty.clone());
@@ -31,7 +31,7 @@ fn main() -> systole_ir::Result<()> {
     let arg =
         |i: usize, default: usize| std::env::args().nth(i).and_then(|a| a.parse().ok()).unwrap_or(default);
     let (batch, steps) = (arg(1, 1000), arg(2, 100));
-    event::install(knobs::LOG.get_usize(), |_, message| println!("{message}"));
+    events::install(knobs::LOG.get_usize(), |_, message| println!("{message}"));
     let graph = net::train_step(&net::Net {
         batch,
         side: 28,

@@ -5,12 +5,12 @@
 
 use crate::kernel::Cx;
 use crate::machine::memory::Memory;
-use crate::machine::team::{Team, flush_denormals, restore_denormals};
+use crate::machine::thread_pool::{Team, flush_denormals, restore_denormals};
 use crate::run::buffer::CpuData;
 use crate::run::executor::Executor;
 use crate::run::explain::StepKernel;
-use crate::run::panels::Panels;
-use crate::run::{ALL_FAMILIES, explain, limit, panels, profile_tables};
+use crate::run::panel_layout::Panels;
+use crate::run::{ALL_FAMILIES, explain, memory_limit, panel_layout, profile_tables};
 use crate::select;
 use crate::select::{Preference, Registry};
 use crate::simd::level::{Level, Target};
@@ -19,7 +19,7 @@ use std::time::Instant;
 use systole_compile::{Blocking, Location, Options, optimize_with, remat, schedule};
 use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp, knobs};
 use systole_runtime::{
-    Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Provider, Report, event,
+    Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Provider, Report, events,
 };
 
 /// Fractions of the arena that rematerialization tries to save, in order, when a program exceeds the memory limit.
@@ -177,14 +177,14 @@ impl CpuBackend {
     /// The program, with the least rematerialization of [`REMAT_SHARES`] that fits the memory limit.
     fn fitting(&self, graph: &Graph, options: &CompileOptions, names: &[String]) -> Result<Executor> {
         let whole = self.bind(graph, options)?;
-        let Err(refused) = limit::check(&whole, names) else { return Ok(whole) };
+        let Err(refused) = memory_limit::check(&whole, names) else { return Ok(whole) };
         let arena = whole.schedule().arena_bytes;
         drop(whole);
         for save in REMAT_SHARES.map(|share| (arena as f64 * share) as usize) {
             let Some(less) = remat(graph, save) else { break };
             let executor = self.bind(&less, options)?;
-            if limit::check(&executor, names).is_ok() {
-                event::emit(1, || {
+            if memory_limit::check(&executor, names).is_ok() {
+                events::emit(1, || {
                     format!(
                         "{}: intermediate values of {} MiB would not fit; {} steps more compute some again, and {} MiB do",
                         options.label,
@@ -203,13 +203,13 @@ impl CpuBackend {
         let start = Instant::now();
         graph.verify()?;
         let (optimized, stats) = optimize_with(graph, self.excess_precision(options))?;
-        event::emit(3, || {
+        events::emit(3, || {
             let each = stats.iter().map(|s| format!("{} {}→{}", s.name, s.before, s.after));
             format!("{}: {}", options.label, each.collect::<Vec<_>>().join(", "))
         });
         let executor = self.fitting(&optimized, options, &graph.param_names)?;
         let listing = format!("{}{}", executor.schedule(), executor.panels());
-        event::emit(4, || listing.clone());
+        events::emit(4, || listing.clone());
         let arena_bytes = executor.memory_bytes()?;
         let report = Report {
             compile_ms: start.elapsed().as_secs_f64() * 1e3,
@@ -352,7 +352,7 @@ impl CpuExecutable {
         };
         // SAFETY: the argument has the parameter's type (checked).
         let memory = unsafe {
-            panels::turned(cx, [data.panels, self.panels[p]], size, data.memory.ptr().cast_const())?
+            panel_layout::turned(cx, [data.panels, self.panels[p]], size, data.memory.ptr().cast_const())?
         };
         *data = CpuData::new(memory, self.panels[p]);
         Ok(())
@@ -420,7 +420,7 @@ impl Executable for CpuExecutable {
                 at
             } else {
                 // SAFETY: the argument has the parameter's type (checked).
-                laid_out.push(unsafe { panels::turned(&cx, [lies, wanted], size, at)? });
+                laid_out.push(unsafe { panel_layout::turned(&cx, [lies, wanted], size, at)? });
                 laid_out.last().map_or(std::ptr::null(), |m| m.ptr().cast_const())
             });
         }
@@ -449,7 +449,7 @@ impl Executable for CpuExecutable {
 
 impl Drop for CpuExecutable {
     fn drop(&mut self) {
-        if !event::wanted(2) {
+        if !events::wanted(2) {
             return;
         }
         let table = match knobs::PROFILE.get().as_str() {
@@ -457,7 +457,7 @@ impl Drop for CpuExecutable {
             _ => profile_tables::all_kernels,
         };
         if let Some(table) = table(&self.executor, self.level, self.team.threads()) {
-            event::emit(2, || format!("kernels of {}:\n{table}", self.label));
+            events::emit(2, || format!("kernels of {}:\n{table}", self.label));
         }
     }
 }

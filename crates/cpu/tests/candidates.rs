@@ -68,7 +68,7 @@ fn fused() -> impl Iterator<Item = Case> {
 /// Products with matrices of whole numbers: few rows, many, and a small matrix.
 fn packed() -> impl Iterator<Item = Case> {
     [(2, 96), (12, 96), (2, 20)].into_iter().map(|(rows, side)| {
-        let how = systole_ir::packed::Unpack {
+        let how = systole_ir::quantized_weights::Unpack {
             is_halves: false,
             shape: [side, side][..].into(),
             inputs: side,

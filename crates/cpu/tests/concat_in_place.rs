@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use std::sync::Arc;
 use systole_ir::DType::*;
-use systole_ir::{DType, Graph, GraphBuilder, Tensor, TensorType, flow, grad};
+use systole_ir::{DType, Graph, GraphBuilder, Tensor, TensorType, control_builders, grad};
 
 /// Element-wise work on slices of what element-wise work made, joined again.
 fn sliced(dtype: DType, shape: &[usize], dim: usize, parts: usize) -> Arc<Graph> {
@@ -68,14 +68,17 @@ fn lstm(dtype: DType, steps: usize, batch: usize, units: usize, backwards: bool)
     let (w, b, xs) = (param(&[units, 4 * units]), param(&[4 * units]), param(&[steps, batch, 4 * units]));
     let zeros = |columns: usize| g.full(&TensorType::new(dtype, [batch, columns]), 0.0);
     let xs_in_order = if backwards { xs.reverse(&[0]) } else { xs.clone() };
-    let (last, ys) =
-        flow::scan(&[&zeros(units), &zeros(units), &zeros(4 * units)], &[&xs_in_order], |state, x| {
+    let (last, ys) = control_builders::scan(
+        &[&zeros(units), &zeros(units), &zeros(4 * units)],
+        &[&xs_in_order],
+        |state, x| {
             let z = &x[0] + &state[2] + &b;
             let gate = |k: usize| z.slice_dim(1, k * units, (k + 1) * units);
             let memory = gate(1).logistic() * &state[1] + gate(0).logistic() * gate(2).tanh();
             let h = gate(3).logistic() * memory.tanh();
             (vec![h.clone(), memory.clone(), h.dot(&w)], vec![h, memory])
-        });
+        },
+    );
     // The interpreter's sums of narrow floats round at each summand.
     let square = |x: &Tensor| (x * x).convert(F32).sum_all();
     let loss = square(&ys[0]) + square(&ys[1]) + square(&last[0]);

@@ -9,7 +9,7 @@ use common::*;
 use std::sync::Arc;
 use systole_cpu::CpuBackend;
 use systole_ir::op::DotGeneral;
-use systole_ir::packed::Unpack;
+use systole_ir::quantized_weights::Unpack;
 use systole_ir::rng::Stream;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, TensorType};
 

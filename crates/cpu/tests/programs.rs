@@ -9,7 +9,7 @@ use systole_cpu::Level;
 use systole_ir::DType::*;
 use systole_ir::op::{Convolution, Domain, Monoid, Reduce};
 use systole_ir::rng::Stream;
-use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, flow, grad};
+use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, control_builders, grad};
 use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId};
 
 /// A multilayer perceptron's train step: loss and updated weights.
@@ -87,7 +87,7 @@ fn recurrent_step(steps: usize, batch: usize, units: usize) -> Arc<Graph> {
     let param = |shape: &[usize]| g.parameter(TensorType::new(F32, shape), "x");
     let (w, b, xs) = (param(&[units, 2 * units]), param(&[2 * units]), param(&[steps, batch, 2 * units]));
     let start = g.full(&TensorType::new(F32, [batch, units]), 0.0);
-    let (last, ys) = flow::scan(&[&start], &[&xs], |carry, x| {
+    let (last, ys) = control_builders::scan(&[&start], &[&xs], |carry, x| {
         let z = carry[0].dot(&w) + &x[0] + &b;
         let (gate, new) = (z.slice_dim(1, 0, units).logistic(), z.slice_dim(1, units, 2 * units).tanh());
         let h = &gate * &carry[0] + (1.0 - &gate) * new;
@@ -266,7 +266,7 @@ fn loops_keep_their_state_in_place() {
     let table = g.parameter(TensorType::new(F32, [9, 4]), "table");
     let start = g.parameter(TensorType::new(F32, [4]), "start");
     let zero = g.scalar(I32, 0.0);
-    let out = systole_ir::flow::while_loop(
+    let out = systole_ir::control_builders::while_loop(
         &[&zero, &table, &start],
         |s| s[0].less(&s[0].scalar_like(9.0)),
         |s| {
@@ -292,7 +292,7 @@ fn slices_in_loops_are_read_in_place() {
         let table = g.parameter(TensorType::new(F32, [9, 3, 16]), "table");
         let sum = g.parameter(TensorType::new(F32, [3, 16]), "sum");
         let zero = g.scalar(I32, 0.0);
-        let out = flow::while_loop(
+        let out = control_builders::while_loop(
             &[&zero, &table, &sum],
             |s| s[0].less(&s[0].scalar_like(12.0)),
             |s| {

@@ -7,7 +7,7 @@
 use std::time::Instant;
 use systole_base::{DType, Error, ErrorKind, Result};
 use systole_data::format::example::{Features, parse_example};
-use systole_data::picture::Resize;
+use systole_data::image_ops::Resize;
 use systole_data::{AUTOTUNE, Dataset, Options, Sample};
 
 fn main() -> Result<()> {
@@ -78,7 +78,7 @@ fn records(dir: &str, threads: usize) -> Result<Dataset> {
 fn photos(dir: &str, threads: usize) -> Result<Dataset> {
     let files = Dataset::list_files(&format!("{dir}/photos/*.jpg"))?;
     let prepare = |s: Sample| -> Result<Sample> {
-        let picture = systole_data::format::picture::read(s.text("path")?)?;
+        let picture = systole_data::format::any_format::read(s.text("path")?)?;
         let x = systole_data::HostArray::from(picture).to_rgb().resize_to_f32(224, 224, Resize::Bilinear);
         Ok(Sample::new([("image", x / 127.5 - 1.0)]))
     };

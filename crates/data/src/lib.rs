@@ -26,42 +26,42 @@
 
 #![forbid(unsafe_code)]
 
-mod arith;
-mod array;
+mod arithmetic;
 pub mod clock;
-pub mod disk;
-mod entry;
+mod directory_entry;
+pub mod file_system;
 pub mod format;
-pub mod input;
+mod host_array;
+pub mod http;
+pub mod image_ops;
+pub mod input_file;
+mod mutex;
 #[cfg(feature = "object-stores")]
 pub mod objects;
-pub mod picture;
 mod pipeline;
 mod sample;
+mod sample_store;
 mod shell;
 mod simd16;
 mod source;
 pub mod stage;
-mod store;
-mod sync;
 pub mod tools;
-pub mod web;
 
-pub use arith::Operand;
-pub use array::HostArray;
+pub use arithmetic::Operand;
+pub use host_array::HostArray;
 pub use pipeline::{
     AUTOTUNE, Cardinality, Dataset, DatasetIter, IteratorState, Options, Position, QueueReport, Report, Run,
     StageReport, Tuning, free_memory,
 };
 pub use sample::{ElementSpec, IntoSample, Sample};
 pub use shell::shell_quoted;
+pub use source::csv_table::{ColumnKind, Table, TableColumn};
 pub use source::images::{ImageFolder, decode_image};
-pub use source::lines::{Column, Csv, Written};
-pub use source::table::{ColumnKind, Table, TableColumn};
+pub use source::text_files::{Column, Csv, Written};
 pub use source::tfrecord::TfRecord;
 pub use stage::batch::Share;
-pub use stage::group::Bucketing;
+pub use stage::group_by_window::Bucketing;
 pub use stage::interleave::IntoDataset;
-pub use stage::pad::Padding;
+pub use stage::padded_batch::Padding;
 pub use stage::shuffle::Shuffle;
 pub use stage::window::Window;

@@ -1,7 +1,7 @@
 //! One element of a pipeline: named host arrays in a fixed order.
 
 use crate::HostArray;
-use crate::array::at_user_line;
+use crate::host_array::at_user_line;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;

@@ -2,18 +2,18 @@
 //!
 //! Everything here returns values that show themselves as text; nothing is printed.
 
-use crate::disk::{Disk, write_atomically};
+use crate::file_system::{Disk, write_atomically};
 use crate::format::example::{self, Features};
 use crate::format::tfrecord::{Compression, Damage, OnCorrupt, Reader, Writer};
 use crate::format::{idx, png};
-use crate::input::{self, Input, entries, is_dir};
+use crate::input_file::{self, Input, entries, is_dir};
+use crate::mutex::lock;
 use crate::pipeline::{Options, Report, Watch, stages_of};
 use crate::sample::ElementSpec;
-use crate::source::arrays::{Rows, rows_of_npz};
-use crate::source::files::glob;
-use crate::source::lines::Written;
-use crate::source::table::Table;
-use crate::sync::lock;
+use crate::source::csv_table::Table;
+use crate::source::list_files::glob;
+use crate::source::numpy::{Rows, rows_of_npz};
+use crate::source::text_files::Written;
 use crate::{Cardinality, Dataset, HostArray, ImageFolder, Position, Sample};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -205,7 +205,7 @@ fn records(files: Vec<PathBuf>, told: Option<Features>) -> Result<Opened> {
 
 /// The text of a file; `None` when there is no such file.
 fn text_of(path: &Path) -> Result<Option<String>> {
-    let text = input::is_file(path).then(|| input::read_to_string(path)).transpose();
+    let text = input_file::is_file(path).then(|| input_file::read_to_string(path)).transpose();
     text.map_err(|e| Error::io("cannot read", path, e))
 }
 
@@ -245,7 +245,7 @@ pub struct Inspection {
 /// # Errors
 /// Those of the first elements.
 pub fn inspect(opened: &Opened, n: usize) -> Result<Inspection> {
-    let size = |p: &PathBuf| input::size(p).unwrap_or(0);
+    let size = |p: &PathBuf| input_file::size(p).unwrap_or(0);
     let first = opened.dataset.debug().iter().take(n).map(|s| s.map(|s| summary(&s)));
     Ok(Inspection {
         kind: opened.kind,
@@ -444,7 +444,7 @@ fn verify_file(file: &Path) -> Result<Verified> {
         }
     }
     let damage = lock(&found).drain(..).map(Error::from).chain(failed).collect();
-    let bytes = input::size(file).unwrap_or(0);
+    let bytes = input_file::size(file).unwrap_or(0);
     Ok(Verified { file: file.to_path_buf(), records, bytes, damage })
 }
 

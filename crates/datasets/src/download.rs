@@ -9,8 +9,8 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result};
-use systole_data::disk::{Disk, FileSystem, write_all};
-use systole_data::web::{Request, Response};
+use systole_data::file_system::{Disk, FileSystem, write_all};
+use systole_data::http::{Request, Response};
 
 /// Lies in a folder while its files are being fetched, so that the few there are not taken for a broken set.
 pub(super) const MARK: &str = ".downloading";

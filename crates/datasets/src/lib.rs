@@ -5,14 +5,14 @@
 
 mod classes;
 mod download;
-mod files;
+mod idx_datasets;
 mod images;
 pub mod preprocessing;
 mod records;
 mod text;
 mod tokenizer;
 
-pub use files::{DataDir, fashion_mnist, mnist};
+pub use idx_datasets::{DataDir, fashion_mnist, mnist};
 pub use images::{
     FolderOptions, cifar10, colour_glyphs, fit_picture, fit_picture_on, folder, glyphs, picture_size_for,
 };

@@ -1,12 +1,12 @@
 //! Text as sequences of tokens: a file of yours or Tiny Shakespeare where they are found, else sentences drawn by code.
 
-use super::files::{DataDir, roots};
+use super::idx_datasets::{DataDir, roots};
 use super::{Tokenizer, TrainingData};
 use std::path::PathBuf;
 use std::sync::Arc;
 use systole_base::rng::{Stream, fnv1a, hash_name};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
-use systole_data::format::encoding::{Encoding, to_utf8};
+use systole_data::format::text_encoding::{Encoding, to_utf8};
 use systole_data::{AUTOTUNE, Dataset, Sample};
 
 /// How many tokens there are where these are bytes.

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::op::Devices;
 use systole_ir::{Error, ErrorKind, Graph, Literal, Mesh, Result, Spread, TensorType};
-use systole_runtime::pieces::{self, Pieces};
+use systole_runtime::sharded_array::{self, Pieces};
 use systole_runtime::{
-    Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Hosts, Report, Roles, event,
+    Arg, Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, Hosts, Report, Roles, events,
 };
 
 /// A backend that spreads each program over a mesh by a [`Strategy`]. Made by [`Strategy::on`].
@@ -82,7 +82,7 @@ impl Distributed {
             return Ok(true);
         }
         if *any_batch || size < *greatest {
-            event::emit(1, || {
+            events::emit(1, || {
                 format!(
                     "{}: {size} samples do not divide by {parts} devices; each computes all",
                     options.label
@@ -192,7 +192,8 @@ impl OnLogical {
         {
             return Ok(shared.parts.iter().cloned().map(Arg::Donate).collect());
         }
-        let parts = pieces::split(&buffer.to_literal()?, &self.mesh, sharding, 0..self.mesh.devices())?;
+        let parts =
+            sharded_array::split(&buffer.to_literal()?, &self.mesh, sharding, 0..self.mesh.devices())?;
         Ok(parts.into_iter().map(|l| Arg::Donate(l.into())).collect())
     }
 }

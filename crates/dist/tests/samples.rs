@@ -3,7 +3,7 @@
 use systole_dist::partition;
 use systole_ir::op::{Devices, Lowering, Sample, TABLE};
 use systole_ir::{Graph, Literal, Mesh, Sharding, Spread, interp};
-use systole_runtime::pieces;
+use systole_runtime::sharded_array;
 
 /// The ways to split the parameters and results: each parameter along each dimension that divides, alone and all along
 /// their first; results whole, or split along their last dimension that divides.
@@ -47,7 +47,7 @@ fn on_devices(graph: &Graph, spread: &Spread, args: &[Literal]) -> (usize, Vec<L
     let parts: Vec<Vec<Literal>> = args
         .iter()
         .zip(&spread.params)
-        .map(|(x, sharding)| pieces::split(x, &spread.mesh, sharding, 0..n).unwrap())
+        .map(|(x, sharding)| sharded_array::split(x, &spread.mesh, sharding, 0..n).unwrap())
         .collect();
     let args: Vec<Vec<&Literal>> = (0..n).map(|d| parts.iter().map(|p| &p[d]).collect()).collect();
     let out = interp::run_devices(&own, Devices::replicas(n), &args).unwrap_or_else(|e| panic!("{e}"));
@@ -58,8 +58,12 @@ fn on_devices(graph: &Graph, spread: &Spread, args: &[Literal]) -> (usize, Vec<L
             parts.iter().for_each(|p| assert_eq!(p.bytes(), parts[0].bytes(), "devices differ"));
         }
         let parts = parts.into_iter().map(Into::into).collect();
-        let all =
-            pieces::Pieces { mesh: spread.mesh.clone().into(), sharding: sharding.clone(), parts, first: 0 };
+        let all = sharded_array::Pieces {
+            mesh: spread.mesh.clone().into(),
+            sharding: sharding.clone(),
+            parts,
+            first: 0,
+        };
         all.buffer(graph.result_types()[k].clone()).unwrap().to_literal().unwrap()
     };
     let collectives = own.nodes.iter().filter(|n| n.op.collective().is_some()).count();

@@ -28,10 +28,10 @@
 //! # Ok::<(), systole_base::Error>(())
 //! ```
 
-mod forms;
+mod kernels;
+mod op_context;
 mod plan;
 mod probe;
 mod program;
-mod site;
 
 pub use program::{Program, Settings};

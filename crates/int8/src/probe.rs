@@ -1,6 +1,6 @@
 //! What the interpreter says of one operator on operands of our choice: tables of all values, and where elements go.
 
-use crate::site::Site;
+use crate::op_context::Site;
 use systole_base::{DType, Literal, Shape, TensorType};
 use systole_tflite::{Interpreter, Model, Tensor};
 

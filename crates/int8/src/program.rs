@@ -1,8 +1,8 @@
 //! A compiled graph: steps, where tensors lie, and how samples go through.
 
-use crate::forms::{Context, Form, choose};
+use crate::kernels::{Context, Form, choose};
+use crate::op_context::Site;
 use crate::plan::{Home, Plan, Segment, Uses};
-use crate::site::Site;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -28,7 +28,7 @@ pub mod text;
 
 pub use grad::{grad, vjp};
 pub use graph::{DERIVATIVE, Graph, GraphBuilder, Loc, Node, Op, Tensor, ValueId, cost};
-pub use op::{attention, compose, flow, packed};
+pub use op::{attention, composites, control_builders, quantized_weights};
 pub use sharding::{Mesh, Sharding, Spread};
 pub use systole_base::{
     DType, Dims, Element, Error, ErrorKind, Literal, LiteralBuilder, Result, ResultExt, Scalar, Shape,

@@ -1,6 +1,8 @@
 //! Loops, branches and sorting: values and derivatives, against differences in f64.
 
-use systole_ir::{DType, GraphBuilder, Literal, Op, Tensor, TensorType, flow, grad, interp, rng::Stream};
+use systole_ir::{
+    DType, GraphBuilder, Literal, Op, Tensor, TensorType, control_builders, grad, interp, rng::Stream,
+};
 
 fn random(shape: &[usize], seed: u64) -> Literal {
     let mut s = Stream::new(seed, 1, 2);
@@ -43,7 +45,7 @@ fn check_gradient(shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Tensor) {
 
 /// h ← tanh(h·w + x): a recurrent net with a captured weight.
 fn rnn(h: &Tensor, w: &Tensor, xs: &Tensor) -> Tensor {
-    let (last, ys) = flow::scan(&[h], &[xs], |carry, x| {
+    let (last, ys) = control_builders::scan(&[h], &[xs], |carry, x| {
         let h = (carry[0].dot(w) + &x[0]).tanh();
         (vec![h.clone()], vec![&h * &h])
     });
@@ -67,10 +69,10 @@ fn scan_with_captures() {
 
 /// A layer with products, a fold and a loop, whose results are kept.
 fn layers(x: &Tensor, weights: &Tensor) -> Tensor {
-    let (last, sums) = flow::scan_keeping(&[x], &[weights], |carry, w| {
+    let (last, sums) = control_builders::scan_keeping(&[x], &[weights], |carry, w| {
         let h = carry[0].dot(&w[0]);
         let sum = h.sum(&[0]);
-        let turned = flow::fori_loop(2, &[&h], |_, t| vec![(&t[0] * &sum).sine()]).remove(0);
+        let turned = control_builders::fori_loop(2, &[&h], |_, t| vec![(&t[0] * &sum).sine()]).remove(0);
         (vec![turned + &h * &sum], vec![sum])
     });
     last[0].sin_sum() + sums[0].sin_sum()
@@ -92,7 +94,7 @@ fn second_derivatives_through_what_a_scan_kept() {
 /// `c: [2, 3], p: [2, 6], w: [3, 6], xs: [5, 2, 6]`: a cell with two gates, whose product with the weights is carried to
 /// the next trip, as recurrent layers do.
 fn gated(c: &Tensor, p: &Tensor, w: &Tensor, xs: &Tensor) -> Tensor {
-    let (last, all) = flow::scan(&[c, p], &[xs], |carry, x| {
+    let (last, all) = control_builders::scan(&[c, p], &[xs], |carry, x| {
         let z = &x[0] + &carry[1];
         let gate = z.slice_dim(1, 0, 3).logistic();
         let c = &gate * &carry[0] + (1.0 - &gate) * z.slice_dim(1, 3, 6).tanh();
@@ -128,8 +130,8 @@ fn gates_are_kept_instead_of_their_sums() {
 #[test]
 fn nested_loops_and_repeated_captures() {
     check_gradient(&[&[3]], |x| {
-        let y = flow::fori_loop(3, &[&x[0]], |i, s| {
-            let inner = flow::fori_loop(2, &[&s[0]], |_, t| vec![(&t[0] * &x[0]).sine() + &s[0]]);
+        let y = control_builders::fori_loop(3, &[&x[0]], |i, s| {
+            let inner = control_builders::fori_loop(2, &[&s[0]], |_, t| vec![(&t[0] * &x[0]).sine() + &s[0]]);
             vec![&inner[0] * &(i.convert(DType::F64) + 1.0)]
         });
         y[0].sum_all()
@@ -139,7 +141,7 @@ fn nested_loops_and_repeated_captures() {
 #[test]
 fn second_derivatives_and_two_losses_through_one_loop() {
     check_gradient(&[&[3]], |x| {
-        let y = flow::fori_loop(3, &[&x[0]], |_, s| vec![&s[0] * &s[0] + &x[0]]);
+        let y = control_builders::fori_loop(3, &[&x[0]], |_, s| vec![&s[0] * &s[0] + &x[0]]);
         let first = grad(&y[0].sum_all(), &[&x[0]]).remove(0);
         let second = grad(&y[0].sin_sum(), &[&x[0]]).remove(0);
         (first * second).sum_all()
@@ -153,7 +155,7 @@ fn a_derivative_inside_a_body() {
             let loss = (&s[0] * &s[0] * &x[0]).sin_sum();
             vec![&s[0] - &(grad(&loss, &[&s[0]]).remove(0) * 0.1)]
         };
-        flow::fori_loop(3, &[&x[0]], descend)[0].sum_all()
+        control_builders::fori_loop(3, &[&x[0]], descend)[0].sum_all()
     });
 }
 
@@ -162,7 +164,7 @@ fn branches() {
     for index in [-1.0, 0.0, 1.0, 7.0] {
         check_gradient(&[&[3], &[3]], |x| {
             let i = x[0].builder().scalar(DType::I32, index);
-            let y = flow::case(
+            let y = control_builders::case(
                 &i,
                 &[&|| vec![&x[0] * &x[1], x[1].clone()], &|| vec![x[0].sine(), &x[0] + &x[1]]],
             );
@@ -175,7 +177,7 @@ fn branches() {
 fn only_the_chosen_branch_runs_and_belongs_to_the_case() {
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::scalar(DType::F32), "x");
-    let y = flow::cond(&x.less(&x.scalar_like(0.0)), || vec![x.exp().sine()], || vec![x.clone()]);
+    let y = control_builders::cond(&x.less(&x.scalar_like(0.0)), || vec![x.exp().sine()], || vec![x.clone()]);
     let graph = g.finish(&y).unwrap();
     assert!(graph.nodes.iter().all(|n| n.op.name() != "exponential"), "the body stays in its branch");
     graph.verify().unwrap();
@@ -216,8 +218,9 @@ fn loops_that_do_not_run() {
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::scalar(DType::F64), "x");
     let xs = g.parameter(TensorType::new(DType::F64, [0, 2]), "xs");
-    let y = flow::fori_loop(0, &[&x], |_, s| vec![&s[0] * &x]).remove(0);
-    let (last, ys) = flow::scan(&[&x], &[&xs], |c, x| (vec![&c[0] + &x[0].sum_all()], vec![x[0].sine()]));
+    let y = control_builders::fori_loop(0, &[&x], |_, s| vec![&s[0] * &x]).remove(0);
+    let (last, ys) =
+        control_builders::scan(&[&x], &[&xs], |c, x| (vec![&c[0] + &x[0].sum_all()], vec![x[0].sine()]));
     let loss = &y * 3.0 + &last[0];
     let d = grad(&loss, &[&x, &xs]);
     let graph = g.finish(&[vec![loss, ys[0].clone()], d].concat()).unwrap();
@@ -231,15 +234,16 @@ fn loops_that_do_not_run() {
 fn what_cannot_be_differentiated_says_why() {
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::scalar(DType::F64), "x");
-    let y = flow::while_loop(&[&x], |s| s[0].less(&x), |s| vec![&s[0] * 2.0]).remove(0);
+    let y = control_builders::while_loop(&[&x], |s| s[0].less(&x), |s| vec![&s[0] * 2.0]).remove(0);
     let dx = grad(&y, &[&x]);
     let error = g.finish(&dx).unwrap_err().to_string();
     assert!(error.contains("while has no derivative here") && error.contains("number of trips"), "{error}");
 
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::scalar(DType::F64), "x");
-    let double = |s: &[Tensor]| flow::while_loop(&[&s[0]], |t| t[0].less(&x), |t| vec![&t[0] * 2.0]);
-    let y = flow::fori_loop(3, &[&x], |_, s| double(s)).remove(0);
+    let double =
+        |s: &[Tensor]| control_builders::while_loop(&[&s[0]], |t| t[0].less(&x), |t| vec![&t[0] * 2.0]);
+    let y = control_builders::fori_loop(3, &[&x], |_, s| double(s)).remove(0);
     let dx = grad(&y, &[&x]);
     let error = g.finish(&dx).unwrap_err().to_string();
     assert!(error.contains("number of trips") && error.contains("body of while"), "{error}");
@@ -260,13 +264,13 @@ fn gradients_stop_at_a_barrier_that_says_so() {
 fn errors_in_bodies_surface() {
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::new(DType::F32, [2]), "x");
-    let y = flow::fori_loop(2, &[&x], |_, s| vec![s[0].sum(&[0])]);
+    let y = control_builders::fori_loop(2, &[&x], |_, s| vec![s[0].sum(&[0])]);
     let error = g.finish(&y).unwrap_err().to_string();
     assert!(error.contains("while (C2)"), "{error}");
 
     let g = GraphBuilder::new("main");
     let x = g.parameter(TensorType::new(DType::F32, [2]), "x");
-    let y = flow::fori_loop(2, &[&x], |_, s| vec![s[0].reshape([3])]);
+    let y = control_builders::fori_loop(2, &[&x], |_, s| vec![s[0].reshape([3])]);
     assert!(g.finish(&y).unwrap_err().to_string().contains("reshape (C2)"));
 }
 

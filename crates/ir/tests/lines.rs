@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use systole_ir::{
     DType::{self, F32, I32, U32, U64},
-    Error, ErrorKind, GraphBuilder, Literal, Shape, Tensor, TensorType, flow, grad, op,
+    Error, ErrorKind, GraphBuilder, Literal, Shape, Tensor, TensorType, control_builders, grad, op,
 };
 
 fn parameter(g: &GraphBuilder, dtype: DType, dims: &[usize]) -> Tensor {
@@ -90,15 +90,16 @@ fn calls() -> Vec<(&'static str, Call)> {
         ("broadcast_except", |g| parameter(g, F32, &[2]).broadcast_except(&Shape::new([2, 4]), &[1])),
         ("while_loop", |g| {
             let limit = g.scalar(F32, 9.0);
-            flow::while_loop(&[&g.scalar(F32, 1.0)], |s| s[0].less(&limit), |s| vec![&s[0] * 2.0]).remove(0)
+            control_builders::while_loop(&[&g.scalar(F32, 1.0)], |s| s[0].less(&limit), |s| vec![&s[0] * 2.0])
+                .remove(0)
         }),
         ("cond", |g| {
             let x = g.parameter(TensorType::scalar(F32), "x");
-            flow::cond(&x.less(&x.scalar_like(0.0)), || vec![-&x], || vec![x.sqrt()]).remove(0)
+            control_builders::cond(&x.less(&x.scalar_like(0.0)), || vec![-&x], || vec![x.sqrt()]).remove(0)
         }),
         ("outlined", |g| {
             let x = x(g);
-            flow::outlined(&x, || vec![x.exp()]).remove(0)
+            control_builders::outlined(&x, || vec![x.exp()]).remove(0)
         }),
     ]
 }
@@ -172,9 +173,9 @@ fn errors_name_the_line_of_the_user() {
     told(line!(), |x| x.top_k(9).0);
     told(line!(), |x| grad(x, &[x]).remove(0));
     told(line!(), |x| x.fail(Error::new(ErrorKind::Graph, "not this one")));
-    told(line!(), |x| flow::cond(x, || vec![x.exp()], || vec![x.clone()]).remove(0));
-    told(line!(), |x| flow::fori_loop(3, &[x], |_, s| vec![s[0].reshape([5])]).remove(0));
-    told(line!(), |x| flow::scan(&[x], &[], |c, _| (c.to_vec(), vec![])).0.remove(0));
+    told(line!(), |x| control_builders::cond(x, || vec![x.exp()], || vec![x.clone()]).remove(0));
+    told(line!(), |x| control_builders::fori_loop(3, &[x], |_, s| vec![s[0].reshape([5])]).remove(0));
+    told(line!(), |x| control_builders::scan(&[x], &[], |c, _| (c.to_vec(), vec![])).0.remove(0));
     let other = GraphBuilder::new("other");
     let foreign = parameter(&other, F32, &[2, 4]);
     told(line!(), |x| x + &foreign);

@@ -2,8 +2,8 @@
 
 use systole_ir::rng::Stream;
 use systole_ir::{
-    DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Sharding, Spread, Tensor, TensorType, flow,
-    grad, op, text,
+    DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Sharding, Spread, Tensor, TensorType,
+    control_builders, grad, op, text,
 };
 
 fn parse(written: &str) -> std::sync::Arc<Graph> {
@@ -26,10 +26,10 @@ fn training_step() -> std::sync::Arc<Graph> {
     let h = g.scalar(DType::F32, 0.0).broadcast_to(&[2, 3].into());
     // Made after other nodes: finished graphs have their parameters first all the same.
     let w = g.parameter(f32(&[3, 3]), "layer/w \"quoted\" é");
-    let (last, ys) = flow::scan(&[&h], &[&xs], |carry, x| {
+    let (last, ys) = control_builders::scan(&[&h], &[&xs], |carry, x| {
         let h = (carry[0].dot(&w) + &x[0]).tanh();
         let small = h.abs().sum_all().less(&h.scalar_like(1.0));
-        (flow::cond(&small, || vec![h.sine()], || vec![&h * &w.sum(&[0])]), vec![h.erf()])
+        (control_builders::cond(&small, || vec![h.sine()], || vec![&h * &w.sum(&[0])]), vec![h.erf()])
     });
     let loss = (last[0].sum_all() + ys[0].sort(1, true).mean_all()).stop_gradient() + ys[0].sum_all();
     let dw = grad(&loss, &[&w]).remove(0);
@@ -260,7 +260,7 @@ fn damaged_text_never_panics() {
 fn captures_come_back_in_order_of_use() {
     let g = GraphBuilder::new("main");
     let [a, b, c] = ["a", "b", "c"].map(|n| g.parameter(TensorType::scalar(DType::F32), n));
-    let y = flow::while_loop(&[&a], |s| s[0].less(&c), |s| vec![&s[0] * &b + &c]);
+    let y = control_builders::while_loop(&[&a], |s| s[0].less(&c), |s| vec![&s[0] * &b + &c]);
     let graph = g.finish(&y).unwrap();
     let node = graph.node(graph.results[0]);
     assert_eq!(node.op.rule().captures(), 2);

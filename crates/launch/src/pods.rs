@@ -5,7 +5,7 @@
 //! the cluster: `JOBSET-REPLICATEDJOB-JOB-POD.JOBSET`. JobSet itself sets no variables: a manifest takes them from its annotations, as
 //! `systole cloud gke` does.
 
-use crate::part::{PORT, Part, Variables};
+use crate::process_rank::{PORT, Part, Variables};
 use systole_config::LaunchConfig;
 use systole_ir::{Error, ErrorKind, Result};
 

@@ -1,8 +1,8 @@
 //! Which process of a run this is, as SLURM or a TPU's host say it. Their variables are read, and nobody is asked but the metadata
 //! server of a TPU VM. Those of Kubernetes have a file of their own.
 
-use crate::part::{PORT, Part, Variables};
 use crate::pods::of_pod;
+use crate::process_rank::{PORT, Part, Variables};
 use systole_config::{LaunchConfig, LaunchPlace};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_pjrt::TpuClusterResolver;

@@ -1,7 +1,7 @@
 //! What the writer of a program calls its arguments and results, and the arrays of the IR that hold them: elements that the
 //! IR has no type for (complex numbers, four bits, eight-bit floats) lie in arrays of others.
 
-use crate::narrow::Narrow;
+use crate::narrow_types::Narrow;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Scalar, TensorType};
 
 /// The elements of an argument or a result, as the program's writer has them.

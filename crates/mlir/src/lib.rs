@@ -13,12 +13,12 @@
 //!
 //! Source: the StableHLO specification, CHLO's and Shardy's documents, MLIR's language reference.
 
+pub mod device_sharding;
 pub mod import;
 pub mod interface;
-pub mod narrow;
+pub mod narrow_types;
 pub mod syntax;
 pub mod text;
-pub mod tiles;
 
 use systole_base::Result;
 use systole_ir::text::Program;

@@ -4,7 +4,7 @@ use systole_base::{DType, Literal, Scalar, TensorType};
 use systole_ir::interp;
 use systole_mlir::import::{self, Imported};
 use systole_mlir::interface::Element;
-use systole_mlir::narrow::Narrow;
+use systole_mlir::narrow_types::Narrow;
 use systole_mlir::text;
 
 fn imported(text: &str) -> Imported {

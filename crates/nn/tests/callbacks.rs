@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use systole_data::Dataset;
-use systole_data::disk::{Fault, Faulty};
+use systole_data::file_system::{Fault, Faulty};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::callback::*;
 use systole_nn::layers::dense;

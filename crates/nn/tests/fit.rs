@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use systole_data::Dataset;
-use systole_data::disk::{Fault, Faulty};
+use systole_data::file_system::{Fault, Faulty};
 use systole_ir::{DType, Literal, Result, Tensor, TensorType};
 use systole_nn::callback::*;
 use systole_nn::layers::*;

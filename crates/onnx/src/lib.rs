@@ -29,8 +29,8 @@ mod export;
 mod import;
 mod model;
 mod ops;
+mod protobuf;
 mod read;
-mod wire;
 mod write;
 
 pub use export::{BATCH, IR_VERSION, OPSET, export, export_with_loops};

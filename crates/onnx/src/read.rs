@@ -1,10 +1,10 @@
 //! The bytes of an ONNX file as a [`Model`].
 
 use crate::model::{Attribute, Graph, Model, Node, Port, Size, broken, dtype_of};
-use crate::wire::{add_fixed, add_ints, content, each, number, text};
+use crate::protobuf::{add_fixed, add_ints, content, each, number, text};
 use std::collections::{BTreeMap, btree_map::Entry};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
-use systole_runtime::proto::Value;
+use systole_runtime::protobuf::Value;
 
 /// Files beside a model in which its constants lie, by the names that it has for them.
 pub type Beside<'a> = &'a dyn Fn(&str) -> Result<Vec<u8>>;

@@ -1,7 +1,7 @@
 //! A [`Model`] as the bytes of an ONNX file.
 
 use crate::model::{Attribute, Graph, Model, Node, Port, Size, code_of};
-use crate::wire::Message;
+use crate::protobuf::Message;
 use systole_base::Literal;
 
 impl Model {

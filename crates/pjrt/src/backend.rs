@@ -1,9 +1,9 @@
 //! A plugin's devices as a backend: models train through it as on the CPU, on one device or on all.
 
 use crate::client::{Array, Client, Input, Loaded};
-use crate::options::of_gpus;
+use crate::compile_options::of_gpus;
 use crate::profile::Watch;
-use crate::program::{located_text, program_text, spread_text};
+use crate::program_text::{located_text, program_text, spread_text};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use systole_ir::{
 };
 use systole_runtime::{
     Arg, Backend, Buffer, CompileOptions, DeviceData, DeviceId, DeviceInfo, Executable, Hosts, Pieces,
-    Report, pieces::split,
+    Report, sharded_array::split,
 };
 
 /// A client's devices. Programs run on the first that is this process's, and those that are split on the first of their

@@ -4,12 +4,12 @@
 //! the work is done; what fails later is an error of the next run, or of reading a result.
 
 use crate::cache::{CompileCache, build};
-use crate::mended::{Xla, mended};
-use crate::options::{Placement, deterministic_flags, of_gpus};
+use crate::compile_options::{Placement, deterministic_flags, of_gpus};
 use crate::plugin::{Named, Plugin, Value, program, slice, text};
 use crate::profiler;
 use crate::sys::{self, Args, Object};
 use crate::topology::{Compiled, describe};
+use crate::xla_workarounds::{Xla, mended};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ffi::c_void;

@@ -1,7 +1,7 @@
 //! Opens a plugin's devices as a backend. Without a device node no plugin is loaded: libtpu would ask a cloud's metadata
 //! server for minutes.
 
-use crate::machine::require_node;
+use crate::device_nodes::require_node;
 use crate::{Client, CompileCache, PjrtBackend, Platform, Plugin, Search, TpuClusterResolver, Value};
 use std::path::Path;
 use std::sync::Arc;

@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use systole_ir::{Result, knobs};
 use systole_runtime::layer_times::{Kind, Part, layer_of, layer_table, name_within, percent};
-use systole_runtime::proto::{Value, fields};
-use systole_runtime::{event, trace};
+use systole_runtime::protobuf::{Value, fields};
+use systole_runtime::{events, trace};
 
 /// Runs before the first that is watched: they allocate and warm up.
 const BEFORE: usize = 2;
@@ -91,14 +91,14 @@ impl Watch {
             self.tell(program, &mut state);
         } else if !state.is_done && state.runs > 0 {
             let few = format!("of {} none was watched: the first {BEFORE} are not", counted(state.runs));
-            event::emit(2, || format!("{} has no profile: {few}", self.label));
+            events::emit(2, || format!("{} has no profile: {few}", self.label));
         }
     }
 
     fn give_up(&self, state: &mut State, why: &str) {
         state.is_done = true;
         WATCHING.store(false, Ordering::Release);
-        event::emit(2, || format!("{} has no profile: {why}", self.label));
+        events::emit(2, || format!("{} has no profile: {why}", self.label));
     }
 
     fn tell(&self, program: &Loaded, state: &mut State) {
@@ -121,7 +121,7 @@ impl Watch {
             "layers" => seen.summary(),
             _ => seen.all_kernels(),
         };
-        event::emit(2, || format!("kernels of {}:\n{table}", self.label));
+        events::emit(2, || format!("kernels of {}:\n{table}", self.label));
     }
 }
 

@@ -7,11 +7,11 @@ use crate::sys::profiler::{Api, Code, CollectData, Create, One, ProfilerExtensio
 use crate::sys::{self, Function, Object};
 use std::ffi::c_void;
 use systole_ir::{Error, ErrorKind, Result};
-use systole_runtime::{event, trace};
+use systole_runtime::{events, trace};
 
 /// Whether a profile is asked for.
 pub(crate) fn wanted() -> bool {
-    event::wanted(2) || trace::is_on()
+    events::wanted(2) || trace::is_on()
 }
 
 /// A plugin's profiler while it watches.

@@ -1,6 +1,6 @@
 //! Machines that are not here: a topology of a plugin, its devices, and programs compiled for it.
 
-use crate::options::Placement;
+use crate::compile_options::Placement;
 use crate::plugin::{Named, Plugin, Value, program, slice, taken, text, values};
 use crate::sys::{self, Args, Object};
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@
 use crate::proto::Message;
 use std::collections::HashMap;
 use systole_ir::Result;
-use systole_runtime::proto::{Value, fields};
+use systole_runtime::protobuf::{Value, fields};
 
 /// Something that took time.
 #[derive(Clone, Debug, Default, PartialEq)]

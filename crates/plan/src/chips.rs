@@ -1,8 +1,8 @@
 //! All chips of the tables side by side: those that plans are made for, and those of the tutorials' history.
 
 use crate::price::bill;
-use crate::slice::Slice;
 use crate::table::{Gpu, Past, Price, Printed, Tables, Tpu};
+use crate::tpu_slice::Slice;
 use std::collections::BTreeMap;
 
 /// One chip or GPU.

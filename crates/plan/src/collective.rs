@@ -4,8 +4,8 @@
 //! bytes, an axis that does not close has one direction, an all-reduce is a reduce-scatter and an all-gather; no
 //! collective is faster than its hops at about 1 µs.
 
-use crate::slice::Slice;
 use crate::table::{Tables, Tpu};
+use crate::tpu_slice::Slice;
 use crate::traffic::Traffic;
 
 /// Seconds of one hop between neighbours.

@@ -2,7 +2,7 @@
 //!
 //! Chips alone: hosts, cooling and what a slice takes while it waits for its start are not in it.
 
-use crate::choice::Choice;
+use crate::advice::Choice;
 use crate::table::Tables;
 
 /// Energy of one line of the table.

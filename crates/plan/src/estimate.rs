@@ -1,12 +1,12 @@
 //! A step on a machine: time, memory, what limits it. Estimators fill the same [`Estimate`].
 
-use crate::device::Device;
+use crate::device_model::Device;
+use crate::kernel_list::{Kernel, Role, Work};
 use crate::machine::{Half, Machine};
 use crate::memory::{Memory, memory};
-use crate::placement::Placement;
 use crate::roofline::{Padding, Time, paddings, time};
 use crate::table::Tables;
-use crate::work::{Kernel, Role, Work};
+use crate::value_placement::Placement;
 use systole_ir::Result;
 
 /// Seconds: what is expected, and between what it may lie.

@@ -1,9 +1,9 @@
 //! [`Machine`]: a TPU slice, GPUs or this computer, by name; how many devices it has, and how they exchange sums.
 
 use crate::collective;
-use crate::device::{Cpu, Device};
-use crate::slice::Slice;
+use crate::device_model::{Cpu, Device};
 use crate::table::{Gpu, Tables};
+use crate::tpu_slice::Slice;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::AheadSlice;
 

@@ -1,8 +1,8 @@
 //! How much of a device's memory a program needs: arguments, and the values that live between its kernels.
 
-use crate::device::Device;
-use crate::placement::Placement;
-use crate::work::{Kernel, Product, Role, Work};
+use crate::device_model::Device;
+use crate::kernel_list::{Kernel, Product, Role, Work};
+use crate::value_placement::Placement;
 
 /// Bytes by what they are for.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -2,9 +2,9 @@
 //!
 //! `T = start + max(products, results, bytes, element-wise work) + what their first and last blocks leave uncovered`.
 
-use crate::device::{Device, padded};
-use crate::placement::Moved;
-use crate::work::{Kernel, Product};
+use crate::device_model::{Device, padded};
+use crate::kernel_list::{Kernel, Product};
+use crate::value_placement::Moved;
 
 /// Where a kernel's time goes; all in seconds for one trip.
 #[derive(Clone, Debug, Default, PartialEq)]

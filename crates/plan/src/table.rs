@@ -3,7 +3,7 @@
 //!
 //! Nothing here reads files or knows graphs, so that naming a slice costs a caller nothing else.
 
-use crate::cloud::Cloud;
+use crate::cloud_names::Cloud;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result};

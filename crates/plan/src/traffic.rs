@@ -1,6 +1,6 @@
 //! What devices exchange in one run of a compiled program: its collectives, counted.
 
-use crate::hlo::{Computation, Instruction, Module};
+use crate::hlo_module::{Computation, Instruction, Module};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use systole_ir::Result;
 

@@ -4,10 +4,10 @@
 
 use crate::call::Failure;
 use std::collections::HashMap;
+use systole_mlir::device_sharding::Tiles;
 use systole_mlir::syntax::{
     Attribute, Attributes, Elements, Function, Module, OPEN, Operation, Region, Type, Value, closed,
 };
-use systole_mlir::tiles::Tiles;
 
 /// Calls deeper than this are not followed.
 const MOST_CALLS: usize = 16;

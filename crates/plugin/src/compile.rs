@@ -1,13 +1,13 @@
 //! Code → a program: text as Systole prints it or as others do, and bytecode, on one or several devices; and back to code.
 
+use crate::buffer_type::{Kind, Signature};
 use crate::call::{Answer, Failure, Handle, chars, handle, list, seen};
 use crate::device::{Client, Device};
-use crate::kind::{Kind, Signature};
+use crate::executable::{Engine, Loaded, Program};
+use crate::executable_info::{Facts, Told};
 use crate::options::Options;
 use crate::profiler::module_of;
-use crate::program::{Engine, Loaded, Program};
 use crate::serialized::Source;
-use crate::told::{Facts, Told};
 use crate::{annotations, layout};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -15,10 +15,10 @@ use systole_dist::{SimulatedMesh, Team, partition};
 use systole_ir::op::Devices;
 use systole_ir::rng::fnv1a;
 use systole_ir::{Graph, TensorType, cost, text};
+use systole_mlir::device_sharding::Tiles;
 use systole_mlir::import;
 use systole_mlir::interface::{Face, Interface};
 use systole_mlir::syntax::{Attribute, Function, Module};
-use systole_mlir::tiles::Tiles;
 use systole_pjrt::sys::{self, Object};
 use systole_pjrt::with_layers;
 use systole_runtime::{Backend, CompileOptions};

@@ -2,7 +2,7 @@
 
 use crate::call::{Answer, Failure, Handle, IS_OLD, chars, destroy, handle, list, seen};
 use crate::event::Pace;
-use crate::hosts::{Line, ProcessOptions};
+use crate::multi_host::{Line, ProcessOptions};
 use crate::queue::Queue;
 use std::ffi::c_void;
 use std::ops::Range;

@@ -1,10 +1,10 @@
 //! Extensions of the C API: layouts, which are all row-major, how programs split their arguments and results, and the profiler.
 
-use crate::array::Array;
+use crate::buffer::Array;
+use crate::buffer_type::Kind;
 use crate::call::{Answer, Handle, destroy, entry, handle, list, seen};
-use crate::kind::Kind;
+use crate::executable::Loaded;
 use crate::profiler;
-use crate::program::Loaded;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use systole_pjrt::sys::{self, Object};

@@ -1,7 +1,7 @@
 //! Layouts: the order in which callers see an array's elements in memory. The engine's own arrays are in row-major order.
 
+use crate::buffer_type::Kind;
 use crate::call::{Failure, list};
-use crate::kind::Kind;
 use systole_pjrt::sys;
 
 pub(crate) fn room(bytes: usize) -> Result<Vec<u8>, Failure> {

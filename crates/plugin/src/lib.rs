@@ -17,23 +17,23 @@
 #![allow(unsafe_code)]
 
 mod annotations;
-mod array;
+mod buffer;
+mod buffer_type;
 mod call;
 mod compile;
 mod device;
 mod event;
+mod executable;
+mod executable_info;
+mod execute;
 mod extensions;
-mod hosts;
-mod kind;
 mod layout;
+mod multi_host;
 mod options;
 mod profiler;
-mod program;
 mod queue;
-mod run;
 mod serialized;
 mod table;
-mod told;
 mod transfer;
 
 pub use table::GetPjrtApi;

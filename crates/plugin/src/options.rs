@@ -1,7 +1,7 @@
 //! What callers ask of a compilation: `xla.CompileOptionsProto`, as far as it matters here.
 
 use crate::call::Failure;
-use systole_runtime::proto::{Value, fields};
+use systole_runtime::protobuf::{Value, fields};
 
 /// More copies than this are a mistake.
 const MOST_REPLICAS: usize = 1024;

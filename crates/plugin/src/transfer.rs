@@ -1,10 +1,10 @@
 //! Elements on their way: from host memory in any strides, in one piece or in several, and back.
 
-use crate::array::{Array, Content, Held, Pending, destination, put, put_memory};
+use crate::buffer::{Array, Content, Held, Pending, destination, put, put_memory};
+use crate::buffer_type::Kind;
 use crate::call::{Answer, Failure, Handle, handle, list, seen};
 use crate::device::Client;
 use crate::event::Event;
-use crate::kind::Kind;
 use crate::layout::{minor_to_major, ordered, room, turn};
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::Literal;

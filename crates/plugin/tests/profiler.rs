@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use systole_ir::{DType, GraphBuilder, Literal, Mesh, Sharding, Spread, TensorType, grad};
 use systole_pjrt::{Client, PjrtBackend, Plugin, Value};
-use systole_runtime::{Arg, Backend, CompileOptions, Executable, event};
+use systole_runtime::{Arg, Backend, CompileOptions, Executable, events};
 
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -41,7 +41,7 @@ fn told_of(label: &str) -> String {
 
 #[test]
 fn kernels_are_told_by_the_layers_of_the_program() {
-    event::install(2, |_, message| TOLD.lock().unwrap().push(message.into()));
+    events::install(2, |_, message| TOLD.lock().unwrap().push(message.into()));
     let exe: PathBuf = std::env::current_exe().unwrap();
     let found = exe.ancestors().skip(1).take(2).map(|d| d.join("libsystole_plugin.so")).find(|p| p.is_file());
     let plugin = Plugin::load(&found.expect("cargo builds the library with its tests")).unwrap();

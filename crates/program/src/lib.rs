@@ -23,7 +23,7 @@ pub mod bisect;
 pub mod compare;
 pub mod files;
 pub mod inputs;
-pub mod open;
+pub mod program_file;
 pub mod run;
 pub mod shrink;
 pub mod summary;

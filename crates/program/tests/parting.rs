@@ -8,7 +8,7 @@ use systole_ir::{Graph, interp};
 use systole_program::bisect::{Compared, Pair, first_difference, run};
 use systole_program::compare::Tolerance;
 use systole_program::inputs;
-use systole_program::open::open;
+use systole_program::program_file::open;
 use systole_program::shrink::{Case, Judge, shrink};
 use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, ReferenceBackend};
 

@@ -1,7 +1,7 @@
 //! What values tensors take on samples, and which range of them integers shall cover.
 
-use crate::ends::Engine;
-use crate::floats::{Floats, Wanted, made};
+use crate::float_eval::{Floats, Wanted, made};
+use crate::io_quantization::Engine;
 use std::collections::BTreeMap;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_tflite::{Interpreter, Model};

@@ -3,7 +3,7 @@
 //! off the bias after.
 
 use crate::calibrate::is_float;
-use crate::floats::{each_sample, made};
+use crate::float_eval::{each_sample, made};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_tflite::{Activation, Model, Op, Operator};
 

@@ -20,26 +20,26 @@
 
 mod builder;
 mod calibrate;
-mod dynamic;
+mod dynamic_range;
 mod edgetpu;
-mod ends;
 mod equalize;
-mod floats;
-mod fold;
-mod integers;
+mod float_eval;
+mod fold_affine;
+mod io_quantization;
 mod lower;
+mod qat_ranges;
 mod quantize;
+mod quantize_weights;
 mod report;
 mod scales;
-mod trained;
 
 pub use calibrate::{Calibration, Method, Ranges};
-pub use dynamic::dynamic;
+pub use dynamic_range::dynamic;
 pub use edgetpu::{CACHE, Mapping, Placed, edgetpu};
-pub use ends::{Answers, Engine, answers, dequantized, quantized};
 pub use equalize::{correct_bias, equalize};
-pub use floats::in_floats;
+pub use float_eval::in_floats;
+pub use io_quantization::{Answers, Engine, answers, dequantized, quantized};
 pub use lower::{lower, onnx};
+pub use qat_ranges::{Trained, trained};
 pub use quantize::{Options, quantize};
 pub use report::{LayerReport, alone, report};
-pub use trained::{Trained, trained};

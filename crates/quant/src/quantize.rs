@@ -1,7 +1,7 @@
 //! A graph of floats as one of int8.
 
 use crate::calibrate::{Ranges, is_float, layer_of};
-use crate::integers::{Layout, constant, weighted};
+use crate::quantize_weights::{Layout, constant, weighted};
 use crate::scales::assign;
 use std::collections::BTreeMap;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};

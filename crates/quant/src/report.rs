@@ -1,8 +1,8 @@
 //! What eight bits do to each layer: how far its integers are from the floats, on samples.
 
 use crate::calibrate::{Ranges, layer_of};
-use crate::ends::{dequantized, quantized};
-use crate::floats::{each_sample, made};
+use crate::float_eval::{each_sample, made};
+use crate::io_quantization::{dequantized, quantized};
 use crate::quantize::{Options, quantize};
 use std::collections::BTreeMap;
 use systole_int8::{Program, Settings};

@@ -2,7 +2,7 @@
 //! have a scale of their own, the others are free.
 
 use crate::calibrate::{Ranges, is_float, layer_of};
-use crate::integers::{asymmetric, range_of};
+use crate::quantize_weights::{asymmetric, range_of};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_tflite::{Model, Op, Scales};
 

@@ -1,11 +1,11 @@
 //! [`RunReport`]: the report of a training run, and what a model and its history put into it.
 
 use crate::html::{Bar, Card};
-use crate::judgement::Epoch;
-use crate::{Block, Page, Plot, Series, Tile, Tone, judgement, matrix};
+use crate::run_findings::Epoch;
+use crate::{Block, Page, Plot, Series, Tile, Tone, matrix, run_findings};
 use std::collections::BTreeMap;
 use std::path::Path;
-use systole_data::disk::{Disk, write_atomically};
+use systole_data::file_system::{Disk, write_atomically};
 use systole_ir::Result;
 use systole_nn::optimizer::{Optimizer, Scheduled};
 use systole_nn::{History, Model, counted, grouped};
@@ -104,7 +104,7 @@ impl RunReport {
             epochs: history.epochs.iter().enumerate().map(epoch).collect(),
             by_step: Vec::new(),
             tiles: vec![("weights".into(), grouped(weights as u64), counted(layers.len() as u64, "layer"))],
-            verdicts: judgement::of_end(history).into_iter().collect(),
+            verdicts: run_findings::of_end(history).into_iter().collect(),
             phases: phases(history),
             profile: Vec::new(),
             data: [history.verdict()].into_iter().filter(|v| !v.is_empty()).collect(),
@@ -182,7 +182,7 @@ impl RunReport {
             foot: format!("Systole {}", env!("CARGO_PKG_VERSION")),
             ..Page::default()
         };
-        page.verdicts.extend(judgement::of_curves(&self.epochs));
+        page.verdicts.extend(run_findings::of_curves(&self.epochs));
         page.add("curves", "Curves", self.curves());
         page.add("schedule", "Learning rate", self.schedule());
         page.add("confusion", "Confusion matrix", self.confusions());
@@ -360,7 +360,7 @@ impl RunReport {
         }
         for text in &self.profile {
             let (title, table) = text.split_once('\n').unwrap_or(("profile", text));
-            let layers = judgement::layers_of_profile(table);
+            let layers = run_findings::layers_of_profile(table);
             if !layers.is_empty() && title.contains("train") {
                 blocks.push(Block::Text("By layer, in milliseconds of a training step".into()));
                 let bar = |(name, share, ms): (String, f64, f64)| Bar {

@@ -1,7 +1,7 @@
 //! `jit`: traces a function over trees of tensors once for each type of its arguments, compiles it and runs it.
 
 use crate::{
-    Arg, Backend, Buffer, CompileOptions, Executable, Roles, Skeleton, Tree, backend, event, scope, trace,
+    Arg, Backend, Buffer, CompileOptions, Executable, Roles, Skeleton, Tree, backend, events, scope, trace,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -190,7 +190,7 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
             return Ok(hit.clone());
         }
         if let Some(changed) = self.first_change(&signature, cache.keys()) {
-            event::emit(1, || format!("{} compiles again: {changed}", self.label));
+            events::emit(1, || format!("{} compiles again: {changed}", self.label));
         }
         let start = trace::begin();
         let (graph, results) = self.trace_signature(&signature)?;
@@ -208,7 +208,7 @@ impl<I: Tree, O: Tree, F: Fn(I) -> O> Jit<I, O, F> {
         };
         let executable = backend.compile(&graph, &options)?;
         trace::span("compile", &format!("compile {}", self.label), start, || "{}".into());
-        event::emit(1, || {
+        events::emit(1, || {
             let r = executable.report();
             format!(
                 "{} compiled for {} in {:.1} ms: {} kernel{}, {:.1} MFLOP, arena {:.1} MiB",

@@ -4,30 +4,30 @@
 //!
 //! This crate knows no particular device. The facade registers the backends it was built with.
 
-mod ahead;
+mod ahead_of_time;
 mod backend;
 mod buffer;
-mod cache;
-pub mod event;
+mod cache_dir;
+pub mod events;
+mod in_flight;
 mod jit;
 pub mod layer_times;
-pub mod pieces;
-pub mod proto;
-mod ready;
+pub mod protobuf;
 mod reference;
 mod registry;
 mod scope;
+pub mod sharded_array;
 pub mod trace;
 mod tree;
 
-pub use ahead::{AheadMemory, AheadOfTime, AheadReport, AheadRequest, AheadSlice};
+pub use ahead_of_time::{AheadMemory, AheadOfTime, AheadReport, AheadRequest, AheadSlice};
 pub use backend::{Arg, Backend, CompileOptions, DeviceId, DeviceInfo, Executable, Hosts, Report, Roles};
 pub use buffer::{Buffer, DeviceData};
-pub use cache::cache_folder;
+pub use cache_dir::cache_folder;
+pub use in_flight::{Ended, InFlight, ReadyEvent, STEPS_IN_FLIGHT};
 pub use jit::{Jit, jit, value_and_grad};
-pub use pieces::Pieces;
-pub use ready::{Ended, InFlight, ReadyEvent, STEPS_IN_FLIGHT};
 pub use reference::{NullBackend, ReferenceBackend};
 pub use registry::{Provider, backend, provider_names, register};
 pub use scope::named_scope;
+pub use sharded_array::Pieces;
 pub use tree::{Params, Skeleton, Tree};

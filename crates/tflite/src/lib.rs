@@ -25,17 +25,17 @@
 //! # Ok::<(), systole_base::Error>(())
 //! ```
 
-mod bytes;
-mod fixed;
+mod fixed_point;
+mod flatbuffer_read;
+mod flatbuffer_write;
 mod interpreter;
 mod kernels;
 mod model;
 mod op;
 mod read;
-mod tree;
 mod write;
 
-pub use fixed::{
+pub use fixed_point::{
     activation_range, mean_multiplier, multiply_by_quantized_multiplier, quantize_multiplier, sum_multipliers,
 };
 pub use interpreter::Interpreter;

@@ -1,6 +1,6 @@
 //! A `.tflite` file as a [`Model`].
 
-use crate::bytes::{Bytes, Table};
+use crate::flatbuffer_read::{Bytes, Table};
 use crate::kernels::row;
 use crate::model::{Model, Operator, Quantization, Tensor, broken};
 use crate::op::Stored;

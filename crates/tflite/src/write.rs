@@ -1,9 +1,9 @@
 //! A model as the bytes of a `.tflite` file.
 
+use crate::flatbuffer_write::{Node, Slot, file};
 use crate::kernels::{OpRow, Types, row};
 use crate::model::{Model, Operator, Quantization, Tensor, broken};
 use crate::op::Stored;
-use crate::tree::{Node, Slot, file};
 use systole_base::{DType, Error, ErrorKind, Result};
 
 /// The schema's number of an element type.

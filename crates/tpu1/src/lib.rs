@@ -15,22 +15,22 @@
 //! ```
 
 pub mod animate;
-pub mod array;
 mod chip;
 pub mod compare;
 mod compile;
 mod explain;
 mod instruction;
-mod lite;
 pub mod model;
 pub mod paper;
-mod parts;
 mod preset;
 mod program;
 mod report;
+mod rescale;
 mod run;
-mod scale;
-mod study;
+mod sensitivity;
+mod slice_concat;
+pub mod systolic_array;
+mod tflite_graph;
 mod timing;
 mod trace;
 
@@ -38,12 +38,12 @@ pub use chip::Chip;
 pub use compile::compile;
 pub use explain::explain;
 pub use instruction::{BYTES, Function, Instruction, Register, Speed};
-pub use lite::of_graph;
 pub use preset::{PREFIX, Preset};
 pub use program::{Part, Program};
 pub use report::Report;
+pub use rescale::Scale;
 pub use run::Run;
-pub use scale::Scale;
-pub use study::{CALIBRATED_ON, Scaled, calibrate, difference, figure_11, predicted, roof, what_if};
+pub use sensitivity::{CALIBRATED_ON, Scaled, calibrate, difference, figure_11, predicted, roof, what_if};
+pub use tflite_graph::of_graph;
 pub use timing::{Event, PassTimes, Timing, timing};
 pub use trace::trace;

@@ -1,6 +1,6 @@
 //! [`Model`]: an int8 model as the chip's compiler takes it, one scale for each tensor; and what it computes, written out.
 
-use crate::scale::{Scale, mean};
+use crate::rescale::{Scale, mean};
 use systole_base::{Error, ErrorKind, Result};
 
 /// A picture of one sample: `i8[height, width, channels]`. A vector has one pixel.

@@ -5,7 +5,7 @@ use crate::chip::Chip;
 use crate::instruction::BYTES;
 use crate::paper::{Application, UNKNOWN};
 use crate::program::Program;
-use crate::study::{CALIBRATED_ON, predicted, roof, what_if};
+use crate::sensitivity::{CALIBRATED_ON, predicted, roof, what_if};
 use crate::timing::Timing;
 use serde_json::{Value, json};
 use systole_base::Result;

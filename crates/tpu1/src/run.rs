@@ -4,7 +4,7 @@ use crate::chip::Chip;
 use crate::instruction::{Function, Instruction, Register, Speed};
 use crate::model::{Arithmetic, Operand, Output, looked_up, pooled};
 use crate::program::{Program, Registers, lines_of};
-use crate::scale::Scale;
+use crate::rescale::Scale;
 use std::collections::VecDeque;
 use std::ops::Range;
 use systole_base::{Error, ErrorKind, Result};

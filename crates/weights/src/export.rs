@@ -1,7 +1,7 @@
 //! A model's weights as files of other systems.
 
-use crate::map::{self, Exported, Rule};
-use crate::names::{bert, gpt2, order, resnet, vit};
+use crate::names::{bert, gpt2, match_by_order, resnet, vit};
+use crate::weight_mapping::{self, Exported, Rule};
 use crate::{keras, safetensors, torch};
 use std::path::Path;
 use systole_ir::Result;
@@ -27,7 +27,7 @@ pub fn export(model: &Model, format: Format, out: &Path) -> Result<Exported> {
         return keras::export(model, out);
     }
     let (rules, note) = rules(model)?;
-    let (arrays, rows) = map::taken(model, &rules)?;
+    let (arrays, rows) = weight_mapping::taken(model, &rules)?;
     let bytes = match format {
         Format::Torch => torch::parts(&arrays)?.concat(),
         _ => safetensors::parts(&arrays, "pt").concat(),
@@ -59,5 +59,5 @@ fn rules(model: &Model) -> Result<(Vec<Rule>, &'static str)> {
         let note = if is_theirs { "by torchvision's names" } else { strided };
         return Ok((resnet::rules(model, resnet::Style::Torchvision)?, note));
     }
-    Ok((order::by_layer(model)?, "by the layers' names"))
+    Ok((match_by_order::by_layer(model)?, "by the layers' names"))
 }

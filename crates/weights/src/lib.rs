@@ -24,14 +24,14 @@ mod export;
 mod hdf5;
 mod huggingface;
 mod keras;
-mod map;
 mod names;
 mod pickle;
 mod safetensors;
 mod source;
 mod torch;
+mod weight_mapping;
 
 pub use export::{Format, export};
-pub use map::Exported;
-pub use map::{Report, Row};
 pub use source::Source;
+pub use weight_mapping::Exported;
+pub use weight_mapping::{Report, Row};

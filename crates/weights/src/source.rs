@@ -1,8 +1,8 @@
 //! A file or folder of weights, opened by its content; what model it is of, where it says so; and a model filled from it.
 
 use crate::keras::Keras;
-use crate::map::{self, Report, is_weight};
-use crate::names::{bert, gpt2, keras as keras_names, order, resnet, vit};
+use crate::names::{bert, gpt2, keras as keras_names, match_by_order, resnet, vit};
+use crate::weight_mapping::{self, Report, is_weight};
 use crate::{hdf5, huggingface, safetensors, torch};
 use serde_json::Value;
 use std::path::Path;
@@ -124,7 +124,7 @@ impl Source {
         let (rules, note) = self.rules(model)?;
         let is_idle = self.idle(model);
         let theirs = self.tensors.iter().filter(|(n, v)| is_weight(n, v) && !is_idle(n));
-        let mut report = map::fill(model, &rules, &theirs.cloned().collect::<Vec<_>>(), partial)?;
+        let mut report = weight_mapping::fill(model, &rules, &theirs.cloned().collect::<Vec<_>>(), partial)?;
         report.notes.push(note.into());
         let mut heads = self.tensors.iter().filter(|(n, _)| is_idle(n) && !gpt2::is_mask(n));
         if let Some((first, _)) = heads.next().filter(|(n, _)| n != "lm_head.weight") {
@@ -150,7 +150,7 @@ impl Source {
         }
     }
 
-    fn rules(&self, model: &Model) -> Result<(Vec<map::Rule>, &'static str)> {
+    fn rules(&self, model: &Model) -> Result<(Vec<weight_mapping::Rule>, &'static str)> {
         if let Some(keras) = &self.keras {
             return Ok((keras_names::rules(model, &keras.weights, &self.tensors)?, "by the layers' names"));
         }
@@ -169,7 +169,7 @@ impl Source {
         if let Some(rules) = keras_names::ours(model, &self.tensors) {
             return Ok((rules, "by our own names"));
         }
-        let rules = order::rules(model, &self.tensors)?;
+        let rules = match_by_order::rules(model, &self.tensors)?;
         Ok((
             rules,
             "by the order of the layers, each checked by kind and shape: names say nothing of this model",

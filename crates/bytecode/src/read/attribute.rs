@@ -1,8 +1,8 @@
 //! Types and attributes: those of MLIR itself and of VHLO, as StableHLO has them.
 
 use super::reader::{MAX_DEPTH, Reader, unknown};
-use crate::bytes::{Bytes, wrong};
-use crate::ops::{Field, STRUCTURES, TYPES, WORDS};
+use crate::byte_io::{Bytes, wrong};
+use crate::vhlo_tables::{Field, STRUCTURES, TYPES, WORDS};
 use systole_base::Result;
 use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Ranked, Type};
 

@@ -2,9 +2,9 @@
 
 use super::raise::plain;
 use super::reader::{MAX_DEPTH, Reader, unknown};
-use crate::bytes::{Bytes, wrong};
+use crate::byte_io::{Bytes, wrong};
 use crate::file::section;
-use crate::ops::{OTHERS, versions};
+use crate::vhlo_tables::{OTHERS, versions};
 use systole_base::{Result, ResultExt};
 use systole_mlir::syntax::{
     Attribute, Attributes, Function, Module, Operation, Place, Region, Type, Value, take,

@@ -2,7 +2,7 @@
 
 use super::attribute::{bad, little};
 use super::reader::Reader;
-use crate::ops::{Default, Kind, LAYOUTS, default, gathered, kind};
+use crate::vhlo_tables::{Default, Kind, LAYOUTS, default, gathered, kind};
 use systole_base::Result;
 use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Type, find, take};
 

@@ -1,6 +1,6 @@
 //! What the files of this folder share: the file that is read, and how much memory it may still take.
 
-use crate::bytes::{Bytes, wrong};
+use crate::byte_io::{Bytes, wrong};
 use crate::file::{Entry, File};
 use std::cell::Cell;
 use systole_base::{Error, ErrorKind, Result};

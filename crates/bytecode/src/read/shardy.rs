@@ -1,7 +1,7 @@
 //! Attributes of Shardy: as much of a sharding as the form of text keeps.
 
 use super::reader::{Reader, unknown};
-use crate::bytes::Bytes;
+use crate::byte_io::Bytes;
 use systole_base::Result;
 use systole_mlir::syntax::{Attribute, OPEN};
 use systole_mlir::text::unreduced_along;

@@ -2,9 +2,9 @@
 
 use super::elements::{bits_of, bytes, of_ints};
 use super::writer::{MAX_DEPTH, Writer, refused};
-use crate::bytes::Sink;
-use crate::ops::{Field, STRUCTURES, TYPES, WORDS};
+use crate::byte_io::Sink;
 use crate::read::width;
+use crate::vhlo_tables::{Field, STRUCTURES, TYPES, WORDS};
 use systole_base::Result;
 use systole_mlir::syntax::{Attribute, Attributes, Dense, OPEN, Ranked, Type, find};
 

@@ -2,7 +2,7 @@
 
 use crate::read::width;
 use systole_base::{DType, Error, ErrorKind, Result, Scalar};
-use systole_mlir::narrow::Narrow;
+use systole_mlir::narrow_types::Narrow;
 use systole_mlir::syntax::{Attribute, Dense, Elements, Module, Ranked, Type};
 
 fn wrong(what: String) -> Error {

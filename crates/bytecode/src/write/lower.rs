@@ -2,8 +2,8 @@
 
 use super::elements::of_ints;
 use super::writer::{Writer, refused};
-use crate::ops::{Default, Kind, LAYOUTS, OpVersion, default, gathered, kind, versions};
 use crate::read::is_default;
+use crate::vhlo_tables::{Default, Kind, LAYOUTS, OpVersion, default, gathered, kind, versions};
 use systole_base::{Error, ErrorKind, Result};
 use systole_mlir::syntax::{Attribute, Attributes, Dense, Elements, Operation, Ranked, Type, find, take};
 

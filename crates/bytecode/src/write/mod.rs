@@ -8,7 +8,7 @@ mod table;
 mod writer;
 
 use crate::Version;
-use crate::bytes::Sink;
+use crate::byte_io::Sink;
 use crate::file::{MAGIC, NEWEST, section};
 use crate::version::CURRENT;
 use systole_base::{Error, ErrorKind, Result};

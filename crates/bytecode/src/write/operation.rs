@@ -2,9 +2,9 @@
 
 use super::attribute::Dialect::{self, Builtin, Vhlo};
 use super::writer::{MAX_DEPTH, Writer, refused};
-use crate::bytes::Sink;
+use crate::byte_io::Sink;
 use crate::file::section;
-use crate::ops::OTHERS;
+use crate::vhlo_tables::OTHERS;
 use systole_base::{Error, ErrorKind, Result, ResultExt};
 use systole_mlir::syntax::{Attribute, Attributes, Function, Operation, Region, Type, Value, find};
 

@@ -1,6 +1,6 @@
 //! What ops refer to by number, each once: strings, names of ops, attributes, types, properties.
 
-use crate::bytes::Sink;
+use crate::byte_io::Sink;
 use std::collections::HashMap;
 use std::hash::Hash;
 

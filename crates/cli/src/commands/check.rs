@@ -1,7 +1,7 @@
 //! `systole check`: the first op of a program whose value differs between two devices.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
+use crate::args::exit_status::{Failure, Outcome, Run};
 use crate::models::program::{self, InputArgs};
 use crate::render::screen::{Screen, number_of, quoted};
 use clap::Args;

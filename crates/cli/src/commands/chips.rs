@@ -1,7 +1,7 @@
 //! `systole chips`: the tables that plans are made from, and the chips of the tutorials' history beside them.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
+use crate::args::exit_status::{Failure, Outcome, Run};
 use crate::commands::plan;
 use crate::render::screen::{Screen, table, wrapped};
 use clap::Args;

@@ -1,10 +1,10 @@
 //! `systole cloud`: files that run a training in a cloud, a cluster or a notebook.
 
+use crate::args::clap_root;
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
-use crate::args::root;
+use crate::args::exit_status::{Failure, Outcome, Run};
 use crate::commands::plan;
-use crate::models::target::Target;
+use crate::models::command_target::Target;
 use crate::render::screen::{Screen, quoted};
 use clap::Args;
 use serde_json::json;
@@ -142,7 +142,7 @@ fn model(name: &str) -> Result<Model> {
 fn check_arguments(words: &[String], model: &str) -> Result<()> {
     check_given(words)?;
     let line = ["systole", "train", model].into_iter().map(String::from).chain(words.iter().cloned());
-    match root::command().try_get_matches_from(line) {
+    match clap_root::command().try_get_matches_from(line) {
         Ok(_) => Ok(()),
         Err(e) => {
             let told = e.to_string();

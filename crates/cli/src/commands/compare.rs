@@ -1,9 +1,9 @@
 //! `systole compare`: what several runs had in common, what not, and how they went.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
-use crate::models::run_folder::{BEST, LAST, model_file};
-use crate::models::target::config_of;
+use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::models::command_target::config_of;
+use crate::models::run_directory::{BEST, LAST, model_file};
 use crate::render::screen::{Screen, grouped, table};
 use clap::Args;
 use serde_json::{Map, Value, json};

@@ -1,16 +1,16 @@
 //! `systole compile`: a training step, or any StableHLO file, through the compiler of a machine that is not here.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
+use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::models::command_target::{Target, config_of, set_all};
 use crate::models::program::{self, DimArgs};
-use crate::models::target::{Target, config_of, set_all};
 use crate::render::screen::{Screen, number_of};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
 use systole_config::Draft;
-use systole_data::disk::{Disk, write_atomically};
+use systole_data::file_system::{Disk, write_atomically};
 use systole_devices::{compile_cache, find_plugin};
 use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Graph, Mesh, Spread, knobs};

@@ -1,7 +1,7 @@
 //! `systole compile-here`: compiles what a request asks for in this process, which the compiler may end.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Outcome, Run};
+use crate::args::exit_status::{Outcome, Run};
 use crate::render::screen::Screen;
 use clap::Args;
 use std::path::PathBuf;

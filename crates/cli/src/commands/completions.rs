@@ -1,8 +1,8 @@
 //! `systole completions`: what a shell needs to complete commands and options.
 
+use crate::args::clap_root;
 use crate::args::common::Common;
-use crate::args::outcome::{Outcome, Run};
-use crate::args::root;
+use crate::args::exit_status::{Outcome, Run};
 use crate::render::screen::Screen;
 use clap::{Args, ValueEnum};
 use clap_complete::Shell;
@@ -18,7 +18,7 @@ pub(crate) struct CompletionsArgs {
 impl Run for CompletionsArgs {
     fn run(self, _: &Common, screen: &Screen) -> Outcome {
         let mut bytes = Vec::new();
-        clap_complete::generate(self.shell, &mut root::command(), "systole", &mut bytes);
+        clap_complete::generate(self.shell, &mut clap_root::command(), "systole", &mut bytes);
         let script = String::from_utf8(bytes)
             .map_err(|e| Error::new(ErrorKind::Bug, "a script is no text").because(e.to_string()))?;
         if screen.json {

@@ -1,8 +1,8 @@
 //! `systole data`: looking at data, checking, converting, counting and timing them, and following one element.
 
 use crate::args::common::{Common, DataArgs, bytes};
-use crate::args::outcome::{Failure, Outcome, Run};
-use crate::models::target::{Target, set_all};
+use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::models::command_target::{Target, set_all};
 use crate::render::screen::{Screen, note, number_of, quoted};
 use crate::run::training::load_data;
 use clap::{Args, Subcommand, ValueEnum};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use systole_config::{Config, Draft};
-use systole_data::disk::{Disk, append, write_atomically};
+use systole_data::file_system::{Disk, append, write_atomically};
 use systole_data::format::example::Features;
 use systole_data::format::tfrecord::Compression;
 use systole_data::tools::{self, Opened};

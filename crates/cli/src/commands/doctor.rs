@@ -1,7 +1,7 @@
 //! `systole doctor`: what keeps TPUs and GPUs from use, and what mends it.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Outcome, Run};
+use crate::args::exit_status::{Outcome, Run};
 use crate::commands::devices::version;
 use crate::render::screen::{Screen, number_of};
 use clap::Args;

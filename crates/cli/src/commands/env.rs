@@ -2,7 +2,7 @@
 //! them it says that they are set, and the user's folder is `~`.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Outcome, Run};
+use crate::args::exit_status::{Outcome, Run};
 use crate::commands::devices::version;
 use crate::render::screen::Screen;
 use clap::Args;

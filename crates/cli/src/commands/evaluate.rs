@@ -1,19 +1,19 @@
 //! `systole evaluate`: loss and metrics of a saved model on test data.
 
 use crate::args::common::{Common, DataArgs};
-use crate::args::outcome::{Failure, Outcome, Run};
+use crate::args::exit_status::{Failure, Outcome, Run};
 use crate::models::accuracy::Right;
-use crate::models::answerer::{Answerer, answerer, is_of_operators};
-use crate::models::known::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
-use crate::models::run_folder::{self, Record};
-use crate::models::target::{config_of, set_all};
-use crate::models::tta;
+use crate::models::command_target::{config_of, set_all};
+use crate::models::model_data::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
+use crate::models::predictor::{Answerer, answerer, is_of_operators};
+use crate::models::run_directory::{self, Record};
+use crate::models::test_time_augmentation;
 use crate::render::screen::{Screen, counted, values};
 use crate::run::confusion::Confusion;
-use crate::run::own_data::OwnData;
-use crate::run::report::one;
-use crate::run::scores::{self, Asked};
+use crate::run::generator_scores::{self, Asked};
+use crate::run::run_summary::one;
 use crate::run::training::{call_as_asked, load_data};
+use crate::run::user_data::OwnData;
 use clap::Args;
 use serde_json::{Map, json};
 use std::path::Path;
@@ -66,12 +66,12 @@ impl Run for EvaluateArgs {
 }
 
 fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
-    let file = run_folder::model_file(&args.model)?;
+    let file = run_directory::model_file(&args.model)?;
     let mut model = Model::load(&file)?;
     let mut config = config(args, &file, &model)?;
     if let Some(gan) = BigGan::of(&model) {
         let asked = Asked { features: args.features.as_deref(), pictures: args.pictures.map(|n| n as usize) };
-        return scores::evaluate((&file, &mut model), (&gan, &config), asked, screen);
+        return generator_scores::evaluate((&file, &mut model), (&gan, &config), asked, screen);
     }
     no_scores(args, &file)?;
     config.data.known_tokenizer = tokenizer_of(&model)?;
@@ -82,7 +82,7 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> Outcome {
     let began = Instant::now();
     let tta = args.tta.or(config.data.tta.filter(|_| data.is_pictures()));
     let logs = match tta {
-        Some(versions) => tta::evaluate(&mut model, &config, &data, versions)?,
+        Some(versions) => test_time_augmentation::evaluate(&mut model, &config, &data, versions)?,
         None => model.evaluate(&config.test_pipeline(&data))?,
     };
     let seconds = began.elapsed().as_secs_f64();

@@ -2,15 +2,15 @@
 //! `.tflite` or ONNX.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run, check_out};
+use crate::args::exit_status::{Failure, Outcome, Run, check_out};
 use crate::commands::import::{rows_json, rows_table};
 use crate::commands::quantize::{self, Kind, QuantArgs};
-use crate::models::run_folder;
+use crate::models::run_directory;
 use crate::render::screen::{Screen, counted};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::PathBuf;
-use systole_data::disk::{Disk, write_atomically};
+use systole_data::file_system::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, ResultExt};
 use systole_nn::Model;
 use systole_weights::{Format, export};
@@ -90,7 +90,7 @@ fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
             e.hint("choose --format tflite or onnx, or leave --int8 and its options out"),
         ));
     }
-    let file = run_folder::model_file(&args.model)?;
+    let file = run_directory::model_file(&args.model)?;
     let mut model = Model::load_to_predict(&file)?;
     // Others have no ranges.
     model.strip_quantization()?;

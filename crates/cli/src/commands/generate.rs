@@ -1,10 +1,10 @@
 //! `systole generate`: what a language model makes of the begin of a text.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
-use crate::models::known::tokenizer_of;
-use crate::models::run_folder;
-use crate::models::target::config_of;
+use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::models::command_target::config_of;
+use crate::models::model_data::tokenizer_of;
+use crate::models::run_directory;
 use crate::render::screen::{Screen, counted, note};
 use clap::Args;
 use serde_json::json;
@@ -53,7 +53,7 @@ fn run(args: &GenerateArgs, screen: &Screen) -> Outcome {
     let sampling =
         Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
     sampling.check().map_err(Failure::usage)?;
-    let file = run_folder::model_file(&args.model)?;
+    let file = run_directory::model_file(&args.model)?;
     let model = Model::load_to_predict(&file)?;
     let decoder = model.decoder().at(|| file.clone())?;
     let tokenizer = tokenizer(args, &model, &file)?;

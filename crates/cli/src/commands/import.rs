@@ -1,9 +1,9 @@
 //! `systole import`: weights of PyTorch, Hugging Face and Keras as a model file.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
-use crate::models::known::keep_tokenizer;
-use crate::models::target::{Target, config_of};
+use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::models::command_target::{Target, config_of};
+use crate::models::model_data::keep_tokenizer;
 use crate::render::screen::{Screen, counted, program, quoted, table};
 use clap::Args;
 use serde_json::{Value, json};
@@ -41,9 +41,9 @@ impl Run for ImportArgs {
 }
 
 fn run(args: &ImportArgs, screen: &Screen) -> Outcome {
-    crate::args::outcome::check_out(&args.out, args.force)?;
+    crate::args::exit_status::check_out(&args.out, args.force)?;
     if !args.file.exists() {
-        return Err(crate::models::target::missing(&args.file).into());
+        return Err(crate::models::command_target::missing(&args.file).into());
     }
     let source = Source::open(&args.file)?;
     let place = || args.file.display().to_string();

@@ -1,13 +1,13 @@
 //! `systole init`: a commented TOML file to start from.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
+use crate::args::exit_status::{Failure, Outcome, Run};
 use crate::render::screen::{Screen, program, quoted};
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
 use systole_config::{Config, Draft};
-use systole_data::disk::{Disk, write_atomically};
+use systole_data::file_system::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind};
 
 #[derive(Args)]

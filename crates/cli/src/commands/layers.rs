@@ -1,7 +1,7 @@
 //! `systole layers`: built-in layers and what each can do besides computing.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Outcome, Run};
+use crate::args::exit_status::{Outcome, Run};
 use crate::render::screen::{Screen, table};
 use clap::Args;
 use serde_json::{Map, Value, json};

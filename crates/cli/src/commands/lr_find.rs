@@ -1,7 +1,7 @@
 //! `systole lr-find`: which learning rate to train with.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
+use crate::args::exit_status::{Failure, Outcome, Run};
 use crate::commands::train::{TrainArgs, rate_of};
 use crate::render::chart::{Axis, Chart};
 use crate::render::screen::{Screen, counted, program, quoted};
@@ -10,7 +10,7 @@ use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use systole_config::{Config, LrFindSection};
-use systole_data::disk::Disk;
+use systole_data::file_system::Disk;
 use systole_ir::{Error, ErrorKind};
 use systole_nn::{LrFinder, SUGGESTIONS, write_atomically};
 use systole_progress::terminal;

@@ -1,14 +1,14 @@
 //! `systole man`: a manual page for each command.
 
+use crate::args::clap_root;
 use crate::args::common::Common;
-use crate::args::outcome::{Outcome, Run};
-use crate::args::root;
+use crate::args::exit_status::{Outcome, Run};
 use crate::render::screen::{Screen, quoted};
 use clap::{Args, Command};
 use clap_mangen::Man;
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use systole_data::disk::{Disk, write_atomically};
+use systole_data::file_system::{Disk, write_atomically};
 use systole_ir::{Error, Result};
 
 #[derive(Args)]
@@ -22,7 +22,7 @@ impl Run for ManArgs {
     fn run(self, _: &Common, screen: &Screen) -> Outcome {
         std::fs::create_dir_all(&self.out)
             .map_err(|e| Error::io("cannot make the folder", &self.out, e).hint("choose another one"))?;
-        let mut whole = root::command().disable_help_subcommand(true);
+        let mut whole = clap_root::command().disable_help_subcommand(true);
         whole.build();
         let mut files = Vec::new();
         write(&whole, &self.out, &mut files)?;

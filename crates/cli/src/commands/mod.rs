@@ -43,8 +43,8 @@ mod train;
 mod translate;
 
 use crate::args::common::{self, Common};
-use crate::args::outcome::{Failure, Outcome, Run};
-use crate::args::{plugins, root, suggest};
+use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::args::{clap_root, plugins, suggest};
 use crate::render::screen::{self, Screen};
 use clap::{CommandFactory, Parser, Subcommand};
 use serde_json::json;
@@ -52,7 +52,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
-use systole_data::disk::{Disk, write_atomically};
+use systole_data::file_system::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, knobs as variables};
 use systole_runtime::trace;
 
@@ -205,7 +205,7 @@ pub fn main() -> ExitCode {
         let args: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
         suggest::with_suggestion(e, command(), &args).exit()
     });
-    root::set(command);
+    clap_root::set(command);
     plugins::quieten(&cli.common, cli.command.own_devices());
     let shows_warnings = plugins::shows_warnings(&cli.common);
     let screen = Screen::new(cli.common.json, cli.common.quiet, cli.common.verbose > 0);
@@ -267,7 +267,7 @@ fn start(common: &Common, own_devices: Option<&str>) -> Result<(), Failure> {
     }
     let level = if common.flame.is_some() { shown.max(2) } else { shown };
     if level > 0 {
-        systole_runtime::event::install(level, screen::log_event);
+        systole_runtime::events::install(level, screen::log_event);
     }
     systole::register();
     plugins::check_device(common).map_err(Failure::usage)

@@ -1,7 +1,7 @@
 //! `systole ops`: the table of operations.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Outcome, Run};
+use crate::args::exit_status::{Outcome, Run};
 use crate::render::screen::{Screen, table};
 use clap::Args;
 use serde_json::{Value, json};

@@ -1,9 +1,9 @@
 //! `systole resume`: goes on with the run of a folder.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Outcome, Run};
-use crate::models::known::tokenizer_of;
-use crate::models::run_folder::{self, Record, Resume, SaveArgs};
+use crate::args::exit_status::{Outcome, Run};
+use crate::models::model_data::tokenizer_of;
+use crate::models::run_directory::{self, Record, Resume, SaveArgs};
 use crate::render::screen::Screen;
 use crate::run::training::{Folder, Start, announce_data, load_data, train};
 use clap::Args;
@@ -48,7 +48,7 @@ fn resume(args: ResumeArgs, screen: &Screen) -> Outcome {
     record.config.fit.tui |= args.tui;
     // The saved model may have been moved away since, or be one that this run has written itself.
     let earlier = match &record.from {
-        Some(from) => Some(run_folder::saved(&args.folder)?.map_or_else(|| Model::load(from), Ok)?),
+        Some(from) => Some(run_directory::saved(&args.folder)?.map_or_else(|| Model::load(from), Ok)?),
         None => None,
     };
     record.config.data.known_tokenizer = earlier.as_ref().map_or(Ok(None), tokenizer_of)?;

@@ -1,11 +1,11 @@
 //! `systole run`: a program of another system, or of our own, on a device.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
-use crate::models::lite;
+use crate::args::exit_status::{Failure, Outcome, Run};
 use crate::models::program::{self, InputArgs};
+use crate::models::tflite;
 use crate::render::screen::{Screen, note, number_of, table};
-use crate::render::spread::spread;
+use crate::render::timing_stats::spread;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::time::Instant;
 use systole_ir::{Error, ErrorKind, Literal, Result, Scalar};
 use systole_mlir::import::Imported;
 use systole_program::files::{self, Format};
-use systole_program::open::{self, Source};
+use systole_program::program_file::{self, Source};
 use systole_program::run::{Ran, Runner};
 use systole_program::summary::Summary;
 use systole_runtime::backend;
@@ -41,8 +41,8 @@ impl Run for RunArgs {
 }
 
 fn run(args: &RunArgs, screen: &Screen) -> Outcome {
-    if lite::is_lite(&args.program) {
-        return lite::run(
+    if tflite::is_lite(&args.program) {
+        return tflite::run(
             &args.program,
             &args.inputs,
             args.output.as_deref(),
@@ -98,7 +98,7 @@ fn run_one(
     screen: &Screen,
 ) -> Result<(Option<Value>, u8)> {
     let told = |e: Error| e.at(program::called(&args.program).to_string());
-    let program = open::function(source, function).map_err(told)?.imported;
+    let program = program_file::function(source, function).map_err(told)?.imported;
     if let Some(format) = format {
         program.interface.results.iter().try_for_each(|face| format.check(&face.element.name()))?;
     }

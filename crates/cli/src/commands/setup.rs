@@ -1,7 +1,7 @@
 //! `systole setup`: fetches a plugin with the user's pip, checks it, and puts it where Systole finds it.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
+use crate::args::exit_status::{Failure, Outcome, Run};
 use crate::render::screen::Screen;
 use clap::{Args, ValueEnum};
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! `systole shrink`: the smallest program that still fails, for a report.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Outcome, Run};
+use crate::args::exit_status::{Outcome, Run};
 use crate::commands::check::{PairArgs, quietly, short};
 use crate::models::program;
 use crate::render::screen::{Screen, number_of, quoted};
@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use systole_data::disk::{Disk, write_atomically};
+use systole_data::file_system::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, Literal, Result, text};
 use systole_mlir::interface::{Element, Face};
 use systole_program::bisect::{self, Compared, Pair, first_difference};

@@ -1,10 +1,10 @@
 //! `systole summary`: a model's layers.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Outcome, Run};
-use crate::models::lite;
+use crate::args::exit_status::{Outcome, Run};
+use crate::models::command_target::Target;
 use crate::models::onnx;
-use crate::models::target::Target;
+use crate::models::tflite;
 use crate::render::screen::Screen;
 use clap::Args;
 use serde_json::{Value, json};
@@ -24,8 +24,8 @@ impl Run for SummaryArgs {
 
 /// Layers, output shapes, numbers of weights.
 fn summary(target: &str, screen: &Screen) -> Outcome {
-    if lite::is_lite(target) {
-        return lite::summary(target, screen);
+    if tflite::is_lite(target) {
+        return tflite::summary(target, screen);
     }
     if onnx::is_onnx(target) {
         return onnx::summary(target, screen);

@@ -1,14 +1,14 @@
 //! `systole train`: from arguments to a trained, saved and tested model.
 
 use crate::args::common::{Common, DataArgs};
-use crate::args::outcome::{Failure, Outcome, Run};
-use crate::models::known::{set_columns, tokenizer_of};
-use crate::models::run_folder::{Record, Resume, SaveArgs, found_rate, model_file};
-use crate::models::target::{Target, config_of, set_all};
+use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::models::command_target::{Target, config_of, set_all};
+use crate::models::model_data::{set_columns, tokenizer_of};
+use crate::models::run_directory::{Record, Resume, SaveArgs, found_rate, model_file};
 use crate::render::screen::{Screen, counted};
-use crate::run::own_data::beside_model;
-use crate::run::prepare::{Prepared, prepared};
+use crate::run::initial_model::{Prepared, prepared};
 use crate::run::training::{Folder, Start, announce_data, barebones, fast_dev_run, load_data, train};
+use crate::run::user_data::beside_model;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -588,14 +588,14 @@ fn records_draft(folder: &Path, file: Option<&str>, asked: RecordOptions) -> Res
 }
 
 fn file_draft(file: &Path, asked: RecordOptions) -> Result<Draft, Failure> {
-    let whole = systole_data::input::absolute(file)?;
+    let whole = systole_data::input_file::absolute(file)?;
     let name = whole.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
     records_draft(whole.parent().unwrap_or(Path::new("/")), Some(&name), asked)
 }
 
 /// The preset for text, which learns from this one.
 fn text_draft(file: &Path) -> Result<Draft, Failure> {
-    let whole = systole_data::input::absolute(file)?;
+    let whole = systole_data::input_file::absolute(file)?;
     let mut draft = Draft::preset("gpt-micro")?;
     draft.set_text(file.display().to_string(), "data.dir", &whole.display().to_string());
     Ok(draft)

@@ -1,16 +1,16 @@
 //! `systole translate`: programs between StableHLO text and bytecode, and between versions; ONNX models as either.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
+use crate::args::exit_status::{Failure, Outcome, Run};
 use crate::models::program::{self, DimArgs};
 use crate::render::screen::{Screen, number_of};
 use clap::Args;
 use serde_json::json;
 use std::path::Path;
 use systole_bytecode::Version;
-use systole_data::disk::{Disk, write_atomically};
+use systole_data::file_system::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
-use systole_program::open::Form;
+use systole_program::program_file::Form;
 
 #[derive(Args)]
 pub(crate) struct TranslateArgs {

@@ -1,7 +1,7 @@
 //! How many classes a graph of operators gets right: of one file, and of floats beside whole numbers.
 
-use crate::models::answerer::Operators;
-use crate::models::lite;
+use crate::models::predictor::Operators;
+use crate::models::tflite;
 use systole_data::{Dataset, Sample};
 use systole_ir::{DType, Literal, Result};
 use systole_nn::LABEL_FIELDS;
@@ -22,7 +22,7 @@ impl Right {
         let mut all = Right::default();
         for batch in batches.iter() {
             let batch = batch?;
-            let answers = lite::rows(&graph.predict(&field(&batch, input)?)?)?;
+            let answers = tflite::rows(&graph.predict(&field(&batch, input)?)?)?;
             let found: Vec<Vec<usize>> = answers.iter().map(likeliest).collect();
             let (samples, labels) = rows(&batch, input)?.into_iter().unzip();
             let tests = Tests { samples, labels };
@@ -55,7 +55,7 @@ pub(crate) fn taken(
 
 /// The samples of a batch, and their labels.
 fn rows(batch: &Sample, input: &str) -> Result<Vec<(Literal, Vec<i64>)>> {
-    let rows = lite::rows(&field(batch, input)?)?;
+    let rows = tflite::rows(&field(batch, input)?)?;
     let label = LABEL_FIELDS.iter().find_map(|name| batch.get(name).ok());
     let given: Vec<i64> = label.map_or(Vec::new(), |y| y.to_f64s().iter().map(|&y| y as i64).collect());
     let each = given.len() / rows.len().max(1);
@@ -102,7 +102,7 @@ impl Accuracy {
 
 /// The likeliest class of each sample: one, or one for each place.
 fn classes(model: &systole_tflite::Model, samples: &[Literal]) -> Result<Vec<Vec<usize>>> {
-    Ok(answers(model, samples, lite::engine(), lite::threads())?.iter().map(likeliest).collect())
+    Ok(answers(model, samples, tflite::engine(), tflite::threads())?.iter().map(likeliest).collect())
 }
 
 /// As [`classes`], of a graph that is floats for the most part: many samples at once, where the CPU engine has it.
@@ -110,7 +110,7 @@ pub(crate) fn classes_in_floats(
     model: &systole_tflite::Model,
     samples: &[Literal],
 ) -> Result<Vec<Vec<usize>>> {
-    match lite::engine() {
+    match tflite::engine() {
         Engine::Reference => classes(model, samples),
         // What is wrong with a sample is told where each is asked about alone.
         Engine::Fast => match in_floats(model, samples) {

@@ -1,11 +1,11 @@
 //! Opens what a command names: saved models, run folders, TOML files, ONNX and .tflite files, programs.
 
 pub(crate) mod accuracy;
-pub(crate) mod answerer;
-pub(crate) mod known;
-pub(crate) mod lite;
+pub(crate) mod command_target;
+pub(crate) mod model_data;
 pub(crate) mod onnx;
+pub(crate) mod predictor;
 pub(crate) mod program;
-pub(crate) mod run_folder;
-pub(crate) mod target;
-pub(crate) mod tta;
+pub(crate) mod run_directory;
+pub(crate) mod test_time_augmentation;
+pub(crate) mod tflite;

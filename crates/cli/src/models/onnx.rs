@@ -1,6 +1,6 @@
 //! ONNX files on the command line: the operators of one, what they make, what it takes and gives; asked about samples.
 
-use crate::args::outcome::Outcome;
+use crate::args::exit_status::Outcome;
 use crate::models::program;
 use crate::render::screen::{Screen, number_of, table};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType
 use systole_mlir::import::Imported as Program;
 use systole_nn::grouped;
 use systole_onnx::{Imported, Model, Node, Port, Size, Sizes};
-use systole_program::open::{Around, onnx};
+use systole_program::program_file::{Around, onnx};
 use systole_program::run::Runner;
 use systole_runtime::backend;
 

@@ -1,7 +1,7 @@
 //! Program files on the command line: StableHLO text, Systole's own or that of other systems, bytecode, and ONNX models, from a
 //! file or from standard input; told apart by what is in them. Also what such programs are given.
 
-use crate::models::target::missing;
+use crate::models::command_target::missing;
 use crate::render::screen::{note, number_of};
 use clap::Args;
 use std::io::Read;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_mlir::import::Imported;
 use systole_onnx::Sizes;
-use systole_program::open::{self, Around, Opened, Source};
+use systole_program::program_file::{self, Around, Opened, Source};
 use systole_program::{files, inputs};
 
 /// Where a program's arguments come from.
@@ -81,14 +81,14 @@ fn tell(opened: &Opened) {
 impl InputArgs {
     /// Reads the program that they are for.
     pub(crate) fn open(&self, name: &str) -> Result<Imported> {
-        let opened = open::function(&self.source(name)?, self.function.as_deref());
+        let opened = program_file::function(&self.source(name)?, self.function.as_deref());
         Ok(opened.at(|| called(name).to_string())?.imported)
     }
 
     fn source(&self, name: &str) -> Result<Source> {
         let bytes = bytes(name)?;
         let around = self.dims.around(name, self.input.as_deref(), &bytes)?;
-        let source = open::source(&bytes, &around).at(|| called(name).to_string())?;
+        let source = program_file::source(&bytes, &around).at(|| called(name).to_string())?;
         if let Source::Onnx(opened) = &source {
             tell(opened);
         }
@@ -98,7 +98,7 @@ impl InputArgs {
     /// What the file says, and the functions of it that are run: `None` is the program.
     pub(crate) fn functions(&self, name: &str) -> Result<(Source, Vec<Option<String>>)> {
         let source = self.source(name)?;
-        let functions = match (&self.function, open::tests(&source)) {
+        let functions = match (&self.function, program_file::tests(&source)) {
             (None, tests) if !tests.is_empty() => tests.into_iter().map(Some).collect(),
             (function, _) => vec![function.clone()],
         };
@@ -145,7 +145,7 @@ pub(crate) fn is_program(name: &str) -> bool {
             let mut start = Vec::new();
             // A pipe can be read once only.
             let is_file = file.metadata().is_ok_and(|m| m.is_file());
-            is_file && file.take(START).read_to_end(&mut start).is_ok() && open::is_program(&start)
+            is_file && file.take(START).read_to_end(&mut start).is_ok() && program_file::is_program(&start)
         }),
     }
 }
@@ -166,7 +166,7 @@ pub(crate) fn bytes(name: &str) -> Result<Vec<u8>> {
             .map_err(|e| Error::io("cannot read", name, e).hint("check its access rights"))?;
         return bounded(file, name);
     }
-    systole_data::input::read(path).map_err(|e| match e.kind() {
+    systole_data::input_file::read(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => missing(path),
         _ => Error::io("cannot read", name, e)
             .hint("check the path of the StableHLO file and its access rights"),
@@ -193,7 +193,8 @@ pub(crate) fn open(name: &str, dims: &DimArgs) -> Result<Opened> {
 
 fn opened(name: &str, bytes: &[u8], dims: &DimArgs) -> Result<Opened> {
     let around = dims.around(name, None, bytes)?;
-    let opened = open::source(bytes, &around).and_then(|source| open::function(&source, None));
+    let opened =
+        program_file::source(bytes, &around).and_then(|source| program_file::function(&source, None));
     let opened = opened.at(|| called(name).to_string())?;
     tell(&opened);
     Ok(opened)
@@ -203,7 +204,7 @@ fn opened(name: &str, bytes: &[u8], dims: &DimArgs) -> Result<Opened> {
 pub(crate) fn module(name: &str, dims: &DimArgs) -> Result<systole_mlir::syntax::Module> {
     let bytes = bytes(name)?;
     let around = dims.around(name, None, &bytes)?;
-    open::source(&bytes, &around).and_then(open::as_module).at(|| called(name).to_string())
+    program_file::source(&bytes, &around).and_then(program_file::as_module).at(|| called(name).to_string())
 }
 
 /// A program file as text, for a compiler that knows more than is read here: what is text is not looked into.

@@ -2,4 +2,4 @@
 
 pub(crate) mod chart;
 pub(crate) mod screen;
-pub(crate) mod spread;
+pub(crate) mod timing_stats;

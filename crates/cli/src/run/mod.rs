@@ -1,14 +1,14 @@
 //! What train, resume, evaluate and quantize share: data, training, signals, results.
 
-pub(crate) mod answers;
 pub(crate) mod confusion;
-pub(crate) mod event_pictures;
-pub(crate) mod own_data;
-pub(crate) mod prepare;
-pub(crate) mod pruned;
-pub(crate) mod report;
-pub(crate) mod run_report;
-pub(crate) mod scores;
-pub(crate) mod stop;
+pub(crate) mod evaluation;
+pub(crate) mod generator_scores;
+pub(crate) mod html_report;
+pub(crate) mod initial_model;
+pub(crate) mod input_bottleneck;
+pub(crate) mod pruning;
+pub(crate) mod run_summary;
+pub(crate) mod signals;
+pub(crate) mod tensorboard_images;
 pub(crate) mod training;
-pub(crate) mod verdict;
+pub(crate) mod user_data;

@@ -1,23 +1,23 @@
 //! Training as `train` and `resume` do it: load, fit, save, test, report.
 
-use crate::args::outcome::Outcome;
-use crate::models::known::keep_tokenizer;
-use crate::models::run_folder::{self, Record, Resume, SaveArgs};
+use crate::args::exit_status::Outcome;
+use crate::models::model_data::keep_tokenizer;
+use crate::models::run_directory::{self, Record, Resume, SaveArgs};
 use crate::render::screen::{Screen, counted, grouped, note, values};
-use crate::run::answers::Answers;
-use crate::run::event_pictures;
-use crate::run::prepare::{Prepared, prepared};
-use crate::run::pruned::Pruned;
-use crate::run::report::{Files, Report};
-use crate::run::run_report::{self, Written};
-use crate::run::stop::Stop;
+use crate::run::evaluation::Answers;
+use crate::run::html_report::{self, Written};
+use crate::run::initial_model::{Prepared, prepared};
+use crate::run::pruning::Pruned;
+use crate::run::run_summary::{Files, Report};
+use crate::run::signals::Stop;
+use crate::run::tensorboard_images;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_config::Config;
 use systole_data::Dataset;
-use systole_data::disk::sweep;
+use systole_data::file_system::sweep;
 use systole_data::format::png;
 use systole_datasets::TrainingData;
 use systole_dist::Strategy;
@@ -87,7 +87,7 @@ pub(crate) fn train(
     let removed = if interrupted { Vec::new() } else { folder.shrink(&mut model, &config)? };
     folder.save(&model, &data).inspect_err(|_| folder.undo())?;
     run.pruned = folder.pruned(&model, &config, removed)?;
-    event_pictures::write_of_run(&answers, &model, &config, &folder.folder);
+    tensorboard_images::write_of_run(&answers, &model, &config, &folder.folder);
     let written =
         (folder.leads && config.fit.report).then(|| Written::new(&run, &model, answers, &folder.folder));
     let written = written.flatten();
@@ -133,7 +133,7 @@ fn ask(model: &mut Model, run: &Report<'_>, leads: bool) -> Result<Result<Option
     if !is_wanted {
         return Ok(Ok(None));
     }
-    Ok(Answers::gather(model, config, data, Some(run_report::time_to_ask(run.seconds))))
+    Ok(Answers::gather(model, config, data, Some(html_report::time_to_ask(run.seconds))))
 }
 
 /// What a program exits with that SIGTERM ended.
@@ -160,12 +160,12 @@ fn agree(
     model: &Model,
     data: &TrainingData,
     configuration: String,
-    resumed: &run_folder::Plan,
+    resumed: &run_directory::Plan,
 ) -> Result<()> {
     let data = format!("{}: {} and {} {}", data.name, data.train_len, data.test_len, data.elements);
     let place = resumed.place.as_ref().map_or("a new run".into(), |place| {
         let finished = if place.finished { ", finished" } else { "" };
-        format!("the run in the folder, in {}{finished}", run_folder::told(place))
+        format!("the run in the folder, in {}{finished}", run_directory::told(place))
     });
     model.agree(&[("the configuration", configuration), ("the data", data), ("what they go on with", place)])
 }
@@ -207,7 +207,7 @@ pub(crate) fn load_data(config: &Config, screen: &Screen) -> Result<TrainingData
     })
 }
 
-fn announce(model: &Model, config: &Config, resumed: &run_folder::Plan, screen: &Screen) -> Result<()> {
+fn announce(model: &Model, config: &Config, resumed: &run_directory::Plan, screen: &Screen) -> Result<()> {
     let weights: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
     let backend = backend("auto")?;
     let device = backend.devices().first().map(|d| d.description.clone()).unwrap_or_default();
@@ -228,7 +228,7 @@ fn announce(model: &Model, config: &Config, resumed: &run_folder::Plan, screen: 
         Some(place) if place.finished => screen.line(
             "The run of this folder is finished: nothing is trained (--resume=never starts anew, --out names another folder)",
         ),
-        Some(place) => screen.line(format!("Going on in {}", run_folder::told(place))),
+        Some(place) => screen.line(format!("Going on in {}", run_directory::told(place))),
         None => {}
     }
     if let Some(before) = &resumed.moved_from {
@@ -276,7 +276,7 @@ fn announce_strategy(model: &Model, screen: &Screen) {
 }
 
 /// How a run goes on, its best model, its folder, when it pauses, and what changes its phases.
-type RunParts<'a> = (run_folder::Plan, KeepBest, &'a Folder, Option<usize>, Option<Box<dyn Callback>>);
+type RunParts<'a> = (run_directory::Plan, KeepBest, &'a Folder, Option<usize>, Option<Box<dyn Callback>>);
 
 /// The epochs, and the test that the last one is owed.
 fn fit(
@@ -464,7 +464,7 @@ impl Folder {
             Folder::prepare(&folder)?;
         }
         let file = |end: &str| folder.join(format!("{dataset}{end}"));
-        let (model, best, example) = (file(".safetensors"), file(run_folder::BEST), file("-example.png"));
+        let (model, best, example) = (file(".safetensors"), file(run_directory::BEST), file("-example.png"));
         Ok(Folder { model, best, example, leads, made, folder })
     }
 
@@ -521,7 +521,7 @@ impl Folder {
             )
         })?;
         if model.has_adapters() {
-            model.save_adapters(self.folder.join(run_folder::ADAPTERS))?;
+            model.save_adapters(self.folder.join(run_directory::ADAPTERS))?;
         }
         if self.leads
             && let Err(e) = self.save_example(data)

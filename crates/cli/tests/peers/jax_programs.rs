@@ -13,7 +13,7 @@ use systole_mlir::interface::Face;
 use systole_program::bisect::run;
 use systole_program::compare::{Tolerance, compare};
 use systole_program::files;
-use systole_program::open::{Opened, open};
+use systole_program::program_file::{Opened, open};
 use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, ReferenceBackend};
 
 type Parts = BTreeMap<String, Vec<u8>>;

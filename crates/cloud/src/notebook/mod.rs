@@ -1,7 +1,7 @@
 //! Notebooks of Colab and Kaggle: the program on the machine that the notebook runs on, cell by cell.
 
 use super::chips::Chips;
-use super::file::File;
+use super::generated_file::File;
 use super::job::Job;
 use serde_json::{Value, json};
 use systole_data::shell_quoted as quoted;

@@ -297,7 +297,7 @@ impl Entry {
 mod tests {
     use crate::{Kernel, Location, Options, ResultPlan, Schedule, Step};
     use systole_ir::DType::F32;
-    use systole_ir::{GraphBuilder, Tensor, TensorType, flow};
+    use systole_ir::{GraphBuilder, Tensor, TensorType, control_builders};
 
     /// The schedule of `build(x)` for `x: f32[6, 160]`.
     fn steps(build: impl Fn(&Tensor) -> Vec<Tensor>) -> Schedule {
@@ -357,7 +357,7 @@ mod tests {
         let g = GraphBuilder::new("main");
         let xs = g.parameter(TensorType::new(F32, [7, 4, 160]), "xs");
         let start = g.full(&TensorType::new(F32, [4, 160]), 0.5);
-        let (last, all) = flow::scan(&[&start, &start], &[&xs], |state, x| build(state, &x[0]));
+        let (last, all) = control_builders::scan(&[&start, &start], &[&xs], |state, x| build(state, &x[0]));
         let graph = g.finish(&[last, all].concat()).unwrap();
         let (graph, _) = crate::optimize(&graph).unwrap();
         let s = crate::schedule(&graph, &Options::default()).unwrap();

@@ -7,10 +7,10 @@ mod batch_statistics;
 mod concat_in_place;
 mod excess_precision;
 mod multi_reduce;
-mod packed;
 mod pooling;
 mod product_epilogue;
-mod rows;
+mod quantized_gemm;
+mod row_fusion;
 mod top_k;
 
 use crate::options::Options;
@@ -66,7 +66,7 @@ pub const RULES: &[Rule] = &[
         pooling::product_of_pooled),
     on_steps("batch_statistics", "mean and variance of a convolution's result, gathered where it is computed",
         batch_statistics::of_convolutions),
-    on_steps("packed_products", "products of few rows by matrices of whole numbers", packed::products),
+    on_steps("packed_products", "products of few rows by matrices of whole numbers", quantized_gemm::products),
     on_steps("top_k", "sorts of which the first elements of each line are read", top_k::of_sorts),
     rule("multi_reduce", "folds of one kind over the same data read it once", |s, _| multi_reduce::join(s)),
     rule("excess_precision", "maps of narrow floats round only what they store", |s, options| {
@@ -74,7 +74,7 @@ pub const RULES: &[Rule] = &[
             excess_precision::run(s);
         }
     }),
-    rule("rows", "folds along rows and the maps around them, a few rows at a time", |s, _| rows::join(s)),
+    rule("rows", "folds along rows and the maps around them, a few rows at a time", |s, _| row_fusion::join(s)),
     rule("product_epilogue", "a matrix product and the map that alone reads it", |s, options| {
         product_epilogue::join(s, options.excess_precision)
     }),

@@ -1,10 +1,12 @@
 //! The list of graph passes, and the driver that runs them.
 
-use crate::graph::canonicalize::{cse, pad_sums, prune, ranges, simplify};
+use crate::graph::canonicalize::{cse, dead_code, narrow_integers, pad_sums, simplify};
 use crate::graph::layout::{slices, transpose_weights};
-use crate::graph::loops::{derived, invariants, sums};
+use crate::graph::loops::{derived_states, hoist_sums, licm};
 use crate::graph::memory::recompute;
-use crate::graph::reductions::{arg_max, batch_variance, folds, linear, sort_keys, window_sums};
+use crate::graph::reductions::{
+    arg_max, batch_variance, multi_op_reduce, sort_keys, sum_linearity, window_sums,
+};
 use systole_ir::{Graph, Result, ResultExt, knobs};
 
 /// A rewrite of a graph into an equivalent one.
@@ -41,23 +43,23 @@ pub struct PassStat {
 /// All passes, in execution order. `simplify` runs again after `cse`, because merged values expose new identities.
 #[rustfmt::skip]
 pub const PASSES: &[Pass] = &[
-    Pass::new("prune", "drops nodes that no result needs", prune::run),
+    Pass::new("prune", "drops nodes that no result needs", dead_code::run),
     Pass::new("simplify", "exact identities, constant folding, chains of moves", simplify::run),
-    Pass::new("ranges", "whole numbers that are known to be small in 32 bits", ranges::run),
+    Pass::new("ranges", "whole numbers that are known to be small in 32 bits", narrow_integers::run),
     Pass::new("cse", "computes equal expressions once", cse::run),
     Pass::new("simplify", "once more, on merged values", simplify::run),
     Pass::new("pad_sums", "sums of padded pieces that fill an array", pad_sums::run),
     Pass::new("arg_max", "the place of an extreme element by two plain folds", arg_max::run),
-    Pass::new("folds", "reductions by bodies of several ops as element-wise ops on neighbours", folds::run),
+    Pass::new("folds", "reductions by bodies of several ops as element-wise ops on neighbours", multi_op_reduce::run),
     Pass::new("sort_keys", "sorts by a function of either element by its values", sort_keys::run),
-    Pass::new("captures", "states of a loop that never change as captures", invariants::captures),
+    Pass::new("captures", "states of a loop that never change as captures", licm::captures),
     Pass::new("loops", "sums of all trips of a loop after it", |graph| {
-        sums::run(graph, |body| Some(optimize(body).ok()?.0))
+        hoist_sums::run(graph, |body| Some(optimize(body).ok()?.0))
     }),
-    Pass::new("invariants", "what a loop moves of its captures before it", invariants::run),
+    Pass::new("invariants", "what a loop moves of its captures before it", licm::run),
     Pass::new("derived", "what a loop keeps and is a cheap function of what else it keeps is computed where it is read",
-        derived::run),
-    Pass::new("linear", "sums of linear combinations by sums that exist", linear::run),
+        derived_states::run),
+    Pass::new("linear", "sums of linear combinations by sums that exist", sum_linearity::run),
     Pass::new("batch_variance", "variances by way of each sample's own", batch_variance::run),
     Pass::new("window_sums", "sums over windows of convolutions by sums of their inputs", window_sums::run),
     Pass {
@@ -71,7 +73,7 @@ pub const PASSES: &[Pass] = &[
     Pass::new("slices", "slices before element-wise work, not after it", slices::run),
     Pass::new("transpose_weights", "weights of few columns by columns", transpose_weights::run),
     Pass::new("recompute", "copies of cheap nodes for late readers", recompute::run),
-    Pass::new("prune", "drops what the others made superfluous", prune::run),
+    Pass::new("prune", "drops what the others made superfluous", dead_code::run),
 ];
 
 /// Runs the [`PASSES`] that are exact.

@@ -1,9 +1,9 @@
 //! Emits the steps of a program from the grouping decisions of [`Fusion`].
 
-use super::bodies::kernel_of;
-use super::groups::{Fusion, Role};
+use super::grouping::{Fusion, Role};
 use super::map_builder::{MapBuilder, RawInstr, Reg};
-use crate::compiler::Compiler;
+use super::nested_ops::kernel_of;
+use crate::nested_compiler::Compiler;
 use crate::program::{
     Blocks, Kernel, Location, ResultPlan, Schedule, Scope, Slot, Step, Storage, array_bytes,
 };

@@ -5,8 +5,8 @@
 //! no more bytes and takes few cheap instructions, the array is not stored. Batch normalisation, for example, reads its
 //! input three times instead of storing differences and squares.
 
-use super::groups::{Fusion, Role};
-use crate::graph::memory::cheap::is_one_instruction;
+use super::grouping::{Fusion, Role};
+use crate::graph::memory::rematerializable::is_one_instruction;
 use std::collections::{BTreeSet, HashMap};
 use systole_ir::op::{Binary, Lowering, Monoid};
 use systole_ir::{Op, ValueId};

@@ -1,12 +1,12 @@
 //! Lowers a graph to steps: decides which nodes form one step, and builds the kernel of each.
 
-mod bodies;
 mod emit;
-mod groups;
+mod grouping;
 mod inline;
 mod map_builder;
+mod nested_ops;
 
-use crate::compiler::Compiler;
+use crate::nested_compiler::Compiler;
 use crate::program::{Blocks, Schedule};
 use std::collections::HashMap;
 use systole_ir::{Graph, Result};
@@ -18,7 +18,7 @@ pub fn lower(
     excess_precision: bool,
     compiler: &Compiler,
 ) -> Result<Schedule> {
-    let mut fusion = groups::Fusion::of(graph);
+    let mut fusion = grouping::Fusion::of(graph);
     fusion.find_inlined();
     emit::Emit::new(&fusion, blocks, excess_precision, compiler).run()
 }

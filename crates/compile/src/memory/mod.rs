@@ -1,8 +1,8 @@
 //! Memory of a program: step order, views, buffer assignment and footprint.
 
-pub mod buffers;
+pub mod buffer_assignment;
 mod footprint;
-pub mod order;
+pub mod step_order;
 mod views;
 
 pub use footprint::{Footprint, Holding, footprint, largest_intermediates};

@@ -1,6 +1,6 @@
 //! The type check of attention kernels, whose data is the IR's [`AttentionMatch`].
 
-use super::check::{Checked, alike, holds, same};
+use super::type_check::{Checked, alike, holds, same};
 use systole_ir::attention::{AttentionMatch, Wanted};
 use systole_ir::{DType, TensorType};
 

@@ -5,16 +5,16 @@
 //! and bitcasts need no step.
 
 use super::attention;
-use super::check::{self, Checked};
+use super::conv_moments::Moments;
 use super::map::Map;
-use super::moments::Moments;
-use super::nested::{Blocks, Rows};
-use super::packed::Packed;
+use super::nested_kernels::{Blocks, Rows};
 use super::pooling::{Pool, Unpool, UnpooledGradient};
 use super::product_epilogue::ProductEpilogue;
+use super::quantized_gemm::Packed;
 use super::storage::{ResultPlan, Slot, Storage, View};
 use super::strided_map::StridedMap;
 use super::top_k::TopK;
+use super::type_check::{self, Checked};
 use std::fmt;
 use std::ops::Deref;
 use systole_ir::attention::AttentionMatch;
@@ -238,16 +238,16 @@ impl Step {
     pub(super) fn check(&self) -> Checked {
         let (ins, outs) = (&self.input_types[..], &self.output_types[..]);
         match &self.kernel {
-            Kernel::Map(m) => check::map(m, ins).and_then(|()| check::stores(m, outs)),
+            Kernel::Map(m) => type_check::map(m, ins).and_then(|()| type_check::stores(m, outs)),
             Kernel::StridedMap(p) => p.check(ins, outs),
-            Kernel::Reduce { map, folded, .. } => check::reduce(map, folded, ins, outs),
+            Kernel::Reduce { map, folded, .. } => type_check::reduce(map, folded, ins, outs),
             Kernel::ProductEpilogue(h) => h.check(ins, outs),
             Kernel::Rows(r) => r.check(ins, outs),
-            Kernel::Op { op, bias } => check::op_with_bias(op, *bias, ins, outs),
+            Kernel::Op { op, bias } => type_check::op_with_bias(op, *bias, ins, outs),
             Kernel::Accumulate { op } => {
                 let (addend, operands) = ins.split_last().ok_or("nothing is added to")?;
-                check::same("the addend", addend, outs.first().ok_or("there is no result")?)?;
-                check::infers(op, operands, outs)
+                type_check::same("the addend", addend, outs.first().ok_or("there is no result")?)?;
+                type_check::infers(op, operands, outs)
             }
             Kernel::Attention(a) => attention::check(a, ins, outs),
             Kernel::Pool(p) => p.check(ins, outs),

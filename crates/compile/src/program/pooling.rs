@@ -1,6 +1,6 @@
 //! Kernels of max pooling as data: pooling with argmax, its gradient, and kernel gradients from a pooled gradient.
 
-use super::check::{Checked, holds, op_with_bias, same};
+use super::type_check::{Checked, holds, op_with_bias, same};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Op, TensorType};
 

@@ -1,7 +1,7 @@
 //! A GEMM with a fused element-wise epilogue, as data.
 
-use super::check::{Checked, map, op_with_bias, stores};
 use super::map::Map;
+use super::type_check::{Checked, map, op_with_bias, stores};
 use systole_ir::{Op, TensorType};
 
 /// A GEMM and the map that runs on its complete sums. The GEMM's result is not materialised.

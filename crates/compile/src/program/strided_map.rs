@@ -1,7 +1,7 @@
 //! An element-wise program with strided stores, as data: its results may be parts of larger arrays.
 
-use super::check::{Checked, holds, inside, map};
 use super::map::Map;
+use super::type_check::{Checked, holds, inside, map};
 use smallvec::SmallVec;
 use systole_ir::TensorType;
 

@@ -1,6 +1,6 @@
 //! The first elements of sorted lines, as data.
 
-use super::check::{Checked, holds};
+use super::type_check::{Checked, holds};
 use systole_ir::TensorType;
 use systole_ir::op::Sort;
 

@@ -5,10 +5,10 @@
 //! have to tell large differences apart, and must not depend on the machine that compiles: the block size decides the
 //! order in which sums are added, and so the bits of the result.
 
-use super::region::Region;
-use super::rules::{Use, row_op};
-use crate::compiler::Compiler;
+use super::row_rules::{Use, row_op};
+use super::segment::Region;
 use crate::graph::optimize;
+use crate::nested_compiler::Compiler;
 use crate::options::{Blocking, Options};
 use crate::program::{Blocks, Kernel, Location, Schedule, Step, Storage};
 use systole_ir::{Graph, Op, Result, ValueId};

@@ -10,17 +10,17 @@
 //! to the number of rows.
 
 mod cost;
-mod phases;
-mod region;
-mod rules;
+mod row_rules;
+mod segment;
+mod segment_partition;
 
-use crate::compiler::Compiler;
+use crate::nested_compiler::Compiler;
 use crate::options::{Blocking, Options};
 use crate::program::Blocks;
 use cost::{Costs, Verdict};
-use phases::{Phases, RowRole};
-use region::{Region, base};
-use rules::{Use, is_free, prefix, row_op};
+use row_rules::{Use, is_free, prefix, row_op};
+use segment::{Region, base};
+use segment_partition::{Phases, RowRole};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};

@@ -16,22 +16,22 @@
 //! assert_eq!(y, [6, 9]);
 //! ```
 
-mod chunks;
-mod elements;
-mod output;
-mod packed;
-mod pairs;
-mod product;
+mod binary_lut;
+mod elementwise;
+mod isa;
+mod matmul;
+mod output_quantization;
+mod packed_weights;
+mod parallel_blocks;
 mod staging;
 #[cfg(test)]
 mod tests;
-mod unit;
 mod windows;
 
-pub use chunks::in_chunks;
-pub use elements::{Addition, table};
-pub use output::{Output, Scale};
-pub use pairs::{Likely, Pairs};
-pub use product::Product;
-pub use unit::Unit;
+pub use binary_lut::{Likely, Pairs};
+pub use elementwise::{Addition, table};
+pub use isa::Unit;
+pub use matmul::Product;
+pub use output_quantization::{Output, Scale};
+pub use parallel_blocks::in_chunks;
 pub use windows::{Along, Depthwise, Pool, Pooling};

@@ -1,7 +1,7 @@
 //! Every unit of this machine, and emulated tile registers, against sums one by one and the interpreter's arithmetic.
 
 use super::*;
-use crate::machine::team::Team;
+use crate::machine::thread_pool::Team;
 use systole_ir::rng::Stream;
 use systole_tflite::{multiply_by_quantized_multiplier, quantize_multiplier};
 

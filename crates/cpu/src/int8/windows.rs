@@ -1,13 +1,13 @@
 //! Convolutions of each channel on its own, and poolings.
 
-use crate::int8::chunks::{Shared, in_chunks};
-use crate::int8::output::{Output, fast_ends, starts};
-use crate::int8::unit::Unit;
+use crate::int8::isa::Unit;
+use crate::int8::output_quantization::{Output, fast_ends, starts};
+use crate::int8::parallel_blocks::{Shared, in_chunks};
 use crate::kernel::with_scratch;
-use crate::machine::team::Team;
+use crate::machine::thread_pool::Team;
 use crate::simd::int8::COLUMNS;
 use crate::simd::int8::depthwise::{BLOCK, DepthRows, GROUP, channel, depth_rows, scratch};
-use crate::simd::int8::ends::Ends;
+use crate::simd::int8::requantize::Ends;
 use crate::simd::int8::windows::{DepthRow, Fold, MOST_TAPS, PoolRow, depth_row, pool_row};
 
 pub use crate::simd::int8::windows::Along;

@@ -6,8 +6,8 @@
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::select::{Accepted, Candidate, EVERY, Family, Problem};
-use crate::simd::folds::adder;
 use crate::simd::level::TileFn;
+use crate::simd::reduce_loops::adder;
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::Result;
 

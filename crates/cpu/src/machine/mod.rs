@@ -3,5 +3,5 @@
 mod level;
 pub mod memory;
 pub mod peak;
-pub mod team;
-pub mod watch;
+pub mod thread_pool;
+pub mod trace_spans;

@@ -2,9 +2,9 @@
 
 use crate::kernel::Cx;
 use crate::machine::memory::Memory;
-use crate::machine::team::Team;
-use crate::run::panels;
-use crate::run::panels::Panels;
+use crate::machine::thread_pool::Team;
+use crate::run::panel_layout;
+use crate::run::panel_layout::Panels;
 use std::sync::OnceLock;
 use systole_ir::{Literal, Result, TensorType};
 use systole_runtime::DeviceData;
@@ -34,7 +34,8 @@ impl CpuData {
         }
         let cx = Cx { team, flush: false };
         // SAFETY: the memory holds the array, which has the shape that `panels` says.
-        let rows = unsafe { panels::turned(&cx, [self.panels, None], size, self.memory.ptr().cast_const())? };
+        let rows =
+            unsafe { panel_layout::turned(&cx, [self.panels, None], size, self.memory.ptr().cast_const())? };
         Ok(self.rows.get_or_init(|| rows))
     }
 }
@@ -48,7 +49,7 @@ impl DeviceData for CpuData {
                 let cx = Cx { team: &Team::new(1), flush: false };
                 let from = self.memory.ptr().cast_const();
                 // SAFETY: the memory holds the array, which has the shape that `panels` says.
-                rows = unsafe { panels::turned(&cx, [self.panels, None], ty.dtype.size(), from)? };
+                rows = unsafe { panel_layout::turned(&cx, [self.panels, None], ty.dtype.size(), from)? };
                 &rows
             }
         };

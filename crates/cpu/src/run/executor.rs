@@ -5,9 +5,9 @@
 //! shares its own work among the threads.
 
 use crate::kernel::{Choice, Cx, Io, Kernel, Program, StepTimes};
-use crate::machine::watch;
-use crate::run::panels;
-use crate::run::panels::Panels;
+use crate::machine::trace_spans;
+use crate::run::panel_layout;
+use crate::run::panel_layout::Panels;
 use crate::run::profile::Profile;
 use crate::select::{Problem, Registry, choose};
 use crate::simd::level::Target;
@@ -51,7 +51,7 @@ impl Executor {
 
     /// Stores state in panels of columns where that pays off: see [`panels`].
     pub fn arrange(&mut self) {
-        self.panels = panels::arrange(&self.schedule, &mut self.kernels);
+        self.panels = panel_layout::arrange(&self.schedule, &mut self.kernels);
         self.scratch = self.kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
     }
 
@@ -154,7 +154,7 @@ impl Executor {
             Location::Result(k) => results[k],
             Location::View(v) => views[v],
         };
-        let watched = watch::wanted();
+        let watched = trace_spans::wanted();
         for (i, (step, kernel)) in s.steps.iter().zip(&self.kernels).enumerate() {
             let inputs: SmallVec<[*const u8; 8]> =
                 step.inputs.iter().map(|&x| address(x, &views).cast_const()).collect();

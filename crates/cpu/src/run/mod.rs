@@ -2,11 +2,11 @@
 //! their own.
 
 pub mod buffer;
-pub mod control;
+pub mod control_flow;
 pub mod executor;
 pub mod explain;
-pub mod limit;
-pub mod panels;
+pub mod memory_limit;
+pub mod panel_layout;
 pub mod profile;
 pub mod profile_tables;
 pub mod row_blocks;
@@ -26,7 +26,7 @@ const COUNT: usize = {
 /// All families of kernels in the order in which they are asked. Control flow comes first; it is here, because its
 /// kernels need the executor.
 pub static ALL_FAMILIES: &[&Family] = &{
-    let mut all = [&control::FAMILY; COUNT];
+    let mut all = [&control_flow::FAMILY; COUNT];
     let (mut next, mut folder) = (1, 0);
     while folder < FAMILIES.len() {
         let mut i = 0;

@@ -2,7 +2,7 @@
 //! `--profile`, `--trace`).
 
 use crate::kernel::StepTimes;
-use crate::machine::{team, watch};
+use crate::machine::{thread_pool, trace_spans};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -36,8 +36,8 @@ impl Profile {
 
     /// Called before step `i`.
     pub(crate) fn begin(&self, s: &Schedule, i: usize) -> Instant {
-        if trace::is_on() && !team::inside() {
-            watch::begin_kernel(s.steps[i].kernel.name(), self.span(s, i).to_string());
+        if trace::is_on() && !thread_pool::inside() {
+            trace_spans::begin_kernel(s.steps[i].kernel.name(), self.span(s, i).to_string());
         }
         Instant::now()
     }
@@ -48,15 +48,15 @@ impl Profile {
         let times = &self.steps[i];
         if times.calls.fetch_add(1, Relaxed) == 0 {
             times.first.store(nanos, Relaxed);
-            times.alone.store(team::inside(), Relaxed);
+            times.alone.store(thread_pool::inside(), Relaxed);
         }
         times.nanos.fetch_add(nanos, Relaxed);
         if trace::is_on() {
             let step = &s.steps[i];
             let path = || location(&step.scope, step.scope.is_derivative, &step.kernel.name());
             trace::kernel(start, || (step.kernel.name().to_string(), path()));
-            if !team::inside() {
-                watch::end_kernel();
+            if !thread_pool::inside() {
+                trace_spans::end_kernel();
             }
             trace::span("kernel", &s.steps[i].kernel.name(), Some(start), || self.span(s, i).to_string());
         }

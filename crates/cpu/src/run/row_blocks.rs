@@ -9,8 +9,8 @@
 use crate::kernel::{Cx, Inner, Io, Kernel, Ptr, with_scratch};
 use crate::run::executor::Executor;
 use crate::select::Problem;
-use crate::simd::folds::adder;
 use crate::simd::level::TileFn;
+use crate::simd::reduce_loops::adder;
 use std::sync::{Mutex, PoisonError};
 use systole_compile::{ALIGN, Blocks, Location};
 use systole_ir::{Error, ErrorKind, Result};

@@ -5,9 +5,9 @@
 //! the narrow type after every op. Results are therefore those of an engine that stores every intermediate value. An op
 //! without a loop is evaluated element by element.
 
-use crate::simd::halves::{NarrowF16, WidenF16};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::math;
+use crate::simd::narrow_floats::{NarrowF16, WidenF16};
 use std::marker::PhantomData;
 use systole_ir::op::{Binary, Direction, Unary};
 use systole_ir::{DType, Op};

@@ -1,9 +1,9 @@
 //! Bias of a narrow-float result: added after rounding and rounded again, as two separate ops would.
 
-use crate::simd::halves::{BF16, F16, Format, Halves};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut};
 use crate::simd::math;
+use crate::simd::narrow_floats::{BF16, F16, Format, Halves};
 use crate::simd::vector::Portable32;
 use systole_ir::DType;
 

@@ -3,11 +3,11 @@
 //! Values equal those of `reduce_window` with `maximum`, argmax that of `select_and_scatter` with `ge`: also for NaN,
 //! ties, and zeros of both signs.
 
-use crate::simd::cells::{Bf16, Cell, F16};
-use crate::simd::halves::{NarrowF16, WidenF16};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut};
 use crate::simd::math;
+use crate::simd::narrow_floats::{NarrowF16, WidenF16};
+use crate::simd::stored_elements::{Bf16, Cell, F16};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use systole_compile::{DEAD, Relu};

@@ -96,7 +96,7 @@ array_vector!(
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86 {
-    use crate::simd::inlined::inlined;
+    use crate::simd::inline_methods::inlined;
     use crate::simd::vector::Vector;
     use std::arch::x86_64::*;
 

@@ -8,7 +8,7 @@ use systole_ir::DType::{self, *};
 use systole_ir::attention::{Attention, Dropped};
 use systole_ir::op::{Convolution, Domain, Monoid, Window};
 use systole_ir::rng::Stream;
-use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, flow, grad, vjp};
+use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, control_builders, grad, vjp};
 
 /// Arguments: small numbers, class numbers, keys of random bits.
 pub fn draw(graph: &Graph) -> Vec<Literal> {
@@ -255,7 +255,7 @@ fn recurrent(dtype: DType) -> Arc<Graph> {
     let param = |shape: &[usize]| g.parameter(TensorType::new(dtype, shape), "x");
     let (w, xs) = (param(&[units, units]), param(&[steps, batch, units]));
     let start = g.full(&TensorType::new(dtype, [batch, units]), 0.0);
-    let (last, ys) = flow::scan(&[&start], &[&xs], |carry, x| {
+    let (last, ys) = control_builders::scan(&[&start], &[&xs], |carry, x| {
         let h = ((carry[0].dot(&w) + &x[0]) * 0.1).tanh();
         (vec![h.clone()], vec![h])
     });

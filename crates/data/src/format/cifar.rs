@@ -27,7 +27,7 @@ pub fn read<P: AsRef<Path>>(files: impl IntoIterator<Item = P>, set: Cifar) -> R
     let (mut images, mut labels) = (Vec::new(), Vec::new());
     for path in files {
         let path = path.as_ref();
-        let bytes = crate::input::read(path).map_err(|e| Error::io("cannot read", path, e))?;
+        let bytes = crate::input_file::read(path).map_err(|e| Error::io("cannot read", path, e))?;
         append(&path.display().to_string(), &bytes, set, &mut images, &mut labels)?;
     }
     let count = labels.len();

@@ -4,8 +4,8 @@
 //! (`image: ui8[28, 28, 1], label: i64[]`), for command lines and files. There are no string arrays here: bytes become
 //! `ui8[n]`, and lists of them one `ui8[total]` with row splits beside it.
 
-use super::wire::{Fields, Value, put_bytes, put_varint};
-use crate::array::cast;
+use super::protobuf_wire::{Fields, Value, put_bytes, put_varint};
+use crate::host_array::cast;
 use crate::sample::{ElementSpec, Sample};
 use crate::{Dataset, HostArray};
 use smallvec::{SmallVec, smallvec};

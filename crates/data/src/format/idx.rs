@@ -3,8 +3,8 @@
 //!
 //! Nothing that a header says is believed before it is checked: memory stays within what the file can hold.
 
-use crate::disk::{Disk, write_atomically};
-use crate::input::Input;
+use crate::file_system::{Disk, write_atomically};
+use crate::input_file::Input;
 use flate2::bufread::MultiGzDecoder;
 use flate2::{Compression, GzBuilder};
 use std::io::{self, BufRead, BufReader, Read, Write};

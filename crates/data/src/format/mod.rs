@@ -2,15 +2,15 @@
 
 pub mod cifar;
 pub mod csv;
-pub mod encoding;
-pub mod events;
 pub mod example;
 pub mod idx;
 mod image;
 pub mod npy;
+pub(crate) mod protobuf_wire;
 pub mod tar;
+pub mod tensorboard_events;
+pub mod text_encoding;
 pub mod tfrecord;
-pub(crate) mod wire;
 pub mod zip;
 
-pub use image::{jpeg, picture, png};
+pub use image::{any_format, jpeg, png};

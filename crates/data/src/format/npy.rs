@@ -3,8 +3,8 @@
 //! The header is read as text with three keys, never evaluated; pickled objects are refused.
 
 use super::zip;
-use crate::disk::{Disk, write_atomically};
-use crate::input;
+use crate::file_system::{Disk, write_atomically};
+use crate::input_file;
 use std::borrow::Cow;
 use std::path::Path;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType};
@@ -17,7 +17,7 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// `Io` when it cannot be read; `Data` when it is damaged, cut, or of a type that is not offered.
 pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let path = path.as_ref();
-    let bytes = input::read(path).map_err(|e| Error::io("cannot read", path, e))?;
+    let bytes = input_file::read(path).map_err(|e| Error::io("cannot read", path, e))?;
     from_bytes(&path.display().to_string(), &bytes)
 }
 
@@ -27,7 +27,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
 /// As [`read`].
 pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Literal)>> {
     let path = path.as_ref();
-    let bytes = input::read(path).map_err(|e| Error::io("cannot read", path, e))?;
+    let bytes = input_file::read(path).map_err(|e| Error::io("cannot read", path, e))?;
     npz_from_bytes(&path.display().to_string(), &bytes)
 }
 
@@ -132,7 +132,7 @@ pub enum Array {
 /// When the file cannot be read, or is no whole archive.
 pub fn read_npz_each(path: impl AsRef<Path>) -> Result<Vec<(String, Result<Array>)>> {
     let path = path.as_ref();
-    let bytes = input::read(path).map_err(|e| Error::io("cannot read", path, e))?;
+    let bytes = input_file::read(path).map_err(|e| Error::io("cannot read", path, e))?;
     let name = path.display().to_string();
     let array = |(entry, data): (String, Vec<u8>)| {
         let read = texts(&data).map_or_else(|| from_bytes(&name, &data).map(Array::Numbers), Ok);

@@ -4,9 +4,9 @@
 //! Both checksums are always checked. A length is only believed when its checksum fits and the file can hold so much,
 //! and memory grows with what really comes. After a damaged length the next record is looked for byte by byte.
 
-use crate::disk::{Disk, FileSystem, NewFile, append};
-use crate::input::Input;
-use crate::sync::lock;
+use crate::file_system::{Disk, FileSystem, NewFile, append};
+use crate::input_file::Input;
+use crate::mutex::lock;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use std::collections::HashSet;
@@ -612,7 +612,7 @@ pub fn frame(out: &mut (impl Write + ?Sized), data: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::{Fault, Faulty};
+    use crate::file_system::{Fault, Faulty};
 
     fn file(records: &[&[u8]]) -> Vec<u8> {
         let mut out = Vec::new();

@@ -3,8 +3,8 @@
 //! Credentials come from the environment as the clouds' own tools take them (the table in `docs/guide/data.md`), or from
 //! [`configure`]. Objects are read in ranges, a next one while this one is used; a position is a byte offset.
 
-mod connect;
-mod reader;
+mod http_connector;
+mod object_reader;
 
 pub use connect::Patience;
 pub use reader::Object;

@@ -278,7 +278,7 @@ fn folders_of_pictures_are_read_from_buckets() {
         ("cat,dog".into(), 3, 1)
     );
     let first = folder.dataset().iter().next().unwrap().unwrap();
-    let local = crate::format::picture::from_bytes("gradient.jpg", &jpeg).unwrap();
+    let local = crate::format::any_format::from_bytes("gradient.jpg", &jpeg).unwrap();
     assert_eq!(first.get("image").unwrap(), &local);
 }
 

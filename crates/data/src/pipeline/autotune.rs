@@ -5,8 +5,8 @@
 //! the stage gets another thread, or a longer queue; where its threads have nothing to do, one goes. Nothing of this
 //! changes the elements or their order.
 
-use super::chain::{Owner, Stages};
-use crate::sync::lock;
+use super::stage_ids::{Owner, Stages};
+use crate::mutex::lock;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::str::FromStr;

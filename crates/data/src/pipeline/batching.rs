@@ -2,7 +2,7 @@
 
 use super::cursor::Cursor;
 use crate::HostArray;
-use crate::array::unfilled;
+use crate::host_array::unfilled;
 use crate::sample::Sample;
 use std::ops::Range;
 use std::sync::Arc;

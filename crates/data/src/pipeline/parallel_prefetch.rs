@@ -11,13 +11,13 @@
 
 use super::autotune::{Gauge, Lease, Threads};
 use super::batching::Batching;
-use super::chain::Owner;
 use super::cursor::{Access, Cursor};
 use super::map_fn::{MapFn, apply};
 use super::position::{IteratorState, foreign};
 use super::run::Run;
+use super::stage_ids::Owner;
+use crate::mutex::lock;
 use crate::sample::Sample;
-use crate::sync::lock;
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

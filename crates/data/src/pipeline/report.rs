@@ -3,7 +3,7 @@
 use super::autotune::{Gauge, Tuning, threads_told};
 use super::options::WITH_OPTIONS;
 use super::run::Run;
-use super::watch::Watch;
+use super::run_observer::Watch;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::available_parallelism;

@@ -2,10 +2,10 @@
 //! whoever is watching.
 
 use super::autotune::{Budget, Tuner, free_memory};
-use super::chain::Stages;
 use super::options::Options;
-use super::watch::Watch;
-use crate::sync::lock;
+use super::run_observer::Watch;
+use super::stage_ids::Stages;
+use crate::mutex::lock;
 use std::sync::{Arc, Mutex};
 use std::thread::available_parallelism;
 

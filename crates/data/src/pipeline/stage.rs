@@ -6,12 +6,12 @@
 
 use super::autotune::Threads;
 use super::cardinality::Cardinality;
-use super::chain::{Owner, Stages};
 use super::cursor::{Access, Cursor, Walk};
 use super::map_fn::MapFn;
 use super::options::Options;
 use super::parallel_prefetch::{Ahead, ParallelPrefetch};
 use super::run::Run;
+use super::stage_ids::{Owner, Stages};
 use crate::sample::ElementSpec;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result};

@@ -1,8 +1,8 @@
 //! Folders of pictures, one folder for each class.
 
-use super::files::path_text;
-use crate::format::picture;
-use crate::input::{self, Entry, Input, entries, leads_back};
+use super::list_files::path_text;
+use crate::format::any_format;
+use crate::input_file::{self, Entry, Input, entries, leads_back};
 use crate::pipeline::{Access, Cardinality, Run, Stage};
 use crate::sample::{Origin, Sample};
 use crate::{Dataset, HostArray};
@@ -153,7 +153,7 @@ fn collect(
 fn begins_as_picture(path: &Path) -> bool {
     let mut start = Vec::new();
     let read = Input::open(path).and_then(|f| f.take(16).read_to_end(&mut start));
-    read.is_ok() && picture::is_picture(&start)
+    read.is_ok() && any_format::is_picture(&start)
 }
 
 struct Pictures {
@@ -188,7 +188,7 @@ impl Access for Reader {
     fn get(&mut self, index: u64) -> Result<Sample> {
         let (path, label) = &self.files[index as usize];
         let image = HostArray::from(match self.decoded {
-            true => picture::read(path)?,
+            true => any_format::read(path)?,
             false => whole_file(path)?,
         });
         let label = HostArray::scalar(DType::I32, f64::from(*label));
@@ -199,13 +199,13 @@ impl Access for Reader {
 
 /// `→ ui8[n]`
 fn whole_file(path: &Path) -> Result<Literal> {
-    let bytes = input::read(path).map_err(|e| Error::io("cannot read", path, e))?;
+    let bytes = input_file::read(path).map_err(|e| Error::io("cannot read", path, e))?;
     Literal::from_slice([bytes.len()], &bytes)
 }
 
 /// A function for [`Dataset::map`] that replaces a field of bytes, `ui8[n]`, by the JPEG or PNG in it.
 pub fn decode_image(field: &'static str) -> impl Fn(Sample) -> Sample + Send + Sync + 'static {
-    move |s| s.map(field, |x| x.then(|x| picture::from_bytes("the picture", x.bytes())))
+    move |s| s.map(field, |x| x.then(|x| any_format::from_bytes("the picture", x.bytes())))
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! Sources: where elements come from.
 
-pub(crate) mod arrays;
-pub(crate) mod files;
+pub(crate) mod csv_table;
 pub(crate) mod generator;
 pub(crate) mod images;
-pub(crate) mod lines;
+pub(crate) mod list_files;
+pub(crate) mod numpy;
 #[cfg(feature = "parquet")]
 pub(crate) mod parquet;
 pub(crate) mod range;
 pub(crate) mod slices;
-pub(crate) mod table;
+pub(crate) mod text_files;
 pub(crate) mod tfrecord;
 pub(crate) mod webdataset;

@@ -2,10 +2,10 @@
 //! plain and an index of them fits in memory, any record at once.
 
 use crate::format::tfrecord::{Compression, FOOTER, HEADER, OnCorrupt, Reader, little_endian};
-use crate::input::Input;
+use crate::input_file::Input;
+use crate::mutex::lock;
 use crate::pipeline::{Access, Cardinality, Cursor, IteratorState, Run, Stage, foreign};
 use crate::sample::{Origin, Sample};
-use crate::sync::lock;
 use crate::{Dataset, HostArray};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};

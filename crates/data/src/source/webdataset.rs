@@ -1,7 +1,7 @@
 //! WebDataset shards: TAR archives in which the files of one sample stand together, `0001.jpg`, `0001.cls`.
 
 use crate::format::tar::{Entry, Reader};
-use crate::input::Input;
+use crate::input_file::Input;
 use crate::pipeline::{Cursor, IteratorState, Run, Stage, foreign};
 use crate::sample::{Origin, Sample};
 use crate::{Dataset, HostArray};

@@ -7,7 +7,7 @@ use super::cache::frozen_chance;
 use crate::Dataset;
 use crate::pipeline::{Access, Cursor, IteratorState, Node, Run, Stage, access, open};
 use crate::sample::{ElementSpec, Sample};
-use crate::store::Store;
+use crate::sample_store::Store;
 use std::path::PathBuf;
 use std::sync::Arc;
 use systole_base::Result;

@@ -5,11 +5,11 @@
 //! stream of the same elements would get, but nothing is buffered and any position is reached in constant time.
 
 use crate::Dataset;
+use crate::mutex::lock;
 use crate::pipeline::{
     Access, Budget, Cursor, HeldElements, IteratorState, Lease, Node, Run, Stage, access, foreign, open,
 };
 use crate::sample::{ElementSpec, Sample};
-use crate::sync::lock;
 use std::sync::{Arc, Mutex, Weak};
 use systole_base::rng::{Stream, hash_name};
 use systole_base::{Error, ErrorKind, Result};

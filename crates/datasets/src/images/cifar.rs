@@ -1,7 +1,7 @@
 //! CIFAR-10: finding its binary files, which `systole_data::format::cifar` reads.
 
 use super::glyphs::colour_glyphs;
-use crate::files::{DataDir, roots};
+use crate::idx_datasets::{DataDir, roots};
 use crate::{Arrays, ImageDataset};
 use std::path::{Path, PathBuf};
 use systole_base::{Error, ErrorKind, Result};

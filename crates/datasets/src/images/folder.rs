@@ -4,9 +4,9 @@
 //! machine: those that cannot be read are left out then, by name and up to a quota. Where all fit into a quarter of the
 //! free memory they are kept there; otherwise each epoch reads them again.
 
-use super::parts::parts;
+use super::splits::parts;
 use crate::TrainingData;
-use crate::files::DataDir;
+use crate::idx_datasets::DataDir;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use systole_base::rng::{hash_name, mix};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
-use systole_data::format::picture;
-use systole_data::input::{self, is_dir};
+use systole_data::format::any_format;
+use systole_data::input_file::{self, is_dir};
 use systole_data::{AUTOTUNE, Dataset, HostArray, ImageFolder, Options, Sample, free_memory};
 
 /// Pictures that are looked at to choose a size.
@@ -120,7 +120,7 @@ fn not_named() -> Error {
 pub fn picture_size_for(dir: impl AsRef<Path>) -> Result<[usize; 3]> {
     let train = Found::look(dir.as_ref())?.train;
     let step = train.pictures.len().div_ceil(LOOKED_AT);
-    let sizes = train.pictures.iter().step_by(step).filter_map(|(path, _)| picture::size(path).ok());
+    let sizes = train.pictures.iter().step_by(step).filter_map(|(path, _)| any_format::size(path).ok());
     Ok(size_for(&sizes.collect::<Vec<_>>()))
 }
 
@@ -231,7 +231,7 @@ fn check_place(root: &Path) -> Result<()> {
 fn explain_empty(root: &Path, error: Error) -> Error {
     let Ok(entries) = std::fs::read_dir(root) else { return error };
     let entries: Vec<PathBuf> = entries.filter_map(|e| e.ok().map(|e| e.path())).collect();
-    let loose = entries.iter().filter(|p| p.is_file() && picture::size(p).is_ok()).count();
+    let loose = entries.iter().filter(|p| p.is_file() && any_format::size(p).is_ok()).count();
     let place = root.display();
     if entries.is_empty() {
         return Error::new(ErrorKind::Data, format!("{place} is empty"))
@@ -392,7 +392,7 @@ fn other_formats(files: &[PathBuf]) -> BTreeMap<String, usize> {
     for path in files {
         let mut start = Vec::new();
         let read = File::open(path).and_then(|f| f.take(16).read_to_end(&mut start));
-        if let (Ok(_), Some(format)) = (read, picture::other_format(&start)) {
+        if let (Ok(_), Some(format)) = (read, any_format::other_format(&start)) {
             *kinds.entry(format.to_string()).or_insert(0) += 1;
         }
     }
@@ -428,7 +428,7 @@ fn name_of(root: &Path) -> String {
 fn identity(root: &Path, parts: [&ImageFolder; 2]) -> String {
     let mut mark = 0;
     for (path, label) in parts.iter().flat_map(|f| f.pictures.iter()) {
-        let size = input::size(path).unwrap_or(0);
+        let size = input_file::size(path).unwrap_or(0);
         mark = mix(mark ^ hash_name(&below(root, path)) ^ mix(size ^ (*label as u64) << 48));
     }
     let [train, test] = parts.map(|f| f.pictures.len());

@@ -3,7 +3,7 @@
 mod cifar;
 pub(crate) mod folder;
 mod glyphs;
-mod parts;
+mod splits;
 
 pub use cifar::cifar10;
 pub use folder::{FolderOptions, fit_picture, fit_picture_on, folder, picture_size_for};

@@ -1,7 +1,7 @@
 //! Which files are files of records, and which of them are to train and to test on.
 
 use super::options::RecordOptions;
-use crate::files::DataDir;
+use crate::idx_datasets::DataDir;
 use std::path::{Path, PathBuf};
 use systole_base::{Error, ErrorKind, Result};
 use systole_data::Table;

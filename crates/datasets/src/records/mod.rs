@@ -6,29 +6,29 @@
 
 mod columns;
 mod files;
+mod image_tables;
 mod labels;
 mod options;
-mod picture_tables;
 
 pub use columns::ColumnCode;
 pub use files::is_of_records;
 pub use options::{Packed, RecordOptions};
 
-use crate::files::DataDir;
+use crate::idx_datasets::DataDir;
 use crate::images::folder::{LOOKED_AT, SIDES, fit_picture_on, size_for, told_transparent};
 use crate::{Prepare, Streamed, TrainingData, numbered, unnumbered};
+use image_tables::PictureColumn;
 use labels::{Counted, Labels};
 use options::LABELS;
-use picture_tables::PictureColumn;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_base::rng::{hash_name, mix};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_data::format::any_format;
 use systole_data::format::example::{Features, parse_example};
-use systole_data::format::picture;
 use systole_data::format::tfrecord::OnCorrupt;
-use systole_data::input;
+use systole_data::input_file;
 use systole_data::tools::{Opened, files_of, open_written};
 use systole_data::{AUTOTUNE, Dataset, HostArray, Sample, Shuffle, Table, TfRecord};
 
@@ -94,7 +94,7 @@ pub fn picture_size_of_records(
         let paths = paths
             .iter()
             .take(LOOKED_AT)
-            .filter_map(|row| picture::size(row.ok()?.text(&column.field).ok()?).ok());
+            .filter_map(|row| any_format::size(row.ok()?.text(&column.field).ok()?).ok());
         return Ok(Some(size_for(&paths.collect::<Vec<_>>())));
     }
     // The label may still have to be named: a field with a picture tells itself.
@@ -106,7 +106,7 @@ pub fn picture_size_of_records(
             let size = |s: Result<Sample>| {
                 let s = s.ok()?;
                 let bytes = s.get(picture_field(&s, &field)).ok()?.bytes().to_vec();
-                picture::size_of_bytes("the picture", &bytes).ok()
+                any_format::size_of_bytes("the picture", &bytes).ok()
             };
             size_of_all(&all.iter().take(LOOKED_AT).filter_map(size).collect::<Vec<_>>())
         }
@@ -255,7 +255,7 @@ impl Sources {
             None => None,
         };
         let other = train.opened.table.as_ref().zip(pictures.as_ref());
-        let other = other.and_then(|(table, column)| picture_tables::only_other(table, &column.field));
+        let other = other.and_then(|(table, column)| image_tables::only_other(table, &column.field));
         let label = label_of(&train.first()?, options).or_else(|e| other.ok_or(e))?;
         let test = match test_files.is_empty() || test_files == train.files() {
             true => train.opened.test.clone().map(|dataset| train.with(dataset)),
@@ -506,7 +506,7 @@ impl Source {
                 };
             }
         }
-        let size = |f: &PathBuf| Some((f.clone(), input::size(f)?));
+        let size = |f: &PathBuf| Some((f.clone(), input_file::size(f)?));
         let sizes = Arc::new(opened.files.iter().filter_map(size).collect());
         Ok(Source { opened, options: options.clone(), sizes })
     }
@@ -586,7 +586,7 @@ impl Source {
 /// A file that was cut between two records looks like a shorter one: only its size tells.
 fn same_size(path: &Path, had: Option<u64>) -> Result<()> {
     // A file that is gone is told by who opens it.
-    let has = input::size(path);
+    let has = input_file::size(path);
     match (has, had) {
         (Some(has), Some(had)) if has != had => {
             Err(Error::new(ErrorKind::Data, "the file has changed since the run began")
@@ -635,7 +635,7 @@ impl Reading {
             Columns::Codes(codes) => Input::of_columns(codes, &[])?,
             Columns::Pictures(column) => {
                 let first = source.first()?.text(&column.field)?.to_string();
-                Input::Path { size: shape.picture(picture::size(first)?), field: column.field }
+                Input::Path { size: shape.picture(any_format::size(first)?), field: column.field }
             }
             Columns::None => Input::of(&source.first()?, label, options, shape)?,
         };
@@ -762,12 +762,12 @@ impl Reading {
     fn input(&self, parsed: &Sample) -> Result<(&'static str, HostArray)> {
         Ok(match &self.input {
             Input::Path { field, size } => {
-                let pixels = picture::read(parsed.text(field)?)?;
+                let pixels = any_format::read(parsed.text(field)?)?;
                 ("image", fit_picture_on(pixels.into(), *size, self.background))
             }
             Input::File { field, size } => {
                 let field = picture_field(parsed, field);
-                let pixels = picture::from_bytes("the picture", parsed.get(field)?.bytes())?;
+                let pixels = any_format::from_bytes("the picture", parsed.get(field)?.bytes())?;
                 ("image", fit_picture_on(pixels.into(), *size, self.background))
             }
             Input::Pixels { field, size, .. } => ("image", pixels(parsed, field, *size, self.background)?),
@@ -907,8 +907,8 @@ impl Input {
         let x = first.get(field)?;
         let field = field.to_string();
         let wanted = |size: [usize; 3]| shape.picture(size);
-        if x.dtype() == DType::U8 && x.shape().rank() == 1 && picture::is_picture(x.bytes()) {
-            let pixels = picture::from_bytes("the first picture", x.bytes())?;
+        if x.dtype() == DType::U8 && x.shape().rank() == 1 && any_format::is_picture(x.bytes()) {
+            let pixels = any_format::from_bytes("the first picture", x.bytes())?;
             let [h, w, c] = *pixels.shape().dims() else { return Ok(None) };
             return Ok(Some(Input::File { field, size: wanted([h, w, c]) }));
         }
@@ -980,7 +980,7 @@ fn origin(dir: &DataDir, files: &[PathBuf]) -> String {
 /// Names and sizes of the files and the number of records in a line: a run that goes on must find the same.
 fn identity(parts: &[&[PathBuf]], train: usize, test: usize, mut mark: u64) -> String {
     for path in parts.iter().flat_map(|files| files.iter()) {
-        let size = input::size(path).unwrap_or(0);
+        let size = input_file::size(path).unwrap_or(0);
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         mark = mix(mark ^ hash_name(&name) ^ mix(size));
     }

@@ -1,7 +1,7 @@
 //! Byte-pair encoding of bytes: words are cut where a pattern says, and their bytes are joined by the merges, of which the first in
 //! the list comes first. Source: Sennrich, Haddow and Birch 2016; of bytes: Radford et al. 2019.
 
-use super::scan::Pattern;
+use super::pre_tokenizer::Pattern;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use systole_base::{Error, ErrorKind, Result};

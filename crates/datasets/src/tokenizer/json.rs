@@ -2,7 +2,7 @@
 //! the former our own for bytes and characters. What the format can say and we do not do is refused by name.
 
 use super::bpe::{Added, Bpe, Parts, byte_order};
-use super::scan::Pattern;
+use super::pre_tokenizer::Pattern;
 use super::vocabulary::{Chars, END_OF_TEXT, Vocabulary};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;

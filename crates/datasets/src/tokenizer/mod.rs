@@ -4,10 +4,10 @@
 //! for bytes and characters.
 
 mod bpe;
+mod bpe_training;
 mod json;
-mod letters;
-mod scan;
-mod train;
+mod pre_tokenizer;
+mod unicode_letters;
 mod vocabulary;
 
 use std::path::Path;
@@ -54,7 +54,7 @@ impl Tokenizer {
                 .because("the 256 bytes are tokens themselves")
                 .hint("choose a size from 256 to 1000000; 512 to 4096 suit a book"));
         }
-        Ok(Tokenizer(Vocabulary::Bpe(Box::new(train::train(text, size)?))))
+        Ok(Tokenizer(Vocabulary::Bpe(Box::new(bpe_training::train(text, size)?))))
     }
 
     /// Reads a `tokenizer.json` of Hugging Face's, the `vocab.json` beside a `merges.txt` of GPT-2's, or a folder that has one of

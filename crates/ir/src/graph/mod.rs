@@ -9,17 +9,17 @@ mod builder;
 pub mod cost;
 pub(crate) mod elementwise;
 pub mod op;
-mod rule;
-mod tensor;
+mod op_rule;
+mod tensor_arithmetic;
 mod verify;
 
 pub use builder::{GraphBuilder, Tensor};
 pub use elementwise::{Binary, Unary};
 pub(crate) use elementwise::{binary_ops, mnemonic, unary_ops};
 pub use op::*;
-pub use rule::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, moved_bytes};
-pub(crate) use rule::{MAX_DEPTH, too_deep};
-pub(crate) use tensor::{broadcast_shape, emit, emit1};
+pub use op_rule::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, moved_bytes};
+pub(crate) use op_rule::{MAX_DEPTH, too_deep};
+pub(crate) use tensor_arithmetic::{broadcast_shape, emit, emit1};
 
 use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};

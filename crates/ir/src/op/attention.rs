@@ -5,7 +5,7 @@
 //! having all scores find it by [`AttentionMatch::of`], which builds the branch anew and compares: whoever emits the same
 //! ops, gets the same kernel.
 
-use super::{Op, RngAlgorithm, RngBitGenerator, flow};
+use super::{Op, RngAlgorithm, RngBitGenerator, control_builders};
 use crate::{Graph, GraphBuilder, Tensor, ValueId, vjp};
 use std::sync::Arc;
 use systole_base::{DType, Scalar, TensorType};
@@ -59,7 +59,7 @@ impl Attention {
     /// ```
     #[track_caller]
     pub fn of(&self, q: &Tensor, k: &Tensor, v: &Tensor, random: Option<&Tensor>) -> Tensor {
-        flow::outlined(q, || vec![self.expand(q, k, v, random)]).remove(0)
+        control_builders::outlined(q, || vec![self.expand(q, k, v, random)]).remove(0)
     }
 
     /// The ops of [`Attention::of`].

@@ -4,7 +4,7 @@
 //! A program on one device is a group of one. [`together`](Collective::together) is the meaning on several devices: the
 //! interpreter runs them in lock-step ([`interp::run_devices`](crate::interp::run_devices)).
 
-use super::samples::{moved, program};
+use super::elementwise_samples::{moved, program};
 use super::*;
 use crate::require;
 use smallvec::smallvec;

@@ -1,7 +1,7 @@
 //! Ops around bool: compare, select, clamp.
 
+use super::elementwise_samples::{COUNTS, SPECIAL, array, program};
 use super::sample::{WIDE, sample};
-use super::samples::{COUNTS, SPECIAL, array, program};
 use super::*;
 use crate::{GraphBuilder, require};
 use smallvec::smallvec;

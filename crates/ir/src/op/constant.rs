@@ -1,6 +1,6 @@
 //! Values without operands: parameters of the graph, constants, iota.
 
-use super::samples::{SPECIAL, array, program};
+use super::elementwise_samples::{SPECIAL, array, program};
 use super::*;
 use crate::require;
 use smallvec::smallvec;

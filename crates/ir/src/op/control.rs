@@ -5,9 +5,9 @@
 //!
 //! The builders are in [`flow`].
 
-use super::flow::{self, entry, read_trip, write_trip};
+use super::control_builders::{self, entry, read_trip, write_trip};
+use super::elementwise_samples::moved;
 use super::sample::{WIDE, sample};
-use super::samples::moved;
 use super::*;
 use crate::{GraphBuilder, ValueId, require};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -145,22 +145,22 @@ impl StructuralOp for While {
         let case =
             |what: &str, dtype: DType, build: &dyn Fn(&[Tensor]) -> Vec<Tensor>| sized(what, dtype, 5, build);
         let recurrent = |x: &[Tensor]| {
-            let (last, ys) = flow::scan(&[&x[0]], &[&x[1]], |carry, row| {
+            let (last, ys) = control_builders::scan(&[&x[0]], &[&x[1]], |carry, row| {
                 let next = (&carry[0] * &x[0] + &row[0]).tanh();
                 (vec![next.clone()], vec![next.sine()])
             });
             [last, ys].concat()
         };
         let nested = |x: &[Tensor]| {
-            flow::fori_loop(3, &[&x[0]], |i, s| {
+            control_builders::fori_loop(3, &[&x[0]], |i, s| {
                 let i = i.convert(s[0].dtype());
-                flow::fori_loop(2, &[&s[0]], |_, t| vec![(&t[0] * &i + &x[0]).sine()])
+                control_builders::fori_loop(2, &[&s[0]], |_, t| vec![(&t[0] * &i + &x[0]).sine()])
             })
         };
         let until = |x: &[Tensor]| {
             let limit = x[0].scalar_like(100.0);
             let small = |s: &[Tensor]| s[0].abs().sum_all().less(&limit);
-            flow::while_loop(&[&x[0].abs()], small, |s| vec![&s[0] * 2.0 + 1.0])
+            control_builders::while_loop(&[&x[0].abs()], small, |s| vec![&s[0] * 2.0 + 1.0])
         };
         vec![
             case("scan", DType::F64, &recurrent),
@@ -169,7 +169,9 @@ impl StructuralOp for While {
             case("nested", DType::F64, &nested),
             case("until", DType::F32, &until),
             case("until", DType::I32, &until),
-            case("never", DType::F64, &|x| flow::fori_loop(0, &[&x[0]], |_, s| vec![&s[0] * &x[0]])),
+            case("never", DType::F64, &|x| {
+                control_builders::fori_loop(0, &[&x[0]], |_, s| vec![&s[0] * &x[0]])
+            }),
         ]
     }
 }
@@ -419,7 +421,8 @@ impl While {
             }
             grads
         };
-        let outs = flow::fori_in(&g, trips, false, &init.iter().collect::<Vec<_>>(), Box::new(body));
+        let outs =
+            control_builders::fori_in(&g, trips, false, &init.iter().collect::<Vec<_>>(), Box::new(body));
         let mut grads = vec![Grad::Zero; x.len()];
         let places = state.iter().map(|k| nc + k).chain(captures);
         places.zip(outs).for_each(|(place, d)| grads[place] = Grad::Of(d));
@@ -576,12 +579,12 @@ impl OpRule for Case {
             let dys: Vec<&Tensor> = dy.iter().flatten().collect();
             crate::vjp(&ys, &dys, &captures.iter().map(|&k| &args[k]).collect::<Vec<_>>())
         };
-        let branches: Vec<flow::Branch<'_>> = self
+        let branches: Vec<control_builders::Branch<'_>> = self
             .branches
             .iter()
-            .map(|b| Box::new(move |r: &GraphBuilder| backward(b, r)) as flow::Branch<'_>)
+            .map(|b| Box::new(move |r: &GraphBuilder| backward(b, r)) as control_builders::Branch<'_>)
             .collect();
-        let outs = flow::case_in(x[nc].builder(), &x[nc], branches);
+        let outs = control_builders::case_in(x[nc].builder(), &x[nc], branches);
         captures.iter().zip(outs).for_each(|(&k, d)| grads[k] = Grad::Of(d));
         grads
     }
@@ -613,7 +616,7 @@ impl StructuralOp for Case {
             let index = Domain::Uniform(index, index);
             let params = [(TensorType::scalar(DType::I32), index), (ty.clone(), WIDE), (ty, WIDE)];
             sample(format!("{label}_{dtype}"), &params, 8, dtype == DType::F64, |x| {
-                flow::case(
+                control_builders::case(
                     &x[0],
                     &[&|| vec![&x[1] * &x[2], x[2].clone()], &|| vec![x[1].clone(), &x[1] + &x[1]], &|| {
                         vec![x[2].ones_like(), &x[1] * 3.0]

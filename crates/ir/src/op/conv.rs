@@ -490,7 +490,7 @@ impl StructuralOp for Convolution {
     }
 
     fn samples() -> Vec<Sample> {
-        samples::every_dtype(samples())
+        elementwise_samples::every_dtype(samples())
     }
 
     fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {

@@ -1,7 +1,7 @@
 //! Changes of element type: convert, bitcast_convert, reduce_precision.
 
+use super::elementwise_samples::{COUNTS, SPECIAL, array, program};
 use super::sample::sample;
-use super::samples::{COUNTS, SPECIAL, array, program};
 use super::*;
 use crate::require;
 use smallvec::smallvec;

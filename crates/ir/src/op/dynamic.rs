@@ -90,7 +90,7 @@ impl StructuralOp for DynamicSlice {
     }
 
     fn samples() -> Vec<Sample> {
-        samples::every_dtype(dynamic_slice_samples())
+        elementwise_samples::every_dtype(dynamic_slice_samples())
     }
 
     fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
@@ -152,7 +152,7 @@ impl StructuralOp for DynamicUpdateSlice {
     }
 
     fn samples() -> Vec<Sample> {
-        samples::every_dtype(dynamic_update_slice_samples())
+        elementwise_samples::every_dtype(dynamic_update_slice_samples())
     }
 
     fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {

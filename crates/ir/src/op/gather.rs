@@ -292,7 +292,7 @@ impl StructuralOp for Gather {
     }
 
     fn samples() -> Vec<Sample> {
-        samples::every_dtype(gather_samples())
+        elementwise_samples::every_dtype(gather_samples())
     }
 
     /// The table whole, the indices by rows.

@@ -17,18 +17,18 @@ macro_rules! lowered {
 
 pub mod attention;
 pub mod binary;
-pub mod compose;
-pub mod flow;
-mod known;
-mod methods;
+pub mod composites;
+mod const_eval;
+pub mod control_builders;
+mod elementwise_samples;
 mod monoid;
-pub mod packed;
+pub mod op_source;
+mod partitioning;
+pub mod quantized_weights;
 pub mod sample;
-mod samples;
-pub mod source;
-mod split;
 mod structural;
 mod table;
+mod tensor_methods;
 pub mod unary;
 
 pub use crate::graph::attr::{self, Attr, Attrs, Field};
@@ -37,16 +37,16 @@ pub use crate::graph::{Binary, Unary};
 pub use crate::graph::{Constraint, Cost, EvalCx, Grad, Lowering, OpRule, Outs, moved_bytes};
 pub use collective::agreed;
 pub use monoid::Monoid;
+pub use op_source::{Source, Unread};
+pub use partitioning::{Along, Cut, Factor, NodeView, RowOp, RowUse, Rows, is_zeros, row_dims, sum_type};
 pub use sample::{Domain, Sample};
-pub use source::{Source, Unread};
-pub use split::{Along, Cut, Factor, NodeView, RowOp, RowUse, Rows, is_zeros, row_dims, sum_type};
 pub use structural::{Collective, Devices, StructuralOp};
 pub use table::{Entry, TABLE, entry};
 
 use crate::graph::structural_ops;
 use crate::{Graph, Tensor};
+use partitioning::{first_by_rows, shard_of};
 use smallvec::SmallVec;
-use split::{first_by_rows, shard_of};
 use std::sync::Arc;
 use systole_base::{Literal, Result, TensorType};
 

@@ -1,8 +1,8 @@
 //! reduce: folds dimensions with any body over any number of operands.
 
 use super::attr::ints;
+use super::elementwise_samples::COUNTS;
 use super::sample::{WIDE, sample};
-use super::samples::COUNTS;
 use super::*;
 use crate::{GraphBuilder, require};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! broadcast_in_dim, reshape, transpose, reverse, concatenate, slice, pad.
 
 use super::attr::ints;
-use super::samples::{moved, moved_f64};
+use super::elementwise_samples::{moved, moved_f64};
 use super::*;
 use crate::require;
 use smallvec::smallvec;

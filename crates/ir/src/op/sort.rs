@@ -1,7 +1,7 @@
 //! sort: several operands together along one dimension by any comparator.
 
+use super::elementwise_samples::{SPECIAL, array, program};
 use super::sample::{WIDE, sample};
-use super::samples::{SPECIAL, array, program};
 use super::*;
 use crate::{GraphBuilder, require};
 use std::sync::Arc;

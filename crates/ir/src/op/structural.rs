@@ -1,7 +1,7 @@
 //! [`StructuralOp`]: parser, samples and division of the ops of the table `structural_ops!`, in addition to their [`OpRule`].
 
-use super::source::{Source, Unread};
-use super::split::{self, Along, Factor, NodeView, RowOp, Rows};
+use super::op_source::{Source, Unread};
+use super::partitioning::{self, Along, Factor, NodeView, RowOp, Rows};
 use super::{Lowering, OpRule, Sample};
 use crate::graph::{Op, structural_ops};
 use systole_base::{Literal, Result};
@@ -23,12 +23,12 @@ pub trait StructuralOp: OpRule {
 
     /// The op for a block of rows; `None`: it does not work by rows.
     fn row_op(&self, at: NodeView<'_>, rows: Rows) -> Option<RowOp> {
-        if self.lower() == Lowering::Map { split::elementwise_row_op(at, rows) } else { None }
+        if self.lower() == Lowering::Map { partitioning::elementwise_row_op(at, rows) } else { None }
     }
 
     /// The indices that it runs over and devices can divide; empty: every device computes all of it.
     fn factors(&self, at: NodeView<'_>) -> Vec<Factor> {
-        if self.lower() == Lowering::Map { split::elementwise_factors(at) } else { Vec::new() }
+        if self.lower() == Lowering::Map { partitioning::elementwise_factors(at) } else { Vec::new() }
     }
 
     /// The op for one of `parts` equal parts of a factor; `None`: the same op, as no attribute holds a size.
@@ -115,7 +115,7 @@ impl NodeView<'_> {
             (_, Some(op)) => op.row_op(self, rows),
             // Inputs of a segment; there is nothing to compute.
             (Op::Parameter(_), _) => None,
-            _ => split::elementwise_row_op(self, rows),
+            _ => partitioning::elementwise_row_op(self, rows),
         }
     }
 
@@ -125,7 +125,7 @@ impl NodeView<'_> {
             (_, Some(op)) => op.factors(self),
             // The caller says how these lie.
             (Op::Parameter(_), _) => Vec::new(),
-            _ => split::elementwise_factors(self),
+            _ => partitioning::elementwise_factors(self),
         }
     }
 }

@@ -35,7 +35,7 @@ macro_rules! elementwise_entries {
             mnemonic!($dialect $name),
             $doc,
             concat!(stringify!($dialect), ": ", $name),
-            || samples::elementwise(OP::$op),
+            || elementwise_samples::elementwise(OP::$op),
             |_| Ok(OP::$op.into()),
         )),*]
     };

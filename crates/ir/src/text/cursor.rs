@@ -1,6 +1,6 @@
 //! What readers of MLIR text share: the current token, what is taken of it, and lists.
 
-use super::lex::{Lexer, Token};
+use super::lexer::{Lexer, Token};
 use std::collections::HashSet;
 use systole_base::{Error, Result};
 

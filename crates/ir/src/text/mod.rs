@@ -20,11 +20,11 @@
 
 pub mod cursor;
 mod dense;
-mod lex;
+mod lexer;
 mod parse;
 mod print;
 
 pub use dense::{parse_element, parse_hex};
-pub use lex::Token;
+pub use lexer::Token;
 pub use parse::{Program, parse, parse_program};
 pub use print::{print, print_annotated, print_program};

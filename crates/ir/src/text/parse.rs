@@ -4,11 +4,11 @@
 mod values;
 
 use super::cursor::{Cursor, Reader};
-use super::lex::Token;
+use super::lexer::Token;
 use crate::graph::Graph;
-use crate::op::source::Value;
+use crate::op::op_source::Value;
 use crate::op::{Op, Source, entry};
-use crate::{GraphBuilder, Mesh, Sharding, Spread, Tensor, flow};
+use crate::{GraphBuilder, Mesh, Sharding, Spread, Tensor, control_builders};
 use std::collections::HashMap;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result, TensorType};
@@ -332,7 +332,8 @@ impl<'a> Cursor<'a> {
         if !parts.operands.iter().map(Tensor::ty).eq(&from) {
             return Err(wrong("the operand types are not those of the operands".into()));
         }
-        let (captured, regions) = flow::finish(&parts.regions).map_err(|e| wrong(e.to_string()))?;
+        let (captured, regions) =
+            control_builders::finish(&parts.regions).map_err(|e| wrong(e.to_string()))?;
         let operands: Vec<&Tensor> = captured.iter().chain(&parts.operands).collect();
         let types: Vec<&TensorType> = operands.iter().map(|t| t.ty()).collect();
         let source = Source {

@@ -2,10 +2,10 @@
 
 use super::types::{element, narrow, tensor_type, wrong};
 use crate::interface::{Element, Face};
-use crate::narrow::Narrow;
+use crate::narrow_types::Narrow;
 use crate::syntax::{Attribute, Attributes, Dense, Elements, Module, Operation, Type, closed};
 use systole_base::{DType, Literal, Result, TensorType};
-use systole_ir::op::source::Value;
+use systole_ir::op::op_source::Value;
 use systole_ir::op::{ConvDims, Field};
 use systole_ir::text::parse_element;
 

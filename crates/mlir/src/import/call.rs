@@ -1,10 +1,10 @@
 //! An op as the functions that import it see it, and a row of the table of ops: which function that is.
 
 use super::attribute;
-use super::given::Given;
+use super::complex_number::Number;
 use super::importer::{Frame, Importer};
-use super::number::Number;
 use super::types::{held, not_there, wrong};
+use super::value::Given;
 use crate::syntax::{Module, Operation, Type};
 use std::sync::Arc;
 use systole_base::{DType, Result, TensorType};

@@ -3,9 +3,9 @@
 use super::attribute::{self, text};
 use super::call::{Import, OpRow, call, op};
 use super::check::Check;
-use super::given::Given;
 use super::importer::Importer;
 use super::types::{not_there, wrong};
+use super::value::Given;
 use crate::syntax::{Attribute, Operation, find};
 use systole_base::{Result, ResultExt};
 use systole_ir::GraphBuilder;

@@ -5,7 +5,7 @@ use super::attribute::{size, text};
 use super::call::{Arrays, Complex, Import, OpRow, Results, call, op};
 use super::chlo;
 use super::complex::{PADDED_PRODUCT, SHAPED_IOTA};
-use super::fold;
+use super::const_eval;
 use super::types::wrong;
 use crate::syntax::{Attribute, Dense, Elements, Operation, Ranked, Type};
 use systole_base::{Result, TensorType};
@@ -29,7 +29,7 @@ pub(super) const OPERATIONS: &[OpRow] = &[
 /// The static op, its last operand the shape of its result.
 fn shaped(c: &Arrays, name: &str) -> Results {
     let (shape, x) = c.operands.split_last().ok_or_else(|| wrong("an operand is missing"))?;
-    let ty = TensorType::new(c.result()?.dtype, fold::shape(shape, "the shape")?);
+    let ty = TensorType::new(c.result()?.dtype, const_eval::shape(shape, "the shape")?);
     c.emit(&renamed(c.op, name), x.to_vec(), vec![ty], Vec::new()).map(Some)
 }
 
@@ -40,7 +40,7 @@ fn with_lists(c: &Arrays, name: &str, operands: usize, lists: &[&str]) -> Result
     }
     let mut op = renamed(c.op, name);
     for (i, list) in lists.iter().enumerate() {
-        with(&mut op, list, array(&fold::ints(c.operand(operands + i)?, list)?));
+        with(&mut op, list, array(&const_eval::ints(c.operand(operands + i)?, list)?));
     }
     c.emit(&op, c.operands[..operands].to_vec(), c.results.to_vec(), Vec::new()).map(Some)
 }
@@ -60,13 +60,13 @@ fn gather(c: &Arrays) -> Results {
 fn convolution(c: &Arrays) -> Results {
     let [x, kernel, padding] = c.all::<3>()?;
     let mut conv = renamed(c.op, "convolution");
-    with(&mut conv, "padding", pairs(&fold::ints(padding, "padding")?));
+    with(&mut conv, "padding", pairs(&const_eval::ints(padding, "padding")?));
     c.emit(&conv, vec![x.clone(), kernel.clone()], c.results.to_vec(), Vec::new()).map(Some)
 }
 
 fn assert_shape(c: &Arrays) -> Results {
-    if fold::ints_or_bools(c.operand(0)?, "the claim about a shape")?.first() == Some(&0) {
-        let numbers: Result<Vec<_>> = c.operands[1..].iter().map(|t| fold::ints(t, "a size")).collect();
+    if const_eval::ints_or_bools(c.operand(0)?, "the claim about a shape")?.first() == Some(&0) {
+        let numbers: Result<Vec<_>> = c.operands[1..].iter().map(|t| const_eval::ints(t, "a size")).collect();
         let said = text(c.op, "error_message").unwrap_or("shape_assertion");
         return Err(wrong(format!("the shapes are not those that the program was exported for: {said}"))
             .because(format!("sizes: {:?}", numbers?.concat())));
@@ -76,7 +76,7 @@ fn assert_shape(c: &Arrays) -> Results {
 
 fn top_k(c: &Arrays) -> Results {
     let [x, k] = c.all::<2>()?;
-    match fold::sizes(k, "k")?[..] {
+    match const_eval::sizes(k, "k")?[..] {
         [k] => chlo::top_k(x, k, true).map(Some),
         _ => Err(wrong("k is not one number")),
     }
@@ -88,7 +88,7 @@ fn set_size(c: &Arrays) -> Results {
     let dim = size(c.op, "dimension")?.filter(|d| *d < x.rank());
     let dim = dim.ok_or_else(|| wrong("there is no such dimension"))?;
     let now = x.shape()[dim];
-    match fold::sizes(new, "the size")?.as_slice() {
+    match const_eval::sizes(new, "the size")?.as_slice() {
         [n] if *n == now => Ok(Some(vec![x.clone()])),
         [n] if *n < now => Ok(Some(vec![x.slice_dim(dim, 0, *n)])),
         [n] => Err(wrong(format!("the size {n} is more than {now}"))),

@@ -5,9 +5,9 @@
 //! Source: the StableHLO specification, fft; Cooley and Tukey 1965; Bluestein 1970.
 
 use super::call::{Call, Import, OpRow, op};
-use super::given::Given;
-use super::number::Number;
+use super::complex_number::Number;
 use super::types::{not_there, wrong};
+use super::value::Given;
 use crate::syntax::{Attribute, find};
 use std::f64::consts::PI;
 use systole_base::{Literal, Result};

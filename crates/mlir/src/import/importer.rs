@@ -1,10 +1,10 @@
 //! What the files of this folder share: the module that is read, and the values of the function that is being unfolded.
 
 use super::check::Check;
-use super::given::Given;
 use super::types::wrong;
+use super::value::Given;
+use crate::device_sharding::Tiles;
 use crate::syntax::{Function, Module, Operation, Place, Type, Value};
-use crate::tiles::Tiles;
 use systole_base::Result;
 use systole_ir::{Tensor, ValueId};
 

@@ -1,5 +1,6 @@
 //! [`Module`] → [`Program`]: calls are unfolded, ops of other dialects are written out in StableHLO's own.
 
+mod approx_top_k;
 mod attribute;
 mod batch_norm;
 mod bodies;
@@ -7,35 +8,34 @@ mod call;
 mod check;
 mod chlo;
 mod complex;
-mod contract;
+mod complex_number;
+mod const_eval;
 mod control;
+mod demote;
 mod devices;
 mod dynamic;
 mod fft;
-mod fold;
-mod given;
+mod gather_dot;
 mod importer;
 mod linalg;
-mod narrow;
-mod number;
 mod stablehlo;
 mod table;
-mod top;
 mod types;
+mod value;
 
+use crate::device_sharding::Tiles;
 use crate::interface::{Element, Face, Interface};
 use crate::syntax::{Attribute, Function, Module, Operation, Place, Region, Type, find};
-use crate::tiles::Tiles;
 use call::{Arrays, Call, Import, OpRow, emit};
 pub use check::Check;
-use devices::{groups, parallel, spread};
-use given::Given;
+use devices::{groups, run_parallel, sharding_import};
 use importer::{Frame, Importer, MAX_CALLS, place};
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_ir::text::Program;
-use systole_ir::{Graph, GraphBuilder, Tensor, flow};
+use systole_ir::{Graph, GraphBuilder, Tensor, control_builders};
 use types::{element, fits, held, is_settled, not_there, unsettled, wrong};
+use value::Given;
 
 /// Ops that all calls may unfold to.
 const MOST_OPS: usize = 1 << 22;
@@ -161,7 +161,7 @@ fn of_numbered(module: &Module, main: &Function, tiles: &[Tiles]) -> Result<Impo
         arguments: faces(&parameters, &graph.param_types()),
         results: faces(&own, &graph.result_types()),
     };
-    let spread = spread::of(module, main, &interface, &graph)?;
+    let spread = sharding_import::of(module, main, &interface, &graph)?;
     let program = Program { donated: donated(main, &interface), spread, graph };
     Ok(Imported { program, interface, checks: importer.checks, terms, places: importer.places })
 }
@@ -257,7 +257,7 @@ impl<'m> Importer<'m> {
             }
             let keeps = table::row(op).keeps_elements;
             for (value, given) in op.results.iter().zip(results) {
-                let given = narrow::fitted(keeps, given, frame.ty(*value)?);
+                let given = demote::fitted(keeps, given, frame.ty(*value)?);
                 let parts = given.parts().unwrap_or_default();
                 parts.iter().for_each(|t| self.note(t, op));
                 if let (Given::Array(t) | Given::Complex(t, _), said) = (&given, frame.ty(*value)?) {
@@ -308,7 +308,7 @@ impl<'m> Importer<'m> {
             return Ok(written);
         }
         let from = op.operands.iter().map(|v| frame.ty(*v)).collect::<Result<Vec<_>>>()?;
-        if let Some(written) = narrow::write(op, &operands, &from, &results)? {
+        if let Some(written) = demote::write(op, &operands, &from, &results)? {
             return Ok(vec![written]);
         }
         let parts = operands.iter().map(Given::parts).collect::<Result<Vec<_>>>()?;
@@ -350,7 +350,7 @@ impl<'m> Importer<'m> {
         for region in &op.regions {
             regions.push(self.region(&op.name, region, &operands, frame, g)?);
         }
-        let (captured, regions) = flow::finish(&regions)?;
+        let (captured, regions) = control_builders::finish(&regions)?;
         if let Import::Bodies(f) = row.import
             && let Some(made) = f(&arrays, &captured, &regions)?
         {
@@ -376,7 +376,7 @@ impl<'m> Importer<'m> {
             let all = emit(self.module, op, operands, results, (Vec::new(), lifted.bodies), g)?;
             return Ok(all.into_iter().take(own).collect());
         }
-        if operands.len() > 1 && parallel::is_each_alone(&op.name) {
+        if operands.len() > 1 && run_parallel::is_each_alone(&op.name) {
             let one = |(x, ty)| emit(self.module, op, vec![x], vec![ty], (Vec::new(), regions.clone()), g);
             let all = operands.into_iter().zip(results).map(one).collect::<Result<Vec<_>>>()?;
             return Ok(all.concat());

@@ -6,8 +6,8 @@ use super::call::{Arrays, Complex, Import, OpRow, Results, call, op};
 use super::chlo::top_k;
 use super::complex::functions as of_complex;
 use super::complex::{BROADCAST, CAST, CLAMP, COMPARE, CONVERT, DOT, IOTA, JOIN, PRODUCT, larger, smaller};
-use super::contract;
-use super::number::Number;
+use super::complex_number::Number;
+use super::gather_dot;
 use super::types::wrong;
 use systole_base::{DType, Result, TensorType};
 use systole_ir::Tensor;
@@ -44,7 +44,7 @@ pub(super) const OPERATIONS: &[OpRow] = &[
     op("stablehlo.dynamic_slice").moves(),
     op("stablehlo.dynamic_update_slice").moves(),
     op("stablehlo.einsum")
-        .arrays(|c| one(contract::einsum(text(c.op, "einsum_config"), c.operand(0)?, c.operand(1)?)?)),
+        .arrays(|c| one(gather_dot::einsum(text(c.op, "einsum_config"), c.operand(0)?, c.operand(1)?)?)),
     op("stablehlo.exponential").unary(of_complex::exp),
     op("stablehlo.exponential_minus_one").unary(of_complex::expm1),
     op("stablehlo.gather").moves(),
@@ -90,10 +90,11 @@ pub(super) const OPERATIONS: &[OpRow] = &[
     op("stablehlo.subtract").binary(Number::sub),
     op("stablehlo.tan").unary(of_complex::tan),
     op("stablehlo.tanh").unary(of_complex::tanh),
-    op("stablehlo.torch_index_select").arrays(|c| one(contract::select(c.op, c.operand(0)?, c.operand(1)?)?)),
+    op("stablehlo.torch_index_select")
+        .arrays(|c| one(gather_dot::select(c.op, c.operand(0)?, c.operand(1)?)?)),
     op("stablehlo.transpose").moves(),
     op("stablehlo.unary_einsum")
-        .arrays(|c| one(contract::unary(text(c.op, "einsum_config"), c.operand(0)?)?)),
+        .arrays(|c| one(gather_dot::unary(text(c.op, "einsum_config"), c.operand(0)?)?)),
     op("stablehlo.uniform_dequantize").refused("quantised types are not offered"),
     op("stablehlo.uniform_quantize").refused("quantised types are not offered"),
     op("stablehlo.while").complex(Complex::Apart).keeps_elements(),

@@ -3,7 +3,7 @@
 use super::attribute::target;
 use super::call::{Complex, OpRow, op};
 use super::control::{CHECK, CHECK_CALL, UNKNOWN_CALL};
-use super::{batch_norm, chlo, control, devices, dynamic, fft, linalg, stablehlo, top};
+use super::{approx_top_k, batch_norm, chlo, control, devices, dynamic, fft, linalg, stablehlo};
 use crate::syntax::Operation;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ const FAMILIES: [&[OpRow]; 7] = [
     fft::OPERATIONS,
     linalg::OPERATIONS,
     stablehlo::OPERATIONS,
-    top::OPERATIONS,
+    approx_top_k::OPERATIONS,
 ];
 
 /// All rows, by whether they are custom calls and by name.

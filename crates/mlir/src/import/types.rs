@@ -1,7 +1,7 @@
 //! Types of arrays as the IR has them, and errors about modules.
 
 use crate::interface::Element;
-use crate::narrow::Narrow;
+use crate::narrow_types::Narrow;
 use crate::syntax::Type;
 use systole_base::{DType, Error, ErrorKind, Result, TensorType};
 use systole_ir::Tensor;

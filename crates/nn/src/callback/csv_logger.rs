@@ -1,11 +1,11 @@
 //! The callback that writes a line for each epoch.
 
-use super::common::{Callback, CallbackState, Delay, FitCx};
-use super::configured::{Configured, Place};
+use super::callback_trait::{Callback, CallbackState, Delay, FitCx};
+use super::config_callback::{Configured, Place};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use systole_data::disk::{Disk, FileSystem, append, cut};
+use systole_data::file_system::{Disk, FileSystem, append, cut};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Writes a line for each epoch to a CSV file.

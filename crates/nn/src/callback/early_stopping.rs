@@ -1,9 +1,9 @@
 //! The callback that ends training once a value has stopped improving.
 
 use crate::setters::{field_setters, with_defaults};
-use super::common::{Callback, CallbackState, FitCx};
-use super::configured::{Checked, Configured, Place, checked};
-use super::watch::{Mode, is_better, is_upward, is_validated, watched};
+use super::callback_trait::{Callback, CallbackState, FitCx};
+use super::config_callback::{Checked, Configured, Place, checked};
+use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
 use crate::model::{Model, counted};
 use serde::{Deserialize, Serialize};
 use serde_json::json;

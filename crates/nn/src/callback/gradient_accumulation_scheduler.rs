@@ -1,8 +1,8 @@
 //! The callback that gathers gradients of more or fewer steps from some epoch on.
 
-use super::common::{Callback, CallbackState, FitCx};
-use super::configured::{Checked, Configured, checked};
-use crate::model::accumulation::Phase;
+use super::callback_trait::{Callback, CallbackState, FitCx};
+use super::config_callback::{Checked, Configured, checked};
+use crate::model::gradient_accumulation::Phase;
 use crate::model::{Model, counted};
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! The callback that is made of closures.
 
-use super::common::{Callback, FitCx};
+use super::callback_trait::{Callback, FitCx};
 use crate::setters::field_setters;
 use systole_ir::{Error, Result};
 

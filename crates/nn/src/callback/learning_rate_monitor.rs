@@ -1,8 +1,8 @@
 //! The callback that writes down the learning rate.
 
 use crate::setters::field_setters;
-use super::common::{Callback, FitCx};
-use super::configured::Configured;
+use super::callback_trait::{Callback, FitCx};
+use super::config_callback::Configured;
 use crate::model::history::Logs;
 use crate::optimizer::Optimizer;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! The callback that sets the learning rate by a function of the epoch.
 
-use super::common::{Callback, FitCx};
+use super::callback_trait::{Callback, FitCx};
 use crate::optimizer::schedule::Schedule;
 use systole_ir::{Error, ErrorKind, Result};
 

@@ -1,33 +1,33 @@
 //! Callbacks with Keras's names and arguments. One file each: its arguments as fields, which are the keys of its table in
 //! configurations too, and what it does. What has closures for arguments has no table.
 
-mod common;
-mod configured;
-mod kept;
+mod callback_trait;
+mod checkpoint_retention;
+mod config_callback;
+mod from_config;
 mod lambda_callback;
 mod learning_rate_scheduler;
-pub(crate) mod limits;
+mod monitored_value;
+mod path_template;
 pub mod progress;
-mod read;
 mod save_last;
-mod template;
-mod watch;
+pub(crate) mod trainer_limits;
 
-pub use common::{Callback, CallbackState, FitCx, Pace};
-pub use configured::{Checked, Configured, Place};
+pub use callback_trait::{Callback, CallbackState, FitCx, Pace};
+pub use config_callback::{Checked, Configured, Place};
+pub use from_config::{class_of, defaults_of, from_table};
 pub use lambda_callback::LambdaCallback;
 pub use learning_rate_monitor::LoggingInterval;
 pub use learning_rate_scheduler::LearningRateScheduler;
 pub use model_checkpoint::SaveFreq;
-pub use read::{class_of, defaults_of, from_table};
+pub use monitored_value::{Mode, grows};
 pub use save_last::SaveLast;
-pub use systole_data::format::events::HParam;
+pub use systole_data::format::tensorboard_events::HParam;
 pub use tensorboard::UpdateFreq;
 pub use timer::TimerInterval;
-pub use watch::{Mode, grows};
 
-pub(crate) use common::{Delay, duration};
-pub(crate) use watch::Best;
+pub(crate) use callback_trait::{Delay, duration};
+pub(crate) use monitored_value::Best;
 
 use serde_json::Value;
 

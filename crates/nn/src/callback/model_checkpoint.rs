@@ -2,20 +2,20 @@
 //! given in place of Keras's `filepath`.
 
 use crate::setters::field_setters;
-use super::common::{Callback, CallbackState, Delay, FitCx, duration, measured};
-use super::configured::{Checked, Configured, Place, checked};
-use super::kept::Kept;
+use super::callback_trait::{Callback, CallbackState, Delay, FitCx, duration, measured};
+use super::config_callback::{Checked, Configured, Place, checked};
+use super::checkpoint_retention::Kept;
 use super::save_last::SaveLast;
-use super::template::Template;
-use super::watch::{Mode, is_better, is_upward, is_validated, watched};
-use crate::model::file::ModelFile;
+use super::path_template::Template;
+use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
+use crate::model::model_file::ModelFile;
 use crate::model::history::Logs;
-use crate::callback::limits::time;
+use crate::callback::trainer_limits::time;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use systole_data::disk::{Disk, FileSystem, link_atomically, sweep};
+use systole_data::file_system::{Disk, FileSystem, link_atomically, sweep};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// The name beside the others.

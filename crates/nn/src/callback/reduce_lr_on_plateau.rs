@@ -1,10 +1,10 @@
 //! The callback that lowers the learning rate where a value has stopped improving.
 
 use crate::setters::{field_setters, with_defaults};
-use super::common::{Callback, CallbackState, FitCx};
-use super::configured::{Checked, Configured, Place, checked};
+use super::callback_trait::{Callback, CallbackState, FitCx};
+use super::config_callback::{Checked, Configured, Place, checked};
 use super::learning_rate_scheduler::refuse_schedule;
-use super::watch::{Mode, is_better, is_upward, watched};
+use super::monitored_value::{Mode, is_better, is_upward, watched};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use systole_ir::{Error, ErrorKind, Result};

@@ -1,14 +1,14 @@
 //! The callback that finds batches whose loss jumps, and leaves them out from then on.
 
 use crate::setters::{field_setters, with_defaults};
-use super::common::{Callback, CallbackState, FitCx};
-use super::configured::{Checked, Configured, Place, checked};
-use super::watch::Mode;
+use super::callback_trait::{Callback, CallbackState, FitCx};
+use super::config_callback::{Checked, Configured, Place, checked};
+use super::monitored_value::Mode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
-use systole_data::disk::{Disk, write_atomically};
+use systole_data::file_system::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// An epoch and a batch of it, both from 0.

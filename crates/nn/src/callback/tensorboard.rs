@@ -4,16 +4,16 @@
 //! before, so that no step is there twice.
 
 use crate::setters::field_setters;
-use super::common::{Callback, CallbackState, Delay, FitCx};
-use super::configured::{Checked, Configured, Place, checked};
+use super::callback_trait::{Callback, CallbackState, Delay, FitCx};
+use super::config_callback::{Checked, Configured, Place, checked};
 use crate::model::architecture::{Architecture, InputSpec, LayerNode, NodeInput};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole_data::disk::{Disk, FileSystem, append, cut};
-use systole_data::format::events::{self, GraphNode, HParam, Value};
+use systole_data::file_system::{Disk, FileSystem, append, cut};
+use systole_data::format::tensorboard_events::{self, GraphNode, HParam, Value};
 use systole_data::format::png;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 
@@ -246,7 +246,7 @@ impl<F: FileSystem> TensorBoard<F> {
     }
 
     fn put_scalar(&mut self, run: usize, step: u64, tag: &str, value: f64) {
-        self.put(run, |out| events::put_value(out, step, tag, &Value::Scalar(value)));
+        self.put(run, |out| tensorboard_events::put_value(out, step, tag, &Value::Scalar(value)));
     }
 
     fn called<'a>(&'a self, name: &'a str) -> &'a str {
@@ -270,7 +270,7 @@ impl<F: FileSystem> TensorBoard<F> {
             .map_err(|e| Error::io("cannot make the folder", &folder, e).hint("choose another log_dir"))?;
         let mut bytes = Vec::new();
         if self.runs[run].bytes == 0 {
-            events::put_header(&mut bytes);
+            tensorboard_events::put_header(&mut bytes);
         }
         bytes.extend_from_slice(&self.runs[run].pending);
         let path = folder.join(&self.name);
@@ -288,7 +288,7 @@ impl<F: FileSystem> TensorBoard<F> {
     /// Takes away what the processes before wrote behind the backup.
     fn cut_off(&self, resumed: &Resumed) -> Result<()> {
         for (folder, &length) in self.folders().iter().zip(&resumed.bytes) {
-            for file in events::files_of(folder) {
+            for file in tensorboard_events::files_of(folder) {
                 let name = file.file_name().unwrap_or_default().to_string_lossy();
                 let size = std::fs::metadata(&file).map_or(0, |m| m.len());
                 let done = match name.as_ref() == resumed.name {
@@ -305,7 +305,7 @@ impl<F: FileSystem> TensorBoard<F> {
 
     /// Removes the event files of an earlier run.
     fn remove_all(&self) -> Result<()> {
-        self.folders().iter().flat_map(|folder| events::files_of(folder)).try_for_each(|file| {
+        self.folders().iter().flat_map(|folder| tensorboard_events::files_of(folder)).try_for_each(|file| {
             self.files.remove(&file).map_err(|e| {
                 Error::io("cannot remove the events of an earlier run,", &file, e)
                     .hint("choose another log_dir")
@@ -318,14 +318,14 @@ impl<F: FileSystem> TensorBoard<F> {
         let step = cx.model.steps();
         if self.write_graph {
             let nodes = graph(cx.model.architecture());
-            self.put(TRAIN, |out| events::put_graph(out, step, &nodes));
+            self.put(TRAIN, |out| tensorboard_events::put_graph(out, step, &nodes));
         }
         for (tag, markdown) in self.texts.clone() {
-            self.put(ROOT, |out| events::put_value(out, step, &tag, &Value::Text(markdown)));
+            self.put(ROOT, |out| tensorboard_events::put_value(out, step, &tag, &Value::Text(markdown)));
         }
         if !self.hparams.is_empty() {
             let hparams = self.hparams.clone();
-            self.put(ROOT, |out| events::put_session_start(out, &hparams));
+            self.put(ROOT, |out| tensorboard_events::put_session_start(out, &hparams));
         }
     }
 
@@ -337,12 +337,12 @@ impl<F: FileSystem> TensorBoard<F> {
             if !cx.model.leads() {
                 continue;
             }
-            let buckets = Value::Histogram(events::histogram(&weight.to_f64s()));
-            self.put(TRAIN, |out| events::put_value(out, step, &format!("{name}/histogram"), &buckets));
+            let buckets = Value::Histogram(tensorboard_events::histogram(&weight.to_f64s()));
+            self.put(TRAIN, |out| tensorboard_events::put_value(out, step, &format!("{name}/histogram"), &buckets));
             if self.write_images
                 && let Some(pictures) = pictures(&weight)?
             {
-                self.put(TRAIN, |out| events::put_value(out, step, &format!("{name}/image"), &pictures));
+                self.put(TRAIN, |out| tensorboard_events::put_value(out, step, &format!("{name}/image"), &pictures));
             }
         }
         Ok(())
@@ -352,10 +352,10 @@ impl<F: FileSystem> TensorBoard<F> {
         // None where a run went on behind the last step of an epoch.
         let Some(batch) = cx.last_batch.filter(|_| self.write_grads) else { return Ok(()) };
         for (name, gradient) in cx.model.gradients(batch)? {
-            let buckets = Value::Histogram(events::histogram(&gradient.to_f64s()));
+            let buckets = Value::Histogram(tensorboard_events::histogram(&gradient.to_f64s()));
             let tag = format!("{name}_grad/histogram");
             if cx.model.leads() {
-                self.put(TRAIN, |out| events::put_value(out, cx.epoch as u64, &tag, &buckets));
+                self.put(TRAIN, |out| tensorboard_events::put_value(out, cx.epoch as u64, &tag, &buckets));
             }
         }
         Ok(())
@@ -540,7 +540,7 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
         let name = state.values["file"].as_str().unwrap_or_default().to_string();
         let bytes = state.values["bytes"].as_array().into_iter().flatten().filter_map(|n| n.as_u64());
         let resumed = Resumed { name, bytes: bytes.collect() };
-        if !events::is_event_file(&resumed.name) || resumed.bytes.len() != FOLDERS.len() {
+        if !tensorboard_events::is_event_file(&resumed.name) || resumed.bytes.len() != FOLDERS.len() {
             let e = Error::new(ErrorKind::Data, "TensorBoard's state in the backup names no event files");
             return Err(e.hint("go on with the callbacks that the run was started with"));
         }
@@ -574,7 +574,7 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
             None if self.overwrite && cx.model.steps() == 0 => self.remove_all(),
             None => Ok(()),
         };
-        self.name = events::next_name(&self.folders());
+        self.name = tensorboard_events::next_name(&self.folders());
         if resumed.is_some() {
             if let Err(e) = cleared {
                 cx.note(format!("TensorBoard shows some steps twice: {e}"));
@@ -647,7 +647,7 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
         }
         let is_over = cx.model.epochs() >= cx.epoch || cx.stop_because.is_some();
         if is_over && !self.hparams.is_empty() {
-            self.put(ROOT, events::put_session_end);
+            self.put(ROOT, tensorboard_events::put_session_end);
         }
         let written = self.write();
         self.delay.tell(written, "TensorBoard's events are", cx);

@@ -1,7 +1,7 @@
 //! The callback that ends training where the loss is not finite.
 
-use super::common::{Callback, FitCx};
-use super::configured::Configured;
+use super::callback_trait::{Callback, FitCx};
+use super::config_callback::Configured;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 

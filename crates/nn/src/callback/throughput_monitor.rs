@@ -1,7 +1,7 @@
 //! The callback that writes down how fast training goes.
 
-use super::common::{Callback, FitCx};
-use super::configured::{Checked, Configured, Place, checked};
+use super::callback_trait::{Callback, FitCx};
+use super::config_callback::{Checked, Configured, Place, checked};
 use crate::model::history::Logs;
 use serde::{Deserialize, Serialize};
 use systole_ir::cost::cost;

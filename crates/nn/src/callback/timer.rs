@@ -1,8 +1,8 @@
 //! The callback that ends training by the clock.
 
-use super::common::{Callback, CallbackState, FitCx, duration};
-use super::configured::{Checked, Configured, checked};
-use crate::callback::limits::time;
+use super::callback_trait::{Callback, CallbackState, FitCx, duration};
+use super::config_callback::{Checked, Configured, checked};
+use crate::callback::trainer_limits::time;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::time::{Duration, Instant};

@@ -5,8 +5,8 @@
 use crate::callback::CallbackState;
 use crate::layers::CustomLayers;
 use crate::model::Model;
-use crate::model::file::ModelFile;
 use crate::model::history::{History, Logs, Validation};
+use crate::model::model_file::ModelFile;
 use crate::setters::field_setters;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use systole_data::Position;
-use systole_data::disk::{Disk, FileSystem, sweep};
+use systole_data::file_system::{Disk, FileSystem, sweep};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 
 /// Keeps a run in a folder while it trains, and takes it up again from there; Keras's callback of that name, as an

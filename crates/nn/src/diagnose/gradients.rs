@@ -3,7 +3,7 @@
 use crate::layer::Cx;
 use crate::model::Model;
 use crate::model::batch::Batch;
-use crate::model::step::{Traced, controls, union};
+use crate::model::compiled_steps::{Traced, controls, union};
 use crate::model::train_step::BatchTree;
 use systole_ir::{Error, ErrorKind, Literal, Result, Tensor, grad};
 use systole_runtime::{Params, jit};

@@ -3,14 +3,14 @@
 
 use crate::layer::adapter::Adapters;
 use crate::layer::capability::IncrementalDecoding;
-use crate::layer::decoding::Decoding;
+use crate::layer::decoding_state::Decoding;
 use crate::layer::lowering::Lowering;
-use crate::layer::packed::packed_paths;
+use crate::layer::quantized_weight::packed_paths;
 use crate::layer::{Cx, Precision};
 use crate::layers::{BuiltIn, LAYER_NAMES, LayerSpec};
 use crate::model::Model;
 use crate::model::architecture::Architecture;
-use crate::model::step::{Traced, union};
+use crate::model::compiled_steps::{Traced, union};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, GraphBuilder, Literal, Result, ResultExt, Tensor, TensorType};

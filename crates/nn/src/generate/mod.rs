@@ -1,5 +1,5 @@
 //! Text from a language model, token by token.
 
 pub(crate) mod decoder;
-pub(crate) mod generation;
 pub(crate) mod sampling;
+pub(crate) mod text_generator;

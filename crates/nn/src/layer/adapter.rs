@@ -1,6 +1,6 @@
 //! What a layer knows of its low-rank adapters: which weights have them, and how they are called.
 
-use crate::layer::packed::{Packing, packed_paths};
+use crate::layer::quantized_weight::{Packing, packed_paths};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind};

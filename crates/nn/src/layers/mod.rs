@@ -15,22 +15,22 @@
 //! ```
 
 mod built_in;
+mod from_config;
 mod masked_attention;
-mod read;
+mod regularized_weight;
 mod resample;
-mod ruled;
 mod sample;
-mod sliding;
+mod sliding_window;
 mod spec;
-mod wrapped;
+mod wrapped_layer;
 
 #[allow(deprecated, reason = "the name of the version before")]
 pub use crate::layer::argument::Pair;
 pub use crate::layer::argument::{Axes, Each, Edges, Padding, Sizes};
 pub use built_in::BuiltIn;
-pub use read::{CustomLayers, CustomObjects, LayerConstructor};
+pub use from_config::{CustomLayers, CustomObjects, LayerConstructor};
 pub use spec::{LayerKind, LayerSpec, NestedModel};
-pub use wrapped::Wrapped;
+pub use wrapped_layer::Wrapped;
 
 /// The struct of a class: of the same name, unless the row says another.
 macro_rules! layer_of {
@@ -85,7 +85,7 @@ layers! {
         ActivityRegularization in mod activity_regularization;
         Embedding, PositionEmbedding, ReversibleEmbedding in mod embedding;
         Rescaling in mod rescaling;
-        Normalization in mod normalization_of_data;
+        Normalization in mod normalization_preprocessing;
         CategoryEncoding, Discretization in mod encoding;
         Add, Subtract, Multiply, Average, Maximum, Minimum, Concatenate in mod merge;
         Masking in mod masking;
@@ -105,7 +105,7 @@ layers! {
     }
     mod shape {
         Flatten, Reshape in mod reshape;
-        Permute, RepeatVector, Identity in mod order;
+        Permute, RepeatVector, Identity in mod permute;
         ZeroPadding1D, ZeroPadding2D, ZeroPadding3D in mod zero_padding;
         Cropping1D, Cropping2D, Cropping3D in mod cropping;
         UpSampling1D, UpSampling2D, UpSampling3D in mod upsampling;

@@ -1,12 +1,12 @@
 //! Losses with Keras's names, formulas and clipping, and a place for those of users. A loss gives one value for each sample (or pixel, or token);
 //! [`Loss::reduce`] averages them. All arithmetic is f32, whatever layers compute in.
 
-mod adapted;
+mod axis_reduction;
 pub mod constructors;
+mod ctc;
 mod formulas;
-mod sequences;
 
-pub use crate::custom::{CustomLoss, UserLoss};
+pub use crate::custom_objects::{CustomLoss, UserLoss};
 use crate::did_you_mean::unknown;
 pub use constructors::*;
 use formulas::{binary_from_logits, binary_from_probabilities, clipped, smoothed, sparse_crossentropy};
@@ -554,7 +554,7 @@ impl Loss {
     #[track_caller]
     fn of_sequences(&self, y_true: &Tensor, x: &Tensor) -> Tensor {
         if (y_true.rank(), x.rank()) == (2, 3) && y_true.dim(0) == x.dim(0) && x.dim(1) > 0 {
-            return sequences::ctc(&as_index(y_true).convert(DType::I32), x);
+            return ctc::ctc(&as_index(y_true).convert(DType::I32), x);
         }
         let why = "labels are class numbers [batch, labels], padded with 0, and predictions logits [batch, steps, classes]";
         self.refuse::<Tensor>(y_true, x, why, "give the last layer one unit for each class and the blank");

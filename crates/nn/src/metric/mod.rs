@@ -9,7 +9,7 @@ mod f_score;
 mod iou;
 mod regression;
 
-pub use crate::custom::{CustomMetric, UserMetric};
+pub use crate::custom_objects::{CustomMetric, UserMetric};
 use crate::did_you_mean;
 use crate::loss::{
     self, Loss, Prediction, Reduction, aligned, as_given, as_index, score_of, squeezed_or_expanded,

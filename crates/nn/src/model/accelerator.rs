@@ -3,7 +3,7 @@
 
 use crate::layer::{Cx, Precision};
 use crate::model::Model;
-use crate::model::step::{Controls, controls, union};
+use crate::model::compiled_steps::{Controls, controls, union};
 use crate::optimizer::{LossScale, Optimizer, UpdateInputs};
 use crate::setters::with_defaults;
 use std::sync::Arc;

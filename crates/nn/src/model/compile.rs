@@ -3,7 +3,7 @@
 use crate::layer::Precision;
 use crate::loss::Loss;
 use crate::metric::Metric;
-use crate::model::goals::numbered;
+use crate::model::output_losses::numbered;
 use crate::model::quantize_options::Quantize;
 use crate::model::sparsity::Pruning;
 use crate::model::train_step::TrainStep;

@@ -9,7 +9,7 @@ use crate::layer::{Cx, PieceInput};
 use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use std::ops::Range;
 use std::sync::Arc;
-use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, flow};
+use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, control_builders};
 
 /// Fewer pieces stay as they are: a loop over two would save little and cost the joins between them.
 const FEWEST: usize = 3;
@@ -217,8 +217,11 @@ fn looped(pieces: &[LayerPiece], cx: &mut Cx, x: &Tensor, again: bool) -> Tensor
         (results, updates)
     };
     let (init, stacks) = ([x], stacks.iter().collect::<Vec<_>>());
-    let (mut last, updated) =
-        if again { flow::scan(&init, &stacks, step) } else { flow::scan_keeping(&init, &stacks, step) };
+    let (mut last, updated) = if again {
+        control_builders::scan(&init, &stacks, step)
+    } else {
+        control_builders::scan_keeping(&init, &stacks, step)
+    };
     for (k, stack) in updated.iter().enumerate() {
         for (i, piece) in pieces.iter().enumerate() {
             let own = stack.slice_dim(0, i, i + 1).reshape(&stack.shape()[1..]);

@@ -1,32 +1,32 @@
 //! [`Model`]: an architecture with its weights; `compile`, `evaluate`, `predict`, `summary`. Training is in `fit`.
 
 pub(crate) mod accelerator;
-pub(crate) mod accumulation;
 pub(crate) mod architecture;
 pub(crate) mod batch;
 pub(crate) mod compile;
-pub(crate) mod endless;
-pub(crate) mod file;
-pub(crate) mod goals;
+pub(crate) mod compiled_steps;
+pub(crate) mod gradient_accumulation;
 pub(crate) mod history;
+pub(crate) mod infinite_data;
 pub(crate) mod layer_loops;
-pub(crate) mod packed_weights;
+pub(crate) mod model_file;
+pub(crate) mod output_losses;
 pub(crate) mod quantize_options;
 pub(crate) mod sparsity;
-pub(crate) mod step;
 pub(crate) mod train_step;
+pub(crate) mod weight_only_quantization;
 
-use crate::layer::packed::Held;
+use crate::layer::quantized_weight::Held;
 use crate::layer::{Cx, Precision, WeightSpec};
 use crate::layers::{LayerSpec, NestedModel};
-use crate::model::accumulation::Phase;
 use crate::model::architecture::{Architecture, InputSpec, NodeInput, Outputs, Symbol};
 use crate::model::batch::{Batch, BatchFields, without_batch};
 use crate::model::compile::{Compile, TrainState};
-use crate::model::endless::check_end;
-use crate::model::goals::Goals;
+use crate::model::compiled_steps::{EvaluateStep, PredictStep, TrainStep, controls};
+use crate::model::gradient_accumulation::Phase;
 use crate::model::history::Logs;
-use crate::model::step::{EvaluateStep, PredictStep, TrainStep, controls};
+use crate::model::infinite_data::check_end;
+use crate::model::output_losses::Goals;
 use crate::optimizer::schedule::Schedule;
 use std::fmt::Write;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! How weights are pruned while a model trains: how many of them, when, and which; no model is known here.
 
 use crate::layer::adapter::is_adapter;
-use crate::pattern::means;
+use crate::name_pattern::means;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 

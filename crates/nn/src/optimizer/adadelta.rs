@@ -1,6 +1,6 @@
 //! Adadelta: steps of the size of earlier steps, divided by that of earlier gradients.
 
-use super::common::Optimizer;
+use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! Adafactor: Adam's second moment in the memory of its rows and columns, and no first one.
 
-use super::common::Optimizer;
+use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;

@@ -1,6 +1,6 @@
 //! Adagrad: steps that shrink by the sum of all squared gradients so far.
 
-use super::common::Optimizer;
+use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots, Start};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;

@@ -1,6 +1,6 @@
 //! Adam: steps of the running mean of gradients, divided by that of their size.
 
-use super::common::Optimizer;
+use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;

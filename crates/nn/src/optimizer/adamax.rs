@@ -1,6 +1,6 @@
 //! Adamax: Adam with the greatest gradient, slowly forgotten, in place of the second moment.
 
-use super::common::Optimizer;
+use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};

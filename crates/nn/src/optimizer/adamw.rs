@@ -1,7 +1,7 @@
 //! AdamW: Adam with decoupled weight decay.
 
 use super::adam::Adam;
-use super::common::Optimizer;
+use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};

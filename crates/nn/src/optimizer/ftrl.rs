@@ -1,6 +1,6 @@
 //! Ftrl: "follow the regularized leader", for linear models with many rare inputs.
 
-use super::common::Optimizer;
+use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots, Start};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;

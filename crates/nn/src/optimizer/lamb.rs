@@ -1,6 +1,6 @@
 //! Lamb: Adam whose change of each parameter has a length in proportion to the parameter's.
 
-use super::common::Optimizer;
+use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! Lion: steps of one size, in the direction of a running mean of gradients.
 
-use super::common::Optimizer;
+use super::optimizer_config::Optimizer;
 use super::rule::{Coefficient, OptimizerKind, Rule, Slots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! Loss scaling for `mixed_float16`.
 
-use super::common::{Optimizer, UpdateInputs};
+use super::optimizer_config::{Optimizer, UpdateInputs};
 use serde::{Deserialize, Serialize};
 use systole_ir::op::Monoid;
 use systole_ir::{DType, Error, ErrorKind, Tensor, TensorType};

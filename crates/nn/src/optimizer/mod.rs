@@ -3,23 +3,23 @@
 //!
 //! One file each: the rule with its arguments, its function, Keras's defaults and the cases of its parity test.
 
-mod averages;
-mod common;
-mod groups;
+mod from_config;
 mod loss_scale;
-mod read;
+mod optimizer_config;
+mod param_groups;
 mod rule;
 pub mod schedule;
+mod scheduled_values;
 mod swa;
 mod update;
-mod values;
+mod weight_averaging;
 
-pub use common::{Optimizer, UpdateInputs};
 pub use constructors::*;
 pub use loss_scale::LossScale;
+pub use optimizer_config::{Optimizer, UpdateInputs};
 pub use rule::OptimizerKind;
+pub use scheduled_values::Scheduled;
 pub use swa::{Annealing, Swa};
-pub use values::Scheduled;
 
 /// What the table has of an optimizer.
 struct OptimizerRow {

@@ -1,7 +1,7 @@
 //! Muon: momentum whose matrices are made nearly orthogonal before each step.
 
 use super::adam::Adam;
-use super::common::Optimizer;
+use super::optimizer_config::Optimizer;
 use super::rule::{Coefficient, OptimizerKind, Rule, Slots};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};

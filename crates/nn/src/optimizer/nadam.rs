@@ -1,6 +1,6 @@
 //! Nadam: Adam with Nesterov's momentum.
 
-use super::common::Optimizer;
+use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots, Start};
 use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};

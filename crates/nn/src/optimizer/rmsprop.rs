@@ -1,6 +1,6 @@
 //! RMSprop: the gradient divided by the running mean of its size.
 
-use super::common::Optimizer;
+use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;

@@ -1,6 +1,6 @@
 //! ScheduleFreeAdamW: AdamW that averages its weights instead of lowering its rate.
 
-use super::common::Optimizer;
+use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots, Start};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;

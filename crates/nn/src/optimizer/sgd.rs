@@ -1,6 +1,6 @@
 //! SGD: against the gradient, with or without momentum.
 
-use super::common::Optimizer;
+use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, Rule, Slots};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;

@@ -1,9 +1,9 @@
 //! What an [`Optimizer`] keeps for each parameter, and one update of all of them.
 
-use super::averages::{AVERAGE, SLOW};
-use super::common::{Optimizer, UpdateInputs};
+use super::optimizer_config::{Optimizer, UpdateInputs};
 use super::rule::{Slots, Start, key, slot};
-use super::values::StepValues;
+use super::scheduled_values::StepValues;
+use super::weight_averaging::{AVERAGE, SLOW};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType};
 use systole_runtime::{Buffer, Params};
 

@@ -5,7 +5,7 @@ use crate::layers::{LayerKind, LayerSpec};
 use crate::model::Model;
 use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use crate::model::sparsity::{MASK, Pruning};
-use crate::pattern::means;
+use crate::name_pattern::means;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 

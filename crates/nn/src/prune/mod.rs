@@ -1,4 +1,4 @@
 //! Pruned weights and channels of a model.
 
 pub(crate) mod channels;
-pub(crate) mod pruning;
+pub(crate) mod masks;

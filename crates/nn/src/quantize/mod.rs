@@ -2,8 +2,8 @@
 //! operators that the crate `quant` writes: batch normalisation and relus are folded into what comes before them here as there.
 
 mod attention;
-mod tables;
-pub(crate) mod trained_ranges;
+mod embedding_tables;
+pub(crate) mod qat_ranges;
 
 use crate::did_you_mean::unknown;
 use crate::layer::activation::Activation;
@@ -13,7 +13,7 @@ use crate::layer::quantizer::{Folded, Kernel, QuantizeRanges, Quantizer, Slot, i
 use crate::layers::LayerSpec;
 use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use crate::model::quantize_options::Quantize;
-use crate::pattern::means;
+use crate::name_pattern::means;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
 impl Architecture {

@@ -4,14 +4,14 @@
 //! go on in either.
 
 use crate::callback::{Callback, CallbackState, FitCx};
-use crate::model::accumulation::Phase;
+use crate::model::gradient_accumulation::Phase;
 use crate::model::history::History;
 use crate::model::{Model, counted};
 use crate::optimizer::Optimizer;
 use crate::optimizer::schedule::Schedule;
 use crate::setters::with_defaults;
 use crate::train::fit::Fit;
-use crate::train::transfer::{FrozenBatchNorm, layer_of};
+use crate::train::transfer_learning::{FrozenBatchNorm, layer_of};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use systole_data::Dataset;

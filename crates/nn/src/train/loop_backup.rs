@@ -2,8 +2,8 @@
 
 use crate::checkpoint::backup::{BackupAndRestore, Backups, FoundBackup, RunPlace, RunState};
 use crate::model::accelerator::LoopState;
-use crate::model::file::ModelFile;
 use crate::model::history::History;
+use crate::model::model_file::ModelFile;
 use systole_data::Position;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_runtime::{Buffer, Params};

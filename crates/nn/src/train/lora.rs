@@ -2,14 +2,14 @@
 
 use crate::did_you_mean::unknown;
 use crate::layer::adapter::{Adapters, adapter_paths, is_adaptable, is_adapter};
-use crate::layer::packed::{Held, packed_paths};
+use crate::layer::quantized_weight::{Held, packed_paths};
 use crate::layer::{Precision, WeightSpec};
 use crate::layers::LayerSpec;
 use crate::model::architecture::{Architecture, LayerNode};
-use crate::model::file::ModelFile;
+use crate::model::model_file::ModelFile;
 use crate::model::{Model, drawn_when_read, infer_specs};
-use crate::pattern::means;
-use crate::train::transfer::layer_of;
+use crate::name_pattern::means;
+use crate::train::transfer_learning::layer_of;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

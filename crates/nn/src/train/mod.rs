@@ -1,14 +1,14 @@
 //! Training: `fit`, and what loops of training share.
 
-pub(crate) mod averages;
-pub(crate) mod batch_size;
+pub(crate) mod batch_size_finder;
 pub(crate) mod device_batch;
-pub(crate) mod feed;
 pub(crate) mod fine_tune;
 pub(crate) mod fit;
-pub(crate) mod hosts;
+pub(crate) mod input_pipeline;
 pub(crate) mod loop_backup;
 pub(crate) mod lora;
 pub(crate) mod lr_find;
-pub(crate) mod transfer;
+pub(crate) mod multi_host;
+pub(crate) mod transfer_learning;
 pub(crate) mod val_check;
+pub(crate) mod weight_averaging;

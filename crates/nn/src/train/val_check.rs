@@ -1,6 +1,6 @@
 //! When a model is validated: after epochs, or in the middle of them by Lightning's `val_check_interval`.
 
-use crate::callback::limits::time;
+use crate::callback::trainer_limits::time;
 use crate::model::history::Logs;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::str::FromStr;

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::path::Path;
-use systole_data::format::events::files_of;
+use systole_data::format::tensorboard_events::files_of;
 use systole_data::format::tfrecord::{Compression, OnCorrupt, Reader};
 
 /// Tag, step and tensor of an event.

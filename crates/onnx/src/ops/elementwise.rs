@@ -1,8 +1,8 @@
 //! Operators on single elements.
 
 use super::call::{Call, Makes, made, unsupported};
-use super::emit::{Emit, operand_of};
-use super::row::{Sample, Written, operators};
+use super::graph_builder::{Emit, operand_of};
+use super::op_row::{Sample, Written, operators};
 use super::values::Made;
 use crate::model::{Attribute, Node, broken, dtype_of};
 use systole_base::{DType, Result};

@@ -1,8 +1,8 @@
 //! Operators that take elements by their places.
 
 use super::call::{Call, Makes, axis, checked, plain, unsupported};
-use super::emit::{Emit, Order, operand_of};
-use super::row::{Sample, Written, operators};
+use super::graph_builder::{Emit, Order, operand_of};
+use super::op_row::{Sample, Written, operators};
 use crate::model::{Attribute, Node, broken};
 use systole_base::{DType, Literal, Result};
 use systole_ir::Tensor;

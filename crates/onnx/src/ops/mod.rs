@@ -1,44 +1,44 @@
 //! The operators that are read and written: a file for each family, with a row and its functions for each operator.
 
 mod call;
+mod constants;
+mod conv_pool;
+mod data_movement;
 mod elementwise;
-mod emit;
+mod graph_builder;
 mod indexing;
-mod movements;
+mod matmul;
 mod normalizations;
-mod products;
+mod op_row;
 mod quantization;
 mod recurrent;
 mod reductions;
 mod resize;
-mod row;
-mod sources;
 mod values;
-mod windows;
 
 use systole_base::Error;
 use systole_tflite::Op;
 
 pub(crate) use call::{Call, checked};
-pub(crate) use emit::{Emit, Order, is_quantized};
+pub(crate) use graph_builder::{Emit, Order, is_quantized};
+pub(crate) use op_row::{Export, OpRow, Sample, Written};
 pub(crate) use recurrent::write_recurrent;
 pub use recurrent::{Recurrent, RecurrentKind};
-pub(crate) use row::{Export, OpRow, Sample, Written};
 pub(crate) use values::{Made, Values};
 
 /// The rows of all families.
 const FAMILIES: [&[OpRow]; 11] = [
     elementwise::OPERATORS,
     indexing::OPERATORS,
-    movements::OPERATORS,
+    data_movement::OPERATORS,
     normalizations::OPERATORS,
-    products::OPERATORS,
+    matmul::OPERATORS,
     quantization::OPERATORS,
     recurrent::OPERATORS,
     reductions::OPERATORS,
     resize::OPERATORS,
-    sources::OPERATORS,
-    windows::OPERATORS,
+    constants::OPERATORS,
+    conv_pool::OPERATORS,
 ];
 
 fn rows() -> impl Iterator<Item = &'static OpRow> {

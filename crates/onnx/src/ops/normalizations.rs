@@ -1,9 +1,9 @@
 //! Normalisations by statistics of the data or by stored ones.
 
 use super::call::{Call, Makes, axis, in_order, made, plain, unsupported};
-use super::emit::{Emit, Order};
-use super::row::{Written, operators};
-use super::windows::sums_in;
+use super::conv_pool::sums_in;
+use super::graph_builder::{Emit, Order};
+use super::op_row::{Written, operators};
 use crate::model::{Attribute, Node, broken};
 use systole_base::{Literal, Result};
 use systole_ir::Tensor;

@@ -1,8 +1,8 @@
 //! Whole numbers and the numbers that they stand for: real = scale · (q − zero point).
 
 use super::call::{Call, Makes, axis, in_order, made, unsupported};
-use super::emit::Emit;
-use super::row::{Written, operators};
+use super::graph_builder::Emit;
+use super::op_row::{Written, operators};
 use crate::model::{Node, broken, dtype_of};
 use systole_base::{DType, Result};
 use systole_ir::Tensor;

@@ -2,12 +2,12 @@
 
 use super::call::{Call, Makes, unsupported};
 use super::elementwise::all_plain;
-use super::emit::{Emit, Order};
-use super::row::operators;
+use super::graph_builder::{Emit, Order};
+use super::op_row::operators;
 use crate::model::{Attribute, Node, broken};
 use std::ops::Range;
 use systole_base::{Literal, Result};
-use systole_ir::{Tensor, flow};
+use systole_ir::{Tensor, control_builders};
 use systole_tflite::Activation;
 
 operators! {
@@ -215,7 +215,7 @@ fn direction(
         gates = gates + bias;
     }
     let states: Vec<&Tensor> = states.iter().collect();
-    let (last, mut ys) = flow::scan(&states, &[&gates], |carry, x| {
+    let (last, mut ys) = control_builders::scan(&states, &[&gates], |carry, x| {
         let next = (kind.step)(weights, carry, &x[0], h);
         let y = next[0].clone();
         (next, vec![y])

@@ -1,8 +1,8 @@
 //! Operators that fold dimensions: sums, means, softmax, places of the greatest.
 
 use super::call::{Call, Makes, axes, axis, in_order, made, plain, unsupported};
-use super::emit::{Emit, Order, operand_of, place_in};
-use super::row::{Sample, Written, operators};
+use super::graph_builder::{Emit, Order, operand_of, place_in};
+use super::op_row::{Sample, Written, operators};
 use crate::model::{Attribute, Node};
 use systole_base::{DType, Error, ErrorKind, Result};
 use systole_ir::Tensor;

@@ -1,10 +1,10 @@
 //! Pictures made larger and smaller: dimension by dimension, each new element from its nearest one or from two.
 
 use super::call::{Call, MOST_ELEMENTS, Makes, checked, in_order, made, unsupported};
-use super::emit::{Emit, Order, operand_of};
-use super::row::{Written, operators};
-use super::sources::dims_of;
-use super::windows::picture;
+use super::constants::dims_of;
+use super::conv_pool::picture;
+use super::graph_builder::{Emit, Order, operand_of};
+use super::op_row::{Written, operators};
 use crate::model::{Attribute, Node, broken};
 use systole_base::{Error, ErrorKind, Literal, Result};
 use systole_ir::Tensor;

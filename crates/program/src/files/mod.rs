@@ -2,14 +2,14 @@
 //! have for them (`f32`, `complex<f32>`, `i4`), as far as a format has such.
 
 mod safetensors;
-mod stored;
+mod stored_array;
 
 use std::borrow::Cow;
 use std::path::Path;
-pub use stored::Stored;
-use stored::{KNOWN, Known};
+pub use stored_array::Stored;
+use stored_array::{KNOWN, Known};
 use systole_base::{Error, ErrorKind, Result};
-use systole_data::disk::{Disk, write_atomically};
+use systole_data::file_system::{Disk, write_atomically};
 use systole_data::format::npy::{self, Raw};
 
 /// A format of files of named arrays.
@@ -65,7 +65,7 @@ impl Format {
 /// # Errors
 /// When it cannot be read, is damaged or cut, or of another kind; each with its place.
 pub fn read(path: &Path) -> Result<Vec<(String, Stored)>> {
-    let bytes = systole_data::input::read(path)
+    let bytes = systole_data::input_file::read(path)
         .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the arrays"))?;
     from_bytes(&path.display().to_string(), &bytes)
 }

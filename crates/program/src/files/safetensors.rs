@@ -1,6 +1,6 @@
 //! The safetensors format as its library writes and reads it: 8 bytes of header length, a JSON header, the arrays' bytes.
 
-use super::stored::{KNOWN, Known, Stored};
+use super::stored_array::{KNOWN, Known, Stored};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use systole_base::{Error, ErrorKind, Result};

@@ -2,8 +2,8 @@
 
 use super::activations::activate;
 use super::call::Call;
+use super::matmul::{product, sum};
 use super::normalizations::{Moments, standardized};
-use super::products::{product, sum};
 use crate::scales::MASKED;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Activation;

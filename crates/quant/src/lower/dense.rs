@@ -2,7 +2,7 @@
 
 use super::activations::activate;
 use super::call::Call;
-use super::products::product;
+use super::matmul::product;
 use systole_ir::Result;
 use systole_nn::Activation;
 

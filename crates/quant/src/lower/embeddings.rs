@@ -1,7 +1,7 @@
 //! Tables of vectors, and the steps that transformers put before sequences and read out of them.
 
 use super::call::Call;
-use super::products::product;
+use super::matmul::product;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::NodeInput;
 use systole_tflite::{Field, Op, Operator};

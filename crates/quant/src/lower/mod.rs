@@ -4,13 +4,13 @@ mod activations;
 mod attention;
 mod call;
 mod convolutions;
+mod data_movement;
 mod dense;
 mod embeddings;
-mod merges;
-mod movements;
+mod matmul;
+mod merge_layers;
 mod normalizations;
 mod poolings;
-mod products;
 mod recurrent;
 
 use crate::builder::Builder;
@@ -124,13 +124,13 @@ fn operators(call: &mut Call) -> Result<usize> {
             normalizations::layer(call, axis, *epsilon, [*scale, *center])
         }
         Rescaling { scale, offset } => normalizations::rescaling(call, *scale, *offset),
-        ElementWise(join) => merges::element_wise(call, *join),
-        Concatenation(axis) => merges::concatenate(call, *axis),
-        Flatten | Reshape => movements::reshape(call),
-        Permute(dims) => movements::permute(call, dims),
-        Padding(edges) => movements::padding(call, edges),
-        Cropping(edges) => movements::cropping(call, edges),
-        UpSampling { bilinear } => movements::upsampling(call, *bilinear),
+        ElementWise(join) => merge_layers::element_wise(call, *join),
+        Concatenation(axis) => merge_layers::concatenate(call, *axis),
+        Flatten | Reshape => data_movement::reshape(call),
+        Permute(dims) => data_movement::permute(call, dims),
+        Padding(edges) => data_movement::padding(call, edges),
+        Cropping(edges) => data_movement::cropping(call, edges),
+        UpSampling { bilinear } => data_movement::upsampling(call, *bilinear),
         Repeat => embeddings::repeat(call),
         Attention { heads, key_dim, value_dim, use_bias, causal, axes } => {
             if axes.as_ref().is_some_and(|axes| axes != &[1]) {

@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use crate::builder::Builder;
-use crate::fold::affine;
+use crate::fold_affine::affine;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_tflite::{Field, Op, Operator};
 

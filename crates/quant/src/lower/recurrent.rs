@@ -2,8 +2,8 @@
 
 use super::activations::activate;
 use super::call::Call;
-use super::merges::operator;
-use super::products::{parts, product, sum, times};
+use super::matmul::{parts, product, sum, times};
+use super::merge_layers::operator;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::{Activation, ElementWise, Recurrent as Layer, RecurrentKind as Kind};
 use systole_onnx::{Recurrent, RecurrentKind};

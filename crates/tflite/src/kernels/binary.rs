@@ -1,8 +1,8 @@
 //! Two operands, element by element; sizes of 1 are repeated.
 
 use super::call::{Arg, Call};
-use super::row::{Types, operators};
-use crate::fixed::{
+use super::op_row::{Types, operators};
+use crate::fixed_point::{
     activation_range, multiply_by_quantized_multiplier, quantize_multiplier, sum_multipliers,
 };
 use crate::model::{Tensor, broken};

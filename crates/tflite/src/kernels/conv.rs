@@ -1,10 +1,10 @@
 //! Convolutions: `x: T[B, H, W, C]`, kernels `[O, h, w, I]`, of channels on their own `[1, h, w, C·m]`.
 
 use super::call::{Arg, Call};
-use super::convert::{dequantized, rounded};
-use super::row::{Types, operators};
+use super::op_row::{Types, operators};
+use super::quantize_cast::{dequantized, rounded};
 use super::window::{Slide, is_same, slides};
-use crate::fixed::{activation_range, multiply_by_quantized_multiplier, quantize_multiplier};
+use crate::fixed_point::{activation_range, multiply_by_quantized_multiplier, quantize_multiplier};
 use crate::model::{Tensor, broken};
 use crate::op::Field;
 use std::borrow::Cow;

@@ -2,8 +2,8 @@
 
 use super::call::Call;
 use super::conv::{dot_f32, dot_i16};
-use super::row::{Types, operators};
-use crate::fixed::{activation_range, multiply_by_quantized_multiplier, quantize_multiplier};
+use super::op_row::{Types, operators};
+use crate::fixed_point::{activation_range, multiply_by_quantized_multiplier, quantize_multiplier};
 use crate::model::broken;
 use crate::op::Field;
 use systole_base::{DType, Literal, Result};
@@ -46,14 +46,14 @@ fn fully_connected(call: &Call) -> Result<Vec<Literal>> {
             let x = match w.dtype() {
                 DType::F32 => x.elements::<f32>()?,
                 _ => {
-                    rounded = super::convert::rounded(x.elements::<f32>()?, rows, true);
+                    rounded = super::quantize_cast::rounded(x.elements::<f32>()?, rows, true);
                     &rounded
                 }
             };
             let w = match w.dtype() {
                 DType::F32 => w.elements::<f32>()?,
                 _ => {
-                    floats = super::convert::dequantized(&w, out)?;
+                    floats = super::quantize_cast::dequantized(&w, out)?;
                     &floats
                 }
             };

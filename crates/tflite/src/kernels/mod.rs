@@ -4,21 +4,21 @@
 mod binary;
 mod call;
 mod conv;
-mod convert;
+mod data_movement;
 mod dense;
-mod movement;
-mod pick;
+mod op_row;
 mod pool;
+mod quantize_cast;
 mod reduce;
 mod resize;
-mod row;
+mod slicing;
 mod softmax;
 mod unary;
 mod window;
 
 use crate::op::{Op, Scales};
 pub(crate) use call::Call;
-pub(crate) use row::{OpRow, Types};
+pub(crate) use op_row::{OpRow, Types};
 pub use softmax::IntegerSoftmax;
 use std::sync::LazyLock;
 pub use window::Slide;
@@ -27,10 +27,10 @@ pub use window::Slide;
 const FAMILIES: [&[OpRow]; 11] = [
     binary::OPERATORS,
     conv::OPERATORS,
-    convert::OPERATORS,
+    quantize_cast::OPERATORS,
     dense::OPERATORS,
-    movement::OPERATORS,
-    pick::OPERATORS,
+    data_movement::OPERATORS,
+    slicing::OPERATORS,
     pool::OPERATORS,
     reduce::OPERATORS,
     resize::OPERATORS,

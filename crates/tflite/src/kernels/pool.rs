@@ -1,9 +1,9 @@
 //! Poolings of pictures. What lies outside the picture is left out.
 
 use super::call::Call;
-use super::row::operators;
+use super::op_row::operators;
 use super::window::{Slide, slides};
-use crate::fixed::activation_range;
+use crate::fixed_point::activation_range;
 use crate::op::Field;
 use systole_base::{DType, Literal, Result};
 

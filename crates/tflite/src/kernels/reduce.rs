@@ -1,8 +1,8 @@
 //! Reductions over dimensions.
 
 use super::call::Call;
-use super::row::operators;
-use crate::fixed::{mean_multiplier, multiply_by_quantized_multiplier, quantize_multiplier};
+use super::op_row::operators;
+use crate::fixed_point::{mean_multiplier, multiply_by_quantized_multiplier, quantize_multiplier};
 use crate::model::broken;
 use crate::op::Field;
 use systole_base::{DType, Literal, Result};

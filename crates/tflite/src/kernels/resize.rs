@@ -1,8 +1,8 @@
 //! Pictures of another size: `x: T[B, H, W, C] → T[B, H', W', C]`.
 
 use super::call::{Arg, Call};
-use super::movement::picked;
-use super::row::{Types, operators};
+use super::data_movement::picked;
+use super::op_row::{Types, operators};
 use crate::model::broken;
 use crate::op::Field;
 use systole_base::{DType, Literal, Result};

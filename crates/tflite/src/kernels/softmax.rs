@@ -1,8 +1,10 @@
 //! Over the last dimension: SOFTMAX, L2_NORMALIZATION.
 
 use super::call::Call;
-use super::row::operators;
-use crate::fixed::{divide_by_power, exp_on_negative_values, high_mul, quantize_multiplier, reciprocal};
+use super::op_row::operators;
+use crate::fixed_point::{
+    divide_by_power, exp_on_negative_values, high_mul, quantize_multiplier, reciprocal,
+};
 use crate::model::broken;
 use crate::op::Field;
 use systole_base::{DType, Literal, Result};

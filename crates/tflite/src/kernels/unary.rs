@@ -1,8 +1,8 @@
 //! Functions of one operand, element by element: int8 by a table of 256 entries, or by a multiplier and a clamp.
 
 use super::call::Call;
-use super::row::operators;
-use crate::fixed::{
+use super::op_row::operators;
+use crate::fixed_point::{
     activation_range, divide_by_power, multiply_by_quantized_multiplier, quantize_multiplier,
 };
 use crate::op::{Activation, Field};

@@ -1,8 +1,8 @@
 //! A model as Keras's `.weights.h5`, or as `.keras` with its layers.
 
 use crate::hdf5::write::{Group, file};
-use crate::map::{self, Exported};
 use crate::names::keras as names;
+use crate::weight_mapping::{self, Exported};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use systole_data::format::zip::{Stored, archive};
@@ -18,7 +18,7 @@ const OF_CONVNEXT: [&str; 2] = ["LayerScale", "StochasticDepth"];
 pub(crate) fn export(model: &Model, out: &Path) -> Result<Exported> {
     check(model)?;
     let (rules, layers) = names::written(model)?;
-    let (arrays, rows) = map::taken(model, &rules)?;
+    let (arrays, rows) = weight_mapping::taken(model, &rules)?;
     let mut root = Group::default();
     for (path, name) in layers {
         let vars = root.at(&path).at("vars");

@@ -1,7 +1,7 @@
 //! BERT as Hugging Face has it: names of the encoder, its pooled output and a classifier on it.
 
-use super::encoder::{Block, dense, odd, same, shape_of};
-use crate::map::Rule;
+use super::transformer_encoder::{Block, dense, odd, same, shape_of};
+use crate::weight_mapping::Rule;
 use serde_json::Value;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::applications::Bert;
@@ -147,7 +147,7 @@ fn rule(path: &str, dims: &[usize], prefix: &str) -> Option<Rule> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::Step;
+    use crate::weight_mapping::Step;
 
     #[test]
     fn names_of_the_first_years_are_those_of_today() {

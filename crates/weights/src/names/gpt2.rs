@@ -1,7 +1,7 @@
 //! GPT-2 as Hugging Face has it: names, its layers with kernels `[in, out]`, query, key and value in one.
 
 use super::layer::Layers;
-use crate::map::{Part, Rule, Step};
+use crate::weight_mapping::{Part, Rule, Step};
 use serde_json::Value;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::Architecture;

@@ -1,6 +1,6 @@
 //! Weights by the layers of a file of Keras, whose order in a layer is ours; and by our own names.
 
-use crate::map::{Part, Rule, is_weight};
+use crate::weight_mapping::{Part, Rule, is_weight};
 use std::collections::{HashMap, HashSet};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::Lowering;

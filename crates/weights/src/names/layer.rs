@@ -1,6 +1,6 @@
 //! The weights of a layer as PyTorch's module of that kind has them: names, layouts, order of gates.
 
-use crate::map::{Part, Rule, Step};
+use crate::weight_mapping::{Part, Rule, Step};
 use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Layer, LayerNode, Lowering, Model, NodeInput, WeightLayout, WeightRole};

@@ -4,7 +4,7 @@
 //! none. So their weights need their own layers, under Keras's names.
 
 use super::layer::{Known, Layers};
-use crate::map::Rule;
+use crate::weight_mapping::Rule;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::Model;
 use systole_nn::layers::{

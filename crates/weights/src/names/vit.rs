@@ -1,7 +1,7 @@
 //! ViT as Hugging Face has it: names of the encoder and of the classifier on its class token.
 
-use super::encoder::{Block, dense, odd, same, shape_of};
-use crate::map::{Part, Rule, Step};
+use super::transformer_encoder::{Block, dense, odd, same, shape_of};
+use crate::weight_mapping::{Part, Rule, Step};
 use serde_json::Value;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::applications::ViT;

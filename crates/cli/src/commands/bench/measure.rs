@@ -1,6 +1,6 @@
 //! The clock: repeats a step, leaves the warm-up out, takes the median.
 
-use crate::run::report::{peak_rss_mib, threads};
+use crate::run::run_summary::{peak_rss_mib, threads};
 use std::time::{Duration, Instant};
 use systole_ir::Result;
 use systole_runtime::ReadyEvent;

@@ -3,14 +3,14 @@
 //! Each measurement runs in a process of its own, so that its peak memory is its own and nothing is left over from the
 //! one before. The child writes one JSON object; this process passes it on, or shows it as a row.
 
+mod int8;
 mod measure;
 mod micro;
 mod model;
-mod quantised;
 mod workload;
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
+use crate::args::exit_status::{Failure, Outcome, Run};
 use crate::render::screen::{Screen, note, number_of, table};
 use clap::Args;
 use measure::Measured;
@@ -115,11 +115,11 @@ fn measure_here(item: &Item, args: &BenchArgs) -> Result<Value> {
     let m = match &item.work {
         Work::Train(config) => model::train(config, &item.precision, time)?,
         Work::Predict(config) => model::predict(config, &item.precision, time)?,
-        Work::Int8(name) => quantised::predict(name, &item.precision, time)?,
+        Work::Int8(name) => int8::predict(name, &item.precision, time)?,
         Work::Gemm(n) => micro::gemm(*n, &item.precision, time)?,
         Work::Elementwise(kind) => micro::elementwise(*kind, &item.precision, time)?,
     };
-    Ok(object(item, &m, &systole_cpu::peak(Level::from_knob()?, crate::run::report::threads())))
+    Ok(object(item, &m, &systole_cpu::peak(Level::from_knob()?, crate::run::run_summary::threads())))
 }
 
 fn object(item: &Item, m: &Measured, peak: &Peak) -> Value {

@@ -1,6 +1,6 @@
 //! The workloads by name, and the measurements that names on the command line ask for.
 
-use crate::models::target::{is_path, missing};
+use crate::models::command_target::{is_path, missing};
 use std::path::Path;
 use systole_config::{Draft, PRESETS};
 use systole_ir::{Error, ErrorKind, Result};

@@ -3,7 +3,7 @@
 mod watch;
 
 use crate::args::common::Common;
-use crate::args::outcome::{Outcome, Run};
+use crate::args::exit_status::{Outcome, Run};
 use crate::render::screen::Screen;
 use clap::Args;
 use serde_json::{Value, json};

@@ -1,8 +1,8 @@
 //! `systole devices --watch`: load and memory of the processor and of accelerators, again and again.
 
-use crate::args::outcome::Outcome;
+use crate::args::exit_status::Outcome;
 use crate::render::screen::{Screen, number_of};
-use crate::run::stop::Stop;
+use crate::run::signals::Stop;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, stdout};
 use std::path::Path;

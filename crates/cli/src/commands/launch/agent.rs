@@ -1,7 +1,7 @@
 //! `systole launch-agent`: what `launch --hosts` starts on another machine.
 
 use crate::args::common::Common;
-use crate::args::outcome::{Outcome, Run};
+use crate::args::exit_status::{Outcome, Run};
 use crate::render::screen::{Screen, note};
 use clap::Args;
 

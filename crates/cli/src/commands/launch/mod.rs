@@ -2,25 +2,25 @@
 
 mod agent;
 mod args;
-mod questions;
-mod words;
+mod command_line;
+mod wizard;
 
 pub(crate) use agent::LaunchAgentArgs;
 pub(crate) use args::LaunchArgs;
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
+use crate::args::exit_status::{Failure, Outcome, Run};
 use crate::render::screen::{Screen, note};
 use args::Action;
+use command_line::Words;
 use serde_json::json;
 use systole_ir::{Error, ErrorKind};
 use systole_launch::{Launch, Output};
-use words::Words;
 
 impl Run for LaunchArgs {
     fn run(self, common: &Common, screen: &Screen) -> Outcome {
         if let Some(Action::Config(args)) = &self.action {
-            return questions::configure(args, screen);
+            return wizard::configure(args, screen);
         }
         if common.trace.is_some() || common.flame.is_some() {
             let e = Error::new(ErrorKind::Config, "a timeline is one of a process").at("launch");

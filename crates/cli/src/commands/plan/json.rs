@@ -1,6 +1,6 @@
 //! A plan as JSON.
 
-use super::show::{Plan, lines_of};
+use super::text_table::{Plan, lines_of};
 use serde_json::{Map, Value, json};
 use systole_plan::{Bill, Choice, Energy};
 

@@ -1,28 +1,28 @@
 //! `systole plan`: what machines would need for a training run, before one is rented.
 
 mod args;
-mod compiler;
-mod here;
+mod compiler_estimates;
+mod html_page;
 mod json;
-mod page;
-mod show;
-mod subject;
+mod local_machine;
+mod planned_program;
+mod text_table;
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
+use crate::args::exit_status::{Failure, Outcome, Run};
 use crate::render::screen::Screen;
 pub(crate) use args::PlanArgs;
-use compiler::Compiler;
-use here::{this_cpu, tried};
-use show::Plan;
+use compiler_estimates::Compiler;
+use local_machine::{this_cpu, tried};
+use planned_program::Subject;
 use std::path::Path;
-use subject::Subject;
 use systole_data::clock::today;
 use systole_ir::{DType, Error, ErrorKind, Result};
 use systole_plan::{
     Advice, Choice, Energy, Estimate, Half, Machine, Price, Slice, Tables, Wish, Work, advise, analytic,
     bill, regions,
 };
+use text_table::Plan;
 
 impl Run for PlanArgs {
     fn run(self, _: &Common, screen: &Screen) -> Outcome {
@@ -41,12 +41,13 @@ fn run(args: &PlanArgs, screen: &Screen) -> Outcome {
     let compiler = if args.compiled { Some(Compiler::find()?) } else { None };
     let plan = plan(args, &tables, machines, &mut subject, compiler)?;
     if let Some(path) = &args.html {
-        std::fs::write(path, page::html(&plan, &tables)).map_err(|e| Error::io("cannot write", path, e))?;
+        std::fs::write(path, html_page::html(&plan, &tables))
+            .map_err(|e| Error::io("cannot write", path, e))?;
         screen.detail(format!("Written: {}", path.display()));
     }
     match screen.json {
         true => screen.object(&json::json(&plan, args.layers)),
-        false => show::text(&plan, args, &tables, screen),
+        false => text_table::text(&plan, args, &tables, screen),
     }
     Ok(0)
 }

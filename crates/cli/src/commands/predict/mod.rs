@@ -1,24 +1,24 @@
 //! `systole predict`: what a model says of pictures, of records (TFRecord, CSV, NumPy), and of how a text goes on.
 
-mod answer;
-mod sources;
+mod prediction;
+mod sample_sources;
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
-use crate::models::answerer::{self, Answerer, Operators};
-use crate::models::run_folder;
-use crate::models::target::{config_of, with_settings};
-use crate::models::tta;
+use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::models::command_target::{config_of, with_settings};
+use crate::models::predictor::{self, Answerer, Operators};
+use crate::models::run_directory;
+use crate::models::test_time_augmentation;
 use crate::render::screen::{Screen, note};
-use crate::run::answers;
-use answer::{Answer, Form};
+use crate::run::evaluation;
 use clap::Args;
+use prediction::{Answer, Form};
+use sample_sources::{Reading, Source, Takes, Unread, nothing, or_go_on, stacked, tokens_of};
 use serde_json::json;
-use sources::{Reading, Source, Takes, Unread, nothing, or_go_on, stacked, tokens_of};
 use std::path::PathBuf;
 use systole_config::{Config, TestTime, fraction, scale_pixels};
 use systole_data::Sample;
-use systole_data::disk::{Disk, write_atomically};
+use systole_data::file_system::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::{Model, counted};
 
@@ -80,8 +80,8 @@ fn tell_of_outputs(model: &Model, screen: &Screen) {
 
 fn run(args: &PredictArgs, screen: &Screen) -> Outcome {
     let form = args.out.as_deref().map(Form::of).transpose().map_err(Failure::usage)?;
-    let file = run_folder::model_file(&args.model)?;
-    let Answerer { mut model, operators } = answerer::answerer(&file)?;
+    let file = run_directory::model_file(&args.model)?;
+    let Answerer { mut model, operators } = predictor::answerer(&file)?;
     let config = with_settings(config_of(&model, &file)?, &args.sets, &file)?;
     let takes = Takes::of(&model, &file)?;
     tell_of_outputs(&model, screen);
@@ -225,9 +225,9 @@ impl Answering<'_> {
         let first = samples.first().map_or(0, |(i, _)| *i as u64);
         let mut outputs = self.outputs(x.clone(), model).at(|| source.path.clone())?;
         if let Some((versions, changes)) = &self.tta {
-            let of = |v| self.outputs(tta::version(&x, changes, v, first)?, model);
+            let of = |v| self.outputs(test_time_augmentation::version(&x, changes, v, first)?, model);
             let answers = (1..=*versions).map(of).collect::<Result<Vec<_>>>().at(|| source.path.clone())?;
-            outputs = tta::blended(&outputs, &answers)?;
+            outputs = test_time_augmentation::blended(&outputs, &answers)?;
         }
         for ((index, _), row) in samples.iter().zip(last_values(&outputs, self.takes)) {
             let (path, index, many) = source.place(*index);
@@ -235,7 +235,7 @@ impl Answering<'_> {
                 self.tell(&path, many.then_some(index), &not_finite());
                 continue;
             }
-            let values = if self.is_of_values { row } else { answers::probabilities(&row) };
+            let values = if self.is_of_values { row } else { evaluation::probabilities(&row) };
             show(
                 Answer { path, index, many, values, is_of_values: self.is_of_values },
                 model,

@@ -1,23 +1,23 @@
 //! `systole quantize`: a trained model in eight-bit integers, as `.tflite` or ONNX, and what that costs in accuracy.
 
-mod weight_only;
+mod weight_only_quantization;
 
 use crate::args::common::{Common, DataArgs};
-use crate::args::outcome::{Failure, Outcome, Run, check_out};
+use crate::args::exit_status::{Failure, Outcome, Run, check_out};
 use crate::models::accuracy::{Accuracy, Tests, agreeing, classes_in_floats, taken};
-use crate::models::answerer::NOTE;
-use crate::models::known::check_samples;
-use crate::models::lite;
+use crate::models::command_target::{config_of, set_all};
+use crate::models::model_data::check_samples;
 use crate::models::onnx;
-use crate::models::run_folder;
-use crate::models::target::{config_of, set_all};
+use crate::models::predictor::NOTE;
+use crate::models::run_directory;
+use crate::models::tflite;
 use crate::render::screen::{Screen, table};
 use crate::run::training::load_data;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use systole_config::{Config, Draft};
-use systole_data::disk::{Disk, write_atomically};
+use systole_data::file_system::{Disk, write_atomically};
 use systole_datasets::TrainingData;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::{Model, WeightBits, counted, grouped};
@@ -250,7 +250,7 @@ impl Run for QuantizeArgs {
             return Err(Failure::usage(e.at("--weights").hint("add --activations none, or leave it out")));
         }
         let name = self.out.display().to_string();
-        if !lite::is_lite(&name) && !onnx::is_onnx(&name) {
+        if !tflite::is_lite(&name) && !onnx::is_onnx(&name) {
             let e =
                 Error::new(ErrorKind::Config, format!("{} is no name of such a file", self.out.display()));
             return Err(Failure::usage(e.at("--out").hint("end it in .tflite or .onnx")));
@@ -276,7 +276,7 @@ impl QuantizeArgs {
             Some(WeightsName::Int4) => WeightBits::Int4,
             _ => WeightBits::Int8,
         };
-        weight_only::make(&self.model, bits, &self.quant, &self.out, screen)
+        weight_only_quantization::make(&self.model, bits, &self.quant, &self.out, screen)
     }
 }
 
@@ -286,7 +286,7 @@ pub(crate) fn make(model: &str, kind: Kind, args: &QuantArgs, out: &Path, screen
         let e = Error::new(ErrorKind::Config, "the Edge TPU takes .tflite files").at("--target");
         return Err(Failure::usage(e.hint("end --out in .tflite, or leave the option out")));
     }
-    let file = run_folder::model_file(model)?;
+    let file = run_directory::model_file(model)?;
     let layers = Model::load_to_predict(&file)?;
     let float = lower(&layers).at(|| file.clone())?;
     let is_float = matches!(kind, Kind::Float);
@@ -337,7 +337,7 @@ fn calibrated(
         return Ok(Calibrated { options, is_trained: true, config, data, samples, ranges });
     }
     let method = args.calibrate.map_or(Method::MinMax, MethodName::method);
-    let calibration = Calibration { method, threads: lite::threads(), engine: lite::engine() };
+    let calibration = Calibration { method, threads: tflite::threads(), engine: tflite::engine() };
     let ranges = calibration.ranges(float, &samples).at(|| file.to_string())?;
     Ok(Calibrated { options: args.options(), is_trained: false, config, data, samples, ranges })
 }
@@ -349,7 +349,7 @@ pub(crate) fn graph(
     args: &QuantArgs,
     screen: &Screen,
 ) -> Result<systole_tflite::Model, Failure> {
-    let file = run_folder::model_file(model)?;
+    let file = run_directory::model_file(model)?;
     let mut layers = Model::load_to_predict(&file)?;
     // What was trained may have a step for each channel.
     layers.strip_quantization()?;

@@ -5,13 +5,13 @@
 //! library may end its process or hang, and then the report says in what.
 
 mod args;
-mod here;
-mod told;
+mod protocol;
+mod run_checks;
 
 pub(crate) use args::SelftestArgs;
 
 use crate::args::common::Common;
-use crate::args::outcome::{Outcome, Run};
+use crate::args::exit_status::{Outcome, Run};
 use crate::render::screen::{Screen, quoted};
 use serde_json::{Map, Value, json};
 use std::io::{BufRead, BufReader};
@@ -19,7 +19,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
-use systole_data::disk::{Disk, write_atomically};
+use systole_data::file_system::{Disk, write_atomically};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
 /// Failures that the screen shows; the report has all.
@@ -37,7 +37,7 @@ impl Run for SelftestArgs {
 
 fn run(args: &SelftestArgs, common: &Common, screen: &Screen) -> Outcome {
     if args.here {
-        here::run(args, screen)?;
+        run_checks::run(args, screen)?;
         return Ok(0);
     }
     let device = common.device.clone().unwrap_or_else(|| knobs::BACKEND.get());
@@ -121,13 +121,14 @@ fn lines_of(child: &mut Child) -> Result<Receiver<String>> {
 impl Found {
     fn add(&mut self, line: &str, screen: &Screen) {
         let Ok(Value::Object(mut told)) = serde_json::from_str(line) else { return };
-        if let Some(Value::String(what)) = told.remove(told::BEGIN) {
+        if let Some(Value::String(what)) = told.remove(protocol::BEGIN) {
             self.now = what;
         }
-        if let Some(failure) = told.remove(told::FAILURE) {
+        if let Some(failure) = told.remove(protocol::FAILURE) {
             self.failures.push(failure);
         }
-        if let (Some(Value::String(name)), Some(result)) = (told.remove(told::SECTION), told.remove("result"))
+        if let (Some(Value::String(name)), Some(result)) =
+            (told.remove(protocol::SECTION), told.remove("result"))
         {
             let summary = result["summary"].as_str().unwrap_or_default();
             screen.detail(format!("{name}: {summary}"));
@@ -141,7 +142,8 @@ impl Found {
 }
 
 fn report(device: &str, found: &Found) -> Value {
-    let passed = found.failures.is_empty() && here::SECTIONS.iter().all(|s| found.sections.contains_key(*s));
+    let passed =
+        found.failures.is_empty() && run_checks::SECTIONS.iter().all(|s| found.sections.contains_key(*s));
     let mut summary = vec![format!(
         "Systole {} selftest on {device}: {}",
         env!("CARGO_PKG_VERSION"),
@@ -151,7 +153,7 @@ fn report(device: &str, found: &Found) -> Value {
         |(name, result): (&String, &Value)| format!("{name}: {}", result["summary"].as_str().unwrap_or(""));
     summary.extend(found.sections.iter().map(line));
     summary.extend(
-        here::SECTIONS
+        run_checks::SECTIONS
             .iter()
             .filter(|s| !found.sections.contains_key(**s))
             .map(|s| format!("{s}: not reached")),

@@ -1,7 +1,7 @@
 //! `systole show --stage`: what a model's training step, or a program, becomes in the CPU engine, after each pass, stage and rule of the
 //! compiler, and which kernel computes each step in the end.
 
-use crate::args::outcome::Outcome;
+use crate::args::exit_status::Outcome;
 use crate::render::screen::Screen;
 use serde_json::{Value, json};
 use systole_compile::{Form, form_after};

@@ -1,16 +1,16 @@
 //! `systole show`: the graphs that a model is compiled from, and what becomes of a program file.
 
 mod kernels;
-mod schedule;
+mod rate_schedule;
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
+use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::models::command_target::{Target, config_of};
 use crate::models::program::{self, DimArgs};
-use crate::models::target::{Target, config_of};
 use crate::render::screen::Screen;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use schedule::ScheduleArgs;
+use rate_schedule::ScheduleArgs;
 use serde_json::json;
 use std::path::PathBuf;
 use systole_ir::text::{print, print_annotated};
@@ -68,7 +68,7 @@ impl Run for ShowArgs {
 fn run(args: &ShowArgs, screen: &Screen) -> Outcome {
     if args.schedule {
         let asked = ScheduleArgs { target: &args.target, steps: args.steps, out: args.out.as_ref() };
-        return schedule::show(&asked, screen);
+        return rate_schedule::show(&asked, screen);
     }
     if program::is_program(&args.target) {
         return show_program(args, screen);

@@ -3,21 +3,21 @@
 //! What a sweep has reached is what its folders hold: nothing else is kept, so that a sweep that was killed goes on by being started
 //! again, and its trials go on as any run does.
 
-mod page;
+mod html_page;
 
 use crate::args::common::{Common, DataArgs};
-use crate::args::outcome::{Failure, Outcome, Run};
-use crate::models::run_folder::{LAST, Record, Resume, SaveArgs, place, record_file};
-use crate::models::target::set_each;
+use crate::args::exit_status::{Failure, Outcome, Run};
+use crate::models::command_target::set_each;
+use crate::models::run_directory::{LAST, Record, Resume, SaveArgs, place, record_file};
 use crate::render::screen::{Screen, counted, note, program, quoted, table};
-use crate::run::stop::Stop;
+use crate::run::signals::Stop;
 use crate::run::training::{Folder, Start, load_data, train};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_config::{Data, Method, Sweep, Trial};
-use systole_data::disk::{Disk, write_atomically};
+use systole_data::file_system::{Disk, write_atomically};
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Model;
@@ -92,7 +92,7 @@ fn run(args: &SweepArgs, screen: &Screen) -> Outcome {
     claim(&out, &sweep.definition(&trials))?;
     let code = all.train(screen)?;
     let page = out.join(PAGE);
-    let written = !args.no_report && page::write(&all, &args.file, &page);
+    let written = !args.no_report && html_page::write(&all, &args.file, &page);
     all.show(&out, written.then_some(page.as_path()), code, began, screen);
     let failed = all.trials.iter().any(|t| t.failed.is_some());
     Ok(if code == 0 { u8::from(failed) } else { code })
@@ -385,7 +385,7 @@ impl Tried {
         let Ok(entries) = std::fs::read_dir(&self.folder) else { return Ok(()) };
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let Some(file) =
-            names.into_iter().find(|n| n.ends_with(LAST) && !n.ends_with(crate::models::run_folder::BEST))
+            names.into_iter().find(|n| n.ends_with(LAST) && !n.ends_with(crate::models::run_directory::BEST))
         else {
             return Ok(());
         };

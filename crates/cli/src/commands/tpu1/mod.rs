@@ -1,13 +1,13 @@
 //! `systole tpu1`: a model on the first TPU, simulated: where the cycles go, and what other chips would need.
 
 mod args;
-mod file;
-mod today;
+mod int8_model;
+mod modern_chips;
 
 use crate::args::common::Common;
-use crate::args::outcome::{Failure, Outcome, Run};
+use crate::args::exit_status::{Failure, Outcome, Run};
 use crate::commands::quantize::{self, QuantArgs};
-use crate::models::lite;
+use crate::models::tflite;
 use crate::render::screen::{Screen, table};
 pub(crate) use args::Tpu1Args;
 use serde_json::json;
@@ -23,7 +23,7 @@ impl Run for Tpu1Args {
         if let Some(name) = &self.model {
             let graph = graph(name, &self, screen)?;
             let report = match &graph {
-                Some(graph) => file::report(name, graph, self.batch.map(|n| n as usize), &chip)?,
+                Some(graph) => int8_model::report(name, graph, self.batch.map(|n| n as usize), &chip)?,
                 None => of_preset(name, &self, &chip)?,
             };
             if let Some(path) = &common.trace {
@@ -34,7 +34,7 @@ impl Run for Tpu1Args {
                 let none = || Error::new(ErrorKind::Config, format!("{name} has no weights to compute with"));
                 let graph =
                     graph.ok_or_else(|| Failure::usage(none().at("--check").hint("a model of yours")))?;
-                let words = file::check(name, &graph, &chip)?;
+                let words = int8_model::check(name, &graph, &chip)?;
                 screen.line(format!("\n{words}"));
                 told.insert("check".into(), json!(words));
             }
@@ -94,8 +94,8 @@ impl Tpu1Args {
 
 /// The int8 graph of a name that is no application of the paper.
 fn graph(name: &str, args: &Tpu1Args, screen: &Screen) -> Result<Option<Graph>, Failure> {
-    if lite::is_lite(name) {
-        return Ok(Some(lite::open(name)?));
+    if tflite::is_lite(name) {
+        return Ok(Some(tflite::open(name)?));
     }
     if !Path::new(name).exists() {
         return Ok(None);
@@ -120,19 +120,19 @@ fn show(
     args: &Tpu1Args,
     screen: &Screen,
 ) -> Result<serde_json::Map<String, serde_json::Value>> {
-    let today = today::machines(report)?;
+    let today = modern_chips::machines(report)?;
     if !screen.json {
         if args.instructions {
             screen.line(format!("{}\n", report.program.listing().join("\n")));
         }
         screen.line(report.text());
-        screen.line(format!("\n{}", today::text(report, &today)));
+        screen.line(format!("\n{}", modern_chips::text(report, &today)));
     }
     let mut told = match report.json() {
         serde_json::Value::Object(map) => map,
         other => serde_json::Map::from_iter([("report".to_string(), other)]),
     };
-    told.insert("today".into(), today::as_json(&today));
+    told.insert("today".into(), modern_chips::as_json(&today));
     if args.instructions {
         told.insert("listing".into(), json!(report.program.listing()));
     }

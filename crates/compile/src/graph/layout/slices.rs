@@ -41,7 +41,7 @@ pub fn run(graph: &Graph) -> Graph {
         let x = node.inputs[0].index();
         cutting.cut[x].then(|| smallvec![cutting.part(g, x, &(s.start.clone(), s.limit.clone()))])
     });
-    crate::graph::canonicalize::prune::run(&new)
+    crate::graph::canonicalize::dead_code::run(&new)
 }
 
 /// The element-wise nodes to compute slice by slice: only slices of them are used, and these have no more elements in

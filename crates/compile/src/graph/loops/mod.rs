@@ -1,6 +1,6 @@
 //! Rewrites of loops: loop-invariant code motion, sums over all iterations after the loop, derived states.
 
-pub mod derived;
-pub mod invariants;
-pub mod sums;
-mod trips;
+mod counted_loop;
+pub mod derived_states;
+pub mod hoist_sums;
+pub mod licm;

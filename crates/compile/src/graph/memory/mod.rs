@@ -1,5 +1,5 @@
 //! Recomputes values rather than keeping them (rematerialization).
 
-pub mod cheap;
 pub mod recompute;
 pub mod remat;
+pub mod rematerializable;

@@ -5,7 +5,7 @@
 //! keeping such an array, its late readers get a copy of its nodes. Results are bit-identical, with less memory and
 //! less traffic.
 
-use super::cheap::is_one_instruction;
+use super::rematerializable::is_one_instruction;
 use crate::graph::rewrite::{Rewriter, Values, rebuild};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use systole_ir::op::{Binary, Lowering};

@@ -2,7 +2,7 @@
 
 pub mod arg_max;
 pub mod batch_variance;
-pub mod folds;
-pub mod linear;
+pub mod multi_op_reduce;
 pub mod sort_keys;
+pub mod sum_linearity;
 pub mod window_sums;

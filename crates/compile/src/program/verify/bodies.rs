@@ -1,9 +1,9 @@
 //! Signatures of bodies: the parameters and results of nested programs fit the operands and results of their step.
 
-use crate::program::check::{Checked, alike, holds, same};
 use crate::program::kernel::{Kernel, Schedule, Step};
-use crate::program::nested::Blocks;
+use crate::program::nested_kernels::Blocks;
 use crate::program::storage::ResultPlan;
+use crate::program::type_check::{Checked, alike, holds, same};
 use systole_ir::{DType, TensorType};
 
 /// Checks the parameters and results of the bodies of a step, not their steps.

@@ -6,8 +6,8 @@
 //! `SYSTOLE_PARANOID`.
 
 mod bodies;
+mod buffer_plan;
 mod error;
-mod places;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -32,7 +32,7 @@ pub fn verify_steps(s: &Schedule) -> Result<()> {
 /// run may overwrite.
 pub fn verify_planned(s: &Schedule, donated: &[usize]) -> Result<()> {
     verify_steps(s)?;
-    places::check(s, donated)?;
+    buffer_plan::check(s, donated)?;
     for (i, step) in s.steps.iter().enumerate() {
         for body in step.kernel.bodies() {
             let inner = donated_inside(&step.kernel, body);

@@ -6,7 +6,7 @@ use crate::program::{Kernel, Load, Location, Pool, Schedule, Slot, Step};
 use systole_ir::DType::{self, F32, I32, U8, U64};
 use systole_ir::attention::{Attention, AttentionMatch, Dropped, Wanted};
 use systole_ir::op::Convolution;
-use systole_ir::{Graph, GraphBuilder, Tensor, TensorType, flow, grad, vjp};
+use systole_ir::{Graph, GraphBuilder, Tensor, TensorType, control_builders, grad, vjp};
 
 fn compiled(graph: &Graph, options: &Options) -> Schedule {
     let (graph, _) = crate::optimize(graph).unwrap();
@@ -158,7 +158,7 @@ fn scan() -> Schedule {
     let g = GraphBuilder::new("main");
     let xs = g.parameter(TensorType::new(F32, [7, 4, 160]), "xs");
     let start = g.full(&TensorType::new(F32, [4, 160]), 0.5);
-    let (last, all) = flow::scan(&[&start], &[&xs], |state, x| {
+    let (last, all) = control_builders::scan(&[&start], &[&xs], |state, x| {
         let y: Tensor = (&state[0] * &x[0]).tanh();
         (vec![y.clone()], vec![&y * 2.0])
     });
@@ -251,7 +251,7 @@ fn two_states_do_not_start_as_one_input() {
     let x = g.parameter(TensorType::new(F32, [4, 160]), "x");
     let y = g.parameter(TensorType::new(F32, [4, 160]), "y");
     let xs = g.parameter(TensorType::new(F32, [7, 4, 160]), "xs");
-    let (last, _) = flow::scan(&[&x, &y], &[&xs], |state, x| {
+    let (last, _) = control_builders::scan(&[&x, &y], &[&xs], |state, x| {
         (vec![(&state[0] * &x[0]).tanh(), &state[1] + &x[0]], vec![])
     });
     let s = compiled(&g.finish(&last).unwrap(), &Options::default());

@@ -13,7 +13,7 @@
 use crate::kernel::Ptr;
 use crate::kernels::attention::{Arrays, AttentionKernel, Columns, LINE, Room, Row, Rows, multiply};
 use crate::simd::amx::LANES;
-use crate::simd::amx::spread::{COLUMNS, Operands, Spread, Sums};
+use crate::simd::amx::strided::{COLUMNS, Operands, Spread, Sums};
 use crate::simd::gemm::{Configured, Shape};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::lanes_mut;

@@ -3,7 +3,7 @@
 
 use crate::kernels::attention::*;
 use crate::machine::memory::Memory;
-use crate::machine::team::Team;
+use crate::machine::thread_pool::Team;
 use crate::simd::amx;
 use systole_ir::attention::Attention;
 use systole_ir::op::Domain;

@@ -8,7 +8,7 @@ use crate::kernel::convolution::{is_forward_of_any_rank, is_kernel_gradient};
 use crate::kernel::copy::{BoxCopy, Dim};
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
-use crate::kernels::conv::strips::operands::{NO_GRADIENT, NO_LAYER};
+use crate::kernels::conv::strips::strip_arrays::{NO_GRADIENT, NO_LAYER};
 use crate::select::{Accepted, Problem};
 use crate::simd::level::{Target, TileFn};
 use crate::simd::loops::widen;

@@ -4,15 +4,15 @@
 //! stores the argmax of each window, which is all that the gradient needs of it.
 
 mod amx;
-mod finite;
+mod finite_bounds;
 mod forward;
 mod gradient;
-mod pooled;
+mod pooled_convolution;
 mod winograd_tiles;
 
 use crate::kernels::conv_pool::forward::{Ask, Forward};
 use crate::kernels::conv_pool::gradient::{ConvPoolGradient, Method};
-use crate::kernels::conv_pool::pooled::PooledConvolution;
+use crate::kernels::conv_pool::pooled_convolution::PooledConvolution;
 use crate::select::{AMX, Candidate, EVERY, Family};
 use crate::simd::level::Level;
 use systole_compile::Kernel;

@@ -3,9 +3,9 @@
 //! The convolution is bound as a kernel of its own that pools its result strip by strip (`pool_result`). A product with
 //! all maxima may follow.
 
-use crate::kernel::inner_products::InnerProducts;
+use crate::kernel::dot_product_gemm::InnerProducts;
 use crate::kernel::{Cx, Io, Kernel};
-use crate::kernels::conv_pool::pooled::PooledConvolution;
+use crate::kernels::conv_pool::pooled_convolution::PooledConvolution;
 use crate::select::{Accepted, Problem};
 use crate::simd::level::Target;
 use systole_compile::Kernel as Plan;

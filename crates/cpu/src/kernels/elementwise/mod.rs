@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::kernel::program::MapKernel;
+use crate::kernel::elementwise::MapKernel;
 use crate::select::{AVX2_UP, Candidate, EVERY, Family, Problem};
 use systole_compile::Kernel;
 

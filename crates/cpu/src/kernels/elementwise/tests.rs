@@ -1,9 +1,9 @@
 //! Machine code against the tile interpreter: the same bits, for every op and for random programs.
 
-use crate::kernel::program::MapKernel;
+use crate::kernel::elementwise::MapKernel;
 use crate::kernel::{Cx, Io, Kernel};
 use crate::kernels::reduce::fold::ReduceKernel;
-use crate::machine::team::{Team, flush_denormals, restore_denormals};
+use crate::machine::thread_pool::{Team, flush_denormals, restore_denormals};
 use crate::simd::jit::{Access, Loop, Sink};
 use crate::simd::level::Level;
 use smallvec::SmallVec;

@@ -5,15 +5,15 @@
 //! [`blocked::element_types`] selects microkernel and packing for each element type.
 
 pub mod blocked;
-mod product;
+mod gemm_problem;
 pub mod product_epilogue;
 mod rows_in_place;
 mod skinny;
 
-use crate::kernel::few_rows::FewRows;
-use crate::kernel::inner_products::InnerProducts;
+use crate::kernel::dot_product_gemm::InnerProducts;
+use crate::kernel::skinny_gemm::FewRows;
 use crate::kernels::matmul::blocked::element_types;
-use crate::kernels::matmul::product::Product;
+use crate::kernels::matmul::gemm_problem::Product;
 use crate::kernels::matmul::skinny::few_columns::FewColumns;
 use crate::kernels::matmul::skinny::gemv::Gemv;
 use crate::kernels::reference;
@@ -27,7 +27,7 @@ use systole_ir::{DType, Op};
 const WIDE: &[Level] = &[Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
 
 /// The families of this folder.
-pub const FAMILIES: &[&Family] = &[&FAMILY, &product_epilogue::FAMILY, &skinny::packed::FAMILY];
+pub const FAMILIES: &[&Family] = &[&FAMILY, &product_epilogue::FAMILY, &skinny::quantized_weights::FAMILY];
 
 /// GEMM, with its candidates by priority.
 pub static FAMILY: Family = Family {

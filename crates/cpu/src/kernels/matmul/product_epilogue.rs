@@ -263,7 +263,7 @@ impl Kernel for Whole {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::team::Team;
+    use crate::machine::thread_pool::Team;
 
     /// A kernel that needs what it precomputed, as those by strips do.
     struct Strict;

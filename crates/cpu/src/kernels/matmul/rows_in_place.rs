@@ -1,8 +1,8 @@
 //! AMX GEMM without packing of A: runs as a 1 × 1 convolution, whose kernel loads its input into tile registers in
 //! place.
 
-use crate::kernel::product::{Roles, count, joint_stride};
-use crate::kernels::matmul::product::Product;
+use crate::kernel::gemm_dims::{Roles, count, joint_stride};
+use crate::kernels::matmul::gemm_problem::Product;
 use crate::select::{Answer, Problem};
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::op::Convolution;

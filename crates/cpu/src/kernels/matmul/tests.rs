@@ -1,12 +1,12 @@
 //! Tests of the AMX GEMM, with emulated tile registers on every machine and with real ones where there are any, and of
 //! bf16 pairs.
 
-use crate::kernel::product::{Epilogue, Roles, roles};
+use crate::kernel::gemm_dims::{Epilogue, Roles, roles};
 use crate::kernel::{Cx, Io, Kernel};
 use crate::kernels::matmul::blocked::element_types::{amx, bf16_pairs};
-use crate::kernels::matmul::product::Product;
+use crate::kernels::matmul::gemm_problem::Product;
 use crate::machine::memory::Memory;
-use crate::machine::team::Team;
+use crate::machine::thread_pool::Team;
 use crate::simd;
 use crate::simd::level::{Level, Target};
 use systole_ir::rng::Stream;

@@ -2,9 +2,9 @@
 //!
 //! The family is asked last and takes every single op, so its last candidate also computes ops that have no family.
 
-pub mod moves;
 pub mod scatter;
 pub mod sort;
+pub mod strided_copies;
 
 use crate::select::{Accepted, Candidate, EVERY, Family, Problem, answer};
 use systole_compile::Kernel;
@@ -44,23 +44,23 @@ pub static FAMILY: Family = Family {
              copies with constant offsets",
             |p| {
                 let reason = "it is no transpose, slice, reverse, concatenate or pad";
-                answer(moves::Copies::new(op(p)?, p.step), reason)
+                answer(strided_copies::Copies::new(op(p)?, p.step), reason)
             }),
         Candidate::new("dynamic_slice", EVERY, "slices at run-time indices; steps that read the slice may \
              ask where it lies instead of copying it",
             |p| match op(p)? {
-                Op::DynamicSlice(_) => Ok(Box::new(moves::DynamicSliceKernel::new(p.step))),
+                Op::DynamicSlice(_) => Ok(Box::new(strided_copies::DynamicSliceKernel::new(p.step))),
                 _ => Err("it is no dynamic_slice".into()),
             }),
         Candidate::new("dynamic_update_slice", EVERY, "updates of a block at run-time indices, in place \
              where the operand's memory may be reused",
             |p| match op(p)? {
-                Op::DynamicUpdateSlice(_) => Ok(Box::new(moves::DynamicUpdateSliceKernel::new(p.step))),
+                Op::DynamicUpdateSlice(_) => Ok(Box::new(strided_copies::DynamicUpdateSliceKernel::new(p.step))),
                 _ => Err("it is no dynamic_update_slice".into()),
             }),
         Candidate::new("gather", EVERY, "gathers: a strided copy of one box for each index vector",
             |p| match op(p)? {
-                Op::Gather(g) => Ok(Box::new(moves::GatherKernel::new(g, p.step))),
+                Op::Gather(g) => Ok(Box::new(strided_copies::GatherKernel::new(g, p.step))),
                 _ => Err("it is no gather".into()),
             }),
         crate::kernels::reference::CANDIDATE,

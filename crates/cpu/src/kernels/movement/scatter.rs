@@ -8,9 +8,9 @@
 
 use crate::kernel::copy::Dim;
 use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::kernels::movement::moves::index_at;
-use crate::simd::cells::{Cell, Fold, ForFold, Last, for_fold};
+use crate::kernels::movement::strided_copies::index_at;
 use crate::simd::level::{Isa, Level, Tile, TileFn};
+use crate::simd::stored_elements::{Cell, Fold, ForFold, Last, for_fold};
 use smallvec::SmallVec;
 use std::marker::PhantomData;
 use systole_compile::Step;

@@ -4,10 +4,10 @@
 //! `select_and_scatter` by `ge`, also for NaN, ties and zeros of both signs.
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::simd::cells::{Bf16, Cell, F16};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut};
 use crate::simd::pool_row::{Row, pool_row};
+use crate::simd::stored_elements::{Bf16, Cell, F16};
 use std::marker::PhantomData;
 use systole_compile::{Pool, Step, Unpool};
 use systole_ir::{DType, Result};

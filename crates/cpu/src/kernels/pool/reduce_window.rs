@@ -8,9 +8,9 @@
 use crate::kernel::copy::fill;
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::select::{Accepted, Answer, Problem};
-use crate::simd::cells::{Add, Bf16, Cell, F16, Fold, ForFold, for_fold};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::{lanes, lanes_mut};
+use crate::simd::stored_elements::{Add, Bf16, Cell, F16, Fold, ForFold, for_fold};
 use std::marker::PhantomData;
 use std::ops::Range;
 use systole_compile::Kernel as Plan;

@@ -9,13 +9,13 @@
 //! neither on the number of threads nor on the vector width. bf16 and f16 are reduced in f32 and rounded once. A lane
 //! is an element in the type in which it is reduced.
 
-use crate::kernel::program::{Program, Registers, TILE, store};
+use crate::kernel::elementwise::{Program, Registers, TILE, store};
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::simd::folds::{LANES, Loops, loops_of};
 use crate::simd::jit;
 use crate::simd::jit::Sink;
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{lane_size, lanes_mut, narrow, widen};
+use crate::simd::reduce_loops::{LANES, Loops, loops_of};
 use smallvec::SmallVec;
 use std::mem::MaybeUninit;
 use std::ops::Range;

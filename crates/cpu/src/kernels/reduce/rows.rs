@@ -1,7 +1,7 @@
 //! Element-wise steps and reductions along rows (softmax, layer normalisation), all of them for a block of rows before
 //! the next block: intermediate arrays exist for one block only and stay in the cache. The plan is [`Rows`].
 
-use crate::kernel::program::MapKernel;
+use crate::kernel::elementwise::MapKernel;
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::kernels::reduce::fold::ReduceKernel;
 use crate::simd::level::Level;

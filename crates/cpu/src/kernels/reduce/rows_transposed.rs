@@ -6,7 +6,7 @@
 //! transposed through scratch.
 
 use crate::kernel::copy::{BoxCopy, Dim};
-use crate::kernel::program::MapKernel;
+use crate::kernel::elementwise::MapKernel;
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
 use crate::kernels::reduce::fold::ReduceKernel;
 use crate::kernels::reduce::rows::{Stage, Work};

@@ -1,11 +1,11 @@
 //! `rng_bit_generator`: counter-based generators, many counters per vector loop. Bit for bit what the op's rule in
 //! `systole_ir::op::rng` defines; its documentation says which word becomes which element.
 
-mod draw;
 mod philox;
+mod rng_types;
 mod threefry;
 
-use crate::kernels::rng::draw::Draw;
+use crate::kernels::rng::rng_types::Draw;
 use crate::select::{Accepted, Candidate, EVERY, Family, Problem};
 use systole_compile::Kernel as Plan;
 use systole_ir::Op;

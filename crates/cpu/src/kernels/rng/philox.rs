@@ -2,7 +2,7 @@
 //! `simd/philox.rs`.
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::kernels::rng::draw::{BLOCK, BUFFER, Draw};
+use crate::kernels::rng::rng_types::{BLOCK, BUFFER, Draw};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::philox::{Philox, Start, start_of};
 use systole_ir::Result;

@@ -5,7 +5,7 @@
 //! through a buffer.
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::kernels::rng::draw::{BLOCK, BUFFER};
+use crate::kernels::rng::rng_types::{BLOCK, BUFFER};
 use crate::simd::level::{Isa, Level, Tile, TileFn};
 use crate::simd::loops::lanes_mut;
 use crate::simd::philox::{Start, halves, runs};

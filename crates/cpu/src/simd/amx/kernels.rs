@@ -1,6 +1,6 @@
 //! The table of AMX kernels, built for one [`Unit`].
 
-use crate::simd::amx::spread::Spread;
+use crate::simd::amx::strided::Spread;
 use crate::simd::amx::tile::{Bf16, Config, Dot, LANES, Signed, Split, Unit, Unsigned, Work, dots};
 use crate::simd::gemm::{Registers, Shape, Table, TileKernel};
 use std::marker::PhantomData;

@@ -10,13 +10,13 @@
 //! registers belong to a thread and must be configured before use, which is the caller's task ([`Registers`]). The
 //! instructions round to nearest and flush subnormal numbers to zero, whatever the thread's floating-point mode.
 
-pub mod bytes;
 #[cfg(test)]
 mod emulated;
 pub mod fused;
+pub mod int8;
 mod kernels;
 pub mod pack;
-pub mod spread;
+pub mod strided;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod unit;
@@ -53,7 +53,7 @@ pub fn is_available() -> bool {
         }
         let right = computes_right(&unit::HARDWARE);
         if !right {
-            systole_runtime::event::emit(1, || {
+            systole_runtime::events::emit(1, || {
                 "this machine's AMX instructions give wrong sums: products go without them".to_string()
             });
         }

@@ -6,7 +6,7 @@
 use crate::simd::amx::kernels::{Kernels, Of};
 use crate::simd::amx::tile::{Config, Dot, Lanes, Unit, Work};
 use crate::simd::gemm::Tile;
-use crate::simd::inlined::inlined;
+use crate::simd::inline_methods::inlined;
 use std::arch::asm;
 use std::arch::x86_64::*;
 

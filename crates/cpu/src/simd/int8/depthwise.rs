@@ -3,9 +3,9 @@
 //! First the four lines are interleaved, column by column, then each place of a window in a line is one instruction for sixteen
 //! channels. Where a window has up to three lines and moves by one, the same four lines give two rows of results.
 
-use crate::simd::int8::ends::Ends;
+use crate::simd::int8::requantize::Ends;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::int8::ends::Sixteen;
+use crate::simd::int8::requantize::Sixteen;
 use crate::simd::int8::windows::Along;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;

@@ -1,10 +1,10 @@
 //! Products of rows and panels by vectors: sums in registers, then what becomes of them.
 
-use crate::simd::inlined::inlined;
-use crate::simd::int8::block::{Block, Sums, finish};
+use crate::simd::inline_methods::inlined;
+use crate::simd::int8::accumulator_block::{Block, Sums, finish};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::int8::lanes::Two;
-use crate::simd::int8::lanes::{Lanes, Plain};
+use crate::simd::int8::i32x16::Two;
+use crate::simd::int8::i32x16::{Lanes, Plain};
 use crate::simd::int8::{COLUMNS, WORDS};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;

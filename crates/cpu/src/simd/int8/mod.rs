@@ -5,15 +5,15 @@
 //! bytes, or two integers of 16 bits where there is no instruction for bytes ([`Form`]). Panels hold a word of all their
 //! columns, then the next. All sums wrap around at 32 bits, so their order does not matter.
 
-pub mod block;
+pub mod accumulator_block;
+pub mod add_sub;
+pub mod binary_formula;
 pub mod depthwise;
 pub mod dots;
-pub mod ends;
-pub mod lanes;
-pub mod near;
-pub mod pairs;
-pub mod scaled;
-pub mod sums;
+pub mod i32x16;
+pub mod requantize;
+pub mod requantize_f32;
+pub mod requantize_ref;
 pub mod windows;
 
 /// Columns of a panel.

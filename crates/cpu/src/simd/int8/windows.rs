@@ -1,7 +1,7 @@
 //! Windows over pictures of bytes, a row of results at a time: convolutions of each channel on its own, and poolings.
 
-use crate::simd::int8::ends::Ends;
-use crate::simd::int8::lanes::{Lanes, Plain};
+use crate::simd::int8::i32x16::{Lanes, Plain};
+use crate::simd::int8::requantize::Ends;
 use crate::simd::level::Level;
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ macro_rules! instances {
             #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c")]
             unsafe fn avx2(args: &$args) {
                 // SAFETY: by the caller's promise.
-                unsafe { $run::<$crate::simd::int8::lanes::Two>(args) }
+                unsafe { $run::<$crate::simd::int8::i32x16::Two>(args) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c")]

@@ -3,7 +3,7 @@
 
 use crate::simd::jit::emit::{Emitter, FmaForm, PACKED, SPARE, TABLE, load_op, spread_op};
 use crate::simd::jit::encode::*;
-use crate::simd::jit::ops;
+use crate::simd::jit::opcodes;
 use crate::simd::jit::steps::{Arg, Form, Operand, Step, Value, relation};
 
 /// Shuffle indices of `pshufb` that give zeros.
@@ -20,7 +20,7 @@ impl Emitter<'_> {
                 let op = load_op(place.form);
                 let at = self.address(place, vector);
                 match self.tail {
-                    Some(mask) => self.asm.ymm(ops::MASKMOVPS_LOAD, to, mask, at, None),
+                    Some(mask) => self.asm.ymm(opcodes::MASKMOVPS_LOAD, to, mask, at, None),
                     None => self.asm.ymm(op, to, 0, at, None),
                 }
             }
@@ -33,7 +33,7 @@ impl Emitter<'_> {
                 let op = spread_op(form);
                 self.asm.ymm(op, to, 0, Rm::Memory(At { base: SPARE, index: None, offset: 0 }), None);
                 if form == Form::F16 {
-                    self.asm.ymm(ops::CVTPH2PS, to, 0, itself, None);
+                    self.asm.ymm(opcodes::CVTPH2PS, to, 0, itself, None);
                 }
             }
             Step::Constant(bits) => self.copy_to(to, Arg::Bits(bits), copy),
@@ -49,9 +49,9 @@ impl Emitter<'_> {
         let itself = Rm::Reg(Reg(to));
         match step {
             // The destination is the `r/m` operand.
-            Step::One { op: ops::CVTPS2PH, imm, a: Arg::Value(a) } => {
+            Step::One { op: opcodes::CVTPS2PH, imm, a: Arg::Value(a) } => {
                 let from = reg(a);
-                self.asm.ymm(ops::CVTPS2PH, from, 0, itself, imm);
+                self.asm.ymm(opcodes::CVTPS2PH, from, 0, itself, imm);
             }
             Step::One { op, imm, a } => {
                 let a = rm(a);
@@ -64,7 +64,7 @@ impl Emitter<'_> {
             }
             Step::Shift { way, by, a } => {
                 let a = rm(a.into());
-                self.asm.ymm(ops::SHIFTS, way, to, a, Some(by));
+                self.asm.ymm(opcodes::SHIFTS, way, to, a, Some(by));
             }
             Step::Fma { a, b, c } => match FmaForm::of(a, b, c, &self.homes.ends[i]) {
                 FmaForm::Over(_, op, first, last) => {
@@ -74,15 +74,15 @@ impl Emitter<'_> {
                 FmaForm::Fresh => {
                     let (a, b) = (reg(a), rm(b));
                     self.copy_to(to, c, copy);
-                    self.asm.ymm(ops::FMADD231PS, to, a, b, None);
+                    self.asm.ymm(opcodes::FMADD231PS, to, a, b, None);
                 }
             },
             Step::Mix { a, b, mask } => {
                 let (a, b, mask) = (reg(a), rm(b.into()), rm(Arg::Bits(mask)));
                 // XOR of the two, restricted to the bits of the mask.
-                self.asm.ymm(ops::PXORD, to, a, b, None);
-                self.asm.ymm(ops::PANDD, to, to, mask, None);
-                self.asm.ymm(ops::PXORD, to, a, itself, None);
+                self.asm.ymm(opcodes::PXORD, to, a, b, None);
+                self.asm.ymm(opcodes::PANDD, to, to, mask, None);
+                self.asm.ymm(opcodes::PXORD, to, a, itself, None);
             }
             step => self.avx2_masks(step, i, copy),
         }
@@ -100,28 +100,28 @@ impl Emitter<'_> {
                 self.asm.ymm(op, to, a, b, None);
                 self.blend(to, base, itself, mask);
             }
-            Step::Compare { op: ops::CMPPS, imm, a, b } => {
+            Step::Compare { op: opcodes::CMPPS, imm, a, b } => {
                 let (a, b) = (reg(a), rm(b));
-                self.asm.ymm(ops::CMPPS, to, a, b, imm);
+                self.asm.ymm(opcodes::CMPPS, to, a, b, imm);
             }
-            Step::Compare { op: ops::PTESTMD, a, b, .. } => {
+            Step::Compare { op: opcodes::PTESTMD, a, b, .. } => {
                 let (a, b) = (reg(a), rm(b));
-                self.asm.ymm(ops::PANDD, to, a, b, None);
+                self.asm.ymm(opcodes::PANDD, to, a, b, None);
                 let zero = self.operand(Arg::Bits(0), copy);
-                self.asm.ymm(ops::PCMPEQD, to, to, zero, None);
+                self.asm.ymm(opcodes::PCMPEQD, to, to, zero, None);
                 self.invert(to, copy);
             }
             Step::Compare { op, imm, a, b } => {
                 let (a, b) = (reg(a), rm(b));
-                self.compare(op == ops::PCMPD, imm.unwrap_or(relation::INT_EQUAL), to, (a, b), copy);
+                self.compare(op == opcodes::PCMPD, imm.unwrap_or(relation::INT_EQUAL), to, (a, b), copy);
             }
             Step::Select { mask, yes, no: Arg::Bits(0) } => {
                 let (mask, yes) = (reg(mask), rm(yes));
-                self.asm.ymm(ops::PANDD, to, mask, yes, None);
+                self.asm.ymm(opcodes::PANDD, to, mask, yes, None);
             }
             Step::Select { mask, yes: Arg::Bits(0), no } => {
                 let (mask, no) = (reg(mask), rm(no));
-                self.asm.ymm(ops::PANDN, to, mask, no, None);
+                self.asm.ymm(opcodes::PANDN, to, mask, no, None);
             }
             Step::Select { mask, yes, no } => {
                 let (mask, yes) = (reg(mask), rm(yes));
@@ -131,19 +131,19 @@ impl Emitter<'_> {
             Step::Masks { op, a, b } => {
                 let (a, b) = (reg(a), rm(b.into()));
                 let of_vectors = match op {
-                    ops::KAND => ops::PANDD,
-                    ops::KANDN => ops::PANDN,
-                    ops::KOR => ops::PORD,
-                    _ => ops::PXORD,
+                    opcodes::KAND => opcodes::PANDD,
+                    opcodes::KANDN => opcodes::PANDN,
+                    opcodes::KOR => opcodes::PORD,
+                    _ => opcodes::PXORD,
                 };
                 self.asm.ymm(of_vectors, to, a, b, None);
-                if op == ops::KXNOR {
+                if op == opcodes::KXNOR {
                     self.invert(to, copy);
                 }
             }
             Step::MaskNot(a) => {
                 let (a, ones) = (reg(a), rm(Arg::Bits(u32::MAX)));
-                self.asm.ymm(ops::PXORD, to, a, ones, None);
+                self.asm.ymm(opcodes::PXORD, to, a, ones, None);
             }
             Step::Load(_) | Step::Store(..) | Step::Spread { .. } | Step::Constant(_) | Step::One { .. } => {}
             Step::Two { .. } | Step::Shift { .. } | Step::Fma { .. } | Step::Mix { .. } => {}
@@ -152,12 +152,12 @@ impl Emitter<'_> {
 
     /// `yes` in the lanes of `mask`, `no` elsewhere.
     fn blend(&mut self, to: u8, no: u8, yes: Rm, mask: u8) {
-        self.asm.ymm(ops::BLENDVPS, to, no, yes, Some(mask << 4));
+        self.asm.ymm(opcodes::BLENDVPS, to, no, yes, Some(mask << 4));
     }
 
     fn invert(&mut self, to: u8, copy: usize) {
         let ones = self.operand(Arg::Bits(u32::MAX), copy);
-        self.asm.ymm(ops::PXORD, to, to, ones, None);
+        self.asm.ymm(opcodes::PXORD, to, to, ones, None);
     }
 
     /// Integer relations. AVX2 has equality and signed greater-than; others compare `a` with the minimum or maximum of
@@ -168,21 +168,21 @@ impl Emitter<'_> {
         let itself = Rm::Reg(Reg(to));
         let inverted = match relation {
             relation::INT_EQUAL | NOT_EQUAL => {
-                self.asm.ymm(ops::PCMPEQD, to, a, b, None);
+                self.asm.ymm(opcodes::PCMPEQD, to, a, b, None);
                 relation == NOT_EQUAL
             }
             relation::INT_GREATER | LESS_OR_EQUAL if signed => {
-                self.asm.ymm(ops::PCMPGTD, to, a, b, None);
+                self.asm.ymm(opcodes::PCMPGTD, to, a, b, None);
                 relation == LESS_OR_EQUAL
             }
             relation::INT_GREATER | LESS_OR_EQUAL => {
-                self.asm.ymm(ops::PMINUD, to, a, b, None);
-                self.asm.ymm(ops::PCMPEQD, to, a, itself, None);
+                self.asm.ymm(opcodes::PMINUD, to, a, b, None);
+                self.asm.ymm(opcodes::PCMPEQD, to, a, itself, None);
                 relation == relation::INT_GREATER
             }
             _ => {
-                self.asm.ymm(if signed { ops::PMAXSD } else { ops::PMAXUD }, to, a, b, None);
-                self.asm.ymm(ops::PCMPEQD, to, a, itself, None);
+                self.asm.ymm(if signed { opcodes::PMAXSD } else { opcodes::PMAXUD }, to, a, b, None);
+                self.asm.ymm(opcodes::PCMPEQD, to, a, itself, None);
                 relation == relation::INT_LESS
             }
         };
@@ -195,19 +195,19 @@ impl Emitter<'_> {
     fn store(&mut self, place: Operand, from: u8, vector: usize) {
         let at = self.address(place, vector);
         if let Some(mask) = self.tail {
-            return self.asm.ymm(ops::MASKMOVPS_STORE, from, mask, at, None);
+            return self.asm.ymm(opcodes::MASKMOVPS_STORE, from, mask, at, None);
         }
         let (order, op) = match place.form {
-            Form::Word => return self.asm.ymm(ops::MOVUPS_STORE, from, 0, at, None),
-            Form::F16 => return self.asm.ymm(ops::CVTPS2PH, from, 0, at, Some(0)),
-            Form::Half { .. } => ([0x0504_0100, 0x0d0c_0908], ops::MOVLPS_STORE),
-            Form::Byte { .. } => ([0x0c08_0400, NOTHING], ops::MOVD_STORE),
+            Form::Word => return self.asm.ymm(opcodes::MOVUPS_STORE, from, 0, at, None),
+            Form::F16 => return self.asm.ymm(opcodes::CVTPS2PH, from, 0, at, Some(0)),
+            Form::Half { .. } => ([0x0504_0100, 0x0d0c_0908], opcodes::MOVLPS_STORE),
+            Form::Byte { .. } => ([0x0c08_0400, NOTHING], opcodes::MOVD_STORE),
         };
         let half = [order[0], order[1], NOTHING, NOTHING];
         let lanes = std::array::from_fn(|k| half[k % 4]);
-        self.asm.ymm(ops::PSHUFB, PACKED, from, Rm::Lanes(lanes), None);
+        self.asm.ymm(opcodes::PSHUFB, PACKED, from, Rm::Lanes(lanes), None);
         self.asm.xmm(op, PACKED, 0, at, None);
-        self.asm.ymm(ops::EXTRACTI128, PACKED, 0, Rm::Reg(Reg(PACKED)), Some(1));
+        self.asm.ymm(opcodes::EXTRACTI128, PACKED, 0, Rm::Reg(Reg(PACKED)), Some(1));
         if let Rm::Memory(At { base, index, offset }) = at {
             let offset = offset + 4 * place.form.size() as i32;
             self.asm.xmm(op, PACKED, 0, Rm::Memory(At { base, index, offset }), None);

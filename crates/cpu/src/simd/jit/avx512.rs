@@ -3,7 +3,7 @@
 
 use crate::simd::jit::emit::{Emitter, FmaForm, SPARE, TABLE, TAIL, load_op, spread_op};
 use crate::simd::jit::encode::*;
-use crate::simd::jit::ops;
+use crate::simd::jit::opcodes;
 use crate::simd::jit::steps::{Arg, Form, Step, Value};
 
 impl Emitter<'_> {
@@ -14,11 +14,11 @@ impl Emitter<'_> {
         let all = Lanes::All;
         match self.steps[i] {
             Step::Load(place) if let Some(from) = self.accumulator(place, copy) => {
-                self.asm.vector(ops::MOVAPS, to, 0, Rm::Reg(Reg(from)), all, None);
+                self.asm.vector(opcodes::MOVAPS, to, 0, Rm::Reg(Reg(from)), all, None);
             }
             Step::Store(place, v) if let Some(to) = self.accumulator(place, copy) => {
                 let from = Rm::Reg(Reg(reg(v)));
-                self.asm.vector(ops::MOVAPS, to, 0, from, all, None);
+                self.asm.vector(opcodes::MOVAPS, to, 0, from, all, None);
             }
             Step::Load(place) => {
                 let lanes = if self.tail.is_some() { Lanes::Zero(TAIL) } else { all };
@@ -30,10 +30,10 @@ impl Emitter<'_> {
                 let (from, at) = (reg(v), self.address(place, vector));
                 let lanes = if self.tail.is_some() { Lanes::Merge(TAIL) } else { all };
                 let (op, imm) = match place.form {
-                    Form::Word => (ops::MOVUPS_STORE, None),
-                    Form::F16 => (ops::CVTPS2PH, Some(0)),
-                    Form::Half { .. } => (ops::PMOVDW, None),
-                    Form::Byte { .. } => (ops::PMOVDB, None),
+                    Form::Word => (opcodes::MOVUPS_STORE, None),
+                    Form::F16 => (opcodes::CVTPS2PH, Some(0)),
+                    Form::Half { .. } => (opcodes::PMOVDW, None),
+                    Form::Byte { .. } => (opcodes::PMOVDB, None),
                 };
                 self.asm.vector(op, from, 0, at, lanes, imm);
             }
@@ -43,7 +43,7 @@ impl Emitter<'_> {
                 let at = Rm::Memory(At { base: SPARE, index: None, offset: 0 });
                 self.asm.vector(op, to, 0, at, all, None);
                 if form == Form::F16 {
-                    self.asm.vector(ops::CVTPH2PS, to, 0, Rm::Reg(Reg(to)), all, None);
+                    self.asm.vector(opcodes::CVTPH2PS, to, 0, Rm::Reg(Reg(to)), all, None);
                 }
             }
             Step::Constant(bits) => self.copy_to(to, Arg::Bits(bits), copy),
@@ -60,9 +60,9 @@ impl Emitter<'_> {
         let ends = &self.homes.ends[i];
         match step {
             // The destination is the `r/m` operand.
-            Step::One { op: ops::CVTPS2PH, imm, a: Arg::Value(a) } => {
+            Step::One { op: opcodes::CVTPS2PH, imm, a: Arg::Value(a) } => {
                 let from = reg(a);
-                self.asm.vector(ops::CVTPS2PH, from, 0, Rm::Reg(Reg(to)), all, imm);
+                self.asm.vector(opcodes::CVTPS2PH, from, 0, Rm::Reg(Reg(to)), all, imm);
             }
             Step::One { op, imm, a } => {
                 let a = rm(a);
@@ -75,7 +75,7 @@ impl Emitter<'_> {
             }
             Step::Shift { way, by, a } => {
                 let a = rm(a.into());
-                self.asm.vector(ops::SHIFTS, way, to, a, all, Some(by));
+                self.asm.vector(opcodes::SHIFTS, way, to, a, all, Some(by));
             }
             Step::Fma { a, b, c } => match FmaForm::of(a, b, c, ends) {
                 FmaForm::Over(_, op, first, last) => {
@@ -85,7 +85,7 @@ impl Emitter<'_> {
                 FmaForm::Fresh => {
                     let (a, b) = (reg(a), rm(b));
                     self.copy_to(to, c, copy);
-                    self.asm.vector(ops::FMADD231PS, to, a, b, all, None);
+                    self.asm.vector(opcodes::FMADD231PS, to, a, b, all, None);
                 }
             },
             Step::Mix { a, b, mask } => {
@@ -94,7 +94,7 @@ impl Emitter<'_> {
                 self.copy_to(to, a.into(), copy);
                 // Truth table: bit 4x + 2y + z is the result for bits x, y and z of the operands; here z ? y : x.
                 const CHOOSE: u8 = 0xd8;
-                self.asm.vector(ops::PTERNLOGD, to, b, mask, all, Some(CHOOSE));
+                self.asm.vector(opcodes::PTERNLOGD, to, b, mask, all, Some(CHOOSE));
             }
             step => self.avx512_masks(step, i, copy),
         }
@@ -135,12 +135,12 @@ impl Emitter<'_> {
         if no == Arg::Bits(0) {
             let (op, from) = match from {
                 // The write mask selects the lanes, so the constant is broadcast from one lane.
-                Rm::Splat(bits) => (ops::BROADCASTSS, Rm::Single(bits)),
-                register => (ops::MOVAPS, register),
+                Rm::Splat(bits) => (opcodes::BROADCASTSS, Rm::Single(bits)),
+                register => (opcodes::MOVAPS, register),
             };
             return self.asm.vector(op, to, 0, from, Lanes::Zero(mask), None);
         }
         let no = self.in_register(no, to, copy);
-        self.asm.vector(ops::BLENDMPS, to, no, from, Lanes::Merge(mask), None);
+        self.asm.vector(opcodes::BLENDMPS, to, no, from, Lanes::Merge(mask), None);
     }
 }

@@ -10,8 +10,8 @@
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::encode::*;
-use crate::simd::jit::ops;
-use crate::simd::jit::ops::Op;
+use crate::simd::jit::opcodes;
+use crate::simd::jit::opcodes::Op;
 use crate::simd::jit::steps::{ACCUMULATORS, Arg, Form, Operand, Set, Step, Steps, Value};
 use smallvec::SmallVec;
 
@@ -205,11 +205,11 @@ impl FmaForm {
     pub fn of(a: Value, b: Arg, c: Arg, ends: &[Value]) -> FmaForm {
         match (b, c) {
             (_, Arg::Value(c)) if ends.contains(&c) && c != a && Arg::Value(c) != b => {
-                FmaForm::Over(c, ops::FMADD231PS, a, b)
+                FmaForm::Over(c, opcodes::FMADD231PS, a, b)
             }
-            (Arg::Value(b), c) if ends.contains(&a) => FmaForm::Over(a, ops::FMADD213PS, b, c),
-            (Arg::Value(b), c) if ends.contains(&b) => FmaForm::Over(b, ops::FMADD213PS, a, c),
-            (Arg::Bits(_), Arg::Value(c)) if ends.contains(&a) => FmaForm::Over(a, ops::FMADD132PS, c, b),
+            (Arg::Value(b), c) if ends.contains(&a) => FmaForm::Over(a, opcodes::FMADD213PS, b, c),
+            (Arg::Value(b), c) if ends.contains(&b) => FmaForm::Over(b, opcodes::FMADD213PS, a, c),
+            (Arg::Bits(_), Arg::Value(c)) if ends.contains(&a) => FmaForm::Over(a, opcodes::FMADD132PS, c, b),
             _ => FmaForm::Fresh,
         }
     }
@@ -337,7 +337,7 @@ impl Emitter<'_> {
         let elements = (vectors * self.set.lanes()) as i32;
         self.asm.subtract(LEFT, elements);
         let short = self.asm.jump(When::Below);
-        self.move_accumulators(ops::MOVUPS_LOAD);
+        self.move_accumulators(opcodes::MOVUPS_LOAD);
         self.asm.align();
         let top = self.asm.here();
         for first in (0..vectors).step_by(copies) {
@@ -346,7 +346,7 @@ impl Emitter<'_> {
         self.asm.add(INDEX, elements);
         self.asm.subtract(LEFT, elements);
         self.asm.jump_back(When::NotBelow, top);
-        self.move_accumulators(ops::MOVUPS_STORE);
+        self.move_accumulators(opcodes::MOVUPS_STORE);
         // The remainder loop accumulates in memory.
         self.kept.clear();
         self.asm.land(short);
@@ -416,10 +416,10 @@ impl Emitter<'_> {
             self.asm.add(LEFT, lanes);
             let whole = self.asm.jump(When::Equal);
             let first = Rm::Reg(Reg(mask));
-            self.asm.xmm(ops::MOVD_LOAD, mask, 0, Rm::Reg(Reg(LEFT.0)), None);
-            self.asm.ymm(ops::PBROADCASTD, mask, 0, first, None);
+            self.asm.xmm(opcodes::MOVD_LOAD, mask, 0, Rm::Reg(Reg(LEFT.0)), None);
+            self.asm.ymm(opcodes::PBROADCASTD, mask, 0, first, None);
             let numbers = std::array::from_fn(|k| k as u32);
-            self.asm.ymm(ops::PCMPGTD, mask, mask, Rm::Lanes(numbers), None);
+            self.asm.ymm(opcodes::PCMPGTD, mask, mask, Rm::Lanes(numbers), None);
             self.tail = Some(mask);
             self.round(0, 1);
             self.asm.land(whole);
@@ -480,8 +480,8 @@ impl Emitter<'_> {
     /// Broadcasts a constant to `to`.
     fn load_constant(&mut self, to: u8, bits: u32) {
         match self.set {
-            Set::Avx512 => self.asm.vector(ops::BROADCASTSS, to, 0, Rm::Single(bits), Lanes::All, None),
-            Set::Avx2 => self.asm.ymm(ops::MOVAPS, to, 0, Rm::Splat(bits), None),
+            Set::Avx512 => self.asm.vector(opcodes::BROADCASTSS, to, 0, Rm::Single(bits), Lanes::All, None),
+            Set::Avx2 => self.asm.ymm(opcodes::MOVAPS, to, 0, Rm::Splat(bits), None),
         }
     }
 
@@ -512,8 +512,8 @@ impl Emitter<'_> {
         }
         let from = Rm::Reg(Reg(from));
         match self.set {
-            Set::Avx512 => self.asm.vector(ops::MOVAPS, to, 0, from, Lanes::All, None),
-            Set::Avx2 => self.asm.ymm(ops::MOVAPS, to, 0, from, None),
+            Set::Avx512 => self.asm.vector(opcodes::MOVAPS, to, 0, from, Lanes::All, None),
+            Set::Avx2 => self.asm.ymm(opcodes::MOVAPS, to, 0, from, None),
         }
     }
 
@@ -537,21 +537,21 @@ impl Emitter<'_> {
 /// The instruction that loads elements and widens them to 32-bit lanes.
 pub(crate) fn load_op(form: Form) -> Op {
     match form {
-        Form::Word => ops::MOVUPS_LOAD,
-        Form::F16 => ops::CVTPH2PS,
-        Form::Half { signed: false } => ops::PMOVZXWD,
-        Form::Half { signed: true } => ops::PMOVSXWD,
-        Form::Byte { signed: false } => ops::PMOVZXBD,
-        Form::Byte { signed: true } => ops::PMOVSXBD,
+        Form::Word => opcodes::MOVUPS_LOAD,
+        Form::F16 => opcodes::CVTPH2PS,
+        Form::Half { signed: false } => opcodes::PMOVZXWD,
+        Form::Half { signed: true } => opcodes::PMOVSXWD,
+        Form::Byte { signed: false } => opcodes::PMOVZXBD,
+        Form::Byte { signed: true } => opcodes::PMOVSXBD,
     }
 }
 
 /// The instruction that broadcasts one element without widening it.
 pub(crate) fn spread_op(form: Form) -> Op {
     match form {
-        Form::Word => ops::BROADCASTSS,
-        Form::Half { .. } | Form::F16 => ops::PBROADCASTW,
-        Form::Byte { .. } => ops::PBROADCASTB,
+        Form::Word => opcodes::BROADCASTSS,
+        Form::Half { .. } | Form::F16 => opcodes::PBROADCASTW,
+        Form::Byte { .. } => opcodes::PBROADCASTB,
     }
 }
 
@@ -560,8 +560,8 @@ pub fn cycles(steps: &Steps) -> f64 {
     let of = |step: &Step| match step {
         Step::Spread { .. } | Step::Constant(_) => 0.25,
         Step::Store(..) | Step::Merge { .. } => 1.0,
-        Step::One { op: ops::SQRTPS, .. } => 12.0,
-        Step::Two { op: ops::DIVPS, .. } => 10.0,
+        Step::One { op: opcodes::SQRTPS, .. } => 12.0,
+        Step::Two { op: opcodes::DIVPS, .. } => 10.0,
         _ => 0.5,
     };
     steps.list.iter().map(of).sum::<f64>() / steps.set.lanes() as f64

@@ -4,7 +4,7 @@
 //! It only produces bytes; nothing is executed here.
 #![forbid(unsafe_code)]
 
-use crate::simd::jit::ops::Op;
+use crate::simd::jit::opcodes::Op;
 
 /// A general-purpose register by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -323,7 +323,7 @@ impl Assembler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::jit::ops;
+    use crate::simd::jit::opcodes;
 
     /// The bytes of one instruction, with any displacement to its constant resolved.
     fn bytes(f: impl Fn(&mut Assembler)) -> String {
@@ -344,7 +344,7 @@ mod tests {
     /// Expected bytes are from GNU `as` (with `{disp32}` and `{vex3}` where it would choose a shorter form).
     #[test]
     fn vector_instructions_are_those_of_an_assembler() {
-        use ops::*;
+        use opcodes::*;
         let z = |n| Rm::Reg(Reg(n));
         let all = Lanes::All;
         let (merge, zero) = (|k| Lanes::Merge(Mask(k)), |k| Lanes::Zero(Mask(k)));
@@ -419,7 +419,7 @@ mod tests {
     /// As above; constants begin at byte 32.
     #[test]
     fn instructions_of_avx2_are_those_of_an_assembler() {
-        use ops::*;
+        use opcodes::*;
         let of = |f: &dyn Fn(&mut Assembler)| {
             let mut a = Assembler::reading();
             f(&mut a);
@@ -493,11 +493,11 @@ mod tests {
     fn other_instructions_are_those_of_an_assembler() {
         let cases = [
             // kandw k2, k3, k4
-            (bytes(|a| a.masks(ops::KAND, Mask(2), Mask(3), Mask(4))), "c4e16441d4"),
+            (bytes(|a| a.masks(opcodes::KAND, Mask(2), Mask(3), Mask(4))), "c4e16441d4"),
             // kandnw k7, k6, k5
-            (bytes(|a| a.masks(ops::KANDN, Mask(7), Mask(6), Mask(5))), "c4e14c42fd"),
+            (bytes(|a| a.masks(opcodes::KANDN, Mask(7), Mask(6), Mask(5))), "c4e14c42fd"),
             // kxnorw k3, k3, k3
-            (bytes(|a| a.masks(ops::KXNOR, Mask(3), Mask(3), Mask(3))), "c4e16446db"),
+            (bytes(|a| a.masks(opcodes::KXNOR, Mask(3), Mask(3), Mask(3))), "c4e16446db"),
             // knotw k6, k2
             (bytes(|a| a.mask_not(Mask(6), Mask(2))), "c4e17844f2"),
             // kmovw k1, eax
@@ -533,9 +533,9 @@ mod tests {
         let out = a.jump(When::Equal);
         a.jump_back(When::Above, top);
         a.land(out);
-        a.vector(ops::ADDPS, 0, 0, Rm::Splat(5), Lanes::All, None);
-        a.vector(ops::ADDPS, 0, 0, Rm::Splat(6), Lanes::All, None);
-        a.vector(ops::ADDPS, 0, 0, Rm::Splat(5), Lanes::All, None);
+        a.vector(opcodes::ADDPS, 0, 0, Rm::Splat(5), Lanes::All, None);
+        a.vector(opcodes::ADDPS, 0, 0, Rm::Splat(6), Lanes::All, None);
+        a.vector(opcodes::ADDPS, 0, 0, Rm::Splat(5), Lanes::All, None);
         let code = a.finish();
         let distance = |at: usize| i32::from_le_bytes(code[at..at + 4].try_into().unwrap());
         assert_eq!((distance(2), distance(8)), (6, -12));

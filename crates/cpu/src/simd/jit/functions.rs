@@ -1,8 +1,8 @@
 //! Elementary functions as steps; bit-identical to `math` with fused multiply-adds.
 #![forbid(unsafe_code)]
 
-use crate::simd::jit::ops;
-use crate::simd::jit::ops::Op;
+use crate::simd::jit::opcodes;
+use crate::simd::jit::opcodes::Op;
 use crate::simd::jit::steps::{Arg, Set, Step, Steps, Value, relation, rounding};
 use crate::simd::math;
 
@@ -15,7 +15,7 @@ impl Steps {
     }
 
     pub fn negate(&mut self, x: Value) -> Value {
-        self.two(ops::PXORD, x, Arg::Bits(SIGN))
+        self.two(opcodes::PXORD, x, Arg::Bits(SIGN))
     }
 
     /// The magnitude of `x` with the sign of `s`.
@@ -35,14 +35,14 @@ impl Steps {
     pub fn sign(&mut self, x: Value) -> Value {
         let keep = self.holds(x, relation::EQUAL_OR_NAN, 0.0);
         let sign = self.and(x, SIGN);
-        let one = self.two(ops::PORD, sign, 1.0);
+        let one = self.two(opcodes::PORD, sign, 1.0);
         self.select(keep, x, one)
     }
 
     /// Rounds half away from zero.
     pub fn round_away(&mut self, x: Value) -> Value {
         let sign = self.and(x, SIGN);
-        let half = self.two(ops::PORD, sign, Arg::Bits(0.5f32.to_bits() - 1));
+        let half = self.two(opcodes::PORD, sign, Arg::Bits(0.5f32.to_bits() - 1));
         let sum = self.add(x, half);
         self.round(sum, rounding::TO_ZERO)
     }
@@ -53,13 +53,13 @@ impl Steps {
             // Of equal operands `maxps` returns the second, which is wrong for −0 only; adding 0 fixes that and changes
             // nothing else.
             (Arg::Value(x), Arg::Bits(0)) | (Arg::Bits(0), Arg::Value(x)) => {
-                let m = self.two(ops::MAXPS, 0.0, x);
+                let m = self.two(opcodes::MAXPS, 0.0, x);
                 self.add(m, 0.0)
             }
             (Arg::Value(x), c @ Arg::Bits(bits)) | (c @ Arg::Bits(bits), Arg::Value(x)) if plain(bits) => {
-                self.two(ops::MAXPS, c, x)
+                self.two(opcodes::MAXPS, c, x)
             }
-            _ => self.extreme(ops::MAXPS, ops::PANDD, a, b),
+            _ => self.extreme(opcodes::MAXPS, opcodes::PANDD, a, b),
         }
     }
 
@@ -67,9 +67,9 @@ impl Steps {
     pub fn minimum(&mut self, a: Arg, b: Arg) -> Value {
         match (a, b) {
             (Arg::Value(x), c @ Arg::Bits(bits)) | (c @ Arg::Bits(bits), Arg::Value(x)) if plain(bits) => {
-                self.two(ops::MINPS, c, x)
+                self.two(opcodes::MINPS, c, x)
             }
-            _ => self.extreme(ops::MINPS, ops::PORD, a, b),
+            _ => self.extreme(opcodes::MINPS, opcodes::PORD, a, b),
         }
     }
 
@@ -98,19 +98,19 @@ impl Steps {
     /// 2ⁿ for normal exponents. `n` is in the low bits; the bits above it are shifted out.
     fn power_of_two(&mut self, n: Value) -> Value {
         let exponent = self.shift_left(n, 23);
-        self.two(ops::PADDD, exponent, 1.0)
+        self.two(opcodes::PADDD, exponent, 1.0)
     }
 
     pub fn exp(&mut self, x: Value) -> Value {
-        let x = self.two(ops::MINPS, math::EXP_RANGE.1, x);
-        let x = self.two(ops::MAXPS, math::EXP_RANGE.0, x);
+        let x = self.two(opcodes::MINPS, math::EXP_RANGE.1, x);
+        let x = self.two(opcodes::MAXPS, math::EXP_RANGE.0, x);
         let (y, n) = self.exp_parts(x);
         // 2ⁿ is applied in two factors, of which only the second can round: the same result as one rounding.
         if self.set == Set::Avx512 {
-            return self.two(ops::SCALEFPS, y, n);
+            return self.two(opcodes::SCALEFPS, y, n);
         }
-        let half = self.push(Step::Shift { way: ops::SHIFT_RIGHT_SIGNED, by: 1, a: n });
-        let rest = self.two(ops::PSUBD, n, half);
+        let half = self.push(Step::Shift { way: opcodes::SHIFT_RIGHT_SIGNED, by: 1, a: n });
+        let rest = self.two(opcodes::PSUBD, n, half);
         let half = self.power_of_two(half);
         let y = self.mul(y, half);
         let rest = self.power_of_two(rest);
@@ -119,16 +119,16 @@ impl Steps {
 
     pub fn log(&mut self, x: Value) -> Value {
         let denormal = self.holds(x, relation::LESS, f32::MIN_POSITIVE);
-        let scaled = self.merge(denormal, x, ops::MULPS, x, 8_388_608f32.into());
+        let scaled = self.merge(denormal, x, opcodes::MULPS, x, 8_388_608f32.into());
         let mantissa = self.and(scaled, 0x007f_ffff);
-        let mantissa = self.two(ops::PORD, mantissa, Arg::Bits(0x3f00_0000));
+        let mantissa = self.two(opcodes::PORD, mantissa, Arg::Bits(0x3f00_0000));
         let e = self.shift_right(scaled, 23);
-        let e = self.two(ops::PSUBD, e, Arg::Bits(126));
-        let e = self.merge(denormal, e, ops::PSUBD, e, Arg::Bits(23));
+        let e = self.two(opcodes::PSUBD, e, Arg::Bits(126));
+        let e = self.merge(denormal, e, opcodes::PSUBD, e, Arg::Bits(23));
         let low = self.holds(mantissa, relation::LESS, std::f32::consts::FRAC_1_SQRT_2);
-        let e = self.merge(low, e, ops::PSUBD, e, Arg::Bits(1));
-        let e = self.one(ops::CVTDQ2PS, None, e);
-        let m = self.merge(low, mantissa, ops::ADDPS, mantissa, mantissa.into());
+        let e = self.merge(low, e, opcodes::PSUBD, e, Arg::Bits(1));
+        let e = self.one(opcodes::CVTDQ2PS, None, e);
+        let m = self.merge(low, mantissa, opcodes::ADDPS, mantissa, mantissa.into());
         let m = self.sub(m, 1.0);
         let z = self.mul(m, m);
         let p = self.poly(m, &math::LOG);
@@ -139,7 +139,7 @@ impl Steps {
         let y = self.add(m, y);
         let y = self.fma(e, math::LN_2_HIGH, y);
         let infinity = Arg::from(f32::INFINITY);
-        let compare = |imm: u8| Step::Compare { op: ops::PCMPUD, imm: Some(imm), a: x, b: infinity };
+        let compare = |imm: u8| Step::Compare { op: opcodes::PCMPUD, imm: Some(imm), a: x, b: infinity };
         let infinite = self.push(compare(relation::INT_EQUAL));
         let y = self.select(infinite, x, y);
         let outside = self.push(compare(relation::INT_GREATER));
@@ -149,28 +149,28 @@ impl Steps {
     }
 
     pub fn logistic(&mut self, x: Value) -> Value {
-        let minus = self.two(ops::PORD, x, Arg::Bits(SIGN));
+        let minus = self.two(opcodes::PORD, x, Arg::Bits(SIGN));
         let e = self.exp(minus);
         let right = self.holds(x, relation::NOT_LESS, 0.0);
         let top = self.select(right, 1.0, e);
         let bottom = self.add(e, 1.0);
-        self.two(ops::DIVPS, top, bottom)
+        self.two(opcodes::DIVPS, top, bottom)
     }
 
     /// Ordered for few live values, so that more copies fit the registers.
     pub fn tanh(&mut self, x: Value) -> Value {
         let size = self.abs(x);
         let twice = self.mul(size, 2.0);
-        let twice = self.two(ops::MINPS, 40.0, twice);
+        let twice = self.two(opcodes::MINPS, 40.0, twice);
         let (y, n) = self.exp_parts(twice);
         let bottom = if self.set == Set::Avx512 {
-            let e = self.two(ops::SCALEFPS, y, n);
+            let e = self.two(opcodes::SCALEFPS, y, n);
             self.add(e, 1.0)
         } else {
             let power = self.power_of_two(n);
             self.fma(y, power, 1.0)
         };
-        let part = self.two(ops::DIVPS, 2.0, bottom);
+        let part = self.two(opcodes::DIVPS, 2.0, bottom);
         let far = self.sub(1.0, part);
         let far = self.copy_sign(far, x);
         let z = self.mul(x, x);
@@ -183,39 +183,39 @@ impl Steps {
     }
 
     pub fn erf(&mut self, x: Value) -> Value {
-        let w = self.two(ops::MINPS, math::ERF_IS_ONE, x);
-        let w = self.two(ops::MAXPS, -math::ERF_IS_ONE, w);
+        let w = self.two(opcodes::MINPS, math::ERF_IS_ONE, x);
+        let w = self.two(opcodes::MAXPS, -math::ERF_IS_ONE, w);
         let z = self.mul(w, w);
         let top = self.poly(z, &math::ERF_TOP);
         let bottom = self.poly(z, &math::ERF_BOTTOM);
-        let ratio = self.two(ops::DIVPS, top, bottom);
+        let ratio = self.two(opcodes::DIVPS, top, bottom);
         self.mul(w, ratio)
     }
 
     /// u32 to f32: both halves are exact, and their sum is rounded once.
     pub fn unsigned_to_float(&mut self, x: Value) -> Value {
         if self.set == Set::Avx512 {
-            return self.one(ops::CVTUDQ2PS, None, x);
+            return self.one(opcodes::CVTUDQ2PS, None, x);
         }
         let high = self.shift_right(x, 16);
-        let high = self.one(ops::CVTDQ2PS, None, high);
+        let high = self.one(opcodes::CVTDQ2PS, None, high);
         let low = self.and(x, 0xffff);
-        let low = self.one(ops::CVTDQ2PS, None, low);
+        let low = self.one(opcodes::CVTDQ2PS, None, low);
         self.fma(high, 65536.0, low)
     }
 
     /// f32 ≥ 0 to u32; saturates.
     pub fn float_to_unsigned(&mut self, x: Value) -> Value {
         if self.set == Set::Avx512 {
-            return self.one(ops::CVTTPS2UDQ, None, x);
+            return self.one(opcodes::CVTTPS2UDQ, None, x);
         }
         const HALF: f32 = 2_147_483_648.0;
         let upper = self.holds(x, relation::GREATER_OR_EQUAL, HALF);
         let off = self.select(upper, HALF, 0.0);
         let lower = self.sub(x, off);
-        let y = self.one(ops::CVTTPS2DQ, None, lower);
+        let y = self.one(opcodes::CVTTPS2DQ, None, lower);
         let bit = self.select(upper, Arg::Bits(SIGN), 0.0);
-        let y = self.two(ops::PXORD, y, bit);
+        let y = self.two(opcodes::PXORD, y, bit);
         let beyond = self.holds(x, relation::GREATER_OR_EQUAL, 2.0 * HALF);
         self.select(beyond, Arg::Bits(u32::MAX), y)
     }
@@ -223,23 +223,23 @@ impl Steps {
     /// Rounds to bf16, as f32; see [`math::to_bf16`].
     pub fn round_to_bf16(&mut self, x: Value) -> Value {
         if self.rounds {
-            let half = self.one(ops::CVTNEPS2BF16, None, x);
-            let word = self.one(ops::PMOVZXWD, None, half);
+            let half = self.one(opcodes::CVTNEPS2BF16, None, x);
+            let word = self.one(opcodes::PMOVZXWD, None, half);
             return self.shift_left(word, 16);
         }
         let odd = self.shift_right(x, 16);
         let odd = self.and(odd, 1);
-        let half = self.two(ops::PADDD, odd, Arg::Bits(0x7fff));
-        let sum = self.two(ops::PADDD, half, x);
+        let half = self.two(opcodes::PADDD, odd, Arg::Bits(0x7fff));
+        let sum = self.two(opcodes::PADDD, half, x);
         let nan = self.is_nan(x);
-        let kept = self.merge(nan, sum, ops::PORD, x, Arg::Bits(0x0040_0000));
+        let kept = self.merge(nan, sum, opcodes::PORD, x, Arg::Bits(0x0040_0000));
         self.and(kept, 0xffff_0000)
     }
 
     /// Rounds to f16, as f32.
     pub fn round_to_f16(&mut self, x: Value) -> Value {
-        let half = self.one(ops::CVTPS2PH, Some(0), x);
-        self.one(ops::CVTPH2PS, None, half)
+        let half = self.one(opcodes::CVTPS2PH, Some(0), x);
+        self.one(opcodes::CVTPH2PS, None, half)
     }
 }
 

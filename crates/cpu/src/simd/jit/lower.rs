@@ -2,8 +2,8 @@
 //! supports.
 #![forbid(unsafe_code)]
 
-use crate::simd::jit::ops;
-use crate::simd::jit::ops::Op as Code;
+use crate::simd::jit::opcodes;
+use crate::simd::jit::opcodes::Op as Code;
 use crate::simd::jit::steps::{Arg, Form, Operand, Set, Step, Steps, Value, relation, rounding};
 use systole_compile::{Instr, Load, Map};
 use systole_ir::op::{Binary, CompareType, Direction, Monoid, Unary};
@@ -137,7 +137,7 @@ impl Lowering<'_> {
         match dtype {
             DType::BF16 => self.steps.shift_left(raw, 16).into(),
             DType::Bool => Lane::Mask(self.steps.push(Step::Compare {
-                op: ops::PTESTMD,
+                op: opcodes::PTESTMD,
                 imm: None,
                 a: raw,
                 b: raw.into(),
@@ -176,7 +176,7 @@ impl Lowering<'_> {
             Op::Unary(Unary::IsFinite) => {
                 let x = self.value(arg(0))?;
                 let size = self.steps.abs(x);
-                let (op, imm) = (ops::PCMPUD, Some(relation::INT_LESS));
+                let (op, imm) = (opcodes::PCMPUD, Some(relation::INT_LESS));
                 let b = f32::INFINITY.into();
                 Some(Lane::Mask(self.steps.push(Step::Compare { op, imm, a: size, b })))
             }
@@ -188,8 +188,8 @@ impl Lowering<'_> {
             Op::Unary(op) if from.size() == 4 => {
                 let x = self.value(arg(0))?;
                 match op {
-                    Unary::Negate => Some(self.steps.two(ops::PSUBD, Arg::Bits(0), x).into()),
-                    Unary::Not => Some(self.steps.two(ops::PXORD, x, Arg::Bits(u32::MAX)).into()),
+                    Unary::Negate => Some(self.steps.two(opcodes::PSUBD, Arg::Bits(0), x).into()),
+                    Unary::Not => Some(self.steps.two(opcodes::PXORD, x, Arg::Bits(u32::MAX)).into()),
                     _ => None,
                 }
             }
@@ -213,9 +213,9 @@ impl Lowering<'_> {
             DType::Bool => {
                 let (a, b) = (self.mask(instr.args[0])?, self.mask(instr.args[1])?);
                 let op = match op {
-                    Binary::Add | Binary::Or | Binary::Maximum => ops::KOR,
-                    Binary::Multiply | Binary::And | Binary::Minimum => ops::KAND,
-                    Binary::Xor => ops::KXOR,
+                    Binary::Add | Binary::Or | Binary::Maximum => opcodes::KOR,
+                    Binary::Multiply | Binary::And | Binary::Minimum => opcodes::KAND,
+                    Binary::Xor => opcodes::KXOR,
                     _ => return None,
                 };
                 Some(Lane::Mask(self.steps.push(Step::Masks { op, a, b })))
@@ -249,11 +249,11 @@ impl Lowering<'_> {
             Unary::RoundNearestAfz => s.round_away(x),
             Unary::RoundNearestEven => s.round(x, rounding::NEAREST_EVEN),
             Unary::Rsqrt => {
-                let root = s.one(ops::SQRTPS, None, x);
-                s.two(ops::DIVPS, 1.0, root)
+                let root = s.one(opcodes::SQRTPS, None, x);
+                s.two(opcodes::DIVPS, 1.0, root)
             }
             Unary::Sign => s.sign(x),
-            Unary::Sqrt => s.one(ops::SQRTPS, None, x),
+            Unary::Sqrt => s.one(opcodes::SQRTPS, None, x),
             Unary::Tanh => s.tanh(x),
             _ => return None,
         })
@@ -265,10 +265,10 @@ impl Lowering<'_> {
             // Only the second operand may be a constant in memory.
             Binary::Add | Binary::Multiply => {
                 let (a, b) = if matches!(a, Arg::Bits(_)) { (b, a) } else { (a, b) };
-                s.two(if op == Binary::Add { ops::ADDPS } else { ops::MULPS }, a, b)
+                s.two(if op == Binary::Add { opcodes::ADDPS } else { opcodes::MULPS }, a, b)
             }
             Binary::Subtract => s.sub(a, b),
-            Binary::Divide => s.two(ops::DIVPS, a, b),
+            Binary::Divide => s.two(opcodes::DIVPS, a, b),
             Binary::Maximum => s.maximum(a, b),
             Binary::Minimum => s.minimum(a, b),
             _ => return None,
@@ -288,8 +288,8 @@ impl Lowering<'_> {
         if from == DType::Bool {
             let (a, b) = (self.mask(a)?, self.mask(b)?);
             let op = match direction {
-                Direction::Eq => ops::KXNOR,
-                Direction::Ne => ops::KXOR,
+                Direction::Eq => opcodes::KXNOR,
+                Direction::Ne => opcodes::KXOR,
                 _ => return None,
             };
             return Some(Lane::Mask(self.steps.push(Step::Masks { op, a, b })));
@@ -315,7 +315,7 @@ impl Lowering<'_> {
             Direction::Ge => 5,
             Direction::Gt => relation::INT_GREATER,
         };
-        let op = if from.is_signed_int() { ops::PCMPD } else { ops::PCMPUD };
+        let op = if from.is_signed_int() { opcodes::PCMPD } else { opcodes::PCMPUD };
         Some(Lane::Mask(self.steps.push(Step::Compare { op, imm: Some(relation), a, b })))
     }
 
@@ -324,9 +324,9 @@ impl Lowering<'_> {
         Some(match (self.lane(yes)?, self.lane(no)?) {
             (Lane::Vector(yes), Lane::Vector(no)) => self.steps.select(mask, yes, no).into(),
             (Lane::Mask(yes), Lane::Mask(no)) => {
-                let yes = self.steps.push(Step::Masks { op: ops::KAND, a: mask, b: yes });
-                let no = self.steps.push(Step::Masks { op: ops::KANDN, a: mask, b: no });
-                Lane::Mask(self.steps.push(Step::Masks { op: ops::KOR, a: yes, b: no }))
+                let yes = self.steps.push(Step::Masks { op: opcodes::KAND, a: mask, b: yes });
+                let no = self.steps.push(Step::Masks { op: opcodes::KANDN, a: mask, b: no });
+                Lane::Mask(self.steps.push(Step::Masks { op: opcodes::KOR, a: yes, b: no }))
             }
             _ => return None,
         })
@@ -351,7 +351,7 @@ impl Lowering<'_> {
             (F32 | F16 | BF16, Bool) => Lane::Mask(s.holds(x, relation::NOT_EQUAL, 0.0)),
             (F32 | F16 | BF16, I32) => {
                 // Out of range gives `i32::MIN`.
-                let y = s.one(ops::CVTTPS2DQ, None, x);
+                let y = s.one(opcodes::CVTTPS2DQ, None, x);
                 let high = s.holds(x, relation::GREATER_OR_EQUAL, 2_147_483_648.0);
                 let y = s.select(high, Arg::Bits(i32::MAX as u32), y);
                 let number = s.holds(x, relation::NUMBER, x);
@@ -359,11 +359,11 @@ impl Lowering<'_> {
             }
             (F32 | F16 | BF16, U32) => {
                 // `maxps` turns NaN and negative numbers into 0; too large ones convert to the largest number.
-                let x = s.two(ops::MAXPS, x, 0.0);
+                let x = s.two(opcodes::MAXPS, x, 0.0);
                 s.float_to_unsigned(x).into()
             }
             (U32, F32) => s.unsigned_to_float(x).into(),
-            (I8 | I16 | I32 | U8 | U16, F32) | (U8, F16 | BF16) => s.one(ops::CVTDQ2PS, None, x).into(),
+            (I8 | I16 | I32 | U8 | U16, F32) | (U8, F16 | BF16) => s.one(opcodes::CVTDQ2PS, None, x).into(),
             (I8 | I16 | U8 | U16 | I32 | U32, I32) | (U8 | I32 | U32, U32) => x.into(),
             _ => return None,
         })
@@ -419,8 +419,8 @@ impl Lowering<'_> {
     /// The upper half of each 32-bit lane, zero-extended. A word that was just shifted up from zero-extended 16 bits is
     /// used as it was.
     fn upper_half(&mut self, v: Value) -> Value {
-        if let Step::Shift { way: ops::SHIFT_LEFT, by: 16, a } = self.steps.list[v.0]
-            && matches!(self.steps.list[a.0], Step::One { op: ops::PMOVZXWD, .. })
+        if let Step::Shift { way: opcodes::SHIFT_LEFT, by: 16, a } = self.steps.list[v.0]
+            && matches!(self.steps.list[a.0], Step::One { op: opcodes::PMOVZXWD, .. })
         {
             return a;
         }
@@ -436,18 +436,18 @@ fn is_exact(op: Unary) -> bool {
 fn int_binary(op: Binary, dtype: DType) -> Option<Code> {
     let signed = dtype.is_signed_int();
     Some(match op {
-        Binary::Add => ops::PADDD,
-        Binary::Subtract => ops::PSUBD,
-        Binary::Multiply => ops::PMULLD,
-        Binary::And => ops::PANDD,
-        Binary::Or => ops::PORD,
-        Binary::Xor => ops::PXORD,
-        Binary::ShiftLeft => ops::PSLLVD,
-        Binary::ShiftRightLogical => ops::PSRLVD,
-        Binary::Maximum if signed => ops::PMAXSD,
-        Binary::Maximum => ops::PMAXUD,
-        Binary::Minimum if signed => ops::PMINSD,
-        Binary::Minimum => ops::PMINUD,
+        Binary::Add => opcodes::PADDD,
+        Binary::Subtract => opcodes::PSUBD,
+        Binary::Multiply => opcodes::PMULLD,
+        Binary::And => opcodes::PANDD,
+        Binary::Or => opcodes::PORD,
+        Binary::Xor => opcodes::PXORD,
+        Binary::ShiftLeft => opcodes::PSLLVD,
+        Binary::ShiftRightLogical => opcodes::PSRLVD,
+        Binary::Maximum if signed => opcodes::PMAXSD,
+        Binary::Maximum => opcodes::PMAXUD,
+        Binary::Minimum if signed => opcodes::PMINSD,
+        Binary::Minimum => opcodes::PMINUD,
         _ => return None,
     })
 }

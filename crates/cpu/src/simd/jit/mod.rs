@@ -13,11 +13,11 @@ mod avx2;
 mod avx512;
 mod emit;
 mod encode;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod executable_memory;
 mod functions;
 mod lower;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod memory;
-mod ops;
+mod opcodes;
 mod steps;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod tail;
@@ -34,7 +34,7 @@ use systole_ir::knobs;
 /// A program compiled to machine code.
 pub struct Loop {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    code: memory::Executable,
+    code: executable_memory::Executable,
     /// Where the loop takes whole vectors only: runs it on the remaining elements.
     rest: Option<tail::Rest>,
     nanoseconds: f64,
@@ -58,7 +58,7 @@ impl Loop {
         let steps = lower::lower(map, access, sink, set)?;
         let code = emit::emit(&steps)?;
         let rest = (!code.any).then(|| tail::Rest::new(&steps));
-        let code = memory::Executable::new(&code.bytes)?;
+        let code = executable_memory::Executable::new(&code.bytes)?;
         Some(Loop { code, rest, nanoseconds: emit::cycles(&steps) / 2.5 })
     }
 

@@ -2,8 +2,8 @@
 //! later.
 #![forbid(unsafe_code)]
 
-use crate::simd::jit::ops;
-use crate::simd::jit::ops::Op;
+use crate::simd::jit::opcodes;
+use crate::simd::jit::opcodes::Op;
 
 /// Accumulators of a reduction along the loop, which is then also the number of elements per iteration.
 pub const ACCUMULATORS: usize = 64;
@@ -271,19 +271,19 @@ impl Steps {
     }
 
     pub fn add(&mut self, a: impl Into<Arg>, b: impl Into<Arg>) -> Value {
-        self.two(ops::ADDPS, a, b)
+        self.two(opcodes::ADDPS, a, b)
     }
 
     pub fn sub(&mut self, a: impl Into<Arg>, b: impl Into<Arg>) -> Value {
-        self.two(ops::SUBPS, a, b)
+        self.two(opcodes::SUBPS, a, b)
     }
 
     pub fn mul(&mut self, a: impl Into<Arg>, b: impl Into<Arg>) -> Value {
-        self.two(ops::MULPS, a, b)
+        self.two(opcodes::MULPS, a, b)
     }
 
     pub fn and(&mut self, a: Value, bits: u32) -> Value {
-        self.two(ops::PANDD, a, Arg::Bits(bits))
+        self.two(opcodes::PANDD, a, Arg::Bits(bits))
     }
 
     pub fn fma(&mut self, a: Value, b: impl Into<Arg>, c: impl Into<Arg>) -> Value {
@@ -291,16 +291,16 @@ impl Steps {
     }
 
     pub fn shift_left(&mut self, a: Value, by: u8) -> Value {
-        self.push(Step::Shift { way: ops::SHIFT_LEFT, by, a })
+        self.push(Step::Shift { way: opcodes::SHIFT_LEFT, by, a })
     }
 
     pub fn shift_right(&mut self, a: Value, by: u8) -> Value {
-        self.push(Step::Shift { way: ops::SHIFT_RIGHT, by, a })
+        self.push(Step::Shift { way: opcodes::SHIFT_RIGHT, by, a })
     }
 
     /// The mask of lanes where a float relation holds.
     pub fn holds(&mut self, a: Value, relation: u8, b: impl Into<Arg>) -> Value {
-        self.push(Step::Compare { op: ops::CMPPS, imm: Some(relation), a, b: b.into() })
+        self.push(Step::Compare { op: opcodes::CMPPS, imm: Some(relation), a, b: b.into() })
     }
 
     pub fn select(&mut self, mask: Value, yes: impl Into<Arg>, no: impl Into<Arg>) -> Value {
@@ -308,7 +308,7 @@ impl Steps {
     }
 
     pub fn round(&mut self, a: Value, how: u8) -> Value {
-        self.one(ops::RNDSCALEPS, Some(how), a)
+        self.one(opcodes::RNDSCALEPS, Some(how), a)
     }
 
     /// Horner's rule, highest power first.

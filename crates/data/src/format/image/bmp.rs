@@ -1,6 +1,6 @@
 //! BMP pictures to `ui8[H, W, C]`: 1, 4 and 8 bits with a palette, 24 and 32 bits, not packed. Others are an error.
 
-use super::limit::{is_too_large, too_large, unreadable};
+use super::size_limit::{is_too_large, too_large, unreadable};
 use systole_base::{DType, Literal, Result, TensorType};
 
 /// Bytes of the file's header and the shortest of the picture's.
@@ -139,7 +139,7 @@ impl Header<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::picture;
+    use crate::format::any_format;
 
     fn bmp(bits: u16, [width, height]: [i32; 2], palette: &[[u8; 4]], pixels: &[u8]) -> Vec<u8> {
         let begin = (HEADERS + 4 * palette.len()) as u32;
@@ -154,19 +154,19 @@ mod tests {
     #[test]
     fn every_depth_is_read() {
         let colours = bmp(24, [1, 2], &[], &[1, 2, 3, 0, 4, 5, 6, 0]);
-        let x = picture::from_bytes("p", &colours).unwrap();
+        let x = any_format::from_bytes("p", &colours).unwrap();
         assert_eq!((x.ty().to_string().as_str(), x.bytes()), ("ui8[2, 1, 3]", &[6, 5, 4, 3, 2, 1][..]));
         let down = bmp(24, [1, -2], &[], &[1, 2, 3, 0, 4, 5, 6, 0]);
-        assert_eq!(picture::from_bytes("p", &down).unwrap().bytes(), [3, 2, 1, 6, 5, 4]);
+        assert_eq!(any_format::from_bytes("p", &down).unwrap().bytes(), [3, 2, 1, 6, 5, 4]);
         assert_eq!(size("p", &down).unwrap(), [2, 1, 3]);
         let wide = bmp(32, [2, 1], &[], &[1, 2, 3, 9, 4, 5, 6, 9]);
-        assert_eq!(picture::from_bytes("p", &wide).unwrap().bytes(), [3, 2, 1, 6, 5, 4]);
+        assert_eq!(any_format::from_bytes("p", &wide).unwrap().bytes(), [3, 2, 1, 6, 5, 4]);
         let greys = [[0; 4], [200, 200, 200, 0]];
         let bit = bmp(1, [3, 1], &greys, &[0b0100_0000, 0, 0, 0]);
-        let x = picture::from_bytes("p", &bit).unwrap();
+        let x = any_format::from_bytes("p", &bit).unwrap();
         assert_eq!((x.ty().to_string().as_str(), x.bytes()), ("ui8[1, 3, 1]", &[0, 200, 0][..]));
         let four = bmp(4, [2, 1], &[[1, 2, 3, 0], [4, 5, 6, 0]], &[0x10, 0, 0, 0]);
-        assert_eq!(picture::from_bytes("p", &four).unwrap().bytes(), [6, 5, 4, 3, 2, 1]);
+        assert_eq!(any_format::from_bytes("p", &four).unwrap().bytes(), [6, 5, 4, 3, 2, 1]);
     }
 
     #[test]

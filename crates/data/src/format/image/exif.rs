@@ -66,7 +66,7 @@ fn of_tiff(tiff: &[u8]) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::picture;
+    use crate::format::any_format;
     use systole_base::Literal;
 
     const PHOTO: &[u8] = include_bytes!("../../../fixtures/gradient.jpg");
@@ -90,7 +90,7 @@ mod tests {
         let n = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("systole-exif-{}-{n}.jpg", std::process::id()));
         std::fs::write(&path, bytes).unwrap();
-        let (x, size) = (picture::read(&path).unwrap(), picture::size(&path).unwrap());
+        let (x, size) = (any_format::read(&path).unwrap(), any_format::size(&path).unwrap());
         std::fs::remove_file(&path).unwrap();
         assert_eq!(size, *x.shape().dims());
         x
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn photos_are_turned_as_they_were_seen() {
-        let stored = picture::from_bytes("p", PHOTO).unwrap();
+        let stored = any_format::from_bytes("p", PHOTO).unwrap();
         let (h, w) = (stored.shape()[0], stored.shape()[1]);
         let at =
             |x: &Literal, y: usize, column: usize| x.bytes()[3 * (y * x.shape()[1] + column)..][..3].to_vec();
@@ -118,7 +118,7 @@ mod tests {
             for is_little in [true, false] {
                 let x = read(&turned(o, is_little));
                 // Records and WebDataset hold the bytes, folders the files: all are shown alike.
-                assert!(x == picture::from_bytes("bytes", &turned(o, is_little)).unwrap(), "{o}");
+                assert!(x == any_format::from_bytes("bytes", &turned(o, is_little)).unwrap(), "{o}");
                 let expected = if o < 5 { [h, w, 3] } else { [w, h, 3] };
                 assert_eq!(*x.shape().dims(), expected, "{o}");
                 assert_eq!(at(&x, 0, 0), at(&stored, left.0, left.1), "{o}");

@@ -60,7 +60,7 @@ pub(super) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
 
 #[cfg(test)]
 mod tests {
-    use crate::format::picture;
+    use crate::format::any_format;
 
     fn animated() -> Vec<u8> {
         let mut bytes = Vec::new();

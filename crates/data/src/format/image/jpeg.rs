@@ -2,11 +2,11 @@
 //! `zune-jpeg` crate.
 
 mod baseline;
-mod colour;
 mod huffman;
 mod idct;
+mod upsample_color;
 
-use super::limit::{is_too_large, most_bytes, too_large};
+use super::size_limit::{is_too_large, most_bytes, too_large};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use zune_jpeg::JpegDecoder;

@@ -1,7 +1,7 @@
 //! PNG pictures to `u8[H, W, C]` and grey arrays to PNG, through the `png` crate, with bounded memory.
 
-use super::limit::{most_bytes, too_large, unreadable};
-use crate::disk::{Disk, write_atomically};
+use super::size_limit::{most_bytes, too_large, unreadable};
+use crate::file_system::{Disk, write_atomically};
 use png::{BitDepth, ColorType, Decoder, DecodingError, Encoder, Limits, Reader, Transformations};
 use std::io::Cursor;
 use std::path::Path;
@@ -15,7 +15,7 @@ use systole_base::{DType, Error, ErrorKind, Literal, Result};
 /// `Io` when the file cannot be read; `Data` when it is no PNG, is damaged or cut, or is larger than the knob `SYSTOLE_PICTURE_LIMIT` says.
 pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let path = path.as_ref();
-    let bytes = crate::input::read(path)
+    let bytes = crate::input_file::read(path)
         .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the picture"))?;
     from_bytes(&path.display().to_string(), &bytes)
 }

@@ -55,7 +55,7 @@ pub(super) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
 
 #[cfg(test)]
 mod tests {
-    use crate::format::picture;
+    use crate::format::any_format;
     use image_webp::{ColorType, WebPEncoder};
 
     #[test]

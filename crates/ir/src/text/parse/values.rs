@@ -2,10 +2,10 @@
 
 use super::super::cursor::{Cursor, MAX_DEPTH, Reader};
 use super::super::dense::{parse_element, parse_hex};
-use super::super::lex::Token;
+use super::super::lexer::Token;
 
 use crate::Mesh;
-use crate::op::source::Value;
+use crate::op::op_source::Value;
 use crate::op::{ConvDims, Field};
 use systole_base::{DType, Dims, Literal, Result, TensorType};
 

@@ -3,7 +3,7 @@
 use super::{element_wise, math};
 use crate::import::attribute::{elements, flag, keyword, size, sizes};
 use crate::import::call::{Arrays, Import, OpRow, Results, op};
-use crate::import::fold;
+use crate::import::const_eval;
 use crate::import::types::wrong;
 use crate::syntax::{Attribute, Operation, find};
 use systole_base::{DType, Literal, Result, Shape, TensorType};
@@ -14,7 +14,7 @@ pub(crate) const OPERATIONS: &[OpRow] = &[
     op("chlo.constant_like").arrays(constant_like),
     op("chlo.dynamic_reshape").arrays(|c| {
         let [x, shape] = c.all::<2>()?;
-        Ok(Some(vec![x.reshape(fold::shape(shape, "the shape")?)]))
+        Ok(Some(vec![x.reshape(const_eval::shape(shape, "the shape")?)]))
     }),
     op("chlo.minimum_broadcast_shapes").refused("its shapes would be known only when it runs"),
     TOP_K,

@@ -3,7 +3,7 @@
 use super::{gamma, math, zeta};
 use crate::import::call::{Elements, Import, OpRow, op};
 use crate::import::complex::{functions, inverse};
-use crate::import::number::Number;
+use crate::import::complex_number::Number;
 use systole_ir::Tensor;
 
 const fn any(name: &'static str, f: fn(&Tensor) -> Tensor) -> OpRow {

@@ -6,7 +6,7 @@ use crate::import::types::wrong;
 use crate::syntax::{Attribute, find};
 use std::sync::Arc;
 use systole_base::{DType, Dims, Result, TensorType};
-use systole_ir::{Graph, Tensor, flow};
+use systole_ir::{Graph, Tensor, control_builders};
 
 pub(crate) const OPERATIONS: &[OpRow] =
     &[op("chlo.scan").complex(Complex::Apart).import(Import::Bodies(scan))];
@@ -48,7 +48,7 @@ fn scan(c: &Arrays, captured: &[Tensor], bodies: &[Arc<Graph>]) -> Results {
         let written: Vec<Tensor> = written.collect();
         carries.into_iter().chain(written).collect()
     };
-    let last = flow::fori_loop(n, &state.iter().collect::<Vec<_>>(), step);
+    let last = control_builders::fori_loop(n, &state.iter().collect::<Vec<_>>(), step);
     let (carries, ys) = last.split_at(inits.len().min(last.len()));
     Ok(Some(ys.iter().chain(carries).cloned().collect()))
 }

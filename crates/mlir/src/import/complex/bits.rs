@@ -1,6 +1,6 @@
 //! The bits of complex numbers as other elements and back: the real part lies first.
 
-use crate::import::number::Number;
+use crate::import::complex_number::Number;
 use crate::import::types::wrong;
 use systole_base::{Result, TensorType};
 use systole_ir::Tensor;

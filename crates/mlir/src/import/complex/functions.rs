@@ -2,7 +2,7 @@
 //!
 //! Source: Kahan, "Branch Cuts for Complex Elementary Functions", 1987.
 
-use crate::import::number::{Number, copysign, hypot};
+use crate::import::complex_number::{Number, copysign, hypot};
 use systole_base::DType;
 use systole_ir::Tensor;
 

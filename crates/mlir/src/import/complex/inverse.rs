@@ -3,7 +3,7 @@
 //! Source: Kahan, "Branch Cuts for Complex Elementary Functions", 1987.
 
 use super::functions::sqrt;
-use crate::import::number::Number;
+use crate::import::complex_number::Number;
 use systole_ir::Tensor;
 
 /// `1 − z` and `1 + z`: the imaginary parts keep their zeros' signs.

@@ -7,9 +7,9 @@ pub(super) mod inverse;
 
 use super::attribute;
 use super::call::{Call, Complex};
-use super::given::Given;
-use super::number::Number;
+use super::complex_number::Number;
 use super::types::{held, not_there, wrong};
+use super::value::Given;
 use crate::syntax::{Attribute, Region, find};
 use systole_base::{Result, TensorType};
 use systole_ir::Tensor;

@@ -1,8 +1,8 @@
 //! Groups of devices that are said by axes of a mesh, written out as numbers.
 
+use crate::device_sharding::Tiles;
 use crate::import::types::wrong;
 use crate::syntax::{Attribute, Attributes, Dense, Elements, Module, Ranked, Region, Type, find};
-use crate::tiles::Tiles;
 use systole_base::Result;
 
 /// The attributes that may say groups.

@@ -1,10 +1,10 @@
 //! Programs of several devices: groups that exchange arrays, what each device computes by itself, how arrays lie on them.
 
 pub(super) mod groups;
-mod manual;
-pub(super) mod parallel;
-pub(super) mod spread;
+mod manual_computation;
+pub(super) mod run_parallel;
+pub(super) mod sharding_import;
 
 use super::call::OpRow;
 
-pub(super) const OPERATIONS: [&[OpRow]; 2] = [manual::OPERATIONS, parallel::OPERATIONS];
+pub(super) const OPERATIONS: [&[OpRow]; 2] = [manual_computation::OPERATIONS, run_parallel::OPERATIONS];

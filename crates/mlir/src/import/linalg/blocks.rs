@@ -1,8 +1,8 @@
 //! Parts of stacks of matrices `T[K, M, N]`: blocks, masks and loops over real or complex numbers.
 
-use crate::import::number::Number;
+use crate::import::complex_number::Number;
 use systole_base::{DType, TensorType};
-use systole_ir::{Tensor, flow};
+use systole_ir::{Tensor, control_builders};
 
 /// `T[B…, M, N] → T[K, M, N]`
 pub(super) fn stacked(x: &Number) -> Number {
@@ -113,7 +113,7 @@ pub(super) fn repeated(
         kinds.iter().map_while(one).collect()
     };
     let init: Vec<&Tensor> = init.iter().flat_map(Number::parts).collect();
-    let last = flow::fori_loop(n, &init, |i, state| {
+    let last = control_builders::fori_loop(n, &init, |i, state| {
         let next = body(i, &of_parts(state));
         next.iter()
             .zip(&kinds)

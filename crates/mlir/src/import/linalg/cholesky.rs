@@ -4,7 +4,7 @@
 
 use super::blocks::{adjoint, block, column, joined, lower, places, repeated, row};
 use super::triangular::solve_lower;
-use crate::import::number::Number;
+use crate::import::complex_number::Number;
 
 /// Rows of a block that is done by columns.
 const BLOCK: usize = 32;

@@ -5,9 +5,9 @@
 //! Golub and Van Loan, 8.5.
 
 use super::blocks::{adjoint, beside, block, lower, masked, padded, places, repeated, with_unit_diagonal};
-use crate::import::number::{Number, copysign};
+use crate::import::complex_number::{Number, copysign};
 use systole_base::{DType, Shape};
-use systole_ir::{Tensor, flow};
+use systole_ir::{Tensor, control_builders};
 
 /// What is left beside the diagonal is squared in each of the last sweeps: many are more than any matrix needs.
 const MOST_SWEEPS: f64 = 40.0;
@@ -60,7 +60,7 @@ fn swept(w: Number, v: Number) -> (Number, Number) {
             _ => return None,
         })
     };
-    let last = flow::while_loop(
+    let last = control_builders::while_loop(
         &init,
         |s| {
             let more = s[0].less(&s[0].scalar_like(MOST_SWEEPS));

@@ -5,7 +5,7 @@
 
 use super::blocks::{beside, block, column, joined, masked, places, repeated, row};
 use super::triangular::solve_lower;
-use crate::import::number::Number;
+use crate::import::complex_number::Number;
 use systole_base::DType;
 use systole_ir::Tensor;
 

@@ -10,9 +10,9 @@ mod triangular;
 
 use super::attribute::{flag, text};
 use super::call::{Import, OpRow, call, op};
-use super::given::Given;
-use super::number::Number;
+use super::complex_number::Number;
 use super::types::wrong;
+use super::value::Given;
 use crate::syntax::{Attribute, Operation, find};
 use blocks::{adjoint, stacked};
 use systole_base::{DType, Result, TensorType};

@@ -7,7 +7,7 @@ use super::blocks::{
     adjoint, beside, block, column, joined, lower, masked, places, repeated, with_unit_diagonal,
 };
 use super::triangular::solve_lower;
-use crate::import::number::{Number, copysign};
+use crate::import::complex_number::{Number, copysign};
 use systole_ir::Tensor;
 
 /// Columns of a panel.

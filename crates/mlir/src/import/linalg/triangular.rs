@@ -3,7 +3,7 @@
 //! Source: the StableHLO specification, triangular_solve; Golub and Van Loan, 3.1.
 
 use super::blocks::{beside, block, joined, padded, small_product, with_unit_diagonal};
-use crate::import::number::Number;
+use crate::import::complex_number::Number;
 
 /// Rows of a block whose inverse is made.
 const BLOCK: usize = 32;

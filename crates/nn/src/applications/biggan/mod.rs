@@ -2,15 +2,15 @@
 //!
 //! Source: Brock, Donahue and Simonyan, "Large Scale GAN Training for High Fidelity Natural Image Synthesis", 2018, and their code.
 
+mod feature_network;
 mod frechet;
 mod networks;
 mod options;
-mod pictures;
-mod scores;
-mod step;
+mod sample_images;
+mod train_step;
 
+pub use feature_network::{FeatureNetwork, Features};
 pub use frechet::{FeatureStatistics, frechet_distance, inception_score};
 pub use options::{BigGan, Init, NormStyle, Param};
-pub use pictures::{SampleGrid, grid};
-pub use scores::{FeatureNetwork, Features};
-pub(crate) use step::NAME;
+pub use sample_images::{SampleGrid, grid};
+pub(crate) use train_step::NAME;

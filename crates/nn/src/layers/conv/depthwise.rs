@@ -4,9 +4,9 @@ use crate::layer::activation::Activation;
 use crate::layer::constraint::Constraint;
 use crate::layer::regularizer::Regularizer;
 use crate::layers::built_in::*;
-use crate::layers::ruled::{Rules, check_rules, finished, ruled_weight};
+use crate::layers::regularized_weight::{Rules, check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
-use crate::layers::sliding::{Sliding, check_places};
+use crate::layers::sliding_window::{Sliding, check_places};
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 

@@ -2,7 +2,7 @@
 
 use crate::layer::regularizer::Regularizer;
 use crate::layers::built_in::*;
-use crate::layers::ruled::penalize_output;
+use crate::layers::regularized_weight::penalize_output;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 

@@ -7,7 +7,7 @@ use crate::layers::conv::convolution::conv2d;
 use crate::layers::core::dense::dense;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::layers::wrapped::Wrapped;
+use crate::layers::wrapped_layer::Wrapped;
 use crate::setters::setters;
 use systole_ir::GraphBuilder;
 

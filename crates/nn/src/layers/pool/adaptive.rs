@@ -3,7 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::resample::{adaptive_windows, mixed_along};
 use crate::layers::sample::*;
-use crate::layers::sliding::check_some_place;
+use crate::layers::sliding_window::check_some_place;
 use crate::layers::spec::LayerSpec;
 
 arguments! {

@@ -2,7 +2,7 @@
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
-use crate::layers::sliding::{Sliding, check_places};
+use crate::layers::sliding_window::{Sliding, check_places};
 use crate::layers::spec::LayerSpec;
 use systole_ir::Literal;
 use systole_ir::op::{Monoid, Window};

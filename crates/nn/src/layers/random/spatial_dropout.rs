@@ -3,7 +3,7 @@
 use super::dropout::{check_rate, kept};
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
-use crate::layers::sliding::check_places;
+use crate::layers::sliding_window::check_places;
 use crate::layers::spec::LayerSpec;
 
 arguments! {

@@ -5,7 +5,7 @@ use crate::layer::lowering::Recurrent;
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::layers::wrapped::Wrapped;
+use crate::layers::wrapped_layer::Wrapped;
 use crate::setters::setters;
 
 /// `x: T[B, S, K] → T[B, N]`, or `T[B, S, N]` with the layer's `return_sequences`: a recurrent layer forwards and another

@@ -10,7 +10,7 @@ use crate::layers::random::dropout::{check_rate, kept};
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
-use systole_ir::flow;
+use systole_ir::control_builders;
 
 macro_rules! recurrent {
     ($(#[$doc:meta])* $class:ident { $($(#[$own_doc:meta])* $own:ident: $ty:ty = $default:expr,)* } $kind:expr) => {
@@ -295,7 +295,7 @@ fn scanned(
     step: impl Fn(&[Tensor], &[Tensor]) -> Vec<Tensor>,
 ) -> (Vec<Tensor>, Tensor) {
     let start: Vec<&Tensor> = start.iter().collect();
-    let (last, mut all) = flow::scan(&start, fed, |state, x| {
+    let (last, mut all) = control_builders::scan(&start, fed, |state, x| {
         let next = step(state, x);
         let output = next[0].clone();
         (next, vec![output])

@@ -4,7 +4,7 @@ use crate::layers::built_in::*;
 use crate::layers::core::dense::dense;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::layers::wrapped::Wrapped;
+use crate::layers::wrapped_layer::Wrapped;
 
 /// `x: T[B, S, …] → T[B, S, …']`: the same layer, with the same weights, at every step.
 ///

@@ -2,7 +2,7 @@
 
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
-use crate::layers::sliding::check_places;
+use crate::layers::sliding_window::check_places;
 use crate::layers::spec::LayerSpec;
 
 arguments! {

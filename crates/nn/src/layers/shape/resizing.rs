@@ -4,7 +4,7 @@ use super::upsampling::Interpolation;
 use crate::layers::built_in::*;
 use crate::layers::resample::mixed_along;
 use crate::layers::sample::*;
-use crate::layers::sliding::check_images;
+use crate::layers::sliding_window::check_images;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 

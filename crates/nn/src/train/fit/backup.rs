@@ -6,7 +6,7 @@ use crate::callback::progress::{ProgressEvent, report};
 use crate::callback::{CallbackState, duration};
 use crate::checkpoint::backup::{FoundBackup, RunPlace, RunState, snapshot};
 use crate::model::Model;
-use crate::train::hosts::Due;
+use crate::train::multi_host::Due;
 use std::time::Instant;
 use systole_data::Dataset;
 use systole_dist::Strategy;

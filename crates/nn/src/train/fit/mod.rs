@@ -12,8 +12,8 @@ pub use options::Fit;
 
 use crate::model::Model;
 use crate::model::batch::{Batch, DeviceBatch};
-use crate::model::endless::check_end;
 use crate::model::history::{History, Logs};
+use crate::model::infinite_data::check_end;
 use options::steps_in;
 use run::FitRun;
 use systole_data::{Dataset, Options};

@@ -1,9 +1,9 @@
 //! [`Fit`]: the arguments of `fit`, and what its limits leave of the data.
 
 use crate::callback::Callback;
-use crate::callback::limits::Limit;
+use crate::callback::trainer_limits::Limit;
 use crate::checkpoint::backup::BackupAndRestore;
-use crate::checkpoint::best::KeepBest;
+use crate::checkpoint::best_model::KeepBest;
 use crate::model::Model;
 use crate::train::val_check::ValCheckInterval;
 use std::collections::BTreeMap;

@@ -19,11 +19,11 @@ fn the_callbacks_guide_lists_every_callback_with_its_settings() {
         callbacks.clone().map(|(source, name)| [code(name), made(source, name), described(source, name)]);
     let all = table(["callback", "made by", "what it does"], rows);
     let files = [
-        ("KeepBest", "crates/nn/src/checkpoint/best.rs"),
+        ("KeepBest", "crates/nn/src/checkpoint/best_model.rs"),
         ("BackupAndRestore", "crates/nn/src/checkpoint/backup.rs"),
     ];
     callbacks.for_each(|(source, name)| settings.extend(settings_of(source, name)));
-    let source = &Source::read("crates/nn/src/callback/common.rs");
+    let source = &Source::read("crates/nn/src/callback/callback_trait.rs");
     let mut kept = Vec::new();
     files.iter().for_each(|(name, file)| kept.extend(settings_of(&Source::read(file), name)));
     let header = ["callback", "setting", "default", "meaning"];

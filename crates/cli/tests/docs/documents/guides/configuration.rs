@@ -181,7 +181,8 @@ fn family_of<'a>(sources: &'a [Source], class: &str) -> Option<(&'a str, &'a str
 
 fn optimizers() -> String {
     let sources = Source::folder("crates/nn/src/optimizer");
-    let common = Source::read("crates/nn/src/optimizer/common.rs").items(&["pub struct Optimizer {"]);
+    let common =
+        Source::read("crates/nn/src/optimizer/optimizer_config.rs").items(&["pub struct Optimizer {"]);
     let unknown = serde_json::from_value::<Optimizer>(json!({"?": 1})).expect_err("no such key").to_string();
     let names: Vec<String> = listed(&unknown).into_iter().filter(|n| n != "kind").collect();
     let all = names.iter().map(|name| {

@@ -1,6 +1,6 @@
 //! Folds `reverse` and `pad` of a convolution's operands into the convolution's own attributes.
 
-use crate::graph::canonicalize::simplify::constants::{is, splat};
+use crate::graph::canonicalize::simplify::constant_folding::{is, splat};
 use crate::graph::rewrite::Rewriter;
 use systole_ir::op::{Convolution, Pad, Reverse};
 use systole_ir::{Node, Op, ValueId};

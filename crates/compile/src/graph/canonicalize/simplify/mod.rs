@@ -3,11 +3,11 @@
 //! Bit-exact means for finite numbers, infinities and signed zeros; NaN payloads are not preserved. So `x + 0.0` stays
 //! (it turns −0 into +0), while `x − 0.0` and `x · 1` become `x`.
 
-mod constants;
+mod constant_folding;
 mod convolution;
-mod outer;
+mod outer_product;
 
-use crate::graph::canonicalize::simplify::constants::{
+use crate::graph::canonicalize::simplify::constant_folding::{
     constant, fold_constants, is, map_before_broadcast, one_for_all, splat,
 };
 use crate::graph::rewrite::{Rewriter, Values, rebuild};
@@ -31,7 +31,9 @@ pub fn run(graph: &Graph) -> Graph {
                 Op::Binary(op) => binary(g, *op, inputs).or_else(|| from_constant(g, *op, node, inputs)),
                 Op::Unary(op) => unary(g, *op, inputs),
                 Op::Select(_) => select(g, inputs),
-                Op::DotGeneral(op) => outer::run(g, op, node, inputs).or_else(|| dot(g, op, node, inputs)),
+                Op::DotGeneral(op) => {
+                    outer_product::run(g, op, node, inputs).or_else(|| dot(g, op, node, inputs))
+                }
                 Op::Convolution(op) => convolution::run(g, op, node, inputs),
                 Op::Constant(c) => one_for_all(g, c, node),
                 op => moves(g, op, node, inputs),

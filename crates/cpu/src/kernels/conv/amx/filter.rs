@@ -5,7 +5,7 @@ use crate::kernel::{Cx, Ptr};
 use crate::kernels::conv::staging::{FEWEST_TASKS, group};
 use crate::select::Accepted;
 use crate::simd::amx;
-use crate::simd::amx::spread::COLUMNS;
+use crate::simd::amx::strided::COLUMNS;
 use crate::simd::amx::{LANES, LINE};
 use crate::simd::level::Level;
 use crate::simd::pack::{PackFn, PanelArgs};

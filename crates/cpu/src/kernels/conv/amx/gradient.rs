@@ -12,10 +12,10 @@ use crate::kernel::partial_sums::{PartialSums, kernel_of_parts};
 use crate::kernel::with_scratch;
 use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip, group, runs};
-use crate::kernels::conv::strips::operands::NO_GRADIENT;
+use crate::kernels::conv::strips::strip_arrays::NO_GRADIENT;
 use crate::select::Accepted;
 use crate::simd::amx;
-use crate::simd::amx::spread::{COLUMNS, Operands, Spread, Sums};
+use crate::simd::amx::strided::{COLUMNS, Operands, Spread, Sums};
 use crate::simd::amx::{LANES, LINE};
 use crate::simd::level::{Isa, Level, Target, Tile, TileFn};
 use crate::simd::loops::Pairs;
@@ -550,7 +550,7 @@ fn transpose_of(_: Level) -> TransposeFn {
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
     use crate::simd::amx::LANES;
-    use crate::simd::amx::spread::COLUMNS;
+    use crate::simd::amx::strided::COLUMNS;
     use crate::simd::pack::avx512::transposed_words;
     use std::arch::x86_64::*;
 

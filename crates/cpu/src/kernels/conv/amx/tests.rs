@@ -8,7 +8,7 @@ use crate::kernels::conv::amx::gradient::KernelGradient;
 use crate::kernels::conv::general::General;
 use crate::kernels::conv::{amx_images, depthwise};
 use crate::machine::memory::Memory;
-use crate::machine::team::Team;
+use crate::machine::thread_pool::Team;
 use crate::simd::amx;
 use crate::simd::level::{Level, Target};
 use systole_ir::op::Convolution;

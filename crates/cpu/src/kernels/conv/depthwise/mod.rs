@@ -4,13 +4,13 @@
 //! filter a convolution with batch groups. All three are sums of element-wise products of rows of channels. Layouts
 //! are channels-last, and each channel has exactly one filter.
 
-mod images;
+mod padded_images;
 
 use crate::kernel::convolution::is_channels_last;
-use crate::kernel::padded::{Padded, offsets};
+use crate::kernel::padded_input::{Padded, offsets};
 use crate::kernel::partial_sums::{Finish, sum_parts};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
-use crate::kernels::conv::depthwise::images::Images;
+use crate::kernels::conv::depthwise::padded_images::Images;
 use crate::select::Accepted;
 use crate::simd::level::{Level, Target, TileFn, by_level};
 use crate::simd::loops::{narrow, widen};

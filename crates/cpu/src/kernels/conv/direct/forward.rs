@@ -9,12 +9,12 @@
 use crate::kernel::convolution::is_forward;
 use crate::kernel::{Cx, Ptr, with_scratch};
 use crate::kernels::conv::microkernel::{Across, KC, Out, Panel, UNROLL, panels};
+use crate::kernels::conv::staging::filter_packing::Weights;
 use crate::kernels::conv::staging::phases::{AxisPhase, axis, choices};
-use crate::kernels::conv::staging::weights::Weights;
 use crate::kernels::conv::staging::{Axis, FEWEST_TASKS, Prefetch, Staging, Strip, group, runs};
 use crate::kernels::conv::strips::Strips;
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
-use crate::kernels::conv::strips::operands::{Arrays, NO_LAYER, Stored, is_paired};
+use crate::kernels::conv::strips::strip_arrays::{Arrays, NO_LAYER, Stored, is_paired};
 use crate::select::Accepted;
 use crate::simd::level::{Target, TileFn};
 use crate::simd::ranges::pieces;

@@ -13,7 +13,7 @@ use crate::kernel::with_scratch;
 use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, UNROLL, panels};
 use crate::kernels::conv::staging::phases::{gradient_axes, gradient_taps};
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, group, put, runs};
-use crate::kernels::conv::strips::operands::NO_GRADIENT;
+use crate::kernels::conv::strips::strip_arrays::NO_GRADIENT;
 use crate::select::Accepted;
 use crate::simd::level::{Level, Target, TileFn};
 use crate::simd::loops::{Pairs, widen};

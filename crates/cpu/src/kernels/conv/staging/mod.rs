@@ -5,10 +5,10 @@
 //! place. Otherwise each task copies its strip into its thread's working memory and widens narrow floats, so there is
 //! never a padded copy of the whole input. Inputs with many channels are cut into slices of channels as well.
 
+pub mod filter_packing;
 pub mod phases;
-pub mod weights;
 
-use crate::kernel::padded::offsets;
+use crate::kernel::padded_input::offsets;
 use crate::kernels::conv::microkernel::{LINE, LINES_PER_ROUND, Lines};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::{Pairs, widen};

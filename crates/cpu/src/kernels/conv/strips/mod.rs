@@ -1,11 +1,11 @@
 //! Forward convolutions that pack their filter once and then compute the result strip by strip of output pixels.
 
 pub mod batch_statistics;
-pub mod operands;
+pub mod strip_arrays;
 
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
-use crate::kernels::conv::strips::operands::Arrays;
+use crate::kernels::conv::strips::strip_arrays::Arrays;
 use crate::simd::level::TileFn;
 use systole_compile::Pool;
 use systole_ir::{Result, TensorType};

@@ -5,14 +5,14 @@
 //! the 16 GEMMs and transforms their results back while these are in cache.
 
 use crate::kernel::convolution::{has_unit_steps, is_forward};
-use crate::kernel::padded::offsets;
+use crate::kernel::padded_input::offsets;
 use crate::kernel::{Cx, Ptr, with_scratch};
 use crate::kernels::conv::microkernel::{Across, KC, Out, Panel, UNROLL, panels};
-use crate::kernels::conv::staging::weights::Weights;
+use crate::kernels::conv::staging::filter_packing::Weights;
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip, group};
 use crate::kernels::conv::strips::Strips;
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
-use crate::kernels::conv::strips::operands::{Arrays, NO_LAYER, Stored};
+use crate::kernels::conv::strips::strip_arrays::{Arrays, NO_LAYER, Stored};
 use crate::kernels::conv::winograd::tiling::{
     APART, Costs, NO_GAIN, NO_WINDOW, Sizes, axes, may_transform, padded,
 };

@@ -11,7 +11,7 @@ use crate::kernel::partial_sums::{PartialSums, kernel_of_parts};
 use crate::kernel::with_scratch;
 use crate::kernels::conv::microkernel::{Down, Out, Panel, SLACK, UNROLL, panels};
 use crate::kernels::conv::staging::{FEWEST_TASKS, Prefetch, Staging, Strip};
-use crate::kernels::conv::strips::operands::NO_GRADIENT;
+use crate::kernels::conv::strips::strip_arrays::NO_GRADIENT;
 use crate::kernels::conv::winograd::tiling::{
     APART, Costs, NO_GAIN, NO_WINDOW, Sizes, axes, may_transform, padded,
 };

@@ -1,7 +1,7 @@
 //! How a result is cut into Winograd tiles, and the cost model that says when transforms pay.
 
 use crate::kernels::conv::staging::Axis;
-use crate::kernels::conv::strips::operands::is_paired;
+use crate::kernels::conv::strips::strip_arrays::is_paired;
 use crate::select::Accepted;
 use crate::simd::level::Target;
 use crate::simd::winograd::COMPONENTS;

@@ -4,10 +4,10 @@
 //! the kernel for vectors. Accumulators begin with the bias, so that each result is rounded once, after bias and pooling.
 
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::kernels::conv_pool::finite::{Bounds, MagnitudeOfBf16};
+use crate::kernels::conv_pool::finite_bounds::{Bounds, MagnitudeOfBf16};
 use crate::kernels::conv_pool::forward::Forward;
-use crate::kernels::conv_pool::pooled::{NO_PRODUCT, PooledConvolution};
-use crate::machine::team::inside;
+use crate::kernels::conv_pool::pooled_convolution::{NO_PRODUCT, PooledConvolution};
+use crate::machine::thread_pool::inside;
 use crate::select::Accepted;
 use crate::simd::amx::LANES;
 use crate::simd::amx::fused::{Fused, WIDTH, few_columns, fused_of, pooled};

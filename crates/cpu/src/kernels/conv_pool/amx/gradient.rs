@@ -4,11 +4,11 @@
 //! with the input, so an input that is not finite goes to [`ConvPoolGradient`], which multiplies the argmax only.
 //! Partial sums are those of groups of images, which depend on the batch only, and are added in a tree.
 
-use crate::kernel::few_rows::FewRows;
-use crate::kernel::padded::offsets;
+use crate::kernel::padded_input::offsets;
 use crate::kernel::partial_sums::{Finish, sum_parts};
+use crate::kernel::skinny_gemm::FewRows;
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::kernels::conv_pool::finite::MagnitudeOfBf16;
+use crate::kernels::conv_pool::finite_bounds::MagnitudeOfBf16;
 use crate::kernels::conv_pool::gradient::{ConvPoolGradient, Method, fused_gradient, product_of};
 use crate::select::{Accepted, Problem};
 use crate::simd::amx::LANES;

@@ -3,9 +3,9 @@
 //!
 //! Lanes are filters. A microkernel computes `G` windows of `N` vectors of filters: 4 · G · N accumulators.
 
-use crate::simd::halves::{self, Format, Halves};
-use crate::simd::inlined::inlined;
+use crate::simd::inline_methods::inlined;
 use crate::simd::level::Level;
+use crate::simd::narrow_floats::{self, Format, Halves};
 use crate::simd::vector::{Portable32, Vector};
 use std::mem::MaybeUninit;
 use systole_compile::{DEAD, Relu};
@@ -62,7 +62,7 @@ unsafe impl<V: Compare> Sums for V {
         unsafe {
             match F {
                 // Storing f16 rounds.
-                halves::F16 => y.store_narrow::<F>(p),
+                narrow_floats::F16 => y.store_narrow::<F>(p),
                 _ => y.narrow_finite::<F>().store_narrow::<F>(p),
             }
         }
@@ -111,8 +111,8 @@ unsafe impl Compare for Portable32 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use crate::kernels::conv_pool::forward::microkernel::{Compare, Sums};
-    use crate::simd::halves::Format;
-    use crate::simd::inlined::inlined;
+    use crate::simd::inline_methods::inlined;
+    use crate::simd::narrow_floats::Format;
     use crate::simd::vector::x86::{HalfPairs16, V8x32, V16x32};
     use std::arch::x86_64::*;
     use systole_compile::DEAD;
@@ -286,7 +286,13 @@ const fn is_f16(kind: Kind) -> bool {
 #[inline(always)]
 unsafe fn narrow<V: Compare, const KIND: Kind>(x: V) -> V {
     // SAFETY: the caller has the level.
-    unsafe { if is_f16(KIND) { x.narrow::<{ halves::F16 }>() } else { x.narrow::<{ halves::BF16 }>() } }
+    unsafe {
+        if is_f16(KIND) {
+            x.narrow::<{ narrow_floats::F16 }>()
+        } else {
+            x.narrow::<{ narrow_floats::BF16 }>()
+        }
+    }
 }
 
 /// The same of finite numbers.
@@ -295,9 +301,9 @@ unsafe fn narrow_finite<V: Compare, const KIND: Kind>(x: V) -> V {
     // SAFETY: the caller has the level.
     unsafe {
         if is_f16(KIND) {
-            x.narrow_finite::<{ halves::F16 }>()
+            x.narrow_finite::<{ narrow_floats::F16 }>()
         } else {
-            x.narrow_finite::<{ halves::BF16 }>()
+            x.narrow_finite::<{ narrow_floats::BF16 }>()
         }
     }
 }
@@ -418,8 +424,8 @@ pub unsafe fn finish_finite<S: Sums, const KIND: Kind>(
         // Relu before and after a maximum give the same maximum, and the same argmax where that is not dead.
         let y = top.max(floor);
         match KIND {
-            STORED => S::store_rounded::<{ halves::BF16 }>(y, w.y.cast::<u16>().add(at)),
-            STORED_F16 => S::store_rounded::<{ halves::F16 }>(y, w.y.cast::<u16>().add(at)),
+            STORED => S::store_rounded::<{ narrow_floats::BF16 }>(y, w.y.cast::<u16>().add(at)),
+            STORED_F16 => S::store_rounded::<{ narrow_floats::F16 }>(y, w.y.cast::<u16>().add(at)),
             _ => put::<S::Compared, KIND>(y, w.y, at),
         }
         if !w.argmax.is_null() {
@@ -524,8 +530,8 @@ unsafe fn put<V: Compare, const KIND: Kind>(x: V, y: *mut u8, at: usize) {
         let narrow = y.cast::<u16>().wrapping_add(at);
         match KIND {
             WIDE => x.store(y.cast::<f32>().add(at)),
-            ROUNDED_F16 | STORED_F16 => x.store_narrow::<{ halves::F16 }>(narrow),
-            _ => x.store_narrow::<{ halves::BF16 }>(narrow),
+            ROUNDED_F16 | STORED_F16 => x.store_narrow::<{ narrow_floats::F16 }>(narrow),
+            _ => x.store_narrow::<{ narrow_floats::BF16 }>(narrow),
         }
     }
 }
@@ -600,9 +606,9 @@ pub fn windows_shape(level: Level, stored: Stored) -> WindowsShape {
         ($($name:ident)*) => {
             match stored {
                 Stored::Wide => &[$($name::<WIDE>),*],
-                Stored::Rounded(halves::F16) => &[$($name::<ROUNDED_F16>),*],
+                Stored::Rounded(narrow_floats::F16) => &[$($name::<ROUNDED_F16>),*],
                 Stored::Rounded(_) => &[$($name::<ROUNDED>),*],
-                Stored::Once(halves::F16) => &[$($name::<STORED_F16>),*],
+                Stored::Once(narrow_floats::F16) => &[$($name::<STORED_F16>),*],
                 Stored::Once(_) | Stored::Pairs => &[$($name::<STORED>),*],
             }
         };

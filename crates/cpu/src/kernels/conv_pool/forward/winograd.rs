@@ -12,8 +12,8 @@
 use crate::kernels::conv_pool::forward::microkernel::{
     Compare, Kind, STORED, STORED_F16, Stored, WIDE, Windows, finish, finish_finite,
 };
-use crate::simd::halves::F16;
 use crate::simd::level::Level;
+use crate::simd::narrow_floats::F16;
 use crate::simd::vector::Portable32;
 use crate::simd::winograd::{COMPONENTS, Transforms, Window};
 use smallvec::SmallVec;

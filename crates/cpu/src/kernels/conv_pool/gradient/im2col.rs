@@ -6,7 +6,7 @@
 //! array, or computed on the way as a product with a short K, for one window of a few images at a time, so that they
 //! never leave L1.
 
-use crate::kernel::padded::{Padded, offsets};
+use crate::kernel::padded_input::{Padded, offsets};
 use crate::select::Accepted;
 use crate::simd::level::Level;
 use systole_compile::{Step, UnpooledGradient};

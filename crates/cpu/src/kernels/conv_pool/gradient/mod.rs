@@ -12,21 +12,21 @@
 //! patches, with fewer look-ups, and computes such products in registers.
 
 mod im2col;
-mod zeros;
+mod zero_products;
 
 use crate::kernel::convert::convert;
-use crate::kernel::few_rows::FewRows;
-use crate::kernel::padded::{Padded, offsets};
+use crate::kernel::gemm_dims::roles;
+use crate::kernel::padded_input::{Padded, offsets};
 use crate::kernel::partial_sums::{Finish, sum_parts};
-use crate::kernel::product::roles;
+use crate::kernel::skinny_gemm::FewRows;
 use crate::kernel::{Cx, Io, Kernel, Ptr, with_scratch};
-use crate::kernels::conv_pool::finite::Magnitude;
+use crate::kernels::conv_pool::finite_bounds::Magnitude;
 use crate::kernels::conv_pool::gradient::im2col::{Gradients, Im2col, LANES};
-use crate::kernels::conv_pool::gradient::zeros::ZeroProducts;
+use crate::kernels::conv_pool::gradient::zero_products::ZeroProducts;
 use crate::select::{Accepted, Problem};
-use crate::simd::halves::{BF16, F16, F32, Format, Halves};
 use crate::simd::level::{Isa, Level, Tile, TileFn, by_level};
 use crate::simd::loops::{lanes, lanes_mut, narrow, widen};
+use crate::simd::narrow_floats::{BF16, F16, F32, Format, Halves};
 use crate::simd::vector::Portable32;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,7 +3,7 @@
 use crate::kernel::Kernel;
 use crate::kernels::matmul::blocked::integers::Integers;
 use crate::kernels::matmul::blocked::{Abilities, Blocked, Rounding, Types};
-use crate::kernels::matmul::product::Product;
+use crate::kernels::matmul::gemm_problem::Product;
 use crate::select::Answer;
 use crate::simd::amx;
 #[cfg(target_arch = "x86_64")]

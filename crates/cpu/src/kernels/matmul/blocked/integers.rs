@@ -1,6 +1,6 @@
 //! Integer GEMM of any element types in plain loops: one task for each row of C.
 
-use crate::kernel::product::{Roles, offsets};
+use crate::kernel::gemm_dims::{Roles, offsets};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use systole_ir::{DType, Result};
 

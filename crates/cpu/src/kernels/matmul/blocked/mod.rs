@@ -23,7 +23,7 @@ pub mod element_types;
 mod integers;
 
 use crate::kernel::copy::{BoxCopy, Dim};
-use crate::kernel::product::{Epilogue, Roles, count, joint_stride, offsets};
+use crate::kernel::gemm_dims::{Epilogue, Roles, count, joint_stride, offsets};
 use crate::kernel::{Cx, Io, Kernel, OutputBlock, Ptr, Side, TakeBlock, with_scratch};
 use crate::simd::gemm::{CHAIN, Configured, Element, Left, Shape, Tile, UNROLLED, WIDEST};
 use crate::simd::level::TileFn;
@@ -1173,7 +1173,7 @@ struct Job {
 mod tests {
     use super::*;
     use crate::machine::memory::Memory;
-    use crate::machine::team::Team;
+    use crate::machine::thread_pool::Team;
     use crate::simd::gemm::shape_f32;
     use crate::simd::level::Level;
     use crate::simd::loops::{narrow, widen};

@@ -4,7 +4,7 @@
 //! A is broadcast once. SIMD lanes beyond column N compute values that are never used: they read the beginning of B's
 //! next row. The last rows of B are therefore read from a padded copy.
 
-use crate::kernel::product::{Epilogue, Roles, count, joint_stride};
+use crate::kernel::gemm_dims::{Epilogue, Roles, count, joint_stride};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::select::Accepted;
 use crate::simd::level::Level;
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
     use crate::kernel::copy::Dim;
     use crate::machine::memory::Memory;
-    use crate::machine::team::Team;
+    use crate::machine::thread_pool::Team;
 
     /// Compares a product of small integers, whose sums are exact, with a plain loop. `near`: A is contiguous along M.
     fn check(level: Level, (m, n, k): (usize, usize, usize), near: bool, epilogue: Epilogue) {

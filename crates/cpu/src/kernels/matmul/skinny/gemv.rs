@@ -4,7 +4,7 @@
 //! in the order in which it lies. Where N is contiguous, parts of K have sums of their own, which are added in order; how many
 //! parts there are depends on sizes alone. Where K is contiguous, columns are inner products.
 
-use crate::kernel::product::{Epilogue, Roles, count, joint_stride};
+use crate::kernel::gemm_dims::{Epilogue, Roles, count, joint_stride};
 use crate::kernel::{Cx, Io, Kernel, Ptr};
 use crate::select::Accepted;
 use crate::simd::level::Level;
@@ -338,7 +338,7 @@ mod tests {
     use super::*;
     use crate::kernel::copy::Dim;
     use crate::machine::memory::Memory;
-    use crate::machine::team::Team;
+    use crate::machine::thread_pool::Team;
 
     /// Compares a product of small integers, whose sums are exact, with a plain loop; one and two threads.
     fn check(level: Level, (m, n, k): (usize, usize, usize), k_contiguous: bool, epilogue: Epilogue) {

@@ -2,4 +2,4 @@
 
 pub mod few_columns;
 pub mod gemv;
-pub mod packed;
+pub mod quantized_weights;

@@ -5,7 +5,7 @@
 //! Pixels are those of libjpeg by default, to the bit. A few rows of samples are kept, never a whole plane.
 
 use super::huffman::{self, Bits, Class, SLACK, Table};
-use super::{colour, idct};
+use super::{idct, upsample_color};
 use std::rc::Rc;
 
 /// What the headers say.
@@ -282,7 +282,7 @@ struct Plane {
 impl Plane {
     fn new(frame: &Frame, component: &Component, across: usize) -> Plane {
         let first = &frame.components[0];
-        let stride = colour::padded(8 * component.wide * across);
+        let stride = upsample_color::padded(8 * component.wide * across);
         let rows = 8 * component.high;
         let width = (frame.width * component.wide).div_ceil(first.wide);
         let height = (frame.height * component.high).div_ceil(first.high);
@@ -332,7 +332,7 @@ struct Painter {
 impl Painter {
     fn new(frame: &Frame) -> Painter {
         let first = &frame.components[0];
-        let room = colour::padded(frame.width);
+        let room = upsample_color::padded(frame.width);
         Painter {
             width: frame.width,
             height: frame.height,
@@ -356,13 +356,13 @@ impl Painter {
             match planes {
                 [_, blue, red] if self.ratio == (1, 1) => {
                     let (blue, red) = (blue.row(unit, y as isize), red.row(unit, y as isize));
-                    colour::rgb(light, blue, red, pixels);
+                    upsample_color::rgb(light, blue, red, pixels);
                 }
                 [_, blue, red] => {
                     let tall = self.ratio.1 == 2;
                     widen(blue, unit, y, tall, &mut self.sums, &mut self.blue);
                     widen(red, unit, y, tall, &mut self.sums, &mut self.red);
-                    colour::rgb(light, &self.blue, &self.red, pixels);
+                    upsample_color::rgb(light, &self.blue, &self.red, pixels);
                 }
                 _ => pixels.copy_from_slice(&light[..self.width]),
             }
@@ -373,11 +373,15 @@ impl Painter {
 /// Row `y` of the picture's colour differences, from half the width, and half the height where `tall`.
 fn widen(plane: &Plane, unit: usize, y: usize, tall: bool, sums: &mut Vec<i16>, out: &mut [u8]) {
     if !tall {
-        colour::edged(&plane.row(unit, y as isize)[..plane.width], sums);
-        return colour::doubled::<false>(sums, out);
+        upsample_color::edged(&plane.row(unit, y as isize)[..plane.width], sums);
+        return upsample_color::doubled::<false>(sums, out);
     }
     let near = (y / 2) as isize;
     let far = if y.is_multiple_of(2) { near - 1 } else { near + 1 };
-    colour::edged_sum(&plane.row(unit, near)[..plane.width], &plane.row(unit, far)[..plane.width], sums);
-    colour::doubled::<true>(sums, out);
+    upsample_color::edged_sum(
+        &plane.row(unit, near)[..plane.width],
+        &plane.row(unit, far)[..plane.width],
+        sums,
+    );
+    upsample_color::doubled::<true>(sums, out);
 }

@@ -1,0 +1,83 @@
+//! Predictions of quantised graphs, beside those of the same layers in floats.
+
+use super::measure::{Measured, measure, timed};
+use super::model::{count, of_draft};
+use crate::models::tflite;
+use std::time::Duration;
+use systole_config::Draft;
+use systole_int8::{Program, Settings};
+use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_nn::{Batch, Model};
+use systole_quant::{Calibration, Options, lower, quantize, quantized};
+
+/// Samples that tell the ranges: enough for a speed, not for an accuracy.
+const CALIBRATED: usize = 2;
+
+/// A batch through an application's graph of int8, or in another precision through its layers.
+pub(super) fn predict(name: &str, precision: &str, time: Duration) -> Result<Measured> {
+    of(draft(name)?, precision, time)
+}
+
+/// The preset of a language model, or an application with the data of ResNet-50's preset.
+fn draft(name: &str) -> Result<Draft> {
+    if name == "gpt2-small" {
+        return Draft::preset(name);
+    }
+    let mut draft = Draft::preset("resnet50")?;
+    draft.set(format!("the workload {name}-int8"), "model.application", name);
+    Ok(draft)
+}
+
+fn of(draft: Draft, precision: &str, time: Duration) -> Result<Measured> {
+    let floats = if precision == "int8" { "float32" } else { precision };
+    let (mut model, batch) = of_draft(draft, floats)?;
+    let items = count(&batch);
+    let mut prediction = model.device_batch_prediction(&batch)?;
+    let flops = prediction.report().flops;
+    if precision != "int8" {
+        let m = measure(time, || prediction.run().map(|outputs| outputs.ready_event()))?;
+        return Ok(Measured { flops, items, compile_ms: prediction.compile_ms(), ..m });
+    }
+    drop(prediction);
+    let (graph, inputs) = graph(&model, &batch)?;
+    let (program, compile_ms) = timed(|| Program::new(graph, &Settings::from_knobs()?))?;
+    let each: Vec<&[Literal]> = inputs.iter().map(std::slice::from_ref).collect();
+    let m = measure(time, || program.run_all(&each).map(|_| None))?;
+    Ok(Measured { flops, items, compile_ms, ..m })
+}
+
+/// The layers as a graph of int8, and the batch's samples as it takes them.
+fn graph(model: &Model, batch: &Batch) -> Result<(systole_tflite::Model, Vec<Literal>)> {
+    let none = || Error::new(ErrorKind::Bug, "the batch has no input");
+    let samples = tflite::rows(batch.inputs.first().ok_or_else(none)?)?;
+    let float = lower(model)?;
+    let calibration = Calibration { threads: tflite::threads(), ..Calibration::default() };
+    let ranges = calibration.ranges(&float, &samples[..samples.len().min(CALIBRATED)])?;
+    let graph = quantize(&float, &ranges, &Options::default())?;
+    let input = graph.tensor(graph.inputs.first().copied().ok_or_else(none)?)?;
+    let inputs = samples.iter().map(|x| quantized(x, input)).collect::<Result<_>>()?;
+    Ok((graph, inputs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn applications_are_measured_in_both_precisions() {
+        let mut small = draft("resnet50").unwrap();
+        for (key, value) in [
+            ("model.depths", "[1]"),
+            ("model.width", "4"),
+            ("model.classes", "10"),
+            ("data.image_size", "[32, 32]"),
+            ("fit.batch_size", "2"),
+        ] {
+            small.set("a test", key, value);
+        }
+        let [int8, float] = ["int8", "float32"].map(|p| of(small.clone(), p, Duration::ZERO).unwrap());
+        assert!(int8.items == 2.0 && int8.flops == float.flops && int8.flops > 1e5, "{int8:?}");
+        assert!(int8.median_ms > 0.0 && float.median_ms > 0.0);
+        assert!(draft("mobilenet").unwrap().finish().is_ok() && draft("mobilnet").unwrap().finish().is_err());
+    }
+}

@@ -1,0 +1,165 @@
+//! `systole launch config`: five questions, answered on a terminal or by options, and the file that comes of it.
+
+use super::args::{ConfigArgs, check};
+use crate::args::exit_status::{Failure, Outcome, check_out};
+use crate::render::screen::{Screen, program, quoted};
+use serde_json::json;
+use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
+use systole_config::{LaunchConfig, LaunchPlace};
+use systole_data::file_system::{Disk, write_atomically};
+use systole_ir::{Error, ErrorKind, Result};
+use systole_launch::check_hosts;
+use systole_nn::did_you_mean::suggestion;
+
+/// Starts after deaths that are proposed.
+const RESTARTS: u32 = 3;
+
+pub(super) fn configure(args: &ConfigArgs, screen: &Screen) -> Outcome {
+    check_out(&args.out, args.force)?;
+    let mut config = args.how.over(LaunchConfig::default());
+    if stdin().is_terminal() && stderr().is_terminal() {
+        Asker { answers: stdin().lock(), questions: stderr() }
+            .ask(&mut config, args.how.place().is_some())?;
+    }
+    check(&config).map_err(Failure::usage)?;
+    if config.place == LaunchPlace::Hosts && config.hosts.as_ref().is_some_and(|path| path.is_file()) {
+        check_hosts(&config).map_err(Failure::usage)?;
+    }
+    write_atomically(&Disk, &args.out, &[config.to_toml().as_bytes()])?;
+    if screen.json {
+        screen.object(&json!({"file": args.out, "launch": config}));
+    }
+    let (program, file) = (program(), quoted(&args.out));
+    let by = if config.place == LaunchPlace::Slurm { "srun " } else { "" };
+    screen.line(format!(
+        "{file} says how a run is started. Next:\n  {by}{program} launch --config {file} -- train …"
+    ));
+    Ok(0)
+}
+
+/// Asks, and takes what is answered.
+struct Asker<R, W> {
+    answers: R,
+    questions: W,
+}
+
+impl<R: BufRead, W: Write> Asker<R, W> {
+    /// Asks what no option has said.
+    fn ask(&mut self, config: &mut LaunchConfig, has_place: bool) -> Result<()> {
+        if !has_place {
+            let names = LaunchPlace::ALL.map(LaunchPlace::name);
+            let question = format!("Where do the processes run ({})?", names.join(", "));
+            config.place = self.until(&question, LaunchPlace::default().name(), |answer| {
+                let known = LaunchPlace::ALL.into_iter().find(|place| place.name() == answer);
+                known.ok_or_else(|| suggestion(answer, &names))
+            })?;
+        }
+        match config.place {
+            LaunchPlace::Hosts if config.hosts.is_none() => {
+                let question = "Which file lists the machines, one a line (NAME, or NAME slots=N)?";
+                config.hosts = Some(self.until(question, "hosts.txt", |answer| Ok(answer.into()))?);
+            }
+            LaunchPlace::ThisMachine | LaunchPlace::K8s if config.nproc.is_none() => {
+                config.nproc = Some(self.number("How many processes?", 2, 1)?);
+            }
+            LaunchPlace::Slurm | LaunchPlace::Tpu => {
+                self.say("How many processes there are is said there.\n")?
+            }
+            _ => {}
+        }
+        if config.devices_per_process.is_none() {
+            config.devices_per_process = Some(self.number("How many devices has each process?", 1, 1)?);
+        }
+        if config.max_restarts.is_none() {
+            let question = "How often are all started again from the last backup, after deaths?";
+            config.max_restarts = Some(self.number(question, RESTARTS, 0)?);
+        }
+        if config.plugin.is_none() {
+            let question = "Where is Systole's plugin (empty: beside the program)?";
+            let answer: String = self.until(question, "", |answer| Ok(answer.into()))?;
+            config.plugin = Some(answer).filter(|answer| !answer.is_empty()).map(Into::into);
+        }
+        Ok(())
+    }
+
+    fn number(&mut self, question: &str, usual: u32, least: u32) -> Result<u32> {
+        self.until(question, &usual.to_string(), |answer| {
+            let number = answer.parse().ok().filter(|n| *n >= least);
+            number.ok_or_else(|| format!("write a whole number from {least} up"))
+        })
+    }
+
+    /// Asks until the answer makes sense; an empty one is the usual.
+    fn until<T>(
+        &mut self,
+        question: &str,
+        usual: &str,
+        read: impl Fn(&str) -> std::result::Result<T, String>,
+    ) -> Result<T> {
+        loop {
+            let shown = if usual.is_empty() { String::new() } else { format!(" [{usual}]") };
+            self.say(&format!("{question}{shown} "))?;
+            let mut line = String::new();
+            let n = self.answers.read_line(&mut line);
+            let n =
+                n.map_err(|e| Error::new(ErrorKind::Io, "cannot read the answer").because(e.to_string()))?;
+            if n == 0 {
+                let e = Error::new(ErrorKind::Interrupted, "the answers ended before the questions did");
+                return Err(e.hint("nothing is written; options answer beforehand: launch config --nproc 2"));
+            }
+            let answer = line.trim();
+            match read(if answer.is_empty() { usual } else { answer }) {
+                Ok(value) => return Ok(value),
+                Err(why) => self.say(&format!("  {why}\n"))?,
+            }
+        }
+    }
+
+    fn say(&mut self, text: &str) -> Result<()> {
+        let told = write!(self.questions, "{text}").and_then(|()| self.questions.flush());
+        told.map_err(|e| Error::new(ErrorKind::Io, "cannot ask").because(e.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(answers: &str, mut config: LaunchConfig, has_place: bool) -> (Result<LaunchConfig>, String) {
+        let mut asker = Asker { answers: answers.as_bytes(), questions: Vec::new() };
+        let done = asker.ask(&mut config, has_place).map(|()| config);
+        (done, String::from_utf8(asker.questions).unwrap())
+    }
+
+    #[test]
+    fn questions_take_answers_and_usual_values() {
+        let (config, questions) = asked("\n\n\n\n\n", LaunchConfig::default(), false);
+        let usual = LaunchConfig {
+            nproc: Some(2),
+            devices_per_process: Some(1),
+            max_restarts: Some(RESTARTS),
+            ..LaunchConfig::default()
+        };
+        assert_eq!(config.unwrap(), usual);
+        assert_eq!(questions.matches('?').count(), 5, "{questions}");
+
+        let (config, questions) =
+            asked("hsots\nhosts\nmine\n4\nten\n10\np.so\n", LaunchConfig::default(), false);
+        let config = config.unwrap();
+        assert_eq!((config.place, config.hosts), (LaunchPlace::Hosts, Some("mine".into())));
+        assert_eq!((config.devices_per_process, config.max_restarts), (Some(4), Some(10)));
+        assert_eq!((config.nproc, config.plugin), (None, Some("p.so".into())));
+        assert!(questions.contains("did you mean `hosts`") && questions.contains("from 0 up"), "{questions}");
+    }
+
+    #[test]
+    fn what_options_say_is_not_asked() {
+        let given =
+            LaunchConfig { place: LaunchPlace::Slurm, max_restarts: Some(0), ..LaunchConfig::default() };
+        let (config, questions) = asked("2\n\n", given, true);
+        assert_eq!(config.unwrap().devices_per_process, Some(2));
+        assert_eq!(questions.matches('?').count(), 2, "{questions}");
+        let (config, _) = asked("this-machine\n", LaunchConfig::default(), false);
+        assert!(config.unwrap_err().to_string().contains("the answers ended"));
+    }
+}

@@ -1,0 +1,197 @@
+//! Estimates from Google's compiler: one compile for each TPU generation and share of the batch, or one for each slice
+//! where the step is to be split by a strategy. They run side by side, each in a process of its own.
+
+use super::args::PlanArgs;
+use super::planned_program::Subject;
+use crate::commands::compile::{mesh, spread};
+use crate::run::run_summary;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use systole_devices::{compile_cache, find_plugin};
+use systole_dist::Strategy;
+use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_pjrt::{AheadCompiler, Platform, program_text, spread_text};
+use systole_plan::{Estimate, Half, Machine, Slice, Tables, Work, analytic, compiled};
+use systole_runtime::{AheadOfTime, AheadReport, AheadRequest};
+
+/// Bytes that are set aside for each compile, with room: steps of small models took 0.2 to 0.6 GiB. So many run side by
+/// side as there is memory for.
+const EACH: usize = 2 << 30;
+
+/// What is compiled for, and the samples in the program.
+type Key = (String, usize);
+
+/// The compiler and what it has said.
+pub(super) struct Compiler {
+    compiler: AheadCompiler,
+    said: HashMap<Key, Result<AheadReport>>,
+}
+
+struct Job {
+    key: Key,
+    slice: Slice,
+    program: String,
+    partitions: usize,
+}
+
+impl Compiler {
+    /// libtpu, where it is found.
+    pub(super) fn find() -> Result<Compiler> {
+        let library = find_plugin(Platform::Tpu, None).require(Platform::Tpu)?;
+        let compiler = AheadCompiler::new(library)?;
+        let compiler = match compile_cache()? {
+            Some(cache) => compiler.with_cache(cache),
+            None => compiler,
+        };
+        Ok(Compiler { compiler, said: HashMap::new() })
+    }
+
+    /// Compiles all that the slices among `machines` need.
+    pub(super) fn compile_all(
+        &mut self,
+        args: &PlanArgs,
+        machines: &[Machine],
+        subject: &mut Subject,
+        tables: &Tables,
+    ) -> Result<()> {
+        let mut jobs: Vec<Job> = Vec::new();
+        for machine in machines {
+            let Machine::Slice(slice) = machine else { continue };
+            // What cannot be split over the devices is told when its line is made.
+            let Ok((share, samples)) = subject.share(machine.devices(), &mut Vec::new()) else { continue };
+            let key = key(args, slice, share.batch, samples, tables);
+            if jobs.iter().any(|j| j.key == key) {
+                continue;
+            }
+            match job(args, key.clone(), slice, subject, tables) {
+                Ok(job) => jobs.push(job),
+                Err(e) => drop(self.said.insert(key, Err(e))),
+            }
+        }
+        let available = systole_cpu::available_memory().unwrap_or(16 << 30);
+        let budget = knobs::MEMORY_LIMIT.get_bytes()?.unwrap_or(available);
+        let lanes = lanes(budget, run_summary::threads(), jobs.len());
+        let reports = side_by_side(&jobs, lanes, |job| {
+            self.compiler.compile_ahead(&AheadRequest {
+                hlo: true,
+                partitions: job.partitions,
+                memory_limit: budget / lanes,
+                ..AheadRequest::new(job.program.as_str(), job.slice.ahead(tables))
+            })
+        });
+        self.said.extend(jobs.into_iter().map(|j| j.key).zip(reports));
+        Ok(())
+    }
+
+    /// The compiled estimate, or the analytic one and a note where the compiler refuses the program.
+    pub(super) fn estimate(
+        &self,
+        args: &PlanArgs,
+        (work, batch, samples): (&Work, usize, f64),
+        machine: &Machine,
+        slice: &Slice,
+        tables: &Tables,
+        notes: &mut Vec<String>,
+    ) -> Result<Estimate> {
+        let why = match self.said.get(&key(args, slice, batch, samples, tables)) {
+            Some(Ok(report)) => return compiled(report, work, machine, tables),
+            Some(Err(e)) => e.what().to_string(),
+            None => "it was not asked".into(),
+        };
+        notes.push(format!("analytic, because the compiler refused: {why}"));
+        let estimate = analytic(work, machine, tables, Half::Bf16)?;
+        Ok(match args.is_fully_sharded() {
+            true => estimate.fully_sharded(work, machine, tables),
+            false => estimate,
+        })
+    }
+}
+
+/// How many of so many jobs run side by side.
+fn lanes(budget: usize, threads: usize, jobs: usize) -> usize {
+    (budget / EACH).min(threads).min(jobs).max(1)
+}
+
+/// What `run` says of each job, in their order; `lanes` of them at a time.
+fn side_by_side<J: Sync, R: Send>(jobs: &[J], lanes: usize, run: impl Fn(&J) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::new());
+    let work = || {
+        while let Some((i, job)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, jobs.get(i)?)))
+        {
+            let said = run(job);
+            done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((i, said));
+        }
+    };
+    std::thread::scope(|s| (0..lanes).for_each(|_| drop(s.spawn(work))));
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_by_key(|d| d.0);
+    done.into_iter().map(|d| d.1).collect()
+}
+
+/// Split programs are those of their slice and the whole batch. Others are the same for all slices of a generation.
+fn key(args: &PlanArgs, slice: &Slice, batch: usize, samples: f64, tables: &Tables) -> Key {
+    match args.strategy {
+        Some(_) if batch > 0 => (slice.ahead(tables).to_string(), samples as usize),
+        _ => (slice.generation.clone(), batch),
+    }
+}
+
+fn job(args: &PlanArgs, key: Key, slice: &Slice, subject: &mut Subject, tables: &Tables) -> Result<Job> {
+    // As training compiles it: every argument may be given away.
+    let all = |n: usize| (0..n).collect::<Vec<_>>();
+    if let (Some(name), true) = (&args.strategy, slice.all_devices() > 1)
+        && let Some((graph, roles)) = subject.whole()?
+    {
+        let mesh = mesh(args.mesh.as_deref(), &Machine::Slice(slice.clone())).map_err(|f| f.error)?;
+        if mesh.devices() != slice.all_devices() {
+            let e = Error::new(ErrorKind::Config, format!("the mesh {mesh} is not all of its devices"));
+            return Err(e.at("--mesh").hint("plan one slice at a time with a mesh"));
+        }
+        let spread = spread(&Strategy::parse(name)?, &graph, &roles, &mesh).map_err(|f| f.error)?;
+        let program = spread_text(&graph, &all(graph.params.len()), &spread);
+        return Ok(Job { key, slice: slice.clone(), program, partitions: mesh.devices() });
+    }
+    let (share, _) = subject.share(slice.all_devices(), &mut Vec::new())?;
+    // A program that is no step keeps its arguments.
+    let donated = if share.batch > 0 { share.graph.params.len() } else { 0 };
+    let program = program_text(&share.graph, &all(donated));
+    Ok(Job { key, slice: smallest(slice, tables), program, partitions: 1 })
+}
+
+/// The generation's smallest slice: a program for one of its devices is the same in all.
+fn smallest(slice: &Slice, tables: &Tables) -> Slice {
+    let all = Slice::all(tables).into_iter().filter(|s| s.generation == slice.generation);
+    all.min_by_key(|s| s.chips).unwrap_or_else(|| slice.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_compile_at_a_time_as_memory_and_cores_allow() {
+        assert_eq!(lanes(24 << 30, 16, 24), 12);
+        assert_eq!(lanes(24 << 30, 2, 24), 2);
+        assert_eq!(lanes(1 << 30, 16, 24), 1);
+        assert_eq!(lanes(usize::MAX, 16, 3), 3);
+    }
+
+    #[test]
+    fn jobs_run_side_by_side_and_answers_keep_their_order() {
+        let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let together = std::sync::Barrier::new(4);
+        let jobs: Vec<usize> = (0..24).collect();
+        let said = side_by_side(&jobs, 4, |&j| {
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            // Goes on only when four are here.
+            together.wait();
+            now.fetch_sub(1, Ordering::SeqCst);
+            j * j
+        });
+        assert_eq!(said, jobs.iter().map(|j| j * j).collect::<Vec<_>>());
+        assert_eq!(most.into_inner(), 4);
+    }
+}

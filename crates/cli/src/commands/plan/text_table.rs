@@ -1,0 +1,415 @@
+//! A plan as text: a table of 100 columns, or all of it with `--wide`.
+
+use super::args::PlanArgs;
+use super::planned_program::Length;
+use crate::render::screen::{Screen, table, wrapped};
+use systole_plan::{
+    Advice, Choice, DISPATCH, Energy, KernelTime, Machine, Tables, Wish, digits, dollars, duration, joules,
+};
+
+pub(super) const NOT_VALIDATED: &str = "Times are estimates without a measurement behind them (not validated), but where a note says so: take them as ranges.";
+
+/// Columns of a line, but with --wide.
+const WIDTH: usize = 100;
+
+/// A table and the advice.
+pub(super) struct Plan {
+    pub(super) title: String,
+    pub(super) choices: Vec<Choice>,
+    /// Of each choice, where a wattage of the chip is published.
+    pub(super) energy: Vec<Option<Energy>>,
+    /// Machines that cannot run it, and why.
+    pub(super) refused: Vec<(String, String)>,
+    pub(super) advice: Advice,
+    pub(super) length: Option<Length>,
+    pub(super) wish: Wish,
+}
+
+/// One line of the table.
+pub(super) struct Row<'a> {
+    choice: &'a Choice,
+    energy: Option<&'a Energy>,
+    spot: bool,
+}
+
+impl Plan {
+    pub(super) fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        let energy = self.energy.iter().map(Option::as_ref);
+        let spot = self.wish.spot;
+        let row = move |(choice, energy)| Row { choice, energy, spot };
+        self.choices.iter().zip(energy).map(row)
+    }
+}
+
+pub(super) type Column = (&'static str, fn(&Row<'_>) -> String);
+
+/// What fits into [`WIDTH`]; the names of the columns that go first where it does not.
+const NARROW: [Column; 9] = [
+    ("machine", |r| r.choice.machine.title()),
+    ("GiB need/has", need),
+    ("fits", fits),
+    ("step", |r| duration(r.choice.estimate.step().likely)),
+    ("samples/s", |r| format!("{:.0}", r.choice.rate())),
+    ("limit", |r| r.choice.estimate.limit().into()),
+    ("$/h", hourly),
+    ("run", |r| r.choice.run.map_or("-".into(), |t| duration(t[1]))),
+    ("cost", cost),
+];
+const SPARE: [&str; 2] = ["samples/s", "$/h"];
+
+/// Everything.
+pub(super) const WIDE: [Column; 16] = [
+    ("machine", |r| r.choice.machine.title()),
+    ("HBM need", |r| gib(r.choice.estimate.memory.total())),
+    ("of", |r| gib(r.choice.estimate.memory.limit)),
+    ("fits", fits),
+    ("device", |r| {
+        let d = &r.choice.estimate.device;
+        ranged([d.low, d.likely, d.high])
+    }),
+    ("host", |r| duration(r.choice.estimate.host.total())),
+    ("samples/s", |r| format!("{:.0}", r.choice.rate())),
+    ("MFU", |r| format!("{:.1} %", 100.0 * r.choice.estimate.mfu())),
+    ("limit", |r| r.choice.estimate.limit().into()),
+    ("W", |r| r.energy.map_or("?".into(), |e| format!("{:.0}", e.watts))),
+    ("step's energy", |r| r.energy.map_or("?".into(), |e| joules(e.step))),
+    ("samples/J", |r| r.energy.map_or("?".into(), |e| digits(e.samples_per_joule))),
+    ("$/h", hourly),
+    ("hosts $/h", hosts),
+    ("run", |r| r.choice.run.map_or("-".into(), ranged)),
+    ("cost (spot)", both_costs),
+];
+
+fn ranged([low, likely, high]: [f64; 3]) -> String {
+    format!("{} ({} to {})", duration(likely), duration(low), duration(high))
+}
+
+fn need(r: &Row<'_>) -> String {
+    let number = |bytes: f64| match bytes / GIB {
+        g if !g.is_finite() => "?".into(),
+        g if g < 0.01 => "<0.01".into(),
+        g if g < 100.0 => format!("{g:.2}"),
+        g => format!("{g:.0}"),
+    };
+    let m = &r.choice.estimate.memory;
+    format!("{}/{}", number(m.total()), number(m.limit))
+}
+
+fn fits(r: &Row<'_>) -> String {
+    if r.choice.estimate.memory.fits() { "yes" } else { "NO" }.into()
+}
+
+fn hourly(r: &Row<'_>) -> String {
+    match (&r.choice.bill, &r.choice.machine) {
+        (Some(b), _) => {
+            let hour = if r.spot { b.spot_per_hour.unwrap_or(b.per_hour) } else { b.per_hour };
+            let hour = if hour < 1000.0 { format!("{hour:.2}") } else { format!("{hour:.0}") };
+            format!("{hour}{}", if b.old { "*" } else { "" })
+        }
+        (None, Machine::Cpu(_)) => "0".into(),
+        (None, _) => "?".into(),
+    }
+}
+
+/// What of the hourly price is for hosts, where that is billed apart.
+fn hosts(r: &Row<'_>) -> String {
+    match &r.choice.bill {
+        Some(b) if b.host_per_hour > 0.0 => format!("{:.2}", b.host_per_hour),
+        Some(_) => "included".into(),
+        None => "-".into(),
+    }
+}
+
+fn cost(r: &Row<'_>) -> String {
+    match (r.choice.run, r.choice.dollars(r.spot)) {
+        (None, _) => "-".into(),
+        (_, Some(d)) => dollars(d),
+        (_, None) => "?".into(),
+    }
+}
+
+fn both_costs(r: &Row<'_>) -> String {
+    match (r.choice.run, r.choice.dollars(false), r.choice.bill.as_ref().and_then(|b| b.spot_run)) {
+        (None, ..) => "-".into(),
+        (_, Some(d), Some(s)) => format!("{} ({})", dollars(d), dollars(s)),
+        (_, Some(d), None) => dollars(d),
+        (_, None, _) => "?".into(),
+    }
+}
+
+/// Likely seconds of the run, or of a step where its length is not known.
+pub(super) fn seconds_of_run(c: &Choice) -> f64 {
+    c.run.map_or(c.estimate.step().likely, |r| r[1])
+}
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+pub(super) fn gib(bytes: f64) -> String {
+    match bytes / GIB {
+        g if !g.is_finite() => "?".into(),
+        g if g < 0.1 => format!("{:.0} MiB", g * 1024.0),
+        g => format!("{g:.2} GiB"),
+    }
+}
+
+/// Text of at most [`WIDTH`] columns, broken at spaces, later lines further in; as it is with --wide.
+struct Paper<'a> {
+    screen: &'a Screen,
+    wide: bool,
+}
+
+impl Paper<'_> {
+    fn line(&self, text: impl AsRef<str>) {
+        self.screen.line(self.wrapped(text.as_ref()));
+    }
+
+    fn detail(&self, text: impl AsRef<str>) {
+        self.screen.detail(self.wrapped(text.as_ref()));
+    }
+
+    fn wrapped(&self, text: &str) -> String {
+        if self.wide { text.into() } else { wrapped(text, WIDTH) }
+    }
+}
+
+/// The table without its spare columns, one after the other, until it is narrow enough.
+fn fitted(mut rows: Vec<Vec<String>>, spare: &[&str], width: usize) -> String {
+    for name in spare {
+        let text = table(&rows);
+        if text.lines().all(|l| l.chars().count() <= width) {
+            return text;
+        }
+        if let Some(column) = rows.first().and_then(|head| head.iter().position(|h| h == name)) {
+            rows.iter_mut().for_each(|r| drop(r.remove(column)));
+        }
+    }
+    table(&rows)
+}
+
+pub(super) fn text(plan: &Plan, args: &PlanArgs, tables: &Tables, screen: &Screen) {
+    let paper = Paper { screen, wide: args.wide };
+    let by =
+        if args.compiled { "TPUs: from libtpu's program; others: analytic model" } else { "analytic model" };
+    paper.line(format!("{} ({by})", plan.title));
+    if let Some(length) = &plan.length {
+        paper.line(length.words());
+    }
+    let columns: &[Column] = if args.wide { &WIDE } else { &NARROW };
+    let mut rows = vec![columns.iter().map(|c| c.0.to_string()).collect::<Vec<_>>()];
+    rows.extend(plan.rows().map(|r| columns.iter().map(|c| c.1(&r)).collect()));
+    if rows.len() > 1 {
+        screen.line(if args.wide { table(&rows) } else { fitted(rows, &SPARE, WIDTH) });
+    }
+    for (machine, why) in &plan.refused {
+        paper.line(format!("{machine}: {why}"));
+    }
+    for c in plan.choices.iter().filter(|c| !c.estimate.memory.fits()) {
+        paper.line(format!("{}: {}", c.machine.title(), too_much(c)));
+    }
+    for c in plan.choices.iter().filter(|c| !c.notes.is_empty()) {
+        paper.detail(format!("{}: {}", c.machine.title(), c.notes.join("; ")));
+    }
+    paper.detail(NOT_VALIDATED);
+    if !args.wide {
+        paper.detail("--wide: ranges, hosts, MFU, energy, spot prices. *: the price is older than a year.");
+    }
+    if args.layers {
+        plan.choices.iter().for_each(|c| layers(c, &paper));
+    }
+    if args.explain {
+        explain(plan, tables, &paper);
+    }
+    let of = plan.length.as_ref().map_or(String::new(), |l| format!(" for {}", l.steps_words()));
+    paper.line(format!("Advice{of}:"));
+    plan.advice.reasons.iter().for_each(|r| paper.line(format!("  {r}")));
+}
+
+/// What an out-of-memory line says: by how much, what is large, what would help.
+pub(super) fn too_much(c: &Choice) -> String {
+    let m = &c.estimate.memory;
+    let parts: Vec<String> = m.parts().iter().take(3).map(|(n, b)| format!("{n} {}", gib(*b))).collect();
+    let by_batch = m.activations + m.temporaries + m.inputs;
+    let help = match m.total() - by_batch <= m.limit {
+        true => {
+            let share = (m.limit - (m.total() - by_batch)) / by_batch;
+            format!("a batch of about {:.0} would fit", (c.samples * share * 0.95).floor().max(1.0))
+        }
+        false => "no batch size would: weights and optimizer state alone are too much for one device".into(),
+    };
+    format!("too large by {} ({});\n  {help}", gib(m.total() - m.limit), parts.join(", "))
+}
+
+/// Kernels of one layer together, in the order of their first.
+fn by_layer(c: &Choice) -> Vec<(String, Vec<&KernelTime>)> {
+    let mut layers: Vec<(String, Vec<&KernelTime>)> = Vec::new();
+    for k in &c.estimate.kernels {
+        let scope = if k.scope.is_empty() { "(no layer)" } else { &k.scope };
+        match layers.iter_mut().find(|l| l.0 == scope) {
+            Some(l) => l.1.push(k),
+            None => layers.push((scope.into(), vec![k])),
+        }
+    }
+    layers
+}
+
+/// A layer's line: seconds, part of the matrix units' time that is needed work, bytes, paddings.
+pub(super) struct Layer {
+    pub(super) name: String,
+    pub(super) seconds: f64,
+    pub(super) mxu: f64,
+    pub(super) bytes: f64,
+    pub(super) limit: &'static str,
+    pub(super) padding: Vec<String>,
+}
+
+fn layer_lines(c: &Choice, peak_seconds: impl Fn(&KernelTime) -> f64) -> Vec<Layer> {
+    let line = |(name, kernels): (String, Vec<&KernelTime>)| {
+        let sum = |f: &dyn Fn(&KernelTime) -> f64| kernels.iter().map(|k| f(k) * k.trips).sum::<f64>();
+        let seconds = sum(&|k| k.time.total);
+        let longest =
+            kernels.iter().max_by(|a, b| (a.time.total * a.trips).total_cmp(&(b.time.total * b.trips)));
+        let mut padding: Vec<String> = Vec::new();
+        for k in &kernels {
+            for p in k.padding.iter().filter(|p| p.to / p.from > 1.05) {
+                let advice = remedy(p.dimension, p.from, p.to);
+                let told = format!("{} of {}: {} padded to {} ({advice})", p.dimension, k.name, p.from, p.to);
+                if !padding.contains(&told) {
+                    padding.push(told);
+                }
+            }
+        }
+        Layer {
+            name,
+            seconds,
+            mxu: sum(&peak_seconds) / seconds.max(1e-12),
+            bytes: sum(&|k| k.bytes),
+            limit: longest.map_or("-", |k| k.time.limit()),
+            padding,
+        }
+    };
+    by_layer(c).into_iter().map(line).collect()
+}
+
+/// The change that removes a padding.
+fn remedy(dimension: &str, from: f64, to: f64) -> String {
+    match dimension {
+        "rows" | "batch" => format!("a batch that makes it {to}"),
+        "output features" | "columns" => {
+            format!("{to} units or filters, or as many fewer as the tile below {from}")
+        }
+        _ => format!("inputs with features that fill {to}"),
+    }
+}
+
+pub(super) fn lines_of(c: &Choice) -> Vec<Layer> {
+    // Needed operations at the peak, as the estimate's own MFU counts them.
+    let flops: f64 = c.estimate.kernels.iter().map(|k| k.flops * k.trips).sum();
+    let step = c.estimate.step().likely;
+    let rate = if c.estimate.mfu() > 0.0 { flops / (step * c.estimate.mfu()) } else { f64::INFINITY };
+    layer_lines(c, |k| k.flops / rate)
+}
+
+fn layers(c: &Choice, paper: &Paper<'_>) {
+    paper.line(format!("\n{} by layer (one device):", c.machine.title()));
+    let head = ["layer", "time", "of it MXU use", "bytes", "limit"];
+    let mut rows = vec![head.map(String::from).to_vec()];
+    let lines = lines_of(c);
+    rows.extend(lines.iter().map(|l| {
+        vec![
+            if paper.wide { l.name.clone() } else { shortened(&l.name, WIDTH - 50) },
+            duration(l.seconds),
+            format!("{:.1} %", 100.0 * l.mxu),
+            gib(l.bytes),
+            l.limit.into(),
+        ]
+    }));
+    paper.screen.line(table(&rows));
+    for l in &lines {
+        l.padding.iter().for_each(|p| paper.line(format!("  {}: {p}", l.name)));
+    }
+}
+
+/// The end of a path that is too long: what tells layers apart.
+fn shortened(name: &str, most: usize) -> String {
+    let n = name.chars().count();
+    if n <= most {
+        name.into()
+    } else {
+        format!("…{}", name.chars().skip(n - most + 1).collect::<String>())
+    }
+}
+
+fn explain(plan: &Plan, tables: &Tables, paper: &Paper<'_>) {
+    paper.line("\nHow the figures came about:");
+    for text in EXPLANATIONS {
+        paper.line(format!("  {text}"));
+    }
+    let start = duration(DISPATCH);
+    paper.line(format!("  Host: {start} to start a step (assumed; --dispatch), and the batch over PCIe."));
+    for r in plan.rows() {
+        for line in explanation(&r) {
+            paper.line(line);
+        }
+    }
+    tables.sources.iter().for_each(|s| paper.line(format!("  Source: {s}")));
+}
+
+/// Where one machine's figures come from.
+pub(super) fn explanation(r: &Row<'_>) -> Vec<String> {
+    let (c, m) = (r.choice, &r.choice.estimate.memory);
+    let parts: Vec<String> =
+        m.parts().iter().filter(|p| p.1 > 0.0).map(|(n, b)| format!("{n} {}", gib(*b))).collect();
+    let mut lines = vec![format!("  {}: memory {}", c.machine.title(), parts.join(", "))];
+    let host = &c.estimate.host;
+    if host.total() > 0.0 {
+        let pipeline = match host.pipeline {
+            0.0 => "making the batch is not counted (--input-rate)".into(),
+            s => format!("making the batch {} beside that", duration(s)),
+        };
+        let (start, feed) = (duration(host.dispatch), duration(host.feed));
+        lines.push(format!("    host: starting the step {start}, batch over PCIe {feed}, {pipeline}"));
+    }
+    if c.estimate.collective > 0.0 {
+        let sums = duration(c.estimate.collective);
+        lines.push(format!("    sums of gradients over {} devices: {sums}", c.machine.devices()));
+    }
+    if let Some(b) = &c.bill {
+        let hosts = match b.host_per_hour {
+            h if h > 0.0 => format!("${h:.2} of ${:.2} an hour are for hosts", b.per_hour),
+            _ => "host included".into(),
+        };
+        lines
+            .push(format!("    price of {} ({}; {hosts}): {}", b.price.date, b.price.region, b.price.source));
+    }
+    lines.push(format!("    energy: {}", energy(r)));
+    lines
+}
+
+/// `12.3 J a step, 81.3 samples for a joule, 3.7 kJ in all (800 W, chips alone)`
+fn energy(r: &Row<'_>) -> String {
+    let Some(e) = r.energy else { return "? (no wattage of it is published)".into() };
+    let run = e.run.map_or(String::new(), |j| format!(", {} in all", joules(j)));
+    let (step, rate) = (joules(e.step), digits(e.samples_per_joule));
+    format!("{step} a step, {rate} samples for a joule{run} (at {:.0} W, chips alone)", e.watts)
+}
+
+pub(super) const EXPLANATIONS: [&str; 4] = [
+    "Device time is the sum over kernels of start + max(products with padding, moving results out, bytes, element-wise \
+     work), plus the collectives. Constants of TPUs are fitted to libtpu's own estimates (docs/guide/plan.md); those of GPUs are assumed.",
+    "Least: peak rates, no padding, no start, collectives hidden. Most: one after the other.",
+    "HBM need: arguments in tiles, values alive at the fullest moment, code; results replace arguments of their type.",
+    "MFU counts the multiply-adds that the program needs, without padding, over those possible in the likely time.",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_that_are_spare_go_where_the_table_is_too_wide() {
+        let rows = || vec![vec!["a".to_string(), "spare".into()], vec!["1234567".into(), "x".into()]];
+        assert_eq!(fitted(rows(), &["spare"], 20), "a        spare\n1234567  x");
+        assert_eq!(fitted(rows(), &["spare"], 9), "a\n1234567");
+        assert_eq!((shortened("abcdef", 4), shortened("abc", 4)), ("…def".into(), "abc".into()));
+    }
+}

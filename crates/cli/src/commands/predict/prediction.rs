@@ -1,0 +1,120 @@
+//! What a model says of a sample, as a line, as JSON and as a row of a file.
+
+use super::sample_sources::Takes;
+use crate::render::screen::Screen;
+use serde_json::{Value, json};
+use std::path::Path;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_nn::Model;
+
+/// What a model says of one sample.
+pub(super) struct Answer {
+    pub path: String,
+    pub index: usize,
+    /// Whether its file has others.
+    pub many: bool,
+    pub values: Vec<f32>,
+    /// Whether these are what is predicted, rather than probabilities of classes.
+    pub is_of_values: bool,
+}
+
+impl Answer {
+    /// The likeliest classes.
+    fn best(&self, top: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.values.len()).collect();
+        order.sort_by(|a, b| self.values[*b].total_cmp(&self.values[*a]));
+        order.truncate(top);
+        order
+    }
+
+    pub fn show(&self, screen: &Screen, model: &Model, takes: Takes, top: usize) {
+        if screen.json {
+            return screen.object(&self.json(model, takes, top));
+        }
+        let place = if self.many { format!("{}[{}]", self.path, self.index) } else { self.path.clone() };
+        if self.is_of_values {
+            let values: Vec<String> = self.values.iter().map(f32::to_string).collect();
+            return screen.line(format!("{place}: {}", values.join(", ")));
+        }
+        let class = |k: &usize| format!("{} {:.1} %", name(model, takes, *k), 100.0 * self.values[*k]);
+        let shown: Vec<String> = self.best(top).iter().map(class).collect();
+        let others = if shown.len() > 1 { format!("  ({})", shown[1..].join(", ")) } else { String::new() };
+        screen.line(format!("{place}: {}{others}", shown[0]));
+    }
+
+    fn json(&self, model: &Model, takes: Takes, top: usize) -> Value {
+        let what = if matches!(takes, Takes::Pictures(_)) { "image" } else { "file" };
+        if self.is_of_values {
+            return json!({what: self.path, "index": self.index, "values": self.values});
+        }
+        let (best, p) = (self.best(top), &self.values);
+        let class = |k: &usize| json!({"class": name(model, takes, *k), "label": k, "probability": p[*k]});
+        let ranked: Vec<_> = best.iter().map(class).collect();
+        json!({
+            what: self.path, "index": self.index, "class": name(model, takes, best[0]), "label": best[0],
+            "probability": p[best[0]], "top": ranked,
+        })
+    }
+
+    fn csv(&self, model: &Model, takes: Takes) -> String {
+        let place = format!("{},{}", quoted(&self.path), self.index);
+        if self.is_of_values {
+            return self.values.iter().fold(place, |line, v| format!("{line},{v}"));
+        }
+        let Some(k) = self.best(1).first().copied() else { return place };
+        format!("{place},{},{k},{}", quoted(&name(model, takes, k)), self.values[k])
+    }
+}
+
+/// What a class is called, or a token of text.
+fn name(model: &Model, takes: Takes, class: usize) -> String {
+    let known = model.class_names.get(class).cloned();
+    let what = if matches!(takes, Takes::Text(_)) { "token" } else { "class" };
+    known.unwrap_or_else(|| format!("{what} {class}"))
+}
+
+/// A field of a CSV file.
+fn quoted(text: &str) -> String {
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.into(),
+    }
+}
+
+/// What is written to a file.
+#[derive(Clone, Copy)]
+pub(super) enum Form {
+    Csv,
+    Json,
+}
+
+impl Form {
+    /// By the end of its name.
+    pub fn of(path: &Path) -> Result<Form> {
+        match path.extension().and_then(|e| e.to_str()) {
+            Some("csv") => Ok(Form::Csv),
+            Some("json") => Ok(Form::Json),
+            _ => Err(Error::new(ErrorKind::Config, format!("{} is no file for predictions", path.display()))
+                .at("--out")
+                .hint("name it ….csv or ….json")),
+        }
+    }
+
+    pub fn text(self, answers: &[Answer], model: &Model, takes: Takes, top: usize) -> String {
+        match self {
+            Form::Json => {
+                let all: Vec<Value> = answers.iter().map(|a| a.json(model, takes, top)).collect();
+                format!("{:#}\n", Value::from(all))
+            }
+            Form::Csv => {
+                let values = answers.first().filter(|a| a.is_of_values).map(|a| a.values.len());
+                let columns = match values {
+                    Some(n) => (0..n).map(|i| format!(",value_{i}")).collect(),
+                    None => ",class,label,probability".to_string(),
+                };
+                let lines = answers.iter().map(|a| a.csv(model, takes) + "\n");
+                format!("file,index{columns}\n{}", lines.collect::<String>())
+            }
+        }
+    }
+}

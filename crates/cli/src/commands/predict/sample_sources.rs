@@ -1,0 +1,366 @@
+//! What is predicted: the samples of files and of folders of them, as the model takes them but for scaling.
+
+use crate::models::model_data::tokenizer_of;
+use crate::render::screen::note;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use systole_config::Config;
+use systole_data::format::text_encoding::to_utf8;
+use systole_data::format::{any_format, idx};
+use systole_data::input_file::{self, Input, is_dir};
+use systole_data::tools::files_of;
+use systole_data::{AUTOTUNE, Dataset, HostArray, ImageFolder, Sample};
+use systole_datasets::{RecordInputs, Tokenizer, fit_picture_on, is_of_records, record_inputs};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result};
+use systole_nn::Model;
+
+/// How names of pictures end, those of formats that are not read among them: such a file is owed an answer.
+const PICTURES: [&str; 14] =
+    ["jpg", "jpeg", "jpe", "jfif", "png", "bmp", "gif", "webp", "tif", "tiff", "heic", "heif", "avif", "jxl"];
+/// Files that are named in messages.
+const NAMED: usize = 3;
+
+/// What a model takes of one sample.
+#[derive(Clone, Copy)]
+pub(super) enum Takes {
+    Pictures([usize; 3]),
+    Numbers(usize),
+    /// So many bytes of a text.
+    Text(usize),
+}
+
+impl Takes {
+    /// By the type of the model's input.
+    pub fn of(model: &Model, path: &str) -> Result<Takes> {
+        let inputs = &model.architecture().inputs;
+        let ty = match inputs.as_slice() {
+            [one] => one.ty.as_ref(),
+            _ => None,
+        };
+        let has_tokens =
+            |t: &systole_ir::TensorType| t.dtype.is_int() && !model.architecture().inputs.is_empty();
+        match ty.map(|t| (t, t.shape.dims())) {
+            Some((_, &[h, w, c @ (1 | 3)])) => Ok(Takes::Pictures([h, w, c])),
+            Some((_, &[h, w])) => Ok(Takes::Pictures([h, w, 1])),
+            Some((t, &[n])) if has_tokens(t) => Ok(Takes::Text(n)),
+            Some((_, &[n])) => Ok(Takes::Numbers(n)),
+            other => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{path} takes no pictures, records or text"),
+            )
+            .because(format!(
+                "its input for one sample is {:?}; pictures are [H, W, 1] or [H, W, 3], records [N] numbers",
+                other.map(|(t, _)| t.to_string())
+            ))
+            .hint("use the library: Model::load and predict")),
+        }
+    }
+}
+
+/// How samples are read.
+#[derive(Clone, Copy)]
+pub(super) struct Reading<'a> {
+    pub takes: Takes,
+    pub model: &'a Model,
+    pub config: Option<&'a Config>,
+    /// At most so many samples of a file.
+    pub limit: Option<u64>,
+    /// Whether brightness is turned around.
+    pub invert: bool,
+    /// Whether what cannot be read is told and the others are answered, of files that are named too.
+    pub keep_going: bool,
+}
+
+/// Samples of a file, or the pictures of a folder.
+pub(super) struct Source {
+    /// The file or folder.
+    pub path: String,
+    pub elements: Dataset,
+    /// The file of each sample, where each is one.
+    pub files: Option<Vec<String>>,
+    /// Whether a sample that cannot be read is told and the others are answered.
+    pub goes_on: bool,
+}
+
+impl Source {
+    /// The file of a sample, its number there, and whether there are others.
+    pub fn place(&self, index: usize) -> (String, usize, bool) {
+        match &self.files {
+            Some(files) => (files.get(index).cloned().unwrap_or_default(), 0, false),
+            None => (self.path.clone(), index, self.elements.cardinality().finite() != Some(1)),
+        }
+    }
+}
+
+/// A file that cannot be opened, in a folder or where the others are answered all the same.
+pub(super) struct Unread {
+    pub path: String,
+    pub error: Error,
+}
+
+impl Reading<'_> {
+    /// What a path names: a file, a pattern of files of records, or a folder of files.
+    pub fn open(&self, path: &str) -> Result<Vec<Result<Source, Unread>>> {
+        if !is_dir(path) {
+            let one = self.file(path, self.keep_going);
+            return match (one, self.keep_going) {
+                (Err(error), true) => Ok(vec![Err(Unread { path: path.into(), error })]),
+                (one, _) => Ok(vec![Ok(one.map_err(|e| or_go_on(e, path))?)]),
+            };
+        }
+        let mut all = Vec::new();
+        let files: Vec<String> = files_of(Path::new(path))?.iter().map(|f| f.display().to_string()).collect();
+        let is_answered = |name: &String| match self.takes {
+            Takes::Text(_) => name.to_lowercase().ends_with(".txt"),
+            _ => is_of_records(name),
+        };
+        for file in files.into_iter().filter(is_answered) {
+            all.push(self.file(&file, true).map_err(|error| Unread { path: file, error }));
+        }
+        if let Takes::Pictures(size) = self.takes {
+            all.extend(self.album(path, size)?.map(Ok));
+        }
+        match all.is_empty() {
+            true => Err(self.nothing_in(path)),
+            false => Ok(all),
+        }
+    }
+
+    fn nothing_in(&self, path: &str) -> Error {
+        let what = match self.takes {
+            Takes::Pictures(_) => "pictures",
+            Takes::Numbers(_) => "files of records (.csv, .npz, .tfrecord)",
+            Takes::Text(_) => "texts (.txt)",
+        };
+        Error::new(ErrorKind::Data, format!("there are no {what} in this folder"))
+            .at(path)
+            .hint("name the folder that holds them, or the files themselves")
+    }
+
+    /// The pictures of a folder and of those in it, as training finds them; `None`: there are none.
+    fn album(&self, path: &str, size: [usize; 3]) -> Result<Option<Source>> {
+        let found = ImageFolder::flat(path)?;
+        let (suspects, others): (Vec<PathBuf>, Vec<PathBuf>) =
+            found.left_out.iter().cloned().partition(|f| is_named_as_picture(f));
+        tell_left_out(others.into_iter().filter(|f| !is_of_records(f)).collect());
+        let mut pictures: Vec<(PathBuf, i32)> = found.pictures.to_vec();
+        pictures.extend(suspects.into_iter().map(|file| (file, 0)));
+        if pictures.is_empty() {
+            return Ok(None);
+        }
+        pictures.sort();
+        let files = pictures.iter().map(|(file, _)| file.display().to_string()).collect();
+        let (ground, invert) = (self.ground(), self.invert);
+        let fit = move |s: Sample| {
+            let x = HostArray::from(s.get("image")?);
+            let fitted = fit_picture_on(x, size, ground).into_literal()?;
+            Sample::new([("image", if invert { inverted(&fitted)? } else { fitted })]).check()
+        };
+        let all = ImageFolder { pictures: Arc::new(pictures), ..found };
+        let elements = all.dataset().map_parallel(fit, AUTOTUNE);
+        Ok(Some(Source { path: path.into(), elements, files: Some(files), goes_on: true }))
+    }
+
+    /// The samples of a file.
+    fn file(&self, path: &str, goes_on: bool) -> Result<Source> {
+        let elements = self.samples(path, goes_on)?;
+        let elements = self.limit.map_or(elements.clone(), |n| elements.take(n));
+        Ok(Source { path: path.into(), elements, files: None, goes_on })
+    }
+
+    fn samples(&self, path: &str, goes_on: bool) -> Result<Dataset> {
+        let size = match self.takes {
+            Takes::Text(length) => return self.last_of_text(path, length),
+            Takes::Pictures(size) if !is_of_records(path) => {
+                return Dataset::from_named_slices(path, [("image", self.pictures(path, size)?)]);
+            }
+            Takes::Pictures(size) => Some(size),
+            Takes::Numbers(_) => None,
+        };
+        let options = self.config.and_then(|c| c.data.records.clone()).unwrap_or_default();
+        let fields: Option<Vec<String>> =
+            self.model.notes.get("fields").and_then(|text| serde_json::from_str(text).ok());
+        let fields = fields.unwrap_or_default();
+        let files = files_of(Path::new(path))?;
+        let wanted =
+            RecordInputs { options: &options, fields: &fields, size, background: self.ground(), goes_on };
+        let inputs = record_inputs(files, &wanted)?;
+        self.check_numbers(&inputs, path)?;
+        Ok(inputs)
+    }
+
+    /// What transparent parts of pictures were laid on in training.
+    fn ground(&self) -> f64 {
+        self.config.and_then(|c| c.data.background).unwrap_or(0.0)
+    }
+
+    /// The first record that can be read tells whether the fields are those that the model takes.
+    fn check_numbers(&self, inputs: &Dataset, path: &str) -> Result<()> {
+        let Takes::Numbers(wanted) = self.takes else { return Ok(()) };
+        let mut first = inputs.debug().iter();
+        let first = match self.keep_going {
+            true => first.find_map(Result::ok),
+            false => first.next().transpose()?,
+        };
+        let first = first.ok_or_else(|| nothing(path))?;
+        let found = first.fields().next().map_or(0, |(_, x)| x.get().map_or(0, |x| x.ty().elements()));
+        if found == wanted {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Data, format!("a record has {found} numbers, the model takes {wanted}"))
+            .at(path)
+            .hint(
+                "give the columns that the model learnt from and no others; `systole data inspect` shows them",
+            ))
+    }
+
+    /// The last tokens of a text, whose next one is to be told: `tokens: i32[length]`.
+    fn last_of_text(&self, path: &str, length: usize) -> Result<Dataset> {
+        let bytes = input_file::read(path)
+            .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the text"))?;
+        let written = self.config.and_then(|c| c.data.records.as_ref()).map(|r| r.written()).transpose()?;
+        let (bytes, _) = to_utf8(path, bytes, written.and_then(|w| w.encoding))?;
+        let tokenizer = text_tokenizer(self.model)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let ids = tokenizer.encode(&text).map_err(|e| e.at(path))?;
+        let Some(start) = ids.len().checked_sub(length) else {
+            let unit = if tokenizer.name() == "bytes" { "bytes" } else { "tokens" };
+            return Err(Error::new(ErrorKind::Data, "the text is too short")
+                .at(path)
+                .because(format!("it has {} {unit}, the model looks at {length}", ids.len()))
+                .hint("give a longer beginning; `systole generate` takes any"));
+        };
+        let tokens: Vec<i32> = ids.iter().skip(start).map(|id| *id as i32).collect();
+        Dataset::from_named_slices(path, [("tokens", Literal::from_slice([1, length], &tokens)?)])
+    }
+
+    /// The pictures of a file, resized: `→ u8[N, H, W, C]`.
+    fn pictures(&self, path: &str, [h, w, c]: [usize; 3]) -> Result<Literal> {
+        let all = match is_picture(path)? {
+            true => HostArray::from(any_format::read(path)?).expand_dims(0).into_literal()?,
+            false => from_idx(path)?,
+        };
+        let count = all.shape()[0].min(self.limit.map_or(usize::MAX, |n| n as usize));
+        let mut bytes = Vec::with_capacity(count * h * w * c);
+        for i in 0..count {
+            let one = rows(&all, i, 1)?.reshape(&all.shape()[1..])?;
+            let fitted = fit_picture_on(one.into(), [h, w, c], self.ground()).into_literal();
+            let fitted = fitted.map_err(|e| e.at(path))?;
+            bytes.extend_from_slice(if self.invert { inverted(&fitted)? } else { fitted }.bytes());
+        }
+        Literal::from_slice([count, h, w, c], &bytes)
+    }
+}
+
+/// What a model's text is cut into: bytes, where its file does not say.
+fn text_tokenizer(model: &Model) -> Result<Arc<Tokenizer>> {
+    Ok(tokenizer_of(model)?.unwrap_or_else(|| Arc::new(Tokenizer::bytes())))
+}
+
+/// What the tokens of a model of text are called: as they are written in a program.
+pub(super) fn tokens_of(model: &Model) -> Result<Vec<String>> {
+    let tokenizer = text_tokenizer(model)?;
+    let known = tokenizer.vocabulary_size() as u32;
+    let name = |id: u32| {
+        let text = tokenizer.decode(&[id]);
+        match std::str::from_utf8(&text).ok().filter(|_| tokenizer.name() != "bytes") {
+            Some(text) => format!("'{}'", text.escape_debug()),
+            None => format!("'{}'", text.escape_ascii()),
+        }
+    };
+    Ok((0..known).map(name).collect())
+}
+
+/// An error about a file of several samples, with the way past it.
+pub(super) fn or_go_on(e: Error, path: &str) -> Error {
+    let is_of_a_row = e.places().iter().any(|place| place.contains(", line ") || place.contains(", record "));
+    if e.kind() != ErrorKind::Data || !is_of_records(path) || !is_of_a_row {
+        return e;
+    }
+    let hint = e.hint_text().map_or(String::new(), |hint| format!("{hint}; "));
+    // The first hint of an error stays.
+    let mut anew = Error::new(e.kind(), e.what());
+    anew = e.places().iter().fold(anew, |anew, place| anew.at(place.clone()));
+    anew = e.reasons().iter().fold(anew, |anew, why| anew.because(why.clone()));
+    anew.hint(format!("{hint}--keep-going answers the other rows"))
+}
+
+/// An error when a file has no samples.
+pub(super) fn nothing(path: &str) -> Error {
+    Error::new(ErrorKind::Data, "there is nothing to predict")
+        .at(path)
+        .hint("name a file with samples in it, or a folder of such")
+}
+
+fn inverted(picture: &Literal) -> Result<Literal> {
+    let bytes: Vec<u8> = picture.bytes().iter().map(|b| 255 - b).collect();
+    Literal::from_slice(picture.shape().clone(), &bytes)
+}
+
+fn is_named_as_picture(file: &Path) -> bool {
+    let end = file.extension().map(|e| e.to_string_lossy().to_lowercase());
+    end.is_some_and(|end| PICTURES.contains(&end.as_str()))
+}
+
+fn tell_left_out(files: Vec<PathBuf>) {
+    let names: Vec<String> = files.iter().take(NAMED).map(|f| f.display().to_string()).collect();
+    let more = if files.len() > NAMED { format!(" and {} more", files.len() - NAMED) } else { String::new() };
+    match files.len() {
+        0 => {}
+        1 => note(&format!("1 file is no picture and is left out: {}", names[0])),
+        n => note(&format!("{n} files are no pictures and are left out: {}{more}", names.join(", "))),
+    }
+}
+
+/// By the first bytes, not by the name. Pictures of formats that are not read count too: their error names the format.
+fn is_picture(path: &str) -> Result<bool> {
+    let wrong = |e| Error::io("cannot read", path, e).hint("check the path of the picture");
+    let mut start = Vec::new();
+    Input::open(path).and_then(|f| f.take(16).read_to_end(&mut start)).map_err(wrong)?;
+    Ok(any_format::is_picture(&start) || any_format::other_format(&start).is_some())
+}
+
+/// `→ u8[N, H, W, C]` from IDX files of rank 2 (one picture), 3 (grey) or 4.
+fn from_idx(path: &str) -> Result<Literal> {
+    let x = idx::read(path).map_err(|e| match e.what().contains("not an IDX file") {
+        true => Error::new(ErrorKind::Data, format!("{path} is neither JPEG, PNG nor IDX"))
+            .hint("open the picture elsewhere and save it as JPEG or PNG"),
+        false => e,
+    })?;
+    let shape = x.shape().to_vec();
+    match (x.dtype(), shape.as_slice()) {
+        (DType::U8, &[h, w]) => x.reshape([1, h, w, 1]),
+        (DType::U8, &[n, h, w]) => x.reshape([n, h, w, 1]),
+        (DType::U8, &[_, _, _, 1..=4]) => Ok(x),
+        _ => Err(Error::new(ErrorKind::Data, format!("{path} holds no pictures"))
+            .because(format!("it holds {}, pictures are ui8[N, H, W]", x.ty()))
+            .hint("give the file with the images, not the one with the labels")),
+    }
+}
+
+/// `count` entries of the first dimension from `start` on.
+fn rows(x: &Literal, start: usize, count: usize) -> Result<Literal> {
+    let size = x.ty().bytes() / x.shape()[0].max(1);
+    let mut dims = x.shape().to_vec();
+    dims[0] = count;
+    Literal::from_bytes(x.ty().with_shape(dims), &x.bytes()[start * size..(start + count) * size])
+}
+
+/// A batch: `T[n, …]` of samples of one shape.
+pub(super) fn stacked(samples: &[&Literal]) -> Result<Literal> {
+    let Some(first) = samples.first() else {
+        return Err(Error::new(ErrorKind::Bug, "a batch of no samples"));
+    };
+    let mut bytes = Vec::with_capacity(first.ty().bytes() * samples.len());
+    for x in samples {
+        if x.ty() != first.ty() {
+            return Err(Error::new(ErrorKind::Data, format!("a sample is {}", x.ty()))
+                .because(format!("others are {}", first.ty()))
+                .hint("give samples of one size"));
+        }
+        bytes.extend_from_slice(x.bytes());
+    }
+    let dims: Vec<usize> = std::iter::once(samples.len()).chain(first.shape().dims().to_vec()).collect();
+    Literal::from_bytes(first.ty().with_shape(dims), &bytes)
+}

@@ -1,0 +1,117 @@
+//! `systole quantize --activations none`: a model file with weights of eight or four bits, and what that costs.
+
+use crate::args::exit_status::{Failure, Outcome};
+use crate::commands::quantize::QuantArgs;
+use crate::models::model_data::tokenizer_of;
+use crate::models::run_directory;
+use crate::render::screen::{Screen, counted, grouped, table, values};
+use crate::run::training::load_data;
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use systole_ir::{Result, ResultExt};
+use systole_nn::layers::CustomObjects;
+use systole_nn::loss::Loss;
+use systole_nn::{Logs, Model, PackedWeight, WeightBits};
+use systole_progress::progress::called;
+
+/// Writes the model with packed weights, and says how large it is and what it tells of test data, before and after.
+pub(crate) fn make(model: &str, bits: WeightBits, args: &QuantArgs, out: &Path, screen: &Screen) -> Outcome {
+    let file = run_directory::model_file(model)?;
+    let mut before = Model::load(&file)?;
+    let mut made = before.to_file().at(|| file.clone())?;
+    let weights = made.pack_weights(bits).at(|| file.clone())?;
+    made.save(out)?;
+    let size = std::fs::metadata(out).map_or(0, |about| about.len());
+    let mut after = Model::from_file(made, &CustomObjects::new())?;
+    let found = match args.test_samples {
+        Some(0) => None,
+        _ => Some(measured((&mut before, &mut after), &file, args, screen)?),
+    };
+    if !screen.json {
+        show(&weights, found.as_ref(), screen);
+        screen.line(format!("{}: {}", out.display(), counted(size, "byte")));
+        return Ok(0);
+    }
+    let one = |w: &PackedWeight| json!({"weight": w.path, "bytes": w.bytes.0, "packed_bytes": w.bytes.1, "error": w.error});
+    let mut object = json!({"model_file": file, "file": out, "bytes": size, "weights": weights.iter().map(one).collect::<Vec<_>>()});
+    if let Some(found) = &found {
+        object["before"] = found.json(&found.before);
+        object["after"] = found.json(&found.after);
+        object["samples"] = json!(found.samples);
+    }
+    screen.object(&object);
+    Ok(0)
+}
+
+/// Loss and metrics before and after.
+struct Found {
+    before: Logs,
+    after: Logs,
+    samples: usize,
+    /// Whose test samples they are.
+    data: String,
+    /// Whether the loss is the mean negative logarithm of the probabilities of tokens.
+    is_text: bool,
+}
+
+impl Found {
+    fn perplexity(&self, logs: &Logs) -> Option<f64> {
+        logs.get("loss").filter(|_| self.is_text).map(f64::exp)
+    }
+
+    fn json(&self, logs: &Logs) -> Value {
+        let mut all: Map<String, Value> = logs.iter().map(|(n, v)| (n.to_string(), json!(v))).collect();
+        self.perplexity(logs).into_iter().for_each(|p| drop(all.insert("perplexity".into(), json!(p))));
+        all.into()
+    }
+
+    fn text(&self, logs: &Logs) -> String {
+        let perplexity = self.perplexity(logs).map_or(String::new(), |p| format!(", perplexity {p:.3}"));
+        values(logs, |n| Some(called(n))) + &perplexity
+    }
+}
+
+fn measured(
+    (before, after): (&mut Model, &mut Model),
+    file: &str,
+    args: &QuantArgs,
+    screen: &Screen,
+) -> Result<Found, Failure> {
+    let mut config = args.config(before, file)?;
+    config.data.known_tokenizer = tokenizer_of(before)?;
+    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    let test = config.test_pipeline(&data);
+    let batch = config.samples_per_step();
+    let most = args.test_samples.map_or(1000, |n| n as usize);
+    let steps = Some(most.div_ceil(batch.max(1)));
+    let there = config.data.test_samples.map_or(data.test_len, |n| data.test_len.min(n as usize));
+    let loss = before.compile_config().map(|c| c.loss.clone());
+    let is_tokens = |loss: &Loss| matches!(loss.base(), Loss::SparseCategoricalCrossentropy { .. });
+    Ok(Found {
+        before: before.evaluate_steps(&test, steps)?,
+        after: after.evaluate_steps(&test, steps)?,
+        samples: most.next_multiple_of(batch.max(1)).min(there),
+        data: data.name.to_string(),
+        is_text: data.language.is_some() && loss.as_ref().is_some_and(is_tokens),
+    })
+}
+
+fn show(weights: &[PackedWeight], found: Option<&Found>, screen: &Screen) {
+    let mut rows = vec![["Weight", "bytes", "packed", "error"].map(String::from).to_vec()];
+    for w in weights {
+        let error = format!("{:.2} %", 100.0 * w.error);
+        rows.push(vec![w.path.clone(), grouped(w.bytes.0 as u64), grouped(w.bytes.1 as u64), error]);
+    }
+    let sum = |of: fn(&PackedWeight) -> usize| grouped(weights.iter().map(of).sum::<usize>() as u64);
+    rows.push(vec!["all".into(), sum(|w| w.bytes.0), sum(|w| w.bytes.1), String::new()]);
+    screen.line(table(&rows).trim_end());
+    if let Some(found) = found {
+        screen.line(format!("Before: {}", found.text(&found.before)));
+        screen.line(format!(
+            "After: {} on {} of {}",
+            found.text(&found.after),
+            counted(found.samples as u64, "test sample"),
+            found.data
+        ));
+    }
+}

@@ -1,0 +1,365 @@
+//! The checks themselves, in the process that loads the device's library.
+
+use super::args::SelftestArgs;
+use super::protocol;
+use crate::render::screen::{Screen, number_of};
+use crate::run::run_summary::threads;
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use systole_config::{Config, Draft};
+use systole_ir::op::{Sample, TABLE};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, interp};
+use systole_nn::{Batch, Model};
+use systole_runtime::{Arg, Backend, Buffer, CompileOptions, DeviceId, backend};
+
+/// The parts, in order.
+pub(super) const SECTIONS: [&str; 4] = ["machine", "ops", "training", "speed"];
+/// The tutorial's network on pictures that are drawn by code.
+const TUTORIAL: &str = "glyphs";
+/// Relative distance up to which a result is another arithmetic, not another value: products of bf16 keep 8 bits.
+const NEAR: f64 = 0.02;
+/// The same for losses: of the first steps, and of the end, to which all roundings add up.
+const NEAR_FIRST: f64 = 0.02;
+const NEAR_LAST: f64 = 0.15;
+/// Steps whose mean loss is one point of a curve.
+const POINTS: usize = 10;
+/// How long steps are timed.
+const TIMED: Duration = Duration::from_secs(2);
+/// Elements of arrays that a failure shows.
+const VALUES: usize = 8;
+
+/// Tells what it finds, a line of JSON each.
+pub(super) fn run(args: &SelftestArgs, screen: &Screen) -> Result<()> {
+    let test = Test { screen, args };
+    test.begin("device");
+    let device = match backend("auto") {
+        Ok(device) => device,
+        Err(e) => {
+            test.fail("device", &e.to_string(), json!({}));
+            return Ok(());
+        }
+    };
+    test.section("machine", machine(&*device)?);
+    test.section("ops", test.ops(&*device));
+    test.guarded("training", || test.training(&device));
+    test.guarded("speed", || test.speed(&device));
+    Ok(())
+}
+
+struct Test<'a> {
+    screen: &'a Screen,
+    args: &'a SelftestArgs,
+}
+
+fn machine(device: &dyn Backend) -> Result<Value> {
+    let describe = |b: &dyn Backend| b.devices().into_iter().map(|d| d.description).collect::<Vec<_>>();
+    let (own, cpu) = (describe(device), describe(&*backend("cpu")?));
+    let summary = format!("{} ({}), host {}", device.name(), own.join(", "), cpu.join(", "));
+    Ok(json!({"summary": summary, "backend": device.name(), "devices": own, "host": cpu}))
+}
+
+impl Test<'_> {
+    fn begin(&self, what: &str) {
+        self.screen.object(&json!({protocol::BEGIN: what}));
+    }
+
+    fn fail(&self, check: &str, what: &str, more: Value) {
+        let mut failure = json!({"check": check, "what": what});
+        if let (Some(all), Value::Object(more)) = (failure.as_object_mut(), more) {
+            all.extend(more);
+        }
+        self.screen.object(&json!({protocol::FAILURE: failure}));
+    }
+
+    fn section(&self, name: &str, result: Value) {
+        self.screen.object(&json!({protocol::SECTION: name, "result": result}));
+    }
+
+    /// A part whose error is a failure.
+    fn guarded(&self, name: &str, part: impl FnOnce() -> Result<Value>) {
+        self.begin(name);
+        match part() {
+            Ok(result) => self.section(name, result),
+            Err(e) => self.fail(name, &e.to_string(), json!({})),
+        }
+    }
+
+    /// Every sample of every op against the interpreter, on as many threads as the processor has: compilers of accelerators
+    /// need up to a second each.
+    fn ops(&self, device: &dyn Backend) -> Value {
+        let began = Instant::now();
+        let samples: Vec<(String, Sample)> = TABLE
+            .iter()
+            .flat_map(|entry| (entry.samples)().into_iter().map(|s| (entry.name, s)))
+            .map(|(name, sample)| (format!("op {name} {}", sample.label), sample))
+            .collect();
+        let (next, running) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let each = || {
+            let mut counts = Counts::default();
+            while let Some((check, sample)) = samples.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.begin_beside(&running, check);
+                counts.count(self.sample(check, sample, device));
+                lock(&running).retain(|c| *c != check);
+            }
+            counts
+        };
+        let all = std::thread::scope(|scope| {
+            let workers: Vec<_> = (1..threads()).map(|_| scope.spawn(each)).collect();
+            workers.into_iter().filter_map(|w| w.join().ok()).fold(each(), Counts::and)
+        });
+        let Counts { equal, near, failed } = all;
+        // A thread that panicked counted nothing.
+        let failed = failed + samples.len() - (equal + near + failed);
+        let (samples, operations) = (samples.len(), TABLE.len());
+        let summary = format!(
+            "{samples} samples of {operations} operations: {equal} as exact as they must be, {near} of lower precision, {failed} wrong"
+        );
+        json!({
+            "summary": summary, "operations": operations, "samples": samples, "equal": equal,
+            "lower_precision": near, "wrong": failed, "seconds": began.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// Tells all that is being done at the same time: a library that ends its process may have done so in any of it.
+    fn begin_beside<'s>(&self, running: &Mutex<Vec<&'s str>>, check: &'s str) {
+        let mut running = lock(running);
+        running.push(check);
+        self.begin(&running.join(", "));
+    }
+
+    fn sample(&self, check: &str, sample: &Sample, device: &dyn Backend) -> Verdict {
+        match Compared::of(sample, device) {
+            Ok(c) if c.is_equal(sample) => Verdict::Equal,
+            Ok(c) if c.distance <= NEAR => Verdict::Near,
+            Ok(c) => {
+                self.fail(check, &format!("result {} differs by {:.1e}", c.result, c.distance), c.values());
+                Verdict::Wrong
+            }
+            Err(e) => {
+                self.fail(check, &e.to_string(), json!({}));
+                Verdict::Wrong
+            }
+        }
+    }
+
+    /// The tutorial's training, step by step, beside the CPU's.
+    fn training(&self, device: &Arc<dyn Backend>) -> Result<Value> {
+        let config = tutorial(self.args.batch_size)?;
+        let data = config.load_data(|dir| dir)?;
+        let batches = config.train_pipeline(&data);
+        let sample = config.sample_of(&data);
+        let mut models = [compiled(&config, &sample, &backend("cpu")?)?, compiled(&config, &sample, device)?];
+        let [mut host, mut own] = [Vec::new(), Vec::new()];
+        for (i, sample) in batches.iter().take(self.args.steps as usize).enumerate() {
+            self.begin(&format!("training, step {}", i + 1));
+            let batch = Batch::from_sample(&sample?, &["image".to_string()])?;
+            for (model, curve) in models.iter_mut().zip([&mut host, &mut own]) {
+                curve.push(model.train_on_batch(&batch)?.get("loss").unwrap_or(f64::NAN));
+            }
+        }
+        let (host, own) = (points(&host), points(&own));
+        let apart = |a: &f64, b: &f64| (a - b).abs() / b.abs().max(1e-3);
+        let each: Vec<f64> = own.iter().zip(&host).map(|(a, b)| apart(a, b)).collect();
+        let (first, last) = (each.first().copied().unwrap_or(0.0), each.last().copied().unwrap_or(0.0));
+        // Written so that NaN fails.
+        let is_near = first <= NEAR_FIRST && last <= NEAR_LAST;
+        let learns = own.len() < 2 || own.last() < own.first();
+        if !is_near || !learns {
+            let what = format!(
+                "losses are {:.1} % apart at the start, {:.1} % at the end",
+                100.0 * first,
+                100.0 * last
+            );
+            self.fail("training", &what, json!({"losses": own, "losses_of_the_cpu": host}));
+        }
+        let show = |curve: &[f64]| curve.last().copied().unwrap_or(f64::NAN);
+        let summary = format!(
+            "{} of {}: loss {:.4} here, {:.4} on the CPU, {:.2} % apart",
+            number_of(self.args.steps, "step"),
+            number_of(self.args.batch_size, "sample"),
+            show(&own),
+            show(&host),
+            100.0 * last
+        );
+        Ok(json!({"summary": summary, "losses": own, "losses_of_the_cpu": host}))
+    }
+
+    /// Milliseconds of a step with the batch on the device.
+    fn speed(&self, device: &Arc<dyn Backend>) -> Result<Value> {
+        let config = tutorial(self.args.batch_size)?;
+        let mut times = Vec::new();
+        let mut shown = Vec::new();
+        for (name, device) in [(device.name().to_string(), device.clone()), ("cpu".into(), backend("cpu")?)] {
+            self.begin(&format!("speed of {name}"));
+            let mut model = compiled(&config, &config.usual_sample(), &device)?;
+            let batch = config.synthetic_batch(&model)?;
+            let mut step = model.device_batch_training(&batch)?;
+            let ms = median_ms(|| step.run().and_then(|()| step.loss().map(drop)))?;
+            shown.push(format!("{ms:.2} ms on {name}"));
+            times.push(json!({"device": name, "ms_per_step": ms, "compile_ms": step.compile_ms()}));
+        }
+        let samples = number_of(self.args.batch_size, "sample");
+        let summary = format!("a step of {samples}: {}", shown.join(", "));
+        Ok(json!({"summary": summary, "steps": times}))
+    }
+}
+
+/// What came of a sample.
+enum Verdict {
+    Equal,
+    Near,
+    Wrong,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    equal: usize,
+    near: usize,
+    failed: usize,
+}
+
+impl Counts {
+    fn count(&mut self, verdict: Verdict) {
+        *match verdict {
+            Verdict::Equal => &mut self.equal,
+            Verdict::Near => &mut self.near,
+            Verdict::Wrong => &mut self.failed,
+        } += 1;
+    }
+
+    fn and(self, other: Counts) -> Counts {
+        Counts {
+            equal: self.equal + other.equal,
+            near: self.near + other.near,
+            failed: self.failed + other.failed,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn tutorial(batch_size: u64) -> Result<Config> {
+    let mut draft = Draft::preset(TUTORIAL)?;
+    draft.set("--batch-size", "fit.batch_size", &batch_size.to_string());
+    draft.finish().map_err(|r| r.error)
+}
+
+/// The configuration's model on a device, with the same weights on each.
+fn compiled(config: &Config, sample: &systole_ir::TensorType, device: &Arc<dyn Backend>) -> Result<Model> {
+    let mut model = config.layers_only()?;
+    let output = model.output_for(std::slice::from_ref(sample))?.shape.to_vec();
+    let mut compile = config.compile_config(&output)?;
+    compile.backend = Some(device.clone());
+    model.compile(compile)?;
+    model.build(std::slice::from_ref(sample))?;
+    Ok(model)
+}
+
+/// Means of some neighbouring losses each.
+fn points(losses: &[f64]) -> Vec<f64> {
+    losses.chunks(POINTS).map(|c| c.iter().sum::<f64>() / c.len() as f64).collect()
+}
+
+fn median_ms(mut step: impl FnMut() -> Result<()>) -> Result<f64> {
+    step()?;
+    let (began, mut times) = (Instant::now(), Vec::new());
+    while times.is_empty() || began.elapsed() < TIMED {
+        let start = Instant::now();
+        step()?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
+
+/// A result of an op that is furthest from the interpreter's.
+struct Compared {
+    result: usize,
+    /// Greatest difference, in parts of the greatest value; infinite where integers, infinities or NaNs differ.
+    distance: f64,
+    got: Literal,
+    want: Literal,
+}
+
+impl Compared {
+    fn of(sample: &Sample, device: &dyn Backend) -> Result<Compared> {
+        let args = sample.specified_arguments(0);
+        let want = interp::run(&sample.graph, &args.iter().collect::<Vec<_>>())?;
+        let program = device.compile(&sample.graph, &CompileOptions::default())?;
+        let buffers = args.iter().map(|a| device.put(a, DeviceId(0))).collect::<Result<Vec<Buffer>>>()?;
+        let got = program.run(buffers.iter().map(Arg::Borrow).collect())?;
+        let mut worst = None;
+        for (i, (got, want)) in got.iter().zip(want).enumerate() {
+            let got = got.to_literal()?;
+            let distance = distance(&got, &want)?;
+            if worst.as_ref().is_none_or(|w: &Compared| distance > w.distance) {
+                worst = Some(Compared { result: i, distance, got, want });
+            }
+        }
+        worst.ok_or_else(|| Error::new(ErrorKind::Bug, "an op without results"))
+    }
+
+    /// Within the roundings that the sample allows.
+    fn is_equal(&self, sample: &Sample) -> bool {
+        let digits = match self.want.dtype() {
+            DType::F16 => 11,
+            DType::BF16 => 8,
+            DType::F32 => 24,
+            _ => 53,
+        };
+        self.distance <= f64::from(sample.ulp) * 2f64.powi(1 - digits)
+    }
+
+    fn values(&self) -> Value {
+        let some = |x: &Literal| x.to_f64s().iter().take(VALUES).map(f64::to_string).collect::<Vec<_>>();
+        json!({
+            "type": self.want.ty().to_string(), "first_values": some(&self.got),
+            "first_values_of_the_interpreter": some(&self.want), "relative_distance": self.distance.to_string(),
+        })
+    }
+}
+
+fn distance(got: &Literal, want: &Literal) -> Result<f64> {
+    if got.ty() != want.ty() {
+        return Err(Error::new(ErrorKind::Data, format!("a result is {}, not {}", got.ty(), want.ty())));
+    }
+    let (a, b) = (got.to_f64s(), want.to_f64s());
+    if !want.dtype().is_float() {
+        return Ok(if got.bytes() == want.bytes() { 0.0 } else { f64::INFINITY });
+    }
+    let most = b.iter().filter(|v| v.is_finite()).fold(0.0, |m: f64, v| m.max(v.abs()));
+    let apart = |(a, b): (&f64, &f64)| match a == b || (a.is_nan() && b.is_nan()) {
+        true => 0.0,
+        false if a.is_finite() && b.is_finite() => (a - b).abs() / most.max(f64::MIN_POSITIVE),
+        false => f64::INFINITY,
+    };
+    Ok(a.iter().zip(&b).map(apart).fold(0.0, f64::max))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_are_parts_of_the_greatest_value() {
+        let f = |x: &[f32]| Literal::from_slice([x.len()], x).unwrap();
+        let of = |a: &[f32], b: &[f32]| distance(&f(a), &f(b)).unwrap();
+        assert_eq!(of(&[1.0, f32::NAN, f32::INFINITY], &[1.0, f32::NAN, f32::INFINITY]), 0.0);
+        assert_eq!(of(&[1.0, 7.0], &[2.0, 8.0]), 0.125);
+        assert_eq!(of(&[f32::NAN], &[1.0]), f64::INFINITY);
+        assert_eq!(of(&[f32::INFINITY], &[f32::NEG_INFINITY]), f64::INFINITY);
+        let ints = |x: &[i32]| Literal::from_slice([x.len()], x).unwrap();
+        assert_eq!(distance(&ints(&[1]), &ints(&[2])).unwrap(), f64::INFINITY);
+        assert!(distance(&ints(&[1]), &f(&[1.0])).is_err());
+    }
+
+    #[test]
+    fn curves_are_means_of_steps() {
+        let losses: Vec<f64> = (0..25).map(f64::from).collect();
+        assert_eq!(points(&losses), [4.5, 14.5, 22.0]);
+    }
+}

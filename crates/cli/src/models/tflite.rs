@@ -1,0 +1,369 @@
+//! `.tflite` files on the command line: what is in them, run on arrays, asked about pictures.
+
+use crate::args::exit_status::{Failure, Outcome};
+use crate::models::program::InputArgs;
+use crate::render::screen::{Screen, number_of, table};
+use crate::render::timing_stats::spread;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use systole_int8::{Program, Settings};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+use systole_nn::grouped;
+use systole_program::files::{self, Format, Stored};
+use systole_quant::{Answers, Engine};
+use systole_tflite::{Field, Interpreter, Model, Op, Tensor};
+
+/// Runs whose operators `--profile` times: what else the machine does meets some of them.
+const PROFILED: usize = 10;
+
+/// Whether a name is that of such a file.
+pub(crate) fn is_lite(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("tflite"))
+}
+
+/// Reads such a file.
+pub(crate) fn open(name: &str) -> Result<Model> {
+    let bytes = systole_data::input_file::read(name)
+        .map_err(|e| Error::io("cannot read", name, e).hint("check the path of the .tflite file"))?;
+    Model::from_bytes(name, &bytes)
+}
+
+/// How many threads run samples.
+pub(crate) fn threads() -> usize {
+    let asked = systole_ir::knobs::THREADS.get_usize();
+    if asked > 0 { asked } else { std::thread::available_parallelism().map_or(1, usize::from) }
+}
+
+/// What computes such files: the CPU engine, or where `--device ref` asks for it the interpreter.
+pub(crate) fn engine() -> Engine {
+    if systole_ir::knobs::BACKEND.get() == "ref" { Engine::Reference } else { Engine::Fast }
+}
+
+/// Rows of a batch: `x: T[B, …] → T[1, …]` each.
+pub(crate) fn rows(x: &Literal) -> Result<Vec<Literal>> {
+    let dims = x.shape().dims();
+    let size = x.ty().bytes() / dims.first().copied().unwrap_or(1).max(1);
+    let one: Vec<usize> = std::iter::once(1).chain(dims.iter().skip(1).copied()).collect();
+    x.bytes().chunks_exact(size.max(1)).map(|b| Literal::from_bytes(x.ty().with_shape(&one[..]), b)).collect()
+}
+
+/// `x: f32[B, …] → f32[B, …]`, sample by sample.
+pub(crate) fn predict_on_batch(answers: &Answers, x: &Literal) -> Result<Literal> {
+    let answers = answers.of(&rows(&x.convert(DType::F32))?)?;
+    let dims = answers.first().map_or(&[][..], |y| y.shape().dims());
+    let dims: Vec<usize> = std::iter::once(answers.len()).chain(dims.iter().skip(1).copied()).collect();
+    Literal::from_slice(dims, &answers.iter().flat_map(|y| y.to_f32s()).collect::<Vec<f32>>())
+}
+
+/// `systole summary FILE.tflite`: operators, scales, sizes.
+pub(crate) fn summary(name: &str, screen: &Screen) -> Outcome {
+    let model = open(name)?;
+    let of = |t: &Tensor| match t.quantization.as_ref().map(|q| (&q.scale[..], &q.zero_point[..])) {
+        Some(([scale], [zero])) => format!("{} {scale:.6} · (q − {zero})", t.ty),
+        Some((scales, _)) => format!("{} {} scales", t.ty, scales.len()),
+        None => t.ty.to_string(),
+    };
+    if screen.json {
+        let tensor = |&i: &usize| model.tensors.get(i).map_or(Value::Null, tensor_json);
+        let operators: Vec<Value> = model
+            .operators
+            .iter()
+            .map(|o| {
+                let inputs: Vec<Value> = o.inputs.iter().flatten().map(tensor).collect();
+                json!({"op": o.op.name(), "version": o.version, "inputs": inputs, "outputs": o.outputs.iter().map(tensor).collect::<Vec<_>>()})
+            })
+            .collect();
+        screen.object(&json!({
+            "file": name, "description": model.description, "inputs": model.inputs.iter().map(tensor).collect::<Vec<_>>(),
+            "outputs": model.outputs.iter().map(tensor).collect::<Vec<_>>(), "operators": operators,
+            "constant_bytes": model.constant_bytes(),
+        }));
+        return Ok(0);
+    }
+    let mut rows = vec![["Op", "v", "makes", "of", "weights"].map(String::from).to_vec()];
+    for o in &model.operators {
+        let made = o.outputs.first().and_then(|&i| model.tensors.get(i));
+        let weights: Vec<String> = o
+            .inputs
+            .iter()
+            .flatten()
+            .filter_map(|&i| model.tensors.get(i))
+            .filter(|t| t.data.is_some())
+            .map(of)
+            .collect();
+        let (name, ty) = made.map_or((String::new(), String::new()), |t| (t.name.clone(), of(t)));
+        rows.push(vec![o.op.name().into(), o.version.to_string(), name, ty, weights.join(", ")]);
+    }
+    screen.line(table(&rows).trim_end());
+    for (what, all) in [("Input", &model.inputs), ("Output", &model.outputs)] {
+        for t in all.iter().filter_map(|&i| model.tensors.get(i)) {
+            screen.line(format!("{what} {}: {}", t.name, of(t)));
+        }
+    }
+    screen.line(format!(
+        "{}, {} bytes of constants",
+        number_of(model.operators.len(), "operator"),
+        grouped(model.constant_bytes() as u64)
+    ));
+    Ok(0)
+}
+
+fn tensor_json(t: &Tensor) -> Value {
+    let q = t.quantization.as_ref();
+    json!({
+        "name": t.name, "dtype": t.ty.dtype.name(), "shape": t.dims(), "constant": t.data.is_some(),
+        "scale": q.map(|q| q.scale.clone()), "zero_point": q.map(|q| q.zero_point.clone()),
+    })
+}
+
+/// A file at work.
+enum Runner {
+    Fast(Box<Program>),
+    Reference(Model),
+}
+
+impl Runner {
+    fn new(model: Model) -> Result<Runner> {
+        Ok(match engine() {
+            Engine::Fast => Runner::Fast(Box::new(Program::new(model, &Settings::from_knobs()?)?)),
+            Engine::Reference => Runner::Reference(model),
+        })
+    }
+
+    fn device(&self) -> &'static str {
+        match self {
+            Runner::Fast(_) => "cpu",
+            Runner::Reference(_) => "ref",
+        }
+    }
+
+    /// The results, and how many milliseconds they took.
+    fn timed(&self, inputs: &[Literal]) -> Result<(Vec<Literal>, f64)> {
+        let began = Instant::now();
+        let results = match self {
+            Runner::Fast(program) => program.run(inputs)?,
+            Runner::Reference(model) => Interpreter::new(model)?.run(inputs)?,
+        };
+        Ok((results, began.elapsed().as_secs_f64() * 1e3))
+    }
+
+    /// Where the time of a run goes, if `--profile` asks for it: the ten operators that take most of it, or all.
+    fn profile(&self, inputs: &[Literal]) -> Result<Option<String>> {
+        let Runner::Fast(program) = self else { return Ok(None) };
+        if !systole_runtime::events::wanted(2) {
+            return Ok(None);
+        }
+        let asked = systole_ir::knobs::PROFILE.get();
+        let mut times = vec![Duration::MAX; program.model().operators.len()];
+        for _ in 0..PROFILED {
+            let (_, own) = program.run_timed(&[inputs])?;
+            times.iter_mut().zip(own).for_each(|(least, own)| *least = own.min(*least));
+        }
+        let (model, whole) = (program.model(), times.iter().sum::<Duration>());
+        let mut all: Vec<_> = model.operators.iter().zip(program.forms()).zip(&times).collect();
+        if asked != "kernels" {
+            all.sort_by_key(|(_, time)| std::cmp::Reverse(**time));
+            all.truncate(10);
+        }
+        let mut rows = vec![["Op", "form", "makes", "of", "ms", "share"].map(String::from).to_vec()];
+        for ((o, form), time) in all {
+            let made = o.outputs.first().and_then(|&i| model.tensors.get(i));
+            let (name, ty) = made.map_or_else(Default::default, |t| (t.name.clone(), t.ty.to_string()));
+            let share = 100.0 * time.as_secs_f64() / whole.as_secs_f64().max(1e-12);
+            let ms = format!("{:.3}", time.as_secs_f64() * 1e3);
+            rows.push(vec![o.op.name().into(), form.into(), name, ty, ms, format!("{share:.1} %")]);
+        }
+        let whole = whole.as_secs_f64() * 1e3;
+        Ok(Some(format!("the least of {PROFILED} runs, {whole:.3} ms together:\n{}", table(&rows))))
+    }
+
+    /// How it computes its operators.
+    fn told(&self) -> String {
+        match self {
+            Runner::Fast(program) => {
+                let all = program.forms().count();
+                format!("{} of {all} operators by the engine's kernels", all - program.interpreted())
+            }
+            Runner::Reference(_) => "all operators by the interpreter".into(),
+        }
+    }
+}
+
+/// `systole run FILE.tflite`: raw inputs and outputs, of the file's own types.
+pub(crate) fn run(
+    name: &str,
+    args: &InputArgs,
+    output: Option<&Path>,
+    repeat: u32,
+    screen: &Screen,
+) -> Outcome {
+    let format = output.map(Format::of).transpose().map_err(|e| Failure::usage(e.at("--output")))?;
+    if args.function.is_some() {
+        let e = Error::new(ErrorKind::Config, "a .tflite file has one function").at("--function");
+        return Err(Failure::usage(e.hint("leave --function out")));
+    }
+    let model = open(name)?;
+    let inputs = inputs(&model, args)?;
+    let runner = Runner::new(model).at(|| name.to_string())?;
+    let (results, first) = runner.timed(&inputs).at(|| name.to_string())?;
+    let profile = runner.profile(&inputs).at(|| name.to_string())?;
+    let mut times = (0..repeat).map(|_| Ok(runner.timed(&inputs)?.1)).collect::<Result<Vec<f64>>>()?;
+    times.sort_by(f64::total_cmp);
+    let stored = |(i, y): (usize, &Literal)| {
+        Ok((format!("out{i}"), files::stored(y.dtype().name(), y.shape().dims(), y.bytes().to_vec())?))
+    };
+    if let (Some(path), Some(format)) = (output, format) {
+        files::write(path, format, results.iter().enumerate().map(stored).collect::<Result<_>>()?)?;
+    }
+    if screen.json {
+        let one = |(i, y): (usize, &Literal)| {
+            let first: Vec<f64> = y.to_f64s().into_iter().take(8).collect();
+            json!({"name": format!("out{i}"), "type": y.ty().to_string(), "first": first})
+        };
+        let all: Vec<Value> = results.iter().enumerate().map(one).collect();
+        let interpreted = match &runner {
+            Runner::Fast(program) => Some(program.interpreted()),
+            Runner::Reference(_) => None,
+        };
+        screen.object(&json!({
+            "program": name, "device": runner.device(), "interpreted": interpreted, "run_ms": first,
+            "repeat": spread(&times).map(|s| s.json()), "results": all, "output": output,
+        }));
+        return Ok(0);
+    }
+    screen.detail(format!("{name} on {}: {}, ran in {first:.3} ms", runner.device(), runner.told()));
+    spread(&times).into_iter().for_each(|s| screen.line(s.to_string()));
+    if let Some(table) = profile {
+        screen.line(table.trim_end());
+    }
+    let names: Vec<String> = results.iter().enumerate().map(|(i, y)| format!("out{i} {}", y.ty())).collect();
+    match output {
+        Some(path) => screen.line(format!("{}: {}", path.display(), names.join(", "))),
+        None => {
+            for (name, y) in names.iter().zip(&results) {
+                let first: Vec<String> = y.to_f64s().iter().take(8).map(f64::to_string).collect();
+                let more = if y.ty().elements() > 8 { ", …" } else { "" };
+                screen.line(format!("{name}: {}{more}", first.join(", ")));
+            }
+        }
+    }
+    Ok(0)
+}
+
+fn inputs(model: &Model, args: &InputArgs) -> Result<Vec<Literal>> {
+    let wanted = model.inputs.iter().map(|&i| model.tensor(i)).collect::<Result<Vec<_>>>()?;
+    if let Some(seed) = args.random {
+        let one = |(t, &i): (&&Tensor, &usize)| drawn(t, rows_chosen_by(model, i), seed);
+        return wanted.iter().zip(&model.inputs).map(one).collect();
+    }
+    let Some(path) = &args.input else {
+        let list: Vec<String> =
+            wanted.iter().enumerate().map(|(i, t)| format!("arg{i} {} ({})", t.ty, t.name)).collect();
+        return Err(Error::new(ErrorKind::Config, "the file needs inputs")
+            .because(format!("it takes {}", list.join(", ")))
+            .hint("give them: --input FILE.npz, or draw them: --random SEED"));
+    };
+    let arrays = files::read(path)?;
+    let find = |(i, t): (usize, &&Tensor)| {
+        let arg = format!("arg{i}");
+        let found = arrays
+            .iter()
+            .find(|(name, _)| *name == arg)
+            .or_else(|| arrays.iter().find(|(name, _)| *name == t.name));
+        let only = || arrays.first().filter(|_| arrays.len() == 1 && wanted.len() == 1);
+        let (_, stored) = found.or_else(only).ok_or_else(|| {
+            Error::new(ErrorKind::Data, format!("there is no array {arg} or {}", t.name))
+                .at(path.display().to_string())
+        })?;
+        literal(stored, t).at(|| format!("{arg} of {}", path.display()))
+    };
+    wanted.iter().enumerate().map(find).collect()
+}
+
+fn literal(stored: &Stored, t: &Tensor) -> Result<Literal> {
+    if !stored.elements.contains(&t.ty.dtype.name()) || stored.dims != t.dims() {
+        let e = Error::new(ErrorKind::Data, format!("the array is {}, the file takes {}", stored.ty(), t.ty));
+        return Err(e.hint("`systole summary FILE.tflite` shows the types and scales of inputs"));
+    }
+    Literal::from_bytes(t.ty.clone(), &stored.bytes)
+}
+
+/// How many rows the smallest table has in which the numbers of a tensor choose rows; none where they choose nothing.
+fn rows_chosen_by(model: &Model, tensor: usize) -> Option<usize> {
+    let mut same = vec![tensor];
+    let mut rows: Option<usize> = None;
+    for o in &model.operators {
+        let reads = |at: usize| o.inputs.get(at).copied().flatten().is_some_and(|t| same.contains(&t));
+        match o.op {
+            Op::Reshape | Op::Squeeze | Op::ExpandDims if reads(0) => same.extend(&o.outputs),
+            Op::Gather if reads(1) => {
+                let table = o.inputs.first().copied().flatten().and_then(|t| model.tensor(t).ok());
+                let dims = table.map_or(&[][..], Tensor::dims);
+                let axis = o.int(Field::Axis);
+                let axis = if axis < 0 { axis + dims.len() as i64 } else { axis };
+                let n = usize::try_from(axis).ok().and_then(|axis| dims.get(axis).copied());
+                rows = rows.into_iter().chain(n).min();
+            }
+            _ => {}
+        }
+    }
+    rows
+}
+
+/// Floats from −1 to 1, numbers of `rows` where they choose such, otherwise any bytes.
+fn drawn(t: &Tensor, rows: Option<usize>, seed: u64) -> Result<Literal> {
+    let mut stream = systole_base::rng::Stream::new(seed, systole_base::rng::hash_name(&t.name), 0);
+    let n = t.ty.elements();
+    match t.ty.dtype {
+        DType::F32 => {
+            Literal::from_slice(t.dims(), &(0..n).map(|_| stream.range(-1.0, 1.0)).collect::<Vec<_>>())
+        }
+        dtype if dtype.is_int() && rows.is_some() => {
+            let rows = rows.unwrap_or(1).max(1) as u64;
+            let one = |_| Literal::scalar(dtype, stream.below(rows) as f64).bytes().to_vec();
+            Literal::from_bytes(t.ty.clone(), &(0..n).flat_map(one).collect::<Vec<u8>>())
+        }
+        _ => {
+            let bytes: Vec<u8> = (0..t.ty.bytes()).map(|_| stream.next_u64() as u8).collect();
+            Literal::from_bytes(t.ty.clone(), &bytes)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_tflite::Operator;
+
+    #[test]
+    fn numbers_that_choose_rows_are_drawn_among_them() {
+        let of = |name: &str, dims: &[usize], dtype| Tensor::new(name, dims, dtype);
+        let table = |rows: usize| {
+            let data = Literal::from_slice([rows, 2], &vec![0.0f32; rows * 2]).unwrap();
+            Tensor::constant("table", data)
+        };
+        let tensors = vec![
+            of("tokens", &[1, 40], DType::I32),
+            of("flat", &[40], DType::I32),
+            table(7),
+            of("vectors", &[40, 2], DType::F32),
+            of("free", &[4], DType::I32),
+            table(3),
+            of("narrow", &[1, 40, 2], DType::F32),
+        ];
+        let mut model = Model {
+            tensors,
+            operators: vec![Operator::new(Op::Reshape, [0], [1]), Operator::new(Op::Gather, [2, 1], [3])],
+            inputs: vec![0, 4],
+            outputs: vec![3],
+            ..Model::default()
+        };
+        assert_eq!((rows_chosen_by(&model, 0), rows_chosen_by(&model, 4)), (Some(7), None));
+        let drawn = drawn(&model.tensors[0], Some(7), 1).unwrap();
+        let seen: std::collections::BTreeSet<i64> = (0..40).map(|i| drawn.get(i).as_i64()).collect();
+        assert!(seen.iter().all(|k| (0..7).contains(k)) && seen.len() > 4, "{seen:?}");
+        model.operators.push(Operator::new(Op::Gather, [5, 0], [6]));
+        assert_eq!(rows_chosen_by(&model, 0), Some(3));
+    }
+}

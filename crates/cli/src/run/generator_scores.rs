@@ -1,0 +1,172 @@
+//! `systole evaluate` of a generator: Fréchet distance and inception score, by a network of our own.
+
+use crate::args::exit_status::{Failure, Outcome};
+use crate::models::command_target::config_of;
+use crate::models::run_directory;
+use crate::render::screen::{Screen, counted, program};
+use crate::run::training::load_data;
+use serde_json::json;
+use std::time::Instant;
+use systole_config::Config;
+use systole_data::Dataset;
+use systole_datasets::TrainingData;
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+use systole_nn::Model;
+use systole_nn::applications::biggan::{BigGan, FeatureNetwork, Features, frechet_distance, inception_score};
+
+/// Pictures of each kind, unless said otherwise.
+const PICTURES: usize = 10_000;
+/// Pictures that are made or read before the network looks at them.
+const AT_ONCE: usize = 1000;
+/// Parts of which the inception score is the mean.
+const SPLITS: usize = 10;
+
+/// Which network looks, and at how many pictures.
+pub(crate) struct Asked<'a> {
+    pub(crate) features: Option<&'a str>,
+    pub(crate) pictures: Option<usize>,
+}
+
+/// Figures of one kind of pictures.
+struct Score {
+    fid: f64,
+    inception: (f64, f64),
+    pictures: u64,
+}
+
+/// Scores of a generator that was trained with this configuration, and of true test pictures beside it.
+pub(crate) fn evaluate(
+    (file, model): (&str, &mut Model),
+    (gan, config): (&BigGan, &Config),
+    asked: Asked<'_>,
+    screen: &Screen,
+) -> Outcome {
+    let Some(features) = asked.features else { return Err(no_network(file, config)) };
+    let pictures = asked.pictures.unwrap_or(PICTURES);
+    let mut config = config.clone();
+    config.data.train_samples =
+        Some(config.data.train_samples.map_or(pictures as u64, |n| n.min(pictures as u64)));
+    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    let began = Instant::now();
+    let path = run_directory::model_file(features)?;
+    let (network, mark) = network(&path, &data)?;
+    let of_training = seen(&network, &config.true_pictures(&data, false), pictures)?;
+    let of_test = seen(&network, &config.true_pictures(&data, true), pictures)?;
+    let made = made(&network, gan, model, pictures, config.seed)?;
+    let (made, test) = (score(&made, &of_training)?, score(&of_test, &of_training)?);
+    let seconds = began.elapsed().as_secs_f64();
+    screen.line(format!(
+        "{file}: FID {:.2} by systole's own network, not Inception: {} made, against {} of {}",
+        made.fid,
+        counted(made.pictures, "picture"),
+        counted(of_training.statistics.count(), "training picture"),
+        data.name
+    ));
+    screen.line(format!(
+        "  IS {:.3} ± {:.3} by the same network, of {} at the most",
+        made.inception.0,
+        made.inception.1,
+        data.class_names.len()
+    ));
+    screen.line(format!(
+        "  true test pictures ({}): FID {:.2}, IS {:.3} ± {:.3}",
+        test.pictures, test.fid, test.inception.0, test.inception.1
+    ));
+    screen.line(format!(
+        "  the network: {path}, mark {mark}; figures of another one, or of Inception, cannot be compared with these"
+    ));
+    if screen.json {
+        screen.object(&json!({
+            "model_file": file,
+            "dataset": data.name,
+            "network": "systole's own, not Inception",
+            "network_file": path,
+            "network_mark": mark,
+            "fid": made.fid,
+            "is": made.inception.0,
+            "is_std": made.inception.1,
+            "pictures": made.pictures,
+            "training_pictures": of_training.statistics.count(),
+            "test_fid": test.fid,
+            "test_is": test.inception.0,
+            "test_pictures": test.pictures,
+            "seconds": seconds,
+        }));
+    }
+    Ok(0)
+}
+
+/// Where no network was named: which one to train.
+fn no_network(file: &str, config: &Config) -> Failure {
+    let size =
+        config.data.image_size.map_or(String::new(), |[h, w]| format!(" --set data.image_size=[{h},{w}]"));
+    let e = Error::new(
+        ErrorKind::Config,
+        format!("{file} makes pictures, and no network is named that looks at them"),
+    );
+    let e = e.because("scores are made of what a classifier of the same pictures sees in them").hint(format!(
+        "train one, then name it: {0} train cifar-cnn{size} --out runs/features, and {0} evaluate {file} --features runs/features",
+        program()
+    ));
+    Failure::usage(e.at("--features"))
+}
+
+/// The network of a model file that knows the classes of these data, and its mark.
+fn network(path: &str, data: &TrainingData) -> Result<(FeatureNetwork, String)> {
+    let model = Model::load(path)?;
+    if model.class_names != data.class_names {
+        let what = format!("{path} was not trained on the classes of {}", data.name);
+        return Err(Error::new(ErrorKind::Config, what)
+            .because(format!("it knows {}", model.class_names.join(", ")))
+            .hint("train a classifier on the same data, and name that"));
+    }
+    let scale = config_of(&model, path)?.map_or(1.0, |config| config.data.scale);
+    let mark = model.digest_of_weights();
+    Ok((FeatureNetwork::new(model, scale)?, mark))
+}
+
+/// What the network sees in the first pictures of some data.
+fn seen(network: &FeatureNetwork, data: &Dataset, most: usize) -> Result<Features> {
+    let mut seen = None;
+    for batch in data.take(most as u64).batch(AT_ONCE).iter() {
+        let pictures = batch?.get("image")?.clone();
+        network.look(&bytes(pictures)?, &mut seen)?;
+    }
+    seen.ok_or_else(|| Error::new(ErrorKind::Data, "there are no true pictures to compare with"))
+}
+
+/// `T[…] → u8[…]`: pixels from 0 to 255.
+fn bytes(x: Literal) -> Result<Literal> {
+    if x.dtype() == DType::U8 {
+        return Ok(x);
+    }
+    let all: Vec<u8> = x.to_f32s().into_iter().map(|v| v.round() as u8).collect();
+    Literal::from_slice(x.shape().to_vec(), &all)
+}
+
+/// What it sees in pictures that are made, of all classes alike.
+fn made(
+    network: &FeatureNetwork,
+    gan: &BigGan,
+    model: &mut Model,
+    most: usize,
+    seed: u64,
+) -> Result<Features> {
+    let mut seen = None;
+    for (part, start) in (0..most).step_by(AT_ONCE).enumerate() {
+        let n = AT_ONCE.min(most - start);
+        let classes: Vec<i32> = (start..start + n).map(|i| (i % gan.n_classes) as i32).collect();
+        let pictures = gan.pictures(model, &classes, seed.wrapping_add(1 + part as u64))?;
+        network.look(&pictures, &mut seen)?;
+    }
+    seen.ok_or_else(|| Error::new(ErrorKind::Data, "no pictures were made"))
+}
+
+fn score(of: &Features, reference: &Features) -> Result<Score> {
+    let splits = SPLITS.min(of.statistics.count() as usize);
+    Ok(Score {
+        fid: frechet_distance(&of.statistics, &reference.statistics)?,
+        inception: inception_score(&of.probabilities, of.classes, splits)?,
+        pictures: of.statistics.count(),
+    })
+}

@@ -1,0 +1,68 @@
+//! Kernels of ops with nested graphs: loops, branches, and what was outlined as a branch: attention, matrices of whole
+//! numbers.
+
+use crate::graph::optimize_with;
+use crate::nested_compiler::Compiler;
+use crate::options::Options;
+use crate::program::{Kernel, Packed};
+use systole_ir::attention::AttentionMatch;
+use systole_ir::op::Case;
+use systole_ir::quantized_weights::Unpack;
+use systole_ir::{DType, Graph, Op, Result};
+
+/// The kernel of a node that becomes a step of its own. `blank`: for each state of a loop, whether its initial value is
+/// never read (see `loops::blank_states`).
+pub fn kernel_of(
+    op: &Op,
+    bias: bool,
+    blank: Option<&Vec<bool>>,
+    excess_precision: bool,
+    compiler: &Compiler,
+) -> Result<Kernel> {
+    let alone = Options { excess_precision, ..Options::default() };
+    let compile = |g: &Graph, options: &Options| {
+        (compiler.schedule)(&optimize_with(g, options.excess_precision)?.0, options)
+    };
+    Ok(match op {
+        Op::While(w) => {
+            let states = w.captures..w.body.params.len();
+            let body = compile(
+                &w.body,
+                &Options { donated: states.collect(), state_at: Some(w.captures), ..alone.clone() },
+            )?;
+            let cond = Box::new(compile(&w.cond, &alone)?);
+            let mut next = w.captures;
+            let starts = blank.into_iter().flatten().map(|&blank| {
+                next += !blank as usize;
+                (!blank).then(|| next - 1)
+            });
+            let starts = starts.collect();
+            Kernel::While { captures: w.captures, starts, cond, body: Box::new(body) }
+        }
+        Op::Case(c) if let Some(found) = attention_of(c) => Kernel::Attention(found),
+        Op::Case(c) if let Some(found) = matrix_of(c) => Kernel::Packed(found),
+        Op::Case(c) => {
+            let branches = c.branches.iter().map(|b| compile(b, &alone));
+            Kernel::Case { branches: branches.collect::<Result<_>>()? }
+        }
+        op => Kernel::Op { op: op.clone(), bias },
+    })
+}
+
+/// The matrix of whole numbers that a single-branch `case` makes floats of.
+fn matrix_of(c: &Case) -> Option<Packed> {
+    let [branch] = &c.branches[..] else { return None };
+    let (unpack, at) = Unpack::of(branch)?;
+    (unpack.elements() > 0).then_some(Packed { unpack, at, product: None })
+}
+
+/// The attention computation that a single-branch `case` consists of, if a kernel for its element types exists.
+fn attention_of(c: &Case) -> Option<AttentionMatch> {
+    let [branch] = &c.branches[..] else { return None };
+    let found = AttentionMatch::of(branch)?;
+    let types = branch.param_types();
+    let fits = |&i: &usize| {
+        types[i].elements() > 0 && matches!(types[i].dtype, DType::F32 | DType::BF16 | DType::F16)
+    };
+    [found.q, found.k, found.v].iter().all(fits).then_some(found)
+}

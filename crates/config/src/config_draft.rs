@@ -1,0 +1,334 @@
+//! A configuration on its way: the text of a file or preset, and the keys that the command line changes.
+
+use super::auto_batch_size::AUTO;
+use super::key_error::{Wrong, from_serde, line_at, line_of, split, unknown};
+use super::{Config, PRESETS};
+use std::path::Path;
+use systole_ir::{Error, ErrorKind, Result};
+use toml::{Table, Value};
+
+/// A configuration that is still being put together.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    origin: String,
+    text: String,
+    table: Table,
+    settings: Vec<Setting>,
+}
+
+/// One key set from outside the text.
+#[derive(Clone, Debug)]
+struct Setting {
+    /// As the user wrote it: `--epochs 5`.
+    flag: String,
+    path: Vec<String>,
+    /// `None` takes the key out.
+    value: Option<Value>,
+}
+
+/// Why there is no configuration, and whether a setting (rather than the text) is to blame.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// The error, with its place.
+    pub error: Error,
+    /// Whether the mistake is in what was set.
+    pub in_setting: bool,
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Refused { error, in_setting: false }
+    }
+}
+
+impl Draft {
+    /// Starts from TOML; `origin` is the file's name in messages.
+    ///
+    /// # Errors
+    /// When it is no TOML, or a key is unknown, missing or of the wrong type: with the line.
+    pub fn parse(text: &str, origin: &str) -> Result<Draft> {
+        let located = |e: Error, span: Option<std::ops::Range<usize>>| match span {
+            Some(span) => e.at(format!("{origin}, line {}", line_at(text, span.start))),
+            None => e.at(origin),
+        };
+        let help = "`systole init` writes a whole file with comments";
+        let table: Table = toml::from_str(text).map_err(|e| {
+            let error = Error::new(ErrorKind::Config, "this is not TOML").because(e.message());
+            located(error, e.span()).hint(help)
+        })?;
+        toml::from_str::<Config>(text).map_err(|e| located(from_serde(e.message()), e.span()).hint(help))?;
+        Ok(Draft { origin: origin.into(), text: text.into(), table, settings: Vec::new() })
+    }
+
+    /// Starts from a file.
+    pub fn read(path: impl AsRef<Path>) -> Result<Draft> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            let hint = match e.kind() {
+                std::io::ErrorKind::NotFound => {
+                    "check the path; `systole init` writes such a file to start from"
+                }
+                _ => "it must be a text file that you may read",
+            };
+            Error::io("cannot read", path, e).hint(hint)
+        })?;
+        Draft::parse(&text, &path.display().to_string())
+    }
+
+    /// Starts from a preset.
+    pub fn preset(name: &str) -> Result<Draft> {
+        let text = Config::preset_text(name).ok_or_else(|| unknown("there is no preset", name, &PRESETS))?;
+        Draft::parse(&text, &format!("preset {name}"))
+    }
+
+    /// Sets a key: `set("--epochs 5", "fit.epochs", "5")`. What is not TOML is text; `none` takes the key out.
+    pub fn set(&mut self, flag: impl Into<String>, key: &str, value: &str) {
+        let value = (value != "none").then(|| toml_value(value));
+        self.settings.push(Setting { flag: flag.into(), path: path_of(key), value });
+    }
+
+    /// Sets a key to a text, whatever it looks like.
+    pub fn set_text(&mut self, flag: impl Into<String>, key: &str, value: &str) {
+        let value = Some(Value::String(value.into()));
+        self.settings.push(Setting { flag: flag.into(), path: path_of(key), value });
+    }
+
+    /// Whether the batch is to be chosen for the devices that are there.
+    pub fn chooses_batch(&self) -> bool {
+        let mut table = self.table.clone();
+        let applied = self.settings.iter().try_for_each(|setting| setting.apply(&mut table));
+        let size = table.get("fit").filter(|_| applied.is_ok()).and_then(|fit| fit.get("batch_size"));
+        size.and_then(Value::as_str) == Some("auto")
+    }
+
+    /// Whether it fine-tunes in two phases, whose learning rate is not the optimizer's.
+    pub fn fine_tunes(&self) -> bool {
+        let mut table = self.table.clone();
+        let applied = self.settings.iter().try_for_each(|setting| setting.apply(&mut table));
+        let section = table.get("fine_tune").filter(|_| applied.is_ok());
+        section.is_some_and(|s| s.get("unfreeze").and_then(Value::as_bool).unwrap_or(true))
+    }
+
+    /// Everything put together and checked.
+    pub fn finish(&self) -> Result<Config, Refused> {
+        let mut table = self.table.clone();
+        for setting in &self.settings {
+            setting.apply(&mut table).map_err(|e| setting.refuse(e))?;
+            // One at a time, so that a wrong key is blamed on the setting that brought it.
+            let parsed = table.clone().try_into::<Config>();
+            parsed.map_err(|e| setting.refuse(from_serde(e.message())))?;
+        }
+        let wrong = not_held("", &Value::Table(table.clone())).or_else(|| negative_argument(&table));
+        if let Some(wrong) = wrong {
+            return Err(self.blame(wrong));
+        }
+        let mut config: Config = table
+            .try_into()
+            .map_err(|e: toml::de::Error| Refused::from(from_serde(e.message()).at(self.origin.clone())))?;
+        config.check().map_err(|wrong| self.blame(wrong))?;
+        if config.fit.batch_size == AUTO {
+            config.choose_batch_size().map_err(Refused::from)?;
+        }
+        Ok(config)
+    }
+
+    fn blame(&self, wrong: Wrong) -> Refused {
+        let related = |s: &&Setting| s.path.iter().zip(&wrong.path).all(|(a, b)| a == b);
+        if let Some(setting) = self.settings.iter().rev().find(related) {
+            return setting.refuse(wrong.error);
+        }
+        let place = match line_of(&self.text, &wrong.path) {
+            Some(line) => format!("{}, line {line}", self.origin),
+            None => self.origin.clone(),
+        };
+        Refused::from(wrong.error.at(place))
+    }
+}
+
+/// The path of a key. Lightning's word is a key's other name: set beside what a file has under the first it would be there twice.
+fn path_of(key: &str) -> Vec<String> {
+    split(if key == "fit.check_val_every_n_epoch" { "fit.validation_freq" } else { key })
+}
+
+impl Setting {
+    fn refuse(&self, error: Error) -> Refused {
+        Refused { error: error.at(self.flag.clone()), in_setting: true }
+    }
+
+    fn apply(&self, root: &mut Table) -> Result<()> {
+        let Some((last, parents)) = self.path.split_last() else { return Ok(()) };
+        let mut here = Container::Table(root);
+        for part in parents {
+            here = here.enter(part)?;
+        }
+        match (here, &self.value) {
+            (Container::Table(t), Some(v)) => drop(t.insert(last.clone(), v.clone())),
+            (Container::Table(t), None) => drop(t.remove(last)),
+            (Container::List(items), Some(v)) => *item(items, last)? = v.clone(),
+            (Container::List(items), None) => {
+                item(items, last)?;
+                items.remove(last.parse().unwrap_or(0));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first number that no float32 holds: nothing can be computed with it.
+fn not_held(path: &str, value: &Value) -> Option<Wrong> {
+    let below = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
+    match value {
+        Value::Float(x) if !(*x as f32).is_finite() => {
+            let why = if x.is_finite() { "is beyond the range of float32" } else { "is not a finite number" };
+            Some(Wrong::new(path, format!("{x} {why}")).hint("write a number, such as 0.001"))
+        }
+        Value::Array(items) => {
+            items.iter().enumerate().find_map(|(i, item)| not_held(&below(&i.to_string()), item))
+        }
+        Value::Table(table) => table.iter().find_map(|(key, item)| not_held(&below(key), item)),
+        _ => None,
+    }
+}
+
+/// Where a key path leads.
+enum Container<'a> {
+    Table(&'a mut Table),
+    List(&'a mut Vec<Value>),
+}
+
+impl<'a> Container<'a> {
+    fn enter(self, part: &str) -> Result<Container<'a>> {
+        let value = match self {
+            Container::Table(t) => t.entry(part.to_string()).or_insert_with(|| Value::Table(Table::new())),
+            Container::List(items) => item(items, part)?,
+        };
+        match value {
+            Value::Table(t) => Ok(Container::Table(t)),
+            Value::Array(items) => Ok(Container::List(items)),
+            other => Err(Error::new(
+                ErrorKind::Config,
+                format!("`{part}` is a value ({other}), there are no keys below it"),
+            )),
+        }
+    }
+}
+
+fn item<'a>(items: &'a mut [Value], index: &str) -> Result<&'a mut Value> {
+    let n = items.len();
+    index.parse::<usize>().ok().and_then(move |i| items.get_mut(i)).ok_or_else(|| {
+        Error::new(ErrorKind::Config, format!("`{index}` is no item of this list"))
+            .hint(format!("its items are 0 to {}", n.saturating_sub(1)))
+    })
+}
+
+/// A negative argument of the optimizer: none has a meaning. Of learning rates the optimizer itself says more.
+fn negative_argument(table: &Table) -> Option<Wrong> {
+    let arguments = table.get("optimizer")?.as_table()?.iter().filter(|(key, _)| *key != "learning_rate");
+    let mut negative = arguments.filter(|(_, value)| match value {
+        Value::Float(x) => *x < 0.0,
+        Value::Integer(n) => *n < 0,
+        _ => false,
+    });
+    let (key, value) = negative.next()?;
+    let wrong = Wrong::new(&format!("optimizer.{key}"), format!("{key} is {value}"));
+    Some(wrong.hint("give a number of at least 0"))
+}
+
+/// `5`, `true`, `[3, 3]`, `"text"` as TOML reads them; anything else is a text.
+fn toml_value(text: &str) -> Value {
+    match toml::from_str::<Table>(&format!("v = {text}")) {
+        Ok(mut t) if t.len() == 1 => t.remove("v").unwrap_or_else(|| Value::String(text.into())),
+        _ => Value::String(text.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(sets: &[(&str, &str)]) -> Result<Config, Refused> {
+        let mut draft = Draft::preset("fashion-mnist").unwrap();
+        for (key, value) in sets {
+            draft.set(format!("--set {key}={value}"), key, value);
+        }
+        draft.finish()
+    }
+
+    #[test]
+    fn every_kind_of_key_can_be_set() {
+        let c = with(&[
+            ("seed", "7"),
+            ("data.scale", "1/255"),
+            ("layers.0.filters", "48"),
+            ("layers.0.padding", "same"),
+            ("layers.1.pool_size.0", "1"),
+            ("optimizer.type", "sgd"),
+            ("optimizer.momentum", "0.9"),
+            (
+                "optimizer.learning_rate",
+                "{ type = \"CosineDecay\", initial_learning_rate = 0.1, decay_steps = 10 }",
+            ),
+            ("fit.steps_per_epoch", "none"),
+            ("compile.metrics", "[\"accuracy\"]"),
+        ])
+        .unwrap();
+        assert_eq!((c.seed, c.data.scale, c.fit.steps_per_epoch), (7, 1.0 / 255.0, None));
+        assert_eq!(c.layers[0]["filters"].as_integer(), Some(48));
+        assert_eq!(c.layers[1]["pool_size"].to_string(), "[1, 2]");
+        let o = super::super::model_sections::optimizer(&c.optimizer).unwrap();
+        assert_eq!((o.name(), o.learning_rate.at(10)), ("sgd", 0.0));
+    }
+
+    #[test]
+    fn the_order_of_settings_does_not_matter_where_only_the_whole_must_fit() {
+        assert!(with(&[("optimizer.momentum", "0.9"), ("optimizer.type", "sgd")]).is_ok());
+    }
+
+    #[test]
+    fn every_layer_and_optimizer_of_the_tables_can_be_set() {
+        let text = Config::preset_text("fashion-mnist").unwrap();
+        for name in systole_nn::optimizer::NAMES {
+            let c = with(&[("optimizer.type", name)]).unwrap();
+            assert_eq!(super::super::model_sections::optimizer(&c.optimizer).unwrap().name(), *name);
+            assert!(text.contains(&format!("{name}, ")) || text.contains(&format!("{name};")), "{name}");
+        }
+        // An element-wise layer in the place of another.
+        let c = with(&[("layers.2", "{ type = \"PReLU\", shared_axes = [1, 2] }")]).unwrap();
+        let weights =
+            c.untrained().unwrap().weights().iter().map(|(path, _)| path.to_string()).collect::<Vec<_>>();
+        assert!(weights.contains(&"p_re_lu/alpha".to_string()), "{weights:?}");
+        let refused =
+            with(&[("layers.2", "{ type = \"PReLU\", shared_axis = 1 }")]).unwrap_err().error.to_string();
+        assert!(refused.contains("did you mean `shared_axes`"), "{refused}");
+    }
+
+    #[test]
+    fn wrong_settings_are_blamed_by_name() {
+        let cases = [
+            ("data.scael", "1", "did you mean `scale`"),
+            ("dta.scale", "1", "did you mean `data`"),
+            ("fit.epochs", "0", "epochs is 0"),
+            ("fit.epochs", "many", "invalid type"),
+            ("fit.batch_size", "-1", "invalid value"),
+            ("layers.9.filters", "1", "0 to 5"),
+            ("layers.0.filtres", "1", "did you mean `filters`"),
+            ("layers.0.filters.x", "1", "no keys below"),
+            ("optimizer.momentum", "0.9", "adam has no argument `momentum`"),
+            ("optimizer.type", "lino", "did you mean `lion`"),
+            ("optimizer.learning_rate", "{ type = \"CosinDecay\" }", "did you mean `CosineDecay`"),
+            ("optimizer.learning_rate", "-0.1", "not above 0"),
+            ("optimizer.learning_rate", "nan", "NaN is not a finite number"),
+            ("optimizer.learning_rate", "1e40", "beyond the range of float32"),
+            ("layers.0.kernel_size", "[3, inf]", "inf is not a finite number"),
+            ("compile.loss", "mean_sqared_error", "did you mean `mean_squared_error`"),
+            ("compile.metrics", "[\"acuracy\"]", "did you mean `accuracy`"),
+            ("data.scale", "255", "1/255"),
+        ];
+        for (key, value, part) in cases {
+            let refused = with(&[(key, value)]).unwrap_err();
+            let text = refused.error.to_string();
+            assert!(refused.in_setting && text.contains(part), "{key}: {text}");
+            assert!(text.contains(&format!("--set {key}={value}")), "{key}: {text}");
+        }
+    }
+}

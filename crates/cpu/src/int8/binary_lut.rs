@@ -1,0 +1,156 @@
+//! Functions of two bytes, of which one operand may be repeated: by a formula where one gives the same for all pairs, else by a table.
+
+use crate::int8::isa::Unit;
+use crate::int8::output_quantization::{Output, Scale, fast_ends};
+use crate::int8::parallel_blocks::in_chunks;
+use crate::machine::thread_pool::Team;
+use crate::simd::int8::add_sub::Linear;
+use crate::simd::int8::binary_formula::{Formula, Pairs as Call, Product, pairs};
+
+/// Elements of a part that a thread takes.
+const PART: usize = 1 << 14;
+/// Elements that are worth a call.
+const RUN: usize = 16;
+
+/// What a function of two bytes may be.
+#[derive(Clone, Copy, Debug)]
+pub enum Likely {
+    /// The lesser one.
+    Least,
+    /// The greater one.
+    Greatest,
+    /// A sum of both under these slopes.
+    Sum([f64; 2]),
+    /// A product: zero points of both, multiplier and shift of their product, and the zero point of the result.
+    Product([i32; 2], (i32, i32), i32),
+    /// Something else.
+    Other,
+}
+
+/// A function of two bytes.
+#[derive(Debug)]
+pub struct Pairs {
+    entries: Box<[i8; 65536]>,
+    bounds: [i8; 2],
+    formula: Option<(Unit, Formula)>,
+}
+
+fn byte(q: i8) -> usize {
+    usize::from((q as u8) ^ 0x80)
+}
+
+impl Pairs {
+    /// Of the results of all pairs: `entries[256 · (a + 128) + b + 128]`.
+    pub fn new(unit: Unit, entries: Box<[i8; 65536]>, likely: Likely) -> Pairs {
+        let bounds = [entries.iter().min(), entries.iter().max()].map(|v| v.copied().unwrap_or(0));
+        let mut own = Pairs { entries, bounds, formula: None };
+        own.formula = own.guess(unit, likely).map(|formula| (unit, formula)).filter(|f| own.holds(f));
+        own
+    }
+
+    /// Whether a formula gives the same for all pairs.
+    pub fn is_formula(&self) -> bool {
+        self.formula.is_some()
+    }
+
+    fn guess(&self, unit: Unit, likely: Likely) -> Option<Formula> {
+        let [low, high] = self.bounds.map(i32::from);
+        match likely {
+            Likely::Least => Some(Formula::Least),
+            Likely::Greatest => Some(Formula::Greatest),
+            Likely::Sum(slopes) => {
+                let exact: Vec<i64> = self.entries.iter().map(|y| i64::from(*y)).collect();
+                Linear::fit(slopes, &exact, [low, high]).map(Formula::Linear)
+            }
+            Likely::Product(zeros, scale, zero) => {
+                let scale = Scale::Fixed(vec![scale]);
+                let output = Output { bias: None, scale, zero, low, high };
+                let near = fast_ends(unit, &output, &[0], &[255 * 255])?.near?;
+                let first = |list: &[f32]| list.first().copied();
+                Some(Formula::Product(Product {
+                    zeros,
+                    constant: -*near.shift.first()?,
+                    line: [first(&near.high)?, first(&near.low)?],
+                    start: first(&near.start)?,
+                    below: first(if near.is_signed { &near.below } else { &near.start })?,
+                    limit: *near.limit.first()?,
+                }))
+            }
+            Likely::Other => None,
+        }
+    }
+
+    /// Whether the formula gives the same for all pairs.
+    fn holds(&self, formula: &(Unit, Formula)) -> bool {
+        let all: [i8; 256] = std::array::from_fn(|i| (i as i32 - 128) as i8);
+        let mut y = [0; 256];
+        self.entries.as_chunks::<256>().0.iter().zip(&all).all(|(row, a)| {
+            self.call(formula, &[*a; 256], &all, &mut y);
+            y == *row
+        })
+    }
+
+    /// `y[i] = f(a[i], b[i])`, or `b[0]` for all where there is no other.
+    fn call(&self, (unit, formula): &(Unit, Formula), a: &[i8], b: &[i8], y: &mut [i8]) {
+        assert!(a.len() >= y.len() && (b.len() == 1 || b.len() >= y.len()), "{} and {}", a.len(), b.len());
+        let call = Call {
+            how: formula,
+            bounds: self.bounds,
+            x: a.as_ptr(),
+            y: b.as_ptr(),
+            is_one: b.len() == 1,
+            n: y.len(),
+            to: y.as_mut_ptr(),
+        };
+        // SAFETY: a unit's level is the machine's; the operands are as long as the result.
+        unsafe { pairs(unit.level())(&call) };
+    }
+
+    /// `y[i] = f(a[i], b)`, where `b` is `b[(i / inner) % b.len()]`.
+    pub fn run(&self, team: &Team, a: &[i8], b: &[i8], inner: usize, y: &mut [i8]) {
+        let inner = inner.max(1);
+        if b.is_empty() {
+            return;
+        }
+        let is_long = if inner == 1 { b.len() >= RUN } else { inner >= RUN };
+        let formula = self.formula.as_ref().filter(|_| is_long);
+        let work = a.len() as f64 * if formula.is_some() { 0.2 } else { 1.0 };
+        in_chunks(team, y, PART, work, |n, y| {
+            let first = n * PART;
+            match formula {
+                Some(formula) => self.by_formula(formula, &a[first..], (b, inner, first), y),
+                None => self.by_table(&a[first..], (b, inner, first), y),
+            }
+        });
+    }
+
+    fn by_formula(
+        &self,
+        formula: &(Unit, Formula),
+        mut a: &[i8],
+        (b, inner, first): (&[i8], usize, usize),
+        mut y: &mut [i8],
+    ) {
+        let (mut at, mut within) = (first / inner % b.len(), first % inner);
+        while !y.is_empty() {
+            let n = if inner == 1 { b.len() - at } else { inner - within }.min(y.len());
+            let (now, later) = y.split_at_mut(n);
+            let other = if inner == 1 && n > 1 { &b[at..] } else { &b[at..at + 1] };
+            self.call(formula, a, other, now);
+            (a, y) = (&a[n..], later);
+            at = if inner == 1 { (at + n) % b.len() } else { (at + 1) % b.len() };
+            within = 0;
+        }
+    }
+
+    fn by_table(&self, a: &[i8], (b, inner, first): (&[i8], usize, usize), y: &mut [i8]) {
+        let (mut at, mut left) = (first / inner % b.len(), inner - first % inner);
+        for (y, a) in y.iter_mut().zip(a) {
+            *y = self.entries[byte(*a) << 8 | byte(b[at])];
+            left -= 1;
+            if left == 0 {
+                (left, at) = (inner, if at + 1 == b.len() { 0 } else { at + 1 });
+            }
+        }
+    }
+}

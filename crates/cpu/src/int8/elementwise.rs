@@ -1,0 +1,80 @@
+//! Element by element: tables of all values, and sums of two tensors of one shape.
+
+use crate::int8::isa::Unit;
+use crate::int8::parallel_blocks::in_chunks;
+use crate::machine::thread_pool::Team;
+use crate::simd::int8::add_sub::{self, Both, Factor, Linear};
+use crate::simd::int8::binary_formula::{Formula, Pairs, pairs};
+
+/// Elements of a part that a thread takes.
+const PART: usize = 1 << 14;
+
+fn byte(q: i8) -> usize {
+    usize::from((q as u8) ^ 0x80)
+}
+
+/// `y[i] = entries[x[i] + 128]`.
+pub fn table(team: &Team, entries: &[i8; 256], x: &[i8], y: &mut [i8]) {
+    let work = x.len() as f64 * 0.5;
+    in_chunks(team, y, PART, work, |n, y| {
+        for (y, x) in y.iter_mut().zip(&x[n * PART..]) {
+            *y = entries[byte(*x)];
+        }
+    });
+}
+
+/// A sum or difference of two tensors of one shape.
+#[derive(Clone, Copy, Debug)]
+pub struct Addition(add_sub::Addition, Option<Linear>);
+
+impl Addition {
+    /// `zeros` and `factors` (multiplier and shift) of both operands, which get 20 bits more; `factor` of their sum. `None`: where
+    /// a factor is not below 1.
+    pub fn new(
+        zeros: [i32; 2],
+        factors: [(i32, i32); 2],
+        is_difference: bool,
+        factor: (i32, i32),
+        (zero, low, high): (i32, i32, i32),
+    ) -> Option<Addition> {
+        let below_1 = |(multiplier, shift): (i32, i32)| {
+            let holds = multiplier >= 0 && (-29..=0).contains(&shift);
+            holds.then_some(Factor { multiplier, right: -shift })
+        };
+        let holds = zeros.iter().all(|z| (-128..=127).contains(z));
+        let factors = [below_1(factors[0])?, below_1(factors[1])?];
+        let own =
+            add_sub::Addition { zeros, factors, is_difference, factor: below_1(factor)?, zero, low, high };
+        holds.then(|| Addition(own, Linear::of(&own)))
+    }
+
+    /// Whether a formula of whole numbers gives the same for all bytes.
+    pub fn is_linear(&self) -> bool {
+        self.1.is_some()
+    }
+
+    /// `a: i8[N], b: i8[N] → y: i8[N]`.
+    pub fn run(&self, unit: Unit, team: &Team, a: &[i8], b: &[i8], y: &mut [i8]) {
+        assert!(a.len() == y.len() && b.len() == y.len(), "{} and {} → {}", a.len(), b.len(), y.len());
+        let [low, high] = [self.0.low, self.0.high].map(|end| end as i8);
+        let formula = self.1.map(Formula::Linear);
+        in_chunks(team, y, PART, a.len() as f64 * 0.3, |n, y| {
+            let (x, n, to) = ([&a[n * PART..], &b[n * PART..]].map(<[i8]>::as_ptr), y.len(), y.as_mut_ptr());
+            // SAFETY: a unit's level is the machine's; the operands are as long as the result.
+            unsafe {
+                match &formula {
+                    Some(how) => pairs(unit.level())(&Pairs {
+                        how,
+                        bounds: [low, high],
+                        x: x[0],
+                        y: x[1],
+                        is_one: false,
+                        n,
+                        to,
+                    }),
+                    None => add_sub::addition(unit.level())(&Both { how: &self.0, x, n, to }),
+                }
+            }
+        });
+    }
+}

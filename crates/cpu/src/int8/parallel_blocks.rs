@@ -1,0 +1,42 @@
+//! A parallel loop over parts of an array.
+
+use crate::machine::thread_pool::Team;
+
+/// An address that threads share.
+pub(super) struct Shared<T>(pub *mut T);
+
+// SAFETY: who uses the address writes to parts that no other thread touches.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    pub(super) fn at(&self, at: usize) -> *mut T {
+        self.0.wrapping_add(at)
+    }
+}
+
+/// Calls `f` with each part of `size` elements and its number, in any order and on any thread; `work_ns`: the time of all of
+/// them on one core.
+///
+/// ```
+/// let mut y = [0; 5];
+/// systole_cpu::int8::in_chunks(&systole_cpu::Team::new(2), &mut y, 2, 1e6, |n, part| part.fill(n));
+/// assert_eq!(y, [0, 0, 1, 1, 2]);
+/// ```
+pub fn in_chunks<T: Send>(
+    team: &Team,
+    y: &mut [T],
+    size: usize,
+    work_ns: f64,
+    f: impl Fn(usize, &mut [T]) + Sync,
+) {
+    let (length, size) = (y.len(), size.max(1));
+    let to = Shared(y.as_mut_ptr());
+    team.run(length.div_ceil(size), work_ns, &|n| {
+        let from = n * size;
+        // SAFETY: parts of one array, each for one call.
+        let part = unsafe { std::slice::from_raw_parts_mut(to.at(from), size.min(length - from)) };
+        f(n, part);
+    });
+}

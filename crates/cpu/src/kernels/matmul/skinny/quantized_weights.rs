@@ -1,0 +1,558 @@
+//! Products of few rows by matrices of whole numbers with scales, and such matrices as floats.
+//!
+//! The numbers are read once and in the order in which they lie, as by [`Gemv`], in whose order sums are added up: a weight is
+//! its number times its scale, rounded to f32, so that results have the bits of the product with the floats.
+
+use crate::kernel::gemm_dims::{Epilogue, roles};
+use crate::kernel::{Cx, Io, Kernel, Ptr};
+use crate::kernels::matmul::skinny::gemv::{AHEAD, COLUMNS, DOTS, Gemv, LANES, ROWS, finish_dots};
+use crate::select::{Accepted, Candidate, EVERY, Family, Problem};
+use crate::simd::dequantize::Lift;
+use crate::simd::level::{Level, by_level};
+use crate::simd::prefetch::prefetch_far;
+use crate::simd::vector::Portable32;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::vector::x86::{V8x32, V16x32};
+use systole_compile::{Kernel as Plan, Packed, PackedProduct};
+use systole_ir::quantized_weights::Unpack;
+use systole_ir::{Op, Result};
+
+/// Matrices of whole numbers, and products with them.
+pub static FAMILY: Family = Family {
+    name: "packed",
+    doc: "matrices of whole numbers with scales: products of few rows, and all of one as floats",
+    takes: |step| matches!(step.kernel, Plan::Packed(_)),
+    #[rustfmt::skip]
+    candidates: &[
+        Candidate::new("gemv", EVERY, "K of at least 65, N of at least 64: the numbers are read once and in \
+             place, a quarter or an eighth of the bytes of floats",
+            |p| {
+                let (packed, product) = product_of(p)?;
+                Ok(Box::new(Rows::accept(packed, product, p)?))
+            }),
+        Candidate::new("floats", EVERY, "all numbers as floats, for products of many rows",
+            |p| match &p.step.kernel {
+                Plan::Packed(packed) if packed.product.is_none() => Ok(Box::new(Floats::new(packed, p))),
+                _ => Err("it is a product".into()),
+            }),
+        Candidate::new("one_by_one", EVERY, "small matrices, and such whose numbers do not lie in rows: in \
+             plain loops",
+            |p| {
+                let (packed, product) = product_of(p)?;
+                Ok(Box::new(OneByOne::accept(packed, product, p)?))
+            }),
+    ],
+};
+
+/// The product of a step.
+fn product_of<'a>(p: &Problem<'a>) -> Accepted<(&'a Packed, &'a PackedProduct)> {
+    match &p.step.kernel {
+        Plan::Packed(packed) => match &packed.product {
+            Some(product) => Ok((packed, product)),
+            None => Err("it is no product".into()),
+        },
+        _ => Err("it is no packed matrix".into()),
+    }
+}
+
+/// Where numbers and scales of a matrix lie.
+#[derive(Clone, Copy)]
+struct Matrix {
+    numbers: *const u8,
+    /// Numbers in a row: those of an input, or of an output.
+    row: usize,
+    scales: *const f32,
+    /// From the scales of an output to those of the next, and of a block of inputs.
+    by_output: usize,
+    by_block: usize,
+    block: usize,
+}
+
+impl Matrix {
+    /// Lanes of a row.
+    #[inline(always)]
+    unsafe fn load<V: Lift, const HALVES: bool>(&self, row: usize, at: usize, lanes: usize) -> V {
+        let place = row * self.row + at;
+        // SAFETY: by the caller's promise; rows of halves begin with a byte, and lanes at even places.
+        unsafe {
+            if HALVES {
+                V::halves(self.numbers.add(place / 2), lanes)
+            } else {
+                V::bytes(self.numbers.add(place), lanes)
+            }
+        }
+    }
+
+    /// Brings lanes closer that will be read.
+    #[inline(always)]
+    fn prefetch<const HALVES: bool>(&self, row: usize, at: usize) {
+        let place = row * self.row + at;
+        prefetch_far(self.numbers.wrapping_add(if HALVES { place / 2 } else { place }));
+    }
+
+    #[inline(always)]
+    unsafe fn scale(&self, output: usize, block: usize) -> *const f32 {
+        self.scales.wrapping_add(output * self.by_output + block * self.by_block)
+    }
+}
+
+/// Arguments of a microkernel: `k` inputs from `k0` on, `n` outputs from `n0` on.
+struct Args {
+    w: Matrix,
+    k0: usize,
+    k: usize,
+    n0: usize,
+    n: usize,
+    /// A from `k0` on, rows `a_row` elements apart.
+    a: *const f32,
+    a_row: usize,
+    /// Sums from `n0` on, rows `c_row` elements apart.
+    c: *mut f32,
+    c_row: usize,
+}
+
+/// A number times its scale, rounded.
+#[inline(always)]
+unsafe fn times<V: Lift>(number: V, scale: V) -> V {
+    // SAFETY: the level is available.
+    unsafe { number.mul_add(scale, V::splat(0.0)) }
+}
+
+/// Outputs side by side.
+#[inline(always)]
+unsafe fn along_n<V: Lift, const HALVES: bool, const M: usize>(s: &Args) {
+    // SAFETY: the caller's operands cover `M` rows, `k` and `n`; the level is available.
+    unsafe {
+        for m in 0..M {
+            s.c.add(m * s.c_row).write_bytes(0, s.n);
+        }
+        let whole = s.k / ROWS * ROWS;
+        for k in (0..whole).step_by(ROWS) {
+            inputs::<V, HALVES, M, ROWS>(s, k);
+        }
+        for k in whole..s.k {
+            inputs::<V, HALVES, M, 1>(s, k);
+        }
+    }
+}
+
+/// `R` inputs, from `k` on, of all outputs. Plain loops, as closures would not inherit the level's target features.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[inline(always)]
+unsafe fn inputs<V: Lift, const HALVES: bool, const M: usize, const R: usize>(s: &Args, k: usize) {
+    // SAFETY: as for `along_n`.
+    unsafe {
+        let mut x = [[V::splat(0.0); R]; M];
+        let mut scales = [s.w.scales; R];
+        for r in 0..R {
+            for m in 0..M {
+                x[m][r] = V::splat(*s.a.add(m * s.a_row + k + r));
+            }
+            scales[r] = s.w.scale(s.n0, (s.k0 + k + r) / s.w.block);
+        }
+        let whole = s.n / V::LANES * V::LANES;
+        for at in (0..whole).step_by(V::LANES) {
+            // Once for each line of memory.
+            if at.is_multiple_of(if HALVES { 128 } else { 64 }) {
+                for r in 0..R {
+                    s.w.prefetch::<HALVES>(s.k0 + k + r + ROWS, s.n0 + at);
+                }
+            }
+            let mut y = [V::splat(0.0); R];
+            for r in 0..R {
+                y[r] = times(
+                    s.w.load::<V, HALVES>(s.k0 + k + r, s.n0 + at, V::LANES),
+                    V::load(scales[r].add(at)),
+                );
+            }
+            for m in 0..M {
+                let to = s.c.add(m * s.c_row + at);
+                let mut sum = V::load(to);
+                for r in 0..R {
+                    sum = x[m][r].mul_add(y[r], sum);
+                }
+                sum.store(to);
+            }
+        }
+        let left = s.n - whole;
+        if left > 0 {
+            for r in 0..R {
+                let scale = V::load_part(scales[r].add(whole), left);
+                let y = times(s.w.load::<V, HALVES>(s.k0 + k + r, s.n0 + whole, left), scale);
+                for m in 0..M {
+                    let to = s.c.add(m * s.c_row + whole);
+                    x[m][r].mul_add(y, V::load_part(to, left)).store_part(to, left);
+                }
+            }
+        }
+    }
+}
+
+/// Inputs side by side: one output after the other.
+#[inline(always)]
+unsafe fn along_k<V: Lift, const HALVES: bool, const M: usize>(s: &Args) {
+    // SAFETY: as for `along_n`.
+    unsafe {
+        for n in 0..s.n {
+            let row = s.n0 + n;
+            let mut sums = [[V::splat(0.0); 2]; M];
+            let mut from = 0;
+            while from < s.k {
+                let scale = V::splat(*s.w.scale(row, from / s.w.block));
+                let end = s.k.min(from + s.w.block);
+                let whole = from + (end - from) / (2 * V::LANES) * 2 * V::LANES;
+                for at in (from..whole).step_by(2 * V::LANES) {
+                    s.w.prefetch::<HALVES>(row, at + AHEAD);
+                    for half in 0..2 {
+                        dot::<V, HALVES, M>(s, row, at + half * V::LANES, V::LANES, scale, &mut sums, half);
+                    }
+                }
+                for (half, at) in (whole..end).step_by(V::LANES).enumerate() {
+                    dot::<V, HALVES, M>(s, row, at, V::LANES.min(end - at), scale, &mut sums, half);
+                }
+                from = end;
+            }
+            for (m, sums) in sums.iter().enumerate() {
+                *s.c.add(m * s.c_row + n) = finish_dots(*sums);
+            }
+        }
+    }
+}
+
+/// Adds the products of some lanes of an output.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once read worse.
+#[inline(always)]
+unsafe fn dot<V: Lift, const HALVES: bool, const M: usize>(
+    s: &Args,
+    row: usize,
+    at: usize,
+    lanes: usize,
+    scale: V,
+    sums: &mut [[V; 2]; M],
+    half: usize,
+) {
+    // SAFETY: as for `along_n`.
+    unsafe {
+        let y = times(s.w.load::<V, HALVES>(row, at, lanes), scale);
+        for m in 0..M {
+            let from = s.a.add(m * s.a_row + at);
+            let x = if lanes == V::LANES { V::load(from) } else { V::load_part(from, lanes) };
+            sums[m][half] = x.mul_add(y, sums[m][half]);
+        }
+    }
+}
+
+/// All numbers of some rows as floats; `M` is unused.
+#[inline(always)]
+unsafe fn floats<V: Lift, const HALVES: bool, const BY_OUTPUT: bool>(s: &Args) {
+    // SAFETY: as for `along_n`.
+    unsafe {
+        for row in s.k0..s.k0 + s.k {
+            for at in (0..s.n).step_by(V::LANES) {
+                let lanes = V::LANES.min(s.n - at);
+                let scale = match BY_OUTPUT {
+                    true => V::splat(*s.w.scale(row, at / s.w.block)),
+                    false => V::load_part(s.w.scale(at, row / s.w.block), lanes),
+                };
+                times(s.w.load::<V, HALVES>(row, at, lanes), scale)
+                    .store_part(s.c.add(row * s.n + at), lanes);
+            }
+        }
+    }
+}
+
+/// A microkernel for any number of rows up to eight; for 0, [`floats`].
+type RowsFn = unsafe fn(usize, &Args);
+
+macro_rules! kernels {
+    ($name:ident, $v:ty, [$($m:literal)*] $(, $feature:literal)?) => {
+        $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
+        unsafe fn $name<const HALVES: bool, const BY_OUTPUT: bool>(rows: usize, s: &Args) {
+            match rows {
+                // SAFETY: the caller's promises are those of `along_n`, `along_k` and `floats`.
+                0 => unsafe { floats::<$v, HALVES, BY_OUTPUT>(s) },
+                // SAFETY: as above.
+                $($m => unsafe {
+                    if BY_OUTPUT { along_k::<$v, HALVES, $m>(s) } else { along_n::<$v, HALVES, $m>(s) }
+                },)*
+                _ => {}
+            }
+        }
+    };
+}
+kernels!(portable, Portable32, [1 2 3 4 5 6 7 8]);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2, V8x32, [1 2 3 4 5 6 7 8], "avx2,fma");
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512, V16x32, [1 2 3 4 5 6 7 8], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
+
+/// The microkernel of a level.
+fn kernel(level: Level, how: &Unpack) -> RowsFn {
+    macro_rules! of {
+        ($name:ident) => {
+            match (how.is_halves, how.by_output) {
+                (true, true) => $name::<true, true>,
+                (true, false) => $name::<true, false>,
+                (false, true) => $name::<false, true>,
+                (false, false) => $name::<false, false>,
+            }
+        };
+    }
+    by_level!(level, of!(avx512), of!(avx2), of!(portable))
+}
+
+/// Numbers in a row.
+fn row(how: &Unpack) -> usize {
+    if how.by_output { how.inputs } else { how.outputs() }
+}
+
+/// Whether lanes have whole bytes and scales of their own.
+fn lies_in_rows(how: &Unpack) -> bool {
+    (!how.is_halves || row(how).is_multiple_of(2))
+        && (how.blocks() == 1 || how.block.is_multiple_of(2 * LANES))
+}
+
+/// Whether scales that lie side by side are of one output: they are turned first where lanes are outputs.
+fn is_turned(how: &Unpack) -> bool {
+    !how.by_output && !how.by_block && how.blocks() > 1
+}
+
+/// Bytes of turned scales, in whole lines.
+fn scratch_of_scales(how: &Unpack) -> usize {
+    if is_turned(how) { (how.outputs() * how.blocks() * 4).next_multiple_of(64) } else { 0 }
+}
+
+/// The matrix of a step; `turned` has room for its scales where they are turned.
+unsafe fn matrix(how: &Unpack, numbers: *const u8, scales: *const f32, turned: *mut f32) -> Matrix {
+    let (outputs, blocks) = (how.outputs(), how.blocks());
+    let (by_output, by_block) = if how.by_block { (1, outputs) } else { (blocks, 1) };
+    let own = Matrix { numbers, row: row(how), scales, by_output, by_block, block: how.block };
+    if !is_turned(how) {
+        return own;
+    }
+    for (block, output) in (0..blocks).flat_map(|b| (0..outputs).map(move |o| (b, o))) {
+        // SAFETY: by the caller's promise.
+        unsafe { *turned.add(block * outputs + output) = *own.scale(output, block) };
+    }
+    Matrix { scales: turned, by_output: 1, by_block: outputs, ..own }
+}
+
+/// A product of few rows.
+struct Rows {
+    plan: Gemv,
+    how: Unpack,
+    run: RowsFn,
+}
+
+impl Rows {
+    fn accept(packed: &Packed, product: &PackedProduct, p: &Problem<'_>) -> Accepted<Rows> {
+        let Op::DotGeneral(d) = &product.op else { return Err("it is no product".into()) };
+        let (left, right) = (&p.step.input_types[0], &product.right);
+        let left = roles(left, &d.lhs_batch, &d.lhs_free(left.rank()), &d.lhs_contract);
+        let right = roles(right, &d.rhs_batch, &d.rhs_free(right.rank()), &d.rhs_contract);
+        let epilogue = Epilogue { bias: product.bias, accumulate: false };
+        let level = p.target.level.vectors();
+        let plan = Gemv::accept(&left, &right, epilogue, level)?;
+        let how = packed.unpack.clone();
+        let fits = [plan.k, plan.n, plan.b_step] == [how.inputs, how.outputs(), row(&how)]
+            && plan.k_contiguous == how.by_output;
+        if !fits {
+            return Err("inputs and outputs are not those of the product".into());
+        }
+        if !lies_in_rows(&how) {
+            return Err("rows have an odd number of halves, or blocks no whole vectors".into());
+        }
+        let run = kernel(level, &how);
+        Ok(Rows { plan, how, run })
+    }
+}
+
+impl Kernel for Rows {
+    /// Bytes of scratch: A and sums as those of [`Gemv`], then scales.
+    fn scratch(&self) -> usize {
+        self.plan.scratch().next_multiple_of(64) + scratch_of_scales(&self.how)
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let plan = &self.plan;
+        // SAFETY: operands have the product's types, scratch its bytes.
+        let (w, left, sums) = unsafe {
+            let scales = Ptr(Ptr(io.scratch).at(plan.scratch().next_multiple_of(64)));
+            let w = matrix(&self.how, io.inputs[1].cast(), io.inputs[2].cast(), scales.elem(0));
+            let (left, sums) = plan.copy_left(io);
+            (Shared(w), left, sums)
+        };
+        let width = if plan.k_contiguous { DOTS } else { COLUMNS };
+        let along = |part: usize| part * plan.k / plan.parts;
+        let body = |task: usize| {
+            let (n0, part) = (task / plan.parts * width, task % plan.parts);
+            let args = Args {
+                w: w.get(),
+                k0: along(part),
+                k: along(part + 1) - along(part),
+                n0,
+                n: width.min(plan.n - n0),
+                a: left.elem::<f32>(along(part)).cast_const(),
+                a_row: plan.k,
+                c: sums.elem::<f32>(part * plan.m * plan.n + n0),
+                c_row: plan.n,
+            };
+            // SAFETY: tasks have disjoint columns or parts, and sums of their own; the level is available.
+            unsafe { (self.run)(plan.m, &args) };
+        };
+        let work = (plan.k * plan.n) as f64 * 0.07;
+        cx.team.run_with(plan.n.div_ceil(width) * plan.parts, work, cx.flush, &body);
+        let bias = if plan.epilogue.bias { io.inputs[3].cast() } else { std::ptr::null() };
+        // SAFETY: all tasks have ended.
+        unsafe { plan.finish(sums.elem(0), bias, io.outputs[0].cast()) };
+        Ok(())
+    }
+}
+
+/// What threads share.
+struct Shared<T>(T);
+
+// SAFETY: addresses of arrays that all threads read.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T: Copy> Shared<T> {
+    fn get(&self) -> T {
+        self.0
+    }
+}
+
+/// All of a matrix as floats.
+struct Floats {
+    how: Unpack,
+    at: [usize; 2],
+    run: Option<RowsFn>,
+}
+
+/// Numbers of a task.
+const TASK: usize = 1 << 16;
+
+impl Floats {
+    fn new(packed: &Packed, p: &Problem<'_>) -> Floats {
+        let how = packed.unpack.clone();
+        let run = lies_in_rows(&how).then(|| kernel(p.target.level.vectors(), &how));
+        Floats { how, at: packed.at, run }
+    }
+}
+
+impl Kernel for Floats {
+    fn scratch(&self) -> usize {
+        scratch_of_scales(&self.how)
+    }
+
+    unsafe fn run(&self, cx: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let [numbers, scales] = self.at.map(|i| io.inputs[i]);
+        // SAFETY: operands have the step's types, scratch its bytes.
+        let w = Shared(unsafe { matrix(&self.how, numbers.cast(), scales.cast(), io.scratch.cast()) });
+        let (row, to) = (row(&self.how), Ptr(io.outputs[0]));
+        let all = self.how.elements() / row;
+        let each = (TASK / row).max(1);
+        let body = |task: usize| {
+            let (from, end) = (task * each, all.min((task + 1) * each));
+            let args = Args {
+                w: w.get(),
+                k0: from,
+                k: end - from,
+                n0: 0,
+                n: row,
+                a: std::ptr::null(),
+                a_row: 0,
+                c: to.elem::<f32>(0),
+                c_row: 0,
+            };
+            match self.run {
+                // SAFETY: tasks have rows of their own; the level is available.
+                Some(run) => unsafe { run(0, &args) },
+                // SAFETY: as above.
+                None => unsafe { plain_rows(&self.how, &args) },
+            }
+        };
+        cx.team.run_with(all.div_ceil(each), self.how.elements() as f64 * 0.3, cx.flush, &body);
+        Ok(())
+    }
+}
+
+/// One number times its scale.
+unsafe fn one(how: &Unpack, w: &Matrix, input: usize, output: usize) -> f32 {
+    let at = if how.by_output { output * w.row + input } else { input * w.row + output };
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let number = match how.is_halves {
+            true => ((*w.numbers.add(at / 2)) << (4 - at % 2 * 4)) as i8 >> 4,
+            false => *w.numbers.add(at) as i8,
+        };
+        f32::from(number) * *w.scale(output, input / how.block)
+    }
+}
+
+/// Rows of floats, one number after the other.
+unsafe fn plain_rows(how: &Unpack, s: &Args) {
+    for row in s.k0..s.k0 + s.k {
+        for at in 0..s.n {
+            let (input, output) = if how.by_output { (at, row) } else { (row, at) };
+            // SAFETY: by the caller's promise.
+            unsafe { *s.c.add(row * s.n + at) = one(how, &s.w, input, output) };
+        }
+    }
+}
+
+/// A product in plain loops.
+struct OneByOne {
+    how: Unpack,
+    bias: bool,
+    /// Offsets of rows and inputs of the left operand, and of inputs and outputs of the right one.
+    left: [Vec<usize>; 2],
+    right: [Vec<usize>; 2],
+}
+
+impl OneByOne {
+    fn accept(packed: &Packed, product: &PackedProduct, p: &Problem<'_>) -> Accepted<OneByOne> {
+        use crate::kernel::gemm_dims::offsets;
+        let (a, b) = (&p.step.input_types[0], &product.right);
+        let Op::DotGeneral(d) = &product.op else { return Err("it is no product".into()) };
+        let left = roles(a, &d.lhs_batch, &d.lhs_free(a.rank()), &d.lhs_contract);
+        let right = roles(b, &d.rhs_batch, &d.rhs_free(b.rank()), &d.rhs_contract);
+        Ok(OneByOne {
+            how: packed.unpack.clone(),
+            bias: product.bias,
+            left: [offsets(&left.free), offsets(&left.inner)],
+            right: [offsets(&right.inner), offsets(&right.free)],
+        })
+    }
+}
+
+impl Kernel for OneByOne {
+    fn scratch(&self) -> usize {
+        scratch_of_scales(&self.how)
+    }
+
+    unsafe fn run(&self, _: &Cx<'_>, io: &Io<'_>) -> Result<()> {
+        let how = &self.how;
+        // SAFETY: operands have the step's types, scratch its bytes.
+        unsafe {
+            let w = matrix(how, io.inputs[1].cast(), io.inputs[2].cast(), io.scratch.cast());
+            let (a, y) = (io.inputs[0].cast::<f32>(), io.outputs[0].cast::<f32>());
+            let ([rows, inner], [right, columns]) = (&self.left, &self.right);
+            let n = columns.len();
+            for (i, (row, (j, column))) in
+                rows.iter().flat_map(|row| columns.iter().enumerate().map(move |c| (row, c))).enumerate()
+            {
+                let mut sum = if self.bias { *io.inputs[3].cast::<f32>().add(j % n) } else { 0.0 };
+                for (x, k) in inner.iter().zip(right) {
+                    let at = k + column;
+                    let (input, output) = match how.by_output {
+                        true => (at % w.row, at / w.row),
+                        false => (at / w.row, at % w.row),
+                    };
+                    sum += *a.add(row + x) * one(how, &w, input, output);
+                }
+                *y.add(i) = sum;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! Functions of two bytes, element by element, by formulas instead of tables.
+
+use crate::simd::int8::add_sub::Linear;
+use crate::simd::int8::i32x16::{Lanes, Plain};
+use crate::simd::int8::windows::instances;
+use crate::simd::level::Level;
+
+/// What a function of two bytes x and y is, before its bounds.
+#[derive(Clone, Copy, Debug)]
+pub enum Formula {
+    Least,
+    Greatest,
+    Linear(Linear),
+    Product(Product),
+}
+
+/// `⌊p · (high + low) + start⌋` of the product `p = (x − zeros[0]) · (y − zeros[1]) + constant`, where the start is another for p below
+/// `limit`: a line of `simd::int8::near`.
+#[derive(Clone, Copy, Debug)]
+pub struct Product {
+    pub zeros: [i32; 2],
+    pub constant: i32,
+    pub line: [f32; 2],
+    pub start: f32,
+    pub below: f32,
+    pub limit: i32,
+}
+
+/// `n` elements of each, between bounds.
+pub struct Pairs<'a> {
+    pub how: &'a Formula,
+    pub bounds: [i8; 2],
+    pub x: *const i8,
+    /// One for all, or one for each.
+    pub y: *const i8,
+    pub is_one: bool,
+    pub n: usize,
+    pub to: *mut i8,
+}
+
+const LEAST: u8 = 0;
+const GREATEST: u8 = 1;
+const LINEAR: u8 = 2;
+const PRODUCT: u8 = 3;
+
+/// The numbers of a formula.
+struct Numbers<L> {
+    /// The second operand, where it is one for all.
+    one: L,
+    first: L,
+    second: L,
+    constant: L,
+    high: L,
+    low: L,
+    start: L,
+    below: L,
+    limit: L,
+    shift: i32,
+}
+
+#[inline(always)]
+fn numbers<L: Lanes>(how: &Formula, one: i8) -> Numbers<L> {
+    let nothing = L::splat(0);
+    let bits = |v: f32| L::splat(v.to_bits() as i32);
+    let mut all = Numbers {
+        one: L::splat(one.into()),
+        first: nothing,
+        second: nothing,
+        constant: nothing,
+        high: nothing,
+        low: nothing,
+        start: nothing,
+        below: nothing,
+        limit: nothing,
+        shift: 0,
+    };
+    match how {
+        Formula::Least | Formula::Greatest => {}
+        Formula::Linear(l) => {
+            (all.first, all.second) = (L::splat(l.weights[0]), L::splat(l.weights[1]));
+            (all.constant, all.shift) = (L::splat(l.constant), l.shift);
+        }
+        Formula::Product(p) => {
+            (all.first, all.second) = (L::splat(p.zeros[0]), L::splat(p.zeros[1]));
+            (all.constant, all.limit) = (L::splat(p.constant), L::splat(p.limit));
+            (all.high, all.low) = (bits(p.line[0]), bits(p.line[1]));
+            (all.start, all.below) = (bits(p.start), bits(p.below));
+        }
+    }
+    all
+}
+
+#[inline(always)]
+unsafe fn value<L: Lanes, const KIND: u8>(p: &Pairs<'_>, k: &Numbers<L>, at: usize) -> L {
+    // SAFETY: by the caller's promise.
+    let x = unsafe { L::widen(p.x.add(at), p.n - at) };
+    // SAFETY: as above.
+    let y = if p.is_one { k.one } else { unsafe { L::widen(p.y.add(at), p.n - at) } };
+    match KIND {
+        LEAST => x.min(y),
+        GREATEST => x.max(y),
+        LINEAR => x.times(k.first).add(y.times(k.second)).add(k.constant).shifted_right(k.shift),
+        _ => {
+            let product = x.sub(k.first).times(y.sub(k.second)).add(k.constant);
+            product.near(k.high, k.low, product.choose(k.limit, k.below, k.start))
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn all<L: Lanes, const KIND: u8>(p: &Pairs<'_>) {
+    let [low, high] = p.bounds;
+    let whole = p.n / 32 * 32;
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let k = numbers::<L>(p.how, if p.is_one { *p.y } else { 0 });
+        for at in (0..whole).step_by(32) {
+            let (one, two) = (value::<L, KIND>(p, &k, at), value::<L, KIND>(p, &k, at + 16));
+            L::narrow_two(one, two, low, high, p.to.add(at));
+        }
+        let (low, high) = (L::splat(low.into()), L::splat(high.into()));
+        for at in (whole..p.n).step_by(16) {
+            value::<L, KIND>(p, &k, at).max(low).min(high).narrow(p.to.add(at), p.n - at);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn run<L: Lanes>(p: &Pairs<'_>) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match p.how {
+            Formula::Least => all::<L, LEAST>(p),
+            Formula::Greatest => all::<L, GREATEST>(p),
+            Formula::Linear(_) => all::<L, LINEAR>(p),
+            Formula::Product(_) => all::<L, PRODUCT>(p),
+        }
+    }
+}
+
+instances!(
+    /// Functions of two bytes.
+    pairs(Pairs<'_>) = run
+);

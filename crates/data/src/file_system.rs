@@ -1,0 +1,599 @@
+//! The one way by which files are written: [`FileSystem`], a few operations that tests let fail one by one.
+//!
+//! [`NewFile`] appears under its name when it is whole and on the disk, and not before; [`write_atomically`] is that in
+//! one call. Calls that a signal interrupted are made again, and a write that took only a part goes on with the rest.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use systole_base::{Error, ErrorKind, Result};
+
+/// How the names of files begin that are not whole yet.
+const TEMPORARY: &str = ".systole-";
+
+/// The few operations by which files are written; tests let each of them fail.
+pub trait FileSystem {
+    /// An open file.
+    type File;
+
+    /// Creates a file that does not exist yet.
+    fn create(&self, path: &Path) -> io::Result<Self::File>;
+
+    /// Opens a file to write after byte `truncate` calls for, and makes it where it is missing.
+    fn open(&self, path: &Path) -> io::Result<Self::File>;
+
+    /// Takes the file for this process; [`TryLockError::WouldBlock`] where another one has it.
+    fn lock(&self, file: &Self::File) -> Result<(), TryLockError>;
+
+    /// Appends bytes and says how many, which may be fewer.
+    fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Cuts the file off; what is written next comes there.
+    fn truncate(&self, file: &mut Self::File, length: u64) -> io::Result<()>;
+
+    /// Waits until the file's bytes are on the disk.
+    fn sync(&self, file: &mut Self::File) -> io::Result<()>;
+
+    /// Puts a file in the place of another at once.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Waits until a folder's entries are on the disk.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Deletes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes a symbolic link to `to`; unless written, there are none.
+    fn symlink(&self, _to: &Path, _link: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// The operating system's files.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Disk;
+
+impl FileSystem for Disk {
+    type File = File;
+
+    fn create(&self, path: &Path) -> io::Result<File> {
+        File::options().write(true).create_new(true).open(path)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<File> {
+        File::options().read(true).write(true).create(true).truncate(false).open(path)
+    }
+
+    fn lock(&self, file: &File) -> Result<(), TryLockError> {
+        file.try_lock()
+    }
+
+    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
+        file.write(bytes)
+    }
+
+    fn truncate(&self, file: &mut File, length: u64) -> io::Result<()> {
+        file.set_len(length)?;
+        file.seek(SeekFrom::Start(length)).map(drop)
+    }
+
+    fn sync(&self, file: &mut File) -> io::Result<()> {
+        file.sync_all()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if let Ok(old) = fs::metadata(to) {
+            // Renaming needs no right to write the old file: keep the meaning of its protection, and its rights.
+            if old.permissions().readonly() {
+                return Err(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    "the earlier file is write-protected",
+                ));
+            }
+            fs::set_permissions(from, old.permissions())?;
+        }
+        fs::rename(from, to)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        // Some file systems cannot sync a folder; others than Unix cannot open one.
+        if !cfg!(unix) {
+            return Ok(());
+        }
+        match File::open(dir)?.sync_all() {
+            Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    #[cfg(unix)]
+    fn symlink(&self, to: &Path, link: &Path) -> io::Result<()> {
+        std::os::unix::fs::symlink(to, link)
+    }
+}
+
+/// Makes a call again as long as signals interrupt it.
+pub(crate) fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// Writes all of the bytes, in as many calls as it takes.
+///
+/// # Errors
+/// What the file system says.
+pub fn write_all<F: FileSystem>(files: &F, file: &mut F::File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match again(|| files.write(file, bytes))? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            n => bytes = bytes.get(n..).ok_or_else(|| io::Error::other("more bytes written than given"))?,
+        }
+    }
+    Ok(())
+}
+
+/// Adds bytes at the end of a file, which is made where it is missing. Where they cannot be added whole, none are.
+///
+/// # Errors
+/// What the file system says.
+pub fn append<F: FileSystem>(files: &F, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let length = fs::metadata(path).map_or(0, |m| m.len());
+    let mut file = again(|| files.open(path))?;
+    again(|| files.truncate(&mut file, length))?;
+    write_all(files, &mut file, bytes).inspect_err(|_| {
+        // Half a line would be taken for a whole one; where even this fails, the first error is the one to tell.
+        let _ = again(|| files.truncate(&mut file, length));
+    })
+}
+
+/// Cuts a file off behind so many bytes, or makes an empty one.
+///
+/// # Errors
+/// What the file system says.
+pub fn cut<F: FileSystem>(files: &F, path: &Path, length: u64) -> io::Result<()> {
+    let mut file = again(|| files.open(path))?;
+    again(|| files.truncate(&mut file, length))
+}
+
+/// A file that is being written under another name of its folder, and gets its own with [`NewFile::publish`]: so that an
+/// earlier file stays whole whatever fails and whenever the program is killed. Dropped before that, it is removed.
+pub struct NewFile<F: FileSystem> {
+    files: F,
+    file: F::File,
+    temporary: PathBuf,
+    path: PathBuf,
+    /// Bytes that were to be written so far.
+    size: usize,
+    published: bool,
+}
+
+impl<F: FileSystem> NewFile<F> {
+    /// Begins the file `path`.
+    ///
+    /// # Errors
+    /// When its folder is missing, protected or full.
+    pub fn create(files: F, path: &Path) -> Result<NewFile<F>> {
+        if path.file_name().is_none() {
+            let what = format!("cannot save as `{}`", path.display());
+            let e = Error::new(ErrorKind::Io, what).because("the path has no file name");
+            return Err(e.hint("name a file"));
+        }
+        let (temporary, file) = create_temporary(&files, folder_of(path))
+            .map_err(|e| save_error(path, 0, "creating a file in its folder", &e))?;
+        Ok(NewFile { files, file, temporary, path: path.into(), size: 0, published: false })
+    }
+
+    /// [`NewFile::create`] with a name for the meantime that is always the same, so that the next attempt takes the
+    /// place of what a killed one left. Not for files that two processes may write at once.
+    pub fn create_partial(files: F, path: &Path) -> Result<NewFile<F>> {
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(".partial");
+        let temporary = PathBuf::from(temporary);
+        let removed = match again(|| files.remove(&temporary)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        };
+        let file = removed
+            .and_then(|()| again(|| files.create(&temporary)))
+            .map_err(|e| save_error(path, 0, "creating a file in its folder", &e))?;
+        Ok(NewFile { files, file, temporary, path: path.into(), size: 0, published: false })
+    }
+
+    /// Makes the bytes durable and gives the file its name.
+    ///
+    /// # Errors
+    /// When any step fails; the unfinished file is removed.
+    pub fn publish(mut self) -> Result<()> {
+        again(|| self.files.sync(&mut self.file)).map_err(|e| self.fail("syncing to the disk", &e))?;
+        again(|| self.files.rename(&self.temporary, &self.path))
+            .map_err(|e| self.fail("putting it in place", &e))?;
+        self.published = true;
+        again(|| self.files.sync_dir(folder_of(&self.path))).map_err(|e| {
+            save_error(&self.path, self.size, "syncing its folder", &e)
+                .because("the new file is in place but might not survive a power cut")
+        })
+    }
+
+    /// What went wrong; the unfinished file is removed.
+    fn fail(&mut self, step: &str, e: &io::Error) -> Error {
+        let error = save_error(&self.path, self.size, step, e)
+            .because("the earlier file, if there was one, is as it was");
+        match self.abandon() {
+            Ok(()) => error,
+            Err(_) => {
+                error.because(format!("the unfinished {} could not be removed", self.temporary.display()))
+            }
+        }
+    }
+
+    fn abandon(&mut self) -> io::Result<()> {
+        self.published = true;
+        again(|| self.files.remove(&self.temporary))
+    }
+}
+
+impl<F: FileSystem> Write for NewFile<F> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.files.write(&mut self.file, bytes)?;
+        self.size += n;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<F: FileSystem> Drop for NewFile<F> {
+    fn drop(&mut self) {
+        if !self.published {
+            // Nobody is to take the beginning for the whole.
+            let _ = self.abandon();
+        }
+    }
+}
+
+/// Writes `parts` one after the other as the file `path`, as [`NewFile`] does.
+///
+/// # Errors
+/// When any step fails; the unfinished file is removed.
+pub fn write_atomically<F: FileSystem>(files: &F, path: &Path, parts: &[&[u8]]) -> Result<()> {
+    let mut new = NewFile::create(files, path)?;
+    for part in parts {
+        if let Err(e) = new.write_all(part) {
+            new.size = parts.iter().map(|p| p.len()).sum();
+            return Err(new.fail("writing", &e));
+        }
+    }
+    new.publish()
+}
+
+impl<F: FileSystem> FileSystem for &F {
+    type File = F::File;
+    fn create(&self, path: &Path) -> io::Result<F::File> {
+        (**self).create(path)
+    }
+    fn open(&self, path: &Path) -> io::Result<F::File> {
+        (**self).open(path)
+    }
+    fn lock(&self, file: &F::File) -> Result<(), TryLockError> {
+        (**self).lock(file)
+    }
+    fn write(&self, file: &mut F::File, bytes: &[u8]) -> io::Result<usize> {
+        (**self).write(file, bytes)
+    }
+    fn truncate(&self, file: &mut F::File, length: u64) -> io::Result<()> {
+        (**self).truncate(file, length)
+    }
+    fn sync(&self, file: &mut F::File) -> io::Result<()> {
+        (**self).sync(file)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        (**self).rename(from, to)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        (**self).sync_dir(dir)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        (**self).remove(path)
+    }
+    fn symlink(&self, to: &Path, link: &Path) -> io::Result<()> {
+        (**self).symlink(to, link)
+    }
+}
+
+/// Makes `path` a symbolic link to a file, at once, in the place of what has the name; the folder of both may be moved. False: there
+/// are no links here.
+///
+/// # Errors
+/// When any step fails; what was there stays.
+pub fn link_atomically<F: FileSystem>(files: &F, path: &Path, to: &Path) -> Result<bool> {
+    let name = format!("{TEMPORARY}{}-link.tmp", std::process::id());
+    let temporary = folder_of(path).join(name);
+    let within = to.strip_prefix(folder_of(path)).unwrap_or(to);
+    let failed = |step: &'static str| move |e: io::Error| save_error(path, 0, step, &e);
+    match again(|| files.symlink(within, &temporary)) {
+        Err(e) if matches!(e.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) => {
+            return Ok(false);
+        }
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            // Left by a process of the same number that was killed.
+            again(|| files.remove(&temporary)).map_err(failed("removing an old link"))?;
+            again(|| files.symlink(within, &temporary)).map_err(failed("making a link"))?;
+        }
+        made => made.map_err(failed("making a link"))?,
+    }
+    again(|| files.rename(&temporary, path)).map_err(|e| {
+        // The next save makes another one.
+        let _ = files.remove(&temporary);
+        save_error(path, 0, "putting a link in place", &e)
+    })?;
+    again(|| files.sync_dir(folder_of(path))).map_err(failed("syncing its folder"))?;
+    Ok(true)
+}
+
+/// Removes what killed saves left in a folder that only this process writes to.
+pub fn sweep(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(TEMPORARY) && name.ends_with(".tmp") {
+            // It costs disk space, no more.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(dir) if dir != Path::new("") => dir,
+        _ => Path::new("."),
+    }
+}
+
+/// A new file in `dir` under a name that no other save uses, in this process or another.
+fn create_temporary<F: FileSystem>(files: &F, dir: &Path) -> io::Result<(PathBuf, F::File)> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{TEMPORARY}{}-{number}.tmp", std::process::id());
+        let path = dir.join(OsStr::new(&name));
+        match again(|| files.create(&path)) {
+            Ok(file) => return Ok((path, file)),
+            // Left by a process of the same number that was killed.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && number < u64::MAX => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn save_error(path: &Path, size: usize, step: &str, e: &io::Error) -> Error {
+    let hint = match e.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            format!("free {size} bytes on that disk, or save elsewhere")
+        }
+        io::ErrorKind::PermissionDenied => {
+            "check the access rights of file and folder, or save elsewhere".into()
+        }
+        io::ErrorKind::NotFound => "create the folder first".into(),
+        io::ErrorKind::ReadOnlyFilesystem => "save to a disk that can be written".into(),
+        io::ErrorKind::IsADirectory | io::ErrorKind::DirectoryNotEmpty => "choose another name".into(),
+        _ => "check the disk, or save elsewhere".into(),
+    };
+    Error::new(ErrorKind::Io, format!("cannot save {}", path.display()))
+        .at(format!("while {step}"))
+        .because(e.to_string())
+        .hint(hint)
+}
+
+/// How a call of [`Faulty`] fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// With an error; a write leaves half of its bytes before.
+    Error(io::ErrorKind),
+    /// With the disk's own error, `EIO`.
+    Io,
+    /// A signal comes first: the call is to be made again.
+    Interrupted,
+    /// A write takes one byte only; other calls are made as they are.
+    Short,
+}
+
+/// A file system that counts its calls and lets one of them fail, or all from one on: for tests of what writes files.
+#[derive(Debug)]
+pub struct Faulty<F = Disk> {
+    files: F,
+    fault: Fault,
+    at: usize,
+    forever: bool,
+    calls: Mutex<Vec<&'static str>>,
+}
+
+impl Faulty {
+    /// The disk, with call `at` (from 0) failing.
+    pub fn at(at: usize, fault: Fault) -> Faulty {
+        Faulty { files: Disk, fault, at, forever: false, calls: Mutex::default() }
+    }
+
+    /// The disk, all calls from `at` on failing.
+    pub fn from(at: usize, fault: Fault) -> Faulty {
+        Faulty { forever: true, ..Faulty::at(at, fault) }
+    }
+
+    /// The disk, counting only.
+    pub fn never() -> Faulty {
+        Faulty::at(usize::MAX, Fault::Io)
+    }
+}
+
+impl<F> Faulty<F> {
+    /// The calls so far, by name.
+    pub fn calls(&self) -> Vec<&'static str> {
+        crate::mutex::lock(&self.calls).clone()
+    }
+
+    /// Counts a call; the fault, if it is its turn.
+    fn turn(&self, call: &'static str) -> Option<Fault> {
+        let mut calls = crate::mutex::lock(&self.calls);
+        calls.push(call);
+        let n = calls.len() - 1;
+        (n == self.at || (self.forever && n > self.at)).then_some(self.fault)
+    }
+
+    fn check(&self, call: &'static str) -> io::Result<()> {
+        self.turn(call).map_or(Ok(()), Fault::result)
+    }
+}
+
+impl Fault {
+    fn result(self) -> io::Result<()> {
+        match self {
+            Fault::Error(kind) => Err(kind.into()),
+            Fault::Io => Err(io::Error::from_raw_os_error(5)),
+            Fault::Interrupted => Err(io::ErrorKind::Interrupted.into()),
+            Fault::Short => Ok(()),
+        }
+    }
+}
+
+impl<F: FileSystem> FileSystem for Faulty<F> {
+    type File = F::File;
+    fn create(&self, path: &Path) -> io::Result<F::File> {
+        self.check("create").and_then(|()| self.files.create(path))
+    }
+    fn open(&self, path: &Path) -> io::Result<F::File> {
+        self.check("open").and_then(|()| self.files.open(path))
+    }
+    fn lock(&self, file: &F::File) -> Result<(), TryLockError> {
+        self.files.lock(file)
+    }
+    fn write(&self, file: &mut F::File, bytes: &[u8]) -> io::Result<usize> {
+        match self.turn("write") {
+            None => self.files.write(file, bytes),
+            Some(Fault::Short) => self.files.write(file, &bytes[..bytes.len().min(1)]),
+            Some(Fault::Interrupted) => Err(io::ErrorKind::Interrupted.into()),
+            Some(fault) => {
+                self.files.write(file, &bytes[..bytes.len() / 2])?;
+                fault.result().map(|()| 0)
+            }
+        }
+    }
+    fn truncate(&self, file: &mut F::File, length: u64) -> io::Result<()> {
+        self.check("truncate").and_then(|()| self.files.truncate(file, length))
+    }
+    fn sync(&self, file: &mut F::File) -> io::Result<()> {
+        self.check("sync").and_then(|()| self.files.sync(file))
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.check("rename").and_then(|()| self.files.rename(from, to))
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.check("sync_dir").and_then(|()| self.files.sync_dir(dir))
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.check("remove").and_then(|()| self.files.remove(path))
+    }
+    fn symlink(&self, to: &Path, link: &Path) -> io::Result<()> {
+        self.check("symlink").and_then(|()| self.files.symlink(to, link))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FULL: Fault = Fault::Error(io::ErrorKind::StorageFull);
+
+    fn folder(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("systole-disk-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn whichever_call_fails_the_file_is_whole_and_nothing_is_left_behind() {
+        let dir = folder("faults");
+        let path = dir.join("f");
+        let healthy = Faulty::never();
+        write_atomically(&healthy, &path, &[b"old", b" one"]).unwrap();
+        let calls = healthy.calls();
+        // Nothing takes the earlier file's place before it is on the disk.
+        assert_eq!(calls, ["create", "write", "write", "sync", "rename", "sync_dir"]);
+        for fault in [FULL, Fault::Io] {
+            for n in 0..calls.len() {
+                fs::write(&path, "old one").unwrap();
+                let e =
+                    write_atomically(&Faulty::at(n, fault), &path, &[b"new", b" and longer"]).unwrap_err();
+                let e = e.to_string();
+                assert!(e.contains("cannot save") && e.contains("try: "), "{e}");
+                // Only the last call, syncing the folder, comes after the new file is in place.
+                let expected = if n + 1 == calls.len() { "new and longer" } else { "old one" };
+                assert_eq!(fs::read_to_string(&path).unwrap(), expected, "call {n}");
+                assert_eq!(names(&dir), ["f"], "call {n}");
+            }
+        }
+        for fault in [Fault::Interrupted, Fault::Short] {
+            for n in 0..calls.len() {
+                fs::write(&path, "old one").unwrap();
+                write_atomically(&Faulty::at(n, fault), &path, &[b"new", b" and longer"]).unwrap();
+                assert_eq!(fs::read_to_string(&path).unwrap(), "new and longer", "{fault:?} in call {n}");
+                assert_eq!(names(&dir), ["f"], "{fault:?} in call {n}");
+            }
+        }
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn whichever_call_fails_no_half_line_is_added() {
+        let dir = folder("append");
+        let path = dir.join("log");
+        let healthy = Faulty::never();
+        append(&healthy, &path, b"one\n").unwrap();
+        assert_eq!(healthy.calls(), ["open", "truncate", "write"]);
+        for fault in [FULL, Fault::Io] {
+            for n in 0..3 {
+                append(&Faulty::at(n, fault), &path, b"lost\n").unwrap_err();
+                assert_eq!(fs::read_to_string(&path).unwrap(), "one\n", "call {n}");
+            }
+        }
+        for fault in [Fault::Interrupted, Fault::Short] {
+            (0..3).for_each(|n| append(&Faulty::at(n, fault), &path, b"more\n").unwrap());
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\n".to_string() + &"more\n".repeat(6));
+        cut(&Disk, &path, 4).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\n");
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_disk_that_fails_for_good_leaves_the_file_whole_and_names_the_litter() {
+        let dir = folder("dead");
+        let path = dir.join("f");
+        fs::write(&path, "old").unwrap();
+        for n in 0..5 {
+            let dead = Faulty::from(n, FULL);
+            let e = write_atomically(&dead, &path, &[b"new", b"er"]).unwrap_err().to_string();
+            assert_eq!(e.contains("could not be removed"), n > 0, "{e}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), "old", "call {n}");
+        }
+        sweep(&dir);
+        assert_eq!(names(&dir), ["f"], "the next start removes it");
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,168 @@
+//! Pictures of any format that is read, told by their first bytes; those of other formats are told by name.
+
+#[cfg(feature = "gif")]
+use super::gif;
+#[cfg(feature = "webp")]
+use super::webp;
+use super::{bmp, exif, jpeg, png};
+use crate::HostArray;
+use crate::input_file::{self, Input};
+use std::io::Read;
+use std::path::Path;
+use systole_base::{Error, ErrorKind, Literal, Result};
+
+/// A format that is read.
+struct Format {
+    begins: fn(&[u8]) -> bool,
+    read: fn(&str, &[u8]) -> Result<Literal>,
+    size: fn(&str, &[u8]) -> Result<[usize; 3]>,
+}
+
+const FORMATS: &[Format] = &[
+    Format { begins: |b| b.starts_with(b"\xff\xd8\xff"), read: jpeg::from_bytes, size: jpeg::size },
+    Format { begins: |b| b.starts_with(b"\x89PNG\r\n\x1a\n"), read: png::from_bytes, size: png::size },
+    Format { begins: bmp::is_bmp, read: bmp::from_bytes, size: bmp::size },
+    #[cfg(feature = "gif")]
+    Format { begins: |b| b.starts_with(b"GIF8"), read: gif::from_bytes, size: gif::size },
+    #[cfg(feature = "webp")]
+    Format { begins: webp::is_webp, read: webp::from_bytes, size: webp::size },
+];
+
+impl Format {
+    fn of(start: &[u8]) -> Option<&'static Format> {
+        FORMATS.iter().find(|format| (format.begins)(start))
+    }
+}
+
+/// Whether these first bytes (16 are enough) begin a picture that can be read.
+pub fn is_picture(start: &[u8]) -> bool {
+    Format::of(start).is_some()
+}
+
+/// Bytes at the start of a file that tell the picture's size, thumbnails and colour profiles included.
+const HEADERS: u64 = 1 << 20;
+
+/// Formats of pictures that are not read: where their mark stands, the mark, the name.
+const OTHERS: [(usize, &[u8], &str); 12] = [
+    (0, b"GIF8", "GIF"),
+    (8, b"WEBP", "WebP"),
+    (0, b"II*\0", "TIFF"),
+    (0, b"MM\0*", "TIFF"),
+    (4, b"ftyphei", "HEIC"),
+    (4, b"ftypmif1", "HEIC"),
+    (4, b"ftypavi", "AVIF"),
+    (0, b"\xff\x0a", "JPEG XL"),
+    (4, b"JXL ", "JPEG XL"),
+    (4, b"jP  ", "JPEG 2000"),
+    (0, b"<svg", "SVG"),
+    (0, b"%PDF", "PDF"),
+];
+
+/// The name of a picture format that is not read, by a file's first bytes (16 are enough).
+pub fn other_format(start: &[u8]) -> Option<&'static str> {
+    if is_picture(start) {
+        return None;
+    }
+    let begins =
+        |(at, mark, _): &&(usize, &[u8], &str)| start.get(*at..).is_some_and(|s| s.starts_with(mark));
+    OTHERS.iter().find(begins).map(|(_, _, name)| *name)
+}
+
+/// Reads a JPEG, PNG or BMP from memory: `→ ui8[H, W, C]`, 1 to 4 channels. `name` stands for the file in messages. A photo is
+/// turned the way up that its EXIF block says, wherever its bytes come from; TensorFlow does not look at that.
+///
+/// # Errors
+/// When it is none of these, is damaged or cut, or too large.
+pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
+    let format = Format::of(bytes).ok_or_else(|| not_read(name, bytes))?;
+    let picture = (format.read)(name, bytes)?;
+    match exif::orientation(bytes) {
+        1 => Ok(picture),
+        turned => exif::upright(HostArray::from(picture), turned).into_literal(),
+    }
+}
+
+fn not_read(name: &str, bytes: &[u8]) -> Error {
+    let format = other_format(bytes);
+    let is = format.map_or("no picture".to_string(), |format| format!("a {format} file"));
+    let feature = match format {
+        Some("GIF") => "build the program with --features gif, or ",
+        Some("WebP") => "build the program with --features webp, or ",
+        _ => "",
+    };
+    Error::new(ErrorKind::Data, format!("this is {is}: only JPEG, PNG and BMP are read"))
+        .at(name)
+        .because(format!("it begins with {:02x?}", &bytes[..bytes.len().min(8)]))
+        .hint(format!("{feature}open it elsewhere and save it as JPEG or PNG"))
+}
+
+/// Height, width and channels of a picture file as [`read`] gives it, without unpacking it.
+///
+/// # Errors
+/// As [`read`], but for damage after the header.
+pub fn size(path: impl AsRef<Path>) -> Result<[usize; 3]> {
+    let path = path.as_ref();
+    let mut bytes = Vec::new();
+    let read = Input::open(path).and_then(|f| f.take(HEADERS).read_to_end(&mut bytes));
+    read.map_err(|e| Error::io("cannot read", path, e))?;
+    size_of_bytes(&path.display().to_string(), &bytes)
+}
+
+/// [`size`] of a picture in memory.
+///
+/// # Errors
+/// As [`size`].
+pub fn size_of_bytes(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
+    let format = Format::of(bytes).ok_or_else(|| not_read(name, bytes))?;
+    let [height, width, channels] = (format.size)(name, bytes)?;
+    let lies = exif::orientation(bytes) >= 5;
+    Ok(if lies { [width, height, channels] } else { [height, width, channels] })
+}
+
+/// Reads a JPEG, PNG or BMP file.
+///
+/// # Errors
+/// As [`from_bytes`]; `Io` when the file cannot be read.
+pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
+    let path = path.as_ref();
+    let bytes = input_file::read(path)
+        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the picture"))?;
+    if bytes.is_empty() {
+        return Err(Error::new(ErrorKind::Data, "the picture is empty").at(path.display().to_string()));
+    }
+    from_bytes(&path.display().to_string(), &bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_that_are_not_read_are_named() {
+        for (bytes, name) in [
+            (&b"GIF89a\x01\0"[..], "GIF"),
+            (b"RIFF\x10\0\0\0WEBPVP8 ", "WebP"),
+            (b"\0\0\0\x18ftypheic\0\0", "HEIC"),
+            (b"\0\0\0\x18ftypavif\0\0", "AVIF"),
+            (b"II*\0\x08\0\0\0", "TIFF"),
+        ] {
+            if is_picture(bytes) {
+                continue;
+            }
+            let e = from_bytes("album/1.x", bytes).unwrap_err().to_string();
+            assert!(e.contains(name) && e.contains("album/1.x") && e.contains("JPEG or PNG"), "{e}");
+            assert!(!is_picture(bytes));
+        }
+        assert!(from_bytes("a", b"hello").unwrap_err().to_string().contains("no picture"));
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_unpacked_pictures() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+        for name in ["gradient.jpg", "grey.jpg", "progressive.jpg"] {
+            let path = fixtures.join(name);
+            assert_eq!(size(&path).unwrap(), *read(&path).unwrap().shape().dims(), "{name}");
+        }
+        assert!(size(fixtures.join("two.npz")).is_err());
+    }
+}

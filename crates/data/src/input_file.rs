@@ -1,0 +1,189 @@
+//! The one way by which files of data are read: from a disk, or from an object store.
+//!
+//! A path is a file of the system, or `gs://BUCKET/KEY` or `s3://BUCKET/KEY`, for which the program must have been built with
+//! the feature `object-stores`. Writing is [`crate::disk`]'s.
+
+pub use crate::directory_entry::Entry;
+#[cfg(feature = "object-stores")]
+use crate::objects;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use systole_base::{Error, Result};
+
+/// Whether a path is one of an object store.
+pub fn is_remote(path: impl AsRef<Path>) -> bool {
+    let path = path.as_ref();
+    path.to_str().is_some_and(|p| p.starts_with("gs://") || p.starts_with("s3://"))
+}
+
+/// A path that means the same from any folder; an object's does already.
+///
+/// # Errors
+/// When the current folder is gone.
+pub fn absolute(path: impl AsRef<Path>) -> Result<PathBuf> {
+    let path = path.as_ref();
+    if is_remote(path) {
+        return Ok(path.into());
+    }
+    std::path::absolute(path).map_err(|e| Error::io("cannot find", path, e))
+}
+
+/// An open file or object.
+pub struct Input(Kind);
+
+enum Kind {
+    File(File),
+    #[cfg(feature = "object-stores")]
+    Object(objects::Object),
+}
+
+#[cfg(not(feature = "object-stores"))]
+fn not_built_in(path: &Path) -> io::Error {
+    let e = Error::new(systole_base::ErrorKind::Unsupported, "this program reads no object stores")
+        .at(path.display().to_string())
+        .because("it was built without the feature `object-stores`")
+        .hint("build it with --features object-stores, or copy the files: gcloud storage rsync, aws s3 sync");
+    io::Error::other(e)
+}
+
+impl Input {
+    /// Opens a file or object.
+    ///
+    /// # Errors
+    /// What the system or the store says.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<Input> {
+        let path = path.as_ref();
+        match is_remote(path) {
+            false => File::open(path).map(|f| Input(Kind::File(f))),
+            #[cfg(feature = "object-stores")]
+            true => objects::Object::open(path).map(|o| Input(Kind::Object(o))),
+            #[cfg(not(feature = "object-stores"))]
+            true => Err(not_built_in(path)),
+        }
+    }
+
+    /// How many bytes it has.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn size(&self) -> io::Result<u64> {
+        match &self.0 {
+            Kind::File(file) => file.metadata().map(|m| m.len()),
+            #[cfg(feature = "object-stores")]
+            Kind::Object(object) => Ok(object.size()),
+        }
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match &mut self.0 {
+            Kind::File(file) => file.read(buffer),
+            #[cfg(feature = "object-stores")]
+            Kind::Object(object) => object.read(buffer),
+        }
+    }
+}
+
+impl Seek for Input {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        match &mut self.0 {
+            Kind::File(file) => file.seek(to),
+            #[cfg(feature = "object-stores")]
+            Kind::Object(object) => object.seek(to),
+        }
+    }
+}
+
+/// All bytes of a file or object.
+///
+/// # Errors
+/// What the system or the store says.
+pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let path = path.as_ref();
+    if !is_remote(path) {
+        return fs::read(path);
+    }
+    let mut bytes = Vec::new();
+    Input::open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// [`read`] for text.
+///
+/// # Errors
+/// As [`read`]; when the bytes are no UTF-8.
+pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
+    String::from_utf8(read(path)?).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
+
+/// How many bytes a file or object has; `None` where there is none, or nobody can tell.
+pub fn size(path: impl AsRef<Path>) -> Option<u64> {
+    let path = path.as_ref();
+    match is_remote(path) {
+        false => fs::metadata(path).ok().map(|m| m.len()),
+        #[cfg(feature = "object-stores")]
+        true => objects::size(path),
+        #[cfg(not(feature = "object-stores"))]
+        true => None,
+    }
+}
+
+/// Whether there is such a file or object. An object store that cannot be asked says no here, and why when it is read.
+pub fn is_file(path: impl AsRef<Path>) -> bool {
+    let path = path.as_ref();
+    match is_remote(path) {
+        false => path.is_file(),
+        true => size(path).is_some(),
+    }
+}
+
+/// Whether there is such a folder; in an object store, whether keys begin so.
+pub fn is_dir(path: impl AsRef<Path>) -> bool {
+    let path = path.as_ref();
+    match is_remote(path) {
+        false => path.is_dir(),
+        true => entries(path).is_ok_and(|all| !all.is_empty()),
+    }
+}
+
+/// Whether a link leads to a folder that it lies in, near or far: following it would never end.
+pub fn leads_back(link: impl AsRef<Path>) -> bool {
+    let link = link.as_ref();
+    let Ok(target) = fs::canonicalize(link) else { return true };
+    let here = |p: &Path| fs::canonicalize(if p.as_os_str().is_empty() { Path::new(".") } else { p });
+    link.ancestors().skip(1).any(|above| here(above).is_ok_and(|above| above.starts_with(&target)))
+}
+
+/// What a folder holds, sorted; hidden names are left out.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn entries(dir: impl AsRef<Path>) -> Result<Vec<Entry>> {
+    let dir = dir.as_ref();
+    let here = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let wrong = |e| Error::io("cannot read the folder", here, e);
+    let mut all = match is_remote(dir) {
+        false => entries_of_disk(dir, here).map_err(wrong)?,
+        #[cfg(feature = "object-stores")]
+        true => objects::entries(dir).map_err(wrong)?,
+        #[cfg(not(feature = "object-stores"))]
+        true => return Err(wrong(not_built_in(dir))),
+    };
+    all.retain(|e| !e.name.starts_with('.'));
+    all.sort();
+    Ok(all)
+}
+
+fn entries_of_disk(dir: &Path, here: &Path) -> io::Result<Vec<Entry>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(here)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let path = dir.join(&name);
+        let is_link = entry.file_type()?.is_symlink();
+        all.push(Entry { is_dir: path.is_dir(), path, name, is_link });
+    }
+    Ok(all)
+}

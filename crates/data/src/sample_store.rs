@@ -1,0 +1,302 @@
+//! [`Store`]: samples in one file, by number, written as they come and found again after a crash.
+//!
+//! The file is a TFRecord file. Its first record names the pipeline it was made by; each further one is a sample with
+//! its number; the last one says how many there are. A file without that last record is one that was not finished: its
+//! whole records are used, a torn end is cut off, and the rest is added. Only numbers and offsets are in memory.
+
+use crate::HostArray;
+use crate::file_system::{Disk, FileSystem, again, write_all};
+use crate::format::protobuf_wire::{Fields, Value, put_bytes, put_varint};
+use crate::format::tfrecord::{Compression, OnCorrupt, Reader, frame};
+use crate::mutex::lock;
+use crate::sample::Sample;
+use std::collections::HashMap;
+use std::fs::TryLockError;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+
+pub(crate) struct Store<F: FileSystem = Disk> {
+    files: F,
+    path: PathBuf,
+    /// What the first record must say.
+    made_by: String,
+    state: Mutex<Option<State<F::File>>>,
+}
+
+struct State<File> {
+    /// For writing; `None`: another process does that, the file is whole, or it cannot be written any more.
+    file: Option<File>,
+    reader: Reader,
+    /// Number → place in the file.
+    places: HashMap<u64, [u64; 3]>,
+    end: u64,
+    whole: Option<u64>,
+}
+
+impl Store {
+    pub fn new(path: PathBuf, made_by: String) -> Store {
+        Store::on(Disk, path, made_by)
+    }
+}
+
+impl<F: FileSystem> Store<F> {
+    pub fn on(files: F, path: PathBuf, made_by: String) -> Store<F> {
+        Store { files, path, made_by, state: Mutex::default() }
+    }
+
+    /// Sample `number`, if it is there.
+    pub fn get(&self, number: u64) -> Result<Option<Sample>> {
+        self.with(|state, path| {
+            let Some(place) = state.places.get(&number) else { return Ok(None) };
+            state.reader.seek(*place)?;
+            let record = state.reader.next().ok_or_else(|| torn(path))??;
+            decode(record).map(|(_, sample)| Some(sample))
+        })
+    }
+
+    /// How many samples there are, once all are there.
+    pub fn whole(&self) -> Result<Option<u64>> {
+        self.with(|state, _| Ok(state.whole))
+    }
+
+    /// Adds a sample, unless it is there, the file is whole, or another process writes it. After an error nothing more
+    /// is written in this run: what is there stays good, and the next run adds the rest.
+    pub fn put(&self, number: u64, sample: &Sample) -> Result<()> {
+        self.with(|state, path| {
+            if state.file.is_none() || state.places.contains_key(&number) {
+                return Ok(());
+            }
+            let at = state.end;
+            state.append(&self.files, &encode(number, sample)?, path)?;
+            state.places.insert(number, [at, 0, 0]);
+            Ok(())
+        })
+    }
+
+    /// Says that there are `count` samples; makes the file durable when they are all there.
+    pub fn finish(&self, count: u64) -> Result<()> {
+        self.with(|state, path| {
+            let has_all = |places: &HashMap<u64, _>| {
+                places.len() as u64 >= count && (0..count).all(|n| places.contains_key(&n))
+            };
+            if state.file.is_none() || !has_all(&state.places) {
+                return Ok(());
+            }
+            let mut record = Vec::new();
+            put_varint(&mut record, 3 << 3);
+            put_varint(&mut record, count);
+            state.append(&self.files, &record, path)?;
+            if let Some(mut file) = state.file.take() {
+                again(|| self.files.sync(&mut file)).map_err(|e| Error::io("cannot write", path, e))?;
+            }
+            state.whole = Some(count);
+            Ok(())
+        })
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut State<F::File>, &Path) -> Result<T>) -> Result<T> {
+        let mut state = lock(&self.state);
+        if state.is_none() {
+            *state = Some(self.open()?);
+        }
+        match &mut *state {
+            Some(state) => f(state, &self.path),
+            None => Err(torn(&self.path)),
+        }
+    }
+
+    fn open(&self) -> Result<State<F::File>> {
+        let path = &self.path;
+        let wrong = |e| Error::io("cannot open the cache file", path, e);
+        if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+            std::fs::create_dir_all(folder).map_err(wrong)?;
+        }
+        let file = again(|| self.files.open(path)).map_err(wrong)?;
+        let is_ours = match self.files.lock(&file) {
+            Ok(()) => true,
+            Err(TryLockError::WouldBlock) => false,
+            Err(TryLockError::Error(e)) => return Err(wrong(e)),
+        };
+        let mut reader = Reader::open(path, Compression::None, OnCorrupt::Fail)?;
+        let mut state = State { file: Some(file), places: HashMap::new(), end: 0, whole: None, reader };
+        let mut is_first = true;
+        while let Some(record) = state.reader.next() {
+            let Ok(record) = record else { break };
+            if is_first && record != self.made_by.as_bytes() {
+                return Err(self.foreign());
+            }
+            if !is_first {
+                match header(record)? {
+                    (Some(number), _) => drop(state.places.insert(number, [state.end, 0, 0])),
+                    (None, count) => state.whole = count,
+                }
+            }
+            is_first = false;
+            state.end = state.reader.place()[0];
+        }
+        if state.whole.is_some() || !is_ours {
+            state.file = None;
+        } else if let Some(file) = &mut state.file {
+            again(|| self.files.truncate(file, state.end)).map_err(wrong)?;
+            if is_first {
+                state.append(&self.files, self.made_by.as_bytes(), path)?;
+            }
+        }
+        reader = Reader::open_growing(path)?;
+        state.reader = reader;
+        Ok(state)
+    }
+
+    fn foreign(&self) -> Error {
+        Error::new(ErrorKind::Data, "this cache file was made by another pipeline")
+            .at(self.path.display().to_string())
+            .because(format!("this one is {}", self.made_by))
+            .hint("delete it, or use another path")
+    }
+}
+
+impl<File> State<File> {
+    fn append<F: FileSystem<File = File>>(&mut self, files: &F, record: &[u8], path: &Path) -> Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let mut framed = Vec::with_capacity(record.len() + 16);
+        let written = frame(&mut framed, record).and_then(|()| write_all(files, file, &framed));
+        if let Err(e) = written {
+            // A full disk must not leave half a record; where it does, the next run finds it by its checksum.
+            let _ = again(|| files.truncate(file, self.end));
+            self.file = None;
+            return Err(Error::io("cannot write", path, e).hint("make room, or use another path"));
+        }
+        self.end += framed.len() as u64;
+        Ok(())
+    }
+}
+
+fn torn(path: &Path) -> Error {
+    Error::new(ErrorKind::Data, "the cache file changed while it was in use")
+        .at(path.display().to_string())
+        .hint("delete it and run again")
+}
+
+/// Number (field 1), then for each array (field 2) its name, element type, sizes and bytes.
+fn encode(number: u64, sample: &Sample) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    put_varint(&mut out, 1 << 3);
+    put_varint(&mut out, number);
+    for (name, array) in sample.fields() {
+        let x = array.get()?;
+        let mut field = Vec::with_capacity(x.bytes().len() + name.len() + 32);
+        put_bytes(&mut field, 1, name.as_bytes());
+        put_bytes(&mut field, 2, x.dtype().name().as_bytes());
+        let mut sizes = Vec::new();
+        x.shape().iter().for_each(|&d| put_varint(&mut sizes, d as u64));
+        put_bytes(&mut field, 3, &sizes);
+        put_bytes(&mut field, 4, x.bytes());
+        put_bytes(&mut out, 2, &field);
+    }
+    Ok(out)
+}
+
+/// A sample's number, or of the last record how many there are.
+fn header(record: &[u8]) -> Result<(Option<u64>, Option<u64>)> {
+    match Fields::of(record).next().transpose()? {
+        Some((1, Value::Varint(number))) => Ok((Some(number), None)),
+        Some((3, Value::Varint(count))) => Ok((None, Some(count))),
+        _ => Err(Error::new(ErrorKind::Data, "a record of the cache file is of another kind")),
+    }
+}
+
+fn decode(record: &[u8]) -> Result<(u64, Sample)> {
+    let (mut number, mut fields) = (0, Vec::new());
+    for part in Fields::of(record) {
+        match part? {
+            (1, Value::Varint(n)) => number = n,
+            (2, Value::Bytes(field)) => fields.push(decode_field(field)?),
+            _ => {}
+        }
+    }
+    Ok((number, Sample::from_parts(fields, None)))
+}
+
+fn decode_field(field: &[u8]) -> Result<(std::sync::Arc<str>, HostArray)> {
+    let (mut name, mut dtype, mut sizes, mut bytes) = (None, None, Vec::new(), &[][..]);
+    for part in Fields::of(field) {
+        let text = |b| std::str::from_utf8(b).ok();
+        match part? {
+            (1, Value::Bytes(b)) => name = text(b),
+            (2, Value::Bytes(b)) => dtype = text(b).and_then(DType::parse),
+            (3, Value::Bytes(b)) => {
+                let mut list = Fields::of(b);
+                while let Some(d) = list.packed()? {
+                    sizes.push(usize::try_from(d).unwrap_or(usize::MAX));
+                }
+            }
+            (4, Value::Bytes(b)) => bytes = b,
+            _ => {}
+        }
+    }
+    let lacks = |what| Error::new(ErrorKind::Data, format!("a cached array has no {what}"));
+    let (name, dtype) = (name.ok_or_else(|| lacks("name"))?, dtype.ok_or_else(|| lacks("element type"))?);
+    Ok((name.into(), Literal::from_bytes(TensorType::new(dtype, sizes), bytes)?.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file_system::{Fault, Faulty};
+    use std::io;
+
+    fn sample(i: u64) -> Sample {
+        Sample::new([("x", HostArray::scalar(DType::I64, i as f64))])
+    }
+
+    /// Fills a file of three samples as a run would that goes on without a cache where it cannot be written.
+    fn fill<F: FileSystem>(store: &Store<F>) -> Vec<Result<()>> {
+        let mut results: Vec<Result<()>> = (0..3).map(|i| store.put(i, &sample(i))).collect();
+        results.push(store.finish(3));
+        results
+    }
+
+    #[test]
+    fn whichever_call_fails_what_is_kept_is_right_and_the_next_run_adds_the_rest() {
+        let path = std::env::temp_dir().join(format!("systole-store-{}", std::process::id()));
+        fn on<'a>(files: &'a Faulty, path: &Path) -> Store<&'a Faulty> {
+            Store::on(files, path.into(), "test".into())
+        }
+        let healthy = Faulty::never();
+        assert!(fill(&on(&healthy, &path)).iter().all(Result::is_ok));
+        let calls = healthy.calls();
+        assert!(calls.len() >= 8 && calls.ends_with(&["write", "sync"]), "{calls:?}");
+        let full = Fault::Error(io::ErrorKind::StorageFull);
+        for fault in [full, Fault::Io, Fault::Interrupted, Fault::Short] {
+            for (n, forever) in (0..calls.len()).flat_map(|n| [(n, false), (n, true)]) {
+                let endless = fault == Fault::Interrupted && forever;
+                if endless {
+                    continue;
+                }
+                std::fs::remove_file(&path).unwrap();
+                std::fs::write(&path, b"").unwrap();
+                let faulty = if forever { Faulty::from(n, fault) } else { Faulty::at(n, fault) };
+                let damaged = on(&faulty, &path);
+                let failed = fill(&damaged).iter().any(Result::is_err);
+                assert_eq!(failed, fault == full || fault == Fault::Io, "{fault:?} in call {n}");
+                for i in 0..3 {
+                    if let Ok(Some(kept)) = damaged.get(i) {
+                        assert_eq!(kept.get("x").unwrap().get(0).as_i64(), i as i64);
+                    }
+                }
+                drop(damaged);
+                let healed = Store::new(path.clone(), "test".into());
+                assert!(fill(&healed).iter().all(Result::is_ok), "{fault:?} in call {n}");
+                drop(healed);
+                let whole = Store::new(path.clone(), "test".into());
+                assert_eq!(whole.whole().unwrap(), Some(3), "{fault:?} in call {n}");
+                for i in 0..3 {
+                    let kept = whole.get(i).unwrap().unwrap();
+                    assert_eq!(kept.get("x").unwrap().get(0).as_i64(), i as i64, "{fault:?} in call {n}");
+                }
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,505 @@
+//! What a table in CSV files holds, told by reading it once: how it is written, and each column's kind, gaps, median and
+//! texts. Not how the rows are read while training, which is [`Dataset::csv`]'s.
+
+use super::text_files::{Dialect, TextFile, Written};
+use crate::format::csv;
+use crate::format::text_encoding::Encoding;
+use crate::{Column, Csv, Dataset};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use systole_base::{DType, Result};
+
+/// Separators that are looked for, the less likely within a field first.
+const SEPARATORS: [char; 4] = ['\t', ';', ',', '|'];
+/// Records that tell the separator.
+const LOOKED_AT: usize = 20;
+/// Bytes of a table that its columns are told by; what follows is read by the same kinds.
+const MOST_BYTES: u64 = 1 << 30;
+/// Different texts of a column that are kept.
+const MOST_TEXTS: usize = 1000;
+/// Texts that are shown of a column.
+const SHOWN: usize = 5;
+/// Numbers of a column that its median is told by: evenly spread where there are more.
+const MOST_VALUES: usize = 1 << 20;
+
+/// What the cells of a column are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ColumnKind {
+    /// Nothing.
+    Empty,
+    /// Whole numbers.
+    Integer,
+    /// Numbers.
+    Number,
+    /// `true` and `false`.
+    Boolean,
+    /// Anything else.
+    Text,
+}
+
+impl ColumnKind {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            ColumnKind::Empty => "empty",
+            ColumnKind::Integer => "integers",
+            ColumnKind::Number => "numbers",
+            ColumnKind::Boolean => "true and false",
+            ColumnKind::Text => "texts",
+        }
+    }
+}
+
+/// A value of a cell and where it stands: file, line, record.
+pub type Found = (String, String);
+
+/// A column of a table.
+#[derive(Clone, Debug)]
+pub struct TableColumn {
+    /// Its name by the header, or its number from 0 where there is none.
+    pub name: String,
+    /// What its cells are.
+    pub kind: ColumnKind,
+    /// Cells without a value: empty, or `NA`, `null`, `?` and their like.
+    pub gaps: u64,
+    /// Where the first of them is.
+    pub first_gap: Option<String>,
+    /// The first number that is not finite.
+    pub not_finite: Option<Found>,
+    /// The first value that is no number.
+    pub not_a_number: Option<Found>,
+    /// The middle one of its finite numbers.
+    pub median: Option<f64>,
+    /// Its different values as texts, each with the place of its first; none: there are more than a thousand.
+    pub texts: Option<BTreeMap<String, String>>,
+    /// Whether it is the number of the row, as programs write it into a column of their own.
+    pub counts_up: bool,
+    /// Whether the header gives it a name.
+    pub is_named: bool,
+}
+
+impl TableColumn {
+    /// The element type that it is read as: whole numbers without gaps, numbers (a gap is NaN), texts.
+    pub fn dtype(&self) -> DType {
+        match self.kind {
+            ColumnKind::Integer if self.gaps == 0 => DType::I64,
+            ColumnKind::Integer | ColumnKind::Number | ColumnKind::Empty => DType::F32,
+            ColumnKind::Boolean | ColumnKind::Text => DType::U8,
+        }
+    }
+}
+
+/// `city: texts ("Oslo", "Rome"), 3 missing`
+impl fmt::Display for TableColumn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.kind.name())?;
+        match (&self.texts, self.median) {
+            (_, Some(median)) => write!(f, ", median {median}")?,
+            (Some(texts), _) if self.kind == ColumnKind::Text => {
+                let shown: Vec<String> = texts.keys().take(SHOWN).map(|t| format!("{t:?}")).collect();
+                let more = if texts.len() > SHOWN { ", …" } else { "" };
+                write!(f, ", {} different: {}{more}", texts.len(), shown.join(", "))?;
+            }
+            (None, _) if self.kind == ColumnKind::Text => write!(f, ", more than {MOST_TEXTS} different")?,
+            _ => {}
+        }
+        if self.gaps > 0 {
+            write!(f, ", {} missing", self.gaps)?;
+        }
+        match &self.not_finite {
+            Some((value, place)) => write!(f, ", NOT FINITE: {value} ({place})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A table.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Its files.
+    pub files: Vec<PathBuf>,
+    /// Its columns.
+    pub columns: Vec<TableColumn>,
+    /// Rows that were read.
+    pub rows: u64,
+    /// Between fields.
+    pub separator: char,
+    /// Whether the first record names the columns.
+    pub has_header: bool,
+    /// The encoding that its first bytes tell, where it is not UTF-8.
+    pub marked: Option<Encoding>,
+    dialect: Dialect,
+}
+
+impl Table {
+    /// Reads files of the same columns. Rows that are not as the header says are passed over here: they are errors when
+    /// the rows are read.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or is no text.
+    pub fn read(files: &[PathBuf]) -> Result<Table> {
+        Table::read_written(files, Written::default())
+    }
+
+    /// [`Table::read`] of files that do not tell how they are written.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or is no text.
+    pub fn read_written(files: &[PathBuf], written: Written) -> Result<Table> {
+        let encoding = written.encoding;
+        let Some(first) = files.first() else {
+            return Ok(Table {
+                files: Vec::new(),
+                columns: Vec::new(),
+                rows: 0,
+                separator: ',',
+                has_header: true,
+                marked: None,
+                dialect: Dialect::default(),
+            });
+        };
+        let separator = separator_of(first, encoding);
+        let has_header = begins_with_names(first, separator, encoding)?;
+        let marked = TextFile::open(first, Some(encoding))?.marked();
+        let (mut columns, mut bytes): (Vec<Seen>, u64) = (Vec::new(), 0);
+        for path in files {
+            let mut file = TextFile::open(path, Some(encoding))?;
+            let names = if has_header { file.header(separator)?.unwrap_or_default() } else { Vec::new() };
+            let mut places: Vec<usize> = Vec::new();
+            while let Some(record) = file.whole_record(separator)? {
+                let Ok(fields) = record else { continue };
+                if places.is_empty() {
+                    let name = |i: usize| names.get(i).cloned().unwrap_or_else(|| i.to_string());
+                    places =
+                        (0..fields.len()).map(|i| place_of(&mut columns, name(i), path == first)).collect();
+                }
+                for (field, &at) in fields.iter().zip(&places) {
+                    if let Some(column) = columns.get_mut(at) {
+                        column.add(field.trim(), &file);
+                    }
+                }
+                file.count();
+                if bytes + file.offset() > MOST_BYTES {
+                    break;
+                }
+            }
+            if columns.is_empty() {
+                columns = names.into_iter().map(Seen::new).collect();
+            }
+            bytes += file.offset();
+        }
+        Ok(Table { marked, ..Table::of(files, columns, (separator, has_header), written) })
+    }
+
+    fn of(
+        files: &[PathBuf],
+        columns: Vec<Seen>,
+        (separator, has_header): (char, bool),
+        written: Written,
+    ) -> Table {
+        // A comma is one of numbers where fields are parted otherwise and no number has a point.
+        let commas = columns.iter().any(|c| c.commas > 0);
+        let guessed = separator != ',' && commas && !columns.iter().any(|c| c.has_points);
+        let decimal_comma = written.decimal_comma.unwrap_or(guessed);
+        let rows = columns.iter().map(|c| c.rows).max().unwrap_or(0);
+        Table {
+            files: files.to_vec(),
+            columns: columns.into_iter().map(|c| c.finish(decimal_comma)).collect(),
+            rows,
+            separator,
+            has_header,
+            marked: None,
+            dialect: Dialect { decimal_comma, loose: true, encoding: written.encoding },
+        }
+    }
+
+    /// The names of the columns of a file, without reading more of it.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is no text.
+    pub fn names_of(path: &PathBuf, encoding: Option<Encoding>) -> Result<Vec<String>> {
+        let separator = separator_of(path, encoding);
+        let names = TextFile::open(path, Some(encoding))?.header(separator)?.unwrap_or_default();
+        Ok(match begins_with_names(path, separator, encoding)? {
+            true => names,
+            false => (0..names.len()).map(|i| i.to_string()).collect(),
+        })
+    }
+
+    /// Whether numbers have a comma where English has a point.
+    pub fn has_decimal_comma(&self) -> bool {
+        self.dialect.decimal_comma
+    }
+
+    /// The column of a name.
+    pub fn column(&self, name: &str) -> Option<&TableColumn> {
+        self.columns.iter().find(|c| c.name == name)
+    }
+
+    /// The rows, all columns as what they are; but for nameless ones without values, which end each line of some programs.
+    pub fn dataset(&self) -> Dataset {
+        self.dataset_as(|c| (c.is_named || c.kind != ColumnKind::Empty).then(|| c.dtype()))
+    }
+
+    /// The rows, each column as the type that it is given; none: it is left out.
+    pub fn dataset_as(&self, dtype: impl Fn(&TableColumn) -> Option<DType>) -> Dataset {
+        let column = |c: &TableColumn| {
+            let dtype = dtype(c)?;
+            let default = match dtype {
+                DType::U8 => Some(String::new()),
+                d if d.is_float() => Some("nan".into()),
+                _ => None,
+            };
+            Some(Column { name: c.name.clone(), dtype, default })
+        };
+        let columns = self.columns.iter().filter_map(column).collect();
+        let options = Csv { columns, separator: self.separator, header: self.has_header };
+        Dataset::csv_written(self.files.clone(), options, self.dialect)
+    }
+}
+
+/// The separator by which the first records have equally many fields, more than one.
+fn separator_of(path: &PathBuf, encoding: Option<Encoding>) -> char {
+    if path.to_string_lossy().to_lowercase().contains(".tsv") {
+        return '\t';
+    }
+    let widths = |separator: char| -> Vec<usize> {
+        let Ok(mut file) = TextFile::open(path, Some(encoding)) else { return Vec::new() };
+        let records = std::iter::from_fn(|| file.fields(separator).ok().flatten());
+        records.take(LOOKED_AT).map(|r| r.len()).collect()
+    };
+    let fits = |separator: &char| {
+        let all = widths(*separator);
+        all.first().is_some_and(|first| *first > 1 && all.iter().all(|n| n == first))
+    };
+    let by_first = || SEPARATORS.into_iter().max_by_key(|s| (widths(*s).first().copied(), *s == ','));
+    SEPARATORS.into_iter().find(fits).or_else(by_first).unwrap_or(',')
+}
+
+/// Whether the first record holds names, rather than a row of numbers.
+fn begins_with_names(path: &PathBuf, separator: char, encoding: Option<Encoding>) -> Result<bool> {
+    let Some(fields) = TextFile::open(path, Some(encoding))?.fields(separator)? else { return Ok(true) };
+    let is_number = |f: &String| f.trim().parse::<f64>().is_ok() || csv::comma_number(f).is_some();
+    let is_value = |f: &String| is_number(f) || csv::is_missing(f);
+    Ok(!(fields.iter().any(is_number) && fields.iter().all(is_value)))
+}
+
+/// Where the column of a name is; the first file says which there are.
+fn place_of(columns: &mut Vec<Seen>, name: String, is_first: bool) -> usize {
+    match columns.iter().position(|c| c.name == name) {
+        Some(at) => at,
+        None if is_first => {
+            columns.push(Seen::new(name));
+            columns.len() - 1
+        }
+        None => usize::MAX,
+    }
+}
+
+/// What was seen of a column so far.
+struct Seen {
+    name: String,
+    rows: u64,
+    gaps: u64,
+    first_gap: Option<String>,
+    /// Cells that are whole numbers, numbers, numbers with a comma, truth values.
+    integers: u64,
+    numbers: u64,
+    commas: u64,
+    booleans: u64,
+    has_points: bool,
+    not_finite: Option<Found>,
+    not_a_number: Option<Found>,
+    /// The first number that has a comma.
+    with_comma: Option<Found>,
+    values: Vec<f64>,
+    /// Each so manieth number is kept.
+    every: u64,
+    texts: Option<BTreeMap<String, String>>,
+    counts_up: bool,
+    starts_at: i64,
+}
+
+impl Seen {
+    fn new(name: String) -> Seen {
+        Seen {
+            name,
+            rows: 0,
+            gaps: 0,
+            first_gap: None,
+            integers: 0,
+            numbers: 0,
+            commas: 0,
+            booleans: 0,
+            has_points: false,
+            not_finite: None,
+            not_a_number: None,
+            with_comma: None,
+            values: Vec::new(),
+            every: 1,
+            texts: Some(BTreeMap::new()),
+            counts_up: true,
+            starts_at: 0,
+        }
+    }
+
+    fn add(&mut self, cell: &str, file: &TextFile) {
+        let found = || (cell.to_string(), file.place());
+        self.rows += 1;
+        if csv::is_missing(cell) {
+            self.gaps += 1;
+            self.counts_up = false;
+            self.first_gap.get_or_insert_with(|| file.place());
+            return;
+        }
+        if let Some(texts) = &mut self.texts
+            && !texts.contains_key(cell)
+        {
+            texts.insert(cell.into(), file.place());
+            if texts.len() > MOST_TEXTS {
+                self.texts = None;
+            }
+        }
+        let whole = cell.parse::<i64>().ok();
+        self.integers += u64::from(whole.is_some());
+        if self.rows == 1 {
+            self.starts_at = whole.unwrap_or(0);
+        }
+        self.counts_up &= whole.is_some_and(|n| n.wrapping_sub(self.starts_at) == self.rows as i64 - 1);
+        match (cell.parse::<f64>(), csv::comma_number(cell)) {
+            (Ok(v), _) => {
+                self.numbers += 1;
+                self.has_points |= cell.contains('.');
+                match v.is_finite() {
+                    true => self.keep(v),
+                    false => drop(self.not_finite.get_or_insert_with(found)),
+                }
+            }
+            (_, Some(v)) => {
+                self.commas += 1;
+                self.with_comma.get_or_insert_with(found);
+                self.keep(v);
+            }
+            _ => {
+                self.booleans += u64::from(csv::boolean(cell).is_some());
+                self.not_a_number.get_or_insert_with(found);
+            }
+        }
+    }
+
+    /// Remembers a number, or each so manieth.
+    fn keep(&mut self, value: f64) {
+        if self.rows.is_multiple_of(self.every) {
+            self.values.push(value);
+        }
+        if self.values.len() > MOST_VALUES {
+            let mut place = 0;
+            self.values.retain(|_| {
+                place += 1;
+                place % 2 == 0
+            });
+            self.every *= 2;
+        }
+    }
+
+    fn finish(mut self, decimal_comma: bool) -> TableColumn {
+        let filled = self.rows - self.gaps;
+        if !decimal_comma && self.commas > 0 {
+            self.not_a_number = self.not_a_number.or(self.with_comma);
+        }
+        let kind = match filled {
+            0 => ColumnKind::Empty,
+            n if n == self.integers => ColumnKind::Integer,
+            _ if self.not_a_number.is_none() => ColumnKind::Number,
+            n if n == self.booleans => ColumnKind::Boolean,
+            _ => ColumnKind::Text,
+        };
+        let is_number = matches!(kind, ColumnKind::Integer | ColumnKind::Number);
+        let middle = self.values.len() / 2;
+        let median = match self.values.is_empty() || !is_number {
+            true => None,
+            false => Some(*self.values.select_nth_unstable_by(middle, f64::total_cmp).1),
+        };
+        TableColumn {
+            is_named: self.name.parse::<usize>().is_err(),
+            name: self.name,
+            kind,
+            gaps: self.gaps,
+            first_gap: self.first_gap,
+            not_finite: self.not_finite.filter(|_| is_number),
+            not_a_number: self.not_a_number,
+            median,
+            texts: self.texts,
+            counts_up: self.counts_up && self.rows > 1 && (0..=1).contains(&self.starts_at),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(name: &str, text: &str) -> (Table, Vec<String>) {
+        let path = std::env::temp_dir().join(format!("systole-table-{name}-{}.csv", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        let table = Table::read(std::slice::from_ref(&path)).unwrap();
+        let row = |s: Result<crate::Sample>| s.map_or_else(|e| e.to_string(), |s| crate::tools::summary(&s));
+        let rows = table.dataset().iter().map(row).collect();
+        std::fs::remove_file(path).unwrap();
+        (table, rows)
+    }
+
+    fn kinds(table: &Table) -> Vec<(&str, ColumnKind)> {
+        table.columns.iter().map(|c| (c.name.as_str(), c.kind)).collect()
+    }
+
+    #[test]
+    fn columns_are_what_all_their_cells_are() {
+        use ColumnKind::*;
+        let early: String = (0..1500).map(|i| format!("{i},\"x, \n y\",1\n")).collect();
+        let (t, rows) = table("late", &format!("a,note,label\n{early}0.5,z,0\n"));
+        assert_eq!(kinds(&t), [("a", Number), ("note", Text), ("label", Integer)]);
+        assert_eq!((rows.len(), t.rows), (1501, 1501));
+        assert!(rows[1500].starts_with("a: f32[] = 0.5") || rows[1500].contains("0.5"), "{}", rows[1500]);
+
+        let (t, rows) =
+            table("gaps", "x,ok,city,none\n1,True,Rome,\nNA,false,Oslo,\n4,true,,\n2,FALSE,Rome,\n");
+        assert_eq!(kinds(&t), [("x", Integer), ("ok", Boolean), ("city", Text), ("none", Empty)]);
+        let x = t.column("x").unwrap();
+        assert_eq!((x.gaps, x.median, x.dtype()), (1, Some(2.0), DType::F32));
+        assert!(x.first_gap.as_ref().unwrap().contains("line 3"), "{x:?}");
+        assert_eq!(t.column("city").unwrap().texts.as_ref().unwrap().len(), 2);
+        assert!(rows[1].to_lowercase().contains("nan"), "{}", rows[1]);
+    }
+
+    #[test]
+    fn other_ways_of_writing_are_told() {
+        use ColumnKind::*;
+        let (t, rows) = table("semicolon", "a;b;label\n0,5;-0,25;0\n1;2,5;1\n");
+        assert_eq!((t.separator, kinds(&t)), (';', vec![("a", Number), ("b", Number), ("label", Integer)]));
+        assert!(rows[0].contains("0.5") && rows[0].contains("-0.25"), "{rows:?}");
+        let (t, _) = table("both", "a;b\n0,5;1.5\n1;2,5\n");
+        assert_eq!(kinds(&t), [("a", Text), ("b", Text)], "a comma beside a point is no number");
+        let (t, rows) = table("headless", "0.5,1,0\n0.25,2,1\n");
+        assert_eq!((t.has_header, kinds(&t)), (false, vec![("0", Number), ("1", Integer), ("2", Integer)]));
+        assert_eq!(rows.len(), 2);
+        let (t, rows) = table("trailing", "a,b,label,\n1,2,0,\n3,4,1,\n");
+        assert_eq!((t.columns.len(), t.columns[3].is_named), (4, false));
+        assert!(!rows[0].contains("3:") && rows.len() == 2, "{rows:?}");
+        let (t, rows) = table("twice", "a,a,label\n1,2,0\n3,4,1\n");
+        assert_eq!(kinds(&t), [("a", Integer), ("a_1", Integer), ("label", Integer)]);
+        assert!(rows[1].contains('3') && rows[1].contains('4'), "{rows:?}");
+        let (t, _) = table("index", ",a,label\n0,5,0\n1,5,1\n2,7,0\n");
+        assert!(t.columns[0].counts_up && !t.columns[1].counts_up);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_found() {
+        let (t, _) = table("nan", "a,b\n1,2\nnan,3\n-inf,4\n");
+        let a = t.column("a").unwrap();
+        assert_eq!((a.kind, a.gaps), (ColumnKind::Number, 0));
+        let (value, place) = a.not_finite.clone().unwrap();
+        assert!(value == "nan" && place.contains("line 3"), "{place}");
+    }
+}

@@ -1,0 +1,549 @@
+//! Text files by lines (`text_lines`), and CSV files by records.
+
+use crate::format::csv;
+use crate::format::text_encoding::{Encoding, from_utf16, not_utf8};
+use crate::input_file::Input;
+use crate::pipeline::{self, IteratorState, Run, Stage, foreign};
+use crate::sample::{Origin, Sample};
+use crate::{Dataset, HostArray};
+use flate2::read::MultiGzDecoder;
+use std::io::{BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::sync::Arc;
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+
+/// A line, or a CSV record, is at most this long: what is longer is no text file.
+const LONGEST: usize = 64 << 20;
+
+/// A column of a CSV file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Column {
+    /// Its name in the header line, or its number from 0 where there is none.
+    pub name: String,
+    /// Type of the value; `U8` means text, as `ui8[n]`.
+    pub dtype: DType,
+    /// What an empty field is; without it that is an error.
+    pub default: Option<String>,
+}
+
+/// How [`Dataset::csv_with`] reads.
+#[derive(Clone, Debug)]
+pub struct Csv {
+    /// The columns that are read, in the order of the fields.
+    pub columns: Vec<Column>,
+    /// Between fields.
+    pub separator: char,
+    /// Whether the first record of each file names the columns.
+    pub header: bool,
+}
+
+impl Dataset {
+    /// The lines of text files without their ends: `line: ui8[n]`. Gzip is recognised.
+    pub fn text_lines<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>) -> Dataset {
+        Dataset::new(Lines { files: paths(files), label: "text_lines", shape: Shape::Lines })
+    }
+
+    /// The records of CSV files with a header line: a field for each column named, `T[]`.
+    ///
+    /// ```
+    /// use systole_base::DType;
+    /// use systole_data::Dataset;
+    /// let path = std::env::temp_dir().join("systole-doc.csv");
+    /// std::fs::write(&path, "x,name,y\n1.5,\"a, b\",3\n").unwrap();
+    /// let d = Dataset::csv([&path], &[("y", DType::I64), ("x", DType::F32)]);
+    /// assert_eq!(d.element_spec()?.to_string(), "y: i64[], x: f32[]");
+    /// # Ok::<(), systole_base::Error>(())
+    /// ```
+    pub fn csv<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>, columns: &[(&str, DType)]) -> Dataset {
+        let column =
+            |(name, dtype): &(&str, DType)| Column { name: name.to_string(), dtype: *dtype, default: None };
+        let columns = columns.iter().map(column).collect();
+        Dataset::csv_with(files, Csv { columns, separator: ',', header: true })
+    }
+
+    /// [`Dataset::csv`] with every option.
+    pub fn csv_with<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>, options: Csv) -> Dataset {
+        Dataset::csv_written(files, options, Dialect::default())
+    }
+
+    /// [`Dataset::csv_with`] of files that are written in a way of their own.
+    pub(super) fn csv_written<P: Into<PathBuf>>(
+        files: impl IntoIterator<Item = P>,
+        options: Csv,
+        dialect: Dialect,
+    ) -> Dataset {
+        Dataset::new(Lines {
+            files: paths(files),
+            label: "csv",
+            shape: Shape::Csv(Arc::new(options), dialect),
+        })
+    }
+}
+
+/// How cells are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Dialect {
+    /// Numbers have a comma where English has a point.
+    pub decimal_comma: bool,
+    /// `NA` and its like are empty, and blanks around a cell do not count.
+    pub loose: bool,
+    /// What the text is where no mark at its start says so.
+    pub encoding: Option<Encoding>,
+}
+
+/// How a table is written, where it does not tell itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// What its text is; none: UTF-8, or UTF-16 where a mark at its start says so.
+    pub encoding: Option<Encoding>,
+    /// Whether numbers have a comma where English has a point; none: where fields are parted otherwise and no number has a
+    /// point.
+    pub decimal_comma: Option<bool>,
+}
+
+fn paths<P: Into<PathBuf>>(files: impl IntoIterator<Item = P>) -> Arc<Vec<PathBuf>> {
+    Arc::new(files.into_iter().map(Into::into).collect())
+}
+
+#[derive(Clone)]
+pub(super) enum Shape {
+    Lines,
+    Csv(Arc<Csv>, Dialect),
+}
+
+struct Lines {
+    files: Arc<Vec<PathBuf>>,
+    label: &'static str,
+    shape: Shape,
+}
+
+impl Stage for Lines {
+    fn label(&self) -> String {
+        match self.files.as_slice() {
+            [one] => format!("{}({})", self.label, one.display()),
+            many => format!("{}({} files)", self.label, many.len()),
+        }
+    }
+
+    fn stream(&self, _run: &Run) -> Result<Box<dyn pipeline::Cursor>> {
+        let shape = self.shape.clone();
+        Ok(Box::new(Reading { files: self.files.clone(), shape, at: 0, open: None }))
+    }
+}
+
+struct Reading {
+    files: Arc<Vec<PathBuf>>,
+    shape: Shape,
+    at: usize,
+    open: Option<TextFile>,
+}
+
+/// An open file: where the next record begins, and which one it is.
+pub(super) struct TextFile {
+    name: Arc<str>,
+    input: Box<dyn Forward>,
+    offset: u64,
+    record: u64,
+    /// Lines that were read.
+    lines: u64,
+    /// The first line of the record that was read last, from 1.
+    begins: u64,
+    /// The byte at the end of a line: old Macs have a carriage return alone.
+    end: u8,
+    /// What the bytes of a record are; UTF-16 is decoded when the file is opened.
+    encoding: Encoding,
+    /// The encoding that the file's first bytes tell.
+    marked: Option<Encoding>,
+    /// For each column its place in a record.
+    places: Vec<usize>,
+    /// How many fields a record has; 0: none was read yet.
+    width: usize,
+}
+
+/// Reads, and goes forward.
+trait Forward: BufRead + Send {
+    fn forward(&mut self, bytes: u64) -> std::io::Result<()>;
+}
+
+impl Forward for BufReader<Input> {
+    fn forward(&mut self, bytes: u64) -> std::io::Result<()> {
+        self.seek(SeekFrom::Current(bytes as i64)).map(drop)
+    }
+}
+
+impl Forward for Cursor<Vec<u8>> {
+    fn forward(&mut self, bytes: u64) -> std::io::Result<()> {
+        self.seek(SeekFrom::Current(bytes as i64)).map(drop)
+    }
+}
+
+impl Forward for BufReader<MultiGzDecoder<Input>> {
+    fn forward(&mut self, bytes: u64) -> std::io::Result<()> {
+        std::io::copy(&mut self.take(bytes), &mut std::io::sink()).map(drop)
+    }
+}
+
+impl Reading {
+    fn open(&mut self) -> Result<bool> {
+        if self.open.is_some() {
+            return Ok(true);
+        }
+        let Some(path) = self.files.get(self.at) else { return Ok(false) };
+        let table = match &self.shape {
+            Shape::Csv(_, dialect) => Some(dialect.encoding),
+            Shape::Lines => None,
+        };
+        let opened = TextFile::open(path, table).and_then(|mut file| {
+            file.find_columns(&self.shape)?;
+            Ok(file)
+        });
+        match opened {
+            Ok(file) => self.open = Some(file),
+            Err(e) => {
+                self.at += 1;
+                return Err(e);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl pipeline::Cursor for Reading {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        loop {
+            match self.open() {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(e) => return Some(Err(e)),
+            }
+            let file = self.open.as_mut()?;
+            match file.next(&self.shape) {
+                Ok(None) => {
+                    self.open = None;
+                    self.at += 1;
+                }
+                Ok(Some(sample)) => return Some(sample),
+                Err(e) => {
+                    self.open = None;
+                    self.at += 1;
+                    return Some(Err(e));
+                }
+            }
+        }
+    }
+
+    fn save(&self) -> IteratorState {
+        let (offset, record, lines) = self.open.as_ref().map_or((0, 0, 0), |f| (f.offset, f.record, f.lines));
+        IteratorState::at([self.at as u64, offset, record, lines])
+    }
+
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        // Positions of earlier versions do not count lines.
+        let [at, offset, record, ref lines @ ..] = state.numbers[..] else { return Err(foreign()) };
+        self.at = usize::try_from(at).map_err(|_| foreign())?;
+        if offset > 0 {
+            self.open()?;
+            let file = self.open.as_mut().ok_or_else(foreign)?;
+            let ahead = offset.checked_sub(file.offset).ok_or_else(foreign)?;
+            file.input.forward(ahead).map_err(|e| Error::io("cannot read", &*file.name, e))?;
+            (file.offset, file.record) = (offset, record);
+            file.lines = lines.first().copied().unwrap_or(file.lines);
+        }
+        Ok(())
+    }
+}
+
+impl TextFile {
+    /// A table may be of another encoding, `table`, and may have the line ends of old Macs; lines of text (none) are read
+    /// as they are.
+    pub(super) fn open(path: &PathBuf, table: Option<Option<Encoding>>) -> Result<TextFile> {
+        let wrong = |e| Error::io("cannot open", path, e).hint("check the path of the text file");
+        let mut file = Input::open(path).map_err(wrong)?;
+        let mut start = [0; 2];
+        let n = file.read(&mut start).map_err(wrong)?;
+        file.seek(SeekFrom::Start(0)).map_err(wrong)?;
+        let mut input: Box<dyn Forward> = match &start[..n] {
+            [0x1f, 0x8b] => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),
+            _ => Box::new(BufReader::with_capacity(1 << 16, file)),
+        };
+        let marked = match table {
+            Some(_) => Encoding::of_mark(input.fill_buf().map_err(wrong)?),
+            None => None,
+        };
+        let (is_table, encoding) = (table.is_some(), marked.or(table.flatten()).unwrap_or(Encoding::Utf8));
+        if encoding.is_wide() {
+            let mut bytes = Vec::new();
+            input.read_to_end(&mut bytes).map_err(wrong)?;
+            let text = from_utf16(&path.display().to_string(), &bytes, encoding)?;
+            input = Box::new(Cursor::new(text.into_bytes()));
+        }
+        let ahead: &[u8] = if is_table { input.fill_buf().map_err(wrong)? } else { &[] };
+        let end = if ahead.contains(&b'\r') && !ahead.contains(&b'\n') { b'\r' } else { b'\n' };
+        let mark = if ahead.starts_with("\u{feff}".as_bytes()) { 3 } else { 0 };
+        input.consume(mark);
+        Ok(TextFile {
+            name: path.display().to_string().into(),
+            input,
+            offset: mark as u64,
+            record: 0,
+            lines: 0,
+            begins: 0,
+            end,
+            encoding,
+            marked,
+            places: Vec::new(),
+            width: 0,
+        })
+    }
+
+    /// Appends the next line with its end. False: there is none.
+    fn line(&mut self, bytes: &mut Vec<u8>) -> Result<bool> {
+        let limit = (LONGEST - bytes.len().min(LONGEST)) as u64;
+        let n = (&mut *self.input)
+            .take(limit)
+            .read_until(self.end, bytes)
+            .map_err(|e| Error::io("cannot read", &*self.name, e).at(format!("byte {}", self.offset)))?;
+        self.offset += n as u64;
+        self.lines += u64::from(n > 0);
+        if let Some(last) = bytes.last_mut().filter(|b| n > 0 && **b == self.end) {
+            *last = b'\n';
+        }
+        if n as u64 == limit {
+            return Err(Error::new(ErrorKind::Data, "a line without an end").at(self.place()));
+        }
+        Ok(n > 0)
+    }
+
+    /// The encoding that the file's first bytes tell.
+    pub(super) fn marked(&self) -> Option<Encoding> {
+        self.marked
+    }
+
+    /// Where the next record begins.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The next record is another one.
+    pub(super) fn count(&mut self) {
+        self.record += 1;
+    }
+
+    pub(super) fn place(&self) -> String {
+        format!("{}, line {}, record {}", self.name, self.begins, self.record)
+    }
+
+    /// The fields of the next CSV record; lines with nothing in them are passed over. `None`: the end.
+    pub(super) fn fields(&mut self, separator: char) -> Result<Option<Vec<String>>> {
+        let mut bytes = Vec::new();
+        let is_blank = |bytes: &[u8]| bytes.iter().all(|b| matches!(b, b' ' | b'\r' | b'\n'));
+        let mut more = true;
+        while more && is_blank(&bytes) {
+            bytes.clear();
+            self.begins = self.lines + 1;
+            more = self.line(&mut bytes)?;
+        }
+        if is_blank(&bytes) {
+            return Ok(None);
+        }
+        loop {
+            let text = self.encoding.text(&bytes).map_err(|e| self.not_utf8(&bytes, e))?;
+            match csv::record(&text, separator) {
+                Some((fields, _)) => return Ok(Some(fields)),
+                None if more => more = self.line(&mut bytes)?,
+                None => {
+                    return Err(Error::new(ErrorKind::Data, "a quoted field has no end")
+                        .at(self.place())
+                        .hint("close the quotation mark, or write \"\" for one within a field"));
+                }
+            }
+        }
+    }
+
+    fn not_utf8(&self, bytes: &[u8], e: std::str::Utf8Error) -> Error {
+        let first = self.offset - bytes.len() as u64;
+        not_utf8(bytes, e.valid_up_to()).at(format!(
+            "{}, byte {}",
+            self.place(),
+            first + e.valid_up_to() as u64
+        ))
+    }
+
+    /// The next record for `shape`'s columns, as many fields as the header has.
+    pub(super) fn whole_record(&mut self, separator: char) -> Result<Option<Result<Vec<String>>>> {
+        let Some(mut fields) = self.fields(separator)? else { return Ok(None) };
+        if self.width == 0 {
+            self.width = fields.len();
+        }
+        // Some programs end each line with a separator.
+        while fields.len() > self.width && fields.last().is_some_and(|f| f.trim().is_empty()) {
+            fields.pop();
+        }
+        if fields.len() == self.width {
+            return Ok(Some(Ok(fields)));
+        }
+        let (has, width) = (fields.len(), self.width);
+        Ok(Some(Err(Error::new(ErrorKind::Data, format!("a row has {has} fields where there are {width} columns"))
+            .at(self.place())
+            .because("its values cannot be told to be of which columns")
+            .hint("quote fields that hold separators (\"a, b\"); data.records.skip=10 leaves out up to ten such rows"))))
+    }
+
+    /// The names of the columns, where the first record has them.
+    pub(super) fn header(&mut self, separator: char) -> Result<Option<Vec<String>>> {
+        let header = self.fields(separator)?;
+        self.width = header.as_ref().map_or(0, Vec::len);
+        Ok(header.map(|h| csv::names(&h)))
+    }
+
+    fn find_columns(&mut self, shape: &Shape) -> Result<()> {
+        let Shape::Csv(csv, _) = shape else { return Ok(()) };
+        let header = if csv.header { self.header(csv.separator)? } else { None };
+        for column in &csv.columns {
+            let place = match &header {
+                Some(names) => names.iter().position(|n| *n == column.name),
+                None => column.name.parse().ok(),
+            };
+            let place = place.ok_or_else(|| {
+                let there = header.as_ref().map_or("numbers from 0".into(), |h| h.join(", "));
+                Error::new(ErrorKind::Data, format!("there is no column {}", column.name))
+                    .at(self.name.to_string())
+                    .because(format!("the columns are {there}"))
+            })?;
+            self.places.push(place);
+        }
+        Ok(())
+    }
+
+    /// The next element, or the error of its content; `Err`: the file cannot be read on.
+    fn next(&mut self, shape: &Shape) -> Result<Option<Result<Sample>>> {
+        let sample = match shape {
+            Shape::Lines => {
+                let mut bytes = Vec::new();
+                if !self.line(&mut bytes)? {
+                    return Ok(None);
+                }
+                if bytes.last() == Some(&b'\n') {
+                    bytes.pop();
+                    bytes.pop_if(|b| *b == b'\r');
+                }
+                text(&bytes).map(|x| vec![("line".into(), x)])
+            }
+            &Shape::Csv(ref csv, dialect) => {
+                let Some(fields) = self.whole_record(csv.separator)? else { return Ok(None) };
+                let pairs = csv.columns.iter().zip(&self.places);
+                fields.and_then(|fields| {
+                    let values = pairs.map(|(c, &at)| value(c, fields.get(at), dialect));
+                    values.collect::<Result<Vec<_>>>().at(|| self.place())
+                })
+            }
+        };
+        let origin = Origin { source: self.name.clone(), index: self.record };
+        self.record += 1;
+        Ok(Some(sample.map(|fields| Sample::from_parts(fields, Some(origin)))))
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<HostArray> {
+    Literal::from_slice([bytes.len()], bytes).map(HostArray::from)
+}
+
+fn value(column: &Column, field: Option<&String>, dialect: Dialect) -> Result<(Arc<str>, HostArray)> {
+    let given = field.map_or("", |f| f.as_str());
+    let given = if dialect.loose { given.trim() } else { given };
+    let is_gap = given.is_empty() || (dialect.loose && csv::is_missing(given));
+    let given = match &column.default {
+        Some(default) if is_gap => default,
+        _ => given,
+    };
+    let scalar = match column.dtype {
+        DType::U8 => text(given.as_bytes()),
+        dtype if dtype.is_float() && dialect.decimal_comma => {
+            csv::number::<f64>(&given.replace(',', "."), "number")
+                .map(|v| HostArray::from(Literal::scalar(dtype, v)))
+        }
+        dtype if dtype.is_float() => {
+            csv::number::<f64>(given, "number").map(|v| HostArray::from(Literal::scalar(dtype, v)))
+        }
+        dtype => csv::number::<i64>(given, "integer")
+            .map(|v| HostArray::from(Literal::from_slice([], &[v])).cast(dtype)),
+    };
+    Ok((column.name.as_str().into(), scalar.at(|| format!("column {}", column.name))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::test::resumes;
+    use std::io::Write;
+
+    fn file(name: &str, bytes: &[u8]) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("systole-lines-{name}-{}", std::process::id()));
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    #[test]
+    fn lines_of_plain_and_gzip_files() {
+        let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gz.write_all(b"four\nfive").unwrap();
+        let files = [file("a", b"one\r\n\nthree\n"), file("b", &gz.finish().unwrap()), file("c", b"")];
+        let d = Dataset::text_lines(&files);
+        let lines: Vec<_> = d.iter().map(|s| s.unwrap().text("line").unwrap().to_string()).collect();
+        assert_eq!(lines, ["one", "", "three", "four", "five"]);
+        resumes(&d);
+        resumes(&d.shuffle(2, 1).repeat_n(2));
+        files.iter().for_each(|f| std::fs::remove_file(f).unwrap());
+    }
+
+    #[test]
+    fn tables_of_other_programs_are_read() {
+        let rows = |name: &str, bytes: &[u8]| {
+            let path = file(name, bytes);
+            let d = Dataset::csv([&path], &[("b", DType::F32), ("name", DType::U8)]);
+            resumes(&d);
+            let row = |s: Result<Sample>| {
+                s.map(|s| format!("{} {}", s.get("b").unwrap().get(0).as_f64(), s.text("name").unwrap()))
+                    .unwrap_or_else(|e| e.to_string())
+            };
+            let all: Vec<String> = d.iter().map(row).collect();
+            std::fs::remove_file(path).unwrap();
+            all
+        };
+        let plain = "\u{feff}\"name\",b\nx,1\ny,2\n";
+        assert_eq!(rows("bom", plain.as_bytes()), ["1 x", "2 y"]);
+        assert_eq!(rows("mac", b"name,b\rx,1\ry,2"), ["1 x", "2 y"]);
+        let wide = |to: fn(u16) -> [u8; 2]| plain.encode_utf16().flat_map(to).collect::<Vec<u8>>();
+        assert_eq!(rows("utf16le", &wide(u16::to_le_bytes)), ["1 x", "2 y"]);
+        assert_eq!(rows("utf16be", &wide(u16::to_be_bytes)), ["1 x", "2 y"]);
+        assert!(rows("utf16cut", &wide(u16::to_le_bytes)[..9])[0].contains("UTF-16"));
+        assert_eq!(rows("blank", b"\n  \nname,b\n\nx,1\r\n\r\ny,2\n\n\n"), ["1 x", "2 y"]);
+        assert_eq!(rows("trailing", b"name,b\nx,1,\ny,2,,\n"), ["1 x", "2 y"]);
+        let all = rows("ragged", b"name,b\n\"x\nx\",1\ny\nz,3,4\nw,5\n");
+        assert!(all[1].contains("1 fields where there are 2") && all[1].contains("line 4"), "{all:?}");
+        assert!(all[2].contains("line 5") && all[3] == "5 w", "{all:?}");
+        let all = rows("latin1", b"name,b\nn\xe9gatif,1\n");
+        assert!(all[0].contains("line 2") && all[0].contains("iconv") && all[0].contains("0xe9"), "{all:?}");
+    }
+
+    #[test]
+    fn csv_records_with_types_and_defaults() {
+        let a = file("csv", b"\xef\xbb\xbfx,name,y\n1.5,\"a, \"\"b\"\"\nc\",3\n2,d,\n-1e3,,7\n");
+        let d = Dataset::csv([&a], &[("y", DType::I32), ("name", DType::U8), ("x", DType::F32)]);
+        let items: Vec<_> = d.iter().collect();
+        assert_eq!(items[0].as_ref().unwrap().text("name").unwrap(), "a, \"b\"\nc");
+        let e = items[1].as_ref().unwrap_err().to_string();
+        assert!(e.contains("column y") && e.contains("no integer") && e.contains("record 1"), "{e}");
+        assert_eq!(items[2].as_ref().unwrap().get("x").unwrap().to_f64s(), [-1000.0]);
+        let column = |name: &str, default: Option<&str>| Column {
+            name: name.into(),
+            dtype: DType::I64,
+            default: default.map(String::from),
+        };
+        let with = |columns, header| Dataset::csv_with([&a], Csv { columns, separator: ',', header });
+        resumes(&with(vec![column("y", Some("-1"))], true));
+        assert!(with(vec![column("z", None)], true).iter().next().unwrap().is_err());
+        assert_eq!(with(vec![column("2", Some("0"))], false).iter().filter(|s| s.is_ok()).count(), 3);
+        std::fs::remove_file(a).unwrap();
+    }
+}

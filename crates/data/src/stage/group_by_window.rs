@@ -1,0 +1,278 @@
+//! `group_by_window` and `bucket_by_sequence_length`: elements gathered by a key and handed out as groups.
+
+use super::padded_batch::{Padding, padded_stack};
+use crate::Dataset;
+use crate::pipeline::{
+    Cardinality, Cursor, HeldElements, IteratorState, Node, Run, Stage, foreign, open, stack_all,
+};
+use crate::sample::Sample;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use systole_base::{Error, ErrorKind, Result};
+
+type Key = Arc<dyn Fn(&Sample) -> i64 + Send + Sync>;
+type Size = Arc<dyn Fn(i64) -> usize + Send + Sync>;
+/// Key, elements, whether the group is whole → the element; `None`: it is left out.
+type Finish = Arc<dyn Fn(i64, Vec<Sample>, bool) -> Result<Option<Sample>> + Send + Sync>;
+
+/// Options of [`Dataset::bucket_by_sequence_length_with`].
+#[derive(Clone, Debug, Default)]
+pub struct Bucketing {
+    /// Pads to the longest length of the bucket instead of the longest of the batch: few different shapes, which is
+    /// what compiled programs want. Elements of the last, open bucket are then an error.
+    pub pad_to_bucket_boundary: bool,
+    /// Leaves out batches that the end of the data cuts short.
+    pub drop_remainder: bool,
+    /// What the padding holds.
+    pub padding: Padding,
+}
+
+impl Dataset {
+    /// `name: T[…] → name: T[n, …]`: elements of one key, `window_size` at a time, stacked; what is left at the end
+    /// follows by rising key.
+    pub fn group_by_window(
+        &self,
+        key: impl Fn(&Sample) -> i64 + Send + Sync + 'static,
+        window_size: usize,
+    ) -> Dataset {
+        let finish =
+            |_: i64, items: Vec<Sample>, _: bool| stack_all(items.into_iter().map(Ok).collect()).map(Some);
+        self.grouped("group_by_window", Arc::new(key), Arc::new(move |_| window_size), Arc::new(finish))
+    }
+
+    /// `name: T[len, …] → name: T[n, longest, …]`: batches of elements of like length. Bucket `i` holds lengths below
+    /// `boundaries[i]` (the last one all others) and is handed out `batch_sizes[i]` at a time, padded with zeros.
+    pub fn bucket_by_sequence_length(
+        &self,
+        length: impl Fn(&Sample) -> usize + Send + Sync + 'static,
+        boundaries: &[usize],
+        batch_sizes: &[usize],
+    ) -> Dataset {
+        self.bucket_by_sequence_length_with(length, boundaries, batch_sizes, Bucketing::default())
+    }
+
+    /// [`Dataset::bucket_by_sequence_length`] with every option.
+    pub fn bucket_by_sequence_length_with(
+        &self,
+        length: impl Fn(&Sample) -> usize + Send + Sync + 'static,
+        boundaries: &[usize],
+        batch_sizes: &[usize],
+        options: Bucketing,
+    ) -> Dataset {
+        let (bounds, sizes) = (boundaries.to_vec(), batch_sizes.to_vec());
+        // A group of 0 elements is refused when the run starts.
+        let fits = sizes.len() == bounds.len() + 1 && bounds.is_sorted();
+        let limits = bounds.clone();
+        let key = move |s: &Sample| limits.partition_point(|&b| b <= length(s)) as i64;
+        let size = move |k: i64| if fits { sizes.get(k as usize).copied().unwrap_or(0) } else { 0 };
+        let finish = move |k: i64, items: Vec<Sample>, whole: bool| {
+            if options.drop_remainder && !whole {
+                return Ok(None);
+            }
+            let mut padding = options.padding.clone();
+            if options.pad_to_bucket_boundary {
+                let bound = bounds.get(k as usize).ok_or_else(too_long)?;
+                padding.first = Some(bound - 1);
+            }
+            padded_stack(items, &padding).map(Some)
+        };
+        self.grouped("bucket_by_sequence_length", Arc::new(key), Arc::new(size), Arc::new(finish))
+    }
+
+    fn grouped(&self, label: &'static str, key: Key, size: Size, finish: Finish) -> Dataset {
+        self.then(|up| Group { up, label, key, size, finish })
+    }
+}
+
+fn too_long() -> Error {
+    Error::new(ErrorKind::Data, "an element is longer than the last boundary")
+        .because("pad_to_bucket_boundary has no boundary to pad it to")
+        .hint("add a boundary, or filter such elements out")
+}
+
+struct Group {
+    up: Node,
+    label: &'static str,
+    key: Key,
+    size: Size,
+    finish: Finish,
+}
+
+impl Stage for Group {
+    fn label(&self) -> String {
+        self.label.into()
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        self.up.cardinality().unknown_unless_empty()
+    }
+
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        if (self.size)(0) == 0 {
+            return Err(Error::new(ErrorKind::Config, "the groups have no size")
+                .at(self.label())
+                .because("a window size of 0, or not one batch size more than rising boundaries")
+                .hint("for n boundaries give n + 1 batch sizes of at least 1"));
+        }
+        Ok(Box::new(Gathering {
+            up: HeldElements::new(open(&self.up, run)?),
+            key: self.key.clone(),
+            size: self.size.clone(),
+            finish: self.finish.clone(),
+            groups: BTreeMap::new(),
+        }))
+    }
+}
+
+struct Gathering {
+    up: HeldElements,
+    key: Key,
+    size: Size,
+    finish: Finish,
+    groups: BTreeMap<i64, Vec<(u64, Sample)>>,
+}
+
+impl Gathering {
+    /// Puts an element into its group; the group where it is whole now.
+    fn put(&mut self, seq: u64, sample: Sample) -> Option<(i64, Vec<Sample>)> {
+        let key = (self.key)(&sample);
+        let mut group = match self.groups.entry(key) {
+            Entry::Occupied(group) => group,
+            Entry::Vacant(new) => new.insert_entry(Vec::new()),
+        };
+        group.get_mut().push((seq, sample));
+        let is_whole = group.get().len() >= (self.size)(key).max(1);
+        is_whole.then(|| (key, group.remove().into_iter().map(|(_, s)| s).collect()))
+    }
+
+    fn held(&self) -> Vec<u64> {
+        let mut held: Vec<u64> = self.groups.values().flatten().map(|(seq, _)| *seq).collect();
+        held.sort_unstable();
+        held
+    }
+}
+
+impl Cursor for Gathering {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        loop {
+            let groups = &self.groups;
+            self.up.forget(|| groups.values().filter_map(|g| g.first()).map(|(seq, _)| *seq).min());
+            let (key, items, whole) = match self.up.pull() {
+                Some((_, Err(e))) => return Some(Err(e)),
+                Some((seq, Ok(sample))) => match self.put(seq, sample) {
+                    Some((key, items)) => (key, items, true),
+                    None => continue,
+                },
+                None => {
+                    let (key, rest) = self.groups.pop_first()?;
+                    (key, rest.into_iter().map(|(_, s)| s).collect(), false)
+                }
+            };
+            if let Some(item) = (self.finish)(key, items, whole).transpose() {
+                return Some(item);
+            }
+        }
+    }
+
+    fn save(&self) -> IteratorState {
+        self.up.save(&self.held())
+    }
+
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        for (seq, item) in self.up.restore(state)? {
+            if self.put(seq, item?).is_some() {
+                return Err(foreign());
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::test::{resumes, stream};
+    use systole_base::Literal;
+
+    const LENS: [usize; 11] = [1, 5, 3, 9, 2, 8, 4, 7, 6, 10, 3];
+
+    /// Element `i` is `LENS[i]` times `i`.
+    fn sequences(longest: usize) -> Dataset {
+        Dataset::from_generator(move || {
+            let all = LENS.into_iter().enumerate().filter(move |(_, n)| *n <= longest);
+            all.map(|(i, n)| Ok(Sample::new([("x", Literal::from_slice([n], &vec![i as i32; n])?)])))
+        })
+    }
+
+    fn rows(d: &Dataset) -> Vec<(String, Vec<f64>)> {
+        let row = |s: Result<Sample>| {
+            let s = s.unwrap();
+            let x = s.get("x").unwrap();
+            (x.ty().to_string(), x.to_f64s())
+        };
+        d.iter().map(row).collect()
+    }
+
+    fn length(s: &Sample) -> usize {
+        s.get("x").map_or(0, |x| x.ty().elements())
+    }
+
+    /// The shapes, and for each batch the elements that begin its rows.
+    fn shape(d: &Dataset) -> Vec<(String, Vec<i64>)> {
+        let first = |(ty, v): (String, Vec<f64>)| {
+            let rows: usize = ty[4..].split(',').next().unwrap().parse().unwrap();
+            let width = v.len() / rows;
+            (ty, v.chunks(width).map(|r| r[0] as i64).collect())
+        };
+        rows(d).into_iter().map(first).collect()
+    }
+
+    fn expected(list: &[(&str, &[i64])]) -> Vec<(String, Vec<i64>)> {
+        list.iter().map(|(ty, v)| (format!("i32[{ty}]"), v.to_vec())).collect()
+    }
+
+    #[test]
+    fn buckets_are_tensorflows() {
+        // tf.data: bucket_by_sequence_length(len, [4, 8], [2, 3, 2]) of the same elements.
+        let d = sequences(99).bucket_by_sequence_length(length, &[4, 8], &[2, 3, 2]);
+        let whole: [(&str, &[i64]); 6] = [
+            ("2, 3", &[0, 2]),
+            ("2, 9", &[3, 5]),
+            ("3, 7", &[1, 6, 7]),
+            ("2, 3", &[4, 10]),
+            ("1, 6", &[8]),
+            ("1, 10", &[9]),
+        ];
+        assert_eq!(shape(&d), expected(&whole));
+        assert_eq!(rows(&d)[0].1, [0., 0., 0., 2., 2., 2.]);
+        resumes(&d);
+        resumes(&d.repeat_n(2));
+        let with = |d: &Dataset, o| shape(&d.bucket_by_sequence_length_with(length, &[4, 8], &[2, 3, 2], o));
+        let dropped = Bucketing { drop_remainder: true, ..Bucketing::default() };
+        assert_eq!(with(&sequences(99), dropped), expected(&whole[..4]));
+        let bound = Bucketing { pad_to_bucket_boundary: true, ..Bucketing::default() };
+        let padded: [(&str, &[i64]); 4] =
+            [("2, 3", &[0, 2]), ("3, 7", &[1, 6, 7]), ("2, 3", &[4, 10]), ("1, 7", &[8])];
+        assert_eq!(with(&sequences(7), bound), expected(&padded));
+    }
+
+    #[test]
+    fn groups_are_tensorflows() {
+        let d = stream(10).group_by_window(|s| s.get("x").unwrap().get(0).as_i64() % 3, 3);
+        let groups: Vec<_> = rows(&d).into_iter().map(|(_, v)| v).collect();
+        assert_eq!(groups, [vec![0., 3., 6.], vec![1., 4., 7.], vec![2., 5., 8.], vec![9.]]);
+        resumes(&d);
+        for wrong in [
+            stream(3).group_by_window(|_| 0, 0),
+            sequences(9).bucket_by_sequence_length(length, &[4], &[1]),
+            sequences(9).bucket_by_sequence_length(length, &[8, 4], &[1, 1, 1]),
+        ] {
+            assert!(wrong.iter().next().unwrap().unwrap_err().to_string().contains("no size"));
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! `padded_batch`: elements of different sizes, padded to one size and stacked.
+
+use crate::host_array::zeros;
+use crate::pipeline::{Batching, Cardinality, Cursor, IteratorState, Node, Run, Stage, open};
+use crate::sample::Sample;
+use crate::{Dataset, HostArray};
+use std::sync::Arc;
+use systole_base::{Error, ErrorKind, Literal, Result, Scalar, TensorType};
+
+/// What elements are padded to, and with what.
+#[derive(Clone, Debug, Default)]
+pub struct Padding {
+    /// For a field its size in each dimension; `None`: the largest in the batch. Fields that are not named: the
+    /// largest everywhere.
+    pub shapes: Vec<(Arc<str>, Vec<Option<usize>>)>,
+    /// For a field the value of the padding; 0 for others.
+    pub values: Vec<(Arc<str>, f64)>,
+    /// The first dimension of every field that is not in `shapes`.
+    pub(crate) first: Option<usize>,
+}
+
+impl Padding {
+    /// With a field's size in each dimension; `None`: the largest in the batch.
+    pub fn shape(mut self, field: &str, sizes: impl Into<Vec<Option<usize>>>) -> Padding {
+        self.shapes.push((field.into(), sizes.into()));
+        self
+    }
+
+    /// With a field's value of the padding.
+    pub fn value(mut self, field: &str, value: f64) -> Padding {
+        self.values.push((field.into(), value));
+        self
+    }
+}
+
+impl Dataset {
+    /// `name: T[len, …] → name: T[n, longest, …]`: padded with zeros at the ends; the last batch may be smaller.
+    pub fn padded_batch(&self, n: usize) -> Dataset {
+        self.padded_batch_with(n, Padding::default(), false)
+    }
+
+    /// [`Dataset::padded_batch`] with every option.
+    pub fn padded_batch_with(&self, n: usize, padding: Padding, drop_remainder: bool) -> Dataset {
+        let batching = Batching { size: n, drop_remainder };
+        self.then(|up| PaddedBatch { up, batching, padding: Arc::new(padding) })
+    }
+}
+
+struct PaddedBatch {
+    up: Node,
+    batching: Batching,
+    padding: Arc<Padding>,
+}
+
+impl Stage for PaddedBatch {
+    fn label(&self) -> String {
+        format!("padded_batch({})", self.batching.size)
+    }
+
+    fn inputs(&self) -> Vec<Node> {
+        vec![self.up.clone()]
+    }
+
+    fn cardinality(&self) -> Cardinality {
+        self.up.cardinality().map(|n| self.batching.batches(n))
+    }
+
+    fn stream(&self, run: &Run) -> Result<Box<dyn Cursor>> {
+        self.batching.check(|| self.name())?;
+        let up = open(&self.up, run)?;
+        Ok(Box::new(Padded { up, batching: self.batching, padding: self.padding.clone() }))
+    }
+}
+
+struct Padded {
+    up: Box<dyn Cursor>,
+    batching: Batching,
+    padding: Arc<Padding>,
+}
+
+impl Cursor for Padded {
+    fn next(&mut self) -> Option<Result<Sample>> {
+        let items = self.batching.next(&mut *self.up)?.into_iter().collect::<Result<Vec<_>>>();
+        Some(items.and_then(|items| padded_stack(items, &self.padding)))
+    }
+
+    fn skip(&mut self, n: u64) -> u64 {
+        self.batching.skip(&mut *self.up, n)
+    }
+
+    fn save(&self) -> IteratorState {
+        self.up.save()
+    }
+
+    fn restore(&mut self, state: &IteratorState) -> Result<()> {
+        self.up.restore(state)
+    }
+}
+
+/// Samples of the same fields → one with every field padded to one size and stacked.
+pub(crate) fn padded_stack(items: Vec<Sample>, padding: &Padding) -> Result<Sample> {
+    let items = items.into_iter().map(Sample::check).collect::<Result<Vec<_>>>()?;
+    let Some(first) = items.first() else { return Ok(Sample::default()) };
+    let mut fields = Vec::new();
+    for (i, name) in first.names().enumerate() {
+        let rows = items.iter().map(|s| s.get(name).map_err(|e| s.locate(e))).collect::<Result<Vec<_>>>()?;
+        let x = pad_field(&rows, name, padding).map_err(|e| e.at(format!("field {name}")))?;
+        fields.push((first.shared_name(i), HostArray::from(x)));
+    }
+    Ok(Sample::from_parts(fields, None))
+}
+
+fn pad_field(rows: &[&Literal], name: &str, padding: &Padding) -> Result<Literal> {
+    let ty = rows[0].ty();
+    if let Some(other) = rows.iter().find(|r| r.dtype() != ty.dtype || r.ty().rank() != ty.rank()) {
+        return Err(Error::new(ErrorKind::Data, format!("{} and {ty} cannot be in one batch", other.ty()))
+            .because("their element types or ranks differ"));
+    }
+    let told = padding.shapes.iter().find(|(n, _)| &**n == name).map(|(_, s)| s.as_slice());
+    if told.is_some_and(|s| s.len() != ty.rank()) {
+        return Err(Error::new(ErrorKind::Config, format!("the padded shape has not the rank of {ty}")));
+    }
+    let mut size = vec![0; ty.rank()];
+    for (d, size) in size.iter_mut().enumerate() {
+        let largest = rows.iter().map(|r| r.shape()[d]).max().unwrap_or(0);
+        let wanted = match told {
+            Some(sizes) => sizes[d],
+            None => padding.first.filter(|_| d == 0),
+        };
+        *size = wanted.unwrap_or(largest);
+        if largest > *size {
+            return Err(Error::new(ErrorKind::Data, format!("an element has {largest} in dimension {d}"))
+                .because(format!("it is to be padded to {size}"))
+                .hint("pad to more, or cut or filter such elements"));
+        }
+    }
+    let dims: Vec<usize> = std::iter::once(rows.len()).chain(size.iter().copied()).collect();
+    let value = padding.values.iter().find(|(n, _)| &**n == name).map(|(_, v)| *v);
+    let mut out = match value {
+        Some(v) if v != 0.0 => {
+            zeros(ty.with_shape(dims.clone()))?;
+            Literal::splat(ty.with_shape(dims), Scalar::Float(v))
+        }
+        _ => zeros(ty.with_shape(dims))?,
+    };
+    let one = TensorType::new(ty.dtype, size.clone()).bytes();
+    for (i, row) in rows.iter().enumerate() {
+        place(row, &size, &mut out.bytes_mut()[i * one..][..one]);
+    }
+    Ok(out)
+}
+
+/// Copies an array into the corner of a larger one, run by run of its last dimension.
+fn place(x: &Literal, size: &[usize], out: &mut [u8]) {
+    let dims = x.shape().dims();
+    let (Some(&last), Some(&wide)) = (dims.last(), size.last()) else {
+        out.copy_from_slice(x.bytes());
+        return;
+    };
+    let bytes = x.dtype().size();
+    let run = last * bytes;
+    if run == 0 {
+        return;
+    }
+    for (r, from) in x.bytes().chunks_exact(run).enumerate() {
+        // The row's index in each outer dimension, then its place in the larger array.
+        let (mut rest, mut at, mut stride) = (r, 0, wide);
+        for d in (0..dims.len() - 1).rev() {
+            at += rest % dims[d] * stride;
+            rest /= dims[d];
+            stride *= size[d];
+        }
+        out[at * bytes..][..run].copy_from_slice(from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::test::resumes;
+
+    fn sequences() -> Dataset {
+        Dataset::from_generator(|| {
+            let all = [1usize, 5, 3, 9, 2].into_iter().enumerate();
+            all.map(|(i, n)| Ok(Sample::new([("x", Literal::from_slice([n], &vec![i as i32; n])?)])))
+        })
+    }
+
+    fn batches(d: &Dataset) -> Vec<(String, Vec<f64>)> {
+        d.iter()
+            .map(|s| {
+                s.map(|s| (s.get("x").unwrap().ty().to_string(), s.get("x").unwrap().to_f64s())).unwrap()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_largest_of_the_batch_or_a_shape_of_ones_own() {
+        let d = sequences().padded_batch(2);
+        let all = batches(&d);
+        assert_eq!(all[0], ("i32[2, 5]".into(), vec![0., 0., 0., 0., 0., 1., 1., 1., 1., 1.]));
+        assert_eq!((all[1].0.as_str(), all[2].0.as_str()), ("i32[2, 9]", "i32[1, 2]"));
+        resumes(&d);
+        let six = Padding::default().shape("x", [Some(6)]).value("x", -1.0);
+        let d = sequences().take(3).padded_batch_with(2, six.clone(), false);
+        assert_eq!(batches(&d)[0].1, [0., -1., -1., -1., -1., -1., 1., 1., 1., 1., 1., -1.]);
+        assert_eq!(batches(&sequences().take(3).padded_batch_with(2, six.clone(), true)).len(), 1);
+        let e = sequences().padded_batch_with(2, six, false).iter().nth(1).unwrap().unwrap_err().to_string();
+        assert!(e.contains("field x") && e.contains("9 in dimension 0"), "{e}");
+    }
+
+    #[test]
+    fn higher_ranks_are_padded_at_every_end() {
+        let a = Literal::from_slice([1, 2, 1], &[1u8, 2]).unwrap();
+        let b = Literal::from_slice([2, 1, 1], &[3u8, 4]).unwrap();
+        let x = padded_stack(vec![Sample::new([("x", a)]), Sample::new([("x", b)])], &Padding::default())
+            .unwrap();
+        let x = x.get("x").unwrap();
+        assert_eq!(
+            (x.ty().to_string().as_str(), x.bytes()),
+            ("ui8[2, 2, 2, 1]", &[1, 2, 0, 0, 3, 0, 4, 0][..])
+        );
+        let mixed = vec![
+            Sample::new([("x", Literal::from_slice([1], &[1u8]).unwrap())]),
+            Sample::new([("x", Literal::from_slice([1], &[1i32]).unwrap())]),
+        ];
+        assert!(padded_stack(mixed, &Padding::default()).is_err());
+    }
+}

@@ -1,0 +1,419 @@
+//! Data sets that are four IDX files: finding them, fetching them, checking that they belong together.
+
+use super::download::{self, Remote};
+use super::{Arrays, ImageDataset};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use systole_base::{DType, Error, ErrorKind, Result, knobs};
+use systole_data::format::idx;
+use systole_runtime::{cache_folder, events};
+
+/// Where a data set's files are looked for: a folder that you name, or else the folder of the knob
+/// `SYSTOLE_DATA`, or else the cache (`SYSTOLE_CACHE`), or else the network, once.
+///
+/// A named folder is the data set's own or its parent; nothing else is tried then.
+#[derive(Clone)]
+pub struct DataDir {
+    dir: Option<PathBuf>,
+    cache: Option<PathBuf>,
+    download: bool,
+    timeout: Duration,
+    progress: Progress,
+}
+
+/// Called with what is being done, how far it is, how much it is.
+pub(super) type Progress = Arc<dyn Fn(&str, u64, u64) + Send + Sync>;
+
+impl Default for DataDir {
+    fn default() -> DataDir {
+        DataDir {
+            dir: None,
+            cache: None,
+            download: true,
+            timeout: Duration::from_secs(3),
+            progress: Arc::new(|_, _, _| ()),
+        }
+    }
+}
+
+impl DataDir {
+    /// Only this folder: the data set's own, or its parent.
+    pub fn at(path: impl Into<PathBuf>) -> DataDir {
+        DataDir { dir: Some(path.into()), download: false, ..DataDir::default() }
+    }
+
+    /// Whether a folder was named.
+    pub(super) fn is_named(&self) -> bool {
+        self.dir.is_some()
+    }
+
+    /// The folder that was named.
+    pub(super) fn named(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+
+    /// Tells how far something is.
+    pub(super) fn report(&self, what: &str, done: u64, all: u64) {
+        (self.progress)(what, done, all);
+    }
+
+    /// Never downloads.
+    pub fn offline(self) -> DataDir {
+        DataDir { download: false, ..self }
+    }
+
+    /// Keeps downloads in this folder instead of the cache folder.
+    pub fn cache(self, path: impl Into<PathBuf>) -> DataDir {
+        DataDir { cache: Some(path.into()), ..self }
+    }
+
+    /// Gives up a download when nothing answers for so long (3 seconds unless told).
+    pub fn timeout(self, timeout: Duration) -> DataDir {
+        DataDir { timeout, ..self }
+    }
+
+    /// Calls `f` with what is being done (`downloading FILE`, `reading pictures`), how far it is, and how much it is.
+    pub fn progress(self, f: impl Fn(&str, u64, u64) + Send + Sync + 'static) -> DataDir {
+        DataDir { progress: Arc::new(f), ..self }
+    }
+}
+
+impl<P: Into<PathBuf>> From<P> for DataDir {
+    fn from(path: P) -> DataDir {
+        DataDir::at(path)
+    }
+}
+
+/// Fashion-MNIST: 60,000 + 10,000 grey pictures of clothes, `u8[28, 28, 1]`, ten classes.
+///
+/// Xiao, Rasul, Vollgraf, "Fashion-MNIST: a novel image dataset for benchmarking machine learning algorithms", 2017.
+///
+/// # Errors
+/// `Io` when the files are nowhere to be had (says where it looked); `Data` when they are damaged or do not
+/// belong together.
+pub fn fashion_mnist(dir: impl Into<DataDir>) -> Result<ImageDataset> {
+    load(&FASHION_MNIST, &dir.into())
+}
+
+/// MNIST: 60,000 + 10,000 grey pictures of handwritten digits, `u8[28, 28, 1]`, ten classes.
+///
+/// # Errors
+/// As [`fashion_mnist`].
+pub fn mnist(dir: impl Into<DataDir>) -> Result<ImageDataset> {
+    load(&MNIST, &dir.into())
+}
+
+/// A published set: its files in the order of [`STEMS`].
+struct Known {
+    name: &'static str,
+    class_names: [&'static str; 10],
+    /// Folders on the network, the official one first; https goes through the system's curl.
+    sources: &'static [&'static str],
+    /// Size and SHA-256 of each file as it is on the network.
+    files: [(u64, &'static str); 4],
+}
+
+const STEMS: [&str; 4] = ["train-images", "train-labels", "t10k-images", "t10k-labels"];
+/// Names of the files on the network.
+const FILES: [&str; 4] = [
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+];
+
+const FASHION_MNIST: Known = Known {
+    name: "fashion-mnist",
+    class_names: [
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    ],
+    sources: &[
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+    ],
+    files: [
+        (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+        (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+        (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+    ],
+};
+
+const MNIST: Known = Known {
+    name: "mnist",
+    class_names: ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
+    sources: &[
+        "http://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    ],
+    files: [
+        (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+    ],
+};
+
+fn load(known: &Known, dir: &DataDir) -> Result<ImageDataset> {
+    let files = find(known, dir)?;
+    let train = arrays(known, &files[0], &files[1])?;
+    let test = arrays(known, &files[2], &files[3])?;
+    let sizes = |a: &Arrays| a.images.shape().dims()[1..].to_vec();
+    if sizes(&train) != sizes(&test) {
+        return Err(Error::new(ErrorKind::Data, "training and test pictures have different sizes")
+            .at(format!("{} and {}", files[0].display(), files[2].display()))
+            .because(format!("{} and {}", train.images.ty(), test.images.ty()))
+            .hint("check that all four files are of one data set"));
+    }
+    let folder = files[0].parent().unwrap_or(Path::new("")).display().to_string();
+    ImageDataset::new(known.name, folder, &known.class_names, train, test)
+}
+
+fn arrays(known: &Known, images: &Path, labels: &Path) -> Result<Arrays> {
+    let (images_name, labels_name) = (images.display().to_string(), labels.display().to_string());
+    let (images, labels) = (idx::read(images)?, idx::read(labels)?);
+    idx::check_labels((&images_name, &images), (&labels_name, &labels), known.class_names.len())?;
+    let wrong = || {
+        Error::new(ErrorKind::Data, format!("these are not the pictures of {}", known.name))
+            .at(images_name.clone())
+            .because(format!("expected ui8[N, height, width] with N at least 1, found {}", images.ty()))
+            .hint("check that the files are not interchanged")
+    };
+    let [n, h, w] = *images.shape().dims() else { return Err(wrong()) };
+    if images.dtype() != DType::U8 || n * h * w == 0 {
+        return Err(wrong());
+    }
+    Ok(Arrays { images: images.reshape([n, h, w, 1])?, labels: labels.convert(DType::I32) })
+}
+
+/// The four files, from the first place that has them.
+fn find(known: &Known, dir: &DataDir) -> Result<[PathBuf; 4]> {
+    if let Some(root) = &dir.dir {
+        return look(known, root)?.ok_or_else(|| missing(known, std::slice::from_ref(root), None));
+    }
+    let places = roots(dir);
+    let cache = dir.cache.clone().or_else(cache_folder);
+    for root in &places {
+        if let Some(files) = look(known, root)? {
+            return Ok(files);
+        }
+    }
+    let (true, Some(cache)) = (dir.download, cache) else { return Err(missing(known, &places, None)) };
+    let folder = cache.join(known.name);
+    let progress = |file: &str, done, all| dir.report(&format!("downloading {file}"), done, all);
+    let remote = |(file, (size, sha256))| Remote { file, size, sha256 };
+    let files: Vec<Remote> = FILES.into_iter().zip(known.files).map(remote).collect();
+    download::fetch_all(&files, known.sources, &folder, dir.timeout, &progress)
+        .map_err(|e| missing(known, &places, Some(e)))?;
+    look(known, &cache)?.ok_or_else(|| missing(known, &places, None))
+}
+
+/// The folders that are looked through: the named one, or the usual ones.
+pub(super) fn roots(dir: &DataDir) -> Vec<PathBuf> {
+    if let Some(named) = &dir.dir {
+        return vec![named.clone()];
+    }
+    let data = Some(knobs::DATA.get()).filter(|v| !v.is_empty()).map(PathBuf::from);
+    data.into_iter().chain(dir.cache.clone().or_else(cache_folder)).collect()
+}
+
+/// The files in `root` or its subfolder of the set's name; an error when only some are there.
+fn look(known: &Known, root: &Path) -> Result<Option<[PathBuf; 4]>> {
+    for folder in [root.to_path_buf(), root.join(known.name)] {
+        let found = STEMS.map(|stem| variants(stem).map(|f| folder.join(f)).find(|p| p.is_file()));
+        let here = found.iter().flatten().count();
+        if let [Some(a), Some(b), Some(c), Some(d)] = found {
+            return Ok(Some([a, b, c, d]));
+        }
+        // A download that was interrupted leaves some files in the cache; those are no reason to stop.
+        if here > 0 && !folder.join(download::MARK).exists() {
+            let lacking: Vec<&str> =
+                STEMS.iter().zip(&found).filter(|(_, f)| f.is_none()).map(|(s, _)| *s).collect();
+            return Err(Error::new(ErrorKind::Io, format!("{} is incomplete", known.name))
+                .at(folder.display().to_string())
+                .because(format!("found {here} of its 4 files, missing {}", lacking.join(", ")))
+                .hint("get the missing ones, for example train-images-idx3-ubyte.gz, .gz or unpacked"));
+        }
+    }
+    Ok(None)
+}
+
+fn variants(stem: &str) -> impl Iterator<Item = String> {
+    let rank = if stem.ends_with("images") { 3 } else { 1 };
+    [format!("{stem}-idx{rank}-ubyte"), format!("{stem}.idx{rank}-ubyte")]
+        .into_iter()
+        .flat_map(|name| [format!("{name}.gz"), name])
+}
+
+fn missing(known: &Known, places: &[PathBuf], download: Option<Error>) -> Error {
+    let e = Error::new(ErrorKind::Io, format!("the files of {} are not there", known.name));
+    let told: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+    let e = if places.is_empty() { e } else { e.because(format!("looked in {}", told.join(", "))) };
+    let gone = places.iter().find(|p| !p.exists()).filter(|_| places.len() == 1 && download.is_none());
+    let e = match gone {
+        Some(folder) => e.because(format!("there is no folder {}", folder.display())),
+        None => e,
+    };
+    let give = format!(
+        "give the folder with {} and its three companions (--data-dir, data.dir or the variable {}); or use glyphs, which \
+         needs no files",
+        FILES[0],
+        knobs::DATA.name
+    );
+    match download {
+        Some(refused) => {
+            // Each address and what came of it: pages, where the network is away.
+            events::emit(1, || {
+                format!("downloading {}: {}", known.name, refused.to_string().replace("\n  ", "; "))
+            });
+            let first = match refused.what().starts_with(download::REFUSED) {
+                true => "check the network".into(),
+                false => {
+                    format!("name a folder for downloads that may be written to ({})", knobs::CACHE.name)
+                }
+            };
+            e.because(in_short(&refused)).hint(format!("{first}; or {give}"))
+        }
+        None => e.hint(give),
+    }
+}
+
+/// Why a download failed, by its first address, in a line.
+fn in_short(refused: &Error) -> String {
+    let Some((url, why)) = refused.reasons().first().and_then(|r| r.split_once(": ")) else {
+        return refused.to_string().replace("\n  ", "; ");
+    };
+    let host = url.split('/').nth(2).unwrap_or(url);
+    let why = why.split("; ").next().unwrap_or(why);
+    let more = match refused.reasons().len() {
+        1 => String::new(),
+        n => format!(", and {} more", n - 1),
+    };
+    format!("{}: {host}: {why}{more}", refused.what())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_base::Literal;
+
+    struct Temp(PathBuf);
+    impl Temp {
+        fn new(name: &str) -> Temp {
+            let dir = std::env::temp_dir().join(format!("systole-files-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&dir).unwrap();
+            Temp(dir)
+        }
+    }
+    impl Drop for Temp {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn write_set(folder: &Path, names: [&str; 4], gzip: bool) {
+        std::fs::create_dir_all(folder).unwrap();
+        let images = |n: usize| Literal::from_slice([n, 2, 3], &vec![7u8; n * 6]).unwrap();
+        let labels = |n: usize| Literal::from_slice([n], &(0..n as u8).collect::<Vec<_>>()).unwrap();
+        for (name, x) in names.iter().zip([images(5), labels(5), images(3), labels(3)]) {
+            idx::write(folder.join(name), &x, gzip).unwrap();
+        }
+    }
+
+    const DASHES: [&str; 4] = [
+        "train-images-idx3-ubyte.gz",
+        "train-labels-idx1-ubyte.gz",
+        "t10k-images-idx3-ubyte.gz",
+        "t10k-labels-idx1-ubyte.gz",
+    ];
+    const DOTS: [&str; 4] = [
+        "train-images.idx3-ubyte",
+        "train-labels.idx1-ubyte",
+        "t10k-images.idx3-ubyte",
+        "t10k-labels.idx1-ubyte",
+    ];
+
+    #[test]
+    fn finds_a_folder_or_its_parent_packed_or_not() {
+        let temp = Temp::new("find");
+        write_set(&temp.0.join("mnist"), DASHES, true);
+        write_set(&temp.0.join("plain"), DOTS, false);
+        for dir in [temp.0.clone(), temp.0.join("mnist"), temp.0.join("plain")] {
+            let d = mnist(dir).unwrap();
+            assert_eq!((d.train_len, d.test_len, d.image_shape, d.num_classes), (5, 3, [2, 3, 1], 10));
+            assert_eq!(d.train.element_spec().unwrap().to_string(), "image: ui8[2, 3, 1], label: i32[]");
+        }
+        let e = fashion_mnist(temp.0.clone()).unwrap_err().to_string();
+        assert!(
+            e.contains(&temp.0.display().to_string()) && e.contains("--data-dir") && e.contains("glyphs"),
+            "{e}"
+        );
+    }
+
+    #[test]
+    fn incomplete_and_interchanged_sets_are_named() {
+        let temp = Temp::new("incomplete");
+        write_set(&temp.0, DASHES, true);
+        std::fs::remove_file(temp.0.join(DASHES[3])).unwrap();
+        let e = mnist(temp.0.clone()).unwrap_err().to_string();
+        assert!(e.contains("incomplete") && e.contains("missing t10k-labels"), "{e}");
+        std::fs::copy(temp.0.join(DASHES[1]), temp.0.join(DASHES[3])).unwrap();
+        let e = mnist(temp.0.clone()).unwrap_err().to_string();
+        assert!(e.contains(DASHES[2]) && e.contains(DASHES[3]) && e.contains("ui8[3, 2, 3]"), "{e}");
+        std::fs::copy(temp.0.join(DASHES[0]), temp.0.join(DASHES[1])).unwrap();
+        assert!(mnist(temp.0.clone()).unwrap_err().to_string().contains("do not belong together"));
+    }
+
+    #[test]
+    fn a_download_without_network_is_told_in_a_line() {
+        let refused = Error::new(ErrorKind::Io, format!("{} train-images.gz", download::REFUSED))
+            .because("http://a.example/x/train-images.gz: cannot connect: failed to lookup address; why: no answer; try: x")
+            .because("https://b.example/train-images.gz: curl failed: curl: (6) Could not resolve host: b.example");
+        let e = missing(&MNIST, &[PathBuf::from("/a"), PathBuf::from("/b")], Some(refused));
+        assert_eq!(
+            e.reasons(),
+            [
+                "looked in /a, /b",
+                "cannot download train-images.gz: a.example: cannot connect: failed to lookup address, and 1 more"
+            ]
+        );
+        assert!(e.hint_text().unwrap().starts_with("check the network"), "{e}");
+        let full = Error::new(ErrorKind::Io, "cannot create /c").because("the disk is full");
+        let e = missing(&MNIST, &[PathBuf::from("/a")], Some(full)).to_string();
+        assert!(
+            !e.contains("network") && e.contains("SYSTOLE_CACHE") && e.contains("the disk is full"),
+            "{e}"
+        );
+    }
+
+    #[test]
+    #[allow(clippy::print_stderr)]
+    fn the_real_sets_load_when_they_are_here() {
+        let root = knobs::DATA.get();
+        for (name, load) in [("fashion-mnist", fashion_mnist as fn(String) -> _), ("mnist", mnist)] {
+            if root.is_empty() || !Path::new(&root).join(name).is_dir() {
+                eprintln!("SKIPPED the_real_sets_load_when_they_are_here: SYSTOLE_DATA has no folder {name}");
+                continue;
+            }
+            let d: ImageDataset = load(root.clone()).unwrap();
+            assert_eq!((d.train_len, d.test_len, d.image_shape), (60_000, 10_000, [28, 28, 1]));
+            let mean =
+                d.train_arrays.images.bytes().iter().map(|&b| b as f64).sum::<f64>() / 47_040_000.0 / 255.0;
+            let expected = if name == "mnist" { 0.13066 } else { 0.28604 };
+            assert!((mean - expected).abs() < 5e-6, "{name}: {mean}");
+            let first = d.train_arrays.labels.to_f64s()[..3].to_vec();
+            assert_eq!(first, if name == "mnist" { [5., 0., 4.] } else { [9., 0., 0.] });
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Tables whose rows name pictures: a column of file names beside the column of labels, as fastai's `from_csv` and Keras's
+//! `flow_from_dataframe` read them. The files lie beside the table, in a folder beside it, or where `data.records.pictures`
+//! says; their ends may be left out.
+
+use super::options::{LABELS, RecordOptions};
+use crate::images::folder::has_transparent;
+use std::collections::{BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use systole_base::rng::{hash_name, mix};
+use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_data::format::any_format;
+use systole_data::input_file::{self, entries, is_file};
+use systole_data::{AUTOTUNE, ColumnKind, Dataset, Options, Sample, Table};
+
+/// Rows that tell whether a column names pictures.
+const LOOKED_AT: usize = 20;
+/// Ends that a name may lack.
+const ENDS: [&str; 6] = ["", ".jpg", ".png", ".jpeg", ".JPG", ".bmp"];
+/// Ends by which a cell is taken for the name of a picture though no such file is there.
+const PICTURES: [&str; 6] = [".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"];
+/// Files that are named in messages.
+const NAMED: usize = 3;
+
+/// The column that names pictures.
+#[derive(Clone, Debug)]
+pub(super) struct PictureColumn {
+    pub field: String,
+    root: PathBuf,
+    end: &'static str,
+}
+
+/// What was found when all pictures of a table were looked for.
+pub(super) struct Checked {
+    /// Cells whose pictures cannot be read.
+    pub bad: HashSet<String>,
+    pub note: Option<String>,
+    /// Pictures that can be seen through somewhere.
+    pub transparent: usize,
+    /// What tells these pictures from others of the same names.
+    pub mark: u64,
+}
+
+impl PictureColumn {
+    /// The column of a table, where it has one; `strict`: a folder that the options name must hold the pictures.
+    ///
+    /// # Errors
+    /// When a column names pictures and none of them is there.
+    pub fn find(
+        table: &Table,
+        options: &RecordOptions,
+        dir: Option<&Path>,
+        strict: bool,
+    ) -> Result<Option<PictureColumn>> {
+        let Some(first) = table.files.first() else { return Ok(None) };
+        let beside = first.parent().unwrap_or(Path::new("")).to_path_buf();
+        let told = options.pictures.as_ref().map(|p| dir.unwrap_or(&beside).join(p));
+        let mut roots: Vec<PathBuf> = told.iter().cloned().collect();
+        if told.is_none() || !strict {
+            roots.push(beside.clone());
+            let folders = entries(&beside).into_iter().flatten().filter(|e| e.is_dir);
+            roots.extend(folders.map(|e| e.path));
+        }
+        let wanted = |name: &String| options.inputs.is_empty() || options.inputs.contains(name);
+        let is_label = |name: &String| match &options.label {
+            Some(label) => label == name,
+            None => LABELS.iter().any(|l| l.eq_ignore_ascii_case(name)) && options.inputs.is_empty(),
+        };
+        let columns = table.columns.iter().filter(|c| !is_label(&c.name) && wanted(&c.name));
+        for column in columns.filter(|c| matches!(c.kind, ColumnKind::Text | ColumnKind::Integer)) {
+            let cells = first_cells(table, &column.name);
+            if cells.is_empty() || column.kind == ColumnKind::Integer && !counts_as_name(&cells) {
+                continue;
+            }
+            if let Some((root, end)) = place_of(&cells, &roots) {
+                return Ok(Some(PictureColumn { field: column.name.clone(), root, end }));
+            }
+            let named = cells.iter().filter(|c| is_named_as_picture(c)).count();
+            if named * 2 > cells.len() && strict {
+                return Err(nothing_there(&column.name, &cells[0], table, &roots));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The rows: the path of the picture in place of its name, and the other columns that are wanted.
+    pub fn rows(&self, table: &Table, label: Option<(&str, DType)>) -> Dataset {
+        let this = self.clone();
+        let rows = table.dataset_as(|c| match label {
+            _ if c.name == self.field => Some(DType::U8),
+            Some((label, dtype)) if c.name == label => Some(dtype),
+            _ => None,
+        });
+        rows.map(move |row| {
+            let path = this.path(row.text(&this.field)?);
+            let bytes = path.to_string_lossy().into_owned().into_bytes();
+            let path = Literal::from_slice([bytes.len()], &bytes)?;
+            row.with(&this.field, path).check()
+        })
+    }
+
+    fn path(&self, cell: &str) -> PathBuf {
+        path_of(&self.root, cell, self.end)
+    }
+
+    /// Reads every picture once: those that are missing are an error that names them, unless so many rows may be left
+    /// out; those that cannot be read are left out up to a part of them, and told.
+    pub fn check(
+        &self,
+        rows: &Dataset,
+        options: &RecordOptions,
+        quota: f64,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<Checked> {
+        let field = self.field.clone();
+        let look = move |row: Sample| -> Result<Sample> {
+            let path = row.text(&field)?.to_string();
+            let is_transparent = has_transparent(&any_format::read(&path)?);
+            let size = input_file::size(&path).unwrap_or(0);
+            Ok(row.with("index", Literal::from_slice([2], &[size as i64, i64::from(is_transparent)])?))
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let all = Options { core_budget: Some(cores), ..Options::default() };
+        let paths: Vec<String> =
+            rows.iter().filter_map(|row| Some(row.ok()?.text(&self.field).ok()?.to_string())).collect();
+        let whole = rows.ignore_errors(u64::MAX).map_parallel(look, AUTOTUNE).with_options(all);
+        let (mut missing, mut unreadable, mut mark) = (Vec::new(), Vec::new(), 0);
+        let (mut bad, mut transparent) = (HashSet::new(), 0);
+        for (i, (row, path)) in whole.iter().zip(&paths).enumerate() {
+            match row {
+                Ok(row) => {
+                    let index = row.get("index")?;
+                    let size = index.get(0).as_i64() as u64;
+                    transparent += index.get(1).as_i64() as usize;
+                    mark = mix(mark ^ hash_name(path) ^ mix(size));
+                }
+                Err(e) => {
+                    bad.insert(path.clone());
+                    match is_file(path) {
+                        true => unreadable.push(format!("{path} ({})", e.what())),
+                        false => missing.push(path.clone()),
+                    }
+                }
+            }
+            progress(i as u64 + 1, paths.len() as u64);
+        }
+        if missing.len() as u64 > options.skip {
+            return Err(self.missing(&missing, paths.len()));
+        }
+        let what = format!("{} of {} pictures cannot be read", unreadable.len(), paths.len());
+        if unreadable.len() as f64 > quota * paths.len() as f64 {
+            return Err(Error::new(ErrorKind::Data, what)
+                .at(self.root.display().to_string())
+                .because(named(&unreadable))
+                .hint("mend or remove them, or allow more: --set data.unreadable_quota=0.5"));
+        }
+        let all: Vec<String> = missing.iter().map(|p| format!("{p} (not there)")).chain(unreadable).collect();
+        let note = (!all.is_empty())
+            .then(|| format!("{} of {} pictures are left out: {}", all.len(), paths.len(), named(&all)));
+        Ok(Checked { bad, note, transparent, mark })
+    }
+
+    fn missing(&self, missing: &[String], count: usize) -> Error {
+        let are = if missing.len() == 1 { "picture is" } else { "pictures are" };
+        Error::new(ErrorKind::Io, format!("{} of {count} {are} not there", missing.len()))
+            .at(format!("the column `{}`", self.field))
+            .because(named(missing))
+            .hint(format!(
+                "put them there, or name their folder: data.records.pictures; or leave out so many rows: \
+                 data.records.skip={}",
+                missing.len()
+            ))
+    }
+
+    /// The rows without those whose pictures are bad.
+    pub fn without(&self, rows: Dataset, bad: HashSet<String>) -> Dataset {
+        if bad.is_empty() {
+            return rows;
+        }
+        let (field, bad) = (self.field.clone(), Arc::new(bad));
+        rows.filter(move |row: &Sample| !row.text(&field).is_ok_and(|path| bad.contains(path)))
+    }
+}
+
+/// The label of a table of pictures that has none of the usual names: its only other column.
+pub(super) fn only_other(table: &Table, field: &str) -> Option<String> {
+    let is_one =
+        |c: &&systole_data::TableColumn| c.name != field && c.kind != ColumnKind::Empty && !c.counts_up;
+    let mut others = table.columns.iter().filter(is_one);
+    let only = others.next()?;
+    others.next().is_none().then(|| only.name.clone())
+}
+
+fn named(all: &[String]) -> String {
+    let more = if all.len() > NAMED { format!(", and {} more", all.len() - NAMED) } else { String::new() };
+    all[..all.len().min(NAMED)].join(", ") + &more
+}
+
+fn first_cells(table: &Table, column: &str) -> Vec<String> {
+    let cells = table.dataset_as(|c| (c.name == column).then_some(DType::U8));
+    let text = |row: Result<Sample>| Some(row.ok()?.text(column).ok()?.trim().to_string());
+    cells.debug().iter().take(LOOKED_AT).filter_map(text).filter(|cell| !cell.is_empty()).collect()
+}
+
+/// Numbers that name pictures differ from row to row.
+fn counts_as_name(cells: &[String]) -> bool {
+    cells.iter().collect::<BTreeSet<_>>().len() == cells.len()
+}
+
+fn path_of(root: &Path, cell: &str, end: &str) -> PathBuf {
+    let name = match cell.contains('\\') {
+        true => cell.replace('\\', "/"),
+        false => cell.to_string(),
+    };
+    root.join(name.trim().to_string() + end)
+}
+
+/// Where at least half of these files lie, and the end that their names lack.
+fn place_of(cells: &[String], roots: &[PathBuf]) -> Option<(PathBuf, &'static str)> {
+    for root in roots {
+        for end in ENDS {
+            let there = cells.iter().filter(|c| is_file(path_of(root, c, end))).count();
+            if there > 0 && there * 2 >= cells.len() {
+                return Some((root.clone(), end));
+            }
+        }
+    }
+    None
+}
+
+fn is_named_as_picture(cell: &str) -> bool {
+    let lower = cell.to_lowercase();
+    PICTURES.iter().any(|end| lower.ends_with(end))
+}
+
+fn nothing_there(column: &str, cell: &str, table: &Table, roots: &[PathBuf]) -> Error {
+    let looked: Vec<String> = roots.iter().take(NAMED).map(|r| r.display().to_string()).collect();
+    Error::new(ErrorKind::Io, format!("the pictures that the column `{column}` names are not there: {cell}"))
+        .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
+        .because(format!("looked in {}", looked.join(", ")))
+        .hint("name their folder, below that of the table: data.records.pictures; or learn from other columns: data.records.inputs")
+}

@@ -1,0 +1,179 @@
+//! Where byte-level tokenizers cut a text into words: the regular expressions of GPT-2 and of its successors, as scanners.
+//!
+//! GPT-2: `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`. Its successors take contractions in
+//! either case, numbers in groups of at most `most` digits, line breaks together with what stands before them, and any one sign
+//! (not only a space) before letters.
+
+use super::unicode_letters::is_letter;
+
+/// A way to cut a text into words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pattern {
+    /// GPT-2's.
+    Gpt2,
+    /// GPT-4's and Llama 3's (3 digits), Qwen 2's (1 digit).
+    Digits { most: usize },
+}
+
+const LIKE_GPT4: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const LIKE_QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const LIKE_GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
+impl Pattern {
+    /// The one that a regular expression stands for, where it is known.
+    pub(super) fn of(regex: &str) -> Option<Pattern> {
+        match regex {
+            LIKE_GPT2 => Some(Pattern::Gpt2),
+            LIKE_GPT4 => Some(Pattern::Digits { most: 3 }),
+            LIKE_QWEN2 => Some(Pattern::Digits { most: 1 }),
+            _ => None,
+        }
+    }
+
+    /// The regular expression, for files.
+    pub(super) fn regex(self) -> &'static str {
+        match self {
+            Pattern::Gpt2 => LIKE_GPT2,
+            Pattern::Digits { most: 1 } => LIKE_QWEN2,
+            Pattern::Digits { .. } => LIKE_GPT4,
+        }
+    }
+
+    /// The words of a text: joined they are the text.
+    pub(super) fn words(self, text: &str) -> impl Iterator<Item = &str> {
+        let mut rest = text;
+        std::iter::from_fn(move || {
+            let length = match self {
+                _ if rest.is_empty() => return None,
+                Pattern::Gpt2 => gpt2(rest),
+                Pattern::Digits { most } => digits(rest, most),
+            };
+            let (word, after) = rest.split_at_checked(length).filter(|_| length > 0)?;
+            rest = after;
+            Some(word)
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Letter,
+    Number,
+    Space,
+    Other,
+}
+
+fn class(c: char) -> Class {
+    match c {
+        c if is_letter(c) => Class::Letter,
+        c if c.is_numeric() => Class::Number,
+        c if c.is_whitespace() => Class::Space,
+        _ => Class::Other,
+    }
+}
+
+/// Bytes of the characters at the begin of `text` that are so.
+fn run(text: &str, is_so: impl Fn(char) -> bool) -> usize {
+    text.find(|c| !is_so(c)).unwrap_or(text.len())
+}
+
+/// Bytes of the first word by GPT-2's rules; `text` is not empty.
+fn gpt2(text: &str) -> usize {
+    if let Some(length) = contraction(text, |a, b| a == b) {
+        return length;
+    }
+    let space = usize::from(text.starts_with(' '));
+    let after = &text[space..];
+    match after.chars().next().map(class) {
+        None | Some(Class::Space) => white(text),
+        Some(of) => space + run(after, |c| class(c) == of),
+    }
+}
+
+/// Bytes of the first word by the rules of GPT-2's successors.
+fn digits(text: &str, most: usize) -> usize {
+    let folded = |a: char, b: char| a.eq_ignore_ascii_case(&b) || (a == 'ſ' && b == 's');
+    if let Some(length) = contraction(text, folded) {
+        return length;
+    }
+    let Some(first) = text.chars().next() else { return 0 };
+    let is_line_end = |c: char| c == '\r' || c == '\n';
+    let sign = match class(first) {
+        Class::Letter | Class::Number => 0,
+        _ if is_line_end(first) => 0,
+        _ => first.len_utf8(),
+    };
+    let letters = run(&text[sign..], is_letter);
+    if letters > 0 {
+        return sign + letters;
+    }
+    if class(first) == Class::Number {
+        return text.chars().take(most).take_while(|c| c.is_numeric()).map(char::len_utf8).sum();
+    }
+    let space = usize::from(first == ' ');
+    let after = &text[space..];
+    let others = run(after, |c| class(c) == Class::Other);
+    if others > 0 {
+        return space + others + run(&after[others..], is_line_end);
+    }
+    let spaces = &text[..run(text, char::is_whitespace)];
+    spaces.rfind(is_line_end).map_or_else(|| white(text), |at| at + 1)
+}
+
+/// Bytes of white space up to the next word, whose own space stays with it; all of it at the end of the text.
+fn white(text: &str) -> usize {
+    let all = run(text, char::is_whitespace);
+    let last = text.get(..all).and_then(|t| t.chars().next_back()).map_or(0, char::len_utf8);
+    if all == text.len() || all == last { all } else { all - last }
+}
+
+/// Bytes of `'s`, `'ll` and the like at the begin of `text`.
+fn contraction(text: &str, same: impl Fn(char, char) -> bool) -> Option<usize> {
+    let after = text.strip_prefix('\'')?;
+    ["s", "t", "re", "ve", "m", "ll", "d"].into_iter().find_map(|end| {
+        let mut chars = after.chars();
+        let mut length = 1;
+        for wanted in end.chars() {
+            let c = chars.next().filter(|c| same(*c, wanted))?;
+            length += c.len_utf8();
+        }
+        Some(length)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(pattern: Pattern, text: &str) -> Vec<&str> {
+        pattern.words(text).collect()
+    }
+
+    #[test]
+    fn words_are_those_of_the_expressions() {
+        let text = "I'll  say 'Hi',\n\n  don'T: 12345 €5!\t";
+        assert_eq!(
+            cut(Pattern::Gpt2, text),
+            [
+                "I", "'ll", " ", " say", " '", "Hi", "',", "\n\n ", " don", "'", "T", ":", " 12345", " €",
+                "5", "!", "\t"
+            ]
+        );
+        assert_eq!(
+            cut(Pattern::Digits { most: 3 }, text),
+            [
+                "I", "'ll", " ", " say", " '", "Hi", "',\n\n", " ", " don", "'T", ":", " ", "123", "45",
+                " €", "5", "!", "\t"
+            ]
+        );
+        assert_eq!(cut(Pattern::Digits { most: 1 }, "42\n \n x"), ["4", "2", "\n \n", " x"]);
+    }
+
+    #[test]
+    fn expressions_are_known_by_their_text() {
+        for pattern in [Pattern::Gpt2, Pattern::Digits { most: 3 }, Pattern::Digits { most: 1 }] {
+            assert_eq!(Pattern::of(pattern.regex()), Some(pattern));
+        }
+        assert_eq!(Pattern::of(r"\w+"), None);
+    }
+}

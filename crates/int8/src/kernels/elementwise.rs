@@ -1,0 +1,223 @@
+//! Element by element: tables of what the interpreter says of all values, and sums.
+
+use super::op_kernel::{Context, Form};
+use crate::op_context::Site;
+use crate::probe::{Probe, all_bytes, probe};
+use systole_base::DType;
+use systole_cpu::int8::{Addition, Likely, Pairs, Unit, in_chunks, table as by_table};
+use systole_tflite::{Op, quantize_multiplier, sum_multipliers};
+
+/// Elements of a part that a thread takes.
+const PART: usize = 1 << 14;
+
+struct Table(Box<[i8; 256]>);
+
+impl Form for Table {
+    fn name(&self) -> &'static str {
+        "table"
+    }
+
+    fn run(&self, cx: &Context, y: &mut [u8]) {
+        by_table(cx.team, &self.0, cx.bytes(0), bytemuck::cast_slice_mut(y));
+    }
+}
+
+/// Bytes as the floats that they stand for.
+struct Floats(Vec<[u8; 4]>);
+
+impl Form for Floats {
+    fn name(&self) -> &'static str {
+        "table"
+    }
+
+    fn run(&self, cx: &Context, y: &mut [u8]) {
+        let x = cx.bytes(0);
+        in_chunks(cx.team, y, 4 * PART, x.len() as f64, |n, y| {
+            for (y, &q) in y.chunks_exact_mut(4).zip(&x[n * PART..]) {
+                y.copy_from_slice(&self.0[(i32::from(q) + 128) as usize]);
+            }
+        });
+    }
+}
+
+/// A function of one value.
+pub(super) fn table(site: &Site) -> Option<Box<dyn Form>> {
+    let (x, y) = (site.bytes(0)?, site.output()?);
+    if x.dims() != y.dims() {
+        return None;
+    }
+    let of_all =
+        || probe(site, vec![Probe { operand: 0, value: all_bytes(&[1, 256])? }], Some(&[1, 256]), None);
+    match y.ty.dtype {
+        DType::I8 => {
+            let entries = of_all()?.first()?.as_slice::<i8>().ok()?.to_vec();
+            Some(Box::new(Table(entries.into_boxed_slice().try_into().ok()?)))
+        }
+        // Each channel of its own scale would need its own table.
+        DType::F32 if x.scale().is_ok() => {
+            let entries: Vec<[u8; 4]> =
+                of_all()?.first()?.as_slice::<f32>().ok()?.iter().map(|v| v.to_ne_bytes()).collect();
+            Some(Box::new(Floats(entries)))
+        }
+        _ => None,
+    }
+}
+
+/// Floats rounded to bytes.
+struct Rounded {
+    scale: f32,
+    zero: i32,
+}
+
+/// The greatest number below one half: a sum with it that is cut is rounded half away from zero.
+const BELOW_HALF: f32 = 0.5 - f32::EPSILON / 4.0;
+
+impl Form for Rounded {
+    fn name(&self) -> &'static str {
+        "quantize"
+    }
+
+    fn run(&self, cx: &Context, y: &mut [u8]) {
+        let x = cx.inputs.first().copied().unwrap_or_default();
+        let y: &mut [i8] = bytemuck::cast_slice_mut(y);
+        in_chunks(cx.team, y, PART, x.len() as f64 / 4.0, |n, y| {
+            let (x, _) = x[4 * n * PART..].as_chunks::<4>();
+            for (y, v) in y.iter_mut().zip(x) {
+                let q = f32::from_ne_bytes(*v) / self.scale;
+                let q = (q + BELOW_HALF.copysign(q)) as i32;
+                *y = q.saturating_add(self.zero).clamp(-128, 127) as i8;
+            }
+        });
+    }
+}
+
+/// Floats as bytes, or bytes under another scale.
+pub(super) fn quantize(site: &Site) -> Option<Box<dyn Form>> {
+    let x = site.input(0)?;
+    if x.ty.dtype != DType::F32 || x.data.is_some() {
+        return table(site);
+    }
+    let (scale, zero) = site.byte_output(x.dims())?.scale().ok()?;
+    Some(Box::new(Rounded { scale, zero }))
+}
+
+struct Sum(Unit, Addition);
+
+impl Form for Sum {
+    fn name(&self) -> &'static str {
+        "addition"
+    }
+
+    fn run(&self, cx: &Context, y: &mut [u8]) {
+        self.1.run(self.0, cx.team, cx.bytes(0), cx.bytes(1), bytemuck::cast_slice_mut(y));
+    }
+}
+
+/// A function of two values; one operand has the result's shape, the other is repeated.
+struct Both {
+    pairs: Pairs,
+    /// Which operand has the result's shape.
+    full: usize,
+    /// Elements of the result for each of the other operand, and of that of a sample.
+    inner: usize,
+    other: usize,
+    is_constant: bool,
+}
+
+impl Form for Both {
+    fn name(&self) -> &'static str {
+        if self.pairs.is_formula() { "formula of pairs" } else { "table of pairs" }
+    }
+
+    fn run(&self, cx: &Context, y: &mut [u8]) {
+        let (a, b) = (cx.bytes(self.full), cx.bytes(1 - self.full));
+        let y: &mut [i8] = bytemuck::cast_slice_mut(y);
+        let own = y.len() / cx.samples.max(1);
+        if self.is_constant || own == self.inner * self.other {
+            return self.pairs.run(cx.team, a, b, self.inner, y);
+        }
+        let samples = a.chunks_exact(own.max(1)).zip(b.chunks_exact(self.other.max(1)));
+        for ((a, b), y) in samples.zip(y.chunks_exact_mut(own.max(1))) {
+            self.pairs.run(cx.team, a, b, self.inner, y);
+        }
+    }
+}
+
+/// How the elements of `own` are repeated over `dims`: how often each in a row. `None`: in another way.
+fn repeated(own: &[usize], dims: &[usize]) -> Option<usize> {
+    let lead = dims.len().checked_sub(own.len())?;
+    let mine = |d: usize| d.checked_sub(lead).map_or(1, |d| own[d]);
+    if dims.iter().enumerate().any(|(d, &size)| mine(d) != 1 && mine(d) != size) {
+        return None;
+    }
+    // From the end: repeated, then the operand's own dimensions, then repeated.
+    let (mut inner, mut state) = (1, 0);
+    for (d, &size) in dims.iter().enumerate().rev().filter(|(_, d)| **d > 1) {
+        state = match (mine(d) == size, state) {
+            (true, 0 | 1) => 1,
+            (false, 0) => {
+                inner *= size;
+                0
+            }
+            (false, _) => 2,
+            (true, _) => return None,
+        };
+    }
+    Some(inner)
+}
+
+pub(super) fn both(site: &Site) -> Option<Box<dyn Form>> {
+    let (a, b, y) = (site.input(0)?, site.input(1)?, site.output()?);
+    let all = [a, b, y];
+    if all.iter().any(|t| t.ty.dtype != DType::I8) {
+        return None;
+    }
+    if let Some(sum) = sum(site) {
+        return Some(sum);
+    }
+    let full = [a, b].iter().position(|t| t.data.is_none() && t.dims() == y.dims())?;
+    let other = [a, b][1 - full];
+    let inner = repeated(other.dims(), y.dims())?;
+    let shapes = if full == 0 { [[256, 1], [1, 256]] } else { [[1, 256], [256, 1]] };
+    let value = |operand: usize| Some(Probe { operand, value: all_bytes(&shapes[operand])? });
+    let made = probe(site, vec![value(0)?, value(1)?], Some(&[256, 256]), None)?;
+    let entries = made.first()?.as_slice::<i8>().ok()?.to_vec().into_boxed_slice().try_into().ok()?;
+    let is_constant = other.data.is_some();
+    let pairs = Pairs::new(site.unit, entries, likely(site, full).unwrap_or(Likely::Other));
+    Some(Box::new(Both { pairs, full, inner, other: other.ty.elements(), is_constant }))
+}
+
+/// What the function may be, of the operand `full` and the other one.
+fn likely(site: &Site, full: usize) -> Option<Likely> {
+    let [(sa, za), (sb, zb)] = [site.input(full)?.scale().ok()?, site.input(1 - full)?.scale().ok()?];
+    let (scale, zero) = site.output()?.scale().ok()?;
+    let slope = |of: f32| f64::from(of) / f64::from(scale);
+    let sign = |operand: usize| if operand == 0 { 1.0 } else { -1.0 };
+    Some(match site.operator.op {
+        Op::Minimum => Likely::Least,
+        Op::Maximum => Likely::Greatest,
+        Op::Add => Likely::Sum([slope(sa), slope(sb)]),
+        Op::Sub => Likely::Sum([sign(full) * slope(sa), sign(1 - full) * slope(sb)]),
+        Op::Mul => Likely::Product([za, zb], quantize_multiplier(f64::from(sa * sb / scale)), zero),
+        _ => return None,
+    })
+}
+
+/// A sum or difference of two tensors of one shape, where none is constant.
+fn sum(site: &Site) -> Option<Box<dyn Form>> {
+    let (a, b) = (site.bytes(0)?, site.bytes(1)?);
+    let y = site.byte_output(a.dims())?;
+    let is_difference = match site.operator.op {
+        Op::Add => false,
+        Op::Sub => true,
+        _ => return None,
+    };
+    if a.dims() != b.dims() {
+        return None;
+    }
+    let ((sa, za), (sb, zb), (scale, zero)) = (a.scale().ok()?, b.scale().ok()?, y.scale().ok()?);
+    let [of_a, of_b, of_sum] = sum_multipliers(sa, sb, scale);
+    let (low, high) = site.range(scale, zero)?;
+    let addition = Addition::new([za, zb], [of_a, of_b], is_difference, of_sum, (zero, low, high))?;
+    Some(Box::new(Sum(site.unit, addition)))
+}

@@ -1,0 +1,76 @@
+//! `ApproxTopK`, which JAX writes for `approx_max_k` and `approx_min_k`: here the exact greatest or least, by a sort.
+
+use super::call::{Call, Import, OpRow, call};
+use super::types::{held, not_there, wrong};
+use super::value::Given;
+use crate::syntax::{Attribute, Module, Operation, find};
+use std::sync::Arc;
+use systole_base::{Result, TensorType};
+use systole_ir::op::Direction;
+use systole_ir::{Graph, GraphBuilder, Tensor};
+
+pub(super) const OPERATIONS: &[OpRow] = &[call("ApproxTopK", Import::Values(sorted))];
+
+fn sorted(call: &Call) -> Result<Vec<Given>> {
+    let (op, operands, results) = (call.op, call.operands, call.results);
+    let count = results.len();
+    let arrays = operands.iter().take(count).map(|v| v.clone().array()).collect::<Result<Vec<_>>>()?;
+    let first = arrays.first().ok_or_else(|| wrong("an operand is missing"))?;
+    if operands.len() != 2 * count || arrays.iter().any(|x| x.shape() != first.shape()) {
+        return Err(wrong("ApproxTopK takes arrays of one shape and as many first values"));
+    }
+    let config = ["mhlo.backend_config", "backend_config"].into_iter().find_map(|key| {
+        match find(&op.attributes, key) {
+            Some(Attribute::Dictionary(entries)) => find(entries, "reduction_dim"),
+            _ => None,
+        }
+    });
+    let dim = match config {
+        Some(Attribute::Int(d)) => usize::try_from(*d).ok().filter(|d| *d < first.rank()),
+        _ => None,
+    };
+    let dim = dim.ok_or_else(|| wrong("ApproxTopK does not say a `reduction_dim` of its operand"))?;
+    let types: Vec<&TensorType> = arrays.iter().map(Tensor::ty).collect();
+    let by = comparator(direction(op, call.module)?, &types)?;
+    let sorted = Tensor::sort_by(&arrays.iter().collect::<Vec<_>>(), dim, true, by);
+    let mut all = Vec::new();
+    for (x, ty) in sorted.iter().zip(results) {
+        let size = held(ty)?.first().and_then(|ty| ty.shape.get(dim).copied());
+        let size = size
+            .filter(|n| *n <= first.shape()[dim])
+            .ok_or_else(|| wrong(format!("ApproxTopK results in {ty} of {} elements", first.shape()[dim])))?;
+        all.push(Given::Array(x.slice_dim(dim, 0, size)));
+    }
+    Ok(all)
+}
+
+/// What the called function asks of two values.
+fn direction(op: &Operation, module: &Module) -> Result<Direction> {
+    let named = match find(&op.attributes, "called_computations") {
+        Some(Attribute::List(names)) => match names.as_slice() {
+            [Attribute::Symbol(name)] => module.functions.iter().find(|f| f.name == *name),
+            _ => None,
+        },
+        _ => None,
+    };
+    let f = named.ok_or_else(|| wrong("ApproxTopK does not name a function that compares"))?;
+    let first = f.body.operations.first().filter(|_| f.body.operations.len() == 2);
+    let compare =
+        first.filter(|o| o.name == "stablehlo.compare" && Some(&*o.operands) == f.body.arguments.get(..2));
+    match compare.and_then(|o| find(&o.attributes, "comparison_direction")) {
+        Some(Attribute::Keyword(_, word)) if word == "GT" => Ok(Direction::Gt),
+        Some(Attribute::Keyword(_, word)) if word == "LT" => Ok(Direction::Lt),
+        _ => Err(not_there(format!("ApproxTopK by @{} is not supported", f.name))
+            .because("it asks for more than which of two values is greater or less")),
+    }
+}
+
+fn comparator(direction: Direction, types: &[&TensorType]) -> Result<Arc<Graph>> {
+    let g = GraphBuilder::new("by");
+    let scalars = types.iter().flat_map(|ty| [ty, ty]);
+    let values: Vec<Tensor> = scalars.map(|ty| g.parameter(TensorType::scalar(ty.dtype), "x")).collect();
+    match values.as_slice() {
+        [a, b, ..] => g.finish(&[a.compare(b, direction)]),
+        _ => Err(wrong("an operand is missing")),
+    }
+}

@@ -1,0 +1,238 @@
+//! What each device computes by itself: Shardy's `sdy.manual_computation`, and GSPMD's custom calls between which a program
+//! is that of one device.
+//!
+//! Around them a program is that of all devices together. It becomes the program that every device runs: outside of such
+//! computations all compute the same; at the begin each takes its part of the operands, and at the end the parts of all are
+//! gathered. A program with none of them stays as it is, and is run once.
+
+use crate::device_sharding::Tiles;
+use crate::import::attribute::{device_count, text};
+use crate::import::call::{Import, OpRow, call, op};
+use crate::import::importer::{Frame, Importer};
+use crate::import::types::{not_there, wrong};
+use crate::import::value::Given;
+use crate::syntax::{Attribute, Operation, Region, Value, find};
+use systole_base::{DType, Literal, Result, TensorType};
+use systole_ir::op::{
+    AllGather, AllReduce, BroadcastInDim, Convert, DynamicSlice, Groups, Monoid, PartitionId, Reshape,
+};
+use systole_ir::{GraphBuilder, Tensor};
+
+/// More devices than this are a mistake.
+const MOST_DEVICES: u64 = 1 << 10;
+/// Regions within regions that are searched.
+const MOST_DEPTH: usize = 64;
+
+/// The custom calls that begin and end what a device computes by itself.
+const SHAPE_CALLS: [&str; 2] = ["SPMDFullToShardShape", "SPMDShardToFullShape"];
+
+const SHAPE_CALL: Import = Import::Importer(|i, op, operands, frame, g| i.shape_call(op, operands, frame, g));
+
+pub(crate) const OPERATIONS: &[OpRow] = &[
+    op("mhlo.copy").importer(|_, _, operands, _, _| Ok(operands)),
+    op("sdy.manual_computation").importer(|i, op, operands, frame, g| i.manual(op, operands, frame, g)),
+    op("sdy.reshard").importer(|_, _, operands, _, _| Ok(operands)),
+    op("sdy.sharding_constraint").importer(|_, _, operands, _, _| Ok(operands)),
+    call(SHAPE_CALLS[0], SHAPE_CALL),
+    call(SHAPE_CALLS[1], SHAPE_CALL),
+];
+
+/// How an operand or a result lies along the axes that devices have their own parts of.
+fn tiles(sharding: &Attribute, mesh: &[(String, u64)], manual: &[String]) -> Result<Tiles> {
+    let (sharding, unreduced) = match sharding {
+        Attribute::Struct(_, fields) => match (find(fields, "sharding"), find(fields, "axes")) {
+            (Some(inner), Some(Attribute::List(axes))) => (inner, axes.as_slice()),
+            _ => return Err(wrong("a sharding of no axes")),
+        },
+        plain => (plain, &[][..]),
+    };
+    let Attribute::Sharding(_, dims) = sharding else { return Err(wrong("a sharding of no axes")) };
+    let is_manual = |text: &&String| manual.iter().any(|m| m == text.split(':').next().unwrap_or(text));
+    let dims: Vec<Vec<String>> =
+        dims.iter().map(|axes| axes.iter().filter(is_manual).cloned().collect()).collect();
+    let name = |a: &Attribute| match a {
+        Attribute::String(name) => Some(name.clone()),
+        _ => None,
+    };
+    let unreduced: Vec<String> = unreduced.iter().filter_map(name).filter(|n| is_manual(&n)).collect();
+    let count = mesh.iter().try_fold(1u64, |n, (_, size)| n.checked_mul(*size));
+    let count = count.filter(|n| (1..=MOST_DEVICES).contains(n));
+    let count = count.ok_or_else(|| not_there(format!("a mesh of over {MOST_DEVICES} devices")))?;
+    Tiles::of_axes(&dims, &unreduced, mesh, count as usize)
+}
+
+/// This device's number.
+fn device(g: &GraphBuilder) -> Tensor {
+    let own = g.emit(PartitionId, &[]).remove(0);
+    g.emit(Convert { to: DType::I32 }, &[&own]).remove(0)
+}
+
+/// This device's entry of a list with one for each.
+fn entry(list: Literal, device: &Tensor, g: &GraphBuilder) -> Tensor {
+    let list = g.constant(list);
+    let sizes = [1].into_iter().collect();
+    let one = g.emit(DynamicSlice { sizes }, &[&list, device]).remove(0);
+    g.emit(Reshape { shape: Default::default() }, &[&one]).remove(0)
+}
+
+/// This device's part of what all have.
+fn part(x: &Tensor, tiles: &Tiles, g: &GraphBuilder) -> Result<Tensor> {
+    if tiles.is_replicated() {
+        return Ok(x.clone());
+    }
+    let own = device(g);
+    let local = tiles.local(x.shape())?;
+    let starts = tiles.starts(&local);
+    let mut inputs = vec![x.clone()];
+    for d in 0..local.len() {
+        let column: Vec<i32> = starts.iter().map(|s| s.get(d).map_or(0, |at| *at as i32)).collect();
+        inputs.push(entry(Literal::from_slice([column.len()], &column)?, &own, g));
+    }
+    let inputs: Vec<&Tensor> = inputs.iter().collect();
+    let mine = match local.is_empty() {
+        true => x.clone(),
+        false => g.emit(DynamicSlice { sizes: local.into_iter().collect() }, &inputs).remove(0),
+    };
+    if tiles.is_reduced() {
+        return Ok(mine);
+    }
+    // One of those that share a sum has all of it.
+    let firsts = tiles.firsts();
+    let first = entry(Literal::from_bools([firsts.len()], &firsts)?, &own, g);
+    let spread = BroadcastInDim { dims: Default::default(), shape: mine.ty().shape.clone() };
+    let first = g.emit(spread, &[&first]).remove(0);
+    let nothing = g.constant(Literal::zeros(mine.ty().clone()));
+    Ok(first.select(&mine, &nothing))
+}
+
+fn groups(members: Vec<Vec<usize>>) -> Groups {
+    Groups { members, channel: 1, global: true }
+}
+
+/// The parts of all devices together; of a sum each device's term.
+fn gathered(x: Tensor, tiles: &Tiles, g: &GraphBuilder) -> Tensor {
+    let split = (0..x.ty().rank()).filter(|d| !tiles.is_whole(*d));
+    split.fold(x, |x, dim| g.emit(AllGather { groups: groups(tiles.rows(dim)), dim }, &[&x]).remove(0))
+}
+
+fn part_of(given: Given, tiles: &Tiles, g: &GraphBuilder) -> Result<Given> {
+    Ok(match given {
+        Given::Array(x) => Given::Array(part(&x, tiles, g)?),
+        Given::Complex(re, im) => Given::Complex(part(&re, tiles, g)?, part(&im, tiles, g)?),
+        other => other,
+    })
+}
+
+/// The op that makes a value.
+fn maker(region: &Region, value: Value, depth: usize) -> Option<&Operation> {
+    let within = |op: &'_ Operation| op.results.contains(&value);
+    region.operations.iter().find(|op| within(op)).or_else(|| match depth {
+        MOST_DEPTH => None,
+        _ => region.operations.iter().flat_map(|op| &op.regions).find_map(|r| maker(r, value, depth + 1)),
+    })
+}
+
+/// The sharding that GSPMD's calls have as a string.
+fn told(op: &Operation) -> Option<&str> {
+    text(op, "mhlo.sharding")
+}
+
+impl<'m> Importer<'m> {
+    /// The parts of all devices together, and terms added up.
+    fn whole(&mut self, x: Tensor, tiles: &Tiles, g: &GraphBuilder) -> Tensor {
+        let term = gathered(x, tiles, g);
+        if tiles.is_reduced() {
+            return term;
+        }
+        let body = Monoid::Add.body(term.ty().dtype);
+        let sum = g.emit(AllReduce { groups: groups(tiles.sums()), body }, &[&term]).remove(0);
+        if self.regions == 0 {
+            self.terms.push((sum.id(), term, tiles.clone()));
+        }
+        sum
+    }
+
+    fn whole_of(&mut self, given: Given, tiles: &Tiles, g: &GraphBuilder) -> Given {
+        match given {
+            Given::Array(x) => Given::Array(self.whole(x, tiles, g)),
+            Given::Complex(re, im) => Given::Complex(self.whole(re, tiles, g), self.whole(im, tiles, g)),
+            other => other,
+        }
+    }
+
+    /// Puts each device's terms in the place of a result's sums where the result lies on the devices as these do; whether it
+    /// did.
+    pub(crate) fn keep_terms(&self, parts: &mut [Tensor], tiles: Option<&Tiles>) -> bool {
+        let Some(tiles) = tiles.filter(|t| !t.is_reduced()) else { return false };
+        let term = |sum: &Tensor| {
+            let made = self.terms.iter().find(|(id, _, own)| *id == sum.id() && own == tiles);
+            made.map(|(_, term, _)| term.clone())
+        };
+        let Some(terms) = parts.iter().map(term).collect::<Option<Vec<_>>>() else { return false };
+        parts.clone_from_slice(&terms);
+        !terms.is_empty()
+    }
+
+    /// The results of all devices together.
+    fn manual(
+        &mut self,
+        op: &'m Operation,
+        operands: Vec<Given>,
+        frame: &mut Frame<'m>,
+        g: &GraphBuilder,
+    ) -> Result<Vec<Given>> {
+        let list = |name: &str| match find(&op.attributes, name) {
+            Some(Attribute::List(all)) => Ok(all.as_slice()),
+            _ => Err(wrong(format!("it has no {name}"))),
+        };
+        let (ins, outs) = (list("in_shardings")?, list("out_shardings")?);
+        let axis = |a: &Attribute| match a {
+            Attribute::String(name) => Ok(name.clone()),
+            _ => Err(wrong("manual_axes are names")),
+        };
+        let manual = list("manual_axes")?.iter().map(axis).collect::<Result<Vec<String>>>()?;
+        let named = ins.iter().chain(outs).find_map(|s| match s {
+            Attribute::Sharding(mesh, _) => Some(mesh),
+            Attribute::Struct(_, fields) => match find(fields, "sharding") {
+                Some(Attribute::Sharding(mesh, _)) => Some(mesh),
+                _ => None,
+            },
+            _ => None,
+        });
+        let mesh = self.module.meshes.iter().find(|(name, _)| Some(name) == named);
+        let mesh = mesh.map_or(&[][..], |(_, axes)| axes.as_slice());
+        let [body] = op.regions.as_slice() else { return Err(wrong("it has no body")) };
+        if body.arguments.len() != operands.len() || ins.len() != operands.len() {
+            return Err(wrong(format!("{} operands, {} shardings", operands.len(), ins.len())));
+        }
+        for ((value, given), sharding) in body.arguments.iter().zip(operands).zip(ins) {
+            frame.set(*value, part_of(given, &tiles(sharding, mesh, &manual)?, g)?);
+        }
+        let results = self.body(body, frame, g)?;
+        if results.len() != outs.len() {
+            return Err(wrong(format!("{} results, {} shardings", results.len(), outs.len())));
+        }
+        let whole = |(given, sharding)| Ok(self.whole_of(given, &tiles(sharding, mesh, &manual)?, g));
+        results.into_iter().zip(outs).map(whole).collect()
+    }
+
+    /// GSPMD's call to one device's shape (how the operand lies is said by the call before it), or back.
+    fn shape_call(
+        &mut self,
+        op: &'m Operation,
+        operands: Vec<Given>,
+        frame: &Frame<'m>,
+        g: &GraphBuilder,
+    ) -> Result<Vec<Given>> {
+        let [given] = <[Given; 1]>::try_from(operands).map_err(|_| wrong("it takes one operand"))?;
+        let enters = text(op, "call_target_name") == Some(SHAPE_CALLS[0]);
+        let before = op.operands.first().and_then(|v| maker(&frame.function.body, *v, 0));
+        let text = if enters { before.and_then(told) } else { told(op) };
+        let text = text.ok_or_else(|| wrong("it does not say how the array lies on the devices"))?;
+        let devices = device_count(self.module)?;
+        let rank = |ty: &TensorType| ty.rank();
+        let rank = given.parts()?.first().map_or(0, |x| rank(x.ty()));
+        let tiles = Tiles::of_text(text, rank, devices)?;
+        Ok(vec![if enters { part_of(given, &tiles, g)? } else { self.whole_of(given, &tiles, g) }])
+    }
+}

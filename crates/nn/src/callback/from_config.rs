@@ -1,0 +1,39 @@
+//! Callbacks by their names, from tables of configurations.
+
+use super::config_callback::Configured;
+use super::{CALLBACK_NAMES, TABLE};
+use serde_json::{Map, Value};
+
+/// The callback of a class with these arguments; those that are absent have their defaults. The class is one of
+/// [`CALLBACK_NAMES`], as it is or in snake case.
+///
+/// ```
+/// use serde_json::json;
+/// use systole_nn::callback::from_table;
+/// let arguments = json!({"monitor": "loss", "patience": 3}).as_object().unwrap().clone();
+/// assert_eq!(from_table("early_stopping", arguments).unwrap().unwrap().monitor(), Some("loss"));
+/// assert!(from_table("EarlyStoping", Default::default()).is_none());
+/// ```
+///
+/// # Errors
+/// Serde's, of a key that is not there or a value of the wrong type. `None`: there is no such class.
+pub fn from_table(
+    class: &str,
+    arguments: Map<String, Value>,
+) -> Option<serde_json::Result<Box<dyn Configured>>> {
+    let class = class_of(class)?;
+    let at = CALLBACK_NAMES.iter().position(|known| *known == class)?;
+    Some((TABLE[at].read)(Value::Object(arguments)))
+}
+
+/// The class that a name means: `early_stopping` is EarlyStopping.
+pub fn class_of(name: &str) -> Option<&'static str> {
+    let plain = |name: &str| name.replace('_', "").to_lowercase();
+    CALLBACK_NAMES.iter().copied().find(|known| plain(known) == plain(name))
+}
+
+/// The arguments of a class with their defaults.
+pub fn defaults_of(class: &str) -> Option<Value> {
+    let at = CALLBACK_NAMES.iter().position(|known| *known == class)?;
+    (TABLE[at].defaults)().ok()
+}

@@ -1,0 +1,470 @@
+//! Saving and loading models: what goes into a model file and what is believed of one.
+
+use crate::applications::biggan::{self, BigGan};
+use crate::checkpoint::backup::METRICS;
+use crate::layer::Precision;
+use crate::layer::adapter::is_adapter;
+use crate::layer::quantized_weight::NUMBERS;
+use crate::layers::CustomObjects;
+use crate::loss::Loss;
+use crate::metric::Metric;
+use crate::model::architecture::Architecture;
+use crate::model::compile::Compile;
+use crate::model::model_file::ModelFile;
+use crate::model::quantize_options::Quantize;
+use crate::model::sparsity::MASK;
+use crate::model::train_step::TrainStep;
+use crate::model::{Model, infer_specs};
+use crate::optimizer::Optimizer;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_runtime::Buffer;
+
+const WEIGHTS: &str = "weights/";
+const OPTIMIZER: &str = "optimizer/";
+
+/// The part of a file's metadata beside the architecture.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Training {
+    step: u64,
+    epoch: usize,
+    seed: u64,
+    compile: Option<CompileConfig>,
+    #[serde(default)]
+    class_names: Vec<String>,
+    #[serde(default)]
+    notes: BTreeMap<String, String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CompileConfig {
+    optimizer: Optimizer,
+    loss: Loss,
+    metrics: Vec<Metric>,
+    weighted_metrics: Vec<Metric>,
+    precision: Precision,
+    seed: u64,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    losses: BTreeMap<String, Loss>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    loss_weights: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    output_metrics: BTreeMap<String, Vec<Metric>>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    output_weighted_metrics: BTreeMap<String, Vec<Metric>>,
+    /// The name of a step of the user's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    train_step: Option<String>,
+    /// What a step that Systole has itself is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    train_step_config: Option<serde_json::Value>,
+    /// What the layers' places to round at were made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    quantize: Option<Quantize>,
+}
+
+/// The step of a model file that Systole has itself.
+fn built_in_step(name: &str, config: Option<&serde_json::Value>) -> Result<Option<Arc<dyn TrainStep>>> {
+    let Some(config) = config.filter(|_| name == biggan::NAME) else { return Ok(None) };
+    let read: BigGan = serde_json::from_value(config.clone()).map_err(|e| {
+        let what = format!("the model's training step `{name}` is not readable");
+        Error::new(ErrorKind::Data, what).because(e.to_string())
+    })?;
+    read.check()?;
+    Ok(Some(Arc::new(read)))
+}
+
+impl CompileConfig {
+    fn of(c: &Compile) -> CompileConfig {
+        CompileConfig {
+            optimizer: c.optimizer.clone(),
+            loss: c.loss.clone(),
+            metrics: c.metrics.clone(),
+            weighted_metrics: c.weighted_metrics.clone(),
+            precision: c.precision,
+            seed: c.seed,
+            losses: c.losses.clone(),
+            loss_weights: c.loss_weights.clone(),
+            output_metrics: c.output_metrics.clone(),
+            output_weighted_metrics: c.output_weighted_metrics.clone(),
+            train_step: c.train_step.as_ref().map(|step| step.name().to_string()),
+            train_step_config: c.train_step.as_ref().and_then(|step| step.config()),
+            quantize: c.quantize.clone(),
+        }
+    }
+
+    /// With the losses and metrics of a user's own as the program that reads the file has them.
+    fn known_to(self, custom: &CustomObjects) -> Result<CompileConfig> {
+        let all = |metrics: Vec<Metric>| metrics.into_iter().map(|m| custom.known_metric(m)).collect();
+        let by_name = |outputs: BTreeMap<String, Vec<Metric>>| -> Result<BTreeMap<String, Vec<Metric>>> {
+            outputs.into_iter().map(|(name, metrics)| Ok((name, all(metrics)?))).collect()
+        };
+        let (metrics, weighted_metrics): (Result<_>, Result<_>) =
+            (all(self.metrics), all(self.weighted_metrics));
+        let output_metrics = by_name(self.output_metrics)?;
+        let output_weighted_metrics = by_name(self.output_weighted_metrics)?;
+        let loss = custom.known_loss(self.loss)?;
+        let losses = self.losses.into_iter().map(|(name, loss)| Ok((name, custom.known_loss(loss)?)));
+        let losses = losses.collect::<Result<_>>()?;
+        let built_in = self.train_step.as_ref();
+        let built_in =
+            built_in.map(|name| built_in_step(name, self.train_step_config.as_ref())).transpose()?;
+        if let (Some(name), Some(None)) = (&self.train_step, &built_in) {
+            let what = format!("the model's training step `{name}` is not known here");
+            return Err(Error::new(ErrorKind::Config, what)
+                .because("a program made it itself, and a model file keeps its name only, not its code")
+                .hint(
+                    "load it with CustomObjects::new().uncompiled() and compile it with the step; a run goes on by its backups",
+                ));
+        }
+        Ok(CompileConfig {
+            loss,
+            losses,
+            metrics: metrics?,
+            weighted_metrics: weighted_metrics?,
+            output_metrics,
+            output_weighted_metrics,
+            ..self
+        })
+    }
+
+    fn into_compile(self) -> Compile {
+        Compile {
+            optimizer: self.optimizer,
+            loss: self.loss,
+            metrics: self.metrics,
+            weighted_metrics: self.weighted_metrics,
+            precision: self.precision,
+            seed: self.seed,
+            losses: self.losses,
+            loss_weights: self.loss_weights,
+            output_metrics: self.output_metrics,
+            output_weighted_metrics: self.output_weighted_metrics,
+            // Checked when the file was read.
+            train_step: self
+                .train_step
+                .and_then(|name| built_in_step(&name, self.train_step_config.as_ref()).ok().flatten()),
+            quantize: self.quantize,
+            ..Compile::default()
+        }
+    }
+}
+
+/// What earlier versions called the accumulator of a weighted metric beside a plain one of its name.
+fn earlier_name(name: &str) -> Option<String> {
+    let (metric, slot) = name.strip_prefix("weighted_")?.split_once('/')?;
+    Some(format!("{metric}_1/{slot}"))
+}
+
+impl Model {
+    /// Writes architecture, weights, optimizer state and step to one `.safetensors` file, atomically: an earlier file
+    /// of that name stays whole until the new one is. On several hosts every host calls it, and host 0 writes.
+    ///
+    /// # Errors
+    /// When the model has no weights yet, or the file cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let file = self.to_file()?;
+        if self.leads() { file.save(path.as_ref()) } else { Ok(()) }
+    }
+
+    /// What [`Model::save`] writes: adapters are merged into their kernels ([`Model::enable_lora`]). A meeting of all hosts where the
+    /// state is split over several.
+    pub fn to_file(&self) -> Result<ModelFile> {
+        if !self.has_adapters() {
+            let plain = |name: &str| !name.starts_with(MASK);
+            return self.file_of(&self.architecture, &BTreeMap::new(), plain);
+        }
+        // The optimizer's state is that of adapters, which the file has not.
+        let merged = self.merged_kernels()?;
+        let mut file = self.file_of(&self.plain_architecture(), &BTreeMap::new(), |_| false)?;
+        for (name, value) in std::mem::take(&mut file.tensors) {
+            let path = name.strip_prefix(WEIGHTS).unwrap_or(&name);
+            if is_adapter(path) || self.is_of_packed(path) && !path.ends_with(NUMBERS) {
+                continue;
+            }
+            let plain = if self.is_of_packed(path) { path.trim_end_matches(NUMBERS) } else { path };
+            let value = merged.get(plain).map_or(Ok(value), Buffer::to_literal)?;
+            file.tensors.push((format!("{WEIGHTS}{plain}"), value));
+        }
+        Ok(file)
+    }
+
+    /// The model as it trains, with adapters, and masks of pruned weights.
+    pub(crate) fn to_backup(&self) -> Result<ModelFile> {
+        self.file_of(&self.architecture, &BTreeMap::new(), |_| true)
+    }
+
+    /// With weights in the place of the model's own, and the slots that are meant.
+    fn file_of(
+        &self,
+        architecture: &Architecture,
+        others: &BTreeMap<String, Literal>,
+        keeps: impl Fn(&str) -> bool,
+    ) -> Result<ModelFile> {
+        if !self.is_built() {
+            return Err(Error::new(ErrorKind::Config, "the model has no weights to save")
+                .hint("fit, evaluate or build it first"));
+        }
+        let mut tensors = Vec::new();
+        for (path, value) in self.weights() {
+            let value = others.get(path).cloned().map_or_else(|| self.whole(value), Ok)?;
+            tensors.push((format!("{WEIGHTS}{path}"), value));
+        }
+        for (name, value) in self.state.optimizer.iter().filter(|(name, _)| keeps(name)) {
+            tensors.push((format!("{OPTIMIZER}{name}"), self.whole(value)?));
+        }
+        let training = Training {
+            step: self.step,
+            epoch: self.epoch,
+            seed: self.seed,
+            compile: self.compile_config().map(CompileConfig::of),
+            class_names: self.class_names.clone(),
+            notes: self.notes.clone(),
+        };
+        let json = |v: std::result::Result<String, serde_json::Error>| {
+            v.map_err(|e| {
+                Error::new(ErrorKind::Bug, "a model's metadata does not serialise").because(e.to_string())
+            })
+        };
+        let metadata = BTreeMap::from([
+            ("architecture".to_string(), json(serde_json::to_string(&architecture.to_json()))?),
+            ("training".to_string(), json(serde_json::to_string(&training))?),
+        ]);
+        Ok(ModelFile { tensors, metadata })
+    }
+
+    /// What must be the same on every host that trains this model.
+    pub(crate) fn common(&self) -> Result<Vec<(&'static str, String)>> {
+        let compiled = self.compiled()?;
+        let training = serde_json::to_string(&CompileConfig::of(&compiled.config)).map_err(|e| {
+            Error::new(ErrorKind::Bug, "a model's metadata does not serialise").because(e.to_string())
+        })?;
+        Ok(vec![
+            ("the layers", self.architecture.to_json().to_string()),
+            ("optimizer, loss, metrics, precision or seed", training),
+            ("the strategy", compiled.config.strategy.to_string()),
+            ("the weights that they start with", self.digest_of_weights()),
+        ])
+    }
+
+    /// Reads a model of built-in layers, compiled as it was saved. Nothing in a file is ever executed.
+    ///
+    /// # Errors
+    /// Names what is wrong: a length, a checksum, a missing weight, an unknown layer.
+    pub fn load(path: impl AsRef<Path>) -> Result<Model> {
+        Model::load_with(path, &CustomObjects::default())
+    }
+
+    /// Reads a model that has layers, a loss or metrics of the user's own: those of `custom`.
+    pub fn load_with(path: impl AsRef<Path>, custom: &CustomObjects) -> Result<Model> {
+        let path = path.as_ref();
+        Model::from_file(ModelFile::load(path)?, custom).at(|| path.display().to_string())
+    }
+
+    /// Reads a model of built-in layers to predict with: as [`Model::load`], but uncompiled where the file names a loss or a
+    /// metric of the program that made it.
+    pub fn load_to_predict(path: impl AsRef<Path>) -> Result<Model> {
+        let path = path.as_ref();
+        Model::load(path)
+            .or_else(|e| Model::load_with(path, &CustomObjects::new().uncompiled()).map_err(|_| e))
+    }
+
+    /// The model that a file holds.
+    pub fn from_file(file: ModelFile, custom: &CustomObjects) -> Result<Model> {
+        let (file, packed) = file.split_packed()?;
+        let architecture: Value = parse(&file, "architecture")?;
+        let training: Training = parse(&file, "training")?;
+        let architecture = Architecture::from_json(&architecture, custom)?;
+        let precision = training.compile.as_ref().map_or(Precision::Float32, |c| c.precision);
+        let mut weights: BTreeMap<String, Buffer> =
+            packed.into_iter().map(|(path, held)| (path, held.buffer())).collect();
+        let mut slots = Vec::new();
+        for (name, value) in file.tensors {
+            if let Some(path) = name.strip_prefix(WEIGHTS) {
+                weights.insert(path.to_string(), value.into());
+            } else if let Some(slot) = name.strip_prefix(OPTIMIZER).filter(|slot| !slot.starts_with(MASK)) {
+                // Masks are of a run that prunes: the weights have their zeros.
+                slots.push((slot.to_string(), value));
+            }
+        }
+        let mut model = Model::new(architecture);
+        match training.compile {
+            Some(config) if !custom.leaves_uncompiled() => {
+                model.compile(config.known_to(custom)?.into_compile())?
+            }
+            // The slots are the optimizer's.
+            _ => slots.clear(),
+        }
+        model.seed = training.seed;
+        model.adopt_file_weights(weights, precision)?;
+        model.adopt_slots(slots)?;
+        model.step = training.step;
+        model.epoch = training.epoch;
+        model.class_names = training.class_names;
+        model.notes = training.notes;
+        Ok(model)
+    }
+
+    fn adopt_file_weights(
+        &mut self,
+        mut weights: BTreeMap<String, Buffer>,
+        precision: Precision,
+    ) -> Result<()> {
+        self.architecture.check()?;
+        self.build_shapes(precision)?;
+        let specs = infer_specs(&self.architecture, precision)?;
+        self.adopt(specs, |spec, _| {
+            let value = weights.remove(&spec.path).ok_or_else(|| {
+                Error::new(ErrorKind::Data, format!("the file lacks weight {}", spec.path))
+                    .because("the architecture in the file needs it")
+            })?;
+            if value.ty().shape.dims() != spec.shape || value.ty().dtype != spec.dtype {
+                let what = format!(
+                    "weight {} is {}, the architecture needs {}{:?}",
+                    spec.path,
+                    value.ty(),
+                    spec.dtype,
+                    spec.shape
+                );
+                return Err(Error::new(ErrorKind::Data, what));
+            }
+            Ok(value)
+        })?;
+        match weights.keys().next() {
+            Some(extra) => Err(Error::new(
+                ErrorKind::Data,
+                format!("the file holds weight {extra}, which no layer uses"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes up a backup of the same model: weights, optimizer state, learning rate, metrics in progress and step.
+    ///
+    /// # Errors
+    /// When the backup is of another model, or of one that was compiled another way; names what differs.
+    pub(crate) fn restore(&mut self, file: ModelFile) -> Result<()> {
+        let architecture: Value = parse(&file, "architecture")?;
+        let training: Training = parse(&file, "training")?;
+        if architecture != self.architecture.to_json() {
+            return Err(of_another("layers"));
+        }
+        let (had, has) = (&training.class_names, &self.class_names);
+        if had != has && !had.is_empty() && !has.is_empty() {
+            return Err(of_another("class names").because(format!(
+                "they are {}; those of now are {}",
+                had.join(", "),
+                has.join(", ")
+            )));
+        }
+        let precision = self.same_training(training.compile, training.seed)?;
+        let (mut weights, mut slots, mut metrics) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        for (name, value) in file.tensors {
+            if let Some(path) = name.strip_prefix(WEIGHTS) {
+                weights.insert(path.to_string(), Buffer::from(value));
+            } else if let Some(slot) = name.strip_prefix(OPTIMIZER) {
+                slots.push((slot.to_string(), value));
+            } else if let Some(metric) = name.strip_prefix(METRICS) {
+                metrics.insert(metric.to_string(), value);
+            }
+        }
+        self.adopt_file_weights(weights, precision)?;
+        self.adopt_slots(slots)?;
+        let mut state = self.compiled()?.train.metrics.zeros(&self.output_shapes());
+        for (name, zero) in state.clone().iter() {
+            let value = metrics.remove(name).or_else(|| metrics.remove(&earlier_name(name)?));
+            let value = value.filter(|v| v.ty() == zero.ty());
+            state.insert(name, value.ok_or_else(|| of_another("metrics"))?.into());
+        }
+        self.state.metrics = state;
+        (self.step, self.epoch) = (training.step, training.epoch);
+        Ok(())
+    }
+
+    /// Checks that a run was compiled as this model is, and takes over its learning rate, which callbacks may change.
+    fn same_training(&mut self, was: Option<CompileConfig>, seed: u64) -> Result<Precision> {
+        let was = was.ok_or_else(|| of_another("training"))?;
+        let (own_step, own_config) = (was.train_step.clone(), was.train_step_config.clone());
+        let was = was.into_compile();
+        let initial_seed = self.seed;
+        let compiled = self.compiled.as_mut().ok_or_else(|| of_another("training"))?;
+        let now = &mut compiled.config;
+        let mut optimizer = now.optimizer.clone();
+        optimizer.take_schedules(&was.optimizer);
+        let differs = [
+            ("optimizer", optimizer != was.optimizer),
+            ("step", now.train_step.as_ref().map(|step| step.name()) != own_step.as_deref()),
+            ("options", now.train_step.as_ref().and_then(|step| step.config()) != own_config),
+            (
+                "loss",
+                (&now.loss, &now.losses, &now.loss_weights) != (&was.loss, &was.losses, &was.loss_weights),
+            ),
+            ("metrics", !have_same_metrics(now, &was)),
+            ("precision", now.precision != was.precision),
+            ("seed", now.seed != was.seed || initial_seed != seed),
+        ];
+        if let Some((what, _)) = differs.into_iter().find(|(_, differs)| *differs) {
+            return Err(of_another(what));
+        }
+        now.optimizer = optimizer;
+        Ok(was.precision)
+    }
+
+    /// Optimizer slots must be exactly those that the optimizer would make.
+    fn adopt_slots(&mut self, slots: Vec<(String, Literal)>) -> Result<()> {
+        if slots.is_empty() {
+            return Ok(());
+        }
+        let expected = self.compiled()?.train.optimizer_state(&self.state.trainable)?;
+        let mut found: BTreeMap<String, Literal> = slots.into_iter().collect();
+        let mut state = systole_runtime::Params::new();
+        for (name, zero) in expected.iter() {
+            let value = found.remove(name).filter(|v| v.ty() == zero.ty()).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Data,
+                    format!("the optimizer state {name} is missing or not {}", zero.ty()),
+                )
+            })?;
+            state.insert(name, value.into());
+        }
+        if let Some(extra) = found.keys().next() {
+            return Err(Error::new(
+                ErrorKind::Data,
+                format!("the file holds optimizer state {extra}, which is not used"),
+            ));
+        }
+        self.state.optimizer = state;
+        Ok(())
+    }
+}
+
+/// Whether two have the same metrics, of all outputs and of each.
+fn have_same_metrics(a: &Compile, b: &Compile) -> bool {
+    let of_all = (&a.metrics, &a.weighted_metrics) == (&b.metrics, &b.weighted_metrics);
+    let of_outputs = a.output_metrics == b.output_metrics;
+    of_all && of_outputs && a.output_weighted_metrics == b.output_weighted_metrics
+}
+
+fn of_another(what: &str) -> Error {
+    Error::new(ErrorKind::Config, "the backup is of another run")
+        .because(format!("its {what} are not those of the model that is trained"))
+        .hint("train the model that the folder was used for, or choose another folder")
+}
+
+fn parse<T: for<'a> Deserialize<'a>>(file: &ModelFile, key: &str) -> Result<T> {
+    let text = file.metadata.get(key).ok_or_else(|| {
+        Error::new(ErrorKind::Data, format!("the file has no `{key}` entry in its metadata"))
+            .because("it was not written by Systole, or by a version that is too old")
+            .hint("train and save the model with this version")
+    })?;
+    serde_json::from_str(text).map_err(|e| {
+        Error::new(ErrorKind::Data, format!("the `{key}` entry of the metadata is not readable"))
+            .because(e.to_string())
+    })
+}

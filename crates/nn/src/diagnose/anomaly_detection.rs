@@ -1,0 +1,160 @@
+//! Lightning's and PyTorch's anomaly mode: where in a training step the first number that is not finite is born, forward or
+//! backward, and the batch as a file.
+//!
+//! The step's own graph is computed once more with a count for each of its values, before the step is taken: weights are those that
+//! it would read. Nothing of it runs unless it is asked for, and then each step costs about twice as much.
+
+use crate::model::Model;
+use crate::model::batch::Batch;
+use std::path::Path;
+use std::sync::Arc;
+use systole_data::file_system::{Disk, write_atomically};
+use systole_data::format::npy;
+use systole_ir::{DType, Error, ErrorKind, Graph, Literal, Op, Result, Tensor, TensorType, ValueId};
+use systole_runtime::{Buffer, jit};
+
+/// The training step with counts, for batches of some types.
+pub(crate) struct Probe {
+    types: Vec<TensorType>,
+    graph: Arc<Graph>,
+    /// The values that are counted: all floats.
+    values: Vec<ValueId>,
+    function: Counts,
+}
+
+/// Takes the step's arguments in their order; gives how many numbers of each value are NaN, and how many are not finite.
+type Counts =
+    systole_runtime::Jit<Vec<Tensor>, Vec<Tensor>, Box<dyn Fn(Vec<Tensor>) -> Vec<Tensor> + Send + Sync>>;
+
+/// A value, and how many of its numbers are NaN, and not finite.
+type Born = (ValueId, [f64; 2]);
+
+impl Probe {
+    fn new(model: &Model, batch: &Batch) -> Result<Probe> {
+        let compiled = model.compiled()?;
+        let metrics = compiled.train.metrics.zeros(&model.output_shapes());
+        let (graph, _) = compiled.train.trace(&model.state, metrics, batch, model.controls(), false)?;
+        let is_float = |v: &ValueId| graph.ty(*v).dtype.is_float();
+        let outs =
+            |(i, node): (usize, &systole_ir::Node)| (0..node.outs.len()).map(move |k| ValueId::new(i, k));
+        let values: Vec<ValueId> = graph.nodes.iter().enumerate().flat_map(outs).filter(is_float).collect();
+        let whole = Graph { results: values.clone(), ..(*graph).clone() };
+        let traced: Box<dyn Fn(Vec<Tensor>) -> Vec<Tensor> + Send + Sync> = Box::new(move |args| {
+            let builder = args[0].builder().clone();
+            let all = builder.inline(&whole, &args.iter().collect::<Vec<_>>());
+            all.iter().flat_map(counted).collect()
+        });
+        let function = jit(traced).on(compiled.backend.clone()).named("detect anomaly").flush_denormals(true);
+        Ok(Probe { types: types(batch), graph, values, function })
+    }
+
+    /// The arguments of a step, as its graph takes them.
+    fn arguments(model: &Model, batch: &Batch) -> Vec<Buffer> {
+        let state = &model.state;
+        let groups = [&state.trainable, &state.frozen, &state.optimizer, &state.metrics];
+        let mut all: Vec<Buffer> = groups.iter().flat_map(|group| group.values().cloned()).collect();
+        let (inputs, labels, weights) = batch.buffers();
+        let (rate, step, seed) = model.controls();
+        all.extend(inputs);
+        all.extend(labels);
+        all.extend(weights);
+        all.extend([rate, step, seed]);
+        all
+    }
+
+    /// The value that is born not finite, and how many of its numbers are: none where the step was given such numbers. `None`: the
+    /// step's results are finite.
+    fn look(&self, model: &Model, batch: &Batch) -> Result<Option<Option<Born>>> {
+        let counts = self.function.call(Probe::arguments(model, batch))?;
+        let counts: Vec<f64> = counts.iter().map(Buffer::to_f64).collect::<Result<_>>()?;
+        let count_of = |v: &ValueId| {
+            let at = self.values.iter().position(|value| value == v);
+            at.map_or([0.0, 0.0], |at| [counts[2 * at], counts[2 * at + 1]])
+        };
+        let bad: Vec<ValueId> = self.graph.results.iter().copied().filter(|r| count_of(r)[1] > 0.0).collect();
+        if bad.is_empty() {
+            return Ok(None);
+        }
+        let live = self.graph.live(&bad);
+        // What arises inside of the step and reaches a result: constants may be infinite, as where a maximum begins.
+        let is_born = |v: &&ValueId| {
+            let node = self.graph.node(**v);
+            let given = matches!(node.op, Op::Parameter(_) | Op::Constant(_));
+            let fed = node.inputs.iter().any(|input| count_of(input)[1] > 0.0);
+            live[v.index()] && !given && !fed && count_of(v)[1] > 0.0
+        };
+        Ok(Some(self.values.iter().find(is_born).map(|v| (*v, count_of(v)))))
+    }
+
+    /// `stablehlo.log in layer `dense` (backward pass)`.
+    fn name(&self, value: ValueId) -> String {
+        let node = self.graph.node(value);
+        let pass = if self.graph.is_derivative(node) { "the backward pass" } else { "the forward pass" };
+        let scope = self.graph.scope(node);
+        let place = match scope.split('/').next().unwrap_or_default() {
+            "" => String::new(),
+            "loss" => " of the loss".into(),
+            "optimizer" => return format!("{} of the optimizer's update", node.op.name()),
+            _ => format!(" of layer `{scope}`"),
+        };
+        format!("{}{place}, in {pass}", node.op.name())
+    }
+}
+
+fn types(batch: &Batch) -> Vec<TensorType> {
+    let (inputs, labels, weights) = batch.buffers();
+    inputs.iter().chain(&labels).chain(&weights).map(|x| x.ty().clone()).collect()
+}
+
+/// How many numbers are NaN, and how many are not finite: `f32[]` each.
+fn counted(x: &Tensor) -> [Tensor; 2] {
+    let count = |is: Tensor| is.convert(DType::F32).sum_all();
+    [count(x.equal(x).not()), count(x.is_finite().not())]
+}
+
+impl Model {
+    /// An error where the step that is about to be taken on `batch` makes numbers that are not finite: the op, the layer and the pass
+    /// in which the first are born. The batch is written to `file`, an `.npz`.
+    pub(crate) fn detect_anomaly(&self, probe: &mut Option<Probe>, batch: &Batch, file: &Path) -> Result<()> {
+        let probe = match probe {
+            Some(probe) if probe.types == types(batch) => probe,
+            other => other.insert(Probe::new(self, batch)?),
+        };
+        let Some(found) = probe.look(self, batch)? else { return Ok(()) };
+        let born = found.map(|(value, [nan, all])| {
+            let (kind, count) = if nan > 0.0 { ("NaN", nan) } else { ("infinity", all) };
+            let of = probe.graph.ty(value).elements();
+            format!("the first {kind} is born in {} ({count} of {of} numbers)", probe.name(value))
+        });
+        let all: Vec<String> = self.given_not_finite(batch)?.into_iter().chain(born).collect();
+        let because = all.join("; ");
+        let what = format!("step {} would make numbers that are not finite", self.steps() + 1);
+        let e = Error::new(ErrorKind::Data, what).because(format!("{because} (detect_anomaly)"));
+        Err(match self.write_batch(batch, file) {
+            Ok(()) => e.hint(format!("look at its batch: {}", file.display())),
+            Err(written) => e.hint(format!("its batch could not be written: {written}")),
+        })
+    }
+
+    /// Arrays of a batch by the names of the data's fields.
+    fn write_batch(&self, batch: &Batch, file: &Path) -> Result<()> {
+        if !self.leads() {
+            return Ok(());
+        }
+        let fields = self.batch_fields();
+        let (labels, weights) = (fields.label_names(), batch.weights());
+        let weight_names = fields.weight_names();
+        let inputs = fields.inputs.into_iter().zip(&batch.inputs);
+        let label = labels.into_iter().zip(batch.labels());
+        let weight = weight_names.into_iter().zip(&weights);
+        let array = |(name, x): (String, &Literal)| {
+            // Python's NumPy has no bfloat16.
+            let x = if x.dtype() == DType::BF16 { x.convert(DType::F32) } else { x.clone() };
+            let raw = npy::raw_from_bytes(&name, &npy::to_bytes(&x)?)?;
+            Ok((name, raw))
+        };
+        let arrays = inputs.chain(label).chain(weight).map(array).collect::<Result<Vec<_>>>()?;
+        let parts = npy::npz_parts(&arrays)?;
+        write_atomically(&Disk, file, &parts.iter().map(|part| &part[..]).collect::<Vec<_>>())
+    }
+}

@@ -1,0 +1,108 @@
+//! The end of a run whose optimizer keeps means of the weights: they become the weights, and batch statistics are those of
+//! the weights that are.
+
+use crate::layer::Cx;
+use crate::model::Model;
+use crate::model::batch::DeviceBatch;
+use crate::model::compiled_steps::{Traced, union};
+use crate::model::train_step::{BatchTree, StepCx};
+use systole_data::Dataset;
+use systole_ir::{DType, Result, Tensor};
+use systole_runtime::{Buffer, Params, jit};
+
+/// Weights of both kinds, the batch, and step, seed and the part that a batch counts: new statistics.
+type In = (Params, Params, BatchTree, (Tensor, Tensor, Tensor));
+
+/// What weights became at the end of a run.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Took {
+    Nothing,
+    /// They follow the weights closely, and Keras leaves the statistics of batches as they are.
+    RunningMeans,
+    /// Statistics of batches are those of other weights.
+    MeansOfEpochs,
+}
+
+impl Model {
+    /// Weights become their means, where the optimizer keeps those.
+    pub(crate) fn take_averages(&mut self) -> Result<Took> {
+        let Some(optimizer) = self.compile_config().map(|c| c.optimizer.clone()) else {
+            return Ok(Took::Nothing);
+        };
+        let names: Vec<String> = self.state.trainable.iter().map(|(name, _)| name.to_string()).collect();
+        let steps = self.steps();
+        let mut took = false;
+        for name in &names {
+            let mean = optimizer.average_of(name, steps).and_then(|key| self.state.optimizer.get(&key));
+            if let Some(mean) = mean.map(|mean| self.whole(mean)).transpose()? {
+                self.set_weight(name, mean)?;
+                took = true;
+            }
+        }
+        Ok(match (took, optimizer.swa.is_some()) {
+            (false, _) => Took::Nothing,
+            (true, false) => Took::RunningMeans,
+            (true, true) => Took::MeansOfEpochs,
+        })
+    }
+
+    /// Weights and their running means change places, where the optimizer keeps those. Whether they did.
+    pub(crate) fn swap_averages(&mut self) -> bool {
+        let Some(optimizer) = self.compile_config().map(|c| c.optimizer.clone()) else { return false };
+        let names: Vec<String> = self.state.trainable.names().map(str::to_string).collect();
+        let steps = self.steps();
+        let mut swapped = false;
+        for name in &names {
+            let Some(key) = optimizer.average_of(name, steps) else { continue };
+            let pair = (self.state.trainable.get(name).cloned(), self.state.optimizer.get(&key).cloned());
+            if let (Some(weight), Some(mean)) = pair {
+                self.state.trainable.insert(name, mean);
+                self.state.optimizer.insert(key, weight);
+                swapped = true;
+            }
+        }
+        swapped
+    }
+
+    /// Moving statistics become the means over one pass of the data. Source: PyTorch's `update_bn`.
+    pub(crate) fn refresh_statistics(&mut self, data: &Dataset, steps: Option<usize>) -> Result<()> {
+        let function = self.statistics()?;
+        for (n, sample) in data.iter().take(steps.unwrap_or(usize::MAX)).enumerate() {
+            let batch = self.batch_of(&sample?)?;
+            let (_, step, seed) = self.controls();
+            let part = Buffer::scalar(DType::F32, 1.0 / (n as f64 + 1.0));
+            let batch: DeviceBatch = batch.buffers();
+            let state = (self.state.trainable.clone(), self.state.frozen.clone());
+            let new = function.call((state.0, state.1, batch, (step, seed, part)))?;
+            if new.iter().next().is_none() {
+                return Ok(());
+            }
+            // What layers make of trained weights is no statistic.
+            for (name, value) in new.iter().filter(|(name, _)| self.state.trainable.get(name).is_none()) {
+                self.state.frozen.insert(name, value.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// The forward pass of a training step, for what it changes besides the trained weights.
+    fn statistics(&self) -> Result<Traced<In, Params>> {
+        let compiled = self.compiled()?;
+        let (architecture, precision) = (self.architecture.clone(), compiled.config.precision);
+        let own = compiled.config.train_step.clone();
+        let traced: Box<dyn Fn(In) -> Params + Send + Sync> =
+            Box::new(move |(trainable, frozen, batch, (step, seed, part))| {
+                let mut cx = Cx::new(step.builder(), union(&trainable, &frozen), precision)
+                    .training_with(&seed, &step)
+                    .with_statistics_part(&part);
+                if let Some(own) = &own {
+                    return StepCx::statistics(&**own, cx, architecture.clone(), batch, trainable);
+                }
+                architecture.call(&mut cx, &batch.0);
+                cx.take_updates()
+            });
+        // As the training step is compiled.
+        let function = jit(traced).flush_denormals(true).winograd(true).excess_precision(true);
+        Ok(function.batch(2).on(compiled.backend.clone()).named("batch statistics"))
+    }
+}

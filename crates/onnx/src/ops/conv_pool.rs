@@ -1,0 +1,407 @@
+//! Convolutions and poolings: windows over `[N, C, …]`, computed with channels last.
+
+use super::call::{Call, Makes, checked, made, moved, unsupported};
+use super::graph_builder::{Emit, Order, operand_of};
+use super::op_row::{Written, operators};
+use crate::model::{Attribute, Node, broken};
+use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_ir::Tensor;
+use systole_ir::op::{ConvDims, Convolution, Monoid, Window};
+use systole_tflite::{Field, Op, Operator};
+
+operators! {
+    "AveragePool" 1..22: average_pool => AveragePool2D write_pool;
+    "Conv" 1..22: conv => Conv2D write_convolution => DepthwiseConv2D write_convolution;
+    "ConvTranspose" 1..22: conv_transpose => TransposeConv write_transposed;
+    "DepthToSpace" 1..28: depth_to_space;
+    "GlobalAveragePool" 1..22: |c| global_pool(c, false);
+    "GlobalMaxPool" 1..22: |c| global_pool(c, true);
+    "MaxPool" 1..22: max_pool => MaxPool2D write_pool;
+    "SpaceToDepth" 1..28: space_to_depth;
+}
+
+/// Sizes and steps that a window may have: sums of their products do not overflow.
+const LARGEST: usize = 1 << 24;
+
+/// How a window moves.
+struct Moves {
+    kernel: Vec<usize>,
+    strides: Vec<usize>,
+    dilations: Vec<usize>,
+    /// Before and after each dimension.
+    padding: Vec<[i64; 2]>,
+    /// As the file has it: without what whole windows at the end add.
+    written: Vec<[i64; 2]>,
+}
+
+impl Moves {
+    fn of(c: &Call, input: &[usize], kernel: Vec<usize>) -> Result<Moves> {
+        let n = kernel.len();
+        let sized = |name: &str| -> Result<Vec<usize>> {
+            let list = c.sizes(name)?.unwrap_or(vec![1; n]);
+            match list.len() == n && list.iter().all(|v| (1..=LARGEST).contains(v)) {
+                true => Ok(list),
+                false => Err(broken(format!("its {name} are {list:?} for {n} dimensions"))),
+            }
+        };
+        if input.len() != n || kernel.iter().any(|k| !(1..=LARGEST).contains(k)) {
+            return Err(broken(format!("a window of {kernel:?} over {input:?}")));
+        }
+        let mut moves = Moves {
+            strides: sized("strides")?,
+            dilations: sized("dilations")?,
+            padding: vec![[0, 0]; n],
+            written: Vec::new(),
+            kernel,
+        };
+        moves.padding = moves.written_padding(c, input)?;
+        moves.written = moves.padding.clone();
+        if c.is("ceil_mode", false)? {
+            moves.whole_windows(input);
+        }
+        Ok(moves)
+    }
+
+    /// Places from the first to the last element of a window.
+    fn reach(&self, i: usize) -> i64 {
+        ((self.kernel[i] - 1).saturating_mul(self.dilations[i]) + 1) as i64
+    }
+
+    fn written_padding(&self, c: &Call, input: &[usize]) -> Result<Vec<[i64; 2]>> {
+        let n = self.kernel.len();
+        let auto = c.word("auto_pad", "NOTSET")?;
+        match auto.as_str() {
+            "VALID" => Ok(vec![[0, 0]; n]),
+            "SAME_UPPER" | "SAME_LOWER" => Ok((0..n)
+                .map(|i| {
+                    let out = input[i].div_ceil(self.strides[i]).max(1) as i64;
+                    let all = (out - 1) * self.strides[i] as i64 + self.reach(i) - input[i] as i64;
+                    let (less, more) = (all.max(0) / 2, all.max(0) - all.max(0) / 2);
+                    if auto == "SAME_UPPER" { [less, more] } else { [more, less] }
+                })
+                .collect()),
+            "NOTSET" | "" => {
+                let pads = c.ints("pads")?.unwrap_or(vec![0; 2 * n]);
+                if pads.len() != 2 * n {
+                    return Err(broken(format!("its pads are {pads:?} for {n} dimensions")));
+                }
+                (0..n).map(|i| Ok([moved(pads[i])?, moved(pads[i + n])?])).collect()
+            }
+            other => Err(broken(format!("its auto_pad is {other}"))),
+        }
+    }
+
+    /// Adds to the end what the last window lacks, unless it would begin there.
+    fn whole_windows(&mut self, input: &[usize]) {
+        for (i, &size) in input.iter().enumerate() {
+            let (stride, size) = (self.strides[i] as i64, size as i64);
+            let [low, high] = self.padding[i];
+            let room = size + low + high - self.reach(i);
+            if room < 0 {
+                continue;
+            }
+            let mut out = (room + stride - 1) / stride + 1;
+            if (out - 1) * stride >= size + low {
+                out -= 1;
+            }
+            let need = (out - 1) * stride + self.reach(i) - size - low;
+            self.padding[i][1] = high.max(need);
+        }
+    }
+
+    /// Over `[N, …, C]`.
+    fn window(&self) -> Window {
+        let around = |v: &[usize]| [&[1][..], v, &[1]].concat();
+        let mut padding = vec![[0, 0]];
+        padding.extend_from_slice(&self.padding);
+        padding.push([0, 0]);
+        let mut window = Window::new(&around(&self.kernel), &around(&self.strides), &padding);
+        window.window_dilations = around(&self.dilations).into();
+        window
+    }
+}
+
+/// Sizes of the dimensions between the batch and the channels.
+fn spatial(x: &Tensor) -> Result<Vec<usize>> {
+    match x.shape().dims() {
+        [_, inner @ .., _] if !inner.is_empty() => Ok(inner.to_vec()),
+        _ => Err(broken(format!("a window over {}", x.ty()))),
+    }
+}
+
+fn conv(c: &mut Call) -> Makes {
+    let (x, w) = (c.last(0)?, c.plain(1)?);
+    let input = spatial(&x)?;
+    let n = input.len();
+    if w.rank() != n + 2 {
+        return Err(broken(format!("a convolution of {} with {}", x.ty(), w.ty())));
+    }
+    let moves = Moves::of(c, &input, w.shape()[2..].to_vec())?;
+    let spec = Convolution {
+        strides: moves.strides.into(),
+        padding: moves.padding,
+        lhs_dilation: vec![1; n].into(),
+        rhs_dilation: moves.dilations.into(),
+        reversal: vec![false; n],
+        dims: ConvDims::channels_last(n),
+        feature_groups: c.count("group", 1)?,
+        batch_groups: 1,
+        element_type: x.dtype(),
+    };
+    // [F, C, …] → […, C, F]
+    let order: Vec<usize> = (2..n + 2).chain([1, 0]).collect();
+    let y = x.convolution(&w.transpose(&order), spec);
+    biased(c, y)
+}
+
+fn biased(c: &mut Call, y: Tensor) -> Makes {
+    match c.optional(2)? {
+        Some(bias) => made(y + bias, true),
+        None => made(y, true),
+    }
+}
+
+fn conv_transpose(c: &mut Call) -> Makes {
+    let (x, w) = (c.last(0)?, c.plain(1)?);
+    let input = spatial(&x)?;
+    let n = input.len();
+    let groups = c.count("group", 1)?;
+    if w.rank() != n + 2 || !w.shape()[0].is_multiple_of(groups) {
+        return Err(broken(format!("a transposed convolution of {} with {}", x.ty(), w.ty())));
+    }
+    let moves = Moves::of(c, &input, w.shape()[2..].to_vec())?;
+    let of_window = |name: &str| match c.sizes(name)? {
+        // Older files have the batch and the channels too.
+        Some(list) if list.len() >= n => Ok(Some(list[list.len() - n..].to_vec())),
+        Some(list) => Err(broken(format!("its {name} are {list:?} for {n} dimensions"))),
+        None => Ok(None),
+    };
+    let more = of_window("output_padding")?.unwrap_or(vec![0; n]);
+    let wanted = of_window("output_shape")?;
+    let same = c.word("auto_pad", "NOTSET")?;
+    let mut padding = Vec::new();
+    for (i, &own) in input.iter().enumerate() {
+        let more = more[i] as i64;
+        let whole = (own as i64 - 1) * moves.strides[i] as i64 + moves.reach(i) + more;
+        let size = match &wanted {
+            Some(sizes) => Some(sizes[i] as i64),
+            None => same.starts_with("SAME").then(|| (own * moves.strides[i]) as i64),
+        };
+        let [low, high] = match size {
+            Some(size) => {
+                let all = (whole - size).max(0);
+                if same == "SAME_LOWER" { [all - all / 2, all / 2] } else { [all / 2, all - all / 2] }
+            }
+            None => moves.written[i],
+        };
+        let reach = moves.reach(i) - 1;
+        padding.push([reach - low, reach - high + more]);
+    }
+    let spec = Convolution {
+        strides: vec![1; n].into(),
+        padding,
+        lhs_dilation: moves.strides.into(),
+        rhs_dilation: moves.dilations.into(),
+        reversal: vec![false; n],
+        dims: ConvDims::channels_last(n),
+        feature_groups: groups,
+        batch_groups: 1,
+        element_type: x.dtype(),
+    };
+    let y = x.convolution(&turned(&w, groups), spec);
+    biased(c, y)
+}
+
+/// `[C, F/g, …] → […, C/g, F]`, backwards.
+fn turned(w: &Tensor, groups: usize) -> Tensor {
+    let (dims, n) = (w.shape().to_vec(), w.rank() - 2);
+    let split = [&[groups, dims[0] / groups, dims[1]], &dims[2..]].concat();
+    let order: Vec<usize> = (3..n + 3).chain([1, 0, 2]).collect();
+    let whole = [&dims[2..], &[dims[0] / groups, dims[1] * groups]].concat();
+    w.reshape(split).transpose(&order).reshape(whole).reverse(&(0..n).collect::<Vec<_>>())
+}
+
+fn max_pool(c: &mut Call) -> Makes {
+    c.one_output()?;
+    let x = c.last(0)?;
+    let input = spatial(&x)?;
+    let moves = Moves::of(c, &input, c.sizes("kernel_shape")?.unwrap_or_default())?;
+    made(Monoid::Maximum.over_windows(&x, moves.window()), true)
+}
+
+fn average_pool(c: &mut Call) -> Makes {
+    let x = c.last(0)?;
+    let input = spatial(&x)?;
+    let moves = Moves::of(c, &input, c.sizes("kernel_shape")?.unwrap_or_default())?;
+    let counts_padding = c.is("count_include_pad", false)?;
+    let mut y = Monoid::Add.over_windows(&x, moves.window());
+    if y.is_poisoned() || y.rank() != x.rank() {
+        return made(y, true);
+    }
+    let mut whole = 1.0;
+    for (i, &own) in input.iter().enumerate() {
+        let places = y.shape()[i + 1];
+        c.spend(places)?;
+        let counts: Vec<f64> =
+            (0..places).map(|out| seen(&moves, i, own as i64, out, counts_padding)).collect();
+        let first = counts.first().copied().unwrap_or(1.0);
+        if counts.iter().all(|n| *n == first) {
+            whole *= first;
+            continue;
+        }
+        let counts = Literal::from_slice([counts.len()], &counts)?.convert(y.dtype());
+        let counts = y.builder().constant(counts).broadcast_in_dim(y.shape(), &[i + 1]);
+        y = y / counts;
+    }
+    made(if whole == 1.0 { y } else { y / whole }, true)
+}
+
+/// Elements of a window that count along a dimension.
+fn seen(moves: &Moves, i: usize, size: i64, out: usize, counts_padding: bool) -> f64 {
+    let [low, high] = moves.written[i];
+    let begin = (out * moves.strides[i]) as i64 - low;
+    let (from, to) = if counts_padding { (-low, size + high) } else { (0, size) };
+    let step = moves.dilations[i] as i64;
+    let n = moves.kernel[i] as i64;
+    // Of begin, begin + step, … those from `from` on and below `to`.
+    let first = if begin < from { (from - begin + step - 1) / step } else { 0 };
+    let last = if begin < to { (to - begin + step - 1) / step } else { 0 };
+    (last.min(n) - first.min(n)).max(1) as f64
+}
+
+/// The whole picture as one window.
+fn global_pool(c: &mut Call, is_max: bool) -> Makes {
+    let x = c.last(0)?;
+    let inner = spatial(&x)?.len();
+    let dims: Vec<usize> = (1..=inner).collect();
+    let y = if is_max { x.reduce_max(&dims) } else { x.mean(&dims) };
+    let mut shape = x.shape().to_vec();
+    shape[1..=inner].fill(1);
+    made(y.reshape(shape), true)
+}
+
+/// Blocks of channels become pixels.
+fn depth_to_space(c: &mut Call) -> Makes {
+    let x = c.plain(0)?;
+    let b = c.count("blocksize", 0)?;
+    let &[n, channels, h, w] = x.shape().dims() else {
+        return Err(broken(format!("blocks of {b} of {}", x.ty())));
+    };
+    let own = channels / b.saturating_mul(b);
+    let y = match c.word("mode", "DCR")?.as_str() {
+        "DCR" => x.reshape([n, b, b, own, h, w]).transpose(&[0, 3, 4, 1, 5, 2]),
+        "CRD" => x.reshape([n, own, b, b, h, w]).transpose(&[0, 1, 4, 2, 5, 3]),
+        other => return Err(unsupported(format!("its mode {other}"))),
+    };
+    made(y.reshape(checked(vec![n, own, h.saturating_mul(b), w.saturating_mul(b)])?), false)
+}
+
+/// Blocks of pixels become channels.
+fn space_to_depth(c: &mut Call) -> Makes {
+    let x = c.plain(0)?;
+    let b = c.count("blocksize", 0)?;
+    let &[n, channels, h, w] = x.shape().dims() else {
+        return Err(broken(format!("blocks of {b} of {}", x.ty())));
+    };
+    let split = x.reshape([n, channels, h / b, b, w / b, b]).transpose(&[0, 3, 5, 1, 2, 4]);
+    let all = channels.saturating_mul(b).saturating_mul(b);
+    made(split.reshape(checked(vec![n, all, h / b, w / b])?), false)
+}
+
+/// The element type that sums of an element type are made in.
+pub(super) fn sums_in(dtype: DType) -> DType {
+    if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
+}
+
+/// Rows and columns.
+pub(super) fn picture(e: &Emit, t: usize) -> Result<[usize; 4]> {
+    let dims = e.tensor(t)?.dims();
+    dims.try_into().map_err(|_| Error::new(ErrorKind::Unsupported, format!("a picture of shape {dims:?}")))
+}
+
+fn fields(o: &Operator, [h, w]: [Field; 2]) -> Result<[usize; 2]> {
+    let one = |f: Field| match usize::try_from(o.int(f)) {
+        // 0 is what a file that leaves it out has.
+        Ok(n) => Ok(n.max(1)),
+        Err(_) => Err(Error::new(ErrorKind::Data, format!("its {f:?} is {}", o.int(f)))),
+    };
+    Ok([one(h)?, one(w)?])
+}
+
+const STRIDES: [Field; 2] = [Field::StrideH, Field::StrideW];
+const DILATIONS: [Field; 2] = [Field::DilationH, Field::DilationW];
+
+/// Before both, then after both, for so many windows.
+fn pads(input: [usize; 2], output: [usize; 2], reach: [usize; 2], strides: [usize; 2]) -> [i64; 4] {
+    let all = [0, 1].map(|i| {
+        let need = (output[i].max(1) - 1) * strides[i] + reach[i];
+        need.saturating_sub(input[i]) as i64
+    });
+    [all[0] / 2, all[1] / 2, all[0] - all[0] / 2, all[1] - all[1] / 2]
+}
+
+fn signed(v: [usize; 2]) -> [i64; 2] {
+    v.map(|v| v as i64)
+}
+
+fn write_convolution(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let (x, w, bias) = (operand_of(o, 0)?, operand_of(o, 1)?, operand_of(o, 2)?);
+    let ([_, h, wide, channels], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
+    let [_, kh, kw, inner] = picture(e, w)?;
+    let (permutation, group) = match o.op {
+        Op::DepthwiseConv2D => ([3, 0, 1, 2], channels),
+        _ => ([0, 3, 1, 2], channels / inner.max(1)),
+    };
+    let (strides, dilations) = (fields(o, STRIDES)?, fields(o, DILATIONS)?);
+    let reach = [(kh - 1) * dilations[0] + 1, (kw - 1) * dilations[1] + 1];
+    let around = pads([h, wide], [oh, ow], reach, strides);
+    let inputs = [e.real(x, Order::First)?, e.weights(w, &permutation)?, e.weights(bias, &[0])?];
+    e.finish(y, Order::First, o.activation()?, |out| {
+        Node::new("Conv", inputs, out)
+            .ints("kernel_shape", signed([kh, kw]))
+            .ints("strides", signed(strides))
+            .ints("dilations", signed(dilations))
+            .ints("pads", around)
+            .with("group", Attribute::Int(group as i64))
+    })
+}
+
+fn write_transposed(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let (w, x) = (operand_of(o, 1)?, operand_of(o, 2)?);
+    let ([_, h, wide, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
+    let [_, kh, kw, _] = picture(e, w)?;
+    let strides = fields(o, STRIDES)?;
+    let (mut around, mut more) = ([0; 4], [0; 2]);
+    for (i, (n, out, k)) in [(h, oh, kh), (wide, ow, kw)].into_iter().enumerate() {
+        let whole = (n - 1) * strides[i] + k;
+        let cut = whole.saturating_sub(out) as i64;
+        (around[i], around[i + 2]) = (cut / 2, cut - cut / 2);
+        more[i] = out.saturating_sub(whole) as i64;
+    }
+    let mut inputs = vec![e.real(x, Order::First)?, e.weights(w, &[3, 0, 1, 2])?];
+    if let Some(bias) = o.inputs.get(3).copied().flatten() {
+        inputs.push(e.weights(bias, &[0])?);
+    }
+    e.finish(y, Order::First, o.activation()?, |out| {
+        Node::new("ConvTranspose", inputs, out)
+            .ints("kernel_shape", signed([kh, kw]))
+            .ints("strides", signed(strides))
+            .ints("pads", around)
+            .ints("output_padding", more)
+    })
+}
+
+fn write_pool(e: &mut Emit, &Written { o, y, name }: &Written) -> Result<()> {
+    let x = operand_of(o, 0)?;
+    let ([_, h, w, _], [_, oh, ow, _]) = (picture(e, x)?, picture(e, y)?);
+    let (strides, kernel) = (fields(o, STRIDES)?, fields(o, [Field::FilterH, Field::FilterW])?);
+    let around = pads([h, w], [oh, ow], kernel, strides);
+    let input = e.real(x, Order::First)?;
+    // Padding does not count in averages, as is the default there too.
+    e.finish(y, Order::First, o.activation()?, |out| {
+        Node::new(name, [input], out)
+            .ints("kernel_shape", signed(kernel))
+            .ints("strides", signed(strides))
+            .ints("pads", around)
+    })
+}

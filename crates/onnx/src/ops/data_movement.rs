@@ -1,0 +1,426 @@
+//! Operators that move elements, or say how many there are.
+
+use super::call::{Call, Makes, axes, axis, checked, in_order, made, moved, plain, unsupported};
+use super::elementwise::all_plain;
+use super::graph_builder::{Emit, Order, operand_of, place_in};
+use super::op_row::{Sample, Written, operators};
+use super::values::{Made, to_last, to_plain};
+use crate::model::{Attribute, Node, broken};
+use systole_base::Result;
+use systole_ir::Tensor;
+use systole_tflite::{Activation, Field};
+
+operators! {
+    "Concat" 1..13: concat => Concatenation write_concatenation, if joins_within_samples;
+    "Expand" 8..13: expand;
+    "Flatten" 1..25: flatten;
+    "Pad" 1..25: pad => Pad write_pad, if |s| s.integers(1).get(..2) == Some(&[0, 0]);
+    "Reshape" 1..25: reshape => Reshape write_reshape => Squeeze write_reshape => ExpandDims write_reshape;
+    "Slice" 1..13: slice
+        => Slice write_slice, if |s| s.integers(1).first() == Some(&0)
+        => Split write_split, if |s| s.integers(0).first().is_some_and(|&axis| axis > 0);
+    "Split" 1..18: split;
+    "Squeeze" 1..25: squeeze;
+    "Tile" 1..13: tile;
+    "TopK" 1..24: top_k;
+    "Transpose" 1..25: transpose => Transpose write_transpose, if |s| s.integers(1).first() == Some(&0);
+    "Trilu" 14..14: triangle;
+    "Unsqueeze" 1..25: unsqueeze;
+}
+
+fn reshape(c: &mut Call) -> Makes {
+    let wanted = match c.ints("shape")? {
+        Some(shape) => shape,
+        None => c.numbers(1)?,
+    };
+    let x = c.plain(0)?;
+    let keeps_zeros = c.is("allowzero", false)?;
+    let mut dims = Vec::new();
+    for (d, &size) in wanted.iter().enumerate() {
+        dims.push(match size {
+            0 if !keeps_zeros => {
+                x.shape().get(d).copied().ok_or_else(|| broken(format!("shape {wanted:?} of {}", x.ty())))?
+            }
+            -1 => 1,
+            size => usize::try_from(size).map_err(|_| broken(format!("a size is {size}")))?,
+        });
+    }
+    let known = checked(dims.clone())?.iter().product::<usize>();
+    match wanted.iter().filter(|s| **s == -1).count() {
+        0 => {}
+        1 if known > 0 => {
+            let at = wanted.iter().position(|s| *s == -1).unwrap_or(0);
+            dims[at] = x.shape().elements() / known;
+        }
+        _ => return Err(broken(format!("shape {wanted:?} leaves more than one size open"))),
+    }
+    plain(x.reshape(dims))
+}
+
+fn flatten(c: &mut Call) -> Makes {
+    let x = c.plain(0)?;
+    let at = c.int("axis", 1)?;
+    let at = if at == x.rank() as i64 { x.rank() } else { axis(at, x.rank())? };
+    let (before, after) = x.shape().split_at(at);
+    plain(x.reshape([before.iter().product(), after.iter().product()]))
+}
+
+fn squeeze(c: &mut Call) -> Makes {
+    let listed = c.list("axes", 1)?;
+    let x = c.plain(0)?;
+    let gone = match listed {
+        Some(list) => axes(&list, x.rank())?,
+        None => (0..x.rank()).filter(|&d| x.shape()[d] == 1).collect(),
+    };
+    if let Some(&d) = gone.iter().find(|&&d| x.shape()[d] != 1) {
+        return Err(broken(format!("dimension {d} of {} is not 1", x.ty())));
+    }
+    let dims: Vec<usize> = (0..x.rank()).filter(|d| !gone.contains(d)).map(|d| x.shape()[d]).collect();
+    plain(x.reshape(dims))
+}
+
+fn unsqueeze(c: &mut Call) -> Makes {
+    let list = c.list("axes", 1)?.ok_or_else(|| broken("it has no axes"))?;
+    let x = c.plain(0)?;
+    checked(vec![1; x.rank() + list.len()])?;
+    let new = axes(&list, x.rank() + list.len())?;
+    let mut dims = x.shape().to_vec();
+    new.iter().for_each(|&d| dims.insert(d, 1));
+    plain(x.reshape(dims))
+}
+
+/// A transposition between both orders of channels moves nothing where the other order is there.
+fn transpose(c: &mut Call) -> Makes {
+    let (x, is_last) = c.oriented(0)?;
+    let rank = x.rank();
+    let order = match c.sizes("perm")? {
+        Some(order) => order,
+        None => (0..rank).rev().collect(),
+    };
+    if rank >= 3 && is_last && order == to_last(rank) {
+        return plain(x);
+    }
+    if rank >= 3 && !is_last && order == to_plain(rank) {
+        return made(x, true);
+    }
+    plain(c.plain(0)?.transpose(&order))
+}
+
+fn concat(c: &mut Call) -> Makes {
+    let (x, is_last) = c.aligned(&(0..c.node.inputs.len()).collect::<Vec<_>>())?;
+    let rank = x.first().map_or(0, Tensor::rank);
+    let dim = in_order(axis(c.int("axis", 0)?, rank)?, rank, is_last);
+    let total = x.iter().fold(0usize, |n, t| n.saturating_add(t.shape().get(dim).copied().unwrap_or(0)));
+    checked(vec![total])?;
+    made(Tensor::concatenate(&x.iter().collect::<Vec<_>>(), dim), is_last)
+}
+
+fn split(c: &mut Call) -> Makes {
+    let listed = c.list("split", 1)?;
+    let (x, is_last) = c.oriented(0)?;
+    let dim = in_order(axis(c.int("axis", 0)?, x.rank())?, x.rank(), is_last);
+    let (size, parts) = (x.shape()[dim], c.node.outputs.len().max(1));
+    let sizes = match listed {
+        Some(list) => list.iter().map(|&s| usize::try_from(s).unwrap_or(usize::MAX)).collect(),
+        None => {
+            let each = size.div_ceil(parts).max(1);
+            (0..parts).map(|i| size.saturating_sub(i * each).min(each)).collect::<Vec<usize>>()
+        }
+    };
+    if sizes.iter().try_fold(0usize, |n, s| n.checked_add(*s)) != Some(size) {
+        return Err(broken(format!("parts of {sizes:?} of {}", x.ty())));
+    }
+    let mut at = 0;
+    let mut all = Vec::new();
+    for size in sizes {
+        let part = x.slice_dim(dim, at, at + size);
+        all.push(if is_last { Made::Last(part) } else { Made::Plain(part) });
+        at += size;
+    }
+    Ok(all)
+}
+
+fn slice(c: &mut Call) -> Makes {
+    let missing = || broken("it does not say where it begins or ends");
+    let starts = c.list("starts", 1)?.ok_or_else(missing)?;
+    let ends = c.list("ends", 2)?.ok_or_else(missing)?;
+    let listed = c.list("axes", 3)?;
+    let steps = if c.has(4) { c.numbers(4)? } else { vec![1; starts.len()] };
+    let (mut x, is_last) = c.oriented(0)?;
+    let rank = x.rank();
+    let dims = listed.unwrap_or((0..starts.len() as i64).collect());
+    if ends.len() != starts.len() || dims.len() != starts.len() || steps.len() != starts.len() {
+        return Err(broken(format!("{} begins and {} ends", starts.len(), ends.len())));
+    }
+    for (((&start, &end), &step), &dim) in starts.iter().zip(&ends).zip(&steps).zip(&dims) {
+        let dim = in_order(axis(dim, rank)?, rank, is_last);
+        x = cut(&x, dim, start, end, step)?;
+    }
+    made(x, is_last)
+}
+
+/// Elements start, start + step, … before `end` of one dimension; negative places count from its end.
+fn cut(x: &Tensor, dim: usize, start: i64, end: i64, step: i64) -> Result<Tensor> {
+    let size = x.shape()[dim] as i64;
+    let own = |v: i64, low: i64, high: i64| (if v < 0 { v.saturating_add(size) } else { v }).clamp(low, high);
+    let along = |x: &Tensor, start: i64, end: i64, step: i64| {
+        let (mut from, mut to, mut by) = (vec![0; x.rank()], x.shape().to_vec(), vec![1; x.rank()]);
+        (from[dim], to[dim], by[dim]) = (start as usize, end.max(start) as usize, step as usize);
+        x.slice(&from, &to, &by)
+    };
+    match step {
+        0 => Err(broken("its step is 0")),
+        1.. => Ok(along(x, own(start, 0, size), own(end, 0, size), step)),
+        _ => {
+            // From the end on: the same as from the beginning of what is turned around.
+            let (first, last) = (own(start, -1, size - 1), own(end, -1, size - 1));
+            let turned = x.reverse(&[dim]);
+            let step = step.checked_neg().ok_or_else(|| broken("its step is too large"))?;
+            Ok(along(&turned, size - 1 - first, size - 1 - last, step))
+        }
+    }
+}
+
+fn pad(c: &mut Call) -> Makes {
+    let pads = c.list("pads", 1)?.ok_or_else(|| broken("it does not say how much it adds"))?;
+    let (x, is_last) = c.oriented(0)?;
+    let rank = x.rank();
+    let dims = match c.has(3) {
+        true => {
+            let list = c.numbers(3)?;
+            list.iter().map(|&a| axis(a, rank)).collect::<Result<Vec<_>>>()?
+        }
+        false => (0..rank).collect(),
+    };
+    if pads.len() != 2 * dims.len() {
+        return Err(broken(format!("pads {pads:?} of {}", x.ty())));
+    }
+    let (mut low, mut high) = (vec![0; rank], vec![0; rank]);
+    for (i, &d) in dims.iter().enumerate() {
+        let d = in_order(d, rank, is_last);
+        (low[d], high[d]) = (moved(pads[i])?, moved(pads[i + dims.len()])?);
+    }
+    let y = match c.word("mode", "constant")?.as_str() {
+        "constant" => {
+            let value = match c.optional(2)? {
+                Some(value) => value.reshape([]),
+                None => c.scalar(x.dtype(), c.float("value", 0.0)?),
+            };
+            x.pad(&value, &low, &high, &vec![0; rank])
+        }
+        "reflect" => around(&x, &low, &high, 1)?,
+        "edge" => edges(&x, &low, &high)?,
+        other => {
+            return Err(unsupported(format!("its mode {other}")).hint("constant, reflect and edge are read"));
+        }
+    };
+    made(y, is_last)
+}
+
+/// What stands before and after, mirrored at the outermost elements.
+fn around(x: &Tensor, low: &[i64], high: &[i64], skips: usize) -> Result<Tensor> {
+    let mut y = x.clone();
+    for d in 0..x.rank() {
+        let size = y.shape()[d];
+        let amounts = [low[d], high[d]].map(|n| usize::try_from(n).ok().filter(|n| *n + skips <= size));
+        let [Some(before), Some(after)] = amounts else {
+            return Err(unsupported(format!("{} and {} mirrored elements of {}", low[d], high[d], x.ty())));
+        };
+        let first = y.slice_dim(d, skips, skips + before).reverse(&[d]);
+        let last = y.slice_dim(d, size - skips - after, size - skips).reverse(&[d]);
+        let parts: Vec<&Tensor> = [(&first, before), (&y, 1), (&last, after)]
+            .into_iter()
+            .filter(|(_, n)| *n > 0)
+            .map(|(t, _)| t)
+            .collect();
+        y = Tensor::concatenate(&parts, d);
+    }
+    Ok(y)
+}
+
+/// The outermost elements repeated.
+fn edges(x: &Tensor, low: &[i64], high: &[i64]) -> Result<Tensor> {
+    let mut y = x.clone();
+    for d in 0..x.rank() {
+        let size = y.shape()[d];
+        let [Ok(before), Ok(after)] = [low[d], high[d]].map(usize::try_from) else {
+            return Err(unsupported("a negative number of repeated elements"));
+        };
+        if size == 0 || (before, after) == (0, 0) {
+            continue;
+        }
+        let repeated = |t: Tensor, n: usize| -> Result<Tensor> {
+            let mut dims = t.shape().to_vec();
+            dims[d] = n;
+            Ok(t.broadcast_to(&checked(dims)?.into()))
+        };
+        let first = repeated(y.slice_dim(d, 0, 1), before)?;
+        let last = repeated(y.slice_dim(d, size - 1, size), after)?;
+        y = Tensor::concatenate(&[&first, &y, &last], d);
+    }
+    Ok(y)
+}
+
+/// Both ways, as NumPy does.
+fn expand(c: &mut Call) -> Makes {
+    let wanted = c.numbers(1)?;
+    let x = c.plain(0)?;
+    let rank = x.rank().max(wanted.len());
+    let mut dims = vec![1; rank];
+    for (d, &size) in wanted.iter().enumerate() {
+        dims[rank - wanted.len() + d] =
+            usize::try_from(size).map_err(|_| broken(format!("a size is {size}")))?;
+    }
+    for (d, &size) in x.shape().iter().enumerate() {
+        let at = &mut dims[rank - x.rank() + d];
+        *at = if *at == 1 { size } else { *at };
+    }
+    plain(x.broadcast_to(&checked(dims)?.into()))
+}
+
+fn tile(c: &mut Call) -> Makes {
+    let repeats = c.numbers(1)?;
+    let x = c.plain(0)?;
+    if repeats.len() != x.rank() {
+        return Err(broken(format!("{repeats:?} times {}", x.ty())));
+    }
+    let (mut apart, mut wide, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    for (&n, &size) in repeats.iter().zip(x.shape().iter()) {
+        let n = usize::try_from(n).map_err(|_| broken(format!("{n} times")))?;
+        apart.extend([1, size]);
+        wide.extend([n, size]);
+        all.push(n.saturating_mul(size));
+    }
+    let all = checked(all)?;
+    plain(x.reshape(apart).broadcast_to(&wide.into()).reshape(all))
+}
+
+/// The part of matrices above or below a diagonal.
+fn triangle(c: &mut Call) -> Makes {
+    let by = if c.has(1) { moved(c.number(1)?)? } else { 0 };
+    let x = c.plain(0)?;
+    let n = x.rank();
+    if n < 2 {
+        return Err(broken(format!("a triangle of {}", x.ty())));
+    }
+    let places = x.ty().with_dtype(systole_base::DType::I64);
+    let (row, column) = (c.g.iota(places.clone(), n - 2), c.g.iota(places, n - 1));
+    let distance = column - row;
+    let by = distance.scalar_like(by as f64).broadcast_to(distance.shape());
+    let keeps = if c.is("upper", true)? { distance.greater_equal(&by) } else { distance.less_equal(&by) };
+    plain(keeps.select(&x, &x.zeros_like()))
+}
+
+/// The greatest of a dimension and their places, greatest first.
+fn top_k(c: &mut Call) -> Makes {
+    let k = if c.has(1) { c.number(1)? } else { c.int("k", 1)? };
+    let x = c.plain(0)?;
+    let dim = axis(c.int("axis", -1)?, x.rank())?;
+    let k = usize::try_from(k).ok().filter(|k| *k <= x.shape()[dim]);
+    let k = k.ok_or_else(|| broken(format!("it takes more elements than {} has", x.ty())))?;
+    let greatest = c.is("largest", true)?;
+    let places = x.argsort(dim, greatest).slice_dim(dim, 0, k).convert(systole_base::DType::I64);
+    let values = x.sort(dim, greatest).slice_dim(dim, 0, k);
+    all_plain(vec![values, places])
+}
+
+fn joins_within_samples(s: &Sample) -> bool {
+    let axis = s.operator.int(Field::Axis);
+    axis != 0 && axis != -(s.rank() as i64) && s.computed().count() == s.operator.inputs.len()
+}
+
+/// The shape of a tensor, for any number of samples where it begins with one.
+fn write_reshape(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let x = operand_of(o, 0)?;
+    let mut shape: Vec<i64> = e.tensor(y)?.dims().iter().map(|&d| d as i64).collect();
+    if let Some(first) = shape.first_mut()
+        && e.open_batch
+    {
+        // 0: as before.
+        *first = 0;
+    }
+    let own = e.names[y].clone();
+    let inputs = [e.real(x, Order::Plain)?, e.list(&format!("{own}/shape"), &shape)?];
+    e.finish(y, Order::Plain, Activation::None, |out| Node::new("Reshape", inputs, out))
+}
+
+fn write_transpose(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let (x, order) = (operand_of(o, 0)?, e.integers(o, 1)?);
+    let input = e.real(x, Order::Plain)?;
+    e.finish(y, Order::Plain, Activation::None, |out| {
+        Node::new("Transpose", [input], out).ints("perm", order)
+    })
+}
+
+fn write_concatenation(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let operands: Vec<usize> = o.inputs.iter().flatten().copied().collect();
+    let order = e.order_of(&operands, y)?;
+    let axis = place_in(axis(o.int(Field::Axis), e.tensor(y)?.dims().len())?, order);
+    let inputs = operands.iter().map(|&t| e.real(t, order)).collect::<Result<Vec<_>>>()?;
+    e.finish(y, order, o.activation()?, |out| {
+        Node::new("Concat", inputs, out).with("axis", Attribute::Int(axis as i64))
+    })
+}
+
+fn write_pad(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let (x, list) = (operand_of(o, 0)?, e.integers(o, 1)?);
+    let order = e.order_of(&[x], y)?;
+    let rank = list.len() / 2;
+    let mut pads = vec![0; 2 * rank];
+    for (d, pair) in list.chunks_exact(2).enumerate() {
+        let d = place_in(d, order);
+        (pads[d], pads[d + rank]) = (pair[0], pair[1]);
+    }
+    let own = e.names[y].clone();
+    let inputs = [e.real(x, order)?, e.list(&format!("{own}/pads"), &pads)?];
+    e.finish(y, order, Activation::None, |out| Node::new("Pad", inputs, out))
+}
+
+/// Only dimensions that become smaller are named.
+fn write_slice(e: &mut Emit, &Written { o, y, .. }: &Written) -> Result<()> {
+    let (x, begin) = (operand_of(o, 0)?, e.integers(o, 1)?);
+    let order = e.order_of(&[x], y)?;
+    let (mut starts, mut ends, mut axes) = (Vec::new(), Vec::new(), Vec::new());
+    for (d, ((&from, &size), &all)) in
+        begin.iter().zip(e.tensor(y)?.dims()).zip(e.tensor(x)?.dims()).enumerate()
+    {
+        if size != all {
+            starts.push(from);
+            ends.push(from + size as i64);
+            axes.push(place_in(d, order) as i64);
+        }
+    }
+    let (own, input) = (e.names[y].clone(), e.real(x, order)?);
+    if axes.is_empty() {
+        return e.finish(y, order, Activation::None, |out| Node::new("Identity", [input], out));
+    }
+    let mut inputs = vec![input];
+    for (name, list) in [("starts", &starts), ("ends", &ends), ("axes", &axes)] {
+        inputs.push(e.list(&format!("{own}/{name}"), list)?);
+    }
+    e.finish(y, order, Activation::None, |out| Node::new("Slice", inputs, out))
+}
+
+/// Equal parts of a dimension, each as a slice: SPLIT has no form that all versions share.
+fn write_split(e: &mut Emit, &Written { o, .. }: &Written) -> Result<()> {
+    let (axes, x) = (e.integers(o, 0)?, operand_of(o, 1)?);
+    let dims = e.tensor(x)?.dims();
+    let &[along] = &axes[..] else { return Err(broken(format!("it is split along {axes:?}"))) };
+    let axis = axis(along, dims.len())?;
+    let own = (dims[axis] / o.outputs.len().max(1)) as i64;
+    for (k, &y) in o.outputs.iter().enumerate() {
+        let order = e.order_of(&[x], y)?;
+        let (name, input) = (e.names[y].clone(), e.real(x, order)?);
+        let mut lists = Vec::new();
+        for (what, value) in [
+            ("starts", k as i64 * own),
+            ("ends", (k as i64 + 1) * own),
+            ("axes", place_in(axis, order) as i64),
+        ] {
+            lists.push(e.list(&format!("{name}/{what}"), &[value])?);
+        }
+        let inputs = std::iter::once(input).chain(lists).collect::<Vec<_>>();
+        e.finish(y, order, Activation::None, |out| Node::new("Slice", inputs, out))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Protocol buffers as ONNX files need them: messages written field by field, and reading of what repeats. Reading single
+//! fields is [`systole_runtime::proto`].
+
+use crate::model::broken;
+use systole_base::Result;
+use systole_runtime::protobuf::{Value, fields};
+
+/// A message under construction.
+#[derive(Default)]
+pub(crate) struct Message(Vec<u8>);
+
+impl Message {
+    /// An integer; negative ones take ten bytes, as the format has it.
+    pub fn int(&mut self, field: u32, value: i64) {
+        self.varint(u64::from(field << 3));
+        self.varint(value as u64);
+    }
+
+    /// A float of 32 bits.
+    pub fn float(&mut self, field: u32, value: f32) {
+        self.varint(u64::from(field << 3 | 5));
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// Bytes.
+    pub fn bytes(&mut self, field: u32, value: &[u8]) {
+        self.varint(u64::from(field << 3 | 2));
+        self.varint(value.len() as u64);
+        self.0.extend_from_slice(value);
+    }
+
+    /// Text, unless there is none.
+    pub fn text(&mut self, field: u32, value: &str) {
+        if !value.is_empty() {
+            self.bytes(field, value.as_bytes());
+        }
+    }
+
+    /// A message in this one.
+    pub fn message(&mut self, field: u32, value: Message) {
+        self.bytes(field, &value.0);
+    }
+
+    /// Integers in one run of bytes.
+    pub fn ints(&mut self, field: u32, values: &[i64]) {
+        let mut run = Message::default();
+        values.iter().for_each(|&v| run.varint(v as u64));
+        self.message(field, run);
+    }
+
+    /// Floats in one run of bytes.
+    pub fn floats(&mut self, field: u32, values: &[f32]) {
+        let run: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.bytes(field, &run);
+    }
+
+    /// The bytes.
+    pub fn done(self) -> Vec<u8> {
+        self.0
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+}
+
+/// Calls `each` with the fields of a message.
+pub(crate) fn each<'a>(bytes: &'a [u8], mut each: impl FnMut(u64, Value<'a>) -> Result<()>) -> Result<()> {
+    fields(bytes).try_for_each(|f| f.and_then(|(field, value)| each(field, value)))
+}
+
+/// Adds a repeated integer, packed or not.
+pub(crate) fn add_ints(to: &mut Vec<i64>, value: Value) -> Result<()> {
+    let numbers = value.numbers();
+    // Each ends in a byte without the bit that says that more follow.
+    let promised = match value {
+        Value::Number(_) => 1,
+        Value::Bytes(b) => b.iter().filter(|b| **b < 0x80).count(),
+    };
+    let is_open = matches!(value, Value::Bytes([.., last]) if *last >= 0x80);
+    if numbers.len() != promised || is_open {
+        return Err(broken("a list of integers is cut short or damaged"));
+    }
+    to.extend(numbers.into_iter().map(|n| n as i64));
+    Ok(())
+}
+
+/// Adds numbers of `N` bytes, packed or not.
+pub(crate) fn add_fixed<const N: usize>(to: &mut Vec<u8>, value: Value) {
+    match value {
+        Value::Number(n) => to.extend_from_slice(n.to_le_bytes().get(..N).unwrap_or_default()),
+        Value::Bytes(b) => to.extend_from_slice(b),
+    }
+}
+
+/// A number.
+pub(crate) fn number(value: Value) -> Result<i64> {
+    match value {
+        Value::Number(n) => Ok(n as i64),
+        Value::Bytes(_) => Err(broken("bytes stand where a number is needed")),
+    }
+}
+
+/// Bytes, or a message.
+pub(crate) fn content(value: Value<'_>) -> Result<&[u8]> {
+    match value {
+        Value::Bytes(bytes) => Ok(bytes),
+        Value::Number(_) => Err(broken("a number stands where bytes are needed")),
+    }
+}
+
+/// Text, whatever its bytes.
+pub(crate) fn text(value: Value) -> Result<String> {
+    Ok(String::from_utf8_lossy(content(value)?).into_owned())
+}

@@ -1,0 +1,167 @@
+//! The estimate from the compiler's own program: its cycles for kernels with products, bytes over bandwidth for the rest.
+//!
+//! Why not its cycles for the rest: they are pessimistic for kernels that memory limits (1.7 times on v5e). Why not its
+//! `optimal_seconds`: each custom call counts −1 s there, and collectives count as memory traffic.
+
+use crate::collective::of_traffic;
+use crate::device_model::Device;
+use crate::estimate::{Estimate, KernelTime, assembled, uncovered};
+use crate::hlo_module::{Computation, Instruction, Module, Shape};
+use crate::kernel_list::Work;
+use crate::machine::{Half, Machine};
+use crate::memory::{Memory, memory};
+use crate::roofline::Time;
+use crate::table::{Tables, Tpu};
+use crate::traffic::traffic;
+use crate::value_placement::Placement;
+use std::collections::HashMap;
+use systole_ir::{Error, ErrorKind, Result};
+use systole_runtime::AheadReport;
+
+/// The estimate of a step whose devices each do `work`, from what the compiler said of its program for a TPU.
+pub fn compiled(said: &AheadReport, work: &Work, machine: &Machine, tables: &Tables) -> Result<Estimate> {
+    let Machine::Slice(slice) = machine else {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "only programs for TPU slices have a compiler's estimate",
+        ));
+    };
+    let tpu = tables.tpu(&slice.generation).ok_or_else(|| {
+        Error::new(ErrorKind::Config, format!("no table has the generation `{}`", slice.generation))
+    })?;
+    let device = machine.device(tables, Half::Bf16)?;
+    let module = Module::read(&said.hlo)?;
+    let entry = module.computations.get(&module.entry).ok_or_else(|| {
+        Error::new(ErrorKind::Data, "the compiler's program has no entry")
+            .hint("is it an HloModuleProtoWithConfig?")
+    })?;
+    let reader = Reader { module: &module, tpu, device: &device };
+    let mut kernels = Vec::new();
+    reader.add(entry, 1.0, &mut kernels);
+    kernels.extend(uncovered(reader.beside(entry), &kernels));
+    let memory = divided(said, work, &device);
+    let estimate = assembled("compiled", work, machine, tables, &device, memory, kernels);
+    // A program that was split has collectives of its own; that of one device leaves the sums of gradients to a formula.
+    let traffic = traffic(&said.hlo)?;
+    Ok(match traffic.is_empty() {
+        true => estimate,
+        false => estimate.with_collective(of_traffic(slice, tables, &traffic)),
+    })
+}
+
+/// The compiler's sums, divided as the analytic model divides them.
+fn divided(said: &AheadReport, work: &Work, device: &Device) -> Memory {
+    let m = memory(work, device, &Placement::of(work, device));
+    let arguments = (m.parameters + m.optimizer + m.inputs).max(1.0);
+    let between = (m.activations + m.temporaries).max(1.0);
+    let told = &said.memory;
+    let a = told.arguments as f64 / arguments;
+    let t = told.temporaries as f64 / between;
+    let nothing = m.activations + m.temporaries == 0.0;
+    Memory {
+        parameters: m.parameters * a,
+        optimizer: m.optimizer * a,
+        inputs: m.inputs * a,
+        results: told.results() as f64,
+        activations: m.activations * t,
+        temporaries: if nothing { told.temporaries as f64 } else { m.temporaries * t },
+        code: told.code as f64,
+        limit: said.memory_limit.map_or(m.limit, |l| l as f64),
+    }
+}
+
+struct Reader<'a> {
+    module: &'a Module,
+    tpu: &'a Tpu,
+    device: &'a Device,
+}
+
+impl Reader<'_> {
+    fn add(&self, c: &Computation, trips: f64, kernels: &mut Vec<KernelTime>) {
+        let known: HashMap<u64, &Instruction> = c.instructions.iter().map(|i| (i.id, i)).collect();
+        // The core's own processor computes scalars beside the kernels.
+        let scalar = |o: &u64| known.get(o).is_none_or(|k| k.shape.is_scalar());
+        let only_scalars = |i: &Instruction| i.shape.is_scalar() && i.operands.iter().all(scalar);
+        for i in &c.instructions {
+            match i.opcode.as_str() {
+                "while" => {
+                    let body = i.called.first().and_then(|b| self.module.computations.get(b));
+                    let n = trips * self.module.trips(i);
+                    body.into_iter().for_each(|b| self.add(b, n, kernels));
+                }
+                "call" | "conditional" => {
+                    let called = i.called.iter().filter_map(|b| self.module.computations.get(b));
+                    // Of a conditional the longest branch is what must be planned for; a call has one.
+                    let longest = called.max_by_key(|c| c.instructions.len());
+                    longest.into_iter().for_each(|b| self.add(b, trips, kernels));
+                }
+                op if is_free(op) || only_scalars(i) => {}
+                _ => kernels.push(self.kernel(i, &known, trips)),
+            }
+        }
+    }
+
+    fn kernel(&self, i: &Instruction, known: &HashMap<u64, &Instruction>, trips: f64) -> KernelTime {
+        let bytes = touched(i, known, Shape::bytes);
+        let memory = bytes / (self.device.bytes_per_s * self.device.memory_share);
+        let start = self.device.start[1];
+        let cycles = i.cycles.map(|c| c / (self.tpu.clock_mhz * 1e6));
+        let products = cycles.filter(|_| self.module.multiplies(i));
+        let near = (touched(i, known, Shape::whole) - bytes).max(0.0);
+        let vector = near / self.device.on_chip_bytes_per_s;
+        let time = match products {
+            Some(total) => Time {
+                products: total,
+                memory: memory.min(total),
+                total,
+                floor: total.min(memory),
+                ..Time::default()
+            },
+            None => {
+                let total = start + memory.max(vector);
+                Time { memory, start, vector, total, floor: memory, ..Time::default() }
+            }
+        };
+        let name = if i.name.is_empty() { i.opcode.clone() } else { i.name.clone() };
+        KernelTime { scope: String::new(), name, time, trips, bytes, flops: 0.0, padding: Vec::new() }
+    }
+
+    /// Seconds of the memory that copies beside kernels take.
+    fn beside(&self, entry: &Computation) -> f64 {
+        let copies = entry.instructions.iter().filter(|i| i.opcode == "copy-start");
+        let bytes: f64 = copies.map(|i| i.made().whole()).sum();
+        bytes / (self.device.bytes_per_s * self.device.memory_share)
+    }
+}
+
+/// Bytes that an instruction reads and writes, each array counted by `of`. Slices and updates in place of large arrays
+/// touch the small array only.
+fn touched(i: &Instruction, known: &HashMap<u64, &Instruction>, of: fn(&Shape) -> f64) -> f64 {
+    let operand = |o: &u64| known.get(o).map_or(0.0, |k| of(&k.shape));
+    match i.opcode.as_str() {
+        "dynamic-slice" | "slice" | "gather" => 2.0 * of(&i.shape),
+        "dynamic-update-slice" => 2.0 * i.operands.get(1).map_or(0.0, operand),
+        _ => i.operands.iter().map(operand).sum::<f64>() + of(&i.shape),
+    }
+}
+
+/// Instructions that move nothing, or whose work their start stands for. Collectives have a model of their own.
+fn is_free(opcode: &str) -> bool {
+    let free = [
+        "parameter",
+        "constant",
+        "get-tuple-element",
+        "tuple",
+        "bitcast",
+        "after-all",
+        "partition-id",
+        "iota",
+    ];
+    let network =
+        ["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "send", "recv"];
+    // Prefetches run beside kernels; `copy-start` and the like have their bytes in the kernel that would read them.
+    free.contains(&opcode)
+        || opcode.ends_with("-done")
+        || opcode.ends_with("-start")
+        || network.iter().any(|n| opcode.starts_with(n))
+}

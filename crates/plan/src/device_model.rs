@@ -1,0 +1,230 @@
+//! One device as the analytic model sees it: rates, tiles, and what a kernel costs beside its work.
+
+use crate::kernel_list::{Array, Kernel};
+use crate::table::{Gpu, Tpu};
+use systole_ir::{DType, TensorType};
+
+/// A device that programs run on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Device {
+    /// Multiply-adds counted twice, a second, for factors of bf16 and of f32.
+    pub flops: [f64; 2],
+    /// The same for factors of f16.
+    pub f16_flops: f64,
+    /// Bytes of its memory that a second moves at best.
+    pub bytes_per_s: f64,
+    /// The part of that which kernels reach.
+    pub memory_share: f64,
+    /// Bytes a second of values that are kept on the chip.
+    pub on_chip_bytes_per_s: f64,
+    /// Bytes that a program may use.
+    pub memory: f64,
+    /// Caches and main memory, nearest first: bytes that lie there, bytes a second. Empty where programs do not see them.
+    pub caches: Vec<(f64, f64)>,
+    /// Samples whose values between kernels are alive at the same time, where a program runs block by block.
+    pub blocks: f64,
+    /// Seconds that a kernel with a product takes at the least, and any other.
+    pub start: [f64; 2],
+    /// The same for a product all of whose arrays lie on the chip.
+    pub start_near: f64,
+    /// Shapes of its matrix units; none where padding costs nothing to speak of.
+    pub tile: Option<Tile>,
+    /// The part of the peak that large products reach.
+    pub product_share: f64,
+    /// Bytes of the first and last blocks of a product, which nothing hides.
+    pub head_bytes: f64,
+    /// Seconds to move 1024 elements of a product out of the matrix units.
+    pub result_seconds: f64,
+    /// Element-wise operations a second.
+    pub vector_ops: f64,
+}
+
+/// Matrix units and registers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tile {
+    /// Rows and columns of a matrix unit.
+    pub mxu: usize,
+    /// Cores that work on one program.
+    pub cores: usize,
+    /// Whether the compiler may put the batch instead of the features on the unit's columns.
+    pub swaps: bool,
+    /// Bytes of values between kernels that never reach main memory.
+    pub on_chip: f64,
+}
+
+/// A computer's ceilings, as measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cpu {
+    /// f32 operations a second of all threads.
+    pub flops: f64,
+    /// The same of factors of 16 bits.
+    pub bf16_flops: f64,
+    /// Caches and main memory, nearest first: bytes that all threads together keep there, and bytes a second.
+    pub tiers: Vec<(f64, f64)>,
+    /// Threads.
+    pub threads: usize,
+    /// Bytes of memory.
+    pub memory: f64,
+}
+
+const MIB: f64 = (1 << 20) as f64;
+
+impl Device {
+    /// One device of a TPU: a chip, or a core where programs see cores.
+    pub fn tpu(t: &Tpu) -> Device {
+        let cores = (t.cores / t.devices) as f64;
+        let hertz = t.clock_mhz * 1e6;
+        let flops = 2.0 * t.macs * cores * hertz;
+        Device {
+            // XLA multiplies f32 factors as bf16 unless it is told otherwise.
+            flops: [flops, flops],
+            // No matrix unit multiplies f16: the compiler converts such factors within the kernel.
+            f16_flops: flops / t.fit.f16,
+            bytes_per_s: t.hbm_gb_per_s * 1e9 / t.devices as f64,
+            memory_share: 0.9,
+            // A core loads and stores a register of 1024 words of 32 bits a cycle.
+            on_chip_bytes_per_s: 2.0 * 4096.0 * cores * hertz,
+            memory: t.hbm_limit as f64,
+            caches: Vec::new(),
+            blocks: 0.0,
+            start: [t.fit.product_cycles / hertz, t.fit.kernel_cycles / hertz],
+            start_near: t.fit.near_cycles / hertz,
+            tile: Some(Tile {
+                mxu: t.mxu,
+                cores: t.cores / t.devices,
+                swaps: t.fit.swaps,
+                on_chip: t.fit.on_chip_mib * MIB,
+            }),
+            product_share: t.fit.product_share,
+            head_bytes: t.fit.head_mib * MIB,
+            result_seconds: t.fit.result_cycles / cores / hertz,
+            // 1024 lanes of a core take two or more operations a cycle.
+            vector_ops: 2.0 * 1024.0 * cores * hertz,
+        }
+    }
+
+    /// A GPU. Its shares are what well-written programs are known to reach, not measurements of ours.
+    pub fn gpu(g: &Gpu, mixed_is_f16: bool) -> Device {
+        let peak =
+            |names: &[&str]| names.iter().find_map(|n| g.peak_tflops.get(*n)).copied().unwrap_or(0.0) * 1e12;
+        let half = if mixed_is_f16 { peak(&["f16", "bf16"]) } else { peak(&["bf16", "f16"]) };
+        Device {
+            flops: [half, peak(&["tf32", "f32"])],
+            f16_flops: peak(&["f16", "bf16"]),
+            bytes_per_s: g.memory_gb_per_s * 1e9,
+            memory_share: 0.85,
+            on_chip_bytes_per_s: f64::INFINITY,
+            memory: g.memory_gb * 1e9 * 0.95,
+            caches: Vec::new(),
+            blocks: 0.0,
+            start: [4e-6, 4e-6],
+            start_near: 4e-6,
+            tile: None,
+            product_share: 0.7,
+            head_bytes: 0.0,
+            result_seconds: 0.0,
+            vector_ops: peak(&["f32"]),
+        }
+    }
+
+    /// A CPU from its measured ceilings.
+    pub fn cpu(cpu: &Cpu) -> Device {
+        Device {
+            flops: [cpu.bf16_flops, cpu.flops],
+            // Stored in 16 bits, multiplied in 32.
+            f16_flops: cpu.flops,
+            bytes_per_s: cpu.tiers.last().map_or(f64::INFINITY, |t| t.1),
+            memory_share: 0.9,
+            on_chip_bytes_per_s: f64::INFINITY,
+            memory: cpu.memory,
+            caches: cpu.tiers.clone(),
+            blocks: cpu.threads as f64,
+            start: [5e-6, 2e-6],
+            start_near: 5e-6,
+            tile: None,
+            product_share: 0.7,
+            head_bytes: 0.0,
+            result_seconds: 0.0,
+            vector_ops: cpu.flops / 2.0,
+        }
+    }
+
+    /// Bytes a second of arrays that lie among `bytes` in use at the same time.
+    pub(crate) fn rate(&self, bytes: f64) -> f64 {
+        let nearest = self.caches.iter().find(|t| bytes <= t.0).or(self.caches.last());
+        nearest.map_or(self.bytes_per_s, |t| t.1) * self.memory_share
+    }
+
+    /// Operations a second at best for factors of a type.
+    pub fn peak(&self, dtype: DType) -> f64 {
+        match dtype {
+            DType::F16 => self.f16_flops,
+            _ => self.flops[usize::from(dtype.size() >= 4)],
+        }
+    }
+
+    /// Whether it runs a kernel at all: only matrix units want arrays in another order.
+    pub(crate) fn runs(&self, kernel: &Kernel) -> bool {
+        self.tile.is_some() || !kernel.reorders
+    }
+
+    /// Bytes of an array between kernels.
+    pub(crate) fn array_bytes(&self, a: &Array) -> f64 {
+        // Where f32 factors are multiplied as bf16, nothing is lost by storing them so.
+        let narrow = a.factor && self.tile.is_some() && a.ty.dtype == DType::F32;
+        match narrow {
+            true => self.bytes(&TensorType::new(DType::BF16, a.ty.shape.clone())),
+            false => self.bytes(&a.ty),
+        }
+    }
+
+    /// Bytes that an array takes in memory: TPUs store tiles of 8 × 128 words of 32 bits, the layout that wastes least.
+    pub fn bytes(&self, ty: &TensorType) -> f64 {
+        if self.tile.is_none() { ty.bytes() as f64 } else { tiled_bytes(ty) }
+    }
+}
+
+/// Bytes in tiles: of the two minor dimensions one is padded to 128, the other to the next power of two up to 8, packed
+/// two (or four) to a word. Vectors take whole rows of 128.
+fn tiled_bytes(ty: &TensorType) -> f64 {
+    let pack = (4 / ty.dtype.size().max(1)).max(1);
+    let word = ty.dtype.size().max(1) as f64;
+    let dims: Vec<usize> = ty.shape.iter().copied().filter(|&d| d != 1).collect();
+    let all: f64 = dims.iter().map(|&d| d as f64).product();
+    if dims.len() < 2 {
+        return padded(all, 128.0) * word;
+    }
+    let rows = |d: usize| padded(d as f64, (8.min(d.next_power_of_two()) * pack) as f64) / d as f64;
+    let lanes = |d: usize| padded(d as f64, 128.0) / d as f64;
+    let mut least = f64::INFINITY;
+    for (i, &lane) in dims.iter().enumerate() {
+        for (j, &row) in dims.iter().enumerate() {
+            if i != j {
+                least = least.min(lanes(lane) * rows(row));
+            }
+        }
+    }
+    all * least * word
+}
+
+/// `x` brought up to a multiple of `to`.
+pub(crate) fn padded(x: f64, to: f64) -> f64 {
+    (x / to).ceil() * to
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_ir::DType::{BF16, F32};
+
+    #[test]
+    fn arrays_take_whole_tiles_in_the_layout_that_wastes_least() {
+        let bytes = |dtype, shape: &[usize]| tiled_bytes(&TensorType::new(dtype, shape));
+        assert_eq!(bytes(F32, &[8, 128]), 4096.0);
+        assert_eq!(bytes(F32, &[9, 128]), 8192.0);
+        // libtpu 0.0.51 reports 4,194,304 bytes for this one: 10 columns are rows of the other order, 16 of them.
+        assert_eq!(bytes(F32, &[65536, 10]), 4_194_304.0);
+        assert_eq!(bytes(BF16, &[4096, 4096]), 33_554_432.0);
+        assert_eq!(bytes(F32, &[1]), 512.0);
+    }
+}

@@ -1,0 +1,244 @@
+//! Where the values between kernels lie: when each is alive, and whether it fits into memory on the chip.
+
+use crate::device_model::Device;
+use crate::kernel_list::{Array, Kernel, Work};
+use std::collections::{HashMap, HashSet};
+
+/// A value that is used up so many kernels later counts as a temporary.
+const NEAR: usize = 4;
+
+/// Values of a program by the memory that they lie in.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Placement {
+    /// Those on the chip: the program or loop body, and the number of the array.
+    on_chip: HashSet<(usize, usize)>,
+    /// Long-lived bytes in main memory when most of it is in use.
+    pub(crate) activations: f64,
+    /// Short-lived ones at that time.
+    pub(crate) temporaries: f64,
+    /// Samples that the program works on.
+    batch: Option<usize>,
+    /// Bytes of all arguments.
+    arguments: f64,
+    /// Whether arguments are brought onto the chip before they are needed, while other kernels run, and results taken
+    /// away after.
+    ahead: bool,
+    /// The values between kernels.
+    between: HashSet<(usize, usize)>,
+}
+
+/// What a kernel moves: bytes of main memory, seconds of it, seconds of it beside other kernels, and seconds on the chip.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved {
+    pub(crate) bytes: f64,
+    pub(crate) far: f64,
+    pub(crate) beside: f64,
+    pub(crate) near: f64,
+    /// Whether it finds everything on the chip and leaves its results there.
+    pub(crate) all_near: bool,
+}
+
+/// A value between kernels: arguments are never made, results are counted elsewhere.
+struct Life {
+    value: (usize, usize),
+    made: usize,
+    last: usize,
+    bytes: f64,
+}
+
+impl Placement {
+    pub(crate) fn of(work: &Work, device: &Device) -> Placement {
+        let kernels = ordered(work, device);
+        let mut lives = lives(&kernels, device);
+        let room = device.tile.map_or(0.0, |t| t.on_chip);
+        let on_chip = on_chip(&mut lives, kernels.len(), room);
+        let between = lives.iter().map(|l| l.value).collect();
+        lives.retain(|l| !on_chip.contains(&l.value));
+        let (activations, temporaries) = fullest(&lives, kernels.len());
+        let arguments: f64 = work.arguments.iter().map(|a| device.bytes(&a.ty)).sum();
+        // Before a single kernel there is nothing that would hide it.
+        let ahead = arguments < room && kernels.len() > 1;
+        Placement { on_chip, activations, temporaries, batch: work.batch(), arguments, ahead, between }
+    }
+
+    /// What a kernel moves in one trip.
+    pub(crate) fn moved(&self, kernel: &Kernel, device: &Device) -> Moved {
+        let mut moved = Moved { bytes: 0.0, far: 0.0, beside: 0.0, near: 0.0, all_near: true };
+        let reads = kernel.reads.iter().map(|a| (a, false));
+        for (a, written) in reads.chain(kernel.writes.iter().map(|a| (a, true))) {
+            let bytes = device.array_bytes(a) * a.part;
+            if self.on_chip.contains(&(kernel.graph, a.id)) {
+                moved.near += bytes / device.on_chip_bytes_per_s;
+                continue;
+            }
+            let seconds = bytes / device.rate(self.beside(a, device));
+            moved.bytes += bytes;
+            match self.ahead && !self.between.contains(&(kernel.graph, a.id)) {
+                true => {
+                    moved.near += bytes / device.on_chip_bytes_per_s;
+                    moved.beside += seconds;
+                    moved.all_near &= !written;
+                }
+                false => {
+                    moved.far += seconds;
+                    moved.all_near = false;
+                }
+            }
+        }
+        moved
+    }
+
+    /// Bytes that are in use together with an array, which say what cache it lies in. Values of samples pass between
+    /// kernels in blocks of samples; weights and what stands for a whole batch are read again with all arguments.
+    fn beside(&self, a: &Array, device: &Device) -> f64 {
+        let whole = device.array_bytes(a);
+        match self.batch {
+            Some(batch) if a.ty.shape.first() == Some(&batch) => whole / batch as f64 * device.blocks,
+            _ => whole.max(self.arguments),
+        }
+    }
+}
+
+/// The kernels as compilers order them to save memory: what only makes results (updates of weights) runs as soon as it
+/// can, so that gradients die early.
+fn ordered<'a>(work: &'a Work, device: &Device) -> Vec<&'a Kernel> {
+    let kernels: Vec<&Kernel> = work.kernels.iter().filter(|k| device.runs(k)).collect();
+    let mut made: HashMap<(usize, usize), usize> = HashMap::new();
+    let mut read: HashSet<(usize, usize)> = HashSet::new();
+    for (i, k) in kernels.iter().enumerate() {
+        made.extend(k.writes.iter().map(|a| ((k.graph, a.id), i)));
+        read.extend(k.reads.iter().map(|a| (k.graph, a.id)));
+    }
+    let place = |(i, k): (usize, &Kernel)| {
+        let last = k.writes.iter().all(|a| !read.contains(&(k.graph, a.id)));
+        let ready = k.reads.iter().filter_map(|a| made.get(&(k.graph, a.id))).max();
+        if last { ready.map_or(i, |&r| r) } else { i }
+    };
+    let mut order: Vec<usize> = (0..kernels.len()).collect();
+    order.sort_by_key(|&i| (place((i, kernels[i])), i));
+    order.into_iter().map(|i| kernels[i]).collect()
+}
+
+fn lives(kernels: &[&Kernel], device: &Device) -> Vec<Life> {
+    let mut lives: HashMap<(usize, usize), Life> = HashMap::new();
+    for (i, k) in kernels.iter().enumerate() {
+        for a in &k.writes {
+            let value = (k.graph, a.id);
+            lives.insert(value, Life { value, made: i, last: i, bytes: device.array_bytes(a) });
+        }
+        for a in &k.reads {
+            if let Some(life) = lives.get_mut(&(k.graph, a.id)) {
+                life.last = i;
+            }
+        }
+    }
+    lives.into_values().filter(|l| l.last > l.made).collect()
+}
+
+/// The smallest first, each where there is room for all its life.
+fn on_chip(lives: &mut [Life], kernels: usize, room: f64) -> HashSet<(usize, usize)> {
+    lives.sort_by(|a, b| a.bytes.total_cmp(&b.bytes).then(a.value.cmp(&b.value)));
+    let mut free = vec![room; kernels];
+    let mut placed = HashSet::new();
+    for life in lives.iter().take_while(|l| l.bytes <= room) {
+        let alive = &mut free[life.made..=life.last];
+        if alive.iter().all(|f| *f >= life.bytes) {
+            alive.iter_mut().for_each(|f| *f -= life.bytes);
+            placed.insert(life.value);
+        }
+    }
+    placed
+}
+
+/// The long-lived and the short-lived bytes at the kernel where most values are alive.
+fn fullest(lives: &[Life], kernels: usize) -> (f64, f64) {
+    let mut change = vec![(0.0, 0.0); kernels + 1];
+    for l in lives {
+        let (long, short) = if l.last - l.made > NEAR { (l.bytes, 0.0) } else { (0.0, l.bytes) };
+        change[l.made].0 += long;
+        change[l.made].1 += short;
+        change[l.last + 1].0 -= long;
+        change[l.last + 1].1 -= short;
+    }
+    let mut now = (0.0, 0.0);
+    let mut most = (0.0, 0.0);
+    for c in change {
+        now = (now.0 + c.0, now.1 + c.1);
+        if now.0 + now.1 > most.0 + most.1 {
+            most = now;
+        }
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Machine, Tables};
+    use systole_ir::op::Convolution;
+    use systole_ir::{DType, GraphBuilder, TensorType, grad};
+
+    fn placed(work: &Work, chip: &str) -> Placement {
+        let tables = Tables::built_in().unwrap();
+        let machine = Machine::of(chip, &tables).unwrap();
+        Placement::of(work, &machine.device(&tables, crate::Half::Bf16).unwrap())
+    }
+
+    /// libtpu 0.0.51 reports 18.3, 18.4 and 19.5 MB beside arguments and results on v2, v3 and v5p, 2 MB elsewhere.
+    #[test]
+    fn an_argument_is_reordered_for_its_convolution_and_small_copies_stay_on_the_chip() {
+        let g = GraphBuilder::new("main");
+        let x = g.parameter(TensorType::new(DType::BF16, [64, 32, 32, 64]), "x");
+        let kernel = g.parameter(TensorType::new(DType::BF16, [3, 3, 64, 128]), "kernel");
+        let spec = Convolution::same(x.ty(), kernel.ty(), &[1, 1], &[1, 1], 1);
+        let work = Work::of(&g.finish(&[x.convolution(&kernel, spec)]).unwrap());
+        for (chip, bytes) in [("v2-8", 16_777_216.0), ("v5p-8", 16_777_216.0), ("v5e-1", 0.0), ("v4-8", 0.0)]
+        {
+            let p = placed(&work, chip);
+            assert_eq!(p.activations + p.temporaries, bytes, "{chip}");
+        }
+        assert_eq!(placed(&work, "h100").temporaries, 0.0, "only tiles need another order");
+    }
+
+    #[test]
+    fn random_bits_are_turned_through_rows_of_128() {
+        let g = GraphBuilder::new("main");
+        let state = g.parameter(TensorType::new(DType::U64, [2]), "state");
+        let (next, draws) = state.random_uniform(&[1024, 512]);
+        let work = Work::of(&g.finish(&[next, draws]).unwrap());
+        let p = placed(&work, "v2-8");
+        let wide = 1024.0 * 512.0 / 4.0 * 128.0;
+        assert!(p.temporaries >= wide && p.temporaries < 1.5 * wide, "{p:?}");
+        assert_eq!(placed(&work, "v6e-1").temporaries, 0.0);
+    }
+
+    /// libtpu 0.0.51 keeps of convolution → normalisation → relu → convolution only the convolutions' results; what the
+    /// gradient of a maximum over windows reads is written.
+    #[test]
+    fn a_normalised_value_is_made_again_by_products_and_stored_for_gradients_of_windows() {
+        let large = |pooled: bool| -> Vec<Vec<usize>> {
+            let g = GraphBuilder::new("main");
+            let x = g.parameter(TensorType::new(DType::F32, [64, 16, 16, 32]), "x");
+            let kernel = g.parameter(TensorType::new(DType::F32, [3, 3, 32, 32]), "kernel");
+            let spec = Convolution::same(x.ty(), kernel.ty(), &[1, 1], &[1, 1], 1);
+            let y = x.convolution(&kernel, spec.clone());
+            let mean = y.sum(&[0, 1, 2]) * (1.0 / 16384.0);
+            let centred = &y - mean.broadcast_except(y.shape(), &[0, 1, 2]);
+            let relu = centred.maximum(&centred.scalar_like(0.0).broadcast_to(y.shape()));
+            let z = match pooled {
+                true => {
+                    let most = relu.max_pool(&[1, 2, 2, 1], &[1, 2, 2, 1], &[[0, 0]; 4]);
+                    grad(&most.sum(&[0, 1, 2, 3]), &[&relu]).remove(0)
+                }
+                false => relu.convolution(&kernel, spec),
+            };
+            let work = Work::of(&g.finish(&[z]).unwrap());
+            let written = work.kernels.iter().flat_map(|k| &k.writes);
+            written.filter(|a| a.ty.rank() == 4).map(|a| a.ty.shape.to_vec()).collect()
+        };
+        let (whole, pooled) = (vec![64, 16, 16, 32], vec![64, 8, 8, 32]);
+        assert_eq!(large(false), vec![whole.clone(); 2], "the two convolutions' results");
+        // The convolution's result, what the windows see, the gradient that comes in and the one that goes out.
+        assert_eq!(large(true), [whole.clone(), whole.clone(), pooled, whole]);
+    }
+}

@@ -1,0 +1,142 @@
+//! What an executable tells its callers: lists that live as long as it does.
+
+use crate::buffer_type::{Kind, Signature};
+use crate::device::MEMORY_KIND;
+use std::sync::Arc;
+use systole_ir::{Graph, cost};
+use systole_mlir::device_sharding::Tiles;
+use systole_pjrt::sys::{self, Args, Chars, LogicalIds, Object, named};
+
+/// Texts or bytes, as callers read lists of them.
+#[derive(Default)]
+pub(crate) struct Texts {
+    _own: Vec<Vec<u8>>,
+    starts: Vec<Chars>,
+    sizes: Vec<usize>,
+}
+
+impl Texts {
+    fn new(own: Vec<Vec<u8>>) -> Texts {
+        Texts {
+            starts: own.iter().map(|t| t.as_ptr()).collect(),
+            sizes: own.iter().map(Vec::len).collect(),
+            _own: own,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Null where there are none: then nothing is said.
+    pub(crate) fn starts(&self) -> *const Chars {
+        if self.starts.is_empty() { std::ptr::null() } else { self.starts.as_ptr() }
+    }
+
+    pub(crate) fn sizes(&self) -> *const usize {
+        if self.sizes.is_empty() { std::ptr::null() } else { self.sizes.as_ptr() }
+    }
+}
+
+/// Layouts, as callers read lists of them.
+pub(crate) struct Layouts {
+    #[allow(clippy::vec_box, reason = "callers hold pointers to each")]
+    _own: Vec<Box<String>>,
+    objects: Vec<Object>,
+}
+
+impl Layouts {
+    fn new(kinds: &[Arc<Kind>]) -> Layouts {
+        let own: Vec<Box<String>> = kinds.iter().map(|k| Box::new(k.layout())).collect();
+        let objects = own.iter().map(|t| std::ptr::from_ref(&**t).cast_mut().cast()).collect();
+        Layouts { _own: own, objects }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    pub(crate) fn objects(&self) -> *const Object {
+        self.objects.as_ptr()
+    }
+}
+
+/// All of it.
+pub(crate) struct Told {
+    pub(crate) fingerprint: String,
+    pub(crate) argument_memories: Texts,
+    pub(crate) result_memories: Texts,
+    pub(crate) argument_layouts: Layouts,
+    pub(crate) result_layouts: Layouts,
+    pub(crate) argument_shardings: Texts,
+    pub(crate) result_shardings: Texts,
+    pub(crate) result_types: Vec<i32>,
+    /// Sizes of all results, one after the other.
+    pub(crate) result_dims: Vec<i64>,
+    pub(crate) result_ranks: Vec<usize>,
+    pub(crate) logical_ids: Vec<LogicalIds>,
+    pub(crate) costs: Vec<sys::NamedValue>,
+    /// Bytes of one device's arguments, results, and of results that take the arguments' memory.
+    pub(crate) argument_bytes: usize,
+    pub(crate) result_bytes: usize,
+    pub(crate) alias_bytes: usize,
+}
+
+/// What [`Told`] is made from.
+pub(crate) struct Facts<'a> {
+    pub(crate) fingerprint: String,
+    pub(crate) signature: &'a Signature,
+    pub(crate) graph: &'a Graph,
+    pub(crate) replicas: usize,
+    pub(crate) partitions: usize,
+    /// Which of the devices are this process's.
+    pub(crate) own: std::ops::Range<usize>,
+}
+
+impl Told {
+    pub(crate) fn new(facts: Facts<'_>) -> Told {
+        let io = facts.signature;
+        let kinds = |n: usize| Texts::new(vec![MEMORY_KIND.as_bytes().to_vec(); n]);
+        let tiles = |all: &[Tiles]| Texts::new(all.iter().map(Tiles::to_proto).collect());
+        let bytes = |all: &[Arc<Kind>]| all.iter().map(|k| k.bytes()).sum();
+        let given = io.arguments.iter().zip(&io.donated).filter(|(_, gives)| **gives);
+        let alias: usize = given.map(|(k, _)| k.bytes()).sum();
+        let result_bytes = bytes(&io.results);
+        let id = |d: usize| LogicalIds {
+            replica: (d / facts.partitions.max(1)) as i32,
+            partition: (d % facts.partitions.max(1)) as i32,
+        };
+        debug_assert!(facts.own.end <= facts.replicas.max(1) * facts.partitions.max(1));
+        Told {
+            argument_memories: kinds(io.arguments.len()),
+            result_memories: kinds(io.results.len()),
+            argument_layouts: Layouts::new(&io.arguments),
+            result_layouts: Layouts::new(&io.results),
+            argument_shardings: tiles(&io.argument_tiles),
+            result_shardings: tiles(&io.result_tiles),
+            result_types: io.results.iter().map(|k| k.code).collect(),
+            result_dims: io.results.iter().flat_map(|k| k.dims.iter().copied()).collect(),
+            result_ranks: io.results.iter().map(|k| k.dims.len()).collect(),
+            logical_ids: facts.own.clone().map(id).collect(),
+            costs: costs(facts.graph),
+            argument_bytes: bytes(&io.arguments),
+            result_bytes,
+            alias_bytes: alias.min(result_bytes),
+            fingerprint: facts.fingerprint,
+        }
+    }
+}
+
+/// What XLA calls them.
+fn costs(graph: &Graph) -> Vec<sys::NamedValue> {
+    let cost = cost::cost(graph);
+    let one = |name: &'static str, value: f64| sys::NamedValue {
+        name: name.as_ptr(),
+        name_size: name.len(),
+        type_: named::FLOAT,
+        value: u64::from((value as f32).to_bits()),
+        value_size: 1,
+        ..Args::new()
+    };
+    vec![one("flops", cost.flops as f64), one("bytes accessed", cost.bytes as f64)]
+}

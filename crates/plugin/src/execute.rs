@@ -1,0 +1,364 @@
+//! Runs: arrays in, arrays out. Programs with little work run on the caller's thread; others go on after the call.
+
+use crate::buffer::{Array, Content, Held, Pending, Whole};
+use crate::call::{Answer, Failure, Handle, destroy, list, seen};
+use crate::event::Event;
+use crate::executable::{Engine, Loaded, Program};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use systole_ir::Literal;
+use systole_mlir::device_sharding::Tiles;
+use systole_pjrt::sys::{self, Object, code};
+use systole_runtime::{Arg, Buffer, trace};
+
+/// Of each argument the elements on each device.
+type Given = Vec<Vec<Content>>;
+
+/// What a run makes: the arrays that hold each result.
+enum Made {
+    /// Of all devices together.
+    Together(Vec<Vec<Buffer>>),
+    /// Of each device.
+    Each(Vec<Vec<Vec<Buffer>>>),
+    /// Of each device all of it.
+    Same(Vec<Vec<Vec<Buffer>>>),
+}
+
+impl Program {
+    /// Before anything is given away.
+    fn check(&self, arrays: &[&Array]) -> Answer {
+        for (i, (array, kind)) in arrays.iter().zip(&self.signature.arguments).enumerate() {
+            if array.kind != *kind {
+                let what = format!("argument {i} is {} and must be {kind}", array.kind);
+                return Err(Failure::invalid(what));
+            }
+            if array.is_gone() {
+                let what = "Invalid buffer passed: buffer has been deleted or donated before";
+                return Err(Failure::invalid(format!("argument {i}: {what}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn gives(&self, i: usize, kept: &[i64]) -> bool {
+        self.signature.donated.get(i).copied().unwrap_or(false) && !kept.contains(&(i as i64))
+    }
+
+    /// Nothing may be given away and be used in the same call.
+    fn check_donated(&self, arrays: &[&Array], kept: &[i64]) -> Answer {
+        for (i, array) in arrays.iter().enumerate().filter(|(i, _)| self.gives(*i, kept)) {
+            let again = arrays.iter().enumerate().position(|(k, a)| k != i && std::ptr::eq(*a, *array));
+            if let Some(k) = again {
+                let what = if self.gives(k, kept) {
+                    "Attempt to donate the same buffer twice in Execute()"
+                } else {
+                    "f(donate(a), a): Attempt to donate a buffer which is also used by the same call to Execute()"
+                };
+                return Err(Failure::invalid(format!("{what} (arguments {i} and {k})")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The arrays that hold an argument of all devices together.
+    fn together(&self, i: usize, mut own: Vec<Content>) -> Result<Vec<Buffer>, Failure> {
+        let missing = || Failure::invalid("an argument is missing");
+        if own.len() <= 1 {
+            return own.pop().ok_or_else(missing)?.wait();
+        }
+        let tiles = self.signature.argument_tiles.get(i).ok_or_else(missing)?;
+        let of = |content: &Content| match content {
+            Content::Part(whole, _) => Some(whole.clone()),
+            _ => None,
+        };
+        if let Some(whole) = own.first().and_then(of) {
+            let same = |(d, c): (usize, &Content)| match c {
+                Content::Part(other, at) => Arc::ptr_eq(other, &whole) && *at == d,
+                _ => false,
+            };
+            if whole.tiles == *tiles && whole.ids == self.ids && own.iter().enumerate().all(same) {
+                own.clear();
+                return match Arc::try_unwrap(whole) {
+                    Ok(own) => own.held.wait(),
+                    Err(shared) => shared.held.clone().wait(),
+                };
+            }
+        }
+        if tiles.is_replicated() {
+            return own.swap_remove(0).wait();
+        }
+        let parts = own.into_iter().map(Content::wait).collect::<Result<Vec<_>, _>>()?;
+        let whole = |(k, ty): (usize, &systole_ir::TensorType)| {
+            let own = |arrays: &Vec<Buffer>| Ok(arrays.get(k).ok_or_else(missing)?.to_literal()?);
+            let own = parts.iter().map(own).collect::<Result<Vec<Literal>, Failure>>()?;
+            Ok(tiles.join(ty, &own)?.into())
+        };
+        self.signature.wholes.get(i).ok_or_else(missing)?.iter().enumerate().map(whole).collect()
+    }
+
+    /// Runs once, on this thread.
+    fn compute(&self, given: Given) -> Result<Made, Failure> {
+        match self.module.is_empty() {
+            true => self.computed(given),
+            false => trace::within(&self.module, || self.computed(given)),
+        }
+    }
+
+    fn computed(&self, given: Given) -> Result<Made, Failure> {
+        match &self.engine {
+            Engine::Alone(program) => {
+                let mut args = Vec::with_capacity(given.len());
+                for (i, own) in given.into_iter().enumerate() {
+                    args.extend(self.together(i, own)?.into_iter().map(Arg::Donate));
+                }
+                Ok(Made::Together(self.grouped(program.run(args)?)))
+            }
+            Engine::Same(program) => {
+                let mut lists: Vec<Vec<Arg<'static>>> = self.devices.iter().map(|_| Vec::new()).collect();
+                for (i, own) in given.into_iter().enumerate() {
+                    let whole = self.signature.argument_tiles.get(i).is_some_and(Tiles::is_replicated);
+                    if whole && own.iter().all(|c| matches!(c, Content::Own(_))) {
+                        for (list, content) in lists.iter_mut().zip(own) {
+                            list.extend(content.wait()?.into_iter().map(Arg::Donate));
+                        }
+                        continue;
+                    }
+                    let arrays = self.together(i, own)?;
+                    lists.iter_mut().for_each(|list| list.extend(arrays.iter().cloned().map(Arg::Donate)));
+                }
+                let results = program.run(lists)?;
+                Ok(Made::Same(results.into_iter().map(|own| self.grouped(own)).collect()))
+            }
+            Engine::Each(program) => {
+                let results = program.run(self.lists(given)?)?;
+                Ok(Made::Each(results.into_iter().map(|own| self.grouped(own)).collect()))
+            }
+            Engine::Copies(program) => {
+                let one = |args| Ok(self.grouped(program.run(args)?));
+                Ok(Made::Each(self.lists(given)?.into_iter().map(one).collect::<Result<_, Failure>>()?))
+            }
+        }
+    }
+
+    fn lists(&self, given: Given) -> Result<Vec<Vec<Arg<'static>>>, Failure> {
+        let mut lists: Vec<Vec<Arg<'static>>> = self.devices.iter().map(|_| Vec::new()).collect();
+        for own in given {
+            for (list, content) in lists.iter_mut().zip(own) {
+                list.extend(content.wait()?.into_iter().map(Arg::Donate));
+            }
+        }
+        Ok(lists)
+    }
+
+    /// The arrays that hold each result.
+    fn grouped(&self, arrays: Vec<Buffer>) -> Vec<Vec<Buffer>> {
+        let mut arrays = arrays.into_iter();
+        self.result_arrays.iter().map(|n| arrays.by_ref().take(*n).collect()).collect()
+    }
+
+    /// What each device gets of each result.
+    fn contents(&self, made: Made) -> Vec<Vec<Content>> {
+        let ready = |(k, arrays)| self.shares(k, Held::Ready(arrays));
+        match made {
+            Made::Together(results) => results.into_iter().enumerate().map(ready).collect(),
+            Made::Same(mut devices) => {
+                (0..self.signature.results.len()).map(|k| self.own_shares(k, &mut devices)).collect()
+            }
+            Made::Each(devices) => {
+                let mut shares: Vec<Vec<Content>> =
+                    self.signature.results.iter().map(|_| Vec::new()).collect();
+                for own in devices {
+                    let own = own.into_iter().map(|arrays| Content::Own(Held::Ready(arrays)));
+                    shares.iter_mut().zip(own).for_each(|(all, content)| all.push(content));
+                }
+                shares
+            }
+        }
+    }
+
+    /// What each device gets of a result that all have: its own, or its part of the first one's.
+    fn own_shares(&self, k: usize, devices: &mut [Vec<Vec<Buffer>>]) -> Vec<Content> {
+        let mut taken = devices.iter_mut().map(|own| std::mem::take(&mut own[k]));
+        if self.signature.result_tiles.get(k).is_some_and(Tiles::is_replicated) {
+            return taken.map(|arrays| Content::Own(Held::Ready(arrays))).collect();
+        }
+        if self.has_terms(k) {
+            let own =
+                taken.enumerate().map(|(d, arrays)| self.shares(k, Held::Ready(arrays)).into_iter().nth(d));
+            return own.flatten().collect();
+        }
+        taken.next().map_or(Vec::new(), |first| self.shares(k, Held::Ready(first)))
+    }
+
+    /// Whether each device makes its own term of a result.
+    fn has_terms(&self, k: usize) -> bool {
+        self.signature.terms.get(k).copied().unwrap_or(false)
+    }
+
+    /// What each device gets of a result.
+    fn shares(&self, k: usize, held: Held) -> Vec<Content> {
+        let n = self.devices.len();
+        match self.signature.result_tiles.get(k) {
+            Some(tiles) if n > 1 => {
+                let tiles = if self.has_terms(k) { tiles.without_terms() } else { tiles.clone() };
+                let whole = Arc::new(Whole { held, tiles, ids: self.ids.clone() });
+                (0..n).map(|d| Content::Part(whole.clone(), d)).collect()
+            }
+            _ => vec![Content::Own(held)],
+        }
+    }
+
+    /// Runs on the client's own thread; what it makes is there when the event happens.
+    fn compute_later(self: &Arc<Program>, given: Given) -> Result<(Vec<Held>, Event), Failure> {
+        let event = Event::coming();
+        let pending: Vec<Arc<Pending>> =
+            self.signature.results.iter().map(|_| Pending::new(event.clone())).collect();
+        let held = pending.iter().map(|p| Held::Later(p.clone())).collect();
+        let (program, told) = (self.clone(), event.clone());
+        let job = move || {
+            let made = catch_unwind(AssertUnwindSafe(|| program.compute(given)));
+            let defect = Failure { code: code::INTERNAL, message: "a defect of Systole's plugin".into() };
+            let outcome = match made.unwrap_or(Err(defect)) {
+                Ok(Made::Together(results)) => {
+                    pending.iter().zip(results).for_each(|(p, arrays)| p.set(arrays));
+                    Ok(())
+                }
+                Ok(Made::Each(_) | Made::Same(_)) => Err(Failure::invalid("results of single devices")),
+                Err(failure) => Err(failure),
+            };
+            // What waits for them is their only holder then, and may write over them.
+            drop(pending);
+            told.happens(outcome);
+        };
+        let closed = || Failure::invalid("the client is closed");
+        self.queue.upgrade().ok_or_else(closed)?.push(job)?;
+        Ok((held, event))
+    }
+
+    fn is_later(&self, given: &Given) -> bool {
+        let waits = |c: &Content| c.event().outcome().is_none();
+        matches!(self.engine, Engine::Alone(_)) && (self.is_long || given.iter().flatten().any(waits))
+    }
+}
+
+/// A call that runs a program.
+struct Call<'a>(&'a sys::LoadedExecutable_Execute);
+
+impl Call<'_> {
+    /// The arrays of each device.
+    ///
+    /// # Safety
+    /// Pointers are as the C API says.
+    unsafe fn arrays<'a>(&self, program: &Program, kept: &[i64]) -> Result<Vec<Vec<&'a Array>>, Failure> {
+        let mut arrays: Vec<Vec<&Array>> = Vec::with_capacity(self.0.num_devices);
+        for device in 0..self.0.num_devices {
+            let objects: &[Object] = match self.0.num_args {
+                0 => &[],
+                // SAFETY: one list of that many arguments for each device.
+                n => unsafe { std::slice::from_raw_parts(*self.0.argument_lists.add(device), n) },
+            };
+            // SAFETY: callers hand back what they were given.
+            let list = objects.iter().map(|a| unsafe { seen::<Array>(*a) }).collect::<Result<Vec<_>, _>>()?;
+            program.check(&list)?;
+            arrays.push(list);
+        }
+        arrays.iter().try_for_each(|list| program.check_donated(list, kept))?;
+        Ok(arrays)
+    }
+
+    /// The devices of this run: the program's, or the one that the caller names.
+    ///
+    /// # Safety
+    /// `execute_device` is null or a device of this plugin.
+    unsafe fn devices(&self, program: &Program) -> Result<Vec<Object>, Failure> {
+        if self.0.num_devices != program.devices.len() {
+            let what = format!("{} devices were given for {}", self.0.num_devices, program.devices.len());
+            return Err(Failure::invalid(what));
+        }
+        match (program.devices.len(), self.0.execute_device.is_null()) {
+            (1, false) => Ok(vec![self.0.execute_device]),
+            _ => Ok(program.devices.clone()),
+        }
+    }
+
+    /// Hands results to the caller.
+    ///
+    /// # Safety
+    /// The caller's lists have room for every result of every device.
+    unsafe fn hand_out(
+        &self,
+        program: &Program,
+        devices: &[Object],
+        shares: Vec<Vec<Content>>,
+        end: &Event,
+    ) -> Answer {
+        for (k, own) in shares.into_iter().enumerate() {
+            let kind =
+                program.signature.results.get(k).ok_or_else(|| Failure::invalid("a result too many"))?;
+            for (d, content) in own.into_iter().enumerate() {
+                let device = devices.get(d).copied().unwrap_or(std::ptr::null_mut());
+                let array = Array::object(kind.clone(), content, device, end.clone())?;
+                // SAFETY: passed on.
+                unsafe { *(*self.0.output_lists.add(d)).add(k) = array };
+            }
+        }
+        if !self.0.device_complete_events.is_null() {
+            for d in 0..devices.len() {
+                // SAFETY: room for one event of each device.
+                unsafe { *self.0.device_complete_events.add(d) = end.object() };
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Handle for sys::LoadedExecutable_Execute {
+    unsafe fn handle(&mut self) -> Answer {
+        // SAFETY: callers hand back what they were given.
+        let loaded = unsafe { seen::<Loaded>(self.executable)? };
+        let program = &loaded.program;
+        if loaded.is_deleted() {
+            return Err(Failure::invalid("the executable was deleted"));
+        }
+        // SAFETY: as above.
+        let devices = unsafe { Call(self).devices(program)? };
+        if self.num_args != program.signature.arguments.len() {
+            let what = format!("{} arguments for {}", self.num_args, program.signature.arguments.len());
+            return Err(Failure::invalid(what));
+        }
+        // SAFETY: the caller's options, with a list of that length.
+        let kept: &[i64] = match unsafe { self.options.as_ref() } {
+            // SAFETY: as above.
+            Some(o) => unsafe { list(o.non_donatable_input_indices, o.num_non_donatable_input_indices) },
+            None => &[],
+        };
+        // SAFETY: passed on.
+        let arrays = unsafe { Call(self).arrays(program, kept)? };
+        let given = |i: usize| {
+            let gives = program.gives(i, kept);
+            arrays.iter().map(|own| own[i].give(gives)).collect::<Result<Vec<_>, _>>()
+        };
+        let given = (0..self.num_args).map(given).collect::<Result<Given, _>>()?;
+        let (shares, end) = if program.is_later(&given) {
+            let (held, end) = program.compute_later(given)?;
+            (held.into_iter().enumerate().map(|(k, held)| program.shares(k, held)).collect(), end)
+        } else {
+            (program.contents(program.compute(given)?), program.pace.end_of_run())
+        };
+        // The content tells by itself when a run that goes on is over.
+        // SAFETY: passed on.
+        unsafe { Call(self).hand_out(program, &devices, shares, &end) }
+    }
+}
+
+impl Handle for sys::ExecuteContext_Create {
+    /// There is nothing to know of.
+    unsafe fn handle(&mut self) -> Answer {
+        self.context = Box::into_raw(Box::new(0u64)).cast();
+        Ok(())
+    }
+}
+
+destroy! {
+    ExecuteContext_Destroy: u64, context;
+}

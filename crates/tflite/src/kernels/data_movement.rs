@@ -1,0 +1,138 @@
+//! Elements that move whole: no arithmetic, any element type.
+
+use super::binary::sources;
+use super::call::{Arg, Call};
+use super::op_row::operators;
+use crate::model::broken;
+use crate::op::Field;
+use systole_base::{DType, Literal, Result};
+
+operators! {
+    Concatenation "CONCATENATION" 2; options 10 [0 Axis, 1 Activation]; versions 1 2; Same; concatenation
+    Reshape "RESHAPE" 22; options 17 [0 NewShape]; versions 1 1; Same; reshape
+    Pad "PAD" 34; options 22 []; versions 1 2 or |t| if t.rank() > 4 { 4 } else { t.base }; Same; pad
+    Transpose "TRANSPOSE" 39; options 26 [];
+        versions 1 2 or |t| match t.rank() { 0..5 => t.base, 5 => 4, _ => 6 }; Same; transpose
+    Squeeze "SQUEEZE" 43; options 30 [0 SqueezeDims]; versions 1 1; Same; reshape
+    ExpandDims "EXPAND_DIMS" 70; options 52 []; versions 1 1; Same; reshape
+    BroadcastTo "BROADCAST_TO" 130; options 104 []; versions 2 3; Same; broadcast_to
+}
+
+/// The output, each element from a place of the operand.
+pub(super) fn picked(call: &Call, x: &Arg, places: &[usize]) -> Result<Vec<Literal>> {
+    Ok(vec![taken(x, &call.output()?.ty.shape, places)?])
+}
+
+/// `places.len()` elements of an operand in another shape.
+pub(super) fn taken(x: &Arg, shape: &[usize], places: &[usize]) -> Result<Literal> {
+    let size = x.dtype().size();
+    let from = x.value.bytes();
+    let mut bytes = Vec::with_capacity(places.len() * size);
+    for &p in places {
+        let element = from.get(p * size..(p + 1) * size);
+        bytes.extend_from_slice(element.ok_or_else(|| broken(format!("there is no element {p}")))?);
+    }
+    Literal::from_bytes(x.tensor.ty.with_shape(shape), &bytes)
+}
+
+/// RESHAPE, SQUEEZE, EXPAND_DIMS: the file's own shape says all.
+fn reshape(call: &Call) -> Result<Vec<Literal>> {
+    Ok(vec![call.input(0)?.value.reshape(&call.output()?.ty.shape)?])
+}
+
+/// `x: T[…]`, paddings `[rank, 2]`: what is added is the output's zero.
+fn pad(call: &Call) -> Result<Vec<Literal>> {
+    let (x, paddings) = (call.input(0)?, call.input(1)?.indices()?);
+    let rank = x.dims().len();
+    if paddings.len() != 2 * rank || paddings.iter().any(|p| !(0..1 << 30).contains(p)) {
+        return Err(broken(format!("paddings {paddings:?} of {rank} dimensions")));
+    }
+    let edges: Vec<(usize, usize)> =
+        paddings.chunks_exact(2).map(|p| (p[0] as usize, p[1] as usize)).collect();
+    let dims: Vec<usize> = x.dims().iter().zip(&edges).map(|(d, (a, b))| a + d + b).collect();
+    let n = call.check_output(&dims)?;
+    let zero = match x.dtype() {
+        DType::I8 if call.output()?.quantization.is_some() => call.output_scale()?.1 as u8,
+        _ => 0,
+    };
+    let size = x.dtype().size();
+    let mut bytes = vec![zero; n * size];
+    let mut targets = vec![0usize];
+    let mut stride = n;
+    for ((&own, &(before, _)), &whole) in x.dims().iter().zip(&edges).zip(&dims) {
+        stride /= whole.max(1);
+        let step = |k: usize| (before + k) * stride;
+        targets = targets.iter().flat_map(|&at| (0..own).map(move |k| at + step(k))).collect();
+    }
+    for (&to, element) in targets.iter().zip(x.value.bytes().chunks_exact(size)) {
+        bytes[to * size..(to + 1) * size].copy_from_slice(element);
+    }
+    Ok(vec![Literal::from_bytes(call.output()?.ty.clone(), &bytes)?])
+}
+
+/// Operands one after the other along an axis.
+fn concatenation(call: &Call) -> Result<Vec<Literal>> {
+    let parts = (0..call.operator.inputs.len()).map(|n| call.input(n)).collect::<Result<Vec<_>>>()?;
+    let first = parts.first().ok_or_else(|| broken("it has no operands".into()))?;
+    let axis = call.axis(call.operator.int(Field::Axis), first.dims().len())?;
+    let mut dims = first.dims().to_vec();
+    dims[axis] = 0;
+    for p in &parts {
+        let fits = p.dims().len() == dims.len()
+            && p.dtype() == first.dtype()
+            && p.dims().iter().zip(&dims).enumerate().all(|(i, (a, b))| i == axis || a == b);
+        if !fits {
+            return Err(broken(format!("{} beside {}", p.tensor.ty, first.tensor.ty)));
+        }
+        let same = p.tensor.quantization.as_ref().map(|q| (&q.scale, &q.zero_point))
+            == call.output()?.quantization.as_ref().map(|q| (&q.scale, &q.zero_point));
+        if first.dtype() == DType::I8 && !same {
+            return Err(broken(format!("the scale of {} is not the output's", p.tensor.name))
+                .hint("put a QUANTIZE before it"));
+        }
+        dims[axis] += p.dims()[axis];
+    }
+    let n = call.check_output(&dims)?;
+    let outer: usize = dims[..axis].iter().product();
+    let size = first.dtype().size();
+    let inner: usize = dims[axis + 1..].iter().product::<usize>() * size;
+    let mut bytes = Vec::with_capacity(n * size);
+    for o in 0..outer {
+        for p in &parts {
+            let block = p.dims()[axis] * inner;
+            bytes.extend_from_slice(&p.value.bytes()[o * block..(o + 1) * block]);
+        }
+    }
+    Ok(vec![Literal::from_bytes(call.output()?.ty.clone(), &bytes)?])
+}
+
+/// Dimensions in another order.
+fn transpose(call: &Call) -> Result<Vec<Literal>> {
+    let x = call.input(0)?;
+    let rank = x.dims().len();
+    let order = call.input(1)?.indices()?;
+    let order = order.iter().map(|&a| call.axis(a, rank)).collect::<Result<Vec<_>>>()?;
+    let mut seen = vec![false; rank];
+    order.iter().for_each(|&a| seen[a] = true);
+    if order.len() != rank || seen.contains(&false) {
+        return Err(broken(format!("{order:?} is no order of {rank} dimensions")));
+    }
+    let dims: Vec<usize> = order.iter().map(|&a| x.dims()[a]).collect();
+    call.check_output(&dims)?;
+    let strides = x.tensor.ty.shape.strides();
+    let mut places = vec![0usize];
+    for (&axis, &size) in order.iter().zip(&dims) {
+        let stride = strides[axis];
+        places = places.iter().flat_map(|&at| (0..size).map(move |k| at + k * stride)).collect();
+    }
+    picked(call, &x, &places)
+}
+
+/// `x: T[…]` repeated to a shape.
+fn broadcast_to(call: &Call) -> Result<Vec<Literal>> {
+    let (x, dims) = (call.input(0)?, call.output()?.dims());
+    if super::binary::common_shape(x.dims(), dims)? != dims {
+        return Err(broken(format!("{} does not become {dims:?}", x.tensor.ty)));
+    }
+    picked(call, &x, &sources(x.dims(), dims))
+}

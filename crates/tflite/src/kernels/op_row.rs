@@ -1,0 +1,98 @@
+//! What a row of the table of operators says: number, options, versions, scales and kernel.
+
+use super::call::Call;
+use crate::model::{Model, Operator, Tensor};
+use crate::op::{Field, Op, Scales};
+use systole_base::{DType, Literal, Result};
+
+/// Computes the outputs of an operator; checks operands, options and the output's shape.
+pub(crate) type Kernel = fn(&Call) -> Result<Vec<Literal>>;
+
+/// A row of the table.
+pub(crate) struct OpRow {
+    pub op: Op,
+    /// The union's number of its options; 0: it has none.
+    pub union: u8,
+    /// Its options: slot in the table, and which.
+    pub fields: &'static [(u16, Field)],
+    /// Versions for floats and for int8.
+    pub versions: (i32, i32),
+    /// The version of an operator whose options or operands raise it.
+    pub version: fn(&Types) -> i32,
+    pub scales: Scales,
+    pub kernel: Kernel,
+}
+
+/// Rows of the table and the constants `Op::Name`:
+/// `Name "NAME" number; options union [slot Field, …]; versions float int8 (or rule); Scales; kernel`.
+macro_rules! operators {
+    (@version) => { |t| t.base };
+    (@version $version:expr) => { $version };
+    ($($op:ident $name:literal $code:literal; options $union:literal [$($slot:literal $field:ident),*];
+       versions $float:literal $int8:literal $(or $version:expr)?; $scales:expr; $kernel:expr)*) => {
+        #[allow(non_upper_case_globals)]
+        impl $crate::op::Op {
+            $(#[doc = concat!("`", $name, "`.")]
+            pub const $op: $crate::op::Op = $crate::op::Op::of_row($code, $name);)*
+        }
+
+        pub(super) const OPERATORS: &[$crate::kernels::op_row::OpRow] = {
+            #[allow(unused_imports)]
+            use $crate::op::{Op, Scales::{Fixed, Free, Same, Weights, None as NoInt8}};
+            #[allow(unused_imports)]
+            use $crate::kernels::op_row::OpRow;
+            &[$(OpRow {
+                op: Op::$op,
+                union: $union,
+                fields: &[$(($slot, $crate::op::Field::$field)),*],
+                versions: ($float, $int8),
+                version: operators!(@version $($version)?),
+                scales: $scales,
+                kernel: $kernel,
+            }),*]
+        };
+    };
+}
+pub(super) use operators;
+
+/// The types of an operator's tensors, from which its version follows.
+pub(crate) struct Types<'a> {
+    model: &'a Model,
+    pub operator: &'a Operator,
+    /// Whether it computes with int8.
+    pub is_int8: bool,
+    /// The version for that, where nothing raises it.
+    pub base: i32,
+}
+
+impl<'a> Types<'a> {
+    pub fn new(model: &'a Model, operator: &'a Operator, (float, int8): (i32, i32)) -> Types<'a> {
+        let mut types = Types { model, operator, is_int8: false, base: float };
+        if is_int8(types.input(0)) || is_int8(types.output()) {
+            (types.is_int8, types.base) = (true, int8);
+        }
+        types
+    }
+
+    pub fn input(&self, n: usize) -> Option<&'a Tensor> {
+        self.model.tensors.get(self.operator.inputs.get(n).copied().flatten()?)
+    }
+
+    pub fn output(&self) -> Option<&'a Tensor> {
+        self.model.tensors.get(*self.operator.outputs.first()?)
+    }
+
+    /// Whether floats are multiplied with int8 weights.
+    pub fn is_hybrid(&self) -> bool {
+        !self.is_int8 && is_int8(self.input(1))
+    }
+
+    /// Dimensions of the first operand.
+    pub fn rank(&self) -> usize {
+        self.input(0).map_or(0, |t| t.ty.rank())
+    }
+}
+
+fn is_int8(t: Option<&Tensor>) -> bool {
+    t.is_some_and(|t| matches!(t.ty.dtype, DType::I8 | DType::U8))
+}

@@ -1,0 +1,173 @@
+//! Parts of tensors: slices, splits, gathered entries, pixels as channels.
+
+use super::call::Call;
+use super::data_movement::{picked, taken};
+use super::op_row::operators;
+use crate::model::broken;
+use crate::op::Field;
+use systole_base::{Literal, Result};
+
+operators! {
+    DepthToSpace "DEPTH_TO_SPACE" 5; options 94 [0 BlockSize]; versions 1 1; Same; |call| space_and_depth(call, false)
+    SpaceToDepth "SPACE_TO_DEPTH" 26; options 19 [0 BlockSize]; versions 1 2; Same; |call| space_and_depth(call, true)
+    Gather "GATHER" 36; options 23 [0 Axis, 1 BatchDims]; versions 1 2; Same; gather
+    StridedSlice "STRIDED_SLICE" 45;
+        options 32 [0 BeginMask, 1 EndMask, 2 EllipsisMask, 3 NewAxisMask, 4 ShrinkAxisMask];
+        versions 1 2; Same; strided_slice
+    Split "SPLIT" 49; options 35 [0 NumSplits]; versions 1 2; Same; split
+    Slice "SLICE" 65; options 48 []; versions 1 2; Same; slice
+}
+
+/// Places of the elements at `indices[d]` of each dimension.
+fn places(dims: &[usize], indices: &[Vec<usize>]) -> Vec<usize> {
+    let mut at = vec![0usize];
+    let mut stride: usize = dims.iter().product();
+    for (&size, chosen) in dims.iter().zip(indices) {
+        stride /= size.max(1);
+        at = at.iter().flat_map(|&base| chosen.iter().map(move |k| base + k * stride)).collect();
+    }
+    at
+}
+
+/// `x`, begin, size; a size of −1 is the rest.
+fn slice(call: &Call) -> Result<Vec<Literal>> {
+    let x = call.input(0)?;
+    let (begin, size) = (call.input(1)?.indices()?, call.input(2)?.indices()?);
+    if begin.len() != x.dims().len() || size.len() != begin.len() {
+        return Err(broken(format!("a slice of {} dimensions from {}", begin.len(), x.tensor.ty)));
+    }
+    let mut indices = Vec::new();
+    for ((&d, &b), &s) in x.dims().iter().zip(&begin).zip(&size) {
+        let end = if s == -1 { d as i64 } else { b.saturating_add(s) };
+        if b < 0 || end < b || end > d as i64 {
+            return Err(broken(format!("a slice of {s} from {b} on, of {d}")));
+        }
+        indices.push((b as usize..end as usize).collect::<Vec<_>>());
+    }
+    call.check_output(&indices.iter().map(Vec::len).collect::<Vec<_>>())?;
+    picked(call, &x, &places(x.dims(), &indices))
+}
+
+/// `x`, begin, end, strides, with the masks of Python's slices.
+fn strided_slice(call: &Call) -> Result<Vec<Literal>> {
+    let x = call.input(0)?;
+    let [begin, end, strides] = [1, 2, 3].map(|n| call.input(n).and_then(|a| a.indices()));
+    let (begin, end, strides) = (begin?, end?, strides?);
+    let o = call.operator;
+    if o.int(Field::EllipsisMask) != 0 || o.int(Field::NewAxisMask) != 0 {
+        return Err(call.unsupported("an ellipsis or new axis"));
+    }
+    let rank = x.dims().len();
+    if begin.len() != rank || end.len() != rank || strides.len() != rank {
+        return Err(broken(format!("a slice of {} dimensions from {}", begin.len(), x.tensor.ty)));
+    }
+    let bit = |field: Field, d: usize| d < 32 && o.int(field) >> d & 1 == 1;
+    let (mut indices, mut dims) = (Vec::new(), Vec::new());
+    for d in 0..rank {
+        let (n, step) = (x.dims()[d] as i64, strides[d]);
+        if step == 0 {
+            return Err(broken("a stride of 0".into()));
+        }
+        let limit = |v: i64| if v < 0 { v.saturating_add(n) } else { v };
+        let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
+        let first = if bit(Field::BeginMask, d) {
+            if step > 0 { 0 } else { n - 1 }
+        } else {
+            limit(begin[d]).clamp(low, high)
+        };
+        let last = match (bit(Field::ShrinkAxisMask, d), bit(Field::EndMask, d)) {
+            (true, _) => first.saturating_add(1),
+            (false, true) => {
+                if step > 0 {
+                    n
+                } else {
+                    -1
+                }
+            }
+            (false, false) => limit(end[d]).clamp(low, high),
+        };
+        let step = if bit(Field::ShrinkAxisMask, d) { 1 } else { step };
+        let mut chosen = Vec::new();
+        let mut at = first;
+        while (step > 0 && at < last) || (step < 0 && at > last) {
+            let index = usize::try_from(at).ok().filter(|&k| k < x.dims()[d]);
+            chosen.push(index.ok_or_else(|| broken(format!("there is no entry {at} of {n}")))?);
+            at = at.saturating_add(step);
+        }
+        if !bit(Field::ShrinkAxisMask, d) {
+            dims.push(chosen.len());
+        }
+        indices.push(chosen);
+    }
+    call.check_output(&dims)?;
+    picked(call, &x, &places(x.dims(), &indices))
+}
+
+/// The axis, then `x`: equal parts.
+fn split(call: &Call) -> Result<Vec<Literal>> {
+    let (axis, x) = (call.input(0)?.indices()?, call.input(1)?);
+    let &[axis] = &axis[..] else { return Err(broken("it has not one axis".into())) };
+    let axis = call.axis(axis, x.dims().len())?;
+    let parts = call.operator.outputs.len();
+    if parts == 0 || !x.dims()[axis].is_multiple_of(parts) {
+        return Err(broken(format!("{parts} equal parts of {}", x.tensor.ty)));
+    }
+    let own = x.dims()[axis] / parts;
+    let mut dims = x.dims().to_vec();
+    dims[axis] = own;
+    let part = |n: usize| {
+        let range = |(d, &size): (usize, &usize)| match d == axis {
+            true => (n * own..(n + 1) * own).collect(),
+            false => (0..size).collect(),
+        };
+        let indices: Vec<Vec<usize>> = x.dims().iter().enumerate().map(range).collect();
+        taken(&x, &dims, &places(x.dims(), &indices))
+    };
+    (0..parts).map(part).collect()
+}
+
+/// Entries of an axis by their numbers.
+fn gather(call: &Call) -> Result<Vec<Literal>> {
+    let (x, chosen) = (call.input(0)?, call.input(1)?);
+    if call.operator.int(Field::BatchDims) != 0 {
+        return Err(call.unsupported("batch dimensions"));
+    }
+    let axis = call.axis(call.operator.int(Field::Axis), x.dims().len())?;
+    let dims = [&x.dims()[..axis], chosen.dims(), &x.dims()[axis + 1..]].concat();
+    call.check_output(&dims)?;
+    let n = x.dims()[axis];
+    let index = |&k: &i64| {
+        let found = usize::try_from(k).ok().filter(|&k| k < n);
+        found.ok_or_else(|| broken(format!("there is no entry {k} among {n}")))
+    };
+    let chosen = chosen.indices()?.iter().map(index).collect::<Result<Vec<usize>>>()?;
+    let mut indices: Vec<Vec<usize>> = x.dims().iter().map(|&d| (0..d).collect()).collect();
+    indices[axis] = chosen;
+    picked(call, &x, &places(x.dims(), &indices))
+}
+
+/// SPACE_TO_DEPTH and DEPTH_TO_SPACE: blocks of pixels are channels of one.
+fn space_and_depth(call: &Call, to_depth: bool) -> Result<Vec<Literal>> {
+    let x = call.input(0)?;
+    let [b, h, w, c] = x.of_rank::<4>()?;
+    let block = call.at_least_1(Field::BlockSize)?;
+    let squared = block.saturating_mul(block);
+    let fits = if to_depth { h % block == 0 && w % block == 0 } else { c % squared == 0 };
+    if !fits || c == 0 || squared > 1 << 20 {
+        return Err(broken(format!("blocks of {block} of {}", x.tensor.ty)));
+    }
+    let [oh, ow, oc] = match to_depth {
+        true => [h / block, w / block, c * squared],
+        false => [h * block, w * block, c / squared],
+    };
+    let n = call.check_output(&[b, oh, ow, oc])?;
+    let from = |at: usize| {
+        let (channel, ox, oy, ob) = (at % oc, at / oc % ow, at / oc / ow % oh, at / oc / ow / oh);
+        let (y, x, channel) = match to_depth {
+            true => (oy * block + channel / c / block, ox * block + channel / c % block, channel % c),
+            false => (oy / block, ox / block, (oy % block * block + ox % block) * oc + channel),
+        };
+        ((ob * h + y) * w + x) * c + channel
+    };
+    picked(call, &x, &(0..n).map(from).collect::<Vec<_>>())
+}

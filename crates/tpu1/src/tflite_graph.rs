@@ -1,0 +1,432 @@
+//! From a graph of a `.tflite` file, int8 with one scale for each tensor, to the chip's layers.
+//!
+//! Dense layers, convolutions (also of channels on their own), pooling, means over pictures, sums, differences and products of two
+//! tensors, functions of single values, padding before a convolution, reshapes that keep the order of values, parts of tensors and
+//! tensors side by side: so recurrent layers too, one step after the other. Parts of channels are products with a part of the
+//! identity matrix. A softmax at the end is left to the host. Functions of single values become tables of what the file's interpreter says of all 256.
+
+use crate::model::{Arithmetic, Convolution, Layer, Model, Op, Operand, Output, Picture, Window};
+use crate::rescale::Scale;
+use std::collections::BTreeMap;
+use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_tflite::{
+    Field, Interpreter, Model as Graph, Op as LiteOp, Operator, Tensor, activation_range, quantize_multiplier,
+};
+
+/// The chip's layers of a graph, and the graph's tensor that they compute: the output, or what a last softmax reads.
+///
+/// # Errors
+/// What has no form on the chip; names the operator, and says what to do.
+pub fn of_graph(name: &str, graph: &Graph) -> Result<(Model, usize)> {
+    graph.check()?;
+    let (&[input], &[output]) = (&graph.inputs[..], &graph.outputs[..]) else {
+        let what = format!("it has {} inputs and {} outputs", graph.inputs.len(), graph.outputs.len());
+        return Err(Error::new(ErrorKind::Unsupported, what)
+            .at(name)
+            .hint("a model with one input and one output"));
+    };
+    let tensor = graph.tensor(input)?;
+    let first = picture(tensor).map_err(|e| e.at(format!("input {}", tensor.name)))?;
+    let mut work = Work {
+        graph,
+        model: Model { name: name.into(), tensors: vec![first], layers: Vec::new() },
+        places: BTreeMap::from([(input, Place { tensor: 0, before: [0, 0], is_padded: false })]),
+        last: output,
+    };
+    for (n, operator) in graph.operators.iter().enumerate() {
+        work.operator(operator).map_err(|e| e.at(graph.place(n)))?;
+    }
+    let last = work.last;
+    let place = work.places.get(&last).copied();
+    if work.model.layers.is_empty() || place.is_none_or(|p| p.tensor != work.model.output() || p.is_padded) {
+        let what = "its output is not what its last layer makes";
+        return Err(Error::new(ErrorKind::Unsupported, what)
+            .at(name)
+            .hint("a chain of layers that ends in its output"));
+    }
+    Ok((work.model, last))
+}
+
+/// Where a tensor of the graph is here.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) tensor: usize,
+    /// Lines and columns of padding that its reader adds in front.
+    pub(super) before: [usize; 2],
+    pub(super) is_padded: bool,
+}
+
+pub(super) struct Work<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) model: Model,
+    pub(super) places: BTreeMap<usize, Place>,
+    /// The graph's tensor that is computed in the end.
+    last: usize,
+}
+
+pub(super) fn unsupported(what: impl Into<String>, hint: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, what).hint(hint)
+}
+
+/// A sample of a tensor.
+pub(super) fn picture(tensor: &Tensor) -> Result<Picture> {
+    if tensor.ty.dtype != DType::I8 {
+        let what = format!("{} is {}, and the chip computes with 8 bits", tensor.name, tensor.ty);
+        return Err(unsupported(
+            what,
+            "`systole quantize MODEL --per tensor --out FILE.tflite` makes an int8 model",
+        ));
+    }
+    match *tensor.dims() {
+        [1, c] => Ok(Picture::vector(c)),
+        [1, width, channels] => Ok(Picture { height: 1, width, channels }),
+        [1, height, width, channels] => Ok(Picture { height, width, channels }),
+        _ => Err(unsupported(
+            format!("{} is {}", tensor.name, tensor.ty),
+            "one sample: a vector, a line or a picture",
+        )),
+    }
+}
+
+impl Work<'_> {
+    pub(super) fn tensor(&self, operator: &Operator, n: usize) -> Result<&Tensor> {
+        let index = operator.inputs.get(n).copied().flatten();
+        self.graph.tensor(
+            index.ok_or_else(|| unsupported(format!("its input {n} is left out"), "export it again"))?,
+        )
+    }
+
+    pub(super) fn made<'b>(&'b self, operator: &Operator) -> Result<&'b Tensor> {
+        self.graph.tensor(operator.outputs.first().copied().unwrap_or(usize::MAX))
+    }
+
+    /// Where an operand is.
+    fn place(&self, operator: &Operator, n: usize) -> Result<Place> {
+        let index = operator.inputs.get(n).copied().flatten();
+        let place = index.and_then(|i| self.places.get(&i));
+        place.copied().ok_or_else(|| {
+            unsupported(
+                format!("its operand {n} is no tensor that is computed"),
+                "constants belong into weights",
+            )
+        })
+    }
+
+    /// Where an operand is that is not padded.
+    pub(super) fn plain(&self, operator: &Operator, n: usize) -> Result<usize> {
+        let place = self.place(operator, n)?;
+        match place.is_padded {
+            true => {
+                Err(unsupported("it reads a padded picture", "padding before a convolution alone is taken"))
+            }
+            false => Ok(place.tensor),
+        }
+    }
+
+    /// A layer; the tensor that it makes.
+    pub(super) fn add(&mut self, name: String, inputs: Vec<usize>, to: Picture, op: Op) -> usize {
+        let output = self.model.tensors.len();
+        self.model.tensors.push(to);
+        self.model.layers.push(Layer { name, inputs, output, op });
+        output
+    }
+
+    pub(super) fn push(
+        &mut self,
+        operator: &Operator,
+        inputs: Vec<usize>,
+        to: Picture,
+        op: Op,
+    ) -> Result<()> {
+        let output = self.add(self.made(operator)?.name.clone(), inputs, to, op);
+        self.set(operator, Place { tensor: output, before: [0, 0], is_padded: false });
+        Ok(())
+    }
+
+    pub(super) fn set(&mut self, operator: &Operator, place: Place) {
+        self.places.extend(operator.outputs.first().map(|&made| (made, place)));
+    }
+
+    fn operator(&mut self, o: &Operator) -> Result<()> {
+        match o.op {
+            LiteOp::Conv2D | LiteOp::DepthwiseConv2D => self.convolution(o),
+            LiteOp::FullyConnected => self.dense(o),
+            LiteOp::MaxPool2D | LiteOp::AveragePool2D => self.pool(o),
+            LiteOp::Add | LiteOp::Sub | LiteOp::Mul => self.two(o),
+            LiteOp::Split => self.split(o),
+            LiteOp::Slice => self.slice(o),
+            LiteOp::Concatenation => self.concatenation(o),
+            LiteOp::Mean => self.mean(o),
+            LiteOp::Pad => self.pad(o),
+            LiteOp::Reshape | LiteOp::Squeeze | LiteOp::ExpandDims => self.reshape(o),
+            LiteOp::Softmax => {
+                if o.outputs.first() != Some(&self.last) {
+                    return Err(unsupported("a softmax between layers", "it stays on the host, at the end"));
+                }
+                self.last = o.inputs.first().copied().flatten().unwrap_or(self.last);
+                Ok(())
+            }
+            LiteOp::Relu
+            | LiteOp::Relu6
+            | LiteOp::ReluN1To1
+            | LiteOp::Logistic
+            | LiteOp::Tanh
+            | LiteOp::LeakyRelu
+            | LiteOp::Elu
+            | LiteOp::HardSwish
+            | LiteOp::Gelu
+            | LiteOp::Exp
+            | LiteOp::Quantize => self.function(o),
+            other => Err(unsupported(
+                format!("{other} has no form on the first TPU"),
+                "dense layers, convolutions, pooling, recurrent layers, sums, products and activations have one: leave the \
+                 layer out of the model, or quantise the part before it alone",
+            )),
+        }
+    }
+
+    /// The zero point of a result with the limits of its activation.
+    fn output(&self, o: &Operator) -> Result<(f32, Output)> {
+        let (scale, zero) = self.made(o)?.scale()?;
+        let (low, high) = activation_range(o.activation()?, scale, zero);
+        Ok((scale, Output { zero, low, high }))
+    }
+
+    /// Weights, bias, and the factor of their sums: `input · weights / output` in f64.
+    fn weights(&self, o: &Operator, filters: usize) -> Result<(Vec<i8>, Vec<i32>, f64)> {
+        let (x, w) = (self.tensor(o, 0)?, self.tensor(o, 1)?);
+        let constant = |t: &Tensor| {
+            t.data.clone().ok_or_else(|| unsupported(format!("{} is no constant", t.name), "weights are"))
+        };
+        let values = constant(w)?.as_slice::<i8>()?.to_vec();
+        let bias = match o.inputs.get(2).copied().flatten() {
+            Some(b) => constant(self.graph.tensor(b)?)?.as_slice::<i32>()?.to_vec(),
+            None => vec![0; filters],
+        };
+        let q = w.quantization.as_ref();
+        let scale =
+            q.and_then(|q| q.scale.first().copied().filter(|s| q.scale.iter().all(|other| other == s)));
+        let scale = scale.ok_or_else(|| {
+            unsupported(
+                "its weights have a scale for each channel, and the chip has one for each tensor",
+                "`systole quantize MODEL --per tensor --out FILE.tflite`",
+            )
+        })?;
+        if q.is_some_and(|q| q.zero_point.iter().any(|z| *z != 0)) {
+            return Err(unsupported("its weights have a zero point", "quantise them around 0"));
+        }
+        let factor = f64::from(x.scale()?.0) * f64::from(scale) / f64::from(self.made(o)?.scale()?.0);
+        Ok((values, bias, factor))
+    }
+
+    /// How a window moves: its padding is what the output's size asks for.
+    fn window(&self, o: &Operator, size: [usize; 2], from: Picture, to: Picture, dilated: bool) -> Window {
+        let at_least_1 = |field: Field| usize::try_from(o.int(field)).unwrap_or(1).max(1);
+        let stride = [at_least_1(Field::StrideH), at_least_1(Field::StrideW)];
+        let dilation = match dilated {
+            true => [at_least_1(Field::DilationH), at_least_1(Field::DilationW)],
+            false => [1, 1],
+        };
+        let before = |axis: usize, size_in: usize, size_out: usize| {
+            let reach = (size[axis] - 1) * dilation[axis] + 1;
+            (size_out.saturating_sub(1) * stride[axis] + reach).saturating_sub(size_in) / 2
+        };
+        let same = o.int(Field::Padding) == 0;
+        let before =
+            if same { [before(0, from.height, to.height), before(1, from.width, to.width)] } else { [0, 0] };
+        Window { size, stride, dilation, before }
+    }
+
+    fn convolution(&mut self, o: &Operator) -> Result<()> {
+        let place = self.place(o, 0)?;
+        let (from, to) = (self.model.tensors[place.tensor], picture(self.made(o)?)?);
+        let is_depthwise = o.op == LiteOp::DepthwiseConv2D;
+        let dims = self.tensor(o, 1)?.dims().to_vec();
+        let &[first, height, width, last] = &dims[..] else {
+            return Err(unsupported("its weights are no windows", "export it again"));
+        };
+        let filters = if is_depthwise { last } else { first };
+        if !is_depthwise && last != from.channels {
+            return Err(unsupported("a convolution in groups", "one group, or depthwise"));
+        }
+        if height == 0 || width == 0 || place.is_padded && o.int(Field::Padding) == 0 {
+            return Err(unsupported("padding on top of padding", "padding=\"valid\" after a padding layer"));
+        }
+        let (weights, bias, factor) = self.weights(o, filters)?;
+        let mut window = self.window(o, [height, width], from, to, true);
+        if place.is_padded {
+            window.before = place.before;
+        }
+        let (input_zero, (_, output)) = (self.tensor(o, 0)?.scale()?.1, self.output(o)?);
+        let scale = Scale::fixed(factor);
+        let c = Convolution { window, filters, is_depthwise, weights, bias, input_zero, scale, output };
+        self.push(o, vec![place.tensor], to, Op::Convolution(c))
+    }
+
+    fn dense(&mut self, o: &Operator) -> Result<()> {
+        let source = self.plain(o, 0)?;
+        let from = self.model.tensors[source];
+        let &[filters, inputs] = self.tensor(o, 1)?.dims() else {
+            return Err(unsupported("its weights are no matrix", "export it again"));
+        };
+        let (size, to) = match inputs == from.values() {
+            true => ([from.height, from.width], Picture::vector(filters)),
+            false if inputs == from.channels && o.is(Field::KeepNumDims) => {
+                ([1, 1], Picture { channels: filters, ..from })
+            }
+            false => {
+                return Err(unsupported(
+                    format!("{inputs} inputs of {from:?}"),
+                    "flatten the picture before it",
+                ));
+            }
+        };
+        let (weights, bias, factor) = self.weights(o, filters)?;
+        let (input_zero, (_, output)) = (self.tensor(o, 0)?.scale()?.1, self.output(o)?);
+        let c = Convolution {
+            window: Window::of(size),
+            filters,
+            is_depthwise: false,
+            weights,
+            bias,
+            input_zero,
+            scale: Scale::Real(factor),
+            output,
+        };
+        self.push(o, vec![source], to, Op::Convolution(c))
+    }
+
+    fn pool(&mut self, o: &Operator) -> Result<()> {
+        let source = self.plain(o, 0)?;
+        let (from, to) = (self.model.tensors[source], picture(self.made(o)?)?);
+        let size = |field: Field| usize::try_from(o.int(field)).unwrap_or(1).max(1);
+        let window = self.window(o, [size(Field::FilterH), size(Field::FilterW)], from, to, false);
+        let is_mean = o.op == LiteOp::AveragePool2D;
+        let output = self.output(o)?.1;
+        self.push(o, vec![source], to, Op::Pool { window, is_mean, output })
+    }
+
+    fn two(&mut self, o: &Operator) -> Result<()> {
+        let sources = vec![self.operand(o, 0, 1)?, self.operand(o, 1, 0)?];
+        let to = self.model.tensors[sources[0]];
+        if self.model.tensors[sources[1]] != to {
+            return Err(unsupported("operands of two shapes", "both of one shape"));
+        }
+        let ((a, a_zero), (b, b_zero)) = (self.tensor(o, 0)?.scale()?, self.tensor(o, 1)?.scale()?);
+        let (scale, output) = self.output(o)?;
+        let op = match o.op {
+            LiteOp::Add | LiteOp::Sub => {
+                let twice = 2.0 * f64::from(a.max(b));
+                let operand =
+                    |scale: f32, zero| Operand { zero, scale: Scale::fixed(f64::from(scale) / twice) };
+                let last = Scale::fixed(twice / (f64::from(1 << 20) * f64::from(scale)));
+                let operands = [operand(a, a_zero), operand(b, b_zero)];
+                let what = if o.op == LiteOp::Add { Arithmetic::Add } else { Arithmetic::Subtract };
+                Op::Arithmetic(what, operands, last, output)
+            }
+            _ => {
+                let operand = |zero| Operand { zero, scale: Scale::Real(1.0) };
+                Op::Arithmetic(
+                    Arithmetic::Multiply,
+                    [operand(a_zero), operand(b_zero)],
+                    Scale::fixed(f64::from(a * b / scale)),
+                    output,
+                )
+            }
+        };
+        self.push(o, sources, to, op)
+    }
+
+    /// A mean over lines and columns is a depthwise convolution with ones.
+    fn mean(&mut self, o: &Operator) -> Result<()> {
+        let source = self.plain(o, 0)?;
+        let (from, to) = (self.model.tensors[source], picture(self.made(o)?)?);
+        let axes = self.tensor(o, 1)?.data.as_ref().map(Literal::to_f64s).unwrap_or_default();
+        // Of a line the steps are all pixels.
+        let of_all = match self.tensor(o, 0)?.dims().len() {
+            3 => axes == [1.0],
+            _ => axes == [1.0, 2.0],
+        };
+        if from.pixels() == 0 || to != Picture::vector(from.channels) || !of_all {
+            return Err(unsupported(
+                "a mean over other axes than lines and columns",
+                "global average pooling",
+            ));
+        }
+        let ((own, input_zero), (scale, zero)) = (self.tensor(o, 0)?.scale()?, self.made(o)?.scale()?);
+        let (mut multiplier, mut shift) = quantize_multiplier(f64::from(own) / f64::from(scale));
+        // 1 / n goes into the multiplier, as the reference kernel has it.
+        let up = (from.pixels().ilog2() as i32).min(32).min(31 + shift).max(0);
+        multiplier = ((i64::from(multiplier) << up) / from.pixels() as i64) as i32;
+        shift -= up;
+        let c = Convolution {
+            window: Window::of([from.height, from.width]),
+            filters: from.channels,
+            is_depthwise: true,
+            weights: vec![1; from.values()],
+            bias: vec![0; from.channels],
+            input_zero,
+            scale: Scale::Fixed { multiplier, shift },
+            output: Output { zero, low: -128, high: 127 },
+        };
+        self.push(o, vec![source], to, Op::Convolution(c))
+    }
+
+    fn pad(&mut self, o: &Operator) -> Result<()> {
+        let source = self.plain(o, 0)?;
+        let pads = self.tensor(o, 1)?.data.as_ref().map(Literal::to_f64s).unwrap_or_default();
+        let &[b0, b1, top, _, left, _, c0, c1] = &pads[..] else {
+            return Err(unsupported("padding of what is no picture", "padding of lines and columns"));
+        };
+        if [b0, b1, c0, c1] != [0.0; 4] || self.tensor(o, 0)?.scale()? != self.made(o)?.scale()? {
+            return Err(unsupported("padding of channels", "padding of lines and columns"));
+        }
+        self.set(o, Place { tensor: source, before: [top as usize, left as usize], is_padded: true });
+        Ok(())
+    }
+
+    /// The order of values stays; a dense layer takes a picture as it is. The input may get the shape that is asked for.
+    fn reshape(&mut self, o: &Operator) -> Result<()> {
+        let source = self.plain(o, 0)?;
+        let (from, to) = (self.model.tensors[source], picture(self.made(o)?)?);
+        let is_flat = to.pixels() == 1 && to.channels == from.values();
+        // The input lies with the host as the only one who reads it wants it.
+        let input = self.graph.inputs.first().copied();
+        let readers = self.graph.operators.iter().filter(|other| other.inputs.contains(&input)).count();
+        if o.inputs.first() == Some(&input) && readers == 1 && to.values() == from.values() {
+            self.model.tensors[0] = to;
+        } else if from.values() != to.values() || !(is_flat || from == to) {
+            return Err(unsupported(format!("{from:?} as {to:?}"), "flattening, or a shape for the input"));
+        }
+        let place = Place { tensor: source, before: [0, 0], is_padded: false };
+        self.set(o, place);
+        Ok(())
+    }
+
+    /// What the interpreter says of all values.
+    fn function(&mut self, o: &Operator) -> Result<()> {
+        let source = self.plain(o, 0)?;
+        let quantization = |t: &Tensor| t.quantization.clone().unwrap_or_default();
+        let all = |name: &str, t: &Tensor| Tensor::new(name, [1, 256], DType::I8).quantized(quantization(t));
+        picture(self.made(o)?)?;
+        let mut operator = o.clone();
+        (operator.inputs, operator.outputs) = (vec![Some(0)], vec![1]);
+        let one = Graph {
+            tensors: vec![all("x", self.tensor(o, 0)?), all("y", self.made(o)?)],
+            operators: vec![operator],
+            inputs: vec![0],
+            outputs: vec![1],
+            ..Graph::default()
+        };
+        let x =
+            Literal::from_slice([1, 256], &std::array::from_fn::<i8, 256, _>(|n| (n as i32 - 128) as i8))?;
+        let y = Interpreter::new(&one)?.run(&[x])?;
+        let values =
+            y.first().map(|y| y.as_slice::<i8>().map(<[i8]>::to_vec)).transpose()?.unwrap_or_default();
+        let table: [i8; 256] = values
+            .try_into()
+            .map_err(|_| unsupported("it makes no table of 256 values", "a function of single values"))?;
+        let to = self.model.tensors[source];
+        self.push(o, vec![source], to, Op::Table(Box::new(table)))
+    }
+}

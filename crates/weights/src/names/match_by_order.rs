@@ -1,0 +1,61 @@
+//! Weights whose names say nothing: the layers that have some, in their order, each checked by kind and shape.
+
+use super::layer::Layers;
+use crate::weight_mapping::{Rule, is_weight};
+use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_nn::Model;
+
+/// Rules for a model from the order of a state_dict.
+///
+/// # Errors
+/// When a layer has no counterpart, or the next tensor is not one of its kind.
+pub(crate) fn rules(model: &Model, theirs: &[(String, Literal)]) -> Result<Vec<Rule>> {
+    let mut left: Vec<&str> =
+        theirs.iter().filter(|(n, v)| is_weight(n, v)).map(|(n, _)| n.as_str()).collect();
+    let mut all = Vec::new();
+    for layer in Layers::of(model).weighted() {
+        let template = layer.rules("")?;
+        let first = template.first().and_then(|r| r.parts.first()).map_or("", |p| &p.theirs);
+        let Some(next) = left.first().copied() else {
+            let what = format!("the file has no tensor for layer {} ({})", layer.name, layer.class);
+            return Err(Error::new(ErrorKind::Data, what)
+                .because("all its tensors belong to the layers before")
+                .hint("name the model that these weights are of with --model"));
+        };
+        let (prefix, level) = split(next, first).ok_or_else(|| {
+            let what = format!("tensor {next} is no weight of layer {} ({})", layer.name, layer.class);
+            Error::new(ErrorKind::Data, what)
+                .because(format!(
+                    "tensors are taken in the file's order, and the layer's first one would be a {first}"
+                ))
+                .hint("declare the layers in the model in the order of the file")
+        })?;
+        let mut rules = layer.rules(prefix)?;
+        // A stack of recurrent layers is one module there: l0, l1, …
+        for part in rules.iter_mut().flat_map(|r| &mut r.parts) {
+            if let Some(base) = part.theirs.strip_suffix("_l0") {
+                part.theirs = format!("{base}_l{level}");
+            }
+        }
+        left.retain(|name| !rules.iter().any(|r| r.parts.iter().any(|p| p.theirs == *name)));
+        all.extend(rules);
+    }
+    Ok(all)
+}
+
+/// What stands before a weight's own name, and the level of a recurrent one.
+fn split<'a>(name: &'a str, own: &str) -> Option<(&'a str, &'a str)> {
+    if let Some(base) = own.strip_suffix("_l0") {
+        let (start, level) = name.rsplit_once("_l")?;
+        return level.bytes().all(|b| b.is_ascii_digit()).then_some((start.strip_suffix(base)?, level));
+    }
+    let prefix = name.strip_suffix(own)?;
+    (prefix.is_empty() || prefix.ends_with('.')).then_some((prefix, ""))
+}
+
+/// Rules that name each tensor by its layer, for files that are written: `dense.weight`.
+pub(crate) fn by_layer(model: &Model) -> Result<Vec<Rule>> {
+    let layers = Layers::of(model);
+    let rules = layers.weighted().into_iter().map(|layer| layer.rules(&format!("{}.", layer.name)));
+    Ok(rules.collect::<Result<Vec<_>>>()?.concat())
+}
